@@ -1,0 +1,84 @@
+"""The reference model's text: the source of the running Python's own standard library.
+
+Every Python installation has it, so no text is committed. A fixed list of modules is held out of
+training for evaluation; each is long, lies outside ``test/`` (many distributions leave that out) and
+is present in every supported Python. The text differs a little between Python versions, so results
+carry its hash (:func:`text_sha256`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sysconfig
+from collections.abc import Iterable
+from pathlib import Path
+
+HELD_OUT = (
+    "argparse.py",
+    "bdb.py",
+    "configparser.py",
+    "dataclasses.py",
+    "difflib.py",
+    "doctest.py",
+    "fractions.py",
+    "ftplib.py",
+    "functools.py",
+    "http/client.py",
+    "http/cookiejar.py",
+    "imaplib.py",
+    "inspect.py",
+    "ipaddress.py",
+    "logging/handlers.py",
+    "mailbox.py",
+    "optparse.py",
+    "pickletools.py",
+    "plistlib.py",
+    "shutil.py",
+    "smtplib.py",
+    "statistics.py",
+    "subprocess.py",
+    "tarfile.py",
+    "unittest/mock.py",
+    "xml/dom/minidom.py",
+)
+"""Paths inside the standard library that are never trained on."""
+
+_NOT_STDLIB = {"site-packages", "dist-packages", "__pycache__"}
+
+
+def library_root() -> Path:
+    """The folder of the running Python's standard library."""
+    return Path(sysconfig.get_path("stdlib"))
+
+
+def held_out_documents() -> list[str]:
+    """The held-out modules' texts, one document each, in :data:`HELD_OUT`'s order."""
+    root = library_root()
+    return [(root / name).read_text(encoding="utf-8") for name in HELD_OUT]
+
+
+def training_documents() -> list[str]:
+    """Every other ``.py`` file of the library and its tests, in sorted order of path.
+
+    Files that are not UTF-8 (the library's own decoding tests) are left out.
+    """
+    root = library_root()
+    held_out = {root / name for name in HELD_OUT}
+    files = (path for path in sorted(root.rglob("*.py")) if path not in held_out)
+    texts = (_read(path) for path in files if _NOT_STDLIB.isdisjoint(path.relative_to(root).parts))
+    return [text for text in texts if text]
+
+
+def text_sha256(documents: Iterable[str]) -> str:
+    """SHA-256 over the documents' UTF-8 bytes, a zero byte after each."""
+    digest = hashlib.sha256()
+    for document in documents:
+        digest.update(document.encode() + b"\0")
+    return digest.hexdigest()
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        return ""

@@ -1,0 +1,144 @@
+"""Trains the reference model: ``python -m ropescale.evals.reference -o OUT``.
+
+A Llama of 3.5 M parameters on the running Python's standard library, at 256 tokens with theta 10000,
+so that everything past 256 is new to it. Reproducible from ``--seed`` on one machine with one thread
+count; half an hour to an hour on two CPU cores.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from .corpus import training_documents
+
+BOS = "<|bos|>"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that decides the weights, given the text."""
+
+    steps: int = 3000
+    seed: int = 0
+    length: int = 256
+    """Tokens per training window, which becomes max_position_embeddings."""
+    batch_tokens: int = 8192
+    learning_rate: float = 2e-3
+    warmup: int = 100
+    weight_decay: float = 0.1
+    vocabulary: int = 2048
+
+
+def train_tokenizer(documents: list[str], recipe: Recipe) -> PreTrainedTokenizerFast:
+    """A byte-level BPE whose one special token begins every document."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=recipe.vocabulary,
+        special_tokens=[BOS],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(documents, trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{BOS} $A", special_tokens=[(BOS, tokenizer.token_to_id(BOS))]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token=BOS, eos_token=BOS, model_max_length=recipe.length
+    )
+
+
+def tokenize(documents: list[str], tokenizer: PreTrainedTokenizerFast) -> torch.Tensor:
+    """All documents end to end, each begun by BOS: one vector of ids, int64 [tokens]."""
+    encoded = tokenizer.backend_tokenizer.encode_batch(documents)
+    return torch.cat([torch.tensor(document.ids, dtype=torch.int64) for document in encoded])
+
+
+def build_model(tokenizer: PreTrainedTokenizerFast, recipe: Recipe) -> LlamaForCausalLM:
+    """The untrained model: 4 layers, 4 heads of 64 over 2 KV heads, tied embeddings."""
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=256,
+        intermediate_size=704,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=64,
+        max_position_embeddings=recipe.length,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+        tie_word_embeddings=True,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    torch.manual_seed(recipe.seed)
+    return LlamaForCausalLM(config)
+
+
+def windows(ids: torch.Tensor, recipe: Recipe) -> Iterator[torch.Tensor]:
+    """Batches of random windows, int64 [batch, length], forever."""
+    generator = torch.Generator().manual_seed(recipe.seed)
+    rows = recipe.batch_tokens // recipe.length
+    offsets = torch.arange(recipe.length)
+    while True:
+        starts = torch.randint(len(ids) - recipe.length + 1, (rows, 1), generator=generator)
+        yield ids[starts + offsets]
+
+
+def learning_rate(step: int, recipe: Recipe) -> float:
+    """Linear warm-up, then a cosine down to a hundredth of the peak."""
+    if step < recipe.warmup:
+        return recipe.learning_rate * (step + 1) / recipe.warmup
+    done = (step - recipe.warmup) / max(1, recipe.steps - recipe.warmup)
+    return recipe.learning_rate * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * done)))
+
+
+def optimizer(model: LlamaForCausalLM, recipe: Recipe) -> torch.optim.AdamW:
+    """AdamW; only matrices decay."""
+    matrices = [p for p in model.parameters() if p.dim() >= 2]
+    vectors = [p for p in model.parameters() if p.dim() < 2]
+    groups: list[dict[str, Any]] = [
+        {"params": matrices, "weight_decay": recipe.weight_decay},
+        {"params": vectors, "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=(0.9, 0.95))
+
+
+def fit(model: LlamaForCausalLM, ids: torch.Tensor, recipe: Recipe) -> None:
+    """Trains in place; prints the loss every hundred steps."""
+    optim = optimizer(model, recipe)
+    started = time.monotonic()
+    model.train()
+    for step, batch in zip(range(recipe.steps), windows(ids, recipe)):
+        for group in optim.param_groups:
+            group["lr"] = learning_rate(step, recipe)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = model(input_ids=batch, labels=batch, use_cache=False).loss
+        optim.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optim.step()
+        if step % 100 == 0 or step == recipe.steps - 1:
+            print(f"step {step:5d}  loss {loss.item():.4f}  {time.monotonic() - started:.0f} s", flush=True)
+    model.eval()
+
+
+def train(out: Path, recipe: Recipe) -> None:
+    """Trains from nothing and saves bf16 safetensors with the tokenizer into ``out``."""
+    documents = training_documents()
+    tokenizer = train_tokenizer(documents, recipe)
+    ids = tokenize(documents, tokenizer)
+    print(f"{len(documents)} files, {len(ids):,} tokens", flush=True)
+    model = build_model(tokenizer, recipe)
+    fit(model, ids, recipe)
+    model.to(torch.bfloat16).save_pretrained(out)
+    tokenizer.save_pretrained(out)

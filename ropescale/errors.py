@@ -1,0 +1,39 @@
+"""What ropescale raises.
+
+::
+
+    RopescaleError                 one sentence: what is wrong, where, what to do
+    ├── ScheduleError (ValueError) a schedule, its spec or its fields
+    ├── ConfigError (ValueError)   a checkpoint's or a model's configuration
+    ├── CheckpointError (OSError)  files and folders
+    ├── DataError (ValueError)     documents, lengths, tokens
+    └── VerificationError          the intended table is not live
+
+The command line prints the sentence after ``error:`` and exits with 2 (1 for VerificationError).
+"""
+
+from __future__ import annotations
+
+
+class RopescaleError(Exception):
+    """Base of every error that ropescale raises on purpose."""
+
+
+class ScheduleError(RopescaleError, ValueError):
+    """A schedule that does not exist, does not fit, or returns nonsense."""
+
+
+class ConfigError(RopescaleError, ValueError):
+    """A configuration without RoPE, with fields missing, or that contradicts itself."""
+
+
+class CheckpointError(RopescaleError, OSError):
+    """A file or folder that is missing, exists already, or cannot be written."""
+
+
+class DataError(RopescaleError, ValueError):
+    """Documents that are empty, too short, or hold ids the model does not have."""
+
+
+class VerificationError(RopescaleError):
+    """The table that was asked for is not the one the model uses."""

@@ -1,0 +1,95 @@
+"""The rotary geometry of a model: pairs, theta, trained length.
+
+The only file that knows transformers v5's ``rope_parameters`` from v4's ``rope_theta`` + ``rope_scaling``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Rope:
+    """The rotary geometry of one kind of layer, which is all that a schedule sees.
+
+    Coordinates are turned in pairs; pair ``i`` turns by ``theta^(-2i/d)`` radians per token, with ``d`` the
+    rotary dim (Su et al. 2021, arXiv:2104.09864, section 3.2.2). Pair 0 is the fastest.
+
+    Attributes:
+        rotary_dim: coordinates of a head that rotate, ``d``; there are ``d / 2`` pairs.
+        theta: the base of the geometric series, ``rope_theta``.
+        original_length: the context the model was trained at before any scaling, in tokens, ``L``.
+        head_dim: coordinates of a head; equals ``rotary_dim`` unless RoPE is partial.
+        max_length: what the configuration says, ``max_position_embeddings``; equals ``original_length``
+            unless the model is already scaled.
+        rotated_pairs: how many pairs turn at all (proportional RoPE); all of them when None.
+        layer_type: the layers this geometry belongs to, where a model keeps one table per type.
+        scaling: the rope parameters that the configuration has (v5 keys, ``rope_type`` included).
+        table: frequencies to build on instead of theta's, per pair; set when a schedule goes on top
+            of scaling that is already there.
+        table_scale: the attention scale that belongs to ``table``.
+    """
+
+    rotary_dim: int
+    theta: float
+    original_length: int
+    head_dim: int = 0
+    max_length: int = 0
+    rotated_pairs: int | None = None
+    layer_type: str | None = None
+    scaling: Mapping[str, Any] = field(default_factory=dict)
+    table: tuple[float, ...] | None = None
+    table_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "head_dim", self.head_dim or self.rotary_dim)
+        object.__setattr__(self, "max_length", self.max_length or self.original_length)
+
+    @property
+    def pairs(self) -> int:
+        """Number of frequencies, ``ceil(d / 2)``."""
+        return (self.rotary_dim + 1) // 2
+
+    def inv_freq(self) -> list[float]:
+        """Radians per token of each pair before the schedule: ``theta^(-2i/d)``, or :attr:`table`."""
+        if self.table is not None:
+            return list(self.table)
+        return self.geometric(self.theta)
+
+    def geometric(self, theta: float) -> list[float]:
+        """``theta^(-2i/d)`` for every pair of this geometry, with another theta."""
+        turning = self.pairs if self.rotated_pairs is None else self.rotated_pairs
+        return [theta ** (-2 * i / self.rotary_dim) if i < turning else 0.0 for i in range(self.pairs)]
+
+    def wavelengths(self) -> list[float]:
+        """Tokens per full turn of each pair, ``2 pi / inv_freq``; infinite for a pair that never turns."""
+        return [2 * math.pi / f if f else math.inf for f in self.inv_freq()]
+
+    def turns(self) -> list[float]:
+        """Full turns of each pair inside the trained length, ``r_i = L / wavelength_i``."""
+        return [self.original_length * f / (2 * math.pi) for f in self.inv_freq()]
+
+    def pair_at(self, turns: float) -> float:
+        """The (fractional) pair index that makes ``turns`` turns inside the trained length.
+
+        ``d ln(L / (2 pi turns)) / (2 ln theta)`` (YaRN's "correction dim", Peng et al. 2023, arXiv:2309.00071,
+        appendix A.2 and the released code). On a :attr:`table` that is not geometric, the same by
+        interpolating ln frequency between pairs.
+        """
+        wanted = 2 * math.pi * turns / self.original_length
+        if self.table is None:
+            return -self.rotary_dim * math.log(wanted) / (2 * math.log(self.theta))
+        return _crossing([f for f in self.table if f > 0], wanted)
+
+
+def _crossing(descending: list[float], wanted: float) -> float:
+    """Where a falling table crosses ``wanted``, in pairs, linear in ln frequency; extrapolates at the ends."""
+    logs = [math.log(f) for f in descending]
+    below = next((i for i, value in enumerate(logs) if value < math.log(wanted)), len(logs) - 1)
+    left = max(0, min(below, len(logs) - 1) - 1)
+    if len(logs) < 2 or logs[left + 1] == logs[left]:
+        return float(left)
+    return left + (math.log(wanted) - logs[left]) / (logs[left + 1] - logs[left])

@@ -1,0 +1,247 @@
+"""What a schedule is, the registry of the built-in ones, and the checks on both ends.
+
+A schedule is any callable ``(rope, length) -> Frequencies``. Built-in ones are frozen dataclasses whose
+fields are their parameters; a user's own needs no base class and no registration.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
+
+from ..errors import ScheduleError
+from ..rope import Rope
+
+
+@dataclass(frozen=True)
+class Frequencies:
+    """What a schedule returns.
+
+    Attributes:
+        inv_freq: one angular step per pair, in radians per token; pair ``i`` stays pair ``i``.
+        attention_scale: multiplies cos and sin, so the logits of the rotated part by its square.
+    """
+
+    inv_freq: Sequence[float]
+    attention_scale: float = 1.0
+
+    @property
+    def wavelengths(self) -> list[float]:
+        """Tokens per full turn of each pair, ``2 pi / inv_freq``; infinite for a pair that never turns."""
+        return [2 * math.pi / f if f else math.inf for f in self.inv_freq]
+
+
+@runtime_checkable
+class Schedule(Protocol):
+    """Anything that maps a rotary geometry, and the context being processed, to frequencies.
+
+    A schedule whose numbers depend on ``length`` says so with ``length_dependent = True``.
+    """
+
+    def __call__(self, rope: Rope, length: int, /) -> Frequencies: ...
+
+
+class BuiltIn:
+    """Base of the built-in schedules: validates its fields and knows its transformers form."""
+
+    name: ClassVar[str] = ""
+    paper: ClassVar[str] = ""
+    length_dependent: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            check_field(self.name, field, getattr(self, field.name))
+
+    def __call__(self, rope: Rope, length: int) -> Frequencies:
+        """The frequencies for ``rope`` when ``length`` tokens are processed.
+
+        Raises:
+            ScheduleError: where the formula has no answer for this geometry.
+        """
+        raise TypeError(f"{type(self).__name__} does not define __call__")
+
+    def rope_parameters(self, rope: Rope) -> dict[str, Any] | None:
+        """This schedule in transformers' own keys (``rope_type`` first), or None when it has no such form.
+
+        Keys that describe the geometry (``partial_rotary_factor``, ``mrope_section``) are not included;
+        ``rope_theta`` only when the schedule changes it.
+        """
+        return None
+
+
+S = TypeVar("S", bound=type[BuiltIn])
+_REGISTRY: dict[str, type[BuiltIn]] = {}
+
+
+def register(name: str) -> Callable[[S], S]:
+    """Class decorator: makes a built-in schedule known under ``name``."""
+
+    def decorate(cls: S) -> S:
+        cls.name = name
+        _REGISTRY[name] = cls
+        return cls
+
+    return decorate
+
+
+def names() -> list[str]:
+    """The registered schedules' names, in the order the README lists them."""
+    return list(_REGISTRY)
+
+
+def lookup(name: str) -> type[BuiltIn]:
+    """The class registered as ``name``.
+
+    Raises:
+        ScheduleError: no such name; the message suggests the nearest.
+    """
+    try:
+        return _REGISTRY[name]
+    except KeyError:
+        raise ScheduleError(
+            f"no schedule named {name!r}; {suggest(name, names(), 'see `ropescale schedules`')}"
+        ) from None
+
+
+def create(name: str, /, **fields: Any) -> Schedule:
+    """The built-in schedule ``name`` with these fields: ``create("yarn", factor=8) == Yarn(factor=8)``.
+
+    Raises:
+        ScheduleError: unknown name or field, a field missing, of the wrong type or out of range.
+    """
+    return build(lookup(name), fields)
+
+
+def build(cls: type[Any], fields: dict[str, Any]) -> Any:
+    """An instance of a schedule dataclass, with errors that name the field.
+
+    Raises:
+        ScheduleError: unknown or missing field, or the class itself refuses.
+    """
+    label = getattr(cls, "name", "") or cls.__name__
+    known = [field.name for field in dataclasses.fields(cls)] if dataclasses.is_dataclass(cls) else None
+    if known is not None:
+        for key in fields:
+            if key not in known:
+                raise ScheduleError(f"{label} has no field {key!r}; {suggest(key, known, 'it has none')}")
+        for field in dataclasses.fields(cls):
+            if _required(field) and field.name not in fields:
+                raise ScheduleError(f"{label} needs {field.name}; give it as {label}:{field.name}=...")
+    try:
+        return cls(**fields)
+    except ScheduleError:
+        raise
+    except Exception as error:
+        raise ScheduleError(f"{label}({fields}) could not be made: {type(error).__name__}: {error}") from error
+
+
+def suggest(word: str, known: Iterable[str], otherwise: str) -> str:
+    """``did you mean 'yarn'?``, or the list of what there is, or ``otherwise`` when there is nothing."""
+    known = list(known)
+    close = difflib.get_close_matches(word, known, n=1)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    return f"it has {', '.join(known)}" if known and otherwise == "it has none" else otherwise
+
+
+def check_field(schedule: str, field: dataclasses.Field[Any], value: Any) -> None:
+    """Rejects what cannot be: not a number, not finite, below the field's ``at_least``.
+
+    A field's annotation (a string, PEP 563) says what it holds: ``float``, ``int``, ``bool``, a tuple of
+    floats, each possibly ``| None``. Its metadata may hold ``at_least`` (inclusive) or ``above`` (exclusive).
+    """
+    where = f"{schedule}: {field.name}"
+    annotation = str(field.type)
+    if value is None and "None" in annotation:
+        return
+    if annotation.startswith("bool"):
+        if not isinstance(value, bool):
+            raise ScheduleError(f"{where} must be true or false, not {value!r}")
+    elif annotation.startswith("tuple"):
+        if not isinstance(value, (list, tuple)):
+            raise ScheduleError(f"{where} must be a list of numbers, one per pair, not {value!r}")
+        for number in value:
+            _check_number(where, number, field.metadata)
+    elif annotation.startswith(("float", "int")):
+        _check_number(where, value, field.metadata)
+
+
+def at_least(minimum: float, default: Any = dataclasses.MISSING) -> Any:
+    """A dataclass field whose numbers are ``minimum`` or more."""
+    return dataclasses.field(default=default, metadata={"at_least": minimum})
+
+
+def above(minimum: float, default: Any = dataclasses.MISSING) -> Any:
+    """A dataclass field whose numbers are greater than ``minimum``."""
+    return dataclasses.field(default=default, metadata={"above": minimum})
+
+
+def compute(schedule: Schedule, rope: Rope, length: int | None = None) -> Frequencies:
+    """Runs a schedule and checks what it returns.
+
+    Args:
+        length: the context being processed, in tokens; the trained length when None.
+
+    Raises:
+        ScheduleError: it raises, returns something else than Frequencies, the wrong number of pairs,
+            a negative or non-finite frequency, or an attention scale that is not positive.
+    """
+    label = label_of(schedule)
+    try:
+        result = schedule(rope, rope.original_length if length is None else length)
+    except ScheduleError:
+        raise
+    except Exception as error:
+        raise ScheduleError(f"schedule {label} raised {type(error).__name__}: {error}") from error
+    if not isinstance(result, Frequencies):
+        raise ScheduleError(f"schedule {label} returned {type(result).__name__}; it must return Frequencies")
+    return Frequencies(_checked(label, result.inv_freq, rope), _checked_scale(label, result.attention_scale))
+
+
+def label_of(schedule: Schedule) -> str:
+    """What to call a schedule in a message: its registered name, else its class's or function's name."""
+    return (
+        getattr(schedule, "name", "") or getattr(schedule, "__name__", "") or type(schedule).__name__
+    )
+
+
+def _required(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+def _check_number(where: str, value: Any, limits: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ScheduleError(f"{where} must be a number, not {value!r}")
+    if not math.isfinite(value):
+        raise ScheduleError(f"{where} must be a finite number, not {value!r}")
+    if "at_least" in limits and value < limits["at_least"]:
+        raise ScheduleError(f"{where} must be {limits['at_least']} or more, not {value!r}")
+    if "above" in limits and value <= limits["above"]:
+        raise ScheduleError(f"{where} must be greater than {limits['above']}, not {value!r}")
+
+
+def _checked(label: str, inv_freq: Any, rope: Rope) -> list[float]:
+    try:
+        values = [float(f) for f in inv_freq]
+    except (TypeError, ValueError):
+        raise ScheduleError(f"schedule {label} returned inv_freq that is not a list of numbers") from None
+    if len(values) != rope.pairs:
+        raise ScheduleError(
+            f"schedule {label} returned {len(values)} frequencies; this model rotates {rope.pairs} pairs"
+        )
+    for pair, value in enumerate(values):
+        if not math.isfinite(value) or value < 0:
+            raise ScheduleError(
+                f"schedule {label} returned {value!r} for pair {pair}; a frequency is finite and not negative"
+            )
+    return values
+
+
+def _checked_scale(label: str, scale: Any) -> float:
+    if isinstance(scale, bool) or not isinstance(scale, (int, float)) or not (math.isfinite(scale) and scale > 0):
+        raise ScheduleError(f"schedule {label} returned attention_scale {scale!r}; it must be a positive number")
+    return float(scale)
