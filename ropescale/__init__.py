@@ -1,0 +1,95 @@
+"""ropescale: extend the context of RoPE language models, and measure what that did.
+
+::
+
+    import ropescale
+
+    with ropescale.patch(model, "yarn:factor=8"):  # a loaded Hugging Face model; reverts bit for bit
+        ...
+    ropescale.patch_checkpoint("CKPT", "OUT", "yarn", target_length="32k")  # a folder; reads no weights
+    ropescale.verify("OUT")  # raises when the intended table is not live
+    ropescale.frequencies("CKPT", "yarn:factor=8")  # the numbers alone; no torch needed
+    ropescale.evals.perplexity(model, documents, lengths=[2048, 8192], schedules=["base", "yarn:factor=8"])
+
+Every name here is imported when it is first used, so ``import ropescale`` imports neither torch nor transformers.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from . import evals, schedules
+    from .checkpoints import patch_checkpoint, restore
+    from .errors import RopescaleError
+    from .patching import Patch, patch
+    from .rope import Rope
+    from .schedules import Frequencies, Schedule
+    from .tables import frequencies
+    from .verifying import verify
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Frequencies",
+    "Patch",
+    "Rope",
+    "RopescaleError",
+    "Schedule",
+    "__version__",
+    "evals",
+    "frequencies",
+    "patch",
+    "patch_checkpoint",
+    "restore",
+    "schedules",
+    "verify",
+]
+
+_HOMES = {
+    "Frequencies": "schedules",
+    "Patch": "patching",
+    "Rope": "rope",
+    "RopescaleError": "errors",
+    "Schedule": "schedules",
+    "frequencies": "tables",
+    "patch": "patching",
+    "patch_checkpoint": "checkpoints",
+    "restore": "checkpoints",
+    "verify": "verifying",
+}
+_SUBPACKAGES = ("cli", "evals", "schedules")
+
+
+def __getattr__(name: str) -> Any:
+    """Imports a public name from its home on first use (PEP 562)."""
+    if name in _SUBPACKAGES:
+        return import_module(f".{name}", __name__)
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f".{_HOMES[name]}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def _checkout() -> list[str]:
+    """The repository's root when this file lies in a clone, where ``cli`` and ``evals`` are folders beside us.
+
+    An installed copy has them inside the package. In a clone they are found here even if it was never
+    installed; the project's own pyproject.toml makes sure that it is a clone and not a folder that happens
+    to have a ``cli`` in it.
+    """
+    root = Path(__file__).resolve().parent.parent
+    project = root / "pyproject.toml"
+    if (Path(__file__).parent / "cli").exists() or not project.is_file():
+        return []
+    return [str(root)] if 'name = "ropescale"' in project.read_text(encoding="utf-8") else []
+
+
+__path__ += _checkout()

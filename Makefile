@@ -1,0 +1,59 @@
+# `make demo` and `make test` do all their own set-up in .venv; the second run starts at once.
+# PYTHON=python3.12 chooses the interpreter; ARGS="-k yarn" goes to pytest or to the demo.
+PYTHON ?= python3
+ARGS ?=
+VENV := .venv
+BIN := $(VENV)/bin
+NEEDED := pyproject.toml constraints.txt
+
+.PHONY: demo test slow lint format wheel clean help
+
+help:
+	@echo "make demo    the main job on the bundled model, under a minute once installed"
+	@echo "make test    the test suite (about two minutes)"
+	@echo "make slow    the tests marked slow"
+	@echo "make lint    ruff, as the continuous integration runs it"
+	@echo "make format  ruff's formatter and safe fixes"
+	@echo "make wheel   build dist/ropescale-*.whl"
+	@echo "make clean   remove .venv and everything built"
+
+demo: $(VENV)/.for-demo
+	$(BIN)/ropescale demo $(ARGS)
+
+test: $(VENV)/.for-test
+	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+
+slow: $(VENV)/.for-test
+	$(BIN)/python -m pytest -m slow $(ARGS)
+
+lint: $(VENV)/.for-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(VENV)/.for-test
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# build/ is removed first: setuptools would pack the files that an earlier build left there.
+wheel: $(VENV)/.for-test
+	rm -rf build dist
+	$(BIN)/python -m build --wheel --outdir dist .
+
+clean:
+	rm -rf $(VENV) $(VENV)-wheel build dist *.egg-info .pytest_cache .ruff_cache
+
+$(VENV)/.for-demo: $(NEEDED) | $(BIN)/python
+	$(BIN)/python -m pip install -c constraints.txt -e '.[plot]'
+	@touch $@
+
+# What the tests need includes what the demo needs, so a `make demo` after `make test` installs nothing.
+$(VENV)/.for-test: $(NEEDED) | $(BIN)/python
+	$(BIN)/python -m pip install -c constraints.txt -e '.[plot,dev]'
+	@touch $(VENV)/.for-demo $@
+
+$(BIN)/python:
+	@command -v $(PYTHON) >/dev/null || \
+	  { echo "error: there is no $(PYTHON) here; install Python 3.11 or newer, or name it: make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "error: $(PYTHON) is $$($(PYTHON) -V 2>&1); ropescale needs Python 3.11 or newer: make PYTHON=python3.12" >&2; exit 1; }
+	$(PYTHON) -m venv --clear $(VENV)
