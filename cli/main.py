@@ -1,0 +1,129 @@
+"""``ropescale``: the group of commands, and the one place where an error becomes a line and an exit code."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib import import_module
+
+import click
+
+from .. import __version__
+from ..errors import RopescaleError, VerificationError
+
+COMMANDS = {
+    "schedules": "The schedules: their fields, defaults and papers.",
+    "inspect": "A model's rotary geometry, and what a schedule would do to it.",
+}
+"""What ``ropescale --help`` lists, in its order. A command is ``command`` in the module of its name."""
+
+DONE, FAILED, WRONG_INPUT, INTERRUPTED = 0, 1, 2, 130
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command's module when the command is called or its own help is wanted."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module = import_module(f".{cmd_name.replace('-', '_')}", __package__)
+        return _with_debug(module.command)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if self.get_command(ctx, args[0]) is None:
+            raise click.NoSuchCommand(args[0], possibilities=COMMANDS, ctx=ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+def _with_debug(command: click.Command) -> click.Command:
+    """``--debug`` is understood after the command's name as well as before it."""
+    if not any("--debug" in parameter.opts for parameter in command.params):
+        command.params.append(_debug_option())
+    return command
+
+
+def _debug_option() -> click.Option:
+    return click.Option(["--debug"], is_flag=True, expose_value=False, help="Show the traceback of an error.")
+
+
+@click.group(
+    cls=LazyGroup,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+    params=[_debug_option()],
+)
+@click.version_option(__version__, prog_name="ropescale", message="%(prog)s %(version)s")
+@click.pass_context
+def group(ctx: click.Context) -> None:
+    """Extend the context of RoPE language models, and measure what that did."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns its exit code.
+
+    0 done; 1 the check or the run failed; 2 the input or the usage is wrong; 130 interrupted. Results go to
+    stdout; an error is one line on stderr, ``error: ...``, after its traceback where ``--debug`` is given.
+    """
+    words = list(sys.argv[1:] if args is None else args)
+    try:
+        code = group.main(words, prog_name="ropescale", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else DONE
+    except BrokenPipeError:
+        return _reader_left()
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        return INTERRUPTED
+    except Exception as error:
+        if "--debug" in words:
+            traceback.print_exc()
+        code, sentence = translate(error)
+        click.echo(f"error: {sentence}", err=True)
+        return code
+
+
+def translate(error: Exception) -> tuple[int, str]:
+    """The exit code and the sentence that belong to an error."""
+    if isinstance(error, RopescaleError):
+        return (FAILED if isinstance(error, VerificationError) else WRONG_INPUT), _one_line(str(error))
+    if isinstance(error, click.ClickException):
+        return WRONG_INPUT, _usage_sentence(error)
+    if isinstance(error, OSError) and error.strerror:
+        where = error.filename2 or error.filename
+        return WRONG_INPUT, _one_line(f"{where}: {error.strerror}" if where else error.strerror)
+    return FAILED, _one_line(f"unexpected {type(error).__name__}: {error}; run with --debug to see where")
+
+
+def _usage_sentence(error: click.ClickException) -> str:
+    """Click's message in our style: no capital, no full stop, and what to do after a semicolon."""
+    message = _one_line(error.format_message()).rstrip(".")
+    message = re.sub(r"\. (\(Did you mean|Did you mean|Choose from)", lambda found: "; " + found[1].lower(), message)
+    message = message[:1].lower() + message[1:]
+    ctx = getattr(error, "ctx", None)
+    if ctx is None or "did you mean" in message:
+        return message
+    return f"{message}; see `{ctx.command_path} -h`"
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _reader_left() -> int:
+    """Whoever read our output has enough (``| head``): say nothing, also when Python flushes at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return FAILED

@@ -1,0 +1,125 @@
+"""Parameters that several commands share, and the two ways of printing a result."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+import click
+
+from ..errors import RopescaleError
+
+F = TypeVar("F", bound=Callable[..., Any])
+Decorator = Callable[[F], F]
+
+
+class Length(click.ParamType):
+    """A number of tokens: ``4096``, ``4k``, ``128k``, ``1m`` (k = 1024)."""
+
+    name = "length"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        from ..lengths import parse_length
+
+        try:
+            return parse_length(value)
+        except RopescaleError as error:
+            self.fail(str(error), param, ctx)
+
+
+class Lengths(Length):
+    """Lengths joined by commas: ``2k,4k,8k``."""
+
+    name = "lengths"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        parts = value.split(",") if isinstance(value, str) else value
+        return [super(Lengths, self).convert(part, param, ctx) for part in parts]
+
+
+def model_argument() -> Decorator[F]:
+    """``MODEL``, a checkpoint's folder or a Hub id."""
+    return click.argument("model")
+
+
+def revision_option() -> Decorator[F]:
+    return click.option("--revision", metavar="R", help="Branch, tag or commit of a Hub model.")
+
+
+def schedule_option(required: bool = False) -> Decorator[F]:
+    """``--schedule SPEC``, once."""
+    return click.option("--schedule", metavar="SPEC", required=required, help=_SCHEDULE_HELP)
+
+
+def schedules_option() -> Decorator[F]:
+    """``--schedule SPEC``, any number of times; the parameter is called ``schedules``."""
+    return click.option(
+        "--schedule", "schedules", metavar="SPEC", multiple=True, help=f"{_SCHEDULE_HELP} May be repeated."
+    )
+
+
+_SCHEDULE_HELP = "A schedule: NAME[:key=value,...], FILE.py::Class, factors.json or JSON."
+
+
+def factor_option() -> Decorator[F]:
+    return click.option("--factor", type=float, metavar="F", help="How many times longer; short for factor=F.")
+
+
+def target_length_option() -> Decorator[F]:
+    return click.option(
+        "--target-length", type=Length(), metavar="N", help="The context wanted, such as 128k; gives the factor."
+    )
+
+
+def set_option() -> Decorator[F]:
+    """``--set key=value``, any number of times; the parameter ``overrides`` is a dict of strings."""
+    return click.option(
+        "--set", "overrides", metavar="K=V", multiple=True, callback=_pairs, help="A field of the schedule; repeatable."
+    )
+
+
+def _pairs(ctx: click.Context, param: click.Parameter, values: Iterable[str]) -> dict[str, str]:
+    pairs = [value.partition("=") for value in values]
+    for key, sign, value in pairs:
+        if not (key and sign and value):
+            raise click.BadParameter(f"{key + sign + value!r} is not key=value", ctx, param)
+    return {key: value for key, _, value in pairs}
+
+
+def json_option() -> Decorator[F]:
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON with every digit.")
+
+
+def print_json(value: Any) -> None:
+    """Prints ``value`` as standard JSON: what is not finite becomes null."""
+    click.echo(json.dumps(_finite(value), indent=2, allow_nan=False))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value
+
+
+def markdown(header: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[int] = ()) -> str:
+    """A Markdown table with its columns aligned for the eye.
+
+    Args:
+        right: the columns, by index, that hold numbers and stand to the right.
+    """
+    numeric = set(right)
+    cells = [list(header), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
+    widths = [max(3, *(len(cell) for cell in column)) for column in zip(*cells)]
+    rule = ["-" * (width - 1) + ":" if i in numeric else "-" * width for i, width in enumerate(widths)]
+    lines = [[_pad(cell, widths[i], i in numeric) for i, cell in enumerate(row)] for row in cells]
+    return "\n".join(f"| {' | '.join(line)} |" for line in [lines[0], rule, *lines[1:]])
+
+
+def _pad(cell: str, width: int, right: bool) -> str:
+    return cell.rjust(width) if right else cell.ljust(width)

@@ -1,0 +1,88 @@
+"""``ropescale schedules [NAME]``: what there is to choose from."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from typing import Any
+
+import click
+
+from .options import json_option, markdown, print_json
+
+
+@click.command("schedules")
+@click.argument("name", required=False)
+@json_option()
+def command(name: str | None, as_json: bool) -> None:
+    """List the schedules with their fields, defaults and papers; with NAME, explain one."""
+    from ..schedules import lookup, names
+
+    described = [describe(lookup(each)) for each in ([name] if name else names())]
+    if as_json:
+        print_json(described[0] if name else described)
+    elif name:
+        click.echo(_page(described[0]))
+    else:
+        click.echo(_table(described))
+
+
+def describe(cls: type[Any]) -> dict[str, Any]:
+    """A schedule class as plain data: name, summary, fields, length_dependent, paper, documentation."""
+    documentation = inspect.cleandoc(cls.__doc__ or "")
+    return {
+        "name": cls.name,
+        "summary": documentation.partition("\n")[0],
+        "fields": [_field(each) for each in dataclasses.fields(cls)] if dataclasses.is_dataclass(cls) else [],
+        "length_dependent": cls.length_dependent,
+        "paper": cls.paper,
+        "documentation": documentation,
+    }
+
+
+def _field(field: dataclasses.Field[Any]) -> dict[str, Any]:
+    """One field: its type as written, and its default where it has one."""
+    described: dict[str, Any] = {"name": field.name, "type": str(field.type), "required": False}
+    if field.default is not dataclasses.MISSING:
+        return described | {"default": field.default}
+    if field.default_factory is not dataclasses.MISSING:
+        return described | {"default": field.default_factory()}
+    return described | {"required": True}
+
+
+def _table(described: list[dict[str, Any]]) -> str:
+    rows = [
+        [
+            each["name"],
+            ", ".join(_assignment(field) for field in each["fields"]) or "-",
+            "yes" if each["length_dependent"] else "no",
+            each["paper"] or "-",
+        ]
+        for each in described
+    ]
+    return markdown(["schedule", "fields", "by length", "paper"], rows)
+
+
+def _assignment(field: dict[str, Any]) -> str:
+    """``factor`` where it must be given, ``beta_fast=32`` where it may."""
+    return field["name"] if field["required"] else f"{field['name']}={_value(field['default'])}"
+
+
+def _value(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _page(described: dict[str, Any]) -> str:
+    rows = [
+        [field["name"], field["type"], "required" if field["required"] else _value(field["default"])]
+        for field in described["fields"]
+    ]
+    parts = [f"# {described['name']}", described["documentation"]]
+    if rows:
+        parts.append(markdown(["field", "type", "default"], rows))
+    parts.append(f"By length: {'yes' if described['length_dependent'] else 'no'}")
+    if described["paper"]:
+        parts.append(f"Paper: {described['paper']}")
+    return "\n\n".join(parts)

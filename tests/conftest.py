@@ -1,0 +1,62 @@
+"""What every test shares. The same tests run in a checkout, in a never-installed clone and against a wheel."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+# Before anything imports a library that reads them: no test may reach a network, a display or a colour terminal.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("MPLBACKEND", "Agg")
+os.environ.setdefault("NO_COLOR", "1")
+
+import ropescale
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Here and not in pyproject.toml, which is not there when the tests run against a wheel."""
+    config.addinivalue_line("markers", "slow: takes more than a few seconds; continuous integration runs it")
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """The root of the checkout; skips where the tests were copied away from it."""
+    root = Path(__file__).resolve().parent.parent
+    if not (root / "pyproject.toml").is_file():
+        pytest.skip("looks at the repository itself, which is not beside these tests")
+    return root
+
+
+@pytest.fixture(scope="session")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Runs a fresh interpreter that sees the same ropescale as this one: ``python("-c", "...", cwd=...)``."""
+    found = str(Path(ropescale.__file__).resolve().parent.parent)
+    path = os.pathsep.join(filter(None, [found, os.environ.get("PYTHONPATH", "")]))
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+
+    def run(*words: str, cwd: Path | None = None, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, *words],
+            cwd=cwd or elsewhere,
+            env=os.environ | {"PYTHONPATH": path} | (env or {}),
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def command_line(python: Run) -> Run:
+    """Runs ``ropescale WORDS...`` in a fresh interpreter: ``command_line("schedules", "--json")``."""
+    return lambda *words, **how: python("-m", "ropescale", *words, **how)

@@ -1,0 +1,185 @@
+"""The command line's shell: help, errors, exit codes, and the `schedules` command."""
+
+from __future__ import annotations
+
+import errno
+import json
+from importlib import import_module
+
+import click
+import pytest
+
+from ropescale import errors
+from ropescale.cli import main as shell
+from ropescale.cli import options
+
+
+@pytest.fixture
+def failing(monkeypatch):
+    """Makes ``ropescale schedules`` raise what it is given: ``failing(error)``."""
+
+    def arrange(error: BaseException) -> None:
+        def raise_it(*_args, **_kwargs):
+            raise error
+
+        monkeypatch.setattr(import_module("ropescale.cli.schedules").command, "callback", raise_it)
+
+    return arrange
+
+
+@pytest.mark.parametrize("name", shell.COMMANDS)
+def test_every_listed_command_exists_and_explains_itself(name, capsys):
+    for flag in ("-h", "--help"):
+        assert shell.main([name, flag]) == 0
+        out = capsys.readouterr().out
+        assert out.startswith(f"Usage: ropescale {name}")
+        assert "--debug" in out
+
+
+def test_help_lists_every_command_with_its_line(capsys):
+    assert shell.main(["-h"]) == 0
+    out = capsys.readouterr().out
+    for name, line in shell.COMMANDS.items():
+        assert f"  {name}" in out
+        assert line[:40] in out
+
+
+def test_nothing_asked_shows_the_help(capsys):
+    assert shell.main([]) == 0
+    assert "Commands:" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["schedule"], "no such command 'schedule'; did you mean 'schedules'?"),
+        (["schedules", "--jsno"], "no such option '--jsno'; did you mean '--json'?"),
+        (["schedules", "yran"], "no schedule named 'yran'; did you mean 'yarn'?"),
+        (["schedules", "a", "b"], "got unexpected extra argument (b); see `ropescale schedules -h`"),
+        (["inspect"], "missing argument 'MODEL'; see `ropescale inspect -h`"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(words, sentence, capsys):
+    assert shell.main(words) == 2
+    captured = capsys.readouterr()
+    assert captured.err == f"error: {sentence}\n"
+    assert captured.out == ""
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (errors.ConfigError("gpt2 has no RoPE"), 2, "error: gpt2 has no RoPE"),
+        (errors.CheckpointError("OUT exists;\n  use --force"), 2, "error: OUT exists; use --force"),
+        (errors.VerificationError("layer 3 is not scaled"), 1, "error: layer 3 is not scaled"),
+        (PermissionError(errno.EACCES, "Permission denied", "/x/y"), 2, "error: /x/y: Permission denied"),
+        (OSError(errno.ENOSPC, "No space left on device"), 2, "error: No space left on device"),
+        (KeyError("bogus"), 1, "error: unexpected KeyError: 'bogus'; run with --debug to see where"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+    ],
+)
+def test_an_error_is_one_line_and_its_exit_code(error, code, line, failing, capsys):
+    failing(error)
+    assert shell.main(["schedules"]) == code
+    assert capsys.readouterr().err.strip() == line
+
+
+@pytest.mark.parametrize("words", [["--debug", "schedules"], ["schedules", "--debug"]])
+def test_debug_shows_the_traceback_wherever_it_stands(words, failing, capsys):
+    failing(errors.ConfigError("gpt2 has no RoPE"))
+    assert shell.main(words) == 2
+    err = capsys.readouterr().err
+    assert "Traceback (most recent call last)" in err
+    assert err.endswith("error: gpt2 has no RoPE\n")
+
+
+def test_debug_changes_nothing_when_all_is_well(capsys):
+    assert shell.main(["schedules"]) == 0
+    plain = capsys.readouterr()
+    assert shell.main(["schedules", "--debug"]) == 0
+    assert capsys.readouterr() == plain
+
+
+def test_the_process_exits_with_the_code(command_line):
+    done = command_line("schedules", "yran")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: no schedule named 'yran'; did you mean 'yarn'?\n"
+
+
+def test_a_reader_that_leaves_early_is_not_an_error(python):
+    code = "import sys, os, time\ntime.sleep(0.5)\nfrom ropescale.cli.main import main\nsys.exit(main(['schedules']))"
+    reader = "import subprocess, sys, ropescale, pathlib\n"
+    reader += "p = subprocess.Popen([sys.executable, '-c', sys.argv[1]], stdout=subprocess.PIPE, stderr=subprocess.PIPE)\n"
+    reader += "p.stdout.close()\nprint(p.stderr.read(), p.wait() < 2)"
+    done = python("-c", reader, code)
+    assert done.stdout == "b'' True\n", done.stderr
+
+
+def test_schedules_lists_every_name_with_fields_and_paper(capsys):
+    from ropescale.schedules import names
+
+    assert shell.main(["schedules"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len({len(line) for line in lines}) == 1, "the table's columns line up"
+    assert [line.split()[1] for line in lines[2:]] == names()
+    yarn = next(line for line in lines if line.startswith("| yarn "))
+    assert "factor, beta_fast=32, beta_slow=1, truncate=true, attention_factor=none" in yarn
+    assert "arXiv:2309.00071" in yarn
+
+
+def test_schedules_json_holds_the_defaults_of_the_paper(capsys):
+    assert shell.main(["schedules", "yarn", "--json"]) == 0
+    yarn = json.loads(capsys.readouterr().out)
+    fields = {field["name"]: field for field in yarn["fields"]}
+    assert fields["factor"]["required"] is True
+    assert (fields["beta_fast"]["default"], fields["beta_slow"]["default"]) == (32.0, 1.0)
+    assert fields["truncate"]["default"] is True
+    assert yarn["length_dependent"] is False
+
+
+def test_a_schedules_page_explains_its_fields(capsys):
+    assert shell.main(["schedules", "yarn"]) == 0
+    page = capsys.readouterr().out
+    assert page.startswith("# yarn\n")
+    assert "beta_slow: pairs with fewer turns than this" in page
+
+
+def test_a_markdown_table_pads_for_the_eye():
+    table = options.markdown(["a", "n"], [["x|y", "1"], ["z", "12345"]], right=[1])
+    assert table.splitlines() == ["| a    |     n |", "| ---- | ----: |", "| x\\|y |     1 |", "| z    | 12345 |"]
+
+
+def test_json_output_is_standard_json(capsys):
+    options.print_json({"wavelength": [6.5, float("inf")], "scale": float("nan")})
+    assert json.loads(capsys.readouterr().out) == {"wavelength": [6.5, None], "scale": None}
+
+
+def shared_options() -> click.Command:
+    @click.command()
+    @options.target_length_option()
+    @options.set_option()
+    @click.option("--lengths", type=options.Lengths())
+    def command(**values):
+        click.echo(json.dumps(values))
+
+    return command
+
+
+def test_lengths_are_read_with_binary_suffixes(capsys):
+    shared_options().main(["--target-length", "128k", "--lengths", "256,2k,1m"], standalone_mode=False)
+    values = json.loads(capsys.readouterr().out)
+    assert values["target_length"] == 131072
+    assert values["lengths"] == [256, 2048, 1048576]
+
+
+def test_a_bad_length_names_its_option():
+    with pytest.raises(click.BadParameter) as caught:
+        shared_options().main(["--target-length", "long"], standalone_mode=False)
+    assert "'--target-length'" in caught.value.format_message()
+
+
+def test_set_reads_pairs_and_refuses_the_rest(capsys):
+    shared_options().main(["--set", "factor=8", "--set", "over=yarn:beta_fast=16"], standalone_mode=False)
+    assert json.loads(capsys.readouterr().out)["overrides"] == {"factor": "8", "over": "yarn:beta_fast=16"}
+    with pytest.raises(click.BadParameter, match="'factor' is not key=value"):
+        shared_options().main(["--set", "factor"], standalone_mode=False)

@@ -1,0 +1,59 @@
+"""What is imported when: the command line must answer before torch could have been loaded."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import ropescale
+
+HEAVY = {"torch", "transformers", "numpy", "datasets", "accelerate", "matplotlib", "huggingface_hub"}
+
+
+def modules_after(python, code: str, *arguments: str) -> set[str]:
+    """The top-level modules that a fresh interpreter holds after ``code``."""
+    report = "import sys, json; print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))"
+    done = python("-c", f"{code}\n{report}", *arguments)
+    assert done.returncode == 0, done.stderr
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+def test_importing_ropescale_imports_neither_torch_nor_click(python):
+    loaded = modules_after(python, "import ropescale")
+    assert "ropescale" in loaded
+    assert not loaded & (HEAVY | {"click"})
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["schedules"], ["schedules", "yarn", "--json"]])
+def test_the_command_line_answers_without_torch(python, words):
+    code = "import sys\nfrom ropescale.cli.main import main\nassert main(sys.argv[1:]) == 0"
+    assert not modules_after(python, code, *words) & HEAVY
+
+
+def test_help_imports_no_command(python):
+    code = "from ropescale.cli.main import main\nmain(['--help'])\nimport sys\n"
+    code += "assert not [m for m in sys.modules if m.startswith('ropescale.cli.') and m != 'ropescale.cli.main']"
+    assert "click" in modules_after(python, code)
+
+
+def test_schedules_and_geometry_are_pure_python(python):
+    code = "import ropescale, ropescale.schedules\n"
+    code += "print(ropescale.schedules.create('yarn', factor=8)(ropescale.Rope(64, 10000.0, 256), 256))"
+    assert not modules_after(python, code) & (HEAVY | {"click"})
+
+
+@pytest.mark.parametrize("name", ropescale.__all__)
+def test_every_public_name_resolves_and_is_listed(name):
+    assert getattr(ropescale, name) is not None
+    assert name in dir(ropescale)
+
+
+def test_public_functions_are_not_shadowed_by_modules():
+    for name in ("patch", "patch_checkpoint", "restore", "verify", "frequencies"):
+        assert callable(getattr(ropescale, name))
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="has no attribute 'pach'"):
+        _ = ropescale.pach

@@ -1,0 +1,133 @@
+"""The package list, the wheel, and a clone that was never installed."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+FOLDERS = {"ropescale": "ropescale", "ropescale.cli": "cli", "ropescale.evals": "evals"}
+SOURCES = ("ropescale", "cli", "evals", "pyproject.toml", "README.md", "LICENSE")
+
+
+@pytest.fixture(scope="session")
+def settings(repository: Path) -> dict:
+    return tomllib.loads((repository / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="session")
+def clone(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sources alone, as a fresh clone has them."""
+    root = tmp_path_factory.mktemp("clone")
+    for name in SOURCES:
+        source = repository / name
+        if source.is_dir():
+            shutil.copytree(source, root / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, root / name)
+    return root
+
+
+@pytest.fixture(scope="session")
+def wheel(clone: Path, python, tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    """The wheel named by ROPESCALE_WHEEL, else one built here from the sources."""
+    if "ROPESCALE_WHEEL" in os.environ:
+        return zipfile.ZipFile(os.environ["ROPESCALE_WHEEL"])
+    out = tmp_path_factory.mktemp("wheel")
+    code = f"from setuptools import build_meta; build_meta.build_wheel({str(out)!r})"
+    done = python("-c", code, cwd=clone, env={"PYTHONPATH": ""})
+    assert done.returncode == 0, done.stderr
+    return zipfile.ZipFile(next(out.glob("*.whl")))
+
+
+def tree_packages(repository: Path) -> set[str]:
+    """Every folder with Python in it under the three mapped ones, by its installed name."""
+    found = set()
+    for package, folder in FOLDERS.items():
+        for file in (repository / folder).rglob("*.py"):
+            inside = file.parent.relative_to(repository / folder).parts
+            found.add(".".join([package, *inside]))
+    return found
+
+
+def test_the_packages_listed_are_the_packages_in_the_tree(repository, settings):
+    assert set(settings["tool"]["setuptools"]["packages"]) == tree_packages(repository)
+
+
+def test_every_package_has_an_init(repository):
+    for package in tree_packages(repository):
+        folder = next(f for p, f in reversed(FOLDERS.items()) if package == p or package.startswith(f"{p}."))
+        prefix = next(p for p, f in FOLDERS.items() if f == folder)
+        inside = package.removeprefix(prefix).strip(".").split(".")
+        assert (repository.joinpath(folder, *inside) / "__init__.py").is_file(), package
+
+
+def test_the_wheel_holds_only_ropescale_at_its_top(wheel):
+    tops = {name.partition("/")[0] for name in wheel.namelist()}
+    assert {re.sub(r"-[\d.]+\.dist-info$", ".dist-info", top) for top in tops} == {"ropescale", "ropescale.dist-info"}
+
+
+def test_the_wheel_holds_every_source_file_and_all_data(wheel, clone):
+    expected = {
+        f"{package.replace('.', '/')}/{file.relative_to(clone / folder).as_posix()}"
+        for package, folder in FOLDERS.items()
+        for file in (clone / folder).rglob("*")
+        if file.is_file() and "__pycache__" not in file.parts
+    }
+    inside = {name for name in wheel.namelist() if name.startswith("ropescale/") and not name.endswith("/")}
+    assert "ropescale/py.typed" in expected
+    assert inside == expected
+
+
+def test_the_wheel_carries_the_licence_and_the_entry_point(wheel):
+    names = wheel.namelist()
+    assert [name for name in names if name.endswith("licenses/LICENSE")]
+    entry = next(name for name in names if name.endswith("entry_points.txt"))
+    assert "ropescale = ropescale.cli.main:main" in wheel.read(entry).decode()
+
+
+def test_a_never_installed_clone_runs_as_it_lies(clone, python):
+    """``-S`` hides every installed package, so the clone's own path is all there is; click is lent by a path."""
+    import click
+
+    lent = str(Path(click.__file__).parent.parent)
+    code = f"import sys; sys.path.append({lent!r}); import ropescale.cli.main as m; print(m.__file__); m.main(['-h'])"
+    done = python("-S", "-c", code, cwd=clone, env={"PYTHONPATH": str(clone)})
+    assert done.returncode == 0, done.stderr
+    assert Path(done.stdout.splitlines()[0]) == clone / "cli" / "main.py"
+    assert "Commands:" in done.stdout
+
+
+def test_a_cli_folder_beside_somebody_elses_project_is_not_ours(clone, python, tmp_path):
+    shutil.copytree(clone / "ropescale", tmp_path / "ropescale")
+    (tmp_path / "cli").mkdir()
+    (tmp_path / "cli" / "__init__.py").write_text("")
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "other"\n')
+    code = "import ropescale; print(len(ropescale.__path__))"
+    done = python("-S", "-c", code, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)})
+    assert done.stdout.strip() == "1", done.stderr
+
+
+def test_every_pin_satisfies_the_bounds(repository, settings):
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
+
+    lines = (repository / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pins = dict(line.split("==") for line in lines if "==" in line and not line.startswith("#"))
+    pins = {canonicalize_name(name): version for name, version in pins.items()}
+    project = settings["project"]
+    wanted = [*project["dependencies"], *sum(project["optional-dependencies"].values(), [])]
+    for requirement in map(Requirement, wanted):
+        assert pins[canonicalize_name(requirement.name)] in requirement.specifier, requirement
+
+
+def test_the_version_is_the_installed_one(python):
+    done = python("-m", "ropescale", "--version")
+    import ropescale
+
+    assert done.stdout == f"ropescale {ropescale.__version__}\n"
