@@ -1,0 +1,353 @@
+"""Where the text comes from, and how it becomes token ids.
+
+Nothing is dropped silently: what is empty or too short is counted. Text is taken byte for byte (a leading
+byte-order mark aside); ids are encoded without special tokens, and BOS is put in front once by whoever feeds them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import DataError
+
+
+@dataclass(frozen=True)
+class Text:
+    """One document before tokenizing; ``name`` says where it came from."""
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Document:
+    """One document as token ids, without BOS.
+
+    Attributes:
+        name: where it came from.
+        ids: the tokens.
+        byte_ends: per token, how many UTF-8 bytes of the text lie before its end, int64; None when unknown
+            (ids without a text, or a tokenizer without offsets).
+        sha256: of the text's UTF-8 bytes, or of the ids as little-endian int64.
+    """
+
+    name: str
+    ids: Sequence[int]
+    byte_ends: np.ndarray | None
+    sha256: str
+
+    def bytes_between(self, start: int, stop: int) -> int | None:
+        """UTF-8 bytes of the text that tokens ``[start, stop)`` cover."""
+        if self.byte_ends is None or stop <= start:
+            return None
+        return int(self.byte_ends[stop - 1]) - (int(self.byte_ends[start - 1]) if start else 0)
+
+
+def read_texts(
+    source: str | Path, *, split: str | None = None, text_field: str | None = None, concat: bool = False
+) -> list[Text]:
+    """The documents of ``source``, empty ones included.
+
+    Args:
+        source: a text file (one document), a folder (one per file, in order of path), a ``.jsonl`` or
+            ``.parquet`` file (one per row), a folder that ``datasets`` saved, ``-`` for standard input, or the
+            name of a dataset on the Hub (``owner/name`` or ``owner/name:config``).
+        split: which split of a dataset; needed when it has several and none is called "test".
+        text_field: the field that holds the text; "text", or the only field of strings, when None.
+        concat: join them all into one document, a blank line between two.
+
+    Raises:
+        DataError: nothing there, not text, malformed, or without the field.
+    """
+    texts = _reader(str(source))(str(source), split, text_field)
+    if not texts:
+        raise DataError(f"no documents in {source}")
+    if concat:
+        return [Text(str(source), "\n\n".join(text.text for text in texts))]
+    return texts
+
+
+def tokenize(texts: Iterable[Text | str], tokenizer: Any) -> list[Document]:
+    """Each text as ids without special tokens, with byte offsets where the tokenizer is a fast one.
+
+    Raises:
+        DataError: a text that UTF-8 cannot hold (a lone surrogate).
+    """
+    named = (text if isinstance(text, Text) else Text(f"document {i}", text) for i, text in enumerate(texts))
+    return [_tokenized(text, tokenizer) for text in named]
+
+
+def from_ids(documents: Iterable[Sequence[int]]) -> list[Document]:
+    """Documents that are token ids already (lists, arrays or tensors of whole numbers)."""
+    return [_from_ids(f"document {i}", ids) for i, ids in enumerate(documents)]
+
+
+def bos_id(bos: str | int, tokenizer: Any) -> int | None:
+    """The id to put in front of every document, or None.
+
+    Args:
+        bos: "auto" (the tokenizer's BOS if it has one), "yes" (it must have one), "no", or an id.
+
+    Raises:
+        DataError: "yes" without a BOS to be had, or something else than these.
+    """
+    if isinstance(bos, int) and not isinstance(bos, bool):
+        return bos
+    if isinstance(bos, str) and bos.isdecimal():
+        return int(bos)
+    if bos not in ("auto", "yes", "no"):
+        raise DataError(f"bos {bos!r} is none of auto, yes, no or a token id")
+    found = None if bos == "no" else getattr(tokenizer, "bos_token_id", None)
+    if bos == "yes" and found is None:
+        raise DataError("bos is asked for, but the tokenizer has no BOS token; give its id or use bos=no")
+    return found
+
+
+def select(
+    documents: Iterable[Document], needed: int, *, min_tokens: int = 0, max_docs: int | None = None
+) -> tuple[list[Document], dict[str, int]]:
+    """The documents that are long enough, at most ``max_docs``, and how many were skipped and why.
+
+    Args:
+        needed: tokens (without BOS) that the longest window takes.
+        min_tokens: skip documents with fewer tokens than this, too.
+
+    Raises:
+        DataError: none is long enough; names the longest.
+    """
+    pool = list(documents)
+    needed = max(needed, min_tokens)
+    enough = [document for document in pool if len(document.ids) >= needed]
+    empty = sum(not len(document.ids) for document in pool)
+    if not enough:
+        raise _too_short(pool, needed)
+    kept = enough if max_docs is None else enough[:max_docs]
+    skipped = {"too_short": len(pool) - len(enough) - empty, "empty": empty}
+    return kept, skipped | ({"over_max_docs": len(enough) - len(kept)} if len(kept) < len(enough) else {})
+
+
+def check_ids(documents: Iterable[Document], vocabulary: int, bos: int | None = None) -> None:
+    """Refuses ids that the model has no row for, before anything is run.
+
+    Raises:
+        DataError: names the document, the position and the id.
+    """
+    if bos is not None and not 0 <= bos < vocabulary:
+        raise DataError(f"bos id {bos} is outside the model's vocabulary of {vocabulary}")
+    for document in documents:
+        ids = np.asarray(document.ids)
+        wrong = np.flatnonzero((ids < 0) | (ids >= vocabulary))
+        if wrong.size:
+            raise DataError(
+                f"{document.name} has token id {ids[wrong[0]]} at position {wrong[0]}, outside the model's vocabulary "
+                f"of {vocabulary}; the tokenizer and the model do not belong together"
+            )
+
+
+def documents_sha256(documents: Iterable[Document]) -> str:
+    """One hash for all the documents, from each one's, in order."""
+    digest = hashlib.sha256()
+    for document in documents:
+        digest.update(bytes.fromhex(document.sha256))
+    return digest.hexdigest()
+
+
+# --- tokens ----------------------------------------------------------------------------------------------------
+
+
+def _tokenized(text: Text, tokenizer: Any) -> Document:
+    try:
+        raw = text.text.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(f"{text.name} has a lone surrogate at character {error.start}; it is not valid text") from None
+    fast = bool(getattr(tokenizer, "is_fast", False))
+    # verbose=False: a document longer than model_max_length is what this is for, no warning wanted.
+    encoded = tokenizer(text.text, add_special_tokens=False, return_offsets_mapping=fast, verbose=False)
+    ends = _byte_ends(text.text, encoded["offset_mapping"]) if fast else None
+    return Document(text.name, list(encoded["input_ids"]), ends, hashlib.sha256(raw).hexdigest())
+
+
+def _byte_ends(text: str, offsets: Sequence[tuple[int, int]]) -> np.ndarray:
+    """UTF-8 bytes before each token's end; a token that ends inside a character counts the whole character."""
+    points = np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
+    sizes = 1 + (points >= 0x80).astype(np.int64) + (points >= 0x800) + (points >= 0x10000)
+    before = np.concatenate([[0], np.cumsum(sizes)])
+    ends = np.fromiter((end for _, end in offsets), dtype=np.int64, count=len(offsets))
+    # A token of no characters (a dummy prefix) reports (0, 0); what is covered never shrinks.
+    return before[np.maximum.accumulate(ends)] if ends.size else ends
+
+
+def _from_ids(name: str, ids: Sequence[int]) -> Document:
+    array = np.asarray(ids)
+    if array.ndim != 1 or (array.size and not np.issubdtype(array.dtype, np.integer)):
+        raise DataError(f"{name} is not a list of whole token ids; for texts, give tokenizer=")
+    array = array.astype(np.int64)
+    return Document(name, array.tolist(), None, hashlib.sha256(array.astype("<i8").tobytes()).hexdigest())
+
+
+def _too_short(pool: list[Document], needed: int) -> DataError:
+    longest = max(pool, key=lambda document: len(document.ids), default=None)
+    if longest is None or not len(longest.ids):
+        return DataError("every document is empty; there is nothing to measure")
+    return DataError(
+        f"no document has the {needed:,} tokens needed; the longest, {longest.name}, has {len(longest.ids):,}: "
+        "use shorter lengths, longer documents, or concat to join them"
+    )
+
+
+# --- sources ---------------------------------------------------------------------------------------------------
+
+Reader = Callable[[str, "str | None", "str | None"], list[Text]]
+
+
+def _reader(source: str) -> Reader:
+    path = Path(source).expanduser()
+    if source == "-":
+        return _standard_input
+    if path.is_dir():
+        saved = (path / "state.json").exists() or (path / "dataset_dict.json").exists()
+        return _saved_dataset if saved else _folder
+    if path.is_file():
+        return {".jsonl": _json_lines, ".ndjson": _json_lines, ".parquet": _parquet}.get(path.suffix.lower(), _file)
+    if path.is_absolute() or source.startswith((".", "~")) or source.count("/") > 1 or path.suffix or not source:
+        raise DataError(f"no file or folder at {source!r}; --data takes a file, a folder, a Hub dataset's name, or -")
+    return _hub
+
+
+def _standard_input(source: str, split: str | None, field: str | None) -> list[Text]:
+    return [_decoded("standard input", sys.stdin.buffer.read())]
+
+
+def _file(source: str, split: str | None, field: str | None) -> list[Text]:
+    text = _text_file(Path(source).expanduser())
+    if not text.text.strip():
+        raise DataError(f"{source} is empty")
+    return [text]
+
+
+def _folder(source: str, split: str | None, field: str | None) -> list[Text]:
+    root = Path(source).expanduser()
+    files = sorted(path for path in root.rglob("*") if path.is_file() and not _hidden(path.relative_to(root)))
+    if not files:
+        raise DataError(f"no files in {source}")
+    return [_text_file(path) for path in files]
+
+
+def _hidden(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts)
+
+
+def _text_file(path: Path) -> Text:
+    try:
+        return _decoded(str(path), path.read_bytes())
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
+
+
+def _decoded(name: str, raw: bytes) -> Text:
+    if b"\0" in raw:
+        raise DataError(f"{name} is not text: it has a zero byte at {raw.index(0)}")
+    try:
+        return Text(name, raw.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise DataError(f"{name} is not UTF-8 text: byte {error.start} does not decode; convert it first") from None
+
+
+def _json_lines(source: str, split: str | None, field: str | None) -> list[Text]:
+    rows = list(_json_rows(source))
+    return _texts_of([row for _, row in rows], [f"{source} line {line}" for line, _ in rows], field, source)
+
+
+def _json_rows(source: str) -> Iterator[tuple[int, Any]]:
+    for number, line in enumerate(_text_file(Path(source).expanduser()).text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise DataError(f"{source} line {number} is not JSON: {error.msg} at column {error.colno}") from None
+        if not isinstance(row, dict):
+            raise DataError(f"{source} line {number} is not a JSON object with a text field")
+        yield number, row
+
+
+def _parquet(source: str, split: str | None, field: str | None) -> list[Text]:
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        rows = pyarrow.parquet.read_table(Path(source).expanduser()).to_pylist()
+    except (pyarrow.ArrowException, OSError) as error:
+        raise DataError(f"{source} is not a readable parquet file: {_first_line(error)}") from None
+    return _texts_of(rows, [f"{source} row {i}" for i in range(len(rows))], field, source)
+
+
+def _saved_dataset(source: str, split: str | None, field: str | None) -> list[Text]:
+    import datasets
+
+    try:
+        loaded = datasets.load_from_disk(str(Path(source).expanduser()))
+    except Exception as error:
+        raise DataError(f"{source} is not a readable datasets folder: {_first_line(error)}") from None
+    return _dataset_texts(loaded, source, split, field)
+
+
+def _hub(source: str, split: str | None, field: str | None) -> list[Text]:
+    import datasets
+
+    name, _, config = source.partition(":")
+    try:
+        loaded = datasets.load_dataset(name, config or None)
+    except Exception as error:
+        raise DataError(
+            f"{source!r} is no file or folder here, and loading it from the Hub failed: {_first_line(error)}"
+        ) from None
+    return _dataset_texts(loaded, source, split, field)
+
+
+def _dataset_texts(loaded: Any, source: str, split: str | None, field: str | None) -> list[Text]:
+    if isinstance(loaded, dict):
+        split = split or ("test" if "test" in loaded else next(iter(loaded)) if len(loaded) == 1 else None)
+        if split not in loaded:
+            wrong = f"has no split {split!r}" if split else "has several splits"
+            raise DataError(f"{source} {wrong}; choose one with --split: {', '.join(loaded)}")
+        loaded = loaded[split]
+    rows = list(loaded)
+    return _texts_of(rows, [f"{source} row {i}" for i in range(len(rows))], field, source)
+
+
+def _texts_of(rows: list[dict[str, Any]], names: list[str], field: str | None, source: str) -> list[Text]:
+    if not rows:
+        return []
+    field = field or _guess_field(rows[0], source)
+    return [Text(name, _field_of(row, field, name)) for row, name in zip(rows, names, strict=True)]
+
+
+def _guess_field(row: dict[str, Any], source: str) -> str:
+    strings = [key for key, value in row.items() if isinstance(value, str)]
+    if "text" in row:
+        return "text"
+    if len(strings) != 1:
+        raise DataError(f"{source} has no field 'text'; choose one with --text-field: {', '.join(row) or 'none'}")
+    return strings[0]
+
+
+def _field_of(row: dict[str, Any], field: str, name: str) -> str:
+    if field not in row:
+        raise DataError(f"{name} has no field {field!r}; it has {', '.join(row) or 'none'}")
+    value = row[field]
+    if value is not None and not isinstance(value, str):
+        raise DataError(f"{name}: field {field!r} holds {type(value).__name__}, not text")
+    return value or ""
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")

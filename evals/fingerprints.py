@@ -1,0 +1,91 @@
+"""What was measured, in hashes: weights, configuration, rotary tables, versions."""
+
+from __future__ import annotations
+
+import hashlib
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+_WEIGHTS = {".safetensors", ".bin", ".pt", ".gguf"}
+_SAMPLE = 256
+
+
+def describe(model: Any, path: str | Path | None = None) -> dict[str, Any]:
+    """The "model" part of results.json.
+
+    Args:
+        path: the checkpoint's folder; without it (a model built or changed in memory) the fingerprint is of
+            the live parameters.
+    """
+    return {
+        "path": str(path or getattr(model, "name_or_path", "") or type(model).__name__),
+        "config_sha256": config_sha256(model, path),
+        "weights": files_fingerprint(Path(path)) if path else parameters_fingerprint(model),
+        "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
+        "parameters": sum(p.numel() for p in model.parameters()),
+    }
+
+
+def config_sha256(model: Any, path: str | Path | None) -> str:
+    """Of config.json's bytes; without a folder, of the configuration as JSON."""
+    file = Path(path) / "config.json" if path else None
+    text = file.read_bytes() if file and file.exists() else model.config.to_json_string(use_diff=False).encode()
+    return hashlib.sha256(text).hexdigest()
+
+
+def files_fingerprint(folder: Path) -> str:
+    """SHA-256 over names, sizes and modification times (ns) of the weight files, links followed."""
+    files = sorted(file for file in folder.iterdir() if file.suffix in _WEIGHTS and file.is_file())
+    facts = [f"{file.name} {file.stat().st_size} {file.stat().st_mtime_ns}" for file in files]
+    return hashlib.sha256("\n".join(facts).encode()).hexdigest()
+
+
+def parameters_fingerprint(model: Any) -> str:
+    """SHA-256 over each parameter's name, shape, dtype and a few hundred of its values, evenly spaced."""
+    digest = hashlib.sha256()
+    for name, parameter in model.named_parameters():
+        flat = parameter.detach().reshape(-1)
+        sample = flat[:: max(1, flat.numel() // _SAMPLE)].float().cpu().numpy()
+        digest.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}".encode() + sample.tobytes())
+    return digest.hexdigest()
+
+
+def table_sha256(model: Any) -> str:
+    """SHA-256 over the live rotary tables: each distinct fp32 ``inv_freq`` with its attention scale.
+
+    Where in the model a table sits does not matter, so the same table in memory, from disk or under a wrapper
+    has the same hash.
+    """
+    tables = {
+        (key, buffer.detach().float().cpu().numpy().tobytes(), float(_scale(module, key)))
+        for module in model.modules()
+        for key, buffer in module._buffers.items()
+        if buffer is not None and key.endswith("inv_freq") and "original" not in key
+    }
+    digest = hashlib.sha256()
+    for key, values, scale in sorted(tables):
+        digest.update(f"{key} {scale!r} ".encode() + values)
+    return digest.hexdigest()
+
+
+def versions() -> dict[str, str]:
+    """Of the packages that the numbers depend on."""
+    return {name: _version(name) for name in ("ropescale", "torch", "transformers")}
+
+
+def _scale(module: Any, key: str) -> float:
+    return getattr(module, key.replace("inv_freq", "attention_scaling"), 1.0)
+
+
+def _version(name: str) -> str:
+    if name == "torch":
+        return str(torch.__version__)
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        import ropescale
+
+        return str(getattr(ropescale, "__version__", "unknown"))

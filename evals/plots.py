@@ -1,0 +1,154 @@
+"""The pictures of a measurement: perplexity against length, and loss by position.
+
+Colours are Okabe and Ito's, which colour-blind readers tell apart; markers differ too, for grey print.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import RopescaleError
+
+if TYPE_CHECKING:
+    from .results import Result, Row
+
+COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
+
+
+def ppl_vs_length(result: Result, path: Path) -> None:
+    """One line per schedule with its 95% band, both axes logarithmic, the trained length marked.
+
+    Raises:
+        RopescaleError: matplotlib is not installed.
+    """
+    figure, axes = _figure()
+    for number, schedule in enumerate(result.schedules):
+        rows = sorted((row for row in result.rows if row.schedule == schedule), key=lambda row: row.length)
+        axes.plot([row.length for row in rows], [row.ppl for row in rows], label=schedule, **_style(number))
+        _band(axes, rows, number)
+    axes.set_yscale("log")
+    _length_axis(axes, result.lengths, "context length (tokens)")
+    axes.set_ylabel("perplexity")
+    _plain_numbers(axes)
+    _finish(figure, axes, result, path, "Perplexity of the first L tokens")
+
+
+def loss_by_position(result: Result, path: Path) -> None:
+    """Mean NLL of the tokens around each position, one line per schedule.
+
+    Raises:
+        RopescaleError: matplotlib is not installed.
+    """
+    figure, axes = _figure()
+    last = 1
+    for number, schedule in enumerate(result.schedules):
+        bins = result.by_position(schedule)
+        middles = [(each.start * each.stop) ** 0.5 for each in bins]
+        axes.plot(middles, [each.nll for each in bins], label=schedule, **_style(number))
+        banded = [(m, each.low, each.high) for m, each in zip(middles, bins) if each.low is not None]
+        if banded:
+            axes.fill_between(*zip(*banded), color=_colour(number), alpha=0.12, linewidth=0)
+        last = max(last, bins[-1].stop)
+    powers = [2**k for k in range(last.bit_length() + 1) if 2**k <= last]
+    _length_axis(axes, powers[:: max(1, len(powers) // 7)], "position (tokens before)")
+    axes.set_ylabel("loss (nats per token)")
+    _loss_limits(axes, result)
+    _finish(figure, axes, result, path, "Loss by position")
+
+
+def _figure() -> tuple[Any, Any]:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise RopescaleError("plots need matplotlib; install ropescale[plot]") from None
+    figure = Figure(figsize=(7, 4.4), dpi=150, layout="constrained")
+    return figure, figure.subplots()
+
+
+def _style(number: int) -> dict[str, Any]:
+    marker = MARKERS[number % len(MARKERS)]
+    line = ("-", "--", ":")[number // len(COLOURS) % 3]
+    return {"color": _colour(number), "marker": marker, "linestyle": line, "markersize": 4.5, "linewidth": 1.6}
+
+
+def _colour(number: int) -> str:
+    return COLOURS[number % len(COLOURS)]
+
+
+def _band(axes: Any, rows: Sequence[Row], number: int) -> None:
+    banded = [(row.length, row.ppl_low, row.ppl_high) for row in rows if row.ppl_low is not None]
+    if banded:
+        axes.fill_between(*zip(*banded), color=_colour(number), alpha=0.12, linewidth=0)
+
+
+def _length_axis(axes: Any, ticks: Iterable[int], name: str) -> None:
+    from matplotlib.ticker import FixedLocator, NullLocator
+
+    axes.set_xscale("log", base=2)
+    shown = _spread(sorted(ticks))
+    axes.xaxis.set_major_locator(FixedLocator(shown))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xticklabels([_tokens(tick) for tick in shown])
+    axes.set_xlabel(name)
+
+
+def _spread(ticks: list[int]) -> list[int]:
+    """The ticks that are at least a fifteenth of the axis apart, the longest kept, so that no labels collide."""
+    kept: list[int] = []
+    for tick in reversed(ticks):
+        if not kept or (kept[-1] / tick) ** 15 >= kept[0] / ticks[0]:
+            kept.append(tick)
+    return kept[::-1]
+
+
+def _tokens(length: int) -> str:
+    return f"{length // 1024}k" if length >= 1024 and length % 1024 == 0 else str(length)
+
+
+def _plain_numbers(axes: Any) -> None:
+    """1, 2, 5, 10, 20, ... instead of powers of ten, where the range is small enough to read."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    low, high = axes.get_ylim()
+    steps = (1.0, 2.0, 5.0) if high / low > 4 else (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0)
+    if high / low < 1e4:
+        axes.yaxis.set_major_locator(LogLocator(subs=steps))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _loss_limits(axes: Any, result: Result) -> None:
+    """The first few tokens of a document are hard under every schedule; they may not flatten the rest."""
+    later = [each for name in result.schedules for each in result.by_position(name) if each.start >= 8]
+    if later:
+        low, high = min(each.nll for each in later), max(each.nll for each in later)
+        margin = 0.12 * (high - low) + 0.05
+        axes.set_ylim(low - margin, high + 2 * margin)
+
+
+def _finish(figure: Any, axes: Any, result: Result, path: Path, title: str) -> None:
+    low, high = axes.get_xlim()
+    if result.trained_length and low < result.trained_length < high:
+        axes.axvline(result.trained_length, color="#555555", linewidth=1, linestyle=(0, (4, 3)), zorder=0)
+        axes.annotate(
+            f"trained at {_tokens(result.trained_length)}",
+            (result.trained_length, 1),
+            xycoords=("data", "axes fraction"),
+            xytext=(4, -4),
+            textcoords="offset points",
+            va="top",
+            fontsize=8,
+            color="#555555",
+        )
+    axes.grid(True, which="major", color="#dddddd", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    documents = result.data["documents"]
+    bands = ", bands: 95%" if documents > 1 else ""
+    axes.set_title(f"{title}: {Path(result.model['path']).name}, {documents} document{'s' * (documents != 1)}{bands}")
+    axes.title.set_fontsize(10)
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper", fontsize=8, frameon=False)
+    figure.savefig(path)

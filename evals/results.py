@@ -1,0 +1,387 @@
+"""What a measurement leaves: per-token NLLs, and everything that is a reduction of them.
+
+Rows, intervals, paired differences, loss by position and bits per byte all come from the stored NLLs, so a new
+figure never needs a second forward pass.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import math
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import CheckpointError, RopescaleError
+from .data import Document
+from .statistics import Estimate, ratio
+from .windows import Window, position_bins, prefix
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One forward pass over every document under one set of rotary tables.
+
+    Attributes:
+        schedule: the schedule's label.
+        table_sha256: of the live tables.
+        lengths: the lengths read from it, ascending; the last is the one that was fed.
+        nll: per document, NLL in nats of each scored token, fp32 [scored].
+        forward_passes: how many windows went through the model.
+    """
+
+    schedule: str
+    table_sha256: str
+    lengths: tuple[int, ...]
+    nll: list[np.ndarray]
+    forward_passes: int
+
+
+@dataclass(frozen=True)
+class Row:
+    """Perplexity of one schedule at one length. The interval is None with fewer than two documents."""
+
+    schedule: str
+    table_sha256: str
+    length: int
+    documents: int
+    tokens: int
+    nll: float
+    ppl: float
+    ppl_low: float | None
+    ppl_high: float | None
+    bits_per_byte: float | None
+    forward_passes: int
+
+
+@dataclass(frozen=True)
+class Paired:
+    """NLL per token of a schedule minus the baseline's, on the same tokens, in nats."""
+
+    schedule: str
+    baseline: str
+    length: int
+    delta_nll: float
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True)
+class Bin:
+    """Mean NLL of the tokens with ``start <= position < stop``; position counts what comes before, BOS included."""
+
+    start: int
+    stop: int
+    nll: float
+    low: float | None
+    high: float | None
+
+
+@dataclass
+class Result:
+    """A finished (or interrupted) measurement.
+
+    Attributes:
+        model, data, protocol, versions: as results.json has them.
+        passes: the stored NLLs.
+        documents: what was scored, in order.
+        bos: whether BOS was in front of every window.
+        baseline: the label that the others are compared with.
+        trained_length: the model's trained context, where known; plots mark it.
+    """
+
+    model: dict[str, Any]
+    data: dict[str, Any]
+    protocol: dict[str, Any]
+    versions: dict[str, str]
+    passes: list[Pass]
+    documents: list[Document] = field(repr=False)
+    bos: bool
+    baseline: str
+    trained_length: int | None = None
+
+    @property
+    def rows(self) -> list[Row]:
+        """One per schedule and length, schedules in the order they ran, lengths ascending."""
+        return [self._row(run, length) for run in self.passes for length in run.lengths]
+
+    @property
+    def paired(self) -> list[Paired]:
+        """Every schedule against the baseline at every length that both have."""
+        base = {length: run for run in self.passes if run.schedule == self.baseline for length in run.lengths}
+        others = [(run, n) for run in self.passes if run.schedule != self.baseline for n in run.lengths if n in base]
+        return [self._pair(run, base[length], length) for run, length in others]
+
+    @property
+    def schedules(self) -> list[str]:
+        """The labels, in the order they ran."""
+        return list(dict.fromkeys(run.schedule for run in self.passes))
+
+    @property
+    def lengths(self) -> list[int]:
+        """Every length measured, ascending."""
+        return sorted({length for run in self.passes for length in run.lengths})
+
+    def by_position(self, schedule: str) -> list[Bin]:
+        """Mean NLL in position bins that grow by sqrt(2), from the schedule's longest pass.
+
+        Shows the cliff at the trained length that a prefix perplexity averages away.
+        """
+        run = max((run for run in self.passes if run.schedule == schedule), key=lambda run: run.lengths[-1])
+        window = prefix(run.lengths[-1], self.bos)
+        first = window.scored + self.bos
+        return [self._bin(run, low, high, first) for low, high in position_bins(window, self.bos)]
+
+    def to_dict(self) -> dict[str, Any]:
+        """results.json as plain data."""
+        meta = {"model": self.model, "data": self.data, "protocol": self.protocol, "versions": self.versions}
+        rows, paired = [asdict(row) for row in self.rows], [asdict(pair) for pair in self.paired]
+        return {"schema": SCHEMA, **meta, "rows": rows, "paired": paired}
+
+    def to_markdown(self) -> str:
+        """Perplexity per schedule and length, the paired change, and the protocol they were measured under."""
+        ppl = {(row.schedule, row.length): _ppl_cell(row) for row in self.rows}
+        parts = [self._table("perplexity", ppl, self.schedules)]
+        if self.paired:
+            delta = {(pair.schedule, pair.length): _delta_cell(pair) for pair in self.paired}
+            others = [label for label in self.schedules if label != self.baseline]
+            parts += [f"Change in NLL against {self.baseline} on the same tokens (nats per token):"]
+            parts += [self._table("change", delta, others)]
+        return "\n\n".join([*parts, self.protocol_line()])
+
+    def protocol_line(self) -> str:
+        """One sentence that says how the numbers were made."""
+        bos = "BOS first" if self.bos else "no BOS"
+        documents, tokens, skipped = self.data["documents"], self.data["tokens"], self.data["skipped"]
+        left_out = ", ".join(f"{count} {why.replace('_', ' ')}" for why, count in skipped.items() if count)
+        return (
+            f"protocol {self.protocol['name']}: perplexity of the first L positions ({bos}), every token scored once, "
+            f"token-weighted, {self.model['dtype']}; {documents} document{'s' * (documents != 1)}"
+            f"{f' (skipped: {left_out})' if left_out else ''}, {tokens:,} tokens; "
+            f"± is the {self.protocol['interval']} interval{'' if documents > 1 else ' (needs two documents)'}; "
+            f"text sha256 {self.data['sha256'][:12]}"
+        )
+
+    def to_csv(self) -> str:
+        """One line per schedule and length, the paired change beside it."""
+        pairs = {(pair.schedule, pair.length): pair for pair in self.paired}
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow([*Row.__dataclass_fields__, "baseline", "delta_nll", "delta_low", "delta_high"])
+        for row in self.rows:
+            pair = pairs.get((row.schedule, row.length))
+            change = [pair.baseline, pair.delta_nll, pair.low, pair.high] if pair else [None] * 4
+            writer.writerow([*asdict(row).values(), *change])
+        return out.getvalue()
+
+    def plot(self, path: str | Path) -> None:
+        """Perplexity against length, to an image file.
+
+        Raises:
+            RopescaleError: matplotlib is not installed.
+        """
+        from .plots import ppl_vs_length
+
+        ppl_vs_length(self, Path(path))
+
+    def plot_by_position(self, path: str | Path) -> None:
+        """Loss by position, to an image file.
+
+        Raises:
+            RopescaleError: matplotlib is not installed.
+        """
+        from .plots import loss_by_position
+
+        loss_by_position(self, Path(path))
+
+    def save(self, out: str | Path) -> Path:
+        """Writes results.json, results.csv, nll/, the plots and REPORT.md into ``out`` and returns it.
+
+        Each file is written beside and renamed. Without matplotlib everything but the plots is written, and a line on
+        stderr says so.
+
+        Raises:
+            CheckpointError: the folder cannot be written.
+        """
+        out = Path(out).expanduser()
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            self._save_nll(out / "nll")
+            _write(out / "results.csv", lambda part: part.write_text(self.to_csv(), encoding="utf-8"))
+            plots = self._save_plots(out)
+            _write(out / "REPORT.md", lambda part: part.write_text(self._report(plots), encoding="utf-8"))
+            text = json.dumps(self.to_dict(), indent=1, allow_nan=False) + "\n"
+            _write(out / "results.json", lambda part: part.write_text(text, encoding="utf-8"))
+        except OSError as error:
+            raise CheckpointError(f"{error.filename or out} cannot be written: {error.strerror or error}") from None
+        return out
+
+    # --- reductions ---
+
+    def _row(self, run: Pass, length: int) -> Row:
+        window = prefix(length, self.bos)
+        estimate = ratio(_sums(run, window.count), [window.count] * len(run.nll))
+        low, high = (None if bound is None else _exp(bound) for bound in (estimate.low, estimate.high))
+        return Row(
+            schedule=run.schedule,
+            table_sha256=run.table_sha256,
+            length=length,
+            documents=len(run.nll),
+            tokens=window.count * len(run.nll),
+            nll=estimate.mean,
+            ppl=_exp(estimate.mean),
+            ppl_low=low,
+            ppl_high=high,
+            bits_per_byte=self._bits_per_byte(estimate, window),
+            forward_passes=run.forward_passes,
+        )
+
+    def _bits_per_byte(self, estimate: Estimate, window: Window) -> float | None:
+        """``sum NLL / (ln 2 * bytes)``, over the UTF-8 bytes of exactly the text that the scored tokens cover."""
+        covered = [document.bytes_between(window.scored, window.stop) for document in self.documents]
+        if None in covered or not sum(filter(None, covered)):
+            return None
+        return estimate.mean * window.count * len(covered) / (math.log(2) * sum(filter(None, covered)))
+
+    def _pair(self, run: Pass, base: Pass, length: int) -> Paired:
+        count = prefix(length, self.bos).count
+        sums = [a - b for a, b in zip(_sums(run, count), _sums(base, count), strict=True)]
+        estimate = ratio(sums, [count] * len(sums))
+        return Paired(run.schedule, base.schedule, length, estimate.mean, estimate.low, estimate.high)
+
+    def _bin(self, run: Pass, low: int, high: int, first: int) -> Bin:
+        sums = [float(nll[low:high].sum(dtype=np.float64)) for nll in run.nll]
+        estimate = ratio(sums, [high - low] * len(sums))
+        return Bin(low + first, high + first, estimate.mean, estimate.low, estimate.high)
+
+    # --- files ---
+
+    def _table(self, corner: str, cells: dict[tuple[str, int], str], labels: Sequence[str]) -> str:
+        header = [corner, *(f"{length:,}" for length in self.lengths)]
+        return _markdown(header, [[label, *(cells.get((label, n), "") for n in self.lengths)] for label in labels])
+
+    def _save_nll(self, folder: Path) -> None:
+        """``<schedule>/<fed length>/<document>.npy``, and index.json, which says what is what."""
+        for run in self.passes:
+            for number, nll in enumerate(run.nll):
+                _write_npy(folder / _place(run) / f"{number:05d}.npy", nll)
+        index = {
+            "bos": self.bos,
+            "documents": [{"name": doc.name, "sha256": doc.sha256} for doc in self.documents],
+            "passes": [
+                {"schedule": run.schedule, "table_sha256": run.table_sha256, "lengths": run.lengths, "at": _place(run)}
+                for run in self.passes
+            ],
+        }
+        folder.mkdir(exist_ok=True)
+        _write(folder / "index.json", lambda part: part.write_text(json.dumps(index, indent=1), encoding="utf-8"))
+
+    def _save_plots(self, out: Path) -> bool:
+        try:
+            _write(out / "ppl_vs_length.png", self.plot)
+            _write(out / "loss_by_position.png", self.plot_by_position)
+        except RopescaleError as error:
+            print(f"note: no plots written; {error}", file=sys.stderr)
+            return False
+        return True
+
+    def _report(self, plots: bool) -> str:
+        images = "![Perplexity against length](ppl_vs_length.png)\n\n![Loss by position](loss_by_position.png)\n\n"
+        versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
+        source = f"Data: {self.data['source']}, text sha256 `{self.data['sha256']}`."
+        model = f"Model: {self.model['path']} ({self.model['parameters']:,} parameters)."
+        heading = f"# Perplexity against length: {Path(self.model['path']).name}"
+        return f"{heading}\n\n{self.to_markdown()}\n\n{images if plots else ''}{model}\n{source}\n{versions}.\n"
+
+
+def _sums(run: Pass, count: int) -> list[float]:
+    """Per document, the fp64 sum of its first ``count`` NLLs."""
+    return [float(nll[:count].sum(dtype=np.float64)) for nll in run.nll]
+
+
+def _exp(value: float) -> float:
+    """``exp``, and the largest float where that would overflow (a huge interval of a broken model)."""
+    return math.exp(min(value, 709.0))
+
+
+def _ppl_cell(row: Row) -> str:
+    if row.ppl_low is None or row.ppl_high is None:
+        return f"{_figure(row.ppl)} ± -"
+    return f"{_figure(row.ppl)} ± {_short((row.ppl_high - row.ppl_low) / 2)}"
+
+
+def _delta_cell(pair: Paired) -> str:
+    if pair.low is None or pair.high is None:
+        return f"{pair.delta_nll:+.4f} ± -"
+    return f"{pair.delta_nll:+.4f} ± {(pair.high - pair.low) / 2:.4f}"
+
+
+def _figure(value: float) -> str:
+    """Four significant digits, thousands with commas."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:#.4g}".rstrip(".")
+
+
+def _short(value: float) -> str:
+    """Two significant digits, thousands with commas."""
+    return f"{value:,.0f}" if value >= 10 else f"{value:#.2g}"
+
+
+def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table aligned for the terminal; every column but the first stands to the right."""
+    cells = [[cell.replace("|", "\\|") for cell in row] for row in [header, *rows]]
+    widths = [max(3, *(len(cell) for cell in column)) for column in zip(*cells)]
+    rule = ["-" * width if i == 0 else "-" * (width - 1) + ":" for i, width in enumerate(widths)]
+    lines = [
+        [cell.rjust(width) if i else cell.ljust(width) for i, (cell, width) in enumerate(zip(row, widths, strict=True))]
+        for row in cells
+    ]
+    return "\n".join(f"| {' | '.join(line)} |" for line in [lines[0], rule, *lines[1:]])
+
+
+def _place(run: Pass) -> str:
+    """The folder of a pass: the label where it is a safe file name, else made safe and told apart by a hash."""
+    safe = re.sub(r"[^A-Za-z0-9._=,-]+", "_", run.schedule)[:80].strip(".") or "schedule"
+    if safe != run.schedule:
+        safe += "-" + hashlib.sha256(run.schedule.encode()).hexdigest()[:8]
+    return f"{safe}/{run.lengths[-1]}"
+
+
+def _write(path: Path, write: Callable[[Path], Any]) -> None:
+    """Has ``write`` fill a file beside ``path`` (same suffix), then renames it into place."""
+    part = path.with_name(f".part-{path.name}")
+    try:
+        write(part)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _write_npy(path: Path, values: np.ndarray) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _write(path, lambda part: np.save(part, values.astype(np.float32, copy=False)))
+
+
+def read_nll(out: str | Path) -> Iterator[tuple[str, int, list[np.ndarray]]]:
+    """The stored NLLs of a saved run: label, fed length, and one fp32 vector per document.
+
+    Raises:
+        CheckpointError: no such run there.
+    """
+    folder = Path(out).expanduser() / "nll"
+    try:
+        index = json.loads((folder / "index.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise CheckpointError(f"{out} holds no saved evaluation: nll/index.json is missing or damaged") from None
+    for run in index["passes"]:
+        files = [folder / run["at"] / f"{number:05d}.npy" for number in range(len(index["documents"]))]
+        yield run["schedule"], run["lengths"][-1], [np.load(file) for file in files]

@@ -1,0 +1,190 @@
+"""A model and token ids in, one NLL per token out, within bounded memory.
+
+The trunk runs once over the whole window, without logits and without a KV cache. The head then runs over blocks
+of rows small enough for a byte budget: full fp32 logits would take ``4 L V`` bytes, 62.6 GiB for Llama 3.1 at
+128k. Log-softmax is taken in fp32 whatever the model's dtype.
+
+The head is not rebuilt from its parts: it is the model's own ``forward`` with the trunk's answer already known,
+so whatever the model does to its logits (Gemma's softcap, Cohere's and Granite's scale) is done here too.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from ..errors import RopescaleError
+
+LOG = logging.getLogger(__name__)
+LOGITS_BYTES = 64 * 2**20
+"""Default budget for one block of fp32 logits. The peak is about three times this: fp32, its exponentials, the
+model's own dtype."""
+
+_PROBE = 32
+"""Positions of the first window on which the split is checked against the model's own logits."""
+
+
+class Scorer:
+    """Scores windows of token ids under a causal language model.
+
+    Attributes:
+        split: whether the trunk and the head run apart (bounded memory). False when the model has no separate
+            trunk, or when the check at start-up found that splitting changes its logits.
+        vocabulary: rows of the input embedding, so the ids that the model knows.
+    """
+
+    def __init__(self, model: Any, logits_bytes: int = LOGITS_BYTES) -> None:
+        self.model = unwrapped(model)
+        self.trunk = _trunk_of(self.model)
+        self.device = next(self.model.parameters()).device
+        self.vocabulary = int(self.model.get_input_embeddings().weight.shape[0])
+        self.logits_bytes = logits_bytes
+        self.split = self.trunk is not None
+
+    def check(self, ids: torch.Tensor) -> None:
+        """Compares the split with the model's own logits on the first positions; falls back when they differ.
+
+        Args:
+            ids: a window, int64 [tokens].
+        """
+        if not self.split:
+            LOG.warning("%s has no separate trunk; scoring needs its full logits", type(self.model).__name__)
+            return
+        probe = ids[:_PROBE].to(self.device)[None]
+        own = self.model(input_ids=probe, use_cache=False).logits.float()
+        output = self._run_trunk(probe)
+        half = max(1, probe.shape[1] // 2)
+        blocks = [self._head(output, probe, part) for part in (slice(0, half), slice(half, None))]
+        self.split = _agree(torch.cat(blocks, dim=1), own, output.last_hidden_state.dtype)
+        if not self.split:
+            LOG.warning(
+                "%s computes other logits when its head runs apart; scoring it whole", type(self.model).__name__
+            )
+
+    def score(self, ids: torch.Tensor) -> torch.Tensor:
+        """NLL in nats of every position but the first, given all before it.
+
+        Args:
+            ids: windows of equal length, int64 [windows, positions].
+
+        Returns:
+            fp32 on the CPU, [windows, positions - 1]. A value that is not finite is returned as it is; see
+            :func:`first_broken`.
+        """
+        ids = ids.to(self.device)
+        targets = ids[:, 1:].reshape(-1)
+        nll = torch.empty(targets.shape, dtype=torch.float32)
+        for rows, logits in self._logits(ids):
+            picked = logits.gather(1, targets[rows].to(logits.device)[:, None]).squeeze(1)
+            nll[rows] = (torch.logsumexp(logits, dim=1) - picked).cpu()
+        return nll.view(ids.shape[0], -1)
+
+    def _logits(self, ids: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
+        """fp32 logits [rows, vocabulary] of each block, and which of the flattened targets it predicts."""
+        if not self.split:
+            yield from self._whole_logits(ids)
+            return
+        output = self._run_trunk(ids)
+        flat = output.last_hidden_state[:, :-1].reshape(1, -1, output.last_hidden_state.shape[-1])
+        output.last_hidden_state = flat
+        sources = ids[:, :-1].reshape(1, -1)
+        for rows in self._blocks(flat.shape[1]):
+            yield rows, self._head(output, sources, rows)[0]
+
+    def _whole_logits(self, ids: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
+        width = ids.shape[1] - 1
+        for row in range(len(ids)):
+            logits = self.model(input_ids=ids[row : row + 1], use_cache=False).logits[0, :-1]
+            for block in self._blocks(width):
+                yield slice(row * width + block.start, row * width + block.stop), logits[block].float()
+
+    def _blocks(self, rows: int) -> Iterator[slice]:
+        size = max(1, self.logits_bytes // (4 * self.vocabulary))
+        for start in range(0, rows, size):
+            yield slice(start, min(start + size, rows))
+
+    def _run_trunk(self, ids: torch.Tensor) -> Any:
+        return self.trunk(input_ids=ids, use_cache=False, return_dict=True)
+
+    def _head(self, output: Any, ids: torch.Tensor, rows: slice) -> torch.Tensor:
+        """The model's own fp32 logits for these rows of the trunk's output, [1, rows, vocabulary]."""
+        block = type(output)(**{**output, "last_hidden_state": output.last_hidden_state[:, rows]})
+        with _answering(self.trunk, lambda *args, **kwargs: block):
+            return self.model(input_ids=ids[:, rows], use_cache=False).logits.float()
+
+
+def first_broken(nll: torch.Tensor) -> tuple[int, int] | None:
+    """The first (window, position) whose NLL is NaN or infinite, or None. Position 0 is the first scored."""
+    broken = (~torch.isfinite(nll)).nonzero()
+    return (int(broken[0, 0]), int(broken[0, 1])) if len(broken) else None
+
+
+def check_finite(nll: torch.Tensor, names: list[str], first_position: int) -> None:
+    """Refuses NaN and infinite values, which no mean survives.
+
+    Args:
+        nll: [windows, scored].
+        names: one per window, for the message.
+        first_position: position of the first scored token in its window.
+
+    Raises:
+        RopescaleError: names the document and the position.
+    """
+    broken = first_broken(nll)
+    if broken is None:
+        return
+    window, position = broken
+    count = int((~torch.isfinite(nll)).sum())
+    raise RopescaleError(
+        f"the model's logits are NaN or infinite in {names[window]} at position {position + first_position} "
+        f"({count} of {nll.numel()} positions in this batch); try --dtype float32, or a smaller factor"
+    )
+
+
+@contextmanager
+def evaluating(model: Any) -> Iterator[None]:
+    """``model.eval()`` inside; afterwards every module is in training mode again if it was."""
+    before = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in before.items():
+            module.training = training
+
+
+def unwrapped(model: Any) -> Any:
+    """The causal language model inside a compiled or PEFT-wrapped one (its adapters stay in)."""
+    model = getattr(model, "_orig_mod", model)
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+def _trunk_of(model: Any) -> Any:
+    trunk = getattr(model, "base_model", None)
+    return None if trunk is None or trunk is model else trunk
+
+
+def _agree(split: torch.Tensor, own: torch.Tensor, dtype: torch.dtype) -> bool:
+    """Equal up to how a matrix product's rounding depends on the number of rows. NaN equals NaN."""
+    if split.shape != own.shape:
+        return False
+    tolerance = 64 * torch.finfo(dtype).eps * float(own.nan_to_num().abs().max())
+    return torch.allclose(split, own, rtol=0, atol=tolerance, equal_nan=True)
+
+
+@contextmanager
+def _answering(module: Any, forward: Callable[..., Any]) -> Iterator[None]:
+    """``module`` answers with ``forward`` inside. An instance's own forward (accelerate sets one) comes back."""
+    own = module.__dict__.get("forward")
+    module.forward = forward
+    try:
+        yield
+    finally:
+        if own is None:
+            del module.forward
+        else:
+            module.forward = own

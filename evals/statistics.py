@@ -1,0 +1,90 @@
+"""Means with honest error bars: tokens of one document are not independent, documents are.
+
+Standard library only. The mean is a ratio, sum of NLL over sum of tokens; its standard error is that of a
+ratio estimator clustered by document (Cochran, Sampling Techniques, 3rd ed., section 6.3), and the interval
+uses Student's t with one degree of freedom less than there are documents.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+LEVEL = 0.95
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean per token in nats and its interval; no interval (None) when there are fewer than two documents."""
+
+    mean: float
+    low: float | None
+    high: float | None
+
+
+def ratio(sums: Sequence[float], counts: Sequence[int], level: float = LEVEL) -> Estimate:
+    """Token-weighted mean ``r = sum S_d / sum m_d`` and its document-clustered t interval.
+
+    ``SE(r) = sqrt(D / (D - 1) * sum (S_d - r m_d)^2) / sum m_d``. Paired differences between two schedules on
+    the same tokens use the same formula, with ``S_d`` the difference of the two sums.
+
+    Args:
+        sums: per document, the sum over its tokens (nats).
+        counts: per document, how many tokens that sum covers.
+        level: two-sided coverage.
+    """
+    documents, tokens = len(sums), math.fsum(counts)
+    mean = math.fsum(sums) / tokens
+    if documents < 2:
+        return Estimate(mean, None, None)
+    squares = math.fsum((s - mean * m) ** 2 for s, m in zip(sums, counts, strict=True))
+    error = math.sqrt(documents / (documents - 1) * squares) / tokens
+    half = t_quantile((1 + level) / 2, documents - 1) * error
+    return Estimate(mean, mean - half, mean + half)
+
+
+def t_quantile(probability: float, degrees: int) -> float:
+    """The ``t`` below which Student's distribution with ``degrees`` of freedom has this probability.
+
+    For ``0.5 <= probability < 1``, by bisection on the tail, which is half of a regularised incomplete beta.
+    """
+    wanted = 2 * (1 - probability)
+    low, high = 0.0, 1.0
+    while _both_tails(high, degrees) > wanted:
+        low, high = high, 2 * high
+    for _ in range(200):
+        middle = (low + high) / 2
+        if middle in (low, high):
+            break
+        low, high = (middle, high) if _both_tails(middle, degrees) > wanted else (low, middle)
+    return (low + high) / 2
+
+
+def _both_tails(t: float, degrees: int) -> float:
+    """P(|T| > t) = I_x(n/2, 1/2) with x = n / (n + t^2) (Abramowitz and Stegun 26.7.1)."""
+    return incomplete_beta(degrees / 2, 0.5, degrees / (degrees + t * t))
+
+
+def incomplete_beta(a: float, b: float, x: float) -> float:
+    """Regularised incomplete beta ``I_x(a, b)`` by its continued fraction (Abramowitz and Stegun 26.5.8)."""
+    if x <= 0 or x >= 1:
+        return float(x >= 1)
+    if x > (a + 1) / (a + b + 2):
+        return 1 - incomplete_beta(b, a, 1 - x)
+    log_front = a * math.log(x) + b * math.log1p(-x) + math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
+    return math.exp(log_front) / a / _continued_fraction(a, b, x)
+
+
+def _continued_fraction(a: float, b: float, x: float) -> float:
+    """``1 + d_1 / (1 + d_2 / (1 + ...))`` of 26.5.8, from the far end inwards; 200 terms are plenty below the
+    mean, where it is used."""
+    value = 1.0
+    for n in range(200, 0, -1):
+        m = n // 2
+        if n % 2:
+            d = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
+        else:
+            d = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
+        value = 1 + d / value
+    return value
