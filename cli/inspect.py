@@ -1,0 +1,126 @@
+"""``ropescale inspect MODEL``: the rotary geometry, and what a schedule would do to it."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .options import (
+    Length,
+    factor_option,
+    json_option,
+    markdown,
+    model_argument,
+    print_json,
+    revision_option,
+    schedule_option,
+    target_length_option,
+)
+
+if TYPE_CHECKING:
+    from ..inspecting import Geometry, Pair
+
+
+@click.command("inspect")
+@model_argument()
+@schedule_option()
+@factor_option()
+@target_length_option()
+@click.option("--original-length", type=Length(), metavar="N", help="The trained length, where the config has it wrong.")
+@click.option("--layers", default="full", metavar="full|all|TYPE", help="The layers that the schedule is for.")
+@click.option("--on-top", is_flag=True, help="Compose with scaling that is already there.")
+@click.option("--plot", metavar="FILE", help="Draw wavelength and turns per pair (png, svg or pdf).")
+@revision_option()
+@json_option()
+def command(
+    model: str,
+    schedule: str | None,
+    factor: float | None,
+    target_length: int | None,
+    original_length: int | None,
+    layers: str,
+    on_top: bool,
+    plot: str | None,
+    revision: str | None,
+    as_json: bool,
+) -> None:
+    """Show the rotary geometry of MODEL (a folder or a Hub id) per layer type.
+
+    For every pair: the wavelength in tokens, the turns inside the trained length, and with --schedule what it
+    would become. No weights are read.
+    """
+    from ..inspecting import inspect
+
+    options = {"factor": factor, "target_length": target_length, "original_length": original_length}
+    found = inspect(model, schedule, revision=revision, layers=layers, on_top=on_top, **options)
+    for warning in found.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    if plot:
+        from ..plotting import plot_geometry
+
+        plot_geometry(found.geometries, plot)
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        click.echo("\n\n".join(_page(each) for each in found.geometries))
+
+
+def _page(geometry: Geometry) -> str:
+    heading = "" if geometry.layer_type == "all" else f"## {geometry.layer_type}\n\n"
+    return f"{heading}{markdown(['geometry', 'value'], _summary(geometry))}\n\n{_pairs(geometry)}"
+
+
+def _summary(geometry: Geometry) -> list[list[str]]:
+    described = geometry.to_dict()
+    rows = [
+        ["head dim", str(described["head_dim"])],
+        ["rotary dim", f"{described['rotary_dim']} ({described['pairs']} pairs)"],
+        ["rope_theta", f"{described['rope_theta']:,g}" if described["rope_theta"] < 1e6 else f"{described['rope_theta']:g}"],
+        ["trained length", f"{described['original_length']} tokens"],
+        ["max_position_embeddings", str(described["max_position_embeddings"])],
+        ["scaling in the config", _scaling(described["scaling"])],
+        ["pairs without a full turn in training", _unturned(geometry)],
+    ]
+    if geometry.frequencies:
+        rows += [
+            ["schedule", str(geometry.schedule)],
+            ["length it is shown for", f"{geometry.target_length} tokens"],
+            ["attention scale", f"{geometry.frequencies.attention_scale:.6g}"],
+        ]
+    return rows
+
+
+def _scaling(scaling: dict[str, Any] | None) -> str:
+    """The scaling's keys on one line; a list by its length."""
+    if not scaling:
+        return "none"
+    shown = [f"{k}={len(v)} values" if isinstance(v, list) else f"{k}={v}" for k, v in scaling.items() if k != "rope_type"]
+    return f"{scaling['rope_type']}: {', '.join(shown)}"
+
+
+def _unturned(geometry: Geometry) -> str:
+    pairs = geometry.unturned()
+    return f"{len(pairs)} of {geometry.rope.pairs}" + (f", from pair {pairs[0]}" if pairs else "")
+
+
+def _pairs(geometry: Geometry) -> str:
+    header = ["pair", "wavelength", "turns", "full turn"]
+    if geometry.frequencies:
+        header += ["new wavelength", "divisor", "class"]
+    return markdown(header, [_row(pair) for pair in geometry.pairs()], right=[0, 1, 2, 4, 5])
+
+
+def _row(pair: Pair) -> list[str]:
+    row = [str(pair.pair), _number(pair.wavelength), _number(pair.turns), "yes" if pair.completes_a_turn else "NEVER"]
+    if pair.new_wavelength is None or pair.divisor is None:
+        return row
+    return [*row, _number(pair.new_wavelength), _number(pair.divisor), str(pair.kind)]
+
+
+def _number(value: float) -> str:
+    """Six significant digits, whole above a million, never in the e notation of a thousand."""
+    if math.isnan(value) or math.isinf(value):
+        return "-" if math.isnan(value) else "inf"
+    return f"{value:.0f}" if abs(value) >= 1e5 else f"{value:.6g}"

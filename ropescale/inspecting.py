@@ -1,0 +1,315 @@
+"""The rotary geometry of a model in numbers, and the traps that its files hold."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from .errors import RopescaleError, ScheduleError
+from .plans import Plan, make_plan
+from .rope import Rope, is_scaled, read_rope, text_section
+from .schedules import AsIs, Frequencies, compute, describe
+from .sources import find_model, read_config, read_json
+
+SAME = 1e-9
+"""Two frequencies that differ by less than this, relative, are the same number to a reader."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One rotary pair before a schedule, and after it where there is one.
+
+    Attributes:
+        pair: its index; 0 turns fastest.
+        inv_freq: radians per token.
+        wavelength: tokens per full turn, infinite for a pair that never turns.
+        turns: full turns inside the trained length.
+        completes_a_turn: whether the model has seen this pair turn all the way round in training.
+        new_inv_freq: radians per token under the schedule.
+        new_wavelength: tokens per full turn under the schedule.
+        new_turns: full turns inside the target length under the schedule.
+        divisor: ``inv_freq / new_inv_freq``, how much slower it turns.
+        kind: ``kept``, ``blended`` (slowed by less than the most), ``divided`` (by the most), ``faster``,
+            ``stopped``, or ``still`` for a pair that did not turn before either.
+    """
+
+    pair: int
+    inv_freq: float
+    wavelength: float
+    turns: float
+    completes_a_turn: bool
+    new_inv_freq: float | None = None
+    new_wavelength: float | None = None
+    new_turns: float | None = None
+    divisor: float | None = None
+    kind: str | None = None
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """One layer type's rotary geometry, with what a schedule makes of it.
+
+    Attributes:
+        layer_type: ``all`` for a model with one table for every layer.
+        rope: the geometry that the configuration describes, without its scaling.
+        schedule: what the frequencies below belong to, as text; None without a schedule.
+        frequencies: the schedule's result.
+        target_length: the context, in tokens, that ``frequencies`` and the new turns are for.
+    """
+
+    layer_type: str
+    rope: Rope
+    schedule: str | None = None
+    frequencies: Frequencies | None = None
+    target_length: int | None = None
+
+    def pairs(self) -> list[Pair]:
+        """Every pair, in order."""
+        before = [
+            Pair(i, f, _wavelength(f), turns, turns >= 1)
+            for i, (f, turns) in enumerate(zip(self.rope.inv_freq(), self.rope.turns()))
+        ]
+        return list(self._changed(before)) if self.frequencies else before
+
+    def _changed(self, before: list[Pair]) -> Iterator[Pair]:
+        assert self.frequencies is not None
+        new = list(self.frequencies.inv_freq)
+        divisors = [_divisor(pair.inv_freq, f) for pair, f in zip(before, new)]
+        most = max((d for d in divisors if math.isfinite(d)), default=1.0)
+        length = self.target_length or self.rope.original_length
+        for pair, f, divisor in zip(before, new, divisors):
+            after = {
+                "new_inv_freq": f,
+                "new_wavelength": _wavelength(f),
+                "new_turns": length / _wavelength(f),
+                "divisor": divisor,
+                "kind": _kind(divisor, most),
+            }
+            yield Pair(**(asdict(pair) | after))
+
+    def unturned(self) -> list[int]:
+        """The pairs that never complete a turn inside the trained length."""
+        return [pair.pair for pair in self.pairs() if not pair.completes_a_turn]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, in full precision."""
+        rope = self.rope
+        return {
+            "layer_type": self.layer_type,
+            "head_dim": rope.head_dim,
+            "rotary_dim": rope.rotary_dim,
+            "pairs": rope.pairs,
+            "rope_theta": rope.theta,
+            "original_length": rope.original_length,
+            "max_position_embeddings": rope.max_length,
+            "scaling": dict(rope.scaling) if is_scaled(rope) else None,
+            "unturned_pairs": self.unturned(),
+            "schedule": self.schedule,
+            "target_length": self.target_length,
+            "attention_scale": self.frequencies.attention_scale if self.frequencies else None,
+            "table": [{key: value for key, value in asdict(pair).items() if value is not None} for pair in self.pairs()],
+        }
+
+
+def _wavelength(inv_freq: float) -> float:
+    return 2 * math.pi / inv_freq if inv_freq else math.inf
+
+
+def _divisor(before: float, after: float) -> float:
+    """``before / after``; infinite for a pair that was stopped, NaN for one that never turned."""
+    if not after:
+        return math.inf if before else math.nan
+    return before / after
+
+
+def _kind(divisor: float, most: float) -> str:
+    if math.isnan(divisor):
+        return "still"
+    if math.isinf(divisor):
+        return "stopped"
+    if abs(divisor - 1) <= SAME:
+        return "kept"
+    if divisor < 1:
+        return "faster"
+    return "divided" if divisor >= most * (1 - SAME) else "blended"
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What :func:`inspect` found.
+
+    Attributes:
+        model: the folder or Hub id as it was given.
+        model_type: the language model's, from its configuration.
+        geometries: one per layer type that rotates.
+        warnings: traps in the files and remarks on how the schedule was computed, one sentence each.
+    """
+
+    model: str
+    model_type: str
+    geometries: tuple[Geometry, ...]
+    warnings: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, in full precision."""
+        return {
+            "model": self.model,
+            "model_type": self.model_type,
+            "warnings": list(self.warnings),
+            "layers": {each.layer_type: each.to_dict() for each in self.geometries},
+        }
+
+
+def inspect(model: str, schedule: Any = None, *, revision: str | None = None, **options: Any) -> Inspection:
+    """The geometry of a checkpoint, and what a schedule would do to it; reads no weights.
+
+    Args:
+        model: a folder or a Hub id.
+        schedule: in any of its forms; without one, scaling that is already there is what is shown.
+        revision: branch, tag or commit of a Hub id.
+        options: those of :func:`ropescale.plans.make_plan`. Scaling that is already there is replaced here
+            unless ``on_top`` is asked for, because nothing is written.
+
+    Raises:
+        CheckpointError: no such model.
+        ConfigError: it has no RoPE, or its configuration contradicts itself.
+        ScheduleError: the schedule does not fit.
+    """
+    folder = find_model(model, revision, weights=False)
+    config = read_config(folder)
+    ropes = read_rope(config, options.get("original_length"))
+    plan = _plan(config, ropes, schedule, options)
+    remarks = plan.notes if plan else tuple(_length_remarks(ropes))
+    geometries = tuple(_geometry(key, rope, plan, options.get("target_length")) for key, rope in ropes.items())
+    warnings = (*traps(config, ropes, read_files(folder)), *remarks)
+    return Inspection(str(model), str(text_section(config).get("model_type")), geometries, warnings)
+
+
+def _plan(config: Mapping[str, Any], ropes: Mapping[str, Rope], schedule: Any, options: dict[str, Any]) -> Plan | None:
+    if schedule is None:
+        if options.get("factor") is not None:
+            raise ScheduleError("a factor was given without a schedule; say which with --schedule, such as yarn")
+        return None
+    scaled = any(is_scaled(rope) for rope in ropes.values()) and not options.get("on_top")
+    return make_plan(config, schedule, **{**options, "replace_scaling": scaled})
+
+
+def _geometry(layer_type: str, rope: Rope, plan: Plan | None, target_length: int | None) -> Geometry:
+    """What the plan makes of this layer type; else the scaling it has; else its plain geometry."""
+    if plan and layer_type in plan.schedules:
+        schedule = describe(plan.schedules[layer_type])
+        return Geometry(layer_type, plan.ropes[layer_type], schedule, plan.tables[layer_type], plan.length)
+    if is_scaled(rope):
+        length = target_length or rope.max_length
+        return Geometry(layer_type, rope, "as it is", compute(AsIs(), rope, length), length)
+    return Geometry(layer_type, rope, target_length=plan.length if plan else target_length)
+
+
+def _length_remarks(ropes: Mapping[str, Rope]) -> Iterator[str]:
+    for rope in ropes.values():
+        if rope.max_length > rope.original_length and not is_scaled(rope):
+            yield (
+                f"max_position_embeddings is {rope.max_length}, but the model was trained at {rope.original_length}; "
+                f"factors count from {rope.original_length}"
+            )
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Traps: what transformers and its neighbours do with a configuration without saying so. Each was seen
+# with transformers 5.23, and 4.51 and 4.57 where an older version is named.
+
+
+def traps(config: Mapping[str, Any], ropes: Mapping[str, Rope], files: Mapping[str, Any] | None = None) -> list[str]:
+    """What to know before these files are changed or served, one sentence each.
+
+    Args:
+        config: the parsed ``config.json``.
+        ropes: what :func:`ropescale.rope.read_rope` read from it.
+        files: other parsed files of the checkpoint by name (``tokenizer_config.json``, ``generation_config.json``,
+            ``ropescale.json``).
+    """
+    text = text_section(config)
+    files = files or {}
+    found = [*_scaling_traps(text, ropes, patched="ropescale.json" in files), *_type_traps(text), *_key_traps(text, ropes)]
+    return [*dict.fromkeys([*found, *_limit_traps(text, ropes, files)])]
+
+
+def _scaling_traps(text: Mapping[str, Any], ropes: Mapping[str, Rope], patched: bool) -> Iterator[str]:
+    for rope in ropes.values():
+        kind, where = rope.scaling.get("rope_type"), f" ({rope.layer_type})" if rope.layer_type else ""
+        if not is_scaled(rope):
+            continue
+        if not patched:
+            yield (
+                f"the makers already scaled this model{where}: {kind}, {rope.original_length} to {rope.max_length} "
+                "tokens; patching it needs --replace-scaling or --on-top"
+            )
+        if kind == "dynamic" or (kind == "longrope" and rope.scaling.get("short_factor") != rope.scaling.get("long_factor")):
+            yield (
+                f"{kind} changes the frequencies with the length of each forward call{where}; decoding with a cache "
+                "differs from a full forward once the length passes the switch"
+            )
+        recorded = rope.scaling.get("original_max_position_embeddings") or text.get("original_max_position_embeddings")
+        if kind in ("yarn", "llama3", "longrope") and not recorded:
+            yield (
+                f"{kind} without original_max_position_embeddings{where}: transformers takes "
+                f"max_position_embeddings ({rope.max_length}) for the trained length"
+            )
+
+
+def _key_traps(text: Mapping[str, Any], ropes: Mapping[str, Rope]) -> Iterator[str]:
+    for rope in ropes.values():
+        scaling = rope.scaling
+        if "attn_factor" in scaling and "attention_factor" not in scaling:
+            yield "attn_factor is ignored by transformers; it reads attention_factor"
+        if rope.layer_type and scaling.get("truncate") is False:
+            yield f"truncate: false is ignored by transformers 5 in the parameters of one layer type ({rope.layer_type})"
+        if rope.rotary_dim % 2:
+            yield f"the rotary dim {rope.rotary_dim} is odd; yarn fails on it in transformers"
+        if "rope_parameters" in text and "rope_theta" not in text and not rope.layer_type:
+            if is_scaled(rope) or rope.theta != 10000:
+                yield (
+                    "config.json has rope_parameters alone; transformers 4 does not read them and would use theta "
+                    "10000 without scaling"
+                )
+
+
+def _type_traps(text: Mapping[str, Any]) -> Iterator[str]:
+    kind = text.get("model_type")
+    if kind in ("mixtral", "minimax") and text.get("head_dim") is None:
+        yield f"{kind} without head_dim: yarn, dynamic and longrope raise a TypeError in transformers 5; write head_dim"
+    if kind in ("phi3", "phi4_multimodal"):
+        yield f"{kind} accepts no scaling but longrope; other schedules are saved through its per-pair lists"
+    if kind == "phimoe":
+        yield "phimoe never uses long_factor in transformers 5; both lists must be the same"
+    if kind == "recurrent_gemma":
+        yield "recurrent_gemma accepts no scaling type at all; only its rope_theta can change"
+    if str(kind).startswith("gemma4") and not text.get("allow_global_per_layer_attribute_access"):
+        yield "gemma4 fails its own validation of longrope unless allow_global_per_layer_attribute_access is true"
+
+
+def _limit_traps(text: Mapping[str, Any], ropes: Mapping[str, Rope], files: Mapping[str, Any]) -> Iterator[str]:
+    longest = max(rope.max_length for rope in ropes.values())
+    limit = files.get("tokenizer_config.json", {}).get("model_max_length")
+    if isinstance(limit, (int, float)) and limit < longest:
+        yield f"tokenizer_config.json says model_max_length {int(limit)}, below max_position_embeddings {longest}"
+    maximum = files.get("generation_config.json", {}).get("max_length")
+    if isinstance(maximum, int) and 20 < maximum <= longest:  # 20 is transformers' default, which means unset
+        yield f"generation_config.json says max_length {maximum}; generation stops there whatever the schedule"
+    window = text.get("sliding_window")
+    if isinstance(window, int) and 0 < window < longest and text.get("use_sliding_window", True):
+        yield f"sliding_window is {window}: layers with sliding attention never look further back"
+
+
+def read_files(folder: Path) -> dict[str, Any]:
+    """The files beside ``config.json`` that :func:`traps` looks at, as far as they are there and are JSON."""
+    found = {}
+    for name in ("tokenizer_config.json", "generation_config.json", "ropescale.json"):
+        try:
+            found[name] = read_json(folder / name)
+        except RopescaleError:
+            continue
+    return found

@@ -1,0 +1,167 @@
+"""Pictures, with matplotlib (the ``plot`` extra). No display, no global state."""
+
+from __future__ import annotations
+
+import math
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .errors import CheckpointError, RopescaleError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from .inspecting import Geometry, Pair
+
+COLOURS = {
+    "black": "#000000",
+    "orange": "#E69F00",
+    "sky": "#56B4E9",
+    "green": "#009E73",
+    "yellow": "#F0E442",
+    "blue": "#0072B2",
+    "vermilion": "#D55E00",
+    "purple": "#CC79A7",
+}
+"""Okabe and Ito's palette, told apart by every kind of colour vision (jfly.uni-koeln.de/color)."""
+
+FORMATS = (".png", ".svg", ".pdf")
+STYLE = {
+    "font.size": 9,
+    "axes.grid": True,
+    "grid.color": "#dddddd",
+    "grid.linewidth": 0.6,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "legend.frameon": False,
+    "svg.hashsalt": "ropescale",
+}
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """An empty figure of this many inches.
+
+    Raises:
+        RopescaleError: matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise RopescaleError("plots need matplotlib, which is not here; pip install 'ropescale[plot]'") from None
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def save(figure: Figure, path: str | Path) -> None:
+    """Writes the figure beside ``path`` and renames it, so that no half of a picture is ever left.
+
+    Raises:
+        CheckpointError: the folder is missing, or the ending is none of png, svg, pdf.
+    """
+    path = Path(path).expanduser()
+    if path.suffix.lower() not in FORMATS:
+        raise CheckpointError(f"cannot write a plot to {path}; its name must end in {', '.join(FORMATS)}")
+    if not path.parent.is_dir():
+        raise CheckpointError(f"cannot write a plot to {path}; there is no folder {path.parent}")
+    beside = tempfile.mktemp(prefix=".", suffix=path.suffix, dir=path.parent)
+    try:
+        figure.savefig(beside, dpi=160)
+        os.replace(beside, path)
+    finally:
+        Path(beside).unlink(missing_ok=True)
+
+
+def plot_geometry(geometries: Sequence[Geometry], path: str | Path) -> None:
+    """Wavelength and turns per pair, before and after a schedule: one row of two panels per layer type.
+
+    Left: tokens per full turn, with the trained and the target length as lines. A pair above the trained
+    length's line never completed a turn in training. Right: turns inside the trained length before the
+    schedule, inside the target length after it, and inside the target length had nothing been done.
+    """
+    figure = new_figure(9.6, 3.9 * len(geometries))
+    from matplotlib import rc_context
+
+    with rc_context(STYLE):
+        panels = figure.subplots(len(geometries), 2, squeeze=False)
+        for row, geometry in zip(panels, geometries):
+            _wavelength_panel(row[0], geometry)
+            _turns_panel(row[1], geometry)
+        save(figure, path)
+
+
+# Open circles under small squares: where the two curves coincide, both are seen.
+BEFORE: dict[str, Any] = {
+    "color": COLOURS["blue"], "marker": "o", "markersize": 5.5, "markerfacecolor": "none", "linewidth": 1.2
+}  # fmt: skip
+AFTER: dict[str, Any] = {"color": COLOURS["vermilion"], "marker": "s", "markersize": 2.6, "linewidth": 1.2}
+UNDONE: dict[str, Any] = {"color": COLOURS["sky"], "linestyle": (0, (4, 2)), "linewidth": 1.4}
+
+
+def _wavelength_panel(axes: Axes, geometry: Geometry) -> None:
+    pairs = geometry.pairs()
+    _title(axes, geometry, "Wavelength per pair", "tokens per full turn")
+    _curve(axes, pairs, "wavelength", label="as trained", **BEFORE)
+    if geometry.schedule:
+        _curve(axes, pairs, "new_wavelength", label=geometry.schedule, **AFTER)
+    _level(axes, geometry.rope.original_length, f"trained length {geometry.rope.original_length:,}", "--")
+    if geometry.target_length and geometry.target_length != geometry.rope.original_length:
+        _level(axes, geometry.target_length, f"target length {geometry.target_length:,}", ":")
+    _shade_unturned(axes, geometry)
+    axes.legend(loc="lower right")
+
+
+def _turns_panel(axes: Axes, geometry: Geometry) -> None:
+    pairs, trained, target = geometry.pairs(), geometry.rope.original_length, geometry.target_length
+    _title(axes, geometry, "Turns per pair", "full turns")
+    _curve(axes, pairs, "turns", label=f"as trained, in {trained:,} tokens", **BEFORE)
+    if geometry.schedule and target:
+        if target != trained:
+            undone = [pair.turns * target / trained for pair in pairs]
+            axes.plot(range(len(undone)), [_positive(v) for v in undone], label=f"unchanged, in {target:,}", **UNDONE)
+        _curve(axes, pairs, "new_turns", label=f"{geometry.schedule}, in {target:,}", **AFTER)
+    _level(axes, 1, "one full turn", "--")
+    _shade_unturned(axes, geometry)
+    axes.legend(loc="lower left")
+
+
+def _title(axes: Axes, geometry: Geometry, title: str, quantity: str) -> None:
+    layers = "" if geometry.layer_type == "all" else f" ({geometry.layer_type})"
+    axes.set_title(f"{title}{layers}", fontsize=10, loc="left")
+    axes.set_xlabel("pair (0 turns fastest)")
+    axes.set_ylabel(quantity)
+    axes.set_yscale("log")
+    axes.set_xlim(-0.5, geometry.rope.pairs - 0.5)
+
+
+def _curve(axes: Axes, pairs: Sequence[Pair], field: str, **style: Any) -> None:
+    """A line through the pairs; those that never turn have no place on a log axis and are left out."""
+    axes.plot([pair.pair for pair in pairs], [_positive(getattr(pair, field)) for pair in pairs], **style)
+
+
+def _positive(value: float) -> float:
+    return value if math.isfinite(value) and value > 0 else math.nan
+
+
+def _level(axes: Axes, height: float, text: str, style: str) -> None:
+    """A horizontal line with its name written on it."""
+    axes.axhline(height, color=COLOURS["black"], linestyle=style, linewidth=1)
+    axes.annotate(
+        text, (0.01, height), xycoords=("axes fraction", "data"), xytext=(0, 2), textcoords="offset points", fontsize=8
+    )
+
+
+def _shade_unturned(axes: Axes, geometry: Geometry) -> None:
+    """A grey band over the pairs that never completed a turn in training."""
+    low, high = axes.get_ylim()
+    axes.set_ylim(low, high * (high / low) ** 0.12)  # room for the words above the highest point
+    unturned = geometry.unturned()
+    if unturned:
+        axes.axvspan(unturned[0] - 0.5, geometry.rope.pairs - 0.5, color="#000000", alpha=0.06, linewidth=0)
+        axes.annotate(
+            "no full turn\nin training", (unturned[0] - 0.3, 0.98), xycoords=("data", "axes fraction"),
+            va="top", fontsize=8, color="#444444",
+        )  # fmt: skip
