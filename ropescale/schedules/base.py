@@ -11,7 +11,7 @@ import difflib
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Protocol, Self, TypeVar, runtime_checkable
 
 from ..errors import ScheduleError
 from ..rope import Rope
@@ -45,6 +45,16 @@ class Schedule(Protocol):
     def __call__(self, rope: Rope, length: int, /) -> Frequencies: ...
 
 
+class Varying:
+    """A ``length_dependent`` that each instance answers for itself; read on the class it is True (it may be)."""
+
+    def __init__(self, answer: Callable[[Any], bool]) -> None:
+        self.answer = answer
+
+    def __get__(self, instance: Any, owner: type | None = None) -> bool:
+        return True if instance is None else self.answer(instance)
+
+
 class BuiltIn:
     """Base of the built-in schedules: validates its fields and knows its transformers form."""
 
@@ -54,7 +64,10 @@ class BuiltIn:
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
-            check_field(self.name, field, getattr(self, field.name))
+            value = getattr(self, field.name)
+            check_field(self.name, field, value)
+            if isinstance(value, list):  # as JSON gives it; a tuple keeps the schedule hashable
+                object.__setattr__(self, field.name, tuple(value))
 
     def __call__(self, rope: Rope, length: int) -> Frequencies:
         """The frequencies for ``rope`` when ``length`` tokens are processed.
@@ -71,6 +84,10 @@ class BuiltIn:
         ``rope_theta`` only when the schedule changes it.
         """
         return None
+
+    def bound(self, rope: Rope) -> Self:
+        """This schedule once the geometry it is for is known; only ``as-is`` learns something from it."""
+        return self
 
 
 S = TypeVar("S", bound=type[BuiltIn])
@@ -113,7 +130,10 @@ def create(name: str, /, **fields: Any) -> Schedule:
     Raises:
         ScheduleError: unknown name or field, a field missing, of the wrong type or out of range.
     """
-    return build(lookup(name), fields)
+    from .specs import parse  # which builds on this module
+
+    lookup(name)
+    return parse({"name": name, **fields}).build()
 
 
 def build(cls: type[Any], fields: dict[str, Any]) -> Any:
@@ -168,6 +188,8 @@ def check_field(schedule: str, field: dataclasses.Field[Any], value: Any) -> Non
             _check_number(where, number, field.metadata)
     elif annotation.startswith(("float", "int")):
         _check_number(where, value, field.metadata)
+        if annotation.startswith("int") and value % 1:
+            raise ScheduleError(f"{where} must be a whole number, not {value!r}")
 
 
 def at_least(minimum: float, default: Any = dataclasses.MISSING) -> Any:
@@ -178,6 +200,58 @@ def at_least(minimum: float, default: Any = dataclasses.MISSING) -> Any:
 def above(minimum: float, default: Any = dataclasses.MISSING) -> Any:
     """A dataclass field whose numbers are greater than ``minimum``."""
     return dataclasses.field(default=default, metadata={"above": minimum})
+
+
+def check_betas(schedule: str, fast: float, slow: float) -> None:
+    """Fast pairs make more turns than slow ones; the other way round the ramp would slow the wrong pairs."""
+    if fast < slow:
+        raise ScheduleError(f"{schedule}: beta_fast is {fast} and beta_slow {slow}; beta_fast must not be the smaller")
+
+
+def divided(schedule: str, field: str, rope: Rope, factors: Sequence[float]) -> list[float]:
+    """``b_i / factor_i``.
+
+    Raises:
+        ScheduleError: not one factor per pair.
+    """
+    return [b / factor for b, factor in zip(rope.inv_freq(), one_per_pair(schedule, field, rope, factors))]
+
+
+def one_per_pair(schedule: str, field: str, rope: Rope, numbers: Sequence[float]) -> list[float]:
+    """The numbers as a list.
+
+    Raises:
+        ScheduleError: not one per pair.
+    """
+    if len(numbers) != rope.pairs:
+        raise ScheduleError(
+            f"{schedule}: {field} has {len(numbers)} numbers, and this model rotates {rope.pairs} pairs; "
+            "give one per pair"
+        )
+    return list(numbers)
+
+
+def with_theta(rope: Rope, theta: float) -> list[float]:
+    """The frequencies of ``rope`` with another theta; a table that is there is changed by the same ratio per pair."""
+    if rope.table is None:
+        return rope.geometric(theta)
+    ratio = [new / old if old else 1.0 for new, old in zip(rope.geometric(theta), rope.geometric(rope.theta))]
+    return [f * r for f, r in zip(rope.table, ratio)]
+
+
+def plain_form(rope: Rope, *, factor: float = 1.0, theta: float | None = None) -> dict[str, Any] | None:
+    """Rope parameters of theta's own series, every pair divided by ``factor``; None on top of a table.
+
+    Where only some pairs turn, that is transformers' ``proportional``, whose partial factor is part of the form.
+    """
+    if rope.table is not None:
+        return None
+    changed = {} if theta is None else {"rope_theta": float(theta)}
+    if rope.rotated_pairs is not None:
+        partial = _partial_factor(rope, rope.rotated_pairs)
+        return {"rope_type": "proportional", "factor": float(factor), "partial_rotary_factor": partial} | changed
+    kind = {"rope_type": "default"} if factor == 1 else {"rope_type": "linear", "factor": float(factor)}
+    return kind | changed
 
 
 def compute(schedule: Schedule, rope: Rope, length: int | None = None) -> Frequencies:
@@ -204,9 +278,15 @@ def compute(schedule: Schedule, rope: Rope, length: int | None = None) -> Freque
 
 def label_of(schedule: Schedule) -> str:
     """What to call a schedule in a message: its registered name, else its class's or function's name."""
-    return (
-        getattr(schedule, "name", "") or getattr(schedule, "__name__", "") or type(schedule).__name__
-    )
+    return getattr(schedule, "name", "") or getattr(schedule, "__name__", "") or type(schedule).__name__
+
+
+def _partial_factor(rope: Rope, turning: int) -> float:
+    """The ``partial_rotary_factor`` that makes transformers turn this many pairs: what is there, where it does."""
+    there = rope.scaling.get("partial_rotary_factor")
+    if isinstance(there, (int, float)) and int(there * rope.head_dim // 2) == turning:
+        return there
+    return (2 * turning + 0.5) / rope.head_dim if 2 * turning < rope.head_dim else 1.0
 
 
 def _required(field: dataclasses.Field[Any]) -> bool:

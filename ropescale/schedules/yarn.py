@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ..rope import Rope
-from .base import BuiltIn, Frequencies, above, at_least, register
+from .base import BuiltIn, Frequencies, above, at_least, check_betas, register
 
 
 @register("yarn")
@@ -41,6 +41,10 @@ class Yarn(BuiltIn):
     mscale: float | None = None
     mscale_all_dim: float | None = None
     extrapolation_factor: float = at_least(0, 1.0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_betas(self.name, self.beta_fast, self.beta_slow)
 
     def __call__(self, rope: Rope, length: int) -> Frequencies:
         return Frequencies(self._inv_freq(rope), self.attention_scale() * rope.table_scale)

@@ -1,0 +1,43 @@
+"""Lengths as people write them: ``4096``, ``4k``, ``128k``, ``1m``. A k is 1024 tokens, an m 1024 times that."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from fractions import Fraction
+
+from .errors import DataError
+
+_UNITS = {"": 1, "k": 1024, "m": 1024**2}
+_LENGTH = re.compile(r"(\d+(?:\.\d+)?)([km]?)", re.IGNORECASE | re.ASCII)
+
+
+def parse_length(text: str | int) -> int:
+    """A number of tokens, 1 or more: ``"4k"`` and ``4096`` are 4096, ``"1.5k"`` is 1536.
+
+    Raises:
+        DataError: not a length, below 1, or not a whole number of tokens.
+    """
+    if isinstance(text, bool) or not isinstance(text, (int, str)):
+        raise DataError(f"a length is a number of tokens like 4096, 4k or 1m, not {text!r}")
+    match = _LENGTH.fullmatch(str(text).strip())
+    if not match:
+        raise DataError(f"{text!r} is not a length; write a number of tokens like 4096, 4k, 128k or 1m")
+    tokens = Fraction(match[1]) * _UNITS[match[2].lower()]
+    if tokens.denominator != 1:
+        raise DataError(f"{text!r} is {float(tokens):g} tokens; a length is a whole number of tokens")
+    if tokens < 1:
+        raise DataError(f"the length {text!r} is below 1; write a number of tokens like 4096 or 4k")
+    return int(tokens)
+
+
+def parse_lengths(text: str | Iterable[str | int]) -> list[int]:
+    """Several lengths, comma-separated or one by one: ``"2k,4k"`` is ``[2048, 4096]``; in the order given, each once.
+
+    Raises:
+        DataError: one of them is not a length, or there is none.
+    """
+    parts = [part for part in text.split(",") if part.strip()] if isinstance(text, str) else list(text)
+    if not parts:
+        raise DataError("no length is given; write them like 2k,4k,8k")
+    return list(dict.fromkeys(parse_length(part) for part in parts))

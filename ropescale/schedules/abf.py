@@ -1,0 +1,33 @@
+"""Adjusted base frequency: Xiong et al. 2023, "Effective Long-Context Scaling of Foundation Models",
+arXiv:2309.16039."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from ..rope import Rope
+from .base import BuiltIn, Frequencies, above, plain_form, register, with_theta
+
+
+@register("abf")
+@dataclass(frozen=True)
+class Abf(BuiltIn):
+    """Another theta, nothing else: ``theta'^(-2i/d)`` (section 2 of the paper; Code Llama uses 1e6).
+
+    Pair 0 keeps its frequency; with a larger theta the slow pairs slow down most. cos and sin are not
+    rescaled. Meant to be trained with; ``ntk`` picks the theta for a factor without training.
+
+    Attributes:
+        rope_theta: the new base, above 1.
+    """
+
+    paper: ClassVar[str] = "Xiong et al. 2023, arXiv:2309.16039"
+
+    rope_theta: float = above(1)
+
+    def __call__(self, rope: Rope, length: int) -> Frequencies:
+        return Frequencies(with_theta(rope, self.rope_theta), rope.table_scale)
+
+    def rope_parameters(self, rope: Rope) -> dict[str, Any] | None:
+        return plain_form(rope, theta=self.rope_theta)

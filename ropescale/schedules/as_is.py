@@ -1,0 +1,129 @@
+"""What a checkpoint has: its own rope parameters, read as transformers 5 computes them (modeling_rope_utils.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
+
+from ..errors import ScheduleError
+from ..rope import Rope
+from .base import BuiltIn, Frequencies, Schedule, Varying, build, compute, lookup, register, suggest
+
+
+@register("as-is")
+@dataclass(frozen=True)
+class AsIs(BuiltIn):
+    """What the checkpoint has, scaled or not, exactly as stock transformers computes it; writes nothing.
+
+    Which pairs keep their frequency, and where the scale goes, is up to the rope parameters that are there.
+    """
+
+    paper: ClassVar[str] = "the checkpoint's own rope parameters"
+    # Until it is bound to a geometry nobody knows, and taking it for static would be silently wrong.
+    length_dependent: ClassVar[Any] = Varying(lambda self: self.__dict__.get("_varies", True))
+
+    def __call__(self, rope: Rope, length: int) -> Frequencies:
+        schedule, there = from_rope_parameters(rope)
+        return compute(schedule, there, length)
+
+    def bound(self, rope: Rope) -> Self:
+        known = type(self)()
+        schedule, _ = from_rope_parameters(rope)
+        object.__setattr__(known, "_varies", bool(getattr(schedule, "length_dependent", False)))
+        return known
+
+    def rope_parameters(self, rope: Rope) -> dict[str, Any] | None:
+        if rope.table is not None:
+            return None
+        return dict(rope.scaling) or {"rope_type": "default"}
+
+
+def from_rope_parameters(rope: Rope) -> tuple[Schedule, Rope]:
+    """The schedule that ``rope.scaling`` (transformers' keys) describes, and the geometry it applies to.
+
+    The geometry carries the theta and the trained length of the parameters themselves. When ``rope.table``
+    is set, that already is what the checkpoint has.
+
+    Raises:
+        ScheduleError: a rope type that transformers does not have, a key missing, or a value out of range.
+    """
+    if rope.table is not None:
+        return build(lookup("base"), {}), rope
+    there = {key: value for key, value in rope.scaling.items() if value is not None}
+    kind = _kind(there)
+    if kind not in _READERS:
+        hint = suggest(kind, _READERS, f"transformers has {', '.join(_READERS)}")
+        raise ScheduleError(f"the checkpoint's rope_type is {kind!r}, which ropescale cannot read; {hint}")
+    name, fields, changed = _READERS[kind](there, replace(rope, theta=there.get("rope_theta", rope.theta)))
+    try:
+        return build(lookup(name), fields), changed
+    except ScheduleError as error:
+        raise ScheduleError(f"the checkpoint's rope parameters: {error}") from None
+
+
+Reading = tuple[str, dict[str, Any], Rope]
+"""A schedule's name, its fields, and the geometry it applies to."""
+
+
+def _kind(there: Mapping[str, Any]) -> str:
+    kind = str(there.get("rope_type", there.get("type", "default")))
+    if kind in ("su", "yarn") and "short_factor" in there:
+        return "longrope"  # as Phi-3's own configuration class renames them
+    return "default" if kind == "mrope" else kind
+
+
+def _default(there: Mapping[str, Any], rope: Rope) -> Reading:
+    return "base", {}, rope
+
+
+def _linear(there: Mapping[str, Any], rope: Rope) -> Reading:
+    return "linear", _some(there, "factor"), rope
+
+
+def _dynamic(there: Mapping[str, Any], rope: Rope) -> Reading:
+    """Transformers scales from ``max_position_embeddings``; HunYuan's fixed ``alpha`` is the NTK base change."""
+    if there.get("alpha"):
+        return "ntk", {"factor": there["alpha"]}, rope
+    return "dynamic", _some(there, "factor"), replace(rope, original_length=rope.max_length)
+
+
+def _yarn(there: Mapping[str, Any], rope: Rope) -> Reading:
+    rope = _original(there, rope)
+    fields = _some(there, "factor", "attention_factor", "mscale", "mscale_all_dim", "truncate")
+    fields.setdefault("factor", max(rope.max_length / rope.original_length, 1.0))
+    fields |= {key: there[key] for key in ("beta_fast", "beta_slow") if there.get(key)}  # 0 means the default
+    if rope.layer_type is not None:  # transformers looks for truncate beside the layer types, where it never is
+        fields.pop("truncate", None)
+    return "yarn", fields, rope
+
+
+def _longrope(there: Mapping[str, Any], rope: Rope) -> Reading:
+    return "longrope", _some(there, "short_factor", "long_factor", "factor", "attention_factor"), _original(there, rope)
+
+
+def _llama3(there: Mapping[str, Any], rope: Rope) -> Reading:
+    return "llama3", _some(there, "factor", "low_freq_factor", "high_freq_factor"), _original(there, rope)
+
+
+def _proportional(there: Mapping[str, Any], rope: Rope) -> Reading:
+    return "proportional", {"partial_rotary_factor": 1.0} | _some(there, "partial_rotary_factor", "factor"), rope
+
+
+_READERS = {
+    "default": _default,
+    "linear": _linear,
+    "dynamic": _dynamic,
+    "yarn": _yarn,
+    "longrope": _longrope,
+    "llama3": _llama3,
+    "proportional": _proportional,
+}
+
+
+def _some(there: Mapping[str, Any], *keys: str) -> dict[str, Any]:
+    return {key: there[key] for key in keys if key in there}
+
+
+def _original(there: Mapping[str, Any], rope: Rope) -> Rope:
+    return replace(rope, original_length=there.get("original_max_position_embeddings", rope.original_length))

@@ -1,0 +1,32 @@
+"""Position Interpolation: Chen et al. 2023, "Extending Context Window of Large Language Models via Positional
+Interpolation", arXiv:2306.15595; found independently by kaiokendev (https://kaiokendev.github.io/til)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from ..rope import Rope
+from .base import BuiltIn, Frequencies, at_least, plain_form, register
+
+
+@register("linear")
+@dataclass(frozen=True)
+class Linear(BuiltIn):
+    """Position interpolation: every pair is divided by the factor, ``b_i / s``; no pair keeps its frequency.
+
+    The same angles as dividing positions by ``s`` (equation 4 of the paper). cos and sin are not rescaled.
+
+    Attributes:
+        factor: how many times longer, ``s``; 1 or more.
+    """
+
+    paper: ClassVar[str] = "Chen et al. 2023, arXiv:2306.15595"
+
+    factor: float = at_least(1)
+
+    def __call__(self, rope: Rope, length: int) -> Frequencies:
+        return Frequencies([b / self.factor for b in rope.inv_freq()], rope.table_scale)
+
+    def rope_parameters(self, rope: Rope) -> dict[str, Any] | None:
+        return plain_form(rope, factor=self.factor)

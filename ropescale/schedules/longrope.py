@@ -1,0 +1,63 @@
+"""LongRoPE: Ding et al. 2024, "LongRoPE: Extending LLM Context Window Beyond 2 Million Tokens", arXiv:2402.13753."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from ..rope import Rope
+from .base import BuiltIn, Frequencies, Varying, above, at_least, divided, register
+
+
+@register("longrope")
+@dataclass(frozen=True)
+class LongRope(BuiltIn):
+    """LongRoPE: each pair is divided by a factor of its own, from one list up to the trained length, another beyond.
+
+    ``inv_i = b_i / lambda_i`` (equation 2 of the paper; LongRoPE2's lists are written the same way). The list
+    says which pairs keep their frequency (1) and which slow down. cos and sin are multiplied by
+    ``attention_factor``, else by ``sqrt(1 + ln s / ln L)``, at every length. Length-dependent when the two lists
+    differ: the switch is at the first token past the trained length.
+
+    Attributes:
+        short_factor: divisors for a context up to the trained length, one per pair.
+        long_factor: divisors beyond it.
+        factor: how many times longer, ``s``, for the attention scale only; else max length / trained length.
+        attention_factor: replaces ``sqrt(1 + ln s / ln L)``.
+    """
+
+    paper: ClassVar[str] = "Ding et al. 2024, arXiv:2402.13753"
+    length_dependent: ClassVar[Any] = Varying(lambda self: tuple(self.short_factor) != tuple(self.long_factor))
+
+    short_factor: tuple[float, ...] = above(0)
+    long_factor: tuple[float, ...] = above(0)
+    factor: float | None = at_least(1, None)
+    attention_factor: float | None = above(0, None)
+
+    def __call__(self, rope: Rope, length: int) -> Frequencies:
+        tables = {name: divided(self.name, name, rope, getattr(self, name)) for name in ("short_factor", "long_factor")}
+        chosen = "long_factor" if length > rope.original_length else "short_factor"
+        return Frequencies(tables[chosen], self.attention_scale(rope) * rope.table_scale)
+
+    def attention_scale(self, rope: Rope) -> float:
+        """``attention_factor``, else ``sqrt(1 + ln s / ln L)``, which is 1 when nothing is stretched."""
+        if self.attention_factor is not None:
+            return self.attention_factor
+        stretched = self._stretched(rope)
+        return math.sqrt(1 + math.log(stretched) / math.log(rope.original_length)) if stretched > 1 else 1.0
+
+    def _stretched(self, rope: Rope) -> float:
+        return self.factor if self.factor is not None else rope.max_length / rope.original_length
+
+    def rope_parameters(self, rope: Rope) -> dict[str, Any] | None:
+        if rope.table is not None or rope.rotated_pairs is not None:
+            return None
+        return {
+            "rope_type": "longrope",
+            "factor": float(self._stretched(rope)),
+            "original_max_position_embeddings": rope.original_length,
+            "attention_factor": float(self.attention_scale(rope)),
+            "short_factor": [float(x) for x in self.short_factor],
+            "long_factor": [float(x) for x in self.long_factor],
+        }

@@ -1,0 +1,53 @@
+"""NTK-aware scaling: bloc97 2023, "NTK-Aware Scaled RoPE allows LLaMA models to have extended (8k+) context size",
+https://www.reddit.com/r/LocalLLaMA/comments/14lz7j5/; written up in Peng et al. 2023, arXiv:2309.00071, section 3.1."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from ..errors import ScheduleError
+from ..rope import Rope
+from .base import BuiltIn, Frequencies, at_least, plain_form, register, with_theta
+
+
+@register("ntk")
+@dataclass(frozen=True)
+class Ntk(BuiltIn):
+    """NTK-aware scaling, the fixed change of base: ``theta' = theta s^(d/(d-2))``.
+
+    Pair 0 keeps its frequency, the last pair is divided by exactly the factor, those between geometrically
+    (Peng et al., definition 1). cos and sin are not rescaled. Su Jianlin's form, where pair 0 slows down
+    too, is ``ntk-su``; a theta of your own is ``abf``.
+
+    Attributes:
+        factor: what the slowest pair is divided by, the post's ``alpha``; 1 or more.
+    """
+
+    paper: ClassVar[str] = "bloc97 2023 (r/LocalLLaMA 14lz7j5); Peng et al. 2023, arXiv:2309.00071, definition 1"
+
+    factor: float = at_least(1)
+
+    def __call__(self, rope: Rope, length: int) -> Frequencies:
+        if self.factor == 1:
+            return Frequencies(rope.inv_freq(), rope.table_scale)
+        return Frequencies(with_theta(rope, ntk_theta(self.name, rope, self.factor)), rope.table_scale)
+
+    def rope_parameters(self, rope: Rope) -> dict[str, Any] | None:
+        if self.factor == 1:
+            return plain_form(rope)
+        return plain_form(rope, theta=ntk_theta(self.name, rope, self.factor))
+
+
+def ntk_theta(schedule: str, rope: Rope, alpha: float) -> float:
+    """``theta alpha^(d/(d-2))``, the base that divides the last pair by ``alpha`` and leaves pair 0 alone.
+
+    Raises:
+        ScheduleError: a rotary dim of 2 or less: its only pair is the first and the last at once.
+    """
+    if rope.rotary_dim <= 2:
+        raise ScheduleError(
+            f"{schedule} needs a rotary dim above 2, and this model's is {rope.rotary_dim}: the exponent d / (d - 2) "
+            "has no value; use linear"
+        )
+    return rope.theta * alpha ** (rope.rotary_dim / (rope.rotary_dim - 2))

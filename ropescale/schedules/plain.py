@@ -1,0 +1,26 @@
+"""Plain RoPE: Su et al. 2021, "RoFormer: Enhanced Transformer with Rotary Position Embedding", arXiv:2104.09864."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from ..rope import Rope
+from .base import BuiltIn, Frequencies, plain_form, register
+
+
+@register("base")
+@dataclass(frozen=True)
+class Base(BuiltIn):
+    """RoPE without any scaling: every pair keeps its frequency, ``b_i = theta^(-2i/d)``; nothing is rescaled.
+
+    (Section 3.2.2 of the paper.) On top of scaling that is already there it changes nothing.
+    """
+
+    paper: ClassVar[str] = "Su et al. 2021, arXiv:2104.09864"
+
+    def __call__(self, rope: Rope, length: int) -> Frequencies:
+        return Frequencies(rope.inv_freq(), rope.table_scale)
+
+    def rope_parameters(self, rope: Rope) -> dict[str, Any] | None:
+        return plain_form(rope)

@@ -1,0 +1,55 @@
+"""p-RoPE: Barbero et al. 2024, "Round and Round We Go! What makes Rotary Positional Encodings useful?",
+arXiv:2410.06205; transformers' rope type ``proportional`` (Gemma 4, LFM3)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from ..errors import ScheduleError
+from ..rope import Rope
+from .base import BuiltIn, Frequencies, at_least, plain_form, register
+
+
+@register("proportional")
+@dataclass(frozen=True)
+class Proportional(BuiltIn):
+    """p-RoPE: only the fastest part of the pairs turns, divided by the factor; the slow rest stands still.
+
+    ``inv_i = theta^(-2i/h) / s`` for ``i < k = int(p h // 2)`` and 0 from there on, with ``h`` the *head* dim
+    (section 6 of the paper, its fraction ``p``). cos and sin are not rescaled.
+
+    Attributes:
+        partial_rotary_factor: the share of pairs that turn, ``p``, from 0 (no position at all) to 1 (plain RoPE).
+        factor: divides the pairs that turn, ``s``; 1 or more.
+    """
+
+    paper: ClassVar[str] = "Barbero et al. 2024, arXiv:2410.06205, section 6"
+
+    partial_rotary_factor: float = at_least(0)
+    factor: float = at_least(1, 1.0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.partial_rotary_factor > 1:
+            raise ScheduleError(
+                f"proportional: partial_rotary_factor is a share from 0 to 1, not {self.partial_rotary_factor}"
+            )
+
+    def __call__(self, rope: Rope, length: int) -> Frequencies:
+        if rope.rotary_dim != rope.head_dim:
+            raise ScheduleError(
+                f"proportional spreads its pairs over the whole head, and this model rotates {rope.rotary_dim} of "
+                f"{rope.head_dim} coordinates; use a table"
+            )
+        turning = self.turning(rope)
+        whole = replace(rope, rotated_pairs=None).inv_freq()
+        return Frequencies([b / self.factor if i < turning else 0.0 for i, b in enumerate(whole)], rope.table_scale)
+
+    def turning(self, rope: Rope) -> int:
+        """How many pairs turn, ``int(p h // 2)``."""
+        return int(self.partial_rotary_factor * rope.head_dim // 2)
+
+    def rope_parameters(self, rope: Rope) -> dict[str, Any] | None:
+        asked = {"partial_rotary_factor": self.partial_rotary_factor}
+        return plain_form(replace(rope, rotated_pairs=self.turning(rope), scaling=asked), factor=self.factor)

@@ -1,0 +1,57 @@
+"""Resonance RoPE: Wang et al. 2024, "Resonance RoPE: Improving Context Length Generalization of Large Language
+Models", arXiv:2403.00071."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from ..errors import ScheduleError
+from ..rope import Rope
+from .base import BuiltIn, Frequencies, Schedule, Varying, compute, register
+from .specs import parse
+
+
+@register("resonance")
+@dataclass(frozen=True)
+class Resonance(BuiltIn):
+    """Another schedule with every wavelength rounded to a whole number of tokens, so that positions repeat exactly.
+
+    ``inv_i = 2 pi / round(2 pi / inv_i)`` (equation 6 of the paper), half to even as in its code; pair 0 becomes
+    ``2 pi / 6``. A pair that does not turn stays still. The attention scale is that of the schedule below.
+
+    Attributes:
+        over: the schedule below: ``resonance:over=yarn:factor=8``. Fields that are not ``over`` are its own, so
+            ``resonance:over=yarn,factor=8`` is the same.
+    """
+
+    paper: ClassVar[str] = "Wang et al. 2024, arXiv:2403.00071"
+    length_dependent: ClassVar[Any] = Varying(lambda self: bool(getattr(self.over, "length_dependent", False)))
+
+    over: Schedule
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        below = parse(self.over)
+        if isinstance(below, dict):
+            raise ScheduleError("resonance: over is one schedule, not one per layer type; put resonance inside each")
+        object.__setattr__(self, "over", below.build())
+
+    def __call__(self, rope: Rope, length: int) -> Frequencies:
+        below = compute(self.over, rope, length)
+        return Frequencies([_resonant(pair, f) for pair, f in enumerate(below.inv_freq)], below.attention_scale)
+
+    def bound(self, rope: Rope) -> Self:
+        return type(self)(self.over.bound(rope)) if isinstance(self.over, BuiltIn) else self
+
+
+def _resonant(pair: int, inv_freq: float) -> float:
+    if inv_freq == 0:
+        return 0.0
+    tokens = round(2 * math.pi / inv_freq)
+    if tokens == 0:
+        raise ScheduleError(
+            f"resonance: pair {pair} turns by {inv_freq:g} radians per token; its wavelength rounds to no token at all"
+        )
+    return 2 * math.pi / tokens

@@ -1,0 +1,401 @@
+"""The schedule spec: how a person names a schedule, on one line, in JSON or as a Python object.
+
+``NAME[:key=value,...]``, where NAME is a registered name, ``path/to/file.py::Class``, ``package.module::Class``
+or ``path/to/factors.json``; or a JSON object ``{"name": "yarn", "factor": 8}``, inline or in a file; or
+``{"full_attention": SPEC, ...}`` for a schedule per layer type; or a schedule itself.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..errors import ScheduleError
+from ..rope import Rope
+from .base import BuiltIn, Schedule, build, label_of, lookup, names, suggest
+from .casting import Parameter, cast_text, check_value, holds_schedule, parameters
+from .loading import load
+
+_FILE = re.compile(r"(?P<name>[^=]*\.py::\w*|[^=:]+::\w*|[^=]*\.json)(?::(?P<fields>.*))?", re.DOTALL)
+_LONG = 8
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A schedule that has been named, with the fields that were given; :meth:`build` makes it.
+
+    Attributes:
+        make: the class, or a ready schedule (an object or a function) that was passed or named.
+        fields: the values given so far, already of their fields' types; a nested schedule is a Spec.
+        named: what the user called it.
+    """
+
+    make: Any
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    named: str = ""
+
+    @property
+    def label(self) -> str:
+        """A word for messages: the registered name, else the class's or function's."""
+        return getattr(self.make, "name", "") or getattr(self.make, "__name__", "") or type(self.make).__name__
+
+    @property
+    def text(self) -> str:
+        """The spec on one line."""
+        if not isinstance(self.make, type):
+            return describe(dataclasses.replace(self.make, **self.fields) if self.fields else self.make)
+        return _line(self.named or self.label, self.fields)
+
+    def accepts(self, key: str) -> bool:
+        """Whether the schedule, or the one it holds, has such a field."""
+        return key in self._parameters() or (self._inner() is not None and self._inner().accepts(key))
+
+    def get(self, key: str) -> Any:
+        """The value given for a field here or in the schedule it holds; None when it was not given."""
+        if key in self._parameters():
+            return self.fields.get(key, getattr(self.make, key, None) if self._ready() else None)
+        return self._inner().get(key) if self._inner() is not None else None
+
+    def lacks(self, key: str) -> bool:
+        """Whether the field exists, nobody gave it, and it has no default but None."""
+        if key in self._parameters():
+            return self.get(key) is None and self._parameters()[key].default in (dataclasses.MISSING, None)
+        return self._inner() is not None and self._inner().lacks(key)
+
+    def needs(self, key: str) -> bool:
+        """Whether the schedule cannot be built without this field."""
+        if key in self._parameters():
+            return key not in self.fields and not self._ready() and self._parameters()[key].required
+        return self._inner() is not None and self._inner().needs(key)
+
+    def with_text(self, given: Mapping[str, str]) -> Spec:
+        """With fields given as text, cast by their annotations; they replace what was given before."""
+        return self._with(given, textual=True)
+
+    def with_fields(self, **given: Any) -> Spec:
+        """With fields given as values."""
+        return self._with(given, textual=False)
+
+    def build(self, **more: Any) -> Schedule:
+        """The schedule.
+
+        Raises:
+            ScheduleError: a field missing, unknown, of the wrong type or out of range.
+        """
+        spec = self.with_fields(**more) if more else self
+        if spec._ready() and not spec.fields:
+            return spec.make
+        values = {key: value.build() if isinstance(value, Spec) else value for key, value in spec.fields.items()}
+        if spec._ready():
+            there = {f.name: getattr(spec.make, f.name) for f in dataclasses.fields(spec.make) if f.init}
+            return build(type(spec.make), there | values)
+        return build(spec.make, values)
+
+    def _ready(self) -> bool:
+        return not isinstance(self.make, type)
+
+    def _parameters(self) -> dict[str, Parameter]:
+        return parameters(self.make)
+
+    def _holder(self) -> str | None:
+        """The field that holds another schedule, if there is one."""
+        return next((key for key, parameter in self._parameters().items() if holds_schedule(parameter.hint)), None)
+
+    def _inner(self) -> Any:
+        holder = self._holder()
+        held = self.fields.get(holder, getattr(self.make, holder, None) if self._ready() else None) if holder else None
+        return held if held is None or isinstance(held, Spec) else Spec(held)
+
+    def _with(self, given: Mapping[str, Any], textual: bool) -> Spec:
+        known, holder = self._parameters(), self._holder()
+        own = {key: self._value(known[key], value, textual) for key, value in given.items() if key in known}
+        spec = dataclasses.replace(self, fields={**self.fields, **own})
+        passed_on = {key: value for key, value in given.items() if key not in known}
+        if not passed_on:
+            return spec
+        if spec._inner() is None:
+            raise ScheduleError(spec._unknown(next(iter(passed_on)), holder))
+        below = spec._inner()._with(passed_on, textual)
+        return dataclasses.replace(spec, fields={**spec.fields, str(holder): below})
+
+    def _unknown(self, key: str, holder: str | None) -> str:
+        if holder is not None:
+            return f"{self.label} has no field {key!r} of its own; give {holder}=SCHEDULE, whose field it may be"
+        if not self._parameters():
+            return f"{self.label} has no field {key!r}; it has none"
+        return f"{self.label} has no field {key!r}; {suggest(key, self._parameters(), 'it has none')}"
+
+    def _value(self, parameter: Parameter, value: Any, textual: bool) -> Any:
+        where = f"{self.label}: {parameter.name}"
+        if holds_schedule(parameter.hint):
+            inner = value[1:-1] if textual and value.startswith("[") and value.endswith("]") else value
+            return _one(parse(inner), where)
+        return cast_text(where, parameter.hint, value) if textual else check_value(where, parameter.hint, value)
+
+
+def parse(spec: str | Mapping[str, Any] | Spec | Any) -> Any:
+    """What a spec names: a :class:`Spec`, or ``{layer type: Spec}`` where it says one per layer type.
+
+    Args:
+        spec: text, a mapping as JSON gives it, or a schedule (any callable), which is passed through.
+
+    Raises:
+        ScheduleError: bad syntax, an unknown name or field, a value that does not fit, a file that cannot be used.
+    """
+    if isinstance(spec, Spec):
+        return spec
+    if isinstance(spec, str):
+        return _from_text(spec.strip())
+    if isinstance(spec, Mapping):
+        return _from_mapping(spec)
+    if isinstance(spec, type):
+        return load_class(spec)
+    if callable(spec):
+        return Spec(spec)
+    raise ScheduleError(f"a schedule is a name, a JSON object or a callable, not {spec!r}")
+
+
+def resolve(
+    spec: str | Mapping[str, Any] | Spec | Any,
+    rope: Rope,
+    *,
+    factor: float | None = None,
+    target_length: int | None = None,
+    overrides: Mapping[str, str] | None = None,
+) -> Schedule:
+    """The schedule that a spec and the command line's options together ask for, for one geometry.
+
+    Args:
+        spec: as for :func:`parse`; of a spec per layer type, the one for ``rope.layer_type`` (``as-is`` if none).
+        factor: how many times longer; short for the field ``factor``.
+        target_length: the context wanted, in tokens; gives the factor where it is not given.
+        overrides: fields as text, which replace those of the spec.
+
+    Raises:
+        ScheduleError: what :func:`parse` raises; a factor that is needed and missing, given twice, or that
+            contradicts the target length; a target shorter than the trained length.
+    """
+    chosen = _for_layers(parse(spec), rope).with_text(overrides or {})
+    chosen = _with_factor(chosen, factor)
+    chosen = _with_target(chosen, rope, target_length)
+    if chosen.needs("factor"):
+        raise ScheduleError(
+            f"{chosen.label} needs a factor; give it as {chosen.text}{',' if chosen.fields else ':'}factor=8, "
+            "with --factor, or through --target-length"
+        )
+    schedule = chosen.build()
+    return schedule.bound(rope) if isinstance(schedule, BuiltIn) else schedule
+
+
+def describe(schedule: Any) -> str:
+    """A schedule on one line, with the fields that are not at their default: ``yarn:factor=8``."""
+    label = label_of(schedule)
+    known = parameters(schedule)
+    shown = {key: getattr(schedule, key, None) for key in known}
+    return _line(label, {key: value for key, value in shown.items() if value != known[key].default})
+
+
+def to_dict(schedule: Any) -> dict[str, Any]:
+    """A schedule as JSON can hold it, ``{"name": ..., fields}``; :func:`parse` reads a built-in one back.
+
+    A schedule of the user's own has its class's (or function's) name. Fields that are None by default and
+    were left so are not listed.
+    """
+    known = parameters(schedule)
+    values = {key: getattr(schedule, key, None) for key in known}
+    kept = {key: value for key, value in values.items() if value is not None or known[key].default is not None}
+    return {"name": label_of(schedule)} | {key: _plain(value) for key, value in kept.items()}
+
+
+def load_class(make: Any, named: str = "") -> Spec:
+    """The Spec of a class, function or object that is to serve as a schedule.
+
+    Raises:
+        ScheduleError: it cannot be called with ``(rope, length)``.
+    """
+    usable = any("__call__" in vars(c) for c in make.__mro__) if isinstance(make, type) else callable(make)
+    if not usable:
+        what = f"class {make.__name__} has no __call__(self, rope, length)" if isinstance(make, type) else repr(make)
+        raise ScheduleError(f"{named or label_of(make)} is not a schedule: {what}; see `ropescale schedules`")
+    return Spec(make, named=named)
+
+
+def load_json(path: Path) -> dict[str, Any]:
+    """The JSON object in a file.
+
+    Raises:
+        ScheduleError: no such file, unreadable, not JSON, or not an object.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ScheduleError(f"no file {path}; give the path of a saved schedule, or a name") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ScheduleError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    return _json(text, str(path))
+
+
+def _from_text(text: str) -> Any:
+    if not text:
+        raise ScheduleError("the schedule is empty; give a name, e.g. yarn:factor=8")
+    if text.startswith("{"):
+        return _from_mapping(_json(text, "the schedule"))
+    name, colon, rest = text.partition(":")
+    match = None if name in names() else _FILE.fullmatch(text)
+    if match:
+        name, rest = match["name"], match["fields"]
+        colon = "" if rest is None else ":"
+        spec = parse(load_json(Path(name).expanduser())) if name.endswith(".json") else load_class(load(name), name)
+    else:
+        spec = Spec(lookup(name), named=name)
+    if not colon:
+        return spec
+    return _one(spec, name).with_text(_pairs(name, rest or ""))
+
+
+def _from_mapping(given: Mapping[str, Any]) -> Any:
+    if "name" in given:
+        if not isinstance(given["name"], str):
+            raise ScheduleError(f"a schedule's name is a string, not {given['name']!r}")
+        rest = {key: value for key, value in given.items() if key != "name"}
+        return _one(_from_text(given["name"].strip()), given["name"]).with_fields(**rest)
+    if "rope_type" in given or "type" in given:
+        kind = given.get("rope_type", given.get("type"))
+        raise ScheduleError(f'these are rope parameters, not a schedule; say {{"name": "{kind}", ...}}')
+    if not given or not all(isinstance(value, (str, Mapping)) or callable(value) for value in given.values()):
+        raise ScheduleError('a schedule in JSON needs a name: {"name": "yarn", "factor": 8}')
+    return {layers: _one(parse(value), layers) for layers, value in given.items()}
+
+
+def _one(spec: Any, where: str) -> Spec:
+    if isinstance(spec, Spec):
+        return spec
+    raise ScheduleError(f"{where}: one schedule is wanted here, and this is one per layer type ({', '.join(spec)})")
+
+
+def _for_layers(spec: Any, rope: Rope) -> Spec:
+    if isinstance(spec, Spec):
+        return spec
+    if rope.layer_type is None:
+        raise ScheduleError(
+            f"the schedule is given per layer type ({', '.join(spec)}), and this model keeps one table for all its "
+            "layers; give one schedule"
+        )
+    return spec.get(rope.layer_type) or Spec(lookup("as-is"), named="as-is")
+
+
+def _with_factor(spec: Spec, factor: float | None) -> Spec:
+    if factor is None:
+        return spec
+    there = spec.get("factor")
+    if there is not None and there != factor and not spec._ready():
+        raise ScheduleError(f"{spec.text} says factor {there:g} and --factor says {factor:g}; give one of the two")
+    return spec.with_fields(factor=factor)
+
+
+def _with_target(spec: Spec, rope: Rope, target: int | None) -> Spec:
+    if target is None:
+        return spec
+    trained = rope.original_length
+    if target < trained:
+        raise ScheduleError(
+            f"the target length {target} is shorter than the trained length {trained}; nothing needs to be extended"
+        )
+    factor = spec.get("factor")
+    if factor is not None:
+        _check_target(factor, trained, target)
+    return spec.with_fields(factor=target / trained) if spec.lacks("factor") else spec
+
+
+def _check_target(factor: float, trained: int, target: int) -> None:
+    if abs(factor * trained - target) >= 1:
+        raise ScheduleError(
+            f"factor {factor:g} x trained length {trained} = {factor * trained:.10g}, but the target length is "
+            f"{target}; use factor={target / trained:g}, or leave one of the two out"
+        )
+
+
+def _pairs(name: str, text: str) -> dict[str, str]:
+    """``key=value,...``; commas inside brackets, braces and quotes belong to the value."""
+    given: dict[str, str] = {}
+    for part in split(text):
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if not key or not equals or not value:
+            raise ScheduleError(f"{name}: {part.strip()!r} is not key=value; write {name}:key=value,key=value")
+        if key in given:
+            raise ScheduleError(f"{name}: {key} is given twice; keep one")
+        given[key] = value
+    return given
+
+
+def split(text: str) -> list[str]:
+    """Splits at the commas outside ``[]``, ``{}``, ``()`` and double quotes."""
+    parts, depth, quoted = [""], 0, False
+    for character in text:
+        quoted ^= character == '"'
+        depth += 0 if quoted else (character in "[{(") - (character in "]})")
+        if character == "," and depth == 0 and not quoted:
+            parts.append("")
+        else:
+            parts[-1] += character
+    if depth or quoted:
+        raise ScheduleError(f"a bracket or a quote in {text!r} is not closed")
+    return parts
+
+
+def _json(text: str, where: str) -> dict[str, Any]:
+    def refuse(word: str) -> Any:
+        raise ScheduleError(f"{where} holds {word}, which is not a finite number")
+
+    try:
+        value = json.loads(text, parse_constant=refuse)
+    except ScheduleError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise ScheduleError(f"{where} is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        kind = type(value).__name__
+        raise ScheduleError(f'{where} must be a JSON object like {{"name": "yarn", "factor": 8}}, not {kind}')
+    return value
+
+
+def _line(label: str, fields: Mapping[str, Any]) -> str:
+    given = ",".join(f"{key}={_word(value)}" for key, value in fields.items())
+    return f"{label}:{given}" if given else label
+
+
+def _word(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return "none" if value is None else str(value).lower()
+    if isinstance(value, (int, float)):
+        return str(int(value)) if math.isfinite(value) and value == int(value) and abs(value) < 1e15 else repr(value)
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return _list(value)
+    if isinstance(value, Spec) or (callable(value) and not isinstance(value, type)):
+        below = value.text if isinstance(value, Spec) else describe(value)
+        return f"[{below}]" if "," in below else below
+    return str(value)
+
+
+def _list(values: Sequence[Any]) -> str:
+    words = ",".join(_word(value) for value in values)
+    if len(values) <= _LONG:
+        return f"[{words}]"
+    return f"[{len(values)} numbers, sha256 {hashlib.sha256(words.encode()).hexdigest()[:8]}]"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    return to_dict(value) if callable(value) else str(value)

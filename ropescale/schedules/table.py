@@ -1,0 +1,85 @@
+"""A table of one's own: frequencies or divisors per pair, as LongRoPE writes them (Ding et al. 2024, arXiv:2402.13753,
+equation 2), at every length."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from ..errors import CheckpointError, ScheduleError
+from ..rope import Rope
+from .base import BuiltIn, Frequencies, above, at_least, divided, one_per_pair, register
+
+NEVER_TURNS = 1e30
+"""The divisor that stands for a pair that does not turn: JSON has no infinity, and engines take this."""
+
+
+@register("table")
+@dataclass(frozen=True)
+class Table(BuiltIn):
+    """Numbers of your own, one per pair: what a search writes, and what a custom schedule is saved as.
+
+    Either ``inv_freq``, used as it is, or ``factors``, which divide the model's own frequencies (1 keeps a pair,
+    1e30 stops it). cos and sin are multiplied by ``attention_factor``, 1 when it is not given.
+
+    Attributes:
+        inv_freq: radians per token, one per pair, 0 or more.
+        factors: divisors, one per pair, above 0.
+        attention_factor: multiplies cos and sin.
+    """
+
+    paper: ClassVar[str] = "Ding et al. 2024, arXiv:2402.13753, equation 2 (one list for every length)"
+
+    inv_freq: tuple[float, ...] | None = at_least(0, None)
+    factors: tuple[float, ...] | None = above(0, None)
+    attention_factor: float | None = above(0, None)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.inv_freq is None) == (self.factors is None):
+            given = "neither" if self.factors is None else "both"
+            raise ScheduleError(f"table needs either inv_freq or factors, one number per pair; {given} was given")
+
+    def __call__(self, rope: Rope, length: int) -> Frequencies:
+        scale = (self.attention_factor or 1.0) * rope.table_scale
+        if self.factors is not None:
+            return Frequencies(divided(self.name, "factors", rope, self.factors), scale)
+        return Frequencies(one_per_pair(self.name, "inv_freq", rope, self.inv_freq or ()), scale)
+
+    @classmethod
+    def of(cls, frequencies: Frequencies, rope: Rope) -> Table:
+        """The table that turns ``rope`` into these frequencies: ``factors = b_i / inv_i``, 1e30 where a pair stops."""
+        wanted = one_per_pair(cls.name, "inv_freq", rope, frequencies.inv_freq)
+        factors = tuple(b / f if f and b else NEVER_TURNS if b else 1.0 for b, f in zip(rope.inv_freq(), wanted))
+        return cls(factors=factors, attention_factor=frequencies.attention_scale / rope.table_scale)
+
+    def save(self, path: str | Path) -> Path:
+        """Writes the JSON file that a spec, and :meth:`load`, read; returns its path.
+
+        Raises:
+            CheckpointError: the file cannot be written.
+        """
+        numbers = {"inv_freq": self.inv_freq, "factors": self.factors, "attention_factor": self.attention_factor}
+        content = {"name": self.name} | {key: value for key, value in numbers.items() if value is not None}
+        target = Path(path).expanduser()
+        try:
+            target.write_text(json.dumps(content) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise CheckpointError(f"{target} cannot be written: {error.strerror or error}") from error
+        return target
+
+    @classmethod
+    def load(cls, path: str | Path) -> Table:
+        """The table in a JSON file.
+
+        Raises:
+            ScheduleError: no such file, not JSON, or not a table.
+        """
+        from .specs import load_json, parse  # which builds on the registry that this class is part of
+
+        table = parse(load_json(Path(path).expanduser())).build()
+        if not isinstance(table, cls):
+            raise ScheduleError(f"{path} holds the schedule {getattr(table, 'name', table)!r}, not a table")
+        return table
