@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 @schedule_option()
 @factor_option()
 @target_length_option()
-@click.option("--original-length", type=Length(), metavar="N", help="The trained length, where the config has it wrong.")
+@click.option(
+    "--original-length", type=Length(), metavar="N", help="The trained length, where the config has it wrong."
+)
 @click.option("--layers", default="full", metavar="full|all|TYPE", help="The layers that the schedule is for.")
 @click.option("--on-top", is_flag=True, help="Compose with scaling that is already there.")
 @click.option("--plot", metavar="FILE", help="Draw wavelength and turns per pair (png, svg or pdf).")
@@ -77,7 +79,10 @@ def _summary(geometry: Geometry) -> list[list[str]]:
     rows = [
         ["head dim", str(described["head_dim"])],
         ["rotary dim", f"{described['rotary_dim']} ({described['pairs']} pairs)"],
-        ["rope_theta", f"{described['rope_theta']:,g}" if described["rope_theta"] < 1e6 else f"{described['rope_theta']:g}"],
+        [
+            "rope_theta",
+            f"{described['rope_theta']:,g}" if described["rope_theta"] < 1e6 else f"{described['rope_theta']:g}",
+        ],
         ["trained length", f"{described['original_length']} tokens"],
         ["max_position_embeddings", str(described["max_position_embeddings"])],
         ["scaling in the config", _scaling(described["scaling"])],
@@ -96,7 +101,9 @@ def _scaling(scaling: dict[str, Any] | None) -> str:
     """The scaling's keys on one line; a list by its length."""
     if not scaling:
         return "none"
-    shown = [f"{k}={len(v)} values" if isinstance(v, list) else f"{k}={v}" for k, v in scaling.items() if k != "rope_type"]
+    shown = [
+        f"{k}={len(v)} values" if isinstance(v, list) else f"{k}={v}" for k, v in scaling.items() if k != "rope_type"
+    ]
     return f"{scaling['rope_type']}: {', '.join(shown)}"
 
 

@@ -110,7 +110,9 @@ class Geometry:
             "schedule": self.schedule,
             "target_length": self.target_length,
             "attention_scale": self.frequencies.attention_scale if self.frequencies else None,
-            "table": [{key: value for key, value in asdict(pair).items() if value is not None} for pair in self.pairs()],
+            "table": [
+                {key: value for key, value in asdict(pair).items() if value is not None} for pair in self.pairs()
+            ],
         }
 
 
@@ -233,7 +235,11 @@ def traps(config: Mapping[str, Any], ropes: Mapping[str, Rope], files: Mapping[s
     """
     text = text_section(config)
     files = files or {}
-    found = [*_scaling_traps(text, ropes, patched="ropescale.json" in files), *_type_traps(text), *_key_traps(text, ropes)]
+    found = [
+        *_scaling_traps(text, ropes, patched="ropescale.json" in files),
+        *_type_traps(text),
+        *_key_traps(text, ropes),
+    ]
     return [*dict.fromkeys([*found, *_limit_traps(text, ropes, files)])]
 
 
@@ -247,7 +253,9 @@ def _scaling_traps(text: Mapping[str, Any], ropes: Mapping[str, Rope], patched: 
                 f"the makers already scaled this model{where}: {kind}, {rope.original_length} to {rope.max_length} "
                 "tokens; patching it needs --replace-scaling or --on-top"
             )
-        if kind == "dynamic" or (kind == "longrope" and rope.scaling.get("short_factor") != rope.scaling.get("long_factor")):
+        if kind == "dynamic" or (
+            kind == "longrope" and rope.scaling.get("short_factor") != rope.scaling.get("long_factor")
+        ):
             yield (
                 f"{kind} changes the frequencies with the length of each forward call{where}; decoding with a cache "
                 "differs from a full forward once the length passes the switch"
@@ -266,15 +274,15 @@ def _key_traps(text: Mapping[str, Any], ropes: Mapping[str, Rope]) -> Iterator[s
         if "attn_factor" in scaling and "attention_factor" not in scaling:
             yield "attn_factor is ignored by transformers; it reads attention_factor"
         if rope.layer_type and scaling.get("truncate") is False:
-            yield f"truncate: false is ignored by transformers 5 in the parameters of one layer type ({rope.layer_type})"
+            yield f"truncate: false is ignored by transformers 5 where it stands per layer type ({rope.layer_type})"
         if rope.rotary_dim % 2:
             yield f"the rotary dim {rope.rotary_dim} is odd; yarn fails on it in transformers"
-        if "rope_parameters" in text and "rope_theta" not in text and not rope.layer_type:
-            if is_scaled(rope) or rope.theta != 10000:
-                yield (
-                    "config.json has rope_parameters alone; transformers 4 does not read them and would use theta "
-                    "10000 without scaling"
-                )
+        unread_by_v4 = "rope_parameters" in text and "rope_theta" not in text and not rope.layer_type
+        if unread_by_v4 and (is_scaled(rope) or rope.theta != 10000):
+            yield (
+                "config.json has rope_parameters alone; transformers 4 does not read them and would use theta "
+                "10000 without scaling"
+            )
 
 
 def _type_traps(text: Mapping[str, Any]) -> Iterator[str]:

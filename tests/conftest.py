@@ -43,7 +43,9 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Run:
     path = os.pathsep.join(filter(None, [found, os.environ.get("PYTHONPATH", "")]))
     elsewhere = tmp_path_factory.mktemp("elsewhere")
 
-    def run(*words: str, cwd: Path | None = None, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    def run(
+        *words: str, cwd: Path | None = None, env: dict[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, *words],
             cwd=cwd or elsewhere,

@@ -109,7 +109,9 @@ def test_the_process_exits_with_the_code(command_line):
 def test_a_reader_that_leaves_early_is_not_an_error(python):
     code = "import sys, os, time\ntime.sleep(0.5)\nfrom ropescale.cli.main import main\nsys.exit(main(['schedules']))"
     reader = "import subprocess, sys, ropescale, pathlib\n"
-    reader += "p = subprocess.Popen([sys.executable, '-c', sys.argv[1]], stdout=subprocess.PIPE, stderr=subprocess.PIPE)\n"
+    reader += (
+        "p = subprocess.Popen([sys.executable, '-c', sys.argv[1]], stdout=subprocess.PIPE, stderr=subprocess.PIPE)\n"
+    )
     reader += "p.stdout.close()\nprint(p.stderr.read(), p.wait() < 2)"
     done = python("-c", reader, code)
     assert done.stdout == "b'' True\n", done.stderr

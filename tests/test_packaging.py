@@ -7,6 +7,7 @@ import re
 import shutil
 import tomllib
 import zipfile
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -121,7 +122,7 @@ def test_every_pin_satisfies_the_bounds(repository, settings):
     pins = dict(line.split("==") for line in lines if "==" in line and not line.startswith("#"))
     pins = {canonicalize_name(name): version for name, version in pins.items()}
     project = settings["project"]
-    wanted = [*project["dependencies"], *sum(project["optional-dependencies"].values(), [])]
+    wanted = [*project["dependencies"], *chain(*project["optional-dependencies"].values())]
     for requirement in map(Requirement, wanted):
         assert pins[canonicalize_name(requirement.name)] in requirement.specifier, requirement
 

@@ -1,0 +1,103 @@
+"""The picture that ``inspect --plot`` draws: what is on it, and how it is written."""
+
+from __future__ import annotations
+
+import builtins
+import json
+import math
+
+import pytest
+
+from ropescale import Rope, RopescaleError
+from ropescale.cli.main import main
+from ropescale.inspecting import Geometry
+from ropescale.schedules import Yarn
+
+pytest.importorskip("matplotlib")
+
+from ropescale import plotting
+
+ROPE = Rope(64, 10000.0, 256)
+SCHEDULED = Geometry("all", ROPE, "yarn:factor=8", Yarn(factor=8)(ROPE, 2048), 2048)
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """The figure, caught on its way to the disk."""
+
+    def draw(*geometries):
+        caught = []
+        monkeypatch.setattr(plotting, "save", lambda figure, path: caught.append(figure))
+        plotting.plot_geometry(geometries, "unused.png")
+        return caught[0]
+
+    return draw
+
+
+def curves(axes):
+    return {line.get_label(): list(line.get_ydata()) for line in axes.lines if not line.get_label().startswith("_")}
+
+
+def test_the_left_panel_shows_wavelengths_before_and_after(drawn):
+    left, _ = drawn(SCHEDULED).axes
+    found = curves(left)
+    assert found["as trained"] == pytest.approx([2 * math.pi * 10000 ** (2 * i / 64) for i in range(32)], rel=1e-14)
+    assert found["yarn:factor=8"][31] == pytest.approx(8 * found["as trained"][31], rel=1e-12)
+    assert left.get_yscale() == "log"
+
+
+def test_the_trained_and_the_target_length_are_marked(drawn):
+    left, right = drawn(SCHEDULED).axes
+    levels = {line.get_ydata()[0] for line in left.lines if line.get_label().startswith("_")}
+    assert levels == {256, 2048}
+    assert {"trained length 256", "target length 2,048"} <= {text.get_text() for text in left.texts}
+    assert [line.get_ydata()[0] for line in right.lines if line.get_label().startswith("_")] == [1]
+
+
+def test_the_right_panel_shows_the_turns_in_each_length(drawn):
+    _, right = drawn(SCHEDULED).axes
+    found = curves(right)
+    last = 256 / (2 * math.pi * 10000 ** (62 / 64))
+    assert found["as trained, in 256 tokens"][31] == pytest.approx(last, rel=1e-12)
+    assert found["unchanged, in 2,048"][31] == pytest.approx(8 * last, rel=1e-12)
+    assert found["yarn:factor=8, in 2,048"][31] == pytest.approx(last, rel=1e-12)
+
+
+def test_each_layer_type_has_its_row(drawn):
+    figure = drawn(Geometry("full_attention", ROPE), Geometry("sliding_attention", ROPE))
+    assert len(figure.axes) == 4
+    assert "sliding_attention" in figure.axes[2].get_title(loc="left")
+
+
+def test_pairs_that_never_turn_are_left_out_of_a_log_axis(drawn):
+    left, _ = drawn(Geometry("all", Rope(8, 10000.0, 256, rotated_pairs=2))).axes
+    assert [math.isnan(value) for value in curves(left)["as trained"]] == [False, False, True, True]
+
+
+def test_the_command_writes_the_file_and_nothing_else(tmp_path, capsys):
+    config = {"model_type": "llama", "head_dim": 64, "max_position_embeddings": 256, "rope_theta": 10000.0}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    target = tmp_path / "rope.png"
+    assert main(["inspect", str(tmp_path), "--schedule", "yarn:factor=8", "--plot", str(target)]) == 0
+    assert target.read_bytes().startswith(b"\x89PNG")
+    assert {file.name for file in tmp_path.iterdir()} == {"config.json", "rope.png"}
+
+
+@pytest.mark.parametrize(("name", "words"), [("rope.bmp", "must end in"), ("missing/rope.png", "there is no folder")])
+def test_a_plot_that_cannot_be_written_says_why(tmp_path, name, words):
+    with pytest.raises(RopescaleError, match=words):
+        plotting.plot_geometry([SCHEDULED], tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_matplotlib_the_extra_is_named(monkeypatch, tmp_path):
+    real = builtins.__import__
+
+    def refuse(name, *rest):
+        if name.startswith("matplotlib"):
+            raise ImportError(name)
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    with pytest.raises(RopescaleError, match=r"pip install 'ropescale\[plot\]'"):
+        plotting.plot_geometry([SCHEDULED], tmp_path / "rope.png")
