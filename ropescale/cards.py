@@ -1,0 +1,72 @@
+"""The model card of a patched checkpoint: the source's, with a section of ours."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from .plans import Plan
+from .rope import text_section
+from .schedules import describe
+
+BEGIN, END = "<!-- ropescale: begin -->", "<!-- ropescale: end -->"
+
+
+def card(readme: Path, plan: Plan, source: str) -> str:
+    """The source's card, licence and all, with one section about the context extension (replaced if there)."""
+    text = readme.read_text(encoding="utf-8", errors="replace") if readme.exists() else ""
+    kept = re.sub(rf"\n*{re.escape(BEGIN)}.*?{re.escape(END)}\n*", "\n", text, flags=re.DOTALL).rstrip()
+    return (kept + "\n\n" if kept else "") + section(plan, source)
+
+
+def section(plan: Plan, source: str) -> str:
+    """What was done, and how to load the result in each engine."""
+    rows = "\n".join(
+        f"| {key} | `{describe(schedule)}` | {plan.ropes[key].original_length} | {plan.length} |"
+        for key, schedule in plan.schedules.items()
+    )
+    return f"""{BEGIN}
+
+## Context extension
+
+The rotary frequencies of `{Path(source).name}` were changed by
+[ropescale](https://pypi.org/project/ropescale/); the weights were not. `ropescale.json` holds the frequencies.
+
+| layers | schedule | trained at | meant for |
+|---|---|---|---|
+{rows}
+
+Nothing has to be installed or passed to load it:
+
+```python
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+model = AutoModelForCausalLM.from_pretrained("PATH")
+tokenizer = AutoTokenizer.from_pretrained("PATH")
+```
+
+```sh
+vllm serve PATH --max-model-len {plan.length}
+```
+
+{_llama_cpp(plan)}
+
+`ropescale verify PATH` proves that transformers uses these frequencies.
+
+{END}
+"""
+
+
+def _llama_cpp(plan: Plan) -> str:
+    parameters = text_section(plan.config)["rope_parameters"]
+    kind = parameters.get("rope_type")
+    original = next(iter(plan.ropes.values())).original_length
+    if kind == "yarn":
+        flags = f"--rope-scaling yarn --rope-scale {parameters['factor']:g} --yarn-orig-ctx {original}"
+    elif kind == "linear":
+        flags = f"--rope-scaling linear --rope-scale {parameters['factor']:g}"
+    elif kind == "default":
+        flags = f"--rope-freq-base {parameters['rope_theta']:.10g}"
+    else:
+        return "llama.cpp has no flags for this schedule."
+    return f"```sh\nllama-server -m PATH.gguf -c {plan.length} {flags}\n```"

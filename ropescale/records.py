@@ -1,0 +1,91 @@
+"""``ropescale.json``: what was done to a checkpoint, and how to undo it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from . import __version__
+from .errors import ConfigError
+from .plans import Plan
+from .schedules import Frequencies, describe, to_dict
+from .sources import read_json
+
+NAME = "ropescale.json"
+SCHEMA = 1
+
+
+def make_record(plan: Plan, source: str, original_bytes: bytes, before: Mapping[str, Any]) -> dict[str, Any]:
+    """Everything that is needed to understand, check and undo a patched checkpoint.
+
+    Args:
+        plan: the schedule worked out.
+        source: where the checkpoint came from: a folder or a Hub id.
+        original_bytes: the source's ``config.json`` as it lay on disk, for its sha256.
+        before: the configuration without any scaling of ours, to undo to.
+    """
+    return {
+        "schema": SCHEMA,
+        "source": source,
+        "schedule": {key: to_dict(schedule) for key, schedule in plan.schedules.items()},
+        "spec": {key: describe(schedule) for key, schedule in plan.schedules.items()},
+        "original_length": {key: rope.original_length for key, rope in plan.ropes.items()},
+        "length": plan.length,
+        "tables": {
+            key: {"inv_freq": list(table.inv_freq), "attention_scale": table.attention_scale}
+            for key, table in plan.tables.items()
+        },
+        "versions": {"ropescale": __version__},
+        "original_config_sha256": hashlib.sha256(original_bytes).hexdigest(),
+        "undo": difference(plan.config, before),
+    }
+
+
+def read_record(folder: Path) -> dict[str, Any] | None:
+    """The record in a folder, or None where ropescale has not been.
+
+    Raises:
+        ConfigError: the file is there but is not one that this version can read.
+    """
+    path = folder / NAME
+    if not path.exists():
+        return None
+    record = read_json(path)
+    if record.get("schema") != SCHEMA or not isinstance(record.get("undo"), dict):
+        raise ConfigError(f"{path} is not a record that ropescale {__version__} can read; patch the original again")
+    return record
+
+
+def tables_of(record: Mapping[str, Any]) -> dict[str, Frequencies]:
+    """The float64 tables that a record says the checkpoint should have, per layer type."""
+    return {
+        key: Frequencies(table["inv_freq"], table["attention_scale"]) for key, table in record["tables"].items()
+    }
+
+
+def original_config(config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """A configuration without our scaling: as it is, where ``folder`` holds no record of ours."""
+    record = read_record(folder)
+    return dict(config) if record is None else undo(config, record["undo"])
+
+
+def difference(new: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:
+    """What turns ``new`` back into ``old``: ``{"changed": {key: old value}, "added": [keys]}``."""
+    return {
+        "changed": {key: value for key, value in old.items() if key not in new or new[key] != value},
+        "added": sorted(key for key in new if key not in old),
+    }
+
+
+def undo(config: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
+    """Applies what :func:`difference` found; keys keep their place where they have one."""
+    kept = {key: value for key, value in config.items() if key not in change["added"]}
+    return {**kept, **change["changed"]}
+
+
+def as_json(value: Mapping[str, Any]) -> str:
+    """JSON text as every file of ours is written: indented, ending in a newline, plain numbers only."""
+    return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"

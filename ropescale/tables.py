@@ -1,0 +1,44 @@
+"""The numbers alone: ``frequencies(model, schedule)``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from .plans import Spec, frequencies_of
+from .records import original_config
+from .schedules import Frequencies
+from .sources import find_model, read_config
+
+
+def frequencies(
+    model: Any, schedule: Spec = "as-is", length: int | None = None, **options: Any
+) -> dict[str, Frequencies]:
+    """A model's frequencies under a schedule, in float64.
+
+    Args:
+        model: a checkpoint's folder or Hub id (nothing heavy is imported), a configuration, or a loaded model.
+        schedule: a schedule or a spec such as ``"yarn:factor=8"``.
+        length: the context being processed, in tokens; only length-dependent schedules look at it.
+        options: as for :func:`ropescale.patch`: ``factor``, ``target_length``, ``original_length``, ``layers``,
+            ``replace_scaling``, ``on_top``.
+
+    Returns:
+        ``{layer type: Frequencies}``; the one key is ``"all"`` for a model that keeps one table.
+
+    Raises:
+        RopescaleError: the model or the schedule cannot be read, or do not fit each other.
+    """
+    return frequencies_of(_configuration(model, schedule), schedule, length, **options)
+
+
+def _configuration(model: Any, schedule: Spec) -> Mapping[str, Any]:
+    if isinstance(model, (str, Path)):
+        folder = find_model(model, weights=False)
+        config = read_config(folder)
+        return config if schedule == "as-is" else original_config(config, folder)
+    if isinstance(model, Mapping):
+        return model
+    config = getattr(model, "config", model)
+    return config.to_dict()
