@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -110,13 +109,13 @@ def translate(error: Exception) -> tuple[int, str]:
 
 def _usage_sentence(error: click.ClickException) -> str:
     """Click's message in our style: no capital, no full stop, and what to do after a semicolon."""
-    message = _one_line(error.format_message()).rstrip(".")
-    message = re.sub(r"\. (\(Did you mean|Did you mean|Choose from)", lambda found: "; " + found[1].lower(), message)
+    near = getattr(error, "possibilities", None)
+    message = _one_line(error.message if near else error.format_message()).rstrip(".")
     message = message[:1].lower() + message[1:]
+    if near:
+        return f"{message}; did you mean {near[0]!r}?"
     ctx = getattr(error, "ctx", None)
-    if ctx is None or "did you mean" in message:
-        return message
-    return f"{message}; see `{ctx.command_path} -h`"
+    return f"{message}; see `{ctx.command_path} -h`" if ctx else message
 
 
 def _one_line(text: str) -> str:

@@ -17,6 +17,9 @@ from .sources import find_model, read_config, read_json
 SAME = 1e-9
 """Two frequencies that differ by less than this, relative, are the same number to a reader."""
 
+NEARLY_MOST = 0.999
+"""A pair divided by this share of the largest divisor counts as divided (resonance rounds each by its own bit)."""
+
 
 @dataclass(frozen=True)
 class Pair:
@@ -136,7 +139,7 @@ def _kind(divisor: float, most: float) -> str:
         return "kept"
     if divisor < 1:
         return "faster"
-    return "divided" if divisor >= most * (1 - SAME) else "blended"
+    return "divided" if divisor >= most * NEARLY_MOST else "blended"
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,7 @@ def test_nothing_asked_shows_the_help(capsys):
     [
         (["schedule"], "no such command 'schedule'; did you mean 'schedules'?"),
         (["schedules", "--jsno"], "no such option '--jsno'; did you mean '--json'?"),
+        (["inspect", "--schedul", "yarn"], "no such option '--schedul'; did you mean '--schedule'?"),
         (["schedules", "yran"], "no schedule named 'yran'; did you mean 'yarn'?"),
         (["schedules", "a", "b"], "got unexpected extra argument (b); see `ropescale schedules -h`"),
         (["inspect"], "missing argument 'MODEL'; see `ropescale inspect -h`"),
