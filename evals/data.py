@@ -1,7 +1,8 @@
 """Where the text comes from, and how it becomes token ids.
 
-Nothing is dropped silently: what is empty or too short is counted. Text is taken byte for byte (a leading
-byte-order mark aside); ids are encoded without special tokens, and BOS is put in front once by whoever feeds them.
+Nothing is dropped silently: what is empty or too short is counted. Text files are read as Python reads them: UTF-8,
+line ends of any kind become ``\\n``, a leading byte-order mark is not text. Ids are encoded without special tokens, and
+BOS is put in front once by whoever feeds them.
 """
 
 from __future__ import annotations
@@ -212,7 +213,7 @@ def _reader(source: str) -> Reader:
     path = Path(source).expanduser()
     if source == "-":
         return _standard_input
-    if path.is_dir():
+    if source and path.is_dir():
         saved = (path / "state.json").exists() or (path / "dataset_dict.json").exists()
         return _saved_dataset if saved else _folder
     if path.is_file():
@@ -256,9 +257,10 @@ def _decoded(name: str, raw: bytes) -> Text:
     if b"\0" in raw:
         raise DataError(f"{name} is not text: it has a zero byte at {raw.index(0)}")
     try:
-        return Text(name, raw.decode("utf-8-sig"))
+        text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(f"{name} is not UTF-8 text: byte {error.start} does not decode; convert it first") from None
+    return Text(name, text.replace("\r\n", "\n").replace("\r", "\n"))
 
 
 def _json_lines(source: str, split: str | None, field: str | None) -> list[Text]:

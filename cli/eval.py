@@ -1,0 +1,167 @@
+"""``ropescale eval MODEL --data SRC --lengths ...``: perplexity against length, for several schedules."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..errors import CheckpointError, DataError
+from .options import Lengths, json_option, model_argument, print_json, revision_option, schedules_option
+
+if TYPE_CHECKING:
+    from ..evals.data import Document
+    from ..evals.measuring import Run
+
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+
+
+@click.command("eval")
+@model_argument()
+@click.option("--data", "source", required=True, metavar="SRC", help="Text file, folder, JSONL, parquet, dataset or -.")
+@click.option("--lengths", type=Lengths(), required=True, metavar="N,...", help="Positions, BOS included: 2k,4k,8k.")
+@schedules_option()
+@click.option("--baseline", metavar="SPEC", help="What the others are compared with (default: as-is).")
+@click.option("--split", metavar="S", help="Split of a dataset.")
+@click.option("--text-field", metavar="F", help="Field that holds the text.")
+@click.option("--concat", is_flag=True, help="Join all documents into one, a blank line between two.")
+@click.option("--min-tokens", type=click.IntRange(0), default=0, metavar="N", help="Skip documents with fewer tokens.")
+@click.option("--max-docs", type=click.IntRange(1), metavar="N", help="At most this many documents.")
+@click.option(
+    "--batch-tokens", type=click.IntRange(1), default=8192, show_default=True, metavar="N", help="Fed at once."
+)
+@click.option("--bos", default="auto", show_default=True, metavar="B", help="auto, yes, no, or a token id.")
+@click.option("--layers", default="full", show_default=True, metavar="L", help="full, all, or a layer type.")
+@click.option("--replace-scaling", is_flag=True, help="Replace the scaling that the makers put in.")
+@click.option("--on-top", is_flag=True, help="Compose with the scaling that the makers put in.")
+@click.option("--dtype", type=click.Choice(DTYPES), help="Default: float32 on the CPU, the checkpoint's on a GPU.")
+@click.option("--device", metavar="D", help="Default: the GPU where there is one, else cpu.")
+@revision_option()
+@json_option()
+@click.option("-o", "--out", metavar="OUT", help="Write results, per-token NLLs, plots and REPORT.md into this folder.")
+def command(model: str, source: str, lengths: list[int], as_json: bool, out: str | None, **options: Any) -> None:
+    """Measure perplexity against length, under each schedule, on the same tokens.
+
+    The model as it is always runs, and is what the others are compared with unless --baseline says otherwise.
+    """
+    if out is not None:
+        check_writable(Path(out).expanduser())
+    run = prepare(model, source, lengths, options)
+    try:
+        run.run()
+    except KeyboardInterrupt:
+        _keep(run, out)
+        raise
+    result = run.result()
+    if out is not None:
+        click.echo(f"written to {result.save(out)}", err=True)
+    if as_json:
+        print_json(result.to_dict())
+    else:
+        click.echo(result.to_markdown())
+
+
+def prepare(model: str, source: str, lengths: list[int], options: dict[str, Any]) -> Run:
+    """Reads and checks everything cheap first, and the weights last."""
+    from ..evals import data, measuring, windows
+    from ..sources import find_model
+
+    lengths = list(windows.check_lengths(lengths))
+    texts = data.read_texts(source, split=options["split"], text_field=options["text_field"], concat=options["concat"])
+    folder = find_model(model, options["revision"])
+    tokenizer = load_tokenizer(folder)
+    documents = data.tokenize(texts, tokenizer)
+    _check_long_enough(documents, lengths, tokenizer, options)
+    loaded = load_model(folder, options["dtype"], options["device"])
+    chosen = measuring.Options(
+        min_tokens=options["min_tokens"],
+        max_docs=options["max_docs"],
+        batch_tokens=options["batch_tokens"],
+        patching={key: options[key] for key in ("layers", "replace_scaling", "on_top")},
+        source=source,
+        path=folder,
+        progress=True,
+    )
+    return measuring.Run(
+        loaded, documents, lengths, options["schedules"], tokenizer, options["baseline"], options["bos"], chosen
+    )
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """The checkpoint's tokenizer.
+
+    Raises:
+        CheckpointError: there is none, or it does not load.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except Exception as error:  # transformers raises whatever its parts raise; all mean the same here
+        raise CheckpointError(f"{folder} has no tokenizer that transformers can load: {_first_line(error)}") from error
+
+
+def load_model(folder: Path, dtype: str | None = None, device: str | None = None) -> Any:
+    """The checkpoint as a causal language model on its device, in evaluation mode.
+
+    Raises:
+        CheckpointError: it does not load.
+        DataError: no such device.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
+
+    if not sys.stderr.isatty():
+        logging.disable_progress_bar()
+    place = _device(device)
+    chosen = dtype or ("float32" if place.type == "cpu" else "auto")
+    kind = chosen if chosen == "auto" else getattr(torch, chosen)
+    try:
+        return AutoModelForCausalLM.from_pretrained(folder, dtype=kind, local_files_only=True).to(place).eval()
+    except Exception as error:
+        raise CheckpointError(f"{folder} does not load as a causal language model: {_first_line(error)}") from error
+
+
+def check_writable(out: Path) -> None:
+    """Refuses an output folder that could not be written, before hours of work.
+
+    Raises:
+        CheckpointError: it, or the folder it would be made in, is a file or is read-only.
+    """
+    nearest = next(path for path in (out, *out.absolute().parents) if path.exists())
+    if not nearest.is_dir():
+        raise CheckpointError(f"cannot write into {out}: {nearest} is a file; choose another folder with -o")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise CheckpointError(f"cannot write into {out}: {nearest} is read-only; choose another folder with -o")
+
+
+def _check_long_enough(documents: list[Document], lengths: list[int], tokenizer: Any, options: dict[str, Any]) -> None:
+    from ..evals import data, windows
+
+    window = windows.prefix(lengths[-1], data.bos_id(options["bos"], tokenizer) is not None)
+    data.select(documents, window.stop, min_tokens=options["min_tokens"])
+
+
+def _device(device: str | None) -> Any:
+    import torch
+
+    try:
+        place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        torch.empty(0, device=place)
+    except (RuntimeError, AssertionError) as error:
+        raise DataError(f"--device {device} cannot be used: {_first_line(error)}") from None
+    return place
+
+
+def _keep(run: Run, out: str | None) -> None:
+    """Saves the schedules that were complete when Ctrl-C came."""
+    if run.passes and out is not None:
+        click.echo(f"interrupted; the {len(run.passes)} finished passes are kept in {run.result().save(out)}", err=True)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")

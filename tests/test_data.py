@@ -1,0 +1,222 @@
+"""Every source of text, and every way it can be wrong."""
+
+import io
+import json
+import sys
+import warnings
+
+import pytest
+from tiny import byte_tokenizer
+
+from ropescale.errors import DataError
+from ropescale.evals.data import (
+    Text,
+    bos_id,
+    check_ids,
+    documents_sha256,
+    from_ids,
+    read_texts,
+    select,
+    tokenize,
+)
+
+
+def contents(texts):
+    return [text.text for text in texts]
+
+
+def test_a_text_file_is_one_document_with_plain_line_ends(tmp_path):
+    (tmp_path / "a.txt").write_bytes("one\r\n\n two é\r \n".encode())
+    assert contents(read_texts(tmp_path / "a.txt")) == ["one\n\n two é\n \n"]
+
+
+def test_a_byte_order_mark_is_not_text(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfhello")
+    assert contents(read_texts(tmp_path / "a.txt")) == ["hello"]
+
+
+def test_a_folder_is_one_document_per_file_in_order_of_path(tmp_path):
+    (tmp_path / "b.txt").write_text("second")
+    (tmp_path / "a.txt").write_text("first")
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "d.txt").write_text("third")
+    (tmp_path / ".hidden").write_bytes(b"\0")
+    assert contents(read_texts(tmp_path)) == ["first", "second", "third"]
+
+
+def test_jsonl_is_one_document_per_row(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "one", "id": "x"}\n\n{"text": "two"}\n')
+    assert contents(read_texts(tmp_path / "a.jsonl")) == ["one", "two"]
+
+
+def test_the_only_field_of_strings_is_the_text(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"n": 1, "content": "one"}\n')
+    assert contents(read_texts(tmp_path / "a.jsonl")) == ["one"]
+
+
+def test_parquet_is_one_document_per_row(tmp_path):
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(pyarrow.table({"body": ["one", "two"], "text": ["x", "y"]}), tmp_path / "a.parquet")
+    assert contents(read_texts(tmp_path / "a.parquet")) == ["x", "y"]
+    assert contents(read_texts(tmp_path / "a.parquet", text_field="body")) == ["one", "two"]
+
+
+def test_a_saved_dataset_is_one_document_per_row(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    part = datasets.Dataset.from_dict({"text": ["one", "two"]})
+    part.save_to_disk(str(tmp_path / "single"))
+    datasets.DatasetDict({"train": part, "test": part.select([1])}).save_to_disk(str(tmp_path / "many"))
+    datasets.DatasetDict({"a": part, "b": part}).save_to_disk(str(tmp_path / "unclear"))
+    assert contents(read_texts(tmp_path / "single")) == ["one", "two"]
+    assert contents(read_texts(tmp_path / "many")) == ["two"]
+    assert contents(read_texts(tmp_path / "many", split="train")) == ["one", "two"]
+    with pytest.raises(DataError, match="several splits; choose one with --split: a, b"):
+        read_texts(tmp_path / "unclear")
+    with pytest.raises(DataError, match="no split 'dev'"):
+        read_texts(tmp_path / "many", split="dev")
+
+
+def test_a_dash_reads_standard_input(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("piped é".encode())))
+    assert contents(read_texts("-")) == ["piped é"]
+
+
+def test_concat_joins_with_a_blank_line(tmp_path):
+    (tmp_path / "a.txt").write_text("first")
+    (tmp_path / "b.txt").write_text("second")
+    assert contents(read_texts(tmp_path, concat=True)) == ["first\n\nsecond"]
+
+
+@pytest.mark.parametrize(
+    ("name", "raw", "message"),
+    [
+        ("a.txt", b"", "a.txt is empty"),
+        ("a.txt", b" \n", "a.txt is empty"),
+        ("a.txt", b"ab\0c", "a.txt is not text: it has a zero byte at 2"),
+        ("a.txt", b"ab\xff", "a.txt is not UTF-8 text: byte 2"),
+        ("a.jsonl", b"", "no documents in"),
+        ("a.jsonl", b'{"text": "ok"}\n{"text": ', "a.jsonl line 2 is not JSON"),
+        ("a.jsonl", b'"text"\n', "a.jsonl line 1 is not a JSON object"),
+        ("a.jsonl", b'{"text": "ok"}\n{"other": "x"}\n', "a.jsonl line 2 has no field 'text'; it has other"),
+        ("a.jsonl", b'{"a": "x", "b": "y"}\n', "no field 'text'; choose one with --text-field: a, b"),
+        ("a.jsonl", b'{"text": 3}\n', "field 'text' holds int, not text"),
+        ("a.parquet", b"not parquet", "not a readable parquet file"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_one_sentence(tmp_path, name, raw, message):
+    (tmp_path / name).write_bytes(raw)
+    with pytest.raises(DataError, match=message) as caught:
+        read_texts(tmp_path / name)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("source", ["./nowhere", "/no/such/place", "nowhere.txt", "~/no-such-file", ""])
+def test_a_missing_file_is_not_looked_for_on_the_hub(source):
+    with pytest.raises(DataError, match="no file or folder at"):
+        read_texts(source)
+
+
+def test_a_field_that_is_asked_for_and_missing_names_what_there_is(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "one", "id": "x"}\n')
+    with pytest.raises(DataError, match="line 1 has no field 'body'; it has text, id"):
+        read_texts(tmp_path / "a.jsonl", text_field="body")
+
+
+def test_an_empty_folder_is_an_error(tmp_path):
+    with pytest.raises(DataError, match="no files in"):
+        read_texts(tmp_path)
+
+
+def test_tokenizing_adds_no_special_token_and_says_nothing(capfd):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        (document,) = tokenize(["a" * 500], byte_tokenizer(limit=64))
+    assert len(document.ids) == 500 and 256 not in document.ids
+    assert capfd.readouterr() == ("", "")
+
+
+def test_byte_offsets_count_utf8_bytes():
+    # "aé€😀": 1, 2, 3 and 4 bytes. A token inside a character counts the whole character.
+    (document,) = tokenize(["aé€😀"], byte_tokenizer())
+    assert document.byte_ends.tolist() == [1, 3, 3, 6, 6, 6, 10, 10, 10, 10]
+    assert document.bytes_between(0, 10) == 10
+    assert document.bytes_between(1, 6) == 5
+
+
+def test_ids_have_no_bytes_to_count():
+    (document,) = from_ids([[1, 2, 3]])
+    assert document.bytes_between(0, 3) is None
+
+
+def test_a_lone_surrogate_is_refused():
+    with pytest.raises(DataError, match="lone surrogate at character 1"):
+        tokenize(["a\ud800"], byte_tokenizer())
+
+
+@pytest.mark.parametrize("wrong", [[[1.5, 2.0]], ["abc"], [[[1, 2]]]])
+def test_what_is_not_a_list_of_ids_is_refused(wrong):
+    with pytest.raises(DataError, match="not a list of whole token ids"):
+        from_ids(wrong)
+
+
+def test_bos_is_the_tokenizers_unless_told_otherwise():
+    with_bos, without = byte_tokenizer(), byte_tokenizer(bos=False)
+    assert bos_id("auto", with_bos) == with_bos.bos_token_id == 256
+    assert bos_id("auto", without) is None
+    assert bos_id("auto", None) is None
+    assert bos_id("no", with_bos) is None
+    assert bos_id(7, None) == bos_id("7", None) == 7
+    with pytest.raises(DataError, match="has no BOS token"):
+        bos_id("yes", without)
+    with pytest.raises(DataError, match="none of auto, yes, no"):
+        bos_id("maybe", with_bos)
+
+
+def test_short_and_empty_documents_are_counted():
+    documents = from_ids([[1] * 5, [], [1] * 3, [1] * 6, [1] * 7])
+    kept, skipped = select(documents, 5)
+    assert [len(document.ids) for document in kept] == [5, 6, 7]
+    assert skipped == {"too_short": 1, "empty": 1}
+
+
+def test_min_tokens_and_max_docs_are_counted_too():
+    documents = from_ids([[1] * 5, [1] * 6, [1] * 7, [1] * 8])
+    kept, skipped = select(documents, 5, min_tokens=6, max_docs=2)
+    assert [len(document.ids) for document in kept] == [6, 7]
+    assert skipped == {"too_short": 1, "empty": 0, "over_max_docs": 1}
+
+
+def test_when_none_is_long_enough_the_longest_is_named():
+    with pytest.raises(DataError, match=r"no document has the 2,047 tokens needed; the longest, document 1, has 1,200"):
+        select(from_ids([[1] * 5, [1] * 1200]), 2047)
+
+
+def test_when_all_are_empty_it_says_so():
+    with pytest.raises(DataError, match="every document is empty"):
+        select(from_ids([[], []]), 10)
+
+
+@pytest.mark.parametrize("bad", [-1, 61])
+def test_ids_outside_the_vocabulary_name_document_position_and_id(bad):
+    with pytest.raises(DataError, match=f"document 1 has token id {bad} at position 2, outside .* of 61"):
+        check_ids(from_ids([[1, 2, 60], [1, 2, bad]]), 61)
+
+
+def test_a_bos_outside_the_vocabulary_is_refused():
+    with pytest.raises(DataError, match="bos id 256 is outside"):
+        check_ids([], 61, bos=256)
+
+
+def test_the_hash_changes_with_any_document_and_their_order():
+    hashes = {
+        documents_sha256(tokenize(texts, byte_tokenizer()))
+        for texts in (["ab", "c"], ["a", "bc"], ["c", "ab"], ["abc"])
+    }
+    assert len(hashes) == 4
+
+
+def test_names_say_where_a_document_came_from(tmp_path):
+    (tmp_path / "a.jsonl").write_text(json.dumps({"text": "one"}) + "\n\n" + json.dumps({"text": "two"}) + "\n")
+    names = [text.name for text in read_texts(tmp_path / "a.jsonl")]
+    assert names == [f"{tmp_path / 'a.jsonl'} line 1", f"{tmp_path / 'a.jsonl'} line 3"]
+    assert tokenize([Text("here", "x")], byte_tokenizer())[0].name == "here"

@@ -1,0 +1,81 @@
+"""Tiny real models and tokenizers for the evaluation's tests, built in milliseconds from a seed."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+VOCABULARY = 61
+
+
+def llama(seed: int = 0, **changes: Any) -> LlamaForCausalLM:
+    """A Llama of 2 layers, 4 heads of 8 over 2 KV heads, trained length 64, with logits that are far from flat."""
+    fields: dict[str, Any] = {
+        "vocab_size": VOCABULARY,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 64,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+        "initializer_range": 0.3,
+    }
+    torch.manual_seed(seed)
+    return LlamaForCausalLM(LlamaConfig(**(fields | changes))).eval()
+
+
+def documents(count: int, tokens: int, vocabulary: int = VOCABULARY, seed: int = 0) -> list[list[int]]:
+    """Random token ids, a little more or less than ``tokens`` long."""
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randint(vocabulary, (tokens + i,), generator=generator).tolist() for i in range(count)]
+
+
+def markov_llama(transitions: torch.Tensor) -> LlamaForCausalLM:
+    """A Llama whose next-token probabilities are exactly ``transitions[current]``, whatever came before.
+
+    Attention and MLP write nothing, embeddings are one-hot, RMSNorm with eps 0 scales a one-hot by sqrt(V), and
+    the head holds ``log P^T / sqrt(V)``.
+
+    Args:
+        transitions: fp64 [V, V], rows sum to 1, V even.
+    """
+    size = len(transitions)
+    model = llama(
+        vocab_size=size, hidden_size=size, num_attention_heads=2, num_key_value_heads=2, rms_norm_eps=0.0
+    ).double()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "o_proj" in name or "down_proj" in name:
+                parameter.zero_()
+        model.model.embed_tokens.weight.copy_(torch.eye(size))
+        model.lm_head.weight.copy_(transitions.log().T / math.sqrt(size))
+    return model
+
+
+def uniform_llama() -> LlamaForCausalLM:
+    """Every token equally likely: the head is zero."""
+    model = llama()
+    torch.nn.init.zeros_(model.lm_head.weight)
+    return model
+
+
+def byte_tokenizer(bos: bool = True, limit: int = 64) -> PreTrainedTokenizerFast:
+    """One token per UTF-8 byte (ids 0..255), ``<s>`` 256 as BOS if asked, ``model_max_length`` of ``limit``."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={char: i for i, char in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    special = {"bos_token": "<s>"} if bos else {}
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=limit, **special)
+
+
+def naive_nll(model: Any, ids: list[int]) -> list[float]:
+    """The oracle: plain transformers, full logits, log-softmax in fp64, one token after the other."""
+    with torch.no_grad():
+        logits = model(input_ids=torch.tensor([ids])).logits[0].double()
+    return [-float(torch.log_softmax(logits[t], 0)[ids[t + 1]]) for t in range(len(ids) - 1)]
