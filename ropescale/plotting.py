@@ -30,7 +30,7 @@ COLOURS = {
 """Okabe and Ito's palette, told apart by every kind of colour vision (jfly.uni-koeln.de/color)."""
 
 FORMATS = (".png", ".svg", ".pdf")
-STYLE = {
+STYLE: dict[Any, Any] = {
     "font.size": 9,
     "axes.grid": True,
     "grid.color": "#dddddd",
