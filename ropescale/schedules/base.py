@@ -188,7 +188,7 @@ def check_field(schedule: str, field: dataclasses.Field[Any], value: Any) -> Non
             _check_number(where, number, field.metadata)
     elif annotation.startswith(("float", "int")):
         _check_number(where, value, field.metadata)
-        if annotation.startswith("int") and value % 1:
+        if annotation.startswith("int") and not float(value or 0).is_integer():
             raise ScheduleError(f"{where} must be a whole number, not {value!r}")
 
 
