@@ -80,7 +80,8 @@ def main(args: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if args is None else args)
     try:
         code = group.main(words, prog_name="ropescale", standalone_mode=False)
-        sys.stdout.flush()
+        if sys.stdout:  # None where the caller closed it
+            sys.stdout.flush()
         return code if isinstance(code, int) else DONE
     except BrokenPipeError:
         return _reader_left()

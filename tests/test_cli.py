@@ -186,3 +186,8 @@ def test_set_reads_pairs_and_refuses_the_rest(capsys):
     assert json.loads(capsys.readouterr().out)["overrides"] == {"factor": "8", "over": "yarn:beta_fast=16"}
     with pytest.raises(click.BadParameter, match="'factor' is not key=value"):
         shared_options().main(["--set", "factor"], standalone_mode=False)
+
+
+def test_a_closed_stdout_is_not_an_error(monkeypatch):
+    monkeypatch.setattr("sys.stdout", None)
+    assert shell.main(["schedules"]) == 0
