@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import functools
+import logging
 import math
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import MethodType
 from typing import Any
@@ -144,7 +146,8 @@ class Patch:
         if not self.plan.changes:
             return self._config
         try:
-            whole = type(self._model.config).from_dict(copy.deepcopy(self.plan.config))
+            with quiet_transformers():
+                whole = type(self._model.config).from_dict(copy.deepcopy(self.plan.config))
         except Exception as error:
             raise ConfigError(
                 f"transformers refuses this schedule for {self._config.model_type}: {type(error).__name__}: {error}"
@@ -260,6 +263,32 @@ def build_stock(module: nn.Module, config: Any) -> nn.Module:
     """A new module of the same class, built by transformers from ``config``, for real and on the CPU."""
     with torch.device("cpu"):
         return _stock_class(module)(config)
+
+
+def stock_table(module: nn.Module, key: str, length: int) -> tuple[torch.Tensor, float]:
+    """The table that a stock module uses for a forward of ``length`` tokens."""
+    kind = rope_type_of(module, key)
+    if "dynamic" in kind or kind == "longrope":
+        return _stock_table(module.config, kind, key, length)
+    return live_table(module, key)
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Silences transformers' remarks about our keys while we build its configurations ourselves."""
+    logger = logging.getLogger("transformers.modeling_rope_utils")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def installed(model: nn.Module) -> Plan | None:
+    """The plan of the newest patch in a model, or None."""
+    stack = _stack(model)
+    return stack[-1].plan if stack else None
 
 
 def difference(table: torch.Tensor, scale: float, wanted: Frequencies) -> float:

@@ -1,0 +1,320 @@
+"""Proves that the intended frequencies are the ones a model uses.
+
+On disk: builds the model's rotary modules as stock transformers would and reads their tables and their cos and sin.
+In memory: reads the live tables and runs a few tokens, to see which modules are really called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from .errors import ConfigError, RopescaleError, VerificationError
+from .patching import (
+    RTOL,
+    build_stock,
+    difference,
+    installed,
+    layer_keys,
+    live_table,
+    quiet_transformers,
+    rotary_modules,
+    stock_table,
+    text_config,
+)
+from .plans import Plan, describe_scaling
+from .records import read_record, tables_of
+from .rope import ALL_LAYERS, Rope, read_rope, text_section
+from .schedules import AsIs, Frequencies, compute, describe
+from .sources import find_model, read_config, read_json
+
+_PROBE = 4
+"""Tokens of the forward pass that shows which rotary modules a loaded model calls."""
+
+
+@dataclass(frozen=True)
+class Module:
+    """One table of one rotary module.
+
+    Attributes:
+        name: where the module is in the model.
+        layer_type: the layers the table serves; ``all`` where there is only one.
+        pairs: number of frequencies.
+        dtype: what the table is stored as.
+        attention_scale: what cos and sin are multiplied by.
+        difference: largest relative difference from the intended float64 table, scale included.
+    """
+
+    name: str
+    layer_type: str
+    pairs: int
+    dtype: str
+    attention_scale: float
+    difference: float
+
+
+@dataclass
+class Verification:
+    """What :func:`examine` found; :attr:`live` when there are no problems."""
+
+    model: str
+    intended: str
+    length: int
+    modules: list[Module] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def live(self) -> bool:
+        return not self.problems
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-able form."""
+        return {"live": self.live, **asdict(self)}
+
+
+def verify(model: Any) -> Verification:
+    """Proves that the intended table is live in every layer.
+
+    Args:
+        model: a checkpoint's folder or Hub id (no weights are read), or a loaded model.
+
+    Raises:
+        VerificationError: it is not; the message says where and why.
+        ConfigError: the model has no rotary embeddings.
+    """
+    report = examine(model)
+    if not report.live:
+        raise VerificationError("; ".join(report.problems))
+    return report
+
+
+def examine(model: Any) -> Verification:
+    """As :func:`verify`, but hands back the problems instead of raising them."""
+    if isinstance(model, (str, Path)):
+        return _examine_folder(str(model), find_model(model, weights=False))
+    return _examine_model(model)
+
+
+# ---------------------------------------------------------------------------------------------------------
+# A checkpoint on disk
+
+
+def _examine_folder(name: str, folder: Path) -> Verification:
+    config = read_config(folder)
+    record = read_record(folder)
+    report = Verification(name, "", 0)
+    with quiet_transformers():
+        modules = _stock_modules(folder, config, report)
+    try:
+        ropes = read_rope(config)
+    except ConfigError as error:
+        report.problems.append(str(error))
+        return report
+    wanted = _intended(ropes, record, report)
+    for where, module in modules:
+        _compare_module(where, module, wanted, report)
+    _missing_tables(modules, wanted, report)
+    _check_tokenizer(folder, report)
+    _check_views(config, report)
+    return report
+
+
+def _stock_modules(folder: Path, config: Mapping[str, Any], report: Verification) -> list[tuple[str, nn.Module]]:
+    """The rotary modules that stock transformers builds from this folder, for real; the rest stays on meta."""
+    try:
+        skeleton = _skeleton(folder)
+    except RopescaleError:
+        raise
+    except Exception as error:
+        report.problems.append(f"transformers cannot build this model: {type(error).__name__}: {error}")
+        return []
+    modules = [(name, build_stock(module, module.config)) for name, module in rotary_modules(skeleton)]
+    if not modules:
+        read_rope(config)  # says why, where the reason is that the model has no RoPE
+        report.problems.append("transformers builds no rotary module for this model")
+    return modules
+
+
+def _skeleton(folder: Path) -> nn.Module:
+    """The whole model without weights or memory."""
+    from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+
+    config = AutoConfig.from_pretrained(folder)
+    with torch.device("meta"):
+        try:
+            return AutoModelForCausalLM.from_config(config)
+        except ValueError:  # not a causal language model's configuration: a multimodal one, say
+            return AutoModel.from_config(config)
+
+
+def _intended(
+    ropes: Mapping[str, Rope], record: Mapping[str, Any] | None, report: Verification
+) -> dict[str, Frequencies]:
+    """What every layer type should have: the record's tables over what the configuration asks for."""
+    report.length = max(rope.max_length for rope in ropes.values())
+    report.intended = "; ".join(f"{key}: {describe_scaling(rope)}" for key, rope in ropes.items())
+    if record is not None:
+        report.length = record["length"]
+        report.intended = "; ".join(f"{key}: {spec}" for key, spec in record["spec"].items())
+    wanted = {key: compute(AsIs(), rope, report.length) for key, rope in ropes.items()}
+    return wanted | (tables_of(record) if record is not None else {})
+
+
+def _compare_module(where: str, module: nn.Module, wanted: Mapping[str, Frequencies], report: Verification) -> None:
+    for key in layer_keys(module):
+        if key not in wanted:
+            continue
+        table, scale = stock_table(module, key, report.length)
+        off = difference(table, scale, wanted[key])
+        report.modules.append(Module(where, key, len(table), _dtype(table), scale, off))
+        if off > RTOL:
+            report.problems.append(_not_live(where, key, off))
+        elif not _rotates_by(module, key, wanted[key], report.length):
+            report.problems.append(f"{where} ({key} layers) has the intended table but its cos and sin do not follow it")
+
+
+def _not_live(where: str, key: str, off: float) -> str:
+    layers = "" if key == ALL_LAYERS else f" ({key} layers)"
+    return f"{where}{layers} does not carry the intended table: it differs by {off:.1e} relative"
+
+
+def _missing_tables(
+    modules: list[tuple[str, nn.Module]], wanted: Mapping[str, Frequencies], report: Verification
+) -> None:
+    carried = {key for _, module in modules for key in layer_keys(module)}
+    if modules:
+        report.problems += [f"no rotary module has a table for the {key} layers" for key in wanted if key not in carried]
+
+
+def _rotates_by(module: nn.Module, key: str, wanted: Frequencies, length: int) -> bool:
+    """Whether the module's own cos at the last position is that of the table, in any of the usual layouts."""
+    position = torch.tensor([[length - 1]])
+    layer = {} if key == ALL_LAYERS else {"layer_type": key}
+    with torch.no_grad():
+        out = module(torch.zeros(1, 1, 1), position, **layer)
+    cos = (out[0] if isinstance(out, tuple) else out.real).flatten()
+    expected = torch.tensor([(length - 1) * f for f in wanted.inv_freq], dtype=torch.float64).cos()
+    expected = expected * wanted.attention_scale
+    layouts = (expected, torch.cat([expected, expected]), expected.repeat_interleave(2))
+    # float32 angles are good to length * 2^-24 radians and the tables to 2e-6 of each angle
+    tolerance = 1e-5 + length * max(wanted.inv_freq) * (2**-23 + RTOL)
+    return any(len(cos) == len(want) and (cos.double() - want).abs().max() < tolerance for want in layouts)
+
+
+def _check_tokenizer(folder: Path, report: Verification) -> None:
+    path = folder / "tokenizer_config.json"
+    limit = read_json(path).get("model_max_length") if path.exists() else None
+    if isinstance(limit, (int, float)) and limit < report.length:
+        report.problems.append(
+            f"tokenizer_config.json: model_max_length is {limit:g}, below the {report.length} tokens that the model is for"
+        )
+
+
+def _check_views(config: Mapping[str, Any], report: Verification) -> None:
+    section = text_section(config)
+    if section.get("rope_parameters") and section.get("rope_scaling") is None and "rope_theta" not in section:
+        report.warnings.append(
+            "only transformers 5's rope_parameters are there: transformers 4 would use base RoPE with theta 10000"
+        )
+
+
+# ---------------------------------------------------------------------------------------------------------
+# A loaded model
+
+
+def _examine_model(model: nn.Module) -> Verification:
+    config = text_config(model)
+    report = Verification(str(getattr(model.config, "_name_or_path", "") or type(model).__name__), "", _PROBE)
+    if not list(rotary_modules(model)):
+        read_rope(model.config.to_dict())
+        report.problems.append("the model has no rotary module that transformers builds from its configuration")
+        return report
+    plan = installed(model)
+    wanted = _intended_in_memory(model, plan, report)
+    with _calls(model) as called:
+        _probe(model, config)
+    for where, module in rotary_modules(model):
+        _compare_live(where, module, wanted, called, report)
+    _uncalled_tables(model, called, report)
+    return report
+
+
+def _intended_in_memory(model: nn.Module, plan: Plan | None, report: Verification) -> dict[str, Frequencies]:
+    """The installed schedule's tables, over what ``model.config`` asks for, at the probe's length."""
+    ropes = read_rope(model.config.to_dict())
+    if plan is None or not plan.changes:
+        report.intended = "; ".join(f"{key}: {describe_scaling(rope)}" for key, rope in ropes.items())
+        return {key: compute(AsIs(), rope, _PROBE) for key, rope in ropes.items()}
+    report.intended = "; ".join(f"{key}: {describe(schedule)}" for key, schedule in plan.schedules.items())
+    asked = {key: compute(AsIs(), rope, _PROBE) for key, rope in ropes.items() if key not in plan.schedules}
+    return asked | {key: compute(schedule, plan.ropes[key], _PROBE) for key, schedule in plan.schedules.items()}
+
+
+def _compare_live(
+    where: str, module: nn.Module, wanted: Mapping[str, Frequencies], called: set[str], report: Verification
+) -> None:
+    for key in layer_keys(module):
+        if key not in wanted:
+            continue
+        table, scale = live_table(module, key)
+        off = difference(table, scale, wanted[key])
+        report.modules.append(Module(where, key, len(table), _dtype(table), scale, off))
+        if off > RTOL and table.dtype != torch.float32:
+            report.problems.append(
+                f"{where}: the table was rounded to {_dtype(table)} (it differs by {off:.1e} relative), by "
+                "model.to() or .half(); load with from_pretrained(dtype=...) instead, or patch again"
+            )
+        elif off > RTOL:
+            report.problems.append(_not_live(where, key, off))
+    if where not in called:
+        report.problems.append(f"{where} is never called, so its table has no effect")
+
+
+def _uncalled_tables(model: nn.Module, called: set[str], report: Verification) -> None:
+    """A table that was put where nobody looks: the patch point of much old research code."""
+    known = {name for name, _ in rotary_modules(model)}
+    for name, module in model.named_modules():
+        if name in called or name in known or "vis" in name or "inv_freq" not in module._buffers:
+            continue
+        report.problems.append(f"{name} carries frequencies but is never called; the model rotates with {', '.join(known)}")
+
+
+@contextmanager
+def _calls(model: nn.Module) -> Iterator[set[str]]:
+    """Collects the names of the modules with tables that run inside the block."""
+    called: set[str] = set()
+    handles = [
+        module.register_forward_pre_hook(lambda *_, name=name: called.add(name))
+        for name, module in model.named_modules()
+        if layer_keys(module)
+    ]
+    try:
+        yield called
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _probe(model: nn.Module, config: Any) -> None:
+    device = next(model.parameters()).device
+    ids = (torch.arange(_PROBE, device=device) % config.vocab_size).unsqueeze(0)
+    training = model.training
+    model.eval()
+    try:
+        with torch.inference_mode():
+            model(input_ids=ids, use_cache=False)
+    finally:
+        model.train(training)
+
+
+def _dtype(table: torch.Tensor) -> str:
+    return str(table.dtype).removeprefix("torch.")
+
+
