@@ -1,0 +1,15 @@
+"""The reference model: a small real Llama that comes with the package, and the text it is measured on.
+
+``python -m ropescale.evals.reference -o OUT`` trains it again.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from .corpus import HELD_OUT, held_out_documents, text_sha256
+
+CHECKPOINT = Path(__file__).parent / "checkpoint"
+"""The folder of the trained checkpoint: bf16 safetensors, configuration, tokenizer, model card."""
+
+__all__ = ["CHECKPOINT", "HELD_OUT", "held_out_documents", "text_sha256"]
