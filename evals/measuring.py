@@ -8,6 +8,7 @@ to it, frozen, and lengths whose tables are the same share a pass.
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -168,22 +169,16 @@ class Run:
         """All the lengths of one schedule, in as few passes as its tables allow."""
         patching = self.options.patching
         with treatment.applied(self.model, patching) as patch:
-            if not depends_on_length(patch, self.scorer.model):
+            if not treatment.depends_on_length(self.model, patch):
                 self._pass(treatment, self.lengths)
                 return
-        groups: dict[str, tuple[int, ...]] = {}
-        for length in self.lengths:
-            with treatment.applied(self.model, patching, length):
-                table = fingerprints.table_sha256(self.scorer.model)
-            groups[table] = (*groups.get(table, ()), length)
-        for group in groups.values():
+        for group in treatment.groups(self.model, patching, self.lengths):
             with treatment.applied(self.model, patching, group[-1]):
                 self._pass(treatment, group)
 
     def _pass(self, treatment: Treatment, lengths: tuple[int, ...]) -> None:
         """One pass over the documents under the tables that are live now."""
         window = prefix(lengths[-1], self._has_bos)
-        table = fingerprints.table_sha256(self.scorer.model)
         nll: list[np.ndarray] = []
         hidden = None if self.options.progress else True  # None: tqdm shows itself only on a terminal
         total = len(self.documents) * lengths[-1]
@@ -191,6 +186,9 @@ class Run:
             for batch in batches(self.documents, lengths[-1], self.options.batch_tokens):
                 nll.extend(self._score(batch, window))
                 bar.update(len(batch) * lengths[-1])
+        table = fingerprints.table_sha256(
+            self.scorer.model
+        )  # afterwards: a patch may set it when it sees the positions
         self.passes.append(Pass(treatment.label, table, lengths, nll, forward_passes=len(nll)))
 
     @torch.inference_mode()
@@ -214,47 +212,68 @@ class Treatment:
 
     def applied(self, model: Any, patching: dict[str, Any], length: int | None = None) -> AbstractContextManager[Any]:
         """The model under this schedule inside, as it was afterwards; frozen at ``length`` where given."""
-        if self.label == AS_IS and length is None:
+        if self.label == AS_IS and (length is None or patches_in(model)):
             return nullcontext()
         from ..patching import patch
 
-        return patch(unwrapped(model), self.schedule, length=length, **patching)
+        return patch(model, self.schedule, length=length, **patching)
+
+    def depends_on_length(self, model: Any, patch: Any) -> bool:
+        """Whether the tables follow the length: the patch says so, or (as it is) a patch that was there before, or
+        transformers, which recomputes the tables of ``dynamic`` and ``longrope`` inside forward and keeps state."""
+        if patch is not None:
+            return bool(patch.length_dependent)
+        return any(outer.length_dependent for outer in patches_in(model)) or _updates_itself(model)
+
+    def groups(self, model: Any, patching: dict[str, Any], lengths: Sequence[int]) -> list[tuple[int, ...]]:
+        """The lengths of a length-dependent schedule, those together whose tables are the same."""
+        if self.label == AS_IS and patches_in(model):
+            return [(length,) for length in lengths]  # that patch sets the tables only when it sees the positions
+        found: dict[str, tuple[int, ...]] = {}
+        for length in lengths:
+            with self.applied(model, patching, length):
+                table = fingerprints.table_sha256(unwrapped(model))
+            found[table] = (*found.get(table, ()), length)
+        return list(found.values())
 
 
 def treatments(schedules: Iterable[Any], baseline: Any = None) -> tuple[list[Treatment], str]:
     """``as-is``, the given schedules and the baseline, each once, and the baseline's label.
 
     Raises:
+        ScheduleError: a spec that cannot be read.
         DataError: two different schedules that would have the same label.
     """
     given = [schedules] if isinstance(schedules, str) else list(schedules)
     found: dict[str, Treatment] = {}
     for schedule in [AS_IS, *given, *([] if baseline is None else [baseline])]:
         treatment = Treatment(label(schedule), schedule)
-        same = found.setdefault(treatment.label, treatment)
-        if same.schedule != schedule and not isinstance(schedule, str) and not isinstance(same.schedule, str):
+        same = found.setdefault(treatment.label, treatment).schedule
+        if callable(same) and callable(schedule) and same != schedule:
             raise DataError(f"two different schedules are both called {treatment.label!r}; give them different names")
     return list(found.values()), AS_IS if baseline is None else label(baseline)
 
 
 def label(schedule: Any) -> str:
-    """A schedule's spec: as given, or ``name:field=value`` with the fields that differ from their defaults."""
-    if isinstance(schedule, str):
-        return schedule.strip()
-    name = getattr(schedule, "name", "") or getattr(schedule, "__name__", "") or type(schedule).__name__
-    fields = dataclasses.fields(schedule) if dataclasses.is_dataclass(schedule) else ()
-    given = [(field.name, getattr(schedule, field.name)) for field in fields]
-    told = [f"{key}={_value(value)}" for (key, value), field in zip(given, fields) if value != field.default]
-    return f"{name}:{','.join(told)}" if told else name
+    """A schedule's spec on one line, with the fields that were given: ``yarn:factor=8``.
 
-
-def depends_on_length(patch: Any, model: Any) -> bool:
-    """Whether the live tables depend on the length: the patch says so, or (unpatched) transformers does.
-
-    transformers recomputes the tables of ``dynamic`` and ``longrope`` inside forward and keeps state while doing so.
+    Raises:
+        ScheduleError: a spec that cannot be read.
     """
-    if patch is not None:
-        return bool(patch.length_dependent)
+    from ..schedules import specs
+
+    parsed = specs.parse(schedule)
+    if isinstance(parsed, dict):
+        return json.dumps({layers: spec.text for layers, spec in parsed.items()})
+    return parsed.text
+
+
+def patches_in(model: Any) -> Sequence[Any]:
+    """The patches that the caller has put into the model and not reverted yet, oldest first."""
+    return getattr(model, "_orig_mod", model).__dict__.get("_ropescale_patches", ())
+
+
+def _updates_itself(model: Any) -> bool:
     kinds = (getattr(module, "rope_type", None) for module in model.modules())
     flat = (kind for each in kinds for kind in (each.values() if isinstance(each, dict) else [each]))
     return any(isinstance(kind, str) and ("dynamic" in kind or kind == "longrope") for kind in flat)
@@ -293,9 +312,3 @@ def trained_length(model: Any) -> int | None:
     known = [each.get("original_max_position_embeddings") for each in [parameters, *nested]]
     original = next((value for value in known if value), getattr(config, "original_max_position_embeddings", None))
     return original or getattr(config, "max_position_embeddings", None)
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)

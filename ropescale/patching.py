@@ -139,7 +139,7 @@ class Patch:
         if self.plan.unsavable:
             self._forbid_saving(self.plan.unsavable)
         if self.plan.changes:
-            check_live(self._model, self.plan)
+            check_live(self._model, self.plan, length)
 
     def _new_config(self) -> Any:
         """The text configuration that stock transformers would read back from the one we would save."""
@@ -303,8 +303,11 @@ def difference(table: torch.Tensor, scale: float, wanted: Frequencies) -> float:
     return max(float(moved.max()), abs(scale / wanted.attention_scale - 1))
 
 
-def check_live(model: nn.Module, plan: Plan) -> None:
+def check_live(model: nn.Module, plan: Plan, frozen_at: int | None = None) -> None:
     """Reads the tables back.
+
+    Args:
+        frozen_at: the length at which a length-dependent schedule was frozen, if it was.
 
     Raises:
         VerificationError: a module lacks a layer type, or its table is not the plan's.
@@ -315,7 +318,7 @@ def check_live(model: nn.Module, plan: Plan) -> None:
             schedule = plan.schedules.get(key)
             if schedule is None:
                 continue
-            length = 1 if length_dependent(schedule) else plan.length
+            length = (frozen_at or 1) if length_dependent(schedule) else plan.length
             off = difference(*live_table(module, key), compute(schedule, plan.ropes[key], length))
             if off > RTOL:
                 raise VerificationError(
