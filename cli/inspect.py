@@ -101,9 +101,8 @@ def _scaling(scaling: dict[str, Any] | None) -> str:
     """The scaling's keys on one line; a list by its length."""
     if not scaling:
         return "none"
-    shown = [
-        f"{k}={len(v)} values" if isinstance(v, list) else f"{k}={v}" for k, v in scaling.items() if k != "rope_type"
-    ]
+    fields = {key: value for key, value in scaling.items() if key not in ("rope_type", "rope_theta")}
+    shown = [f"{k}={len(v)} values" if isinstance(v, list) else f"{k}={v}" for k, v in fields.items()]
     return f"{scaling['rope_type']}: {', '.join(shown)}"
 
 

@@ -57,10 +57,11 @@ class Geometry:
 
     Attributes:
         layer_type: ``all`` for a model with one table for every layer.
-        rope: the geometry that the configuration describes, without its scaling.
+        rope: the geometry that a schedule builds on.
         schedule: what the frequencies below belong to, as text; None without a schedule.
         frequencies: the schedule's result.
         target_length: the context, in tokens, that ``frequencies`` and the new turns are for.
+        scaling: the scaling that the configuration has, as rope parameters; None without any.
     """
 
     layer_type: str
@@ -68,6 +69,7 @@ class Geometry:
     schedule: str | None = None
     frequencies: Frequencies | None = None
     target_length: int | None = None
+    scaling: Mapping[str, Any] | None = None
 
     def pairs(self) -> list[Pair]:
         """Every pair, in order."""
@@ -108,7 +110,7 @@ class Geometry:
             "rope_theta": rope.theta,
             "original_length": rope.original_length,
             "max_position_embeddings": rope.max_length,
-            "scaling": dict(rope.scaling) if is_scaled(rope) else None,
+            "scaling": dict(self.scaling) if self.scaling else None,
             "unturned_pairs": self.unturned(),
             "schedule": self.schedule,
             "target_length": self.target_length,
@@ -204,12 +206,13 @@ def _plan(config: Mapping[str, Any], ropes: Mapping[str, Rope], schedule: Any, o
 
 def _geometry(layer_type: str, rope: Rope, plan: Plan | None, target_length: int | None) -> Geometry:
     """What the plan makes of this layer type; else the scaling it has; else its plain geometry."""
+    scaling = rope.scaling if is_scaled(rope) else None
     if plan and layer_type in plan.schedules:
-        schedule = describe(plan.schedules[layer_type])
-        return Geometry(layer_type, plan.ropes[layer_type], schedule, plan.tables[layer_type], plan.length)
-    if is_scaled(rope):
+        schedule, ground = describe(plan.schedules[layer_type]), plan.ropes[layer_type]
+        return Geometry(layer_type, ground, schedule, plan.tables[layer_type], plan.length, scaling)
+    if scaling:
         length = target_length or rope.max_length
-        return Geometry(layer_type, rope, "as it is", compute(AsIs(), rope, length), length)
+        return Geometry(layer_type, rope, "as it is", compute(AsIs(), rope, length), length, scaling)
     return Geometry(layer_type, rope, target_length=plan.length if plan else target_length)
 
 

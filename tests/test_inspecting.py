@@ -97,6 +97,17 @@ def test_a_scaled_model_is_shown_as_it_is(checkpoint):
     assert found.to_dict()["scaling"]["factor"] == 4.0
 
 
+def test_a_schedule_for_a_scaled_model_starts_from_the_original_geometry(checkpoint):
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256}
+    folder = checkpoint({**LLAMA, "max_position_embeddings": 1024, "rope_scaling": yarn})
+    plain = inspect(folder, "linear", factor=8.0).geometries[0].to_dict()
+    assert (plain["scaling"]["rope_type"], plain["original_length"], plain["target_length"]) == ("yarn", 256, 2048)
+    assert plain["table"][31]["new_inv_freq"] == pytest.approx(10000 ** (-62 / 64) / 8, rel=1e-14)
+    on_top = inspect(folder, "linear", factor=2.0, on_top=True).geometries[0].to_dict()
+    assert on_top["original_length"] == 1024
+    assert on_top["table"][31]["new_inv_freq"] == pytest.approx(10000 ** (-62 / 64) / 4 / 2, rel=1e-14)
+
+
 def test_layer_types_are_kept_apart_and_only_full_attention_changes(checkpoint):
     full, sliding = inspect(checkpoint(GEMMA3), "linear", factor=2.0).geometries
     assert (full.layer_type, full.rope.theta, full.schedule is None) == ("full_attention", 1e6, False)
