@@ -1,8 +1,9 @@
 """Frequencies against what other projects computed when their own code was run.
 
 ``golden.json`` holds facts: inputs, and the float32 numbers that came out, of transformers (four versions), vLLM,
-llama.cpp, mlx-lm, jquesnelle/yarn, microsoft/LongRoPE, openai/gpt-oss, deepseek-ai/DeepSeek-V3, meta-llama/llama-models,
-abacusai/Long-Context, bojone/rerope, lucidrains/rotary-embedding-torch, sheryc/resonance_rope and DAMO-NLP-SG/CLEX.
+llama.cpp, mlx-lm, jquesnelle/yarn, microsoft/LongRoPE, openai/gpt-oss, deepseek-ai/DeepSeek-V3,
+meta-llama/llama-models, abacusai/Long-Context, bojone/rerope, lucidrains/rotary-embedding-torch,
+sheryc/resonance_rope and DAMO-NLP-SG/CLEX.
 Each entry is either matched by a schedule, or listed below with the reason why ours differs; then the test asserts
 that it does differ, and where a misreading explains the peer's numbers, that the misreading reproduces them.
 """
@@ -84,7 +85,7 @@ def yarn(entry: Entry) -> Schedule:
 
 
 def longrope(entry: Entry) -> Schedule:
-    """LongRoPE under transformers' and vLLM's keys; vLLM's ``long_mscale`` is the attention factor beyond the switch."""
+    """LongRoPE under transformers' and vLLM's keys; vLLM's ``long_mscale`` is our attention factor."""
     p = entry["params"]
     if "rescale_factors" in p:
         return longrope_release(entry)
@@ -197,7 +198,7 @@ DOCUMENTED: dict[str, tuple[str, Misreading]] = {
     "c0f9d09fe793": ("the released dynamic LongRoPE interpolates its list with the length; ours switches lists", None),
     "c4c2217c8bc5": (
         "the released dynamic LongRoPE is base at the trained length; ours of one list is that list at every length",
-        lambda entry, rope: compute(LongRope([1] * 32, [2] * 32, 8), rope, entry["seq_len"]),
+        lambda entry, rope: compute(LongRope((1.0,) * 32, (2.0,) * 32, 8), rope, entry["seq_len"]),
     ),
     "c60efa950ea5": (
         "llama.cpp's Llama converter overlooks partial_rotary_factor and rotates the whole head",

@@ -1,0 +1,306 @@
+"""Frequencies against stock transformers' own functions, and the way there and back through its configuration."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from transformers import Gemma3TextConfig, LlamaConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+from transformers.models.gpt_neox.modeling_gpt_neox import GPTNeoXRotaryEmbedding
+from transformers.models.hunyuan_v1_dense import modeling_hunyuan_v1_dense as hunyuan
+
+from ropescale.errors import ScheduleError
+from ropescale.rope import Rope
+from ropescale.schedules import (
+    Abf,
+    AsIs,
+    Base,
+    BuiltIn,
+    Dynamic,
+    Frequencies,
+    Linear,
+    Llama3,
+    LongRope,
+    Ntk,
+    NtkByParts,
+    Proportional,
+    Yarn,
+    compute,
+    from_rope_parameters,
+)
+
+RTOL = 2e-6  # transformers computes in float32
+
+GEOMETRIES = [
+    Rope(64, 10_000.0, 4096),
+    Rope(128, 500_000.0, 8192),
+    Rope(256, 1_000_000.0, 32_768),
+    Rope(16, 10_000.0, 2048, head_dim=64),
+    Rope(32, 10_000.0, 512, head_dim=80),
+    Rope(8, 10_000.0, 64),
+]
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> None:
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+
+
+def config_of(rope: Rope, parameters: dict[str, Any], maximum: int | None = None) -> LlamaConfig:
+    """A Llama of this geometry with these rope parameters."""
+    geometry = {"rope_theta": rope.theta}
+    if rope.rotary_dim != rope.head_dim:
+        geometry["partial_rotary_factor"] = rope.rotary_dim / rope.head_dim
+    return LlamaConfig(
+        hidden_size=rope.head_dim * 2,
+        num_attention_heads=2,
+        head_dim=rope.head_dim,
+        max_position_embeddings=maximum or rope.max_length,
+        rope_parameters={**geometry, **parameters},
+    )
+
+
+def stock(config: Any, length: int | None = None, layer_type: str | None = None) -> Frequencies:
+    """What transformers computes for a configuration when ``length`` tokens are processed."""
+    parameters = config.rope_parameters if layer_type is None else config.rope_parameters[layer_type]
+    kind = parameters["rope_type"]
+    if kind == "default":
+        table, scale = GPTNeoXRotaryEmbedding.compute_default_rope_parameters(config)
+    else:
+        table, scale = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"), seq_len=length, layer_type=layer_type)
+    return Frequencies(table.double().tolist(), float(scale))
+
+
+def assert_same(ours: Frequencies, theirs: Frequencies) -> None:
+    assert list(ours.inv_freq) == pytest.approx(list(theirs.inv_freq), rel=RTOL, abs=0)
+    assert ours.attention_scale == pytest.approx(theirs.attention_scale, rel=RTOL)
+
+
+def lists(pairs: int) -> dict[str, Any]:
+    """A short and a long list of different, growing divisors."""
+    return {
+        "short_factor": tuple(1 + 0.01 * i for i in range(pairs)),
+        "long_factor": tuple(1 + 0.3 * i for i in range(pairs)),
+    }
+
+
+YARNS: list[dict[str, Any]] = [
+    {"factor": 4.0},
+    {"factor": 16.0, "truncate": False},
+    {"factor": 8.0, "beta_fast": 64.0, "beta_slow": 2.0},
+    {"factor": 40.0, "mscale": 0.707, "mscale_all_dim": 0.707},
+    {"factor": 40.0, "mscale": 1.0, "mscale_all_dim": 0.5},
+    {"factor": 8.0, "mscale": 1.0},
+    {"factor": 2.0, "attention_factor": 1.25},
+    {"factor": 1.0},
+    {"factor": 8.0, "beta_fast": 2.0, "beta_slow": 2.0},
+]
+LLAMA3S: list[dict[str, Any]] = [
+    {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
+    {"factor": 32.0, "low_freq_factor": 2.0, "high_freq_factor": 16.0},
+    {"factor": 1.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
+]
+
+
+def native_cases() -> list[tuple[BuiltIn, dict[str, Any]]]:
+    """Schedules beside the rope parameters that mean the same, as a person would write them."""
+    cases: list[tuple[BuiltIn, dict[str, Any]]] = [(Base(), {"rope_type": "default"})]
+    cases += [(Linear(s), {"rope_type": "linear", "factor": s}) for s in (1.0, 4.0, 64.0)]
+    cases += [(Yarn(**fields), {"rope_type": "yarn", **fields}) for fields in YARNS]
+    cases += [(Llama3(**fields), {"rope_type": "llama3", **fields}) for fields in LLAMA3S]
+    return cases
+
+
+def label(value: Any) -> str:
+    if isinstance(value, Rope):
+        return f"d{value.rotary_dim}of{value.head_dim}-L{value.original_length}"
+    return type(value).__name__ if isinstance(value, BuiltIn) else "-".join(str(v) for v in value.values())
+
+
+EVERY_NATIVE = [
+    pytest.param(rope, schedule, parameters, id=f"{label(rope)}-{label(parameters)}")
+    for rope, (schedule, parameters) in itertools.product(GEOMETRIES, native_cases())
+]
+
+
+def with_original(rope: Rope, parameters: dict[str, Any]) -> dict[str, Any]:
+    needs = parameters["rope_type"] in ("yarn", "llama3", "longrope")
+    return {**parameters, "original_max_position_embeddings": rope.original_length} if needs else dict(parameters)
+
+
+@pytest.mark.parametrize(("rope", "schedule", "parameters"), EVERY_NATIVE)
+def test_the_schedule_is_transformers_own_function(rope: Rope, schedule: BuiltIn, parameters: dict[str, Any]) -> None:
+    assert_same(compute(schedule, rope), stock(config_of(rope, with_original(rope, parameters))))
+
+
+@pytest.mark.parametrize(("rope", "schedule", "parameters"), EVERY_NATIVE)
+def test_rope_parameters_give_transformers_the_same_table(
+    rope: Rope, schedule: BuiltIn, parameters: dict[str, Any]
+) -> None:
+    written = schedule.rope_parameters(rope)
+    assert written is not None
+    assert_same(stock(config_of(rope, written)), compute(schedule, rope))
+
+
+@pytest.mark.parametrize(("rope", "schedule", "parameters"), EVERY_NATIVE)
+def test_as_is_reads_what_transformers_computes(rope: Rope, schedule: BuiltIn, parameters: dict[str, Any]) -> None:
+    config = config_of(rope, with_original(rope, parameters), maximum=rope.original_length * 16)
+    there = replace(
+        rope, theta=1.0, original_length=7, max_length=rope.original_length * 16, scaling=config.rope_parameters
+    )
+    if parameters["rope_type"] in ("default", "linear"):
+        there = replace(there, original_length=rope.original_length)
+    assert_same(compute(AsIs(), there), stock(config))
+
+
+@pytest.mark.parametrize("rope", GEOMETRIES, ids=label)
+@pytest.mark.parametrize("factor", [1.0, 2.0, 8.0])
+@pytest.mark.parametrize("times", [0.5, 1, 1.001, 2, 7.3, 32])
+def test_dynamic_follows_the_length_as_transformers_does(rope: Rope, factor: float, times: float) -> None:
+    length, schedule = int(rope.original_length * times), Dynamic(factor)
+    written = schedule.rope_parameters(rope)
+    assert written is not None
+    config = config_of(rope, written, maximum=rope.original_length)
+    assert_same(compute(schedule, rope, length), stock(config, length))
+    read = replace(rope, original_length=7, max_length=rope.original_length, scaling=config.rope_parameters)
+    assert_same(compute(AsIs(), read, length), stock(config, length))
+
+
+@pytest.mark.parametrize("rope", GEOMETRIES, ids=label)
+@pytest.mark.parametrize("given", [{}, {"factor": 8.0}, {"factor": 1.0}, {"attention_factor": 1.3}], ids=label)
+@pytest.mark.parametrize("beyond", [0, 1, 1000])
+def test_longrope_switches_lists_as_transformers_does(rope: Rope, given: dict[str, float], beyond: int) -> None:
+    rope = replace(rope, max_length=rope.original_length * 4)
+    length = rope.original_length + beyond
+    schedule = LongRope(**lists(rope.pairs), **given)
+    by_hand = {"rope_type": "longrope", **{k: list(v) for k, v in lists(rope.pairs).items()}, **given}
+    config = config_of(rope, with_original(rope, by_hand))
+    assert_same(compute(schedule, rope, length), stock(config, length))
+    written = schedule.rope_parameters(rope)
+    assert written is not None
+    assert_same(stock(config_of(rope, written), length), stock(config, length))
+    assert_same(compute(AsIs(), replace(rope, scaling=config.rope_parameters), length), stock(config, length))
+
+
+@pytest.mark.parametrize("rope", [r for r in GEOMETRIES if r.head_dim == r.rotary_dim], ids=label)
+@pytest.mark.parametrize("partial", [0.0, 0.25, 0.3, 0.75, 1.0])
+@pytest.mark.parametrize("factor", [1.0, 8.0])
+def test_proportional_is_transformers_own_function(rope: Rope, partial: float, factor: float) -> None:
+    schedule = Proportional(partial, factor)
+    by_hand = {"rope_type": "proportional", "partial_rotary_factor": partial, "factor": factor}
+    config = config_of(rope, by_hand)
+    assert_same(compute(schedule, rope), stock(config))
+    written = schedule.rope_parameters(rope)
+    assert written is not None
+    assert_same(stock(config_of(rope, written)), stock(config))
+    read = replace(rope, rotated_pairs=int(partial * rope.head_dim // 2), scaling=config.rope_parameters)
+    assert_same(compute(AsIs(), read), stock(config))
+
+
+@pytest.mark.parametrize("schedule", [Base(), Linear(4), Ntk(8), Abf(2e6)], ids=label)
+@pytest.mark.parametrize("turning", [0, 5, 16, 31])
+def test_theta_and_linear_keep_their_native_form_where_only_some_pairs_turn(schedule: BuiltIn, turning: int) -> None:
+    rope = Rope(64, 1e6, 4096, rotated_pairs=turning)
+    written = schedule.rope_parameters(rope)
+    assert written is not None
+    assert_same(stock(config_of(rope, written)), compute(schedule, rope))
+
+
+@pytest.mark.parametrize("rope", GEOMETRIES, ids=label)
+@pytest.mark.parametrize("schedule", [Ntk(1), Ntk(8), Abf(2e6), NtkByParts(8), NtkByParts(4, beta_fast=8)], ids=label)
+def test_schedules_without_a_type_of_their_own_are_written_as_another(rope: Rope, schedule: BuiltIn) -> None:
+    written = schedule.rope_parameters(rope)
+    assert written is not None
+    assert written["rope_type"] in ("default", "llama3")
+    assert_same(stock(config_of(rope, written)), compute(schedule, rope))
+
+
+def test_a_trained_length_below_one_turn_keeps_every_pair_as_in_transformers() -> None:
+    rope = Rope(64, 10_000.0, 2)
+    config = config_of(rope, {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 2})
+    result = compute(Yarn(8), rope)
+    assert_same(result, stock(config))
+    assert list(result.inv_freq) == rope.inv_freq()
+
+
+def test_a_beta_of_zero_means_the_default_as_in_transformers() -> None:
+    rope = Rope(64, 10_000.0, 4096)
+    written = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096}
+    config = config_of(rope, {**written, "beta_fast": 0, "beta_slow": 0})
+    read = compute(AsIs(), replace(rope, scaling=config.rope_parameters))
+    assert_same(read, stock(config))
+    assert read == compute(Yarn(4), rope)
+
+
+@pytest.mark.parametrize("truncate", [True, False])
+def test_truncate_per_layer_type_is_read_as_transformers_reads_it(truncate: bool) -> None:
+    parameters = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 4096, "truncate": truncate}
+    config = Gemma3TextConfig(
+        hidden_size=128,
+        num_attention_heads=2,
+        head_dim=64,
+        num_hidden_layers=2,
+        max_position_embeddings=32_768,
+        layer_types=["full_attention", "sliding_attention"],
+        rope_parameters={
+            "full_attention": {"rope_theta": 1e6, **parameters},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+        },
+    )
+    rope = Rope(64, 1e6, 4096, max_length=32_768, layer_type="full_attention")
+    read = replace(rope, scaling=config.rope_parameters["full_attention"])
+    assert_same(compute(AsIs(), read), stock(config, layer_type="full_attention"))
+    assert (Yarn(8, truncate=truncate).rope_parameters(rope) is None) == (not truncate)
+
+
+def test_hunyuans_fixed_alpha_is_read_as_its_own_class_computes_it() -> None:
+    parameters = {"rope_type": "dynamic", "rope_theta": 1e4, "alpha": 1000.0, "factor": 1.0}
+    config = hunyuan.HunYuanDenseV1Config(
+        hidden_size=128, num_attention_heads=2, head_dim=64, max_position_embeddings=4096, rope_parameters=parameters
+    )
+    module = hunyuan.HunYuanDenseV1RotaryEmbedding(config)
+    table = Frequencies(module.inv_freq.double().tolist(), float(module.attention_scaling))
+    assert_same(compute(AsIs(), Rope(64, 1e4, 4096, scaling=parameters)), table)
+
+
+def test_native_forms_are_withheld_where_transformers_would_start_from_another_table() -> None:
+    on_top = replace(GEOMETRIES[0], table=tuple(compute(Linear(4), GEOMETRIES[0]).inv_freq))
+    schedules = [Base(), Linear(2), Ntk(2), Abf(1e6), Dynamic(2), NtkByParts(2), Yarn(2), Llama3(2)]
+    schedules += [Proportional(0.5), LongRope(**lists(on_top.pairs))]
+    assert [schedule.rope_parameters(on_top) for schedule in schedules] == [None] * len(schedules)
+    some = replace(GEOMETRIES[0], rotated_pairs=8)
+    kept = [Dynamic(2), NtkByParts(2), Yarn(2), Llama3(2), LongRope(**lists(some.pairs))]
+    assert [schedule.rope_parameters(some) for schedule in kept] == [None] * len(kept)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"rope_type": "yran", "factor": 2.0}, "rope_type is 'yran', which ropescale cannot read; did you mean 'yarn'"),
+        ({"rope_type": "deepseek", "factor": 2.0}, "transformers has default, linear"),
+        ({"rope_type": "linear"}, "linear needs factor"),
+        ({"rope_type": "linear", "factor": "4"}, "factor must be a number, not '4'"),
+        ({"rope_type": "longrope", "factor": 4.0}, "longrope needs short_factor"),
+    ],
+)
+def test_rope_parameters_that_cannot_be_read_are_named(parameters: dict[str, Any], message: str) -> None:
+    with pytest.raises(ScheduleError, match=message):
+        from_rope_parameters(replace(GEOMETRIES[0], scaling=parameters))
+
+
+def test_a_scaling_without_its_factor_takes_it_from_the_two_lengths() -> None:
+    rope = Rope(64, 1e4, 4096, max_length=32_768, scaling={"rope_type": "yarn", "factor": None})
+    assert from_rope_parameters(rope)[0] == Yarn(8.0)
+
+
+def test_phi3_names_of_longrope_are_understood() -> None:
+    numbers = lists(32)
+    for old in ("su", "yarn"):
+        scaling = {"type": old, **{key: list(value) for key, value in numbers.items()}}
+        schedule, _ = from_rope_parameters(Rope(64, 1e4, 4096, max_length=131_072, scaling=scaling))
+        assert schedule == LongRope(**numbers)
