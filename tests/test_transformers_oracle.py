@@ -174,7 +174,7 @@ def test_dynamic_follows_the_length_as_transformers_does(rope: Rope, factor: flo
 @pytest.mark.parametrize("rope", GEOMETRIES, ids=label)
 @pytest.mark.parametrize("given", [{}, {"factor": 8.0}, {"factor": 1.0}, {"attention_factor": 1.3}], ids=label)
 @pytest.mark.parametrize("beyond", [0, 1, 1000])
-def test_longrope_switches_lists_as_transformers_does(rope: Rope, given: dict[str, float], beyond: int) -> None:
+def test_longrope_switches_lists_as_transformers_does(rope: Rope, given: dict[str, Any], beyond: int) -> None:
     rope = replace(rope, max_length=rope.original_length * 4)
     length = rope.original_length + beyond
     schedule = LongRope(**lists(rope.pairs), **given)

@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import json
 import math
+import sys
 import types
 import typing
 from collections.abc import Sequence
@@ -156,8 +157,18 @@ def _default(f: dataclasses.Field[Any]) -> Any:
 
 
 def _hints(owner: Any) -> dict[str, Any]:
-    """Annotations as types; names that only exist while type checking are left as text."""
+    """Annotations as types; those that hold a name which only exists while type checking are left as text."""
     try:
         return typing.get_type_hints(owner)
     except Exception:
-        return {}
+        scope = vars(sys.modules.get(owner.__module__, typing))
+        owners = reversed(owner.__mro__) if isinstance(owner, type) else [owner]
+        raw = {key: hint for each in owners for key, hint in inspect.get_annotations(each).items()}
+        return {key: _evaluated(hint, scope) for key, hint in raw.items()}
+
+
+def _evaluated(hint: Any, scope: dict[str, Any]) -> Any:
+    try:
+        return eval(hint, scope.copy()) if isinstance(hint, str) else hint
+    except Exception:
+        return hint

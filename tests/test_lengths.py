@@ -1,0 +1,79 @@
+"""Lengths as people write them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ropescale.errors import DataError
+from ropescale.lengths import parse_length, parse_lengths
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        (4096, 4096),
+        ("4096", 4096),
+        ("4k", 4096),
+        (" 4K ", 4096),
+        ("128k", 131_072),
+        ("1m", 1_048_576),
+        ("1.5k", 1536),
+        ("0.5m", 524_288),
+        ("2048.0", 2048),
+        ("1", 1),
+    ],
+)
+def test_a_k_is_1024_tokens_and_an_m_1024_of_them(text: str | int, tokens: int) -> None:
+    assert parse_length(text) == tokens
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "'' is not a length; write a number of tokens like 4096, 4k, 128k or 1m"),
+        ("k", "'k' is not a length"),
+        ("4 096", "'4 096' is not a length"),
+        ("4g", "'4g' is not a length"),
+        ("4kk", "'4kk' is not a length"),
+        ("-4k", "'-4k' is not a length"),
+        (-4, "-4 is not a length"),
+        ("1e3", "'1e3' is not a length"),
+        ("nan", "'nan' is not a length"),
+        ("inf", "'inf' is not a length"),
+        ("٤٠٩٦", "is not a length"),
+        ("0", "the length '0' is below 1"),
+        (0, "the length 0 is below 1"),
+        ("0k", "is below 1"),
+        ("1.3k", "'1.3k' is 1331.2 tokens; a length is a whole number of tokens"),
+        ("0.5", "'0.5' is 0.5 tokens"),
+        (True, "not True"),
+        (4096.0, "not 4096.0"),
+        (None, "not None"),
+    ],
+)
+def test_what_is_not_a_length_is_one_clear_sentence(text: Any, message: str) -> None:
+    with pytest.raises(DataError) as caught:
+        parse_length(text)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "lengths"),
+    [("2k,4k", [2048, 4096]), ("4k, 2048,2k,", [4096, 2048]), (["1k", 3], [1024, 3]), ("7", [7])],
+)
+def test_several_lengths_keep_their_order_and_come_once(given: Any, lengths: list[int]) -> None:
+    assert parse_lengths(given) == lengths
+
+
+@pytest.mark.parametrize("given", ["", " , ", []])
+def test_no_length_at_all_is_an_error(given: Any) -> None:
+    with pytest.raises(DataError, match="no length is given; write them like 2k,4k,8k"):
+        parse_lengths(given)
+
+
+def test_the_one_of_several_that_is_wrong_is_named() -> None:
+    with pytest.raises(DataError, match="'4x' is not a length"):
+        parse_lengths("2k,4x")

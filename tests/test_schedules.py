@@ -1,0 +1,462 @@
+"""Closed forms, degenerate inputs, and what holds for every schedule."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ropescale.errors import CheckpointError, ScheduleError
+from ropescale.rope import Rope
+from ropescale.schedules import (
+    Abf,
+    AsIs,
+    Base,
+    BuiltIn,
+    Dynamic,
+    DynamicYarn,
+    Frequencies,
+    Giraffe,
+    Linear,
+    Llama3,
+    LongRope,
+    Ntk,
+    NtkByParts,
+    NtkMixed,
+    NtkSu,
+    Proportional,
+    Resonance,
+    Table,
+    Yarn,
+    compute,
+    create,
+    lookup,
+    names,
+    parse,
+    to_dict,
+)
+
+ROPE = Rope(64, 10_000.0, 4096)
+PAIRS = ROPE.pairs
+GROWING = tuple(1 + 0.25 * i for i in range(PAIRS))
+
+EXAMPLES: dict[str, BuiltIn] = {
+    "as-is": AsIs(),
+    "base": Base(),
+    "linear": Linear(8),
+    "ntk": Ntk(8),
+    "ntk-su": NtkSu(8),
+    "ntk-mixed": NtkMixed(8),
+    "abf": Abf(1e6),
+    "dynamic": Dynamic(8),
+    "ntk-by-parts": NtkByParts(8),
+    "yarn": Yarn(8),
+    "dynamic-yarn": DynamicYarn(),
+    "longrope": LongRope((1.0,) * PAIRS, GROWING, factor=8),
+    "llama3": Llama3(8),
+    "proportional": Proportional(0.5, 8),
+    "giraffe": Giraffe(0.5, 2048),
+    "resonance": Resonance(Yarn(8)),
+    "table": Table(factors=GROWING, attention_factor=1.1),
+}
+"""One of each. A new schedule needs its case here: the first test below says so."""
+
+LENGTH_DEPENDENT = {"dynamic", "dynamic-yarn", "longrope"}
+FACTOR_ONE: list[BuiltIn] = [
+    Linear(1),
+    Ntk(1),
+    NtkSu(1),
+    NtkMixed(1),
+    Dynamic(1),
+    NtkByParts(1),
+    Yarn(1),
+    Llama3(1),
+    Proportional(1, 1),
+    LongRope((1.0,) * PAIRS, (1.0,) * PAIRS, factor=1),
+    Table(factors=(1.0,) * PAIRS),
+]
+GEOMETRIES = [ROPE, Rope(128, 500_000.0, 8192), Rope(16, 1e4, 64, head_dim=64), Rope(2, 1e4, 128)]
+
+
+def geometric(rope: Rope) -> list[float]:
+    """theta^(-2i/d), written out again."""
+    return [math.exp(-2 * i / rope.rotary_dim * math.log(rope.theta)) for i in range(rope.pairs)]
+
+
+def ratios(schedule: Callable[..., Any], rope: Rope = ROPE, length: int | None = None) -> list[float]:
+    """How many times slower each pair became."""
+    return [b / f for b, f in zip(geometric(rope), compute(schedule, rope, length).inv_freq)]
+
+
+def test_every_registered_schedule_has_its_case_here() -> None:
+    assert names() == list(EXAMPLES)
+    assert all(type(schedule) is lookup(name) for name, schedule in EXAMPLES.items())
+
+
+@pytest.mark.parametrize("name", list(EXAMPLES))
+def test_a_schedule_says_what_it_does_and_where_it_is_from(name: str) -> None:
+    cls = lookup(name)
+    assert cls.paper
+    assert len((cls.__doc__ or "").splitlines()) > 2
+    undocumented = [field.name for field in dataclasses.fields(cls) if f"{field.name}:" not in (cls.__doc__ or "")]  # type: ignore[arg-type]
+    assert undocumented == []
+
+
+@pytest.mark.parametrize("name", list(EXAMPLES))
+def test_a_schedule_survives_json(name: str) -> None:
+    assert parse(to_dict(EXAMPLES[name])).build() == EXAMPLES[name]
+
+
+@pytest.mark.parametrize("name", list(EXAMPLES))
+def test_only_schedules_that_say_so_look_at_the_length(name: str) -> None:
+    schedule = EXAMPLES[name].bound(ROPE)
+    assert schedule.length_dependent == (name in LENGTH_DEPENDENT)
+    assert (compute(schedule, ROPE, 4096) != compute(schedule, ROPE, 32_768)) == (name in LENGTH_DEPENDENT)
+
+
+@pytest.mark.parametrize("name", sorted(set(EXAMPLES) - {"resonance", "giraffe"}))
+@pytest.mark.parametrize("length", [1, 4096, 4097, 131_072])
+def test_pairs_stay_in_order_and_never_turn_faster(name: str, length: int) -> None:
+    inv_freq = list(compute(EXAMPLES[name], ROPE, length).inv_freq)
+    assert inv_freq == sorted(inv_freq, reverse=True)
+    assert all(f <= b * (1 + 1e-15) for f, b in zip(inv_freq, ROPE.inv_freq()))
+
+
+@pytest.mark.parametrize("schedule", FACTOR_ONE, ids=lambda s: s.name)
+@pytest.mark.parametrize("rope", GEOMETRIES[:1], ids=str)
+def test_factor_one_is_base_bit_for_bit(schedule: BuiltIn, rope: Rope) -> None:
+    assert compute(schedule, rope) == Frequencies(rope.inv_freq(), 1.0)
+
+
+@pytest.mark.parametrize("factor", [1, 1.0])
+@pytest.mark.parametrize("name", ["linear", "ntk", "ntk-su", "ntk-mixed", "dynamic", "ntk-by-parts", "yarn", "llama3"])
+@pytest.mark.parametrize("rope", GEOMETRIES, ids=lambda rope: f"d{rope.rotary_dim}")
+def test_factor_one_is_base_for_every_geometry(name: str, factor: float, rope: Rope) -> None:
+    assert compute(create(name, factor=factor), rope) == Frequencies(rope.inv_freq(), 1.0)
+
+
+def test_base_is_the_geometric_series() -> None:
+    assert list(compute(Base(), ROPE).inv_freq) == pytest.approx(geometric(ROPE), rel=1e-15)
+
+
+def test_linear_divides_every_pair_by_the_factor() -> None:
+    assert ratios(Linear(8)) == pytest.approx([8.0] * PAIRS, rel=1e-14)
+
+
+@pytest.mark.parametrize("rope", GEOMETRIES[:3], ids=str)
+@pytest.mark.parametrize("factor", [2, 8, 31.5])
+def test_ntk_leaves_the_first_pair_and_divides_the_last_by_exactly_the_factor(rope: Rope, factor: float) -> None:
+    slower = ratios(Ntk(factor), rope)
+    assert slower[0] == 1.0
+    assert slower[-1] == pytest.approx(factor, rel=1e-13)
+    assert slower == pytest.approx([factor ** (2 * i / (rope.rotary_dim - 2)) for i in range(rope.pairs)], rel=1e-13)
+
+
+def test_ntk_su_divides_the_first_pair_too_and_the_last_by_exactly_the_factor() -> None:
+    slower = ratios(NtkSu(8))
+    assert slower[0] == pytest.approx(8 ** (2 / 64), rel=1e-14)
+    assert slower[-1] == pytest.approx(8, rel=1e-13)
+
+
+def test_ntk_mixed_is_linear_at_b_0_and_ntk_su_at_b_1() -> None:
+    assert ratios(NtkMixed(8, b=0)) == pytest.approx(ratios(Linear(8)), rel=1e-13)
+    assert ratios(NtkMixed(8, b=1)) == pytest.approx(ratios(NtkSu(8)), rel=1e-13)
+    assert ratios(NtkMixed(8))[-1] == pytest.approx(8, rel=1e-13)
+
+
+def test_abf_is_the_geometric_series_of_another_theta() -> None:
+    assert list(compute(Abf(500_000), ROPE).inv_freq) == pytest.approx(geometric(Rope(64, 5e5, 1)), rel=1e-15)
+
+
+def test_dynamic_grows_from_base_at_the_trained_length() -> None:
+    assert compute(Dynamic(2), ROPE, 4096) == compute(Base(), ROPE)
+    assert ratios(Dynamic(2), length=3 * 4096)[-1] == pytest.approx(2 * 3 - 1, rel=1e-13)
+
+
+def test_ntk_by_parts_is_linear_in_turns() -> None:
+    theta = 4.0
+    rope = Rope(8, theta, 16)  # pairs turn 16/(2 pi), /sqrt 2 each: 2.546, 1.801, 1.273, 0.900
+    slower = ratios(NtkByParts(4, beta_fast=2, beta_slow=1), rope)
+    kept = [16 * theta ** (-2 * i / 8) / (2 * math.pi) - 1 for i in (1, 2)]
+    assert slower == pytest.approx([1, *(1 / (k + (1 - k) / 4) for k in kept), 4], rel=1e-13)
+
+
+def test_equal_ends_make_a_step() -> None:
+    for schedule in (Llama3(16, 1, 1), NtkByParts(16, beta_fast=1, beta_slow=1)):
+        slower = ratios(schedule)
+        assert [round(r, 9) for r in slower] == [1.0 if t > 1 else 16.0 for t in ROPE.turns()]
+        assert {1.0, 16.0} == {round(r, 9) for r in slower}
+
+
+def test_yarn_keeps_fast_pairs_and_divides_slow_ones() -> None:
+    slower = ratios(Yarn(8))
+    assert all(r == pytest.approx(1, rel=1e-14) for r, turns in zip(slower, ROPE.turns()) if turns > 40)
+    assert all(r == pytest.approx(8, rel=1e-14) for r, turns in zip(slower, ROPE.turns()) if turns < 0.7)
+    assert compute(Yarn(8), ROPE).attention_scale == pytest.approx(0.1 * math.log(8) + 1)
+
+
+@pytest.mark.parametrize("length", [1, 4096])
+def test_dynamic_yarn_is_base_without_a_scale_up_to_the_trained_length(length: int) -> None:
+    assert compute(DynamicYarn(attention_factor=1.5), ROPE, length) == compute(Base(), ROPE)
+
+
+def test_dynamic_yarn_is_yarn_at_the_stretch_of_the_moment() -> None:
+    assert compute(DynamicYarn(beta_fast=16), ROPE, 4096 * 5) == compute(Yarn(5, beta_fast=16), ROPE)
+
+
+def test_longrope_switches_one_token_past_the_trained_length() -> None:
+    schedule = EXAMPLES["longrope"]
+    assert ratios(schedule, length=4096) == pytest.approx([1.0] * PAIRS, rel=1e-14)
+    assert ratios(schedule, length=4097) == pytest.approx(GROWING, rel=1e-14)
+    scale = math.sqrt(1 + math.log(8) / math.log(4096))
+    assert compute(schedule, ROPE, 1).attention_scale == compute(schedule, ROPE, 9999).attention_scale == scale
+
+
+def test_longrope_with_one_list_does_not_depend_on_the_length() -> None:
+    assert LongRope.length_dependent is True
+    assert LongRope(GROWING, GROWING).length_dependent is False
+    assert LongRope(list(GROWING), GROWING).length_dependent is False  # type: ignore[arg-type]
+
+
+def test_proportional_stops_the_slow_pairs_and_spreads_over_the_head() -> None:
+    inv_freq = compute(Proportional(0.5, 2), ROPE).inv_freq
+    assert list(inv_freq) == pytest.approx([*(b / 2 for b in geometric(ROPE)[:16]), *[0.0] * 16], rel=1e-15)
+
+
+def test_giraffe_truncates_at_the_wavelengths_its_paper_gives() -> None:
+    cutoff = 2 * math.pi / 2048
+    for before, after in zip(geometric(ROPE), compute(Giraffe(truncate=2048), ROPE).inv_freq):
+        expected = before if before >= cutoff else cutoff / 16 if before >= cutoff / 8 else 0
+        assert after == pytest.approx(expected, rel=1e-14)
+
+
+def test_giraffes_power_reaches_zero_only_past_the_last_pair() -> None:
+    slower = ratios(Giraffe(scale_power=2))
+    assert slower[0] == 1
+    assert slower[-1] == pytest.approx(32**2, rel=1e-12)
+
+
+@pytest.mark.parametrize("name", list(EXAMPLES))
+def test_resonance_rounds_every_wavelength_of_any_schedule(name: str) -> None:
+    below, above = (compute(s, ROPE, 9000) for s in (EXAMPLES[name], Resonance(EXAMPLES[name])))
+    assert above.attention_scale == below.attention_scale
+    for slow, rounded in zip(below.inv_freq, above.inv_freq):
+        if slow == 0:
+            assert rounded == 0
+        else:
+            tokens = 2 * math.pi / rounded
+            assert tokens == pytest.approx(round(tokens), rel=1e-12)
+            assert abs(tokens - 2 * math.pi / slow) <= 0.5 + 1e-9
+
+
+def test_resonance_rounds_half_to_even() -> None:
+    halves = Table(inv_freq=tuple(2 * math.pi / w for w in (6.5, 7.5)))
+    result = compute(Resonance(halves), Rope(4, 1e4, 64)).inv_freq
+    assert [round(2 * math.pi / f, 9) for f in result] == [6, 8]
+
+
+def test_resonance_follows_the_length_where_what_it_holds_does() -> None:
+    assert Resonance(Dynamic(2)).length_dependent is True
+    assert Resonance(Yarn(2)).length_dependent is False
+    dynamic_there = replace(ROPE, scaling={"rope_type": "dynamic", "factor": 2.0})
+    assert Resonance(AsIs()).bound(dynamic_there).length_dependent is True
+    assert Resonance(AsIs()).bound(ROPE).length_dependent is False
+
+
+def test_resonance_refuses_a_pair_that_turns_more_than_twice_per_token() -> None:
+    with pytest.raises(ScheduleError, match="pair 1 turns by 13 radians per token"):
+        compute(Resonance(Table(inv_freq=(1.0, 13.0))), Rope(4, 1e4, 64))
+
+
+def test_as_is_follows_the_length_where_what_is_there_does() -> None:
+    assert AsIs().bound(replace(ROPE, scaling={"rope_type": "dynamic", "factor": 2.0})).length_dependent is True
+    assert AsIs().bound(replace(ROPE, scaling={"rope_type": "linear", "factor": 2.0})).length_dependent is False
+    assert AsIs().length_dependent is True  # unbound: taking it for static could be wrong
+    assert AsIs().rope_parameters(ROPE) == {"rope_type": "default"}
+
+
+@pytest.mark.parametrize("name", sorted(set(EXAMPLES) - {"resonance", "giraffe", "proportional"}))
+def test_a_schedule_composes_on_a_table_that_is_there(name: str) -> None:
+    # The table is theta's own series, halved: what goes by pair is halved, what goes by turns shifts.
+    halved = replace(ROPE, table=tuple(b / 2 for b in ROPE.inv_freq()), table_scale=1.5)
+    plain, on_top = (compute(EXAMPLES[name], rope, 9000) for rope in (ROPE, halved))
+    assert on_top.attention_scale == pytest.approx(1.5 * plain.attention_scale)
+    if name not in ("yarn", "dynamic-yarn", "ntk-by-parts", "llama3"):  # these look at turns, which are halved too
+        assert list(on_top.inv_freq) == pytest.approx([f / 2 for f in plain.inv_freq], rel=1e-13)
+    else:
+        same_turns = replace(ROPE, original_length=ROPE.original_length // 2)
+        there = compute(EXAMPLES[name], same_turns, 4500)
+        assert list(on_top.inv_freq) == pytest.approx([f / 2 for f in there.inv_freq], rel=1e-9)
+
+
+@pytest.mark.parametrize("schedule", [Ntk(2), Dynamic(2)], ids=lambda s: s.name)
+def test_a_rotary_dim_of_two_has_no_ntk_base(schedule: BuiltIn) -> None:
+    with pytest.raises(ScheduleError, match="needs a rotary dim above 2, and this model's is 2"):
+        compute(schedule, Rope(2, 1e4, 128), 256)
+
+
+@pytest.mark.parametrize(
+    "schedule", [Linear(4), NtkSu(4), NtkMixed(4), Yarn(4), NtkByParts(4), Llama3(4)], ids=lambda s: s.name
+)
+def test_a_rotary_dim_of_two_has_one_pair_which_others_scale(schedule: BuiltIn) -> None:
+    # One turn per 6.28 tokens: 0.8 turns in 5 tokens, below every schedule's slow end. YaRN clamps its ramp to pair 0.
+    expected = 1.0 if schedule.name == "yarn" else 0.25
+    assert list(compute(schedule, Rope(2, 1e4, 5)).inv_freq) == pytest.approx([expected], rel=1e-14)
+
+
+FACTORED = [name for name in EXAMPLES if "factor" in {f.name for f in dataclasses.fields(lookup(name))}]  # type: ignore[arg-type]
+
+
+def fields_of(name: str) -> dict[str, Any]:
+    return {field.name: getattr(EXAMPLES[name], field.name) for field in dataclasses.fields(lookup(name))}  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", FACTORED)
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        (0.5, "factor must be 1 or more, not 0.5"),
+        (0, "factor must be 1 or more, not 0"),
+        (-2, "factor must be 1 or more, not -2"),
+        (math.nan, "factor must be a finite number, not nan"),
+        (math.inf, "factor must be a finite number, not inf"),
+        ("8", "factor must be a number, not '8'"),
+        (True, "factor must be a number, not True"),
+        ([8], r"factor must be a number, not \[8\]"),
+    ],
+)
+def test_a_factor_that_cannot_be_is_one_clear_sentence(name: str, value: Any, problem: str) -> None:
+    fields = fields_of(name) | {"factor": value}
+    for make in (lambda: create(name, **fields), lambda: lookup(name)(**fields)):
+        with pytest.raises(ScheduleError, match=f"^{name}: {problem}$"):
+            make()
+
+
+@pytest.mark.parametrize("name", [n for n in FACTORED if n not in ("longrope", "proportional")])
+def test_a_missing_factor_is_named(name: str) -> None:
+    with pytest.raises(ScheduleError, match=f"{name} needs factor"):
+        create(name)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: create("yran", factor=8), "no schedule named 'yran'; did you mean 'yarn'?"),
+        (lambda: create("quux"), "no schedule named 'quux'; see `ropescale schedules`"),
+        (lambda: create("yarn", factr=8), "yarn has no field 'factr'; did you mean 'factor'?"),
+        (lambda: create("base", factor=8), "base has no field 'factor'; it has none"),
+        (lambda: create("abf"), "abf needs rope_theta"),
+        (lambda: Abf(1.0), "abf: rope_theta must be greater than 1, not 1.0"),
+        (lambda: Yarn(8, beta_fast=1, beta_slow=32), "beta_fast is 1 and beta_slow 32"),
+        (lambda: NtkByParts(8, beta_fast=1, beta_slow=2), "ntk-by-parts: beta_fast is 1"),
+        (lambda: DynamicYarn(beta_fast=0.5), "dynamic-yarn: beta_fast is 0.5"),
+        (lambda: Yarn(8, beta_slow=0), "yarn: beta_slow must be greater than 0"),
+        (lambda: create("yarn", factor=8, truncate="yes"), "yarn: truncate must be true or false, not 'yes'"),
+        (lambda: Llama3(8, 4, 1), "high_freq_factor is 1 and low_freq_factor 4"),
+        (lambda: Proportional(1.5), "a share from 0 to 1, not 1.5"),
+        (lambda: Giraffe(), "giraffe needs scale_power, truncate, or both"),
+        (lambda: create("giraffe", truncate=2.5), "giraffe: truncate must be a whole number, not 2.5"),
+        (lambda: Table(), "either inv_freq or factors, one number per pair; neither was given"),
+        (lambda: Table((1.0,), (1.0,)), "one number per pair; both was given"),
+        (lambda: Table(factors=(1.0, 0.0)), "table: factors must be greater than 0, not 0.0"),
+        (lambda: Table(inv_freq=(1.0, -1.0)), "table: inv_freq must be 0 or more, not -1.0"),
+        (lambda: Table(factors=(1.0, math.nan)), "table: factors must be a finite number"),
+        (lambda: create("table", factors="1,2"), "table: factors must be a list of numbers, one per pair, not '1,2'"),
+        (lambda: create("longrope", short_factor=[1.0]), "longrope needs long_factor"),
+        (lambda: create("resonance"), "resonance needs over"),
+        (lambda: create("resonance", over=3), "a schedule is a name, a JSON object or a callable, not 3"),
+        (lambda: create("resonance", over={"full_attention": "base"}), "one per layer type"),
+    ],
+)
+def test_what_cannot_be_built_says_what_to_do(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ScheduleError) as caught:
+        make()
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "message"),
+    [
+        (Table(factors=(1.0,) * 3), "table: factors has 3 numbers, and this model rotates 32 pairs"),
+        (Table(inv_freq=(1.0,) * 33), "table: inv_freq has 33 numbers, and this model rotates 32 pairs"),
+        (LongRope((1.0,) * 16, (1.0,) * 32), "longrope: short_factor has 16 numbers"),
+        (LongRope((1.0,) * 32, (1.0,) * 64), "longrope: long_factor has 64 numbers"),
+    ],
+)
+def test_a_list_of_the_wrong_length_is_named_at_every_length(schedule: BuiltIn, message: str) -> None:
+    for length in (1, 100_000):
+        with pytest.raises(ScheduleError, match=message):
+            compute(schedule, ROPE, length)
+
+
+def test_proportional_refuses_a_head_that_rotates_in_part() -> None:
+    with pytest.raises(ScheduleError, match="this model rotates 16 of 64 coordinates"):
+        compute(Proportional(0.5), Rope(16, 1e4, 128, head_dim=64))
+
+
+def test_a_table_takes_the_frequencies_of_any_schedule_and_keeps_them_in_a_file(tmp_path: Path) -> None:
+    wanted = compute(EXAMPLES["giraffe"], ROPE)
+    assert 0.0 in wanted.inv_freq
+    saved = Table.of(replace(wanted, attention_scale=1.25), ROPE).save(tmp_path / "factors.json")
+    read = compute(Table.load(saved), ROPE)
+    assert list(read.inv_freq) == pytest.approx(list(wanted.inv_freq), rel=1e-15, abs=1e-30)
+    assert read.attention_scale == 1.25
+
+
+def test_a_table_that_cannot_be_written_or_is_none_is_said_so(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"cannot be written: No such file or directory"):
+        Table(factors=(1.0,)).save(tmp_path / "missing" / "factors.json")
+    (tmp_path / "yarn.json").write_text('{"name": "yarn", "factor": 8}')
+    with pytest.raises(ScheduleError, match="holds the schedule 'yarn', not a table"):
+        Table.load(tmp_path / "yarn.json")
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        (None, "returned NoneType; it must return Frequencies"),
+        (Frequencies([1.0]), "returned 1 frequencies; this model rotates 32 pairs"),
+        (Frequencies([-1.0] * 32), "returned -1.0 for pair 0"),
+        (Frequencies([math.nan] * 32), "returned nan for pair 0"),
+        (Frequencies([math.inf] * 32), "returned inf for pair 0"),
+        (Frequencies(["a"] * 32), "returned inv_freq that is not a list of numbers"),  # type: ignore[list-item]
+        (Frequencies([1.0] * 32, 0.0), "attention_scale 0.0; it must be a positive number"),
+        (Frequencies([1.0] * 32, math.nan), "attention_scale nan"),
+    ],
+)
+def test_what_a_users_schedule_returns_is_checked(returned: Any, message: str) -> None:
+    def mine(rope: Rope, length: int) -> Any:
+        return returned
+
+    with pytest.raises(ScheduleError, match="schedule mine") as caught:
+        compute(mine, ROPE)
+    assert message in str(caught.value)
+
+
+def test_a_users_schedule_that_raises_is_named() -> None:
+    def mine(rope: Rope, length: int) -> Frequencies:
+        raise ZeroDivisionError("no")
+
+    with pytest.raises(ScheduleError, match="schedule mine raised ZeroDivisionError: no"):
+        compute(mine, ROPE)
+
+
+def test_lists_become_tuples_so_that_schedules_are_values() -> None:
+    assert create("table", factors=[1.0, 2.0]) == Table(factors=(1.0, 2.0))
+    assert len({create("table", factors=[1.0, 2.0]), Table(factors=(1.0, 2.0))}) == 1
+
+
+def test_the_schedules_need_nothing_but_the_standard_library() -> None:
+    code = (
+        "import sys, ropescale.schedules, ropescale.lengths; "
+        "print([m for m in ('torch', 'numpy', 'transformers', 'click') if m in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"

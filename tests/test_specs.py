@@ -1,0 +1,507 @@
+"""The schedule spec: names, fields, files, JSON, and the options of the command line."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ropescale.errors import ScheduleError
+from ropescale.rope import Rope
+from ropescale.schedules import (
+    Abf,
+    AsIs,
+    Base,
+    Dynamic,
+    Frequencies,
+    Giraffe,
+    Linear,
+    LongRope,
+    Ntk,
+    Proportional,
+    Resonance,
+    Spec,
+    Table,
+    Yarn,
+    compute,
+    describe,
+    parse,
+    resolve,
+    to_dict,
+)
+
+ROPE = Rope(8, 10_000.0, 32_768)
+
+OWN = '''
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Optional
+
+from ropescale import Frequencies, Rope
+
+
+@dataclass(frozen=True)
+class Half:
+    """Slow only the slow half of the pairs."""
+
+    factor: float = 2.0
+    mode: Literal["slow", "fast"] = "slow"
+    note: str = ""
+    pairs: Optional[list[int]] = None
+    weights: tuple[float, ...] = ()
+    loud: bool = False
+    source: Path = Path(".")
+    count: int = 1
+
+    def __call__(self, rope: Rope, length: int) -> Frequencies:
+        inv_freq = rope.inv_freq()
+        inv_freq[len(inv_freq) // 2:] = [f / self.factor for f in inv_freq[len(inv_freq) // 2:]]
+        return Frequencies(inv_freq)
+
+
+class Plain:
+    def __init__(self, factor: float, quick: bool = False):
+        self.factor, self.quick = factor, quick
+
+    def __call__(self, rope, length):
+        return Frequencies([f / self.factor for f in rope.inv_freq()])
+
+
+class Around:
+    def __init__(self, held: "Schedule", times: float = 1):
+        self.held, self.times = held, times
+
+    def __call__(self, rope, length):
+        return self.held(rope, length)
+
+
+def doubled(rope, length):
+    return Frequencies([2 * f for f in rope.inv_freq()])
+
+
+class Broken:
+    factor = 2
+
+
+number = 3
+'''
+
+
+@pytest.fixture(params=["", "from __future__ import annotations\n"], ids=["types", "strings"])
+def own(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A user's file, written with and without postponed annotations."""
+    path = tmp_path / "own.py"
+    path.write_text(request.param + OWN)
+    return path
+
+
+# ---------------------------------------------------------------------------------------------- text and JSON
+
+
+@pytest.mark.parametrize(
+    ("text", "schedule"),
+    [
+        ("base", Base()),
+        ("  base  ", Base()),
+        ("as-is", AsIs()),
+        ("yarn:factor=8", Yarn(8)),
+        ("yarn:factor=8,beta_fast=16,truncate=false", Yarn(8, beta_fast=16, truncate=False)),
+        ("yarn: factor = 8 , truncate = TRUE", Yarn(8)),
+        ("yarn:factor=8,attention_factor=none", Yarn(8)),
+        ("yarn:factor=8,attention_factor=1.1", Yarn(8, attention_factor=1.1)),
+        ("abf:rope_theta=1e6", Abf(1e6)),
+        ("giraffe:truncate=2048", Giraffe(truncate=2048)),
+        ("table:factors=[1,1.5,2,4]", Table(factors=(1, 1.5, 2, 4))),
+        ("longrope:short_factor=[1, 1],long_factor=[1,4],factor=4", LongRope((1, 1), (1, 4), 4)),
+        ("resonance:over=yarn:factor=8", Resonance(Yarn(8))),
+        ("resonance:over=yarn,factor=8,beta_fast=16", Resonance(Yarn(8, beta_fast=16))),
+        ("resonance:over=[yarn:factor=8,beta_fast=16]", Resonance(Yarn(8, beta_fast=16))),
+        ('resonance:over={"name": "yarn", "factor": 8}', Resonance(Yarn(8))),
+        ("resonance:over=resonance:over=linear:factor=2", Resonance(Resonance(Linear(2)))),
+        ('{"name": "yarn", "factor": 8}', Yarn(8)),
+        ('{"name": "yarn:factor=8", "beta_fast": 16}', Yarn(8, beta_fast=16)),
+        ('{"name": "resonance", "over": {"name": "yarn", "factor": 8}}', Resonance(Yarn(8))),
+        ('{"name": "resonance", "over": "yarn", "factor": 8}', Resonance(Yarn(8))),
+        ('{"name": "table", "factors": [1, 2], "attention_factor": null}', Table(factors=(1, 2))),
+    ],
+)
+def test_a_spec_names_a_schedule_and_its_fields(text: str, schedule: Any) -> None:
+    assert parse(text).build() == schedule
+
+
+def test_python_objects_pass_through() -> None:
+    schedule = Yarn(8)
+    assert parse(schedule).build() is schedule
+    assert resolve(schedule, ROPE) is schedule
+    assert parse(Yarn).with_text({"factor": "8"}).build() == schedule
+    assert parse({"name": "yarn", "factor": 8}).build() == schedule
+    spec = parse("yarn:factor=8")
+    assert parse(spec) is spec
+
+    def mine(rope: Rope, length: int) -> Frequencies:
+        return Frequencies(rope.inv_freq())
+
+    assert parse(mine).build() is mine
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "the schedule is empty; give a name, e.g. yarn:factor=8"),
+        ("yran", "no schedule named 'yran'; did you mean 'yarn'?"),
+        ("yran:factor=8", "no schedule named 'yran'; did you mean 'yarn'?"),
+        ("factor=8", "no schedule named 'factor=8'"),
+        ("yarn:", "yarn: '' is not key=value; write yarn:key=value,key=value"),
+        ("yarn:8", "yarn: '8' is not key=value"),
+        ("yarn:factor=", "yarn: 'factor=' is not key=value"),
+        ("yarn:=8", "yarn: '=8' is not key=value"),
+        ("yarn:factor=8,", "yarn: '' is not key=value"),
+        ("yarn:factor=8,factor=9", "yarn: factor is given twice; keep one"),
+        ("yarn:factor=[8", "a bracket or a quote in 'factor=[8' is not closed"),
+        ("yarn:factor=8]", "is not closed"),
+        ('yarn:factor="8', "is not closed"),
+        ("yarn:factr=8", "yarn has no field 'factr'; did you mean 'factor'?"),
+        ("yarn:bogus=8", "yarn has no field 'bogus'; it has factor, beta_fast"),
+        ("base:factor=8", "base has no field 'factor'; it has none"),
+        ("yarn:factor=abc", "yarn: factor must be a number, not 'abc'"),
+        ("yarn:factor=nan", "yarn: factor must be a finite number, not nan"),
+        ("yarn:factor=1e999", "yarn: factor must be a finite number, not inf"),
+        ("yarn:factor=none", "yarn: factor must be a number, not 'none'"),
+        ("yarn:factor=0.5", "yarn: factor must be 1 or more, not 0.5"),
+        ("yarn:factor=8,truncate=1", "yarn: truncate must be true or false, not '1'"),
+        ("giraffe:truncate=2.5", "giraffe: truncate must be a whole number, not '2.5'"),
+        ("table:factors=1", "table: factors must be a list like [1,1.5,2], not '1'"),
+        ("table:factors=[1,x]", "table: factors must be a number, not 'x'"),
+        ("table:factors=[1,nan]", "table: factors must be a finite number"),
+        ("resonance", "resonance needs over; give it as resonance:over=..."),
+        ("resonance:factor=8", "resonance has no field 'factor' of its own; give over=SCHEDULE"),
+        ("resonance:over=yran", "no schedule named 'yran'; did you mean 'yarn'?"),
+        ("resonance:over=yarn,factr=8", "yarn has no field 'factr'; did you mean 'factor'?"),
+        ("{", "the schedule is not JSON"),
+        ('{"name": "yarn", "factor": 8', "the schedule is not JSON"),
+        ('{"name": "yarn", "factor": NaN}', "the schedule holds NaN, which is not a finite number"),
+        ('{"name": "yarn", "factor": -Infinity}', "the schedule holds -Infinity"),
+        ('{"name": "yarn", "factor": 1e999}', "yarn: factor must be a finite number, not inf"),
+        ('{"name": "yarn", "factor": "8"}', "yarn: factor must be a number, not '8'"),
+        ('{"name": "yarn", "factor": true}', "yarn: factor must be a number, not True"),
+        ('{"name": "yarn", "factor": [8]}', "yarn: factor must be a number, not [8]"),
+        ('{"name": 8}', "a schedule's name is a string, not 8"),
+        ('{"factor": 8}', 'a schedule in JSON needs a name: {"name": "yarn", "factor": 8}'),
+        ("{}", "a schedule in JSON needs a name"),
+        ('{"rope_type": "yarn", "factor": 8}', 'say {"name": "yarn", ...}'),
+        ('{"full_attention": {"name": "yran"}}', "no schedule named 'yran'"),
+        ('{"name": "resonance", "over": {"full_attention": "base"}}', "one per layer type (full_attention)"),
+    ],
+)
+def test_bad_syntax_is_one_clear_sentence(text: str, message: str) -> None:
+    with pytest.raises(ScheduleError) as caught:
+        parse(text).build()
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("thing", [None, 8, 2.5, ["yarn"], b"yarn"])
+def test_what_is_no_schedule_at_all_is_refused(thing: Any) -> None:
+    with pytest.raises(ScheduleError, match="a schedule is a name, a JSON object or a callable"):
+        parse(thing)
+
+
+# -------------------------------------------------------------------------------------------------- own files
+
+
+def test_a_class_in_a_file_is_a_schedule_with_fields_cast_by_their_annotations(own: Path) -> None:
+    text = "factor=4,mode=fast,note=a b,pairs=[1,2],weights=[0.5,1],loud=true,source=~/x,count=3"
+    schedule = parse(f"{own}::Half:{text}").build()
+    given = {key: getattr(schedule, key) for key in ("factor", "mode", "note", "pairs", "weights", "loud", "count")}
+    assert given == {
+        "factor": 4.0,
+        "mode": "fast",
+        "note": "a b",
+        "pairs": [1, 2],
+        "weights": (0.5, 1.0),
+        "loud": True,
+        "count": 3,
+    }
+    assert schedule.source == Path("~/x").expanduser()
+    expected = [1.0, 0.1, 0.01 / 4, 0.001 / 4]
+    assert list(compute(schedule, ROPE).inv_freq) == pytest.approx(expected, rel=1e-15)
+
+
+def test_a_custom_schedule_is_described_by_its_class_and_fields(own: Path) -> None:
+    spec = parse(f"{own}::Half:factor=4")
+    assert describe(spec.build()) == "Half:factor=4"
+    assert spec.text == f"{own}::Half:factor=4"
+    assert to_dict(spec.build())["name"] == "Half"
+    assert json.loads(json.dumps(to_dict(spec.build())))["factor"] == 4
+
+
+def test_a_class_without_dataclass_takes_what_its_constructor_takes(own: Path) -> None:
+    schedule = parse(f"{own}::Plain:factor=2,quick=true").build()
+    assert (schedule.factor, schedule.quick) == (2.0, True)
+    assert resolve(f"{own}::Plain", ROPE, target_length=65_536).factor == 2.0  # type: ignore[attr-defined]
+    with pytest.raises(ScheduleError, match="Plain has no field 'factr'; did you mean 'factor'"):
+        parse(f"{own}::Plain:factr=2")
+
+
+def test_a_class_may_hold_another_schedule(own: Path) -> None:
+    schedule = parse(f"{own}::Around:held=yarn,factor=8,times=2").build()
+    assert (schedule.held, schedule.times) == (Yarn(8), 2)
+
+
+def test_a_function_in_a_file_is_a_schedule_without_fields(own: Path) -> None:
+    schedule = parse(f"{own}::doubled").build()
+    assert list(compute(schedule, ROPE).inv_freq) == [2 * f for f in ROPE.inv_freq()]
+    assert describe(schedule) == "doubled"
+    with pytest.raises(ScheduleError, match="doubled has no field 'factor'; it has none"):
+        parse(f"{own}::doubled:factor=2")
+
+
+def test_resonance_goes_over_a_schedule_from_a_file(own: Path) -> None:
+    schedule = parse(f"resonance:over={own}::Half:factor=4").build()
+    assert schedule.over.factor == 4.0
+    assert [round(w, 9) for w in compute(schedule, ROPE).wavelengths] == [6, 63, 2513, 25_133]
+
+
+def test_the_home_folder_is_expanded(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(own.parent))
+    assert describe(parse("~/own.py::Half").build()) == "Half"
+    Table(factors=(1.0, 2.0)).save("~/saved.json")
+    assert parse("~/saved.json").build() == Table(factors=(1.0, 2.0))
+
+
+def test_a_class_in_an_installed_module_is_a_schedule(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(own.parent))
+    monkeypatch.delitem(sys.modules, "own", raising=False)
+    assert parse("own::Half:factor=4").build().factor == 4.0
+    monkeypatch.delitem(sys.modules, "own")
+    assert parse("ropescale.schedules::Ntk:factor=4").build() == Ntk(4)
+
+
+@pytest.mark.parametrize(
+    ("content", "name", "message"),
+    [
+        ("x = 1\n", "Half", "own.py has no 'Half'; it defines nothing"),
+        ("class Half:\n    def __call__(self, rope, length): ...\n", "Hafl", "no 'Hafl'; did you mean 'Half'?"),
+        ("def f(:\n", "f", "own.py is not valid Python: invalid syntax (line 1)"),
+        ("raise RuntimeError('boom')\n", "f", "own.py raised RuntimeError when it was imported: boom"),
+        ("import sys\nsys.exit(3)\n", "f", "own.py raised SystemExit when it was imported: 3"),
+        ("import no_such_thing\n", "f", "cannot be imported: no module named 'no_such_thing'; install what it needs"),
+        ("from . import x\n", "f", "own.py raised ImportError when it was imported"),
+        ("number = 3\n", "number", "own.py::number is not a schedule: 3"),
+        ("class Broken: ...\n", "Broken", "class Broken has no __call__(self, rope, length)"),
+        ("x = 1\n", "", "does not name a schedule; write path/to/file.py::Class or package.module::Class"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_one_clear_sentence(
+    tmp_path: Path, content: str, name: str, message: str
+) -> None:
+    path = tmp_path / "own.py"
+    path.write_text(content)
+    with pytest.raises(ScheduleError) as caught:
+        parse(f"{path}::{name}").build()
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_failed_leaves_no_module_behind(tmp_path: Path) -> None:
+    path = tmp_path / "failing.py"
+    path.write_text("raise ValueError('no')\n")
+    before = set(sys.modules)
+    with pytest.raises(ScheduleError, match="raised ValueError"):
+        parse(f"{path}::Half")
+    assert set(sys.modules) == before
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{tmp}/missing.py::Half", "missing.py does not exist; give the path of a Python file"),
+        ("{tmp}/folder.py::Half", "folder.py is a folder"),
+        (
+            "no_such_package.module::Half",
+            "no module named 'no_such_package'; install it, or give path/to/file.py::Class",
+        ),
+        ("ropescale.schedules::Yran", "ropescale.schedules has no 'Yran'"),
+        ("{tmp}/missing.json", "missing.json; give the path of a saved schedule"),
+        ("{tmp}/folder.json", "folder.json cannot be read: Is a directory"),
+        ("{tmp}/broken.json", "broken.json is not JSON"),
+        ("{tmp}/list.json", "list.json must be a JSON object like"),
+        ("{tmp}/nan.json", "nan.json holds NaN"),
+        ("{tmp}/binary.json", "binary.json cannot be read"),
+    ],
+)
+def test_a_path_that_leads_nowhere_is_named(tmp_path: Path, text: str, message: str) -> None:
+    for folder in ("folder.py", "folder.json"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "broken.json").write_text('{"name": "table", "fac')
+    (tmp_path / "list.json").write_text("[1, 2]")
+    (tmp_path / "nan.json").write_text('{"name": "table", "factors": [NaN]}')
+    (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ScheduleError) as caught:
+        parse(text.format(tmp=tmp_path))
+    assert message in str(caught.value)
+
+
+def test_a_json_file_holds_any_spec_and_fields_may_follow_it(tmp_path: Path) -> None:
+    path = tmp_path / "one, two.json"
+    path.write_text('{"name": "yarn", "factor": 8}')
+    assert parse(str(path)).build() == Yarn(8)
+    assert parse(f"{path}:beta_fast=16,factor=4").build() == Yarn(4, beta_fast=16)
+    path.write_text('{"full_attention": "yarn:factor=8", "sliding_attention": {"name": "base"}}')
+    assert {key: spec.build() for key, spec in parse(str(path)).items()} == {
+        "full_attention": Yarn(8),
+        "sliding_attention": Base(),
+    }
+    with pytest.raises(ScheduleError, match="one schedule is wanted here"):
+        parse(f"{path}:factor=8")
+
+
+# ------------------------------------------------------------------------------------- what the options add
+
+
+def test_the_factor_comes_from_the_spec_the_option_or_the_target_length() -> None:
+    for schedule in (
+        resolve("yarn:factor=8", ROPE),
+        resolve("yarn", ROPE, factor=8),
+        resolve("yarn", ROPE, target_length=262_144),
+        resolve("yarn", ROPE, factor=8, target_length=262_144),
+        resolve("yarn:factor=8", ROPE, factor=8),
+        resolve("yarn", ROPE, overrides={"factor": "8"}),
+        resolve("yarn:factor=4", ROPE, overrides={"factor": "8"}),
+    ):
+        assert schedule == Yarn(8)
+    assert resolve("yarn", ROPE, target_length=32_768) == Yarn(1)
+    assert resolve("yarn", ROPE, target_length=40_000) == Yarn(40_000 / 32_768)
+    assert resolve("yarn:factor=1.220703125", ROPE, target_length=40_000) == Yarn(1.220703125)
+
+
+def test_the_factor_reaches_the_schedule_that_another_holds() -> None:
+    assert resolve("resonance:over=yarn", ROPE, factor=8) == Resonance(Yarn(8))
+    assert resolve("resonance:over=yarn", ROPE, target_length=65_536) == Resonance(Yarn(2))
+    assert resolve("resonance:over=yarn", ROPE, factor=8, overrides={"beta_fast": "16"}) == Resonance(
+        Yarn(8, beta_fast=16)
+    )
+    with pytest.raises(ScheduleError, match="resonance needs a factor; give it as resonance:over=yarn,factor=8"):
+        resolve("resonance:over=yarn", ROPE)
+    assert resolve("resonance:over=base", ROPE) == Resonance(Base())
+
+
+@pytest.mark.parametrize("spec", ["base", "as-is", "abf:rope_theta=1e6", "giraffe:scale_power=0.1", "dynamic-yarn"])
+def test_a_target_length_is_fine_where_no_factor_is_asked_for(spec: str) -> None:
+    assert resolve(spec, ROPE, target_length=65_536) == parse(spec).build()
+
+
+def test_a_target_length_fills_a_factor_only_where_it_has_no_default() -> None:
+    longrope = resolve("longrope:short_factor=[1,1,1,1],long_factor=[1,1,2,2]", ROPE, target_length=65_536)
+    assert longrope == LongRope((1, 1, 1, 1), (1, 1, 2, 2), factor=2)
+    assert resolve("proportional:partial_rotary_factor=0.5", ROPE, target_length=65_536) == Proportional(0.5)
+
+
+@pytest.mark.parametrize(
+    ("spec", "options", "message"),
+    [
+        ("yarn", {}, "yarn needs a factor; give it as yarn:factor=8, with --factor, or through --target-length"),
+        ("yarn:beta_fast=16", {}, "give it as yarn:beta_fast=16,factor=8"),
+        (
+            "yarn:factor=4",
+            {"target_length": 262_144},
+            "factor 4 x trained length 32768 = 131072, but the target length is 262144; use factor=8, or leave one of "
+            "the two out",
+        ),
+        ("yarn", {"factor": 16, "target_length": 262_144}, "factor 16 x trained length 32768 = 524288"),
+        (Yarn(4), {"target_length": 262_144}, "factor 4 x trained length 32768 = 131072"),
+        ("resonance:over=yarn:factor=4", {"target_length": 262_144}, "factor 4 x trained length 32768"),
+        ("yarn:factor=4", {"factor": 8}, "yarn:factor=4 says factor 4 and --factor says 8; give one of the two"),
+        ("yarn", {"target_length": 4096}, "the target length 4096 is shorter than the trained length 32768"),
+        ("base", {"target_length": 4096}, "the target length 4096 is shorter"),
+        ("base", {"factor": 8}, "base has no field 'factor'; it has none"),
+        ("abf:rope_theta=1e6", {"factor": 8}, "abf has no field 'factor'; it has rope_theta"),
+        ("yarn", {"factor": float("nan")}, "yarn: factor must be a finite number, not nan"),
+        ("yarn", {"factor": 0.5}, "yarn: factor must be 1 or more, not 0.5"),
+        ("yarn", {"factor": 8, "overrides": {"beta_fst": "2"}}, "no field 'beta_fst'; did you mean 'beta_fast'?"),
+        ("yarn", {"overrides": {"factor": "abc"}}, "yarn: factor must be a number, not 'abc'"),
+    ],
+)
+def test_options_that_do_not_fit_together_say_so(spec: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ScheduleError) as caught:
+        resolve(spec, ROPE, **options)
+    assert message in str(caught.value)
+
+
+def test_options_change_a_ready_schedule_too() -> None:
+    assert resolve(Yarn(8), ROPE, overrides={"beta_fast": "16"}) == Yarn(8, beta_fast=16)
+    assert resolve(Yarn(8), ROPE, factor=8) == Yarn(8)
+
+
+def test_each_layer_type_gets_its_own_schedule_and_the_others_stay() -> None:
+    spec = '{"full_attention": {"name": "yarn", "factor": 8}, "sliding_attention": "base"}'
+    types = ("full_attention", "sliding_attention", "chunked_attention")
+    ropes = [Rope(8, 1e4, 32_768, layer_type=layer_type) for layer_type in types]
+    assert [resolve(spec, rope) for rope in ropes] == [Yarn(8), Base(), AsIs()]
+    with pytest.raises(ScheduleError, match="and this model keeps one table for all its layers"):
+        resolve(spec, ROPE)
+
+
+def test_as_is_knows_whether_it_follows_the_length_once_resolved() -> None:
+    there = Rope(8, 1e4, 32_768, scaling={"rope_type": "dynamic", "factor": 2.0})
+    assert resolve("as-is", there).length_dependent is True  # type: ignore[attr-defined]
+    assert resolve("as-is", ROPE).length_dependent is False  # type: ignore[attr-defined]
+
+
+def test_a_spec_can_be_asked_before_it_is_built() -> None:
+    assert parse("yarn").needs("factor")
+    assert not parse("yarn:factor=2").needs("factor")
+    assert parse("resonance:over=ntk").needs("factor")
+    assert parse("longrope").lacks("factor")
+    assert not parse("longrope").needs("factor")
+    assert [parse(text).accepts("factor") for text in ("yarn", "resonance:over=yarn", "base")] == [True, True, False]
+    assert parse("resonance:over=yarn:factor=3").get("factor") == 3
+    assert parse(Yarn(5)).get("factor") == 5
+    assert isinstance(parse("yarn"), Spec)
+
+
+# ------------------------------------------------------------------------------------------------ describing
+
+
+@pytest.mark.parametrize(
+    ("schedule", "line"),
+    [
+        (Base(), "base"),
+        (Yarn(8), "yarn:factor=8"),
+        (Yarn(8.0, beta_fast=16), "yarn:factor=8,beta_fast=16"),
+        (Yarn(2.5, truncate=False), "yarn:factor=2.5,truncate=false"),
+        (Dynamic(2), "dynamic:factor=2"),
+        (Abf(5e5), "abf:rope_theta=500000"),
+        (Abf(1e22), "abf:rope_theta=1e+22"),
+        (Table(factors=(1.0, 2.5)), "table:factors=[1,2.5]"),
+        (Resonance(Yarn(8)), "resonance:over=yarn:factor=8"),
+        (Resonance(Yarn(8, beta_fast=16)), "resonance:over=[yarn:factor=8,beta_fast=16]"),
+    ],
+)
+def test_a_description_shows_what_is_not_default_and_reads_back(schedule: Any, line: str) -> None:
+    assert describe(schedule) == line
+    assert parse(line).build() == schedule
+    assert parse(line).text == line
+
+
+def test_long_lists_are_described_by_count_and_fingerprint() -> None:
+    one, other = (describe(Table(factors=(1.0,) * 31 + (last,))) for last in (2.0, 3.0))
+    assert one.startswith("table:factors=[32 numbers, sha256 ")
+    assert one != other
+    assert len(one) < 60
+
+
+def test_a_schedule_as_json_lists_what_decides_its_numbers() -> None:
+    assert to_dict(Yarn(8)) == {
+        "name": "yarn",
+        "factor": 8,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "truncate": True,
+        "extrapolation_factor": 1.0,
+    }
+    assert to_dict(Resonance(Linear(2))) == {"name": "resonance", "over": {"name": "linear", "factor": 2}}
+    assert to_dict(Table(factors=(1.0, 2.0))) == {"name": "table", "factors": [1.0, 2.0]}
