@@ -241,6 +241,8 @@ def test_a_custom_schedule_is_described_by_its_class_and_fields(own: Path) -> No
 def test_a_class_without_dataclass_takes_what_its_constructor_takes(own: Path) -> None:
     schedule = parse(f"{own}::Plain:factor=2,quick=true").build()
     assert (schedule.factor, schedule.quick) == (2.0, True)
+    assert describe(schedule) == "Plain:factor=2,quick=true"
+    assert to_dict(schedule) == {"name": "Plain", "factor": 2.0, "quick": True}
     assert resolve(f"{own}::Plain", ROPE, target_length=65_536).factor == 2.0  # type: ignore[attr-defined]
     with pytest.raises(ScheduleError, match="Plain has no field 'factr'; did you mean 'factor'"):
         parse(f"{own}::Plain:factr=2")
@@ -345,6 +347,15 @@ def test_a_path_that_leads_nowhere_is_named(tmp_path: Path, text: str, message: 
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize("folder", ["a=b", "a,b", "a b", "a:b"])
+def test_a_path_may_hold_the_signs_that_separate_fields(tmp_path: Path, folder: str) -> None:
+    (tmp_path / folder).mkdir()
+    (tmp_path / folder / "own.py").write_text(OWN)
+    (tmp_path / folder / "saved.json").write_text('{"name": "yarn", "factor": 8}')
+    assert parse(f"{tmp_path}/{folder}/own.py::Half:factor=3").build().factor == 3
+    assert parse(f"{tmp_path}/{folder}/saved.json:factor=3").build() == Yarn(3)
+
+
 def test_a_json_file_holds_any_spec_and_fields_may_follow_it(tmp_path: Path) -> None:
     path = tmp_path / "one, two.json"
     path.write_text('{"name": "yarn", "factor": 8}')
@@ -417,6 +428,7 @@ def test_a_target_length_fills_a_factor_only_where_it_has_no_default() -> None:
         ("yarn:factor=4", {"factor": 8}, "yarn:factor=4 says factor 4 and --factor says 8; give one of the two"),
         ("yarn", {"target_length": 4096}, "the target length 4096 is shorter than the trained length 32768"),
         ("base", {"target_length": 4096}, "the target length 4096 is shorter"),
+        (Yarn(4), {"factor": 8}, "yarn:factor=4 says factor 4 and --factor says 8"),
         ("base", {"factor": 8}, "base has no field 'factor'; it has none"),
         ("abf:rope_theta=1e6", {"factor": 8}, "abf has no field 'factor'; it has rope_theta"),
         ("yarn", {"factor": float("nan")}, "yarn: factor must be a finite number, not nan"),
@@ -460,6 +472,7 @@ def test_a_spec_can_be_asked_before_it_is_built() -> None:
     assert [parse(text).accepts("factor") for text in ("yarn", "resonance:over=yarn", "base")] == [True, True, False]
     assert parse("resonance:over=yarn:factor=3").get("factor") == 3
     assert parse(Yarn(5)).get("factor") == 5
+    assert parse(Yarn(5)).get("beta_fast") is None
     assert isinstance(parse("yarn"), Spec)
 
 

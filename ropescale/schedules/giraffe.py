@@ -18,8 +18,8 @@ class Giraffe(BuiltIn):
 
     Power: ``b_i (1 - i/(d/2))^p``: fast pairs nearly keep their frequency, the slower the more they slow down.
     Truncation, with the cutoff ``c = 2 pi / T``: pairs of ``c`` or more are kept, those below ``c / 8`` stop, and
-    those between all take ``c / 16`` (section 3.3 of the paper, constants from abacusai/Long-Context). cos and sin
-    are not rescaled. The linear scaling that comes first there is ``linear``, with this on top.
+    those between all take ``c / 16`` (the constants of the released code, abacusai/Long-Context). cos and sin are
+    not rescaled. The linear scaling that comes first there is ``linear``, with this on top.
 
     Attributes:
         scale_power: the exponent ``p``, 0 or more.

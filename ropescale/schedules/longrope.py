@@ -15,7 +15,7 @@ from .base import BuiltIn, Frequencies, Varying, above, at_least, divided, regis
 class LongRope(BuiltIn):
     """LongRoPE: each pair is divided by a factor of its own, from one list up to the trained length, another beyond.
 
-    ``inv_i = b_i / lambda_i`` (equation 2 of the paper; LongRoPE2's lists are written the same way). The list
+    ``inv_i = b_i / lambda_i`` (the paper's rescale factors; LongRoPE2's lists are written the same way). The list
     says which pairs keep their frequency (1) and which slow down. cos and sin are multiplied by
     ``attention_factor``, else by ``sqrt(1 + ln s / ln L)``, at every length. Length-dependent when the two lists
     differ: the switch is at the first token past the trained length.

@@ -17,14 +17,14 @@ class Proportional(BuiltIn):
     """p-RoPE: only the fastest part of the pairs turns, divided by the factor; the slow rest stands still.
 
     ``inv_i = theta^(-2i/h) / s`` for ``i < k = int(p h // 2)`` and 0 from there on, with ``h`` the *head* dim
-    (section 6 of the paper, its fraction ``p``). cos and sin are not rescaled.
+    (the paper's p-RoPE with fraction ``p``, as transformers computes it). cos and sin are not rescaled.
 
     Attributes:
         partial_rotary_factor: the share of pairs that turn, ``p``, from 0 (no position at all) to 1 (plain RoPE).
         factor: divides the pairs that turn, ``s``; 1 or more.
     """
 
-    paper: ClassVar[str] = "Barbero et al. 2024, arXiv:2410.06205, section 6"
+    paper: ClassVar[str] = "Barbero et al. 2024, arXiv:2410.06205"
 
     partial_rotary_factor: float = at_least(0)
     factor: float = at_least(1, 1.0)

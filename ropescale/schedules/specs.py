@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import inspect
 import json
 import math
 import re
@@ -19,11 +20,12 @@ from typing import Any
 
 from ..errors import ScheduleError
 from ..rope import Rope
-from .base import BuiltIn, Schedule, build, label_of, lookup, names, suggest
+from .base import BuiltIn, Schedule, build, label_of, lookup, suggest
 from .casting import Parameter, cast_text, check_value, holds_schedule, parameters
 from .loading import load
 
-_FILE = re.compile(r"(?P<name>[^=]*\.py::\w*|[^=:]+::\w*|[^=]*\.json)(?::(?P<fields>.*))?", re.DOTALL)
+_WORD = re.compile(r"[\w-]+(?=:[^:\\/]|:?$)")  # a name, and not the drive of a Windows path
+_FILE = re.compile(r"(?P<name>.*?\.py::\w*|[\w.]+::\w*|.*?\.json)(?::(?P<fields>.*))?", re.DOTALL)
 _LONG = 8
 
 
@@ -58,9 +60,10 @@ class Spec:
         return key in self._parameters() or (self._inner() is not None and self._inner().accepts(key))
 
     def get(self, key: str) -> Any:
-        """The value given for a field here or in the schedule it holds; None when it was not given."""
+        """The value given for a field, here or in the schedule held; None when none was, or it is the default."""
         if key in self._parameters():
-            return self.fields.get(key, getattr(self.make, key, None) if self._ready() else None)
+            there = getattr(self.make, key, None) if self._ready() else None
+            return self.fields.get(key, there if there != self._parameters()[key].default else None)
         return self._inner().get(key) if self._inner() is not None else None
 
     def lacks(self, key: str) -> bool:
@@ -197,9 +200,9 @@ def resolve(
 def describe(schedule: Any) -> str:
     """A schedule on one line, with the fields that are not at their default: ``yarn:factor=8``."""
     label = label_of(schedule)
-    known = parameters(schedule)
-    shown = {key: getattr(schedule, key, None) for key in known}
-    return _line(label, {key: value for key, value in shown.items() if value != known[key].default})
+    known = _known(schedule)
+    shown = {key: getattr(schedule, key) for key in known}
+    return _line(label, {key: value for key, value in shown.items() if _differs(value, known[key].default)})
 
 
 def to_dict(schedule: Any) -> dict[str, Any]:
@@ -208,8 +211,8 @@ def to_dict(schedule: Any) -> dict[str, Any]:
     A schedule of the user's own has its class's (or function's) name. Fields that are None by default and
     were left so are not listed.
     """
-    known = parameters(schedule)
-    values = {key: getattr(schedule, key, None) for key in known}
+    known = _known(schedule)
+    values = {key: getattr(schedule, key) for key in known}
     kept = {key: value for key, value in values.items() if value is not None or known[key].default is not None}
     return {"name": label_of(schedule)} | {key: _plain(value) for key, value in kept.items()}
 
@@ -248,7 +251,7 @@ def _from_text(text: str) -> Any:
     if text.startswith("{"):
         return _from_mapping(_json(text, "the schedule"))
     name, colon, rest = text.partition(":")
-    match = None if name in names() else _FILE.fullmatch(text)
+    match = None if _WORD.match(text) else _FILE.fullmatch(text)
     if match:
         name, rest = match["name"], match["fields"]
         colon = "" if rest is None else ":"
@@ -295,7 +298,7 @@ def _with_factor(spec: Spec, factor: float | None) -> Spec:
     if factor is None:
         return spec
     there = spec.get("factor")
-    if there is not None and there != factor and not spec._ready():
+    if there is not None and there != factor:
         raise ScheduleError(f"{spec.text} says factor {there:g} and --factor says {factor:g}; give one of the two")
     return spec.with_fields(factor=factor)
 
@@ -350,6 +353,19 @@ def split(text: str) -> list[str]:
     return parts
 
 
+def _known(schedule: Any) -> dict[str, Parameter]:
+    """A schedule's fields; of a class that is no dataclass, what its constructor takes and it keeps by that name."""
+    taken = {} if inspect.isroutine(schedule) else parameters(type(schedule))
+    return {key: parameter for key, parameter in taken.items() if hasattr(schedule, key)}
+
+
+def _differs(value: Any, default: Any) -> bool:
+    try:
+        return bool(value != default)
+    except Exception:  # an array compares element by element
+        return True
+
+
 def _json(text: str, where: str) -> dict[str, Any]:
     def refuse(word: str) -> Any:
         raise ScheduleError(f"{where} holds {word}, which is not a finite number")
@@ -381,7 +397,7 @@ def _word(value: Any) -> str:
     if isinstance(value, Spec) or (callable(value) and not isinstance(value, type)):
         below = value.text if isinstance(value, Spec) else describe(value)
         return f"[{below}]" if "," in below else below
-    return str(value)
+    return " ".join(str(value).split())
 
 
 def _list(values: Sequence[Any]) -> str:

@@ -1,5 +1,5 @@
-"""A table of one's own: frequencies or divisors per pair, as LongRoPE writes them (Ding et al. 2024, arXiv:2402.13753,
-equation 2), at every length."""
+"""A table of one's own: frequencies or divisors per pair, as LongRoPE writes them (Ding et al. 2024, arXiv:2402.13753),
+at every length."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Table(BuiltIn):
         attention_factor: multiplies cos and sin.
     """
 
-    paper: ClassVar[str] = "Ding et al. 2024, arXiv:2402.13753, equation 2 (one list for every length)"
+    paper: ClassVar[str] = "Ding et al. 2024, arXiv:2402.13753 (its rescale factors, one list for every length)"
 
     inv_freq: tuple[float, ...] | None = at_least(0, None)
     factors: tuple[float, ...] | None = above(0, None)
@@ -39,8 +39,8 @@ class Table(BuiltIn):
     def __post_init__(self) -> None:
         super().__post_init__()
         if (self.inv_freq is None) == (self.factors is None):
-            given = "neither" if self.factors is None else "both"
-            raise ScheduleError(f"table needs either inv_freq or factors, one number per pair; {given} was given")
+            given = "neither is" if self.factors is None else "both are"
+            raise ScheduleError(f"table needs either inv_freq or factors, one number per pair, and {given} given")
 
     def __call__(self, rope: Rope, length: int) -> Frequencies:
         scale = (self.attention_factor or 1.0) * rope.table_scale
