@@ -15,8 +15,9 @@ class NtkByParts(BuiltIn):
     """NTK-by-parts as the paper defines it: fast pairs keep their frequency, slow ones are divided.
 
     ``inv_i = (1 - g_i) b_i / s + g_i b_i`` (definition 2) where ``g_i`` rises from 0 to 1, linearly in the pair's
-    *turns* inside the trained length, between ``beta_slow`` and ``beta_fast`` (the paper's alpha and beta). YaRN's released code is linear in the pair *index* instead: that is ``yarn``. The released
-    class called "part NTK" mixes in a third, NTK-scaled table and is not this. cos and sin are not rescaled.
+    *turns* inside the trained length, between ``beta_slow`` and ``beta_fast`` (the paper's alpha and beta).
+    YaRN's released code is linear in the pair *index* instead: that is ``yarn``. The released class called "part
+    NTK" mixes in a third, NTK-scaled table and is not this. cos and sin are not rescaled.
     Transformers' ``llama3`` is the same formula with other names for the two ends, so that is how it is saved.
 
     Attributes:
