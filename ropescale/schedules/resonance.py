@@ -19,7 +19,8 @@ class Resonance(BuiltIn):
     """Another schedule with every wavelength rounded to a whole number of tokens, so that positions repeat exactly.
 
     ``inv_i = 2 pi / round(2 pi / inv_i)`` (the paper's algorithm; half to even as in its code,
-    sheryc/resonance_rope); pair 0 becomes ``2 pi / 6``. A pair that does not turn stays still. The attention scale is that of the schedule below.
+    sheryc/resonance_rope); pair 0 becomes ``2 pi / 6``. A pair that does not turn stays still. The attention
+    scale is that of the schedule below.
 
     Attributes:
         over: the schedule below: ``resonance:over=yarn:factor=8``. Fields that are not ``over`` are its own, so
