@@ -270,7 +270,9 @@ def label(schedule: Any) -> str:
 
 def patches_in(model: Any) -> Sequence[Any]:
     """The patches that the caller has put into the model and not reverted yet, oldest first."""
-    return getattr(model, "_orig_mod", model).__dict__.get("_ropescale_patches", ())
+    from .. import patching
+
+    return patching.patches_in(model)
 
 
 def _updates_itself(model: Any) -> bool:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 import logging
 import math
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,9 +20,8 @@ from torch import nn
 from .errors import ConfigError, RopescaleError, VerificationError
 from .plans import Plan, Spec, length_dependent, make_plan
 from .records import original_config
-from .rope import ALL_LAYERS, Rope, read_rope
+from .rope import ALL_LAYERS, Rope
 from .schedules import Frequencies, Schedule, compute
-from .schedules.as_is import from_rope_parameters
 
 RTOL = 2e-6
 """How far float32 tables may be from the float64 ones, relatively (transformers stays within 5.2e-7)."""
@@ -40,6 +41,7 @@ def patch(
     layers: str = "full",
     replace_scaling: bool = False,
     on_top: bool = False,
+    freeze_at: int | None = None,
     length: int | None = None,
 ) -> Patch:
     """Puts a schedule into a loaded model; the returned :class:`Patch` is the undo.
@@ -55,15 +57,17 @@ def patch(
         original_length: the trained length in tokens, where the configuration does not know it.
         layers: ``full``, ``all`` or a layer type, for models that keep one table per layer type.
         replace_scaling, on_top: what to do with scaling that the makers put in.
-        length: freezes a length-dependent schedule at this many tokens.
+        freeze_at: turns a length-dependent schedule into the fixed table it has at this length, which can be saved.
+        length: holds length-dependent tables at what they are for this many tokens, bit for bit; in memory only.
 
     Raises:
-        ConfigError: no RoPE found, already scaled and not told what to do.
+        ConfigError: no RoPE found, already scaled and not told what to do, or no real tables (the meta device).
         ScheduleError: the schedule does not fit this model.
         VerificationError: a layer does not carry what was asked; the model is left as it was.
     """
+    before = _configuration_before(model)
     plan = make_plan(
-        _configuration_before(model),
+        before,
         schedule,
         factor=factor,
         target_length=target_length,
@@ -71,7 +75,10 @@ def patch(
         layers=layers,
         replace_scaling=replace_scaling,
         on_top=on_top,
+        freeze_at=freeze_at,
     )
+    if not plan.changes:  # as it is now, which need not be as it was before
+        plan = dataclasses.replace(make_plan(model.config.to_dict(), schedule), before=before)
     return Patch(model, plan, length)
 
 
@@ -80,21 +87,23 @@ class Patch:
 
     Attributes:
         plan: the schedule worked out: configuration, schedules, float64 tables.
+        frozen_at: the length that length-dependent tables are held at, if they are.
         length_dependent: whether the tables follow the length of what is processed.
     """
 
     def __init__(self, model: nn.Module, plan: Plan, length: int | None = None) -> None:
         self.plan = plan
+        self.frozen_at: int | None = None
+        self.length_dependent = False
         self._model = model
         self._config = text_config(model)
         self._undo: list[Callable[[], None]] = []
-        self.length_dependent = length is None and self._follows_length()
         try:
             self._install(length)
         except BaseException:
             self._unwind()
             raise
-        _stack(model).append(self)
+        _owner(model).__dict__.setdefault(_STACK, []).append(self)
 
     def __enter__(self) -> Patch:
         return self
@@ -108,43 +117,40 @@ class Patch:
         Raises:
             RopescaleError: a newer patch is still in the model; revert that one first.
         """
-        stack = _stack(self._model)
+        stack = patches_in(self._model)
         if self not in stack:
             return
         if stack[-1] is not self:
             raise RopescaleError("a newer patch is still in this model; revert that one first")
         self._unwind()
         stack.pop()
-
-    def _follows_length(self) -> bool:
-        if self.plan.changes:
-            return any(length_dependent(schedule) for schedule in self.plan.schedules.values())
-        return any(length_dependent(from_rope_parameters(rope)[0]) for rope in read_rope(self.plan.config).values())
+        if not stack:
+            del _owner(self._model).__dict__[_STACK]
 
     def _install(self, length: int | None) -> None:
-        modules = dict(rotary_modules(self._model))
-        if not modules:
-            raise ConfigError(
-                f"{type(self._model).__name__} has no rotary module that transformers builds from its configuration; "
-                "there is nothing to patch"
-            )
-        config = self._new_config()
+        modules = _patchable_modules(self._model)
         if self.plan.changes:
-            for name, module in modules.items():
-                self._replace(name, module, config)
-            self._rescale_mla(config)
-            self._update_config(config)
+            self._exchange(modules)
         for module in modules.values():
-            self._follow(module, length)
-        if self.plan.unsavable:
-            self._forbid_saving(self.plan.unsavable)
+            self._settle(module, length)
+        reason = self.plan.unsavable if self.frozen_at is None else _FROZEN.format(self.frozen_at)
+        if reason:
+            self._forbid_saving(reason)
         if self.plan.changes:
             check_live(self._model, self.plan, length)
 
+    def _exchange(self, modules: Mapping[str, nn.Module]) -> None:
+        """Puts the plan into the modules and the configuration, as stock transformers would build them."""
+        config = self._new_config()
+        _refuse_theta_per_layer(self._config, config)
+        for name, module in modules.items():
+            self._replace(name, module, config)
+        self._rescale_mla(config)
+        for target in {id(c): c for c in (self._config, *(module.config for module in modules.values()))}.values():
+            self._update_config(target, config)
+
     def _new_config(self) -> Any:
         """The text configuration that stock transformers would read back from the one we would save."""
-        if not self.plan.changes:
-            return self._config
         try:
             with quiet_transformers():
                 whole = type(self._model.config).from_dict(copy.deepcopy(self.plan.config))
@@ -156,59 +162,76 @@ class Patch:
 
     def _replace(self, name: str, module: nn.Module, config: Any) -> None:
         """Gives a module the state that a stock one built from ``config`` would have."""
-        _refuse_unknown(name, module, self._config)
+        if not any(patch.plan.changes for patch in patches_in(self._model)):
+            _refuse_unknown(name, module, self._config)
         fresh = build_stock(module, config)
         device = next(iter(module.buffers())).device
-        saved = _state(module)
-        self._undo.append(functools.partial(_restore, module, saved))
+        self._remember(module)
         _overwrite(module, _state(fresh), device)
         _keep_float32(module)
 
-    def _follow(self, module: nn.Module, length: int | None) -> None:
-        """Makes length-dependent tables a pure function of what is processed, or of ``length`` when frozen."""
+    def _remember(self, module: nn.Module) -> None:
+        self._undo.append(functools.partial(_restore, module, _state(module)))
+
+    def _settle(self, module: nn.Module, length: int | None) -> None:
+        """Makes length-dependent tables a pure function of what is processed, or holds them at ``length``."""
+        self._remember(module)
         for key in layer_keys(module):
             tables = self._tables_by_length(module, key)
-            if tables is not None and (length is not None or not _stock_is_stateless(module, key)):
-                saved = _state(module)
-                self._undo.append(functools.partial(_restore, module, saved))
+            if tables is not None:
+                self._settle_varying(module, key, tables, length)
+            elif self.plan.changes and rope_type_of(module, key) == "longrope":
+                # One table at every length: stock's update would only recompile a compiled model's second call.
                 _disable_stock_update(module, key)
-                _keep_float32(module)
-                hook = functools.partial(_set_for_length, key, tables, length)
-                handle = module.register_forward_pre_hook(hook, with_kwargs=True, prepend=True)
-                self._undo.append(handle.remove)
-                hook(module, (), {"position_ids": torch.zeros(1, 1, dtype=torch.long)})
 
-    def _tables_by_length(self, module: nn.Module, key: str) -> Callable[[int], tuple[torch.Tensor, float]] | None:
+    def _settle_varying(self, module: nn.Module, key: str, tables: Tables, length: int | None) -> None:
+        self.length_dependent = length is None
+        self.frozen_at = length
+        if length is None and rope_type_of(module, key) == "longrope":
+            return  # stock looks at nothing but the positions at hand; dynamic remembers
+        _disable_stock_update(module, key)
+        _keep_float32(module)
+        followed = {k: v for k, v in _followed(module).items() if k != key}
+        _follow(module, followed if length is not None else {**followed, key: tables})
+        _write(module, key, tables(length or 1))
+
+    def _tables_by_length(self, module: nn.Module, key: str) -> Tables | None:
         """``length -> (inv_freq, attention scale)`` of a module's length-dependent layer type, else None."""
         kind = rope_type_of(module, key)
+        if key in _followed(module):  # by the patch below one that leaves everything as it is
+            return _followed(module)[key]
         if "dynamic" in kind or (kind == "longrope" and _lists_differ(module, key)):
-            return functools.partial(_stock_table, module.config, kind, key)
+            return functools.partial(_stock_table, module, kind, key)
         schedule = self.plan.schedules.get(key)
-        if schedule is not None and length_dependent(schedule) and self.plan.unsavable:
+        if schedule is not None and length_dependent(schedule):
             return functools.partial(_own_table, schedule, self.plan.ropes[key])
         return None
 
     def _rescale_mla(self, config: Any) -> None:
         """DeepSeek's classes multiply the softmax scale by mscale^2 when they are built; do the same."""
-        ratio = mla_scale(config) / mla_scale(self._config)
         for module in self._model.modules():
-            if ratio != 1 and hasattr(module, "qk_rope_head_dim") and isinstance(getattr(module, "scaling", None), float):
+            wanted = _softmax_scale(module, config)
+            if wanted is not None and wanted != _softmax_scale(module, self._config):
                 self._undo.append(functools.partial(setattr, module, "scaling", module.scaling))
-                module.scaling = module.scaling * ratio
+                module.scaling = wanted  # type: ignore[assignment]
 
-    def _update_config(self, new: Any) -> None:
-        for field in _CONFIG_FIELDS:
-            old, value = self._config.__dict__.get(field, _ABSENT), new.__dict__.get(field, _ABSENT)
+    def _update_config(self, config: Any, new: Any) -> None:
+        for name in _CONFIG_FIELDS:
+            field = type(config).attribute_map.get(name, name)
+            old, value = config.__dict__.get(field, _ABSENT), new.__dict__.get(field, _ABSENT)
             if value is not _ABSENT and value != old:
-                self._undo.append(functools.partial(_put, self._config, field, old))
-                setattr(self._config, field, value)
+                self._undo.append(functools.partial(_put, config, field, old))
+                setattr(config, field, copy.deepcopy(value))
 
     def _forbid_saving(self, reason: str) -> None:
-        def save_pretrained(*args: Any, **kwargs: Any) -> None:
-            raise RopescaleError(f"this model cannot be saved as it is: {reason}")
+        """On the transformers models themselves, not on what wraps them: an adapter alone can still be saved."""
+        from transformers import PreTrainedModel
 
-        setattr(self._model, "save_pretrained", save_pretrained)
-        self._undo.append(functools.partial(delattr, self._model, "save_pretrained"))
+        for module in self._model.modules():
+            if isinstance(module, PreTrainedModel):
+                outer = module.__dict__.get("save_pretrained", _ABSENT)
+                self._undo.append(functools.partial(_put, module, "save_pretrained", outer))
+                module.__dict__["save_pretrained"] = functools.partial(_refuse_to_save, reason)
 
     def _unwind(self) -> None:
         while self._undo:
@@ -262,14 +285,14 @@ def rope_type_of(module: nn.Module, key: str) -> str:
 def build_stock(module: nn.Module, config: Any) -> nn.Module:
     """A new module of the same class, built by transformers from ``config``, for real and on the CPU."""
     with torch.device("cpu"):
-        return _stock_class(module)(config)
+        return type(module)(config)
 
 
 def stock_table(module: nn.Module, key: str, length: int) -> tuple[torch.Tensor, float]:
     """The table that a stock module uses for a forward of ``length`` tokens."""
     kind = rope_type_of(module, key)
     if "dynamic" in kind or kind == "longrope":
-        return _stock_table(module.config, kind, key, length)
+        return _stock_table(module, kind, key, length)
     return live_table(module, key)
 
 
@@ -287,8 +310,19 @@ def quiet_transformers() -> Iterator[None]:
 
 def installed(model: nn.Module) -> Plan | None:
     """The plan of the newest patch in a model, or None."""
-    stack = _stack(model)
+    stack = patches_in(model)
     return stack[-1].plan if stack else None
+
+
+def patches_in(model: nn.Module) -> list[Patch]:
+    """The patches in a model that are not reverted yet, oldest first; the same through any wrapper."""
+    owner = _owner(model)
+    return [] if owner is None else owner.__dict__.get(_STACK, [])
+
+
+def _owner(model: nn.Module) -> Any:
+    """The module that keeps the list of patches: the first rotary one, which all wrappers of a model share."""
+    return next((module for _, module in rotary_modules(model)), None)
 
 
 def difference(table: torch.Tensor, scale: float, wanted: Frequencies) -> float:
@@ -336,6 +370,18 @@ def mla_scale(config: Any) -> float:
     return (0.1 * weight * math.log(factor) + 1.0) ** 2
 
 
+def _softmax_scale(module: nn.Module, config: Any) -> float | None:
+    """The scale an MLA attention module would be built with; None for other modules.
+
+    By transformers' own function, which stands beside those of its classes that look at ``mscale_all_dim``.
+    """
+    if not (hasattr(module, "qk_head_dim") and isinstance(getattr(module, "scaling", None), float)):
+        return None
+    beside = (getattr(sys.modules[cls.__module__], "yarn_apply_mscale", None) for cls in type(module).__mro__)
+    apply = next(filter(None, beside), None)
+    return None if apply is None else apply(config.rope_parameters, module.qk_head_dim**-0.5)
+
+
 def _check_every_layer_type(model: nn.Module, plan: Plan) -> None:
     carried = {key for _, module in rotary_modules(model) for key in layer_keys(module)}
     missing = [key for key in plan.schedules if key not in carried]
@@ -347,23 +393,30 @@ def _check_every_layer_type(model: nn.Module, plan: Plan) -> None:
 # A module's state
 
 
-_STATE_WORDS = ("inv_freq", "attention_scaling", "rope_type", "max_seq_len")
+_STATE_WORDS = ("inv_freq", "attention_scaling", "rope_type", "rope_init_fn", "max_seq_len")
+_FOLLOWED = "_ropescale_followed"
+_OURS = ("_apply", _FOLLOWED)
 
 
 def _state(module: nn.Module) -> dict[str, Any]:
-    """What a rotary class keeps: tables (buffers) and the plain attributes beside them."""
-    plain = {k: v for k, v in module.__dict__.items() if any(word in k for word in _STATE_WORDS)}
-    own = {"_apply": module.__dict__["_apply"]} if "_apply" in module.__dict__ else {}
-    return {"buffers": dict(module._buffers), "plain": copy.copy(plain) | own}
+    """What a rotary class keeps: tables (buffers), the plain attributes beside them, and what we added."""
+    return {"buffers": dict(module._buffers), "plain": {k: v for k, v in module.__dict__.items() if _is_state(k)}}
+
+
+def _is_state(name: str) -> bool:
+    return name in _OURS or any(word in name for word in _STATE_WORDS)
 
 
 def _overwrite(module: nn.Module, state: dict[str, Any], device: torch.device) -> None:
     """Replaces a module's state; tables go to ``device`` and keep their dtype."""
-    for name in [k for k in module.__dict__ if k == "_apply" or any(word in k for word in _STATE_WORDS)]:
+    _follow(module, {})
+    for name in [k for k in module.__dict__ if _is_state(k)]:
         del module.__dict__[name]
     module.__dict__.update(state["plain"])
     for name, buffer in state["buffers"].items():
         module._buffers[name] = buffer if buffer is None else buffer.to(device)
+    if _FOLLOWED in state["plain"]:
+        _follow(module, state["plain"][_FOLLOWED].tables)
 
 
 def _restore(module: nn.Module, state: dict[str, Any]) -> None:
@@ -372,16 +425,36 @@ def _restore(module: nn.Module, state: dict[str, Any]) -> None:
 
 def _keep_float32(module: nn.Module) -> None:
     """``model.to(bfloat16)`` would round the tables (relative error 3.7e-3): let it move them only."""
+    real = {name: buffer for name, buffer in module._buffers.items() if buffer is not None}
 
     def _apply(self: nn.Module, fn: Callable[..., Any], recurse: bool = True) -> nn.Module:
         before = dict(self._buffers)
         type(self)._apply(self, fn, recurse)
         for name, buffer in before.items():
-            if buffer is not None:
-                self._buffers[name] = buffer.to(self._buffers[name].device)  # type: ignore[union-attr]
+            moved = self._buffers[name]
+            if buffer is not None and moved is not None:
+                # The meta device forgets the numbers; a table that comes back from there is the one it had here.
+                self._buffers[name] = (real[name] if buffer.is_meta else buffer).to(moved.device)
         return self
 
     module.__dict__["_apply"] = MethodType(_apply, module)
+
+
+def _patchable_modules(model: nn.Module) -> dict[str, nn.Module]:
+    """The rotary modules by name.
+
+    Raises:
+        ConfigError: there are none, or they have no numbers.
+    """
+    modules = dict(rotary_modules(model))
+    if not modules:
+        raise ConfigError(
+            f"{type(model).__name__} has no rotary module that transformers builds from its configuration; "
+            "there is nothing to patch"
+        )
+    if any(buffer.is_meta for module in modules.values() for buffer in module.buffers()):
+        raise ConfigError("this model is on the meta device, where tables have no numbers; load its weights first")
+    return modules
 
 
 def _refuse_unknown(name: str, module: nn.Module, config: Any) -> None:
@@ -390,25 +463,46 @@ def _refuse_unknown(name: str, module: nn.Module, config: Any) -> None:
         stock = build_stock(module, config)
     except Exception as error:
         raise ConfigError(
-            f"{name} ({_stock_class(module).__name__}) cannot be built from the model's configuration: {error}"
+            f"{name} ({type(module).__name__}) cannot be built from the model's configuration: {error}"
         ) from error
-    for key in layer_keys(module):
-        ours, theirs = _resting_table(module, key), _resting_table(stock, key)
-        if ours.shape != theirs.shape or not torch.allclose(ours, theirs, rtol=1e-2, atol=0):
-            raise ConfigError(
-                f"{name} ({type(module).__name__}) does not carry the table its configuration describes, so ropescale "
-                "cannot tell how to rebuild it; was the configuration or the module changed by hand after loading?"
-            )
+    if all(_same_table(module, stock, key) for key in layer_keys(module)):
+        return
+    if module.config.rope_parameters != config.rope_parameters:
+        raise ConfigError(
+            f"{name} ({type(module).__name__}) has a configuration of its own, whose rope parameters are not "
+            "the model's (a theta per layer, for one); ropescale cannot patch such a model in memory"
+        )
+    raise ConfigError(
+        f"{name} ({type(module).__name__}) does not carry the table its configuration describes, so ropescale cannot "
+        "tell how to rebuild it; was the configuration or the module changed by hand after loading?"
+    )
+
+
+def _refuse_theta_per_layer(old: Any, new: Any) -> None:
+    """granite_swa looks its tables up by theta, in a list beside the rope parameters."""
+    if (
+        getattr(old, "layer_rope_theta", None)
+        and old.rope_parameters["rope_theta"] != new.rope_parameters["rope_theta"]
+    ):
+        raise ConfigError(
+            f"{old.model_type} keeps a theta per layer in layer_rope_theta, so rope_theta cannot be changed for all of "
+            "them; use a schedule that keeps it, such as yarn"
+        )
+
+
+def _same_table(module: nn.Module, stock: nn.Module, key: str) -> bool:
+    """Whether a module carries the stock table, up to the rounding of a cast or of another device."""
+    ours, theirs = _resting_table(module, key), _resting_table(stock, key)
+    if ours.shape != theirs.shape or live_table(module, key)[1] != live_table(stock, key)[1]:
+        return False
+    roundings = (theirs.to(dtype).float() for dtype in (torch.float32, torch.bfloat16, torch.float16))
+    return any(torch.allclose(ours, rounded, rtol=RTOL, atol=0) for rounded in roundings)
 
 
 def _resting_table(module: nn.Module, key: str) -> torch.Tensor:
     """The table before any length-dependent update."""
     table = module._buffers.get(_prefix(key) + "original_inv_freq")
     return (live_table(module, key)[0] if table is None else table).detach().to("cpu", torch.float32)
-
-
-def _stock_class(module: nn.Module) -> type[nn.Module]:
-    return type(module)
 
 
 def _prefix(key: str) -> str:
@@ -419,9 +513,13 @@ def _prefix(key: str) -> str:
 # Length-dependent tables
 
 
-def _stock_is_stateless(module: nn.Module, key: str) -> bool:
-    """longrope's own update looks at nothing but the positions at hand; dynamic's remembers."""
-    return rope_type_of(module, key) == "longrope"
+Tables = Callable[[int], tuple[torch.Tensor, float]]
+"""``length -> (inv_freq, attention scale)``."""
+
+_FROZEN = (
+    "its tables are held at {} tokens, in memory only; to save such a table patch with freeze_at instead of length, "
+    "or revert and save the schedule itself"
+)
 
 
 def _lists_differ(module: nn.Module, key: str) -> bool:
@@ -439,16 +537,17 @@ def _disable_stock_update(module: nn.Module, key: str) -> None:
     module.rope_type = {**kind, key: "default"} if isinstance(kind, Mapping) else "default"
 
 
-def _stock_table(config: Any, kind: str, key: str, length: int) -> tuple[torch.Tensor, float]:
-    """The table a freshly loaded stock model uses for a forward of ``length`` tokens."""
+def _stock_table(module: Any, kind: str, key: str, length: int) -> tuple[torch.Tensor, float]:
+    """The table a freshly loaded stock module of this type uses for a forward of ``length`` tokens."""
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
     layer = {} if key == ALL_LAYERS else {"layer_type": key}
+    build = functools.partial(ROPE_INIT_FUNCTIONS[kind], module.config, torch.device("cpu"), **layer)
     if kind == "longrope":
-        return ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"), seq_len=length, **layer)
-    longer = length > config.max_position_embeddings
-    seq_len = torch.tensor(length) if longer else None
-    return ROPE_INIT_FUNCTIONS["dynamic"](config, torch.device("cpu"), seq_len=seq_len, **layer)
+        return build(seq_len=length)
+    if length <= module.config.max_position_embeddings:
+        return _resting_table(module, key), live_table(module, key)[1]
+    return build(seq_len=torch.tensor(length))  # a tensor, as in stock's forward: the powers are then float32
 
 
 def _own_table(schedule: Schedule, rope: Rope, length: int) -> tuple[torch.Tensor, float]:
@@ -456,44 +555,61 @@ def _own_table(schedule: Schedule, rope: Rope, length: int) -> tuple[torch.Tenso
     return torch.tensor(list(table.inv_freq), dtype=torch.float32), table.attention_scale
 
 
-def _set_for_length(
-    key: str,
-    tables: Callable[[int], tuple[torch.Tensor, float]],
-    length: int | None,
-    module: nn.Module,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-) -> None:
+class _Follower:
     """Forward pre-hook: writes the tables for the positions at hand into the module."""
-    positions = kwargs.get("position_ids", args[1] if len(args) > 1 else None)
-    if length is None and positions is None:
-        return
-    n = length if length is not None else int(positions.max()) + 1  # type: ignore[union-attr]
-    inv_freq, scale = tables(n)
-    live = module._buffers[_prefix(key) + "inv_freq"]
-    assert live is not None
-    module._buffers[_prefix(key) + "inv_freq"] = inv_freq.to(live.device)
-    setattr(module, _prefix(key) + "attention_scaling", scale)
+
+    def __init__(self, tables: Mapping[str, Tables]) -> None:
+        self.tables = dict(tables)
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        positions = kwargs.get("position_ids", args[1] if len(args) > 1 else None)
+        if positions is None:
+            raise RopescaleError(f"{type(module).__name__} was called without position_ids; its tables follow them")
+        length = int(positions.max()) + 1
+        for key, tables in self.tables.items():
+            _write(module, key, tables(length))
+
+
+def _followed(module: nn.Module) -> Mapping[str, Tables]:
+    """The layer types whose tables follow the positions, and how."""
+    follower = module.__dict__.get(_FOLLOWED)
+    return {} if follower is None else follower.tables
+
+
+def _follow(module: nn.Module, tables: Mapping[str, Tables]) -> None:
+    """Makes a module's tables follow the positions by these functions, and by no older ones."""
+    old = [key for key, hook in module._forward_pre_hooks.items() if isinstance(hook, _Follower)]
+    for key in old:
+        del module._forward_pre_hooks[key]
+        module._forward_pre_hooks_with_kwargs.pop(key, None)
+    module.__dict__.pop(_FOLLOWED, None)
+    if tables:
+        module.__dict__[_FOLLOWED] = follower = _Follower(tables)
+        module.register_forward_pre_hook(follower, with_kwargs=True, prepend=True)
+
+
+def _write(module: nn.Module, key: str, table: tuple[torch.Tensor, float]) -> None:
+    live, _ = live_table(module, key)
+    module._buffers[_prefix(key) + "inv_freq"] = table[0].to(live.device)
+    setattr(module, _prefix(key) + "attention_scaling", table[1])
 
 
 # ---------------------------------------------------------------------------------------------------------
 # What the model was before
 
 
-def _stack(model: nn.Module) -> list[Patch]:
-    """The patches in a model, oldest first; kept on the configuration's owner so that wrappers share it."""
-    owner = getattr(model, "_orig_mod", model)
-    if _STACK not in owner.__dict__:
-        owner.__dict__[_STACK] = []
-    return owner.__dict__[_STACK]
-
-
 def _configuration_before(model: nn.Module) -> Mapping[str, Any]:
     """The configuration without any of our scaling."""
-    stack = _stack(model)
-    if stack:
-        return stack[0].plan.before
     text_config(model)
+    stack = patches_in(model)
+    if stack:
+        before = stack[0].plan.before
+        if before.get("model_type") != model.config.model_type:
+            raise ConfigError(
+                f"a patch of a {before.get('model_type')} model is in this {model.config.model_type}, which is a part "
+                "of it; patch the whole model, or revert that patch first"
+            )
+        return before
     config = model.config.to_dict()
     name = getattr(model.config, "_name_or_path", "")
     return original_config(config, Path(name)) if name and Path(name).is_dir() else config
@@ -504,3 +620,7 @@ def _put(target: Any, field: str, value: Any) -> None:
         del target.__dict__[field]
     else:
         setattr(target, field, value)
+
+
+def _refuse_to_save(reason: str, *args: Any, **kwargs: Any) -> None:
+    raise RopescaleError(f"this model cannot be saved as it is: {reason}")
