@@ -16,6 +16,8 @@ from ..errors import RopescaleError, VerificationError
 COMMANDS = {
     "schedules": "The schedules: their fields, defaults and papers.",
     "inspect": "A model's rotary geometry, and what a schedule would do to it.",
+    "patch": "A checkpoint that carries a schedule; no weights are read.",
+    "restore": "Undo `patch --in-place`.",
 }
 """What ``ropescale --help`` lists, in its order. A command is ``command`` in the module of its name."""
 

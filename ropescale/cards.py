@@ -12,11 +12,11 @@ from .schedules import describe
 BEGIN, END = "<!-- ropescale: begin -->", "<!-- ropescale: end -->"
 
 
-def card(readme: Path, plan: Plan, source: str) -> str:
-    """The source's card, licence and all, with one section about the context extension (replaced if there)."""
-    text = readme.read_text(encoding="utf-8", errors="replace") if readme.exists() else ""
-    kept = re.sub(rf"\n*{re.escape(BEGIN)}.*?{re.escape(END)}\n*", "\n", text, flags=re.DOTALL).rstrip()
-    return (kept + "\n\n" if kept else "") + section(plan, source)
+def card(readme: Path, plan: Plan, source: str) -> bytes:
+    """The source's card, front matter, licence and all, with one section of ours at the end (replaced if there)."""
+    text = readme.read_bytes().decode("utf-8", "surrogateescape") if readme.exists() else ""  # keeps every byte
+    kept = re.sub(rf"\s*{re.escape(BEGIN)}.*?{re.escape(END)}\s*", "\n\n", text, flags=re.DOTALL).rstrip()
+    return ((kept + "\n\n" if kept else "") + section(plan, source)).encode("utf-8", "surrogateescape")
 
 
 def section(plan: Plan, source: str) -> str:

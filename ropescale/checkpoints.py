@@ -6,37 +6,24 @@ No weights are read. The result loads in stock engines with no ropescale install
 from __future__ import annotations
 
 import difflib
-import fnmatch
 import json
-import os
-import shutil
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from . import cards
+from .backups import BACKUP, put_back, refuse_links, write_in_place
 from .engines import engine_warnings
-from .errors import CheckpointError, ConfigError, ScheduleError
+from .errors import CheckpointError, ScheduleError
+from .folders import LINKS, check_target, files_of, is_weight, translated, write_folder
 from .lengths import parse_length
 from .plans import Plan, Spec, make_plan
 from .records import NAME as RECORD
-from .records import as_json, make_record, original_config
+from .records import as_json, make_record, original_config, read_record
 from .rope import text_section
-from .sources import find_model, read_config, read_json
-
-BACKUP = "ropescale-backup"
-"""The folder in which ``--in-place`` keeps what it replaced."""
-
-LINKS = ("auto", "hard", "symlink", "copy")
-_WEIGHTS = (
-    "*.safetensors pytorch_model*.bin model*.bin consolidated*.pth consolidated*.pt *.gguf tf_model*.h5 "
-    "flax_model*.msgpack *.onnx *.onnx_data"
-).split()
-_SKIPPED = {".git", ".gitattributes", ".cache", ".huggingface", "__pycache__", ".DS_Store", BACKUP}
-_OLD_LIMIT_FILES = {"params.json": ("rope_theta", "max_seq_len", "max_position_embeddings", "yarn")}
+from .sources import find_model, local_path, read_config, read_json
 
 
 @dataclass
@@ -99,7 +86,9 @@ def patch_checkpoint(
     """
     if link not in LINKS:
         raise CheckpointError(f"there is no way of linking called {link!r}; choose from {', '.join(LINKS)}")
+    _refuse_contradiction(model, out, in_place, dry_run)
     source = find_model(model, revision, weights=not dry_run)
+    target = None if out is None else check_target(source, out, force)
     current = read_config(source)
     before = original_config(current, source)
     plan = make_plan(
@@ -118,39 +107,42 @@ def patch_checkpoint(
     files = _new_files(source, str(model), plan, before)
     result = PatchedCheckpoint(None, plan, _diff(current, plan.config), _warnings(source, plan))
     if in_place:
-        result.folder = None if dry_run else _write_in_place(source, model, files)
-    else:
-        target = _checked_target(source, out, force, dry_run)
-        if target is not None:
-            result.links = _write_folder(source, target, files, link)
-            result.folder = target
-    result.warnings += _link_words(result.links)
+        refuse_links(source, list(files))
+    if not dry_run:
+        result.folder, result.links = _write(source, target, files, link)
+        result.warnings += _link_words(result.links, link)
     return result
 
 
 def restore(folder: str | Path) -> Path:
-    """Undoes ``patch --in-place``.
+    """Undoes ``patch --in-place``, byte for byte, also where that (or an earlier restore) was interrupted.
 
     Raises:
         CheckpointError: there is nothing to restore.
     """
     path = Path(folder).expanduser()
-    backup = path / BACKUP
-    if not backup.is_dir():
+    if not path.is_dir():
+        raise CheckpointError(f"there is no folder {path}; give the checkpoint that was patched in place")
+    if not (path / BACKUP).is_dir():
         record = path / RECORD
         hint = f"; it was patched from {read_json(record).get('source')}, which is untouched" if record.exists() else ""
         raise CheckpointError(f"there is nothing to restore in {path}: it was not patched in place{hint}")
-    manifest = read_json(backup / "manifest.json")
-    for name in manifest["replaced"]:
-        _replace_file(path / name, (backup / name).read_bytes())
-    for name in manifest["added"]:
-        (path / name).unlink(missing_ok=True)
-    shutil.rmtree(backup)
+    with translated(path):
+        put_back(path)
     return path
 
 
 # ---------------------------------------------------------------------------------------------------------
 # What is written
+
+
+def _refuse_contradiction(model: str | Path, out: str | Path | None, in_place: bool, dry_run: bool) -> None:
+    if in_place and out is not None:
+        raise CheckpointError("-o OUT and --in-place exclude each other; choose one")
+    if in_place and not local_path(model).is_dir():
+        raise CheckpointError(f"{model} is not a local folder, so --in-place cannot change it; use -o OUT")
+    if out is None and not in_place and not dry_run:
+        raise CheckpointError("say where the patched checkpoint goes (-o OUT), or --in-place, or --dry-run")
 
 
 def _refuse_unsavable(plan: Plan) -> None:
@@ -160,46 +152,60 @@ def _refuse_unsavable(plan: Plan) -> None:
         raise ScheduleError("as-is changes nothing, so there is nothing to write; name the schedule that you want")
 
 
-def _new_files(source: Path, name: str, plan: Plan, before: Mapping[str, Any]) -> dict[str, str]:
-    """The text of every file that differs from the source's."""
+def _write(source: Path, target: Path | None, files: Mapping[str, bytes], link: str) -> tuple[Path, dict[str, str]]:
+    """Into a new folder, or where the source lies when there is no target."""
+    if target is not None:
+        _refuse_missing_shards(source)
+        return target, write_folder(source, target, files, link)
+    with translated(source):
+        write_in_place(source, files)
+    return source, {}
+
+
+def _new_files(source: Path, name: str, plan: Plan, before: Mapping[str, Any]) -> dict[str, bytes]:
+    """The content of every file that differs from the source's."""
     original = (source / "config.json").read_bytes()
     files = {
-        "config.json": _json(plan.config, "config.json"),
-        RECORD: as_json(make_record(plan, _source_name(name), original, before)),
+        "config.json": as_json(plan.config, "config.json"),
+        RECORD: as_json(make_record(plan, _source_name(name), original, before, read_record(source)), RECORD),
         "README.md": cards.card(source / "README.md", plan, _source_name(name)),
     }
     tokenizer = _raised_tokenizer(source / "tokenizer_config.json", plan.length)
     return files | ({"tokenizer_config.json": tokenizer} if tokenizer else {})
 
 
-def _json(config: Mapping[str, Any], name: str) -> str:
-    try:
-        return as_json(config)
-    except ValueError:
-        raise ConfigError(f"{name} holds NaN or Infinity, which is not JSON; mend it first") from None
-
-
 def _source_name(name: str) -> str:
-    path = Path(name).expanduser()
+    path = local_path(name)
     return str(path.resolve()) if path.is_dir() else name
 
 
-def _raised_tokenizer(path: Path, length: int) -> str | None:
+def _raised_tokenizer(path: Path, length: int) -> bytes | None:
     """``tokenizer_config.json`` with ``model_max_length`` raised; None where it is high enough or absent."""
-    if not path.exists():
+    limit = _number(_optional_json(path).get("model_max_length"))
+    if limit is None or limit >= length:
         return None
-    settings = read_json(path)
-    limit = settings.get("model_max_length")
-    if not isinstance(limit, (int, float)) or limit >= length:
-        return None
-    return as_json({**settings, "model_max_length": length})
+    return as_json({**read_json(path), "model_max_length": length}, path.name)
+
+
+_SHARD = re.compile(r'"([^"]+\.(?:safetensors|bin))"')
+
+
+def _refuse_missing_shards(source: Path) -> None:
+    """Half a download would become a checkpoint that no engine loads. Indexes are large: read line by line."""
+    for index in sorted(source.glob("*.index.json")):
+        with index.open(encoding="utf-8", errors="replace") as lines:
+            shards = {name for line in lines for name in _SHARD.findall(line)}
+        missing = sorted(name for name in shards if not (source / name).exists())
+        if missing:
+            raise CheckpointError(
+                f"{source} lacks {len(missing)} of the {len(shards)} files in {index.name}, {missing[0]} among them; "
+                "complete the download first"
+            )
 
 
 def _diff(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     """Unified diff of two configurations; long lists on one line so that a table does not fill the screen."""
-    return "".join(
-        difflib.unified_diff(_lines(old), _lines(new), "config.json (source)", "config.json (patched)", n=1)
-    )
+    return "".join(difflib.unified_diff(_lines(old), _lines(new), "config.json (source)", "config.json (patched)", n=1))
 
 
 def _lines(config: Mapping[str, Any]) -> list[str]:
@@ -232,195 +238,69 @@ def _short(value: Any) -> str:
 
 
 def _warnings(source: Path, plan: Plan) -> list[str]:
-    return [*_old_limits(source, plan), *engine_warnings(plan)]
+    return [*_no_weights(source), *_old_limits(source, plan), *engine_warnings(plan)]
+
+
+def _no_weights(source: Path) -> Iterator[str]:
+    if not any(is_weight(name.name) for name in files_of(source)):
+        yield f"{source} holds no weight files that ropescale knows, so only its configuration is patched"
 
 
 def _old_limits(source: Path, plan: Plan) -> Iterator[str]:
     """Files and fields of the source that still say the old length."""
-    generation = _optional_json(source / "generation_config.json")
-    if 20 < (generation.get("max_length") or 0) < plan.length:  # 20 is transformers' own default, which nobody chose
-        yield f"generation_config.json: max_length is still {generation['max_length']}, which stops generation there"
+    generation = _number(_optional_json(source / "generation_config.json").get("max_length")) or 0
+    if _UNCHOSEN < generation < plan.length:
+        yield f"generation_config.json: max_length is still {generation:g}, which stops generation there"
     section = text_section(plan.config)
-    window = section.get("sliding_window")
+    window = _number(section.get("sliding_window"))
     if window and window < plan.length and section.get("use_sliding_window", True):
-        yield f"config.json: sliding_window is {window}; the layers that use it see no further, whatever the schedule"
-    for name, keys in _OLD_LIMIT_FILES.items():
-        if any(key in _optional_json(source / name) for key in keys):
-            yield f"{name}: still describes the original model; an engine that reads it instead of config.json sees no scaling"
-    truncation = _optional_json(source / "tokenizer.json").get("truncation") or {}
-    if 0 < truncation.get("max_length", 0) < plan.length:
-        yield f"tokenizer.json: cuts texts at {truncation['max_length']} tokens"
+        yield f"config.json: sliding_window is {window:g}; the layers that use it see no further, whatever the schedule"
+    for name in ("params.json", "original/params.json"):
+        if any(key in _optional_json(source / name) for key in _PARAMS_KEYS):
+            yield f"{name}: still describes the original model; an engine that reads that file sees no scaling"
+    limit = _truncation(source / "tokenizer.json")
+    if limit is not None and limit < plan.length:
+        yield f"tokenizer.json: cuts texts at {limit} tokens"
+
+
+_UNCHOSEN = 20
+"""transformers' default for ``max_length``, which nobody chose."""
+
+_PARAMS_KEYS = ("rope_theta", "use_scaled_rope", "max_seq_len", "max_position_embeddings", "yarn")
+"""What Mistral's and Meta's own engines read from ``params.json``."""
+
+_TRUNCATION = re.compile(r'"truncation"\s*:\s*\{[^{}]*?"max_length"\s*:\s*(\d+)')
+
+
+def _truncation(path: Path) -> int | None:
+    """Where ``tokenizer.json`` cuts; the file can be tens of megabytes, and this stands in its first lines."""
+    if not path.is_file():
+        return None
+    with path.open(encoding="utf-8", errors="replace") as file:
+        match = _TRUNCATION.search(file.read(4096))
+    return int(match[1]) if match else None
+
+
+def _number(value: Any) -> float | None:
+    """A number that a file holds where one is expected; None for anything else."""
+    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
 def _optional_json(path: Path) -> dict[str, Any]:
     return read_json(path) if path.exists() else {}
 
 
-def _link_words(links: Mapping[str, str]) -> list[str]:
-    symlinks = [name for name, how in links.items() if how == "symlink"]
-    if not symlinks:
-        return []
-    return [
-        f"{len(symlinks)} weight file(s) are absolute symlinks to the source (hard links do not cross file systems): "
-        "keep the source where it is, or use --link copy"
-    ]
-
-
-# ---------------------------------------------------------------------------------------------------------
-# Writing a folder
-
-
-def _checked_target(source: Path, out: str | Path | None, force: bool, dry_run: bool) -> Path | None:
-    if out is None:
-        if dry_run:
-            return None
-        raise CheckpointError("say where the patched checkpoint goes (-o OUT), or --in-place, or --dry-run")
-    target = Path(out).expanduser()
-    here, there = source.resolve(), target.resolve()
-    if here == there:
-        raise CheckpointError(f"{target} is the source itself; choose another folder, or use --in-place")
-    if here in there.parents or there in here.parents:
-        raise CheckpointError(f"{target} and the source {source} lie inside one another; choose another folder")
-    if os.path.lexists(target) and not force:
-        raise CheckpointError(f"{target} exists already; choose another folder, or replace it with --force")
-    return None if dry_run else target
-
-
-def _write_folder(source: Path, target: Path, files: Mapping[str, str], link: str) -> dict[str, str]:
-    """Builds the folder beside its final place and renames it: it is there whole, or not at all."""
-    with _translated(target), _building_beside(target) as building:
-        links = {}
-        for path in _source_files(source):
-            name = path.relative_to(source)
-            if name.as_posix() in files or name.as_posix() == RECORD:
-                continue
-            destination = building / name
-            destination.parent.mkdir(parents=True, exist_ok=True)
-            if _is_weight(path):
-                links[name.as_posix()] = _link(path, destination, link)
-            else:
-                shutil.copyfile(path, destination)
-        for name, text in files.items():
-            (building / name).write_text(text, encoding="utf-8")
-        _swap_in(building, target)
-    return links
-
-
-def _source_files(source: Path) -> Iterator[Path]:
-    for root, folders, names in os.walk(source, followlinks=False):
-        folders[:] = sorted(name for name in folders if name not in _SKIPPED)
-        yield from (Path(root) / name for name in sorted(names) if name not in _SKIPPED)
-
-
-def _is_weight(path: Path) -> bool:
-    return any(fnmatch.fnmatch(path.name, pattern) for pattern in _WEIGHTS)
-
-
-def _link(path: Path, destination: Path, how: str) -> str:
-    """Brings a weight file over. The real file, because hub caches are made of symlinks."""
-    real = Path(os.path.realpath(path))
-    ways: dict[str, Callable[[], Any]] = {
-        "hard": lambda: os.link(real, destination),
-        "symlink": lambda: os.symlink(real, destination),
-        "copy": lambda: shutil.copyfile(real, destination),
-    }
-    if not real.exists():
-        raise CheckpointError(f"{path} is a link to {real}, which does not exist; is the download complete?")
-    for way in ways if how == "auto" else (how,):
-        try:
-            ways[way]()
-            return way
-        except OSError as error:
-            destination.unlink(missing_ok=True)
-            if how != "auto" or way == "copy":
-                raise CheckpointError(f"{path.name} could not be brought over ({way}): {error.strerror}") from error
-    raise AssertionError("unreachable: copy either works or raises")
-
-
-@contextmanager
-def _translated(target: Path) -> Iterator[None]:
-    try:
-        yield
-    except CheckpointError:
-        raise
-    except OSError as error:
-        raise CheckpointError(f"{target} cannot be written: {error.strerror or error}") from error
-
-
-@contextmanager
-def _building_beside(target: Path) -> Iterator[Path]:
-    """A new hidden folder next to ``target``; gone afterwards, unless it was renamed away."""
-    made = [parent for parent in target.absolute().parents if not parent.exists()]
-    target.absolute().parent.mkdir(parents=True, exist_ok=True)
-    building = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".ropescale", dir=target.absolute().parent))
-    try:
-        building.chmod(0o777 & ~_umask())
-        yield building
-    except BaseException:
-        shutil.rmtree(building, ignore_errors=True)
-        for parent in made:
-            parent.rmdir()
-        raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
-def _swap_in(building: Path, target: Path) -> None:
-    if not os.path.lexists(target):
-        building.rename(target)
-        return
-    aside = building.with_name(building.name + ".old")
-    target.rename(aside)
-    try:
-        building.rename(target)
-    except BaseException:
-        aside.rename(target)
-        raise
-    shutil.rmtree(aside) if aside.is_dir() and not aside.is_symlink() else aside.unlink()
-
-
-# ---------------------------------------------------------------------------------------------------------
-# Writing in place
-
-
-def _write_in_place(source: Path, model: str | Path, files: Mapping[str, str]) -> Path:
-    """Keeps what is there, then replaces file by file; a crash at any point leaves :func:`restore` able to undo."""
-    if not Path(model).expanduser().is_dir():
-        raise CheckpointError(f"{model} lies in the Hub's cache, which is shared; use -o OUT instead of --in-place")
-    with _translated(source):
-        _keep_originals(source, files)
-        for name, text in files.items():
-            _replace_file(source / name, text.encode())
-    return source
-
-
-def _keep_originals(source: Path, files: Mapping[str, str]) -> None:
-    if (source / BACKUP).is_dir():
-        return
-    replaced = [name for name in files if (source / name).exists()]
-    building = Path(tempfile.mkdtemp(prefix=f".{BACKUP}.", dir=source))
-    try:
-        for name in replaced:
-            shutil.copyfile(source / name, building / name)
-        manifest = {"replaced": replaced, "added": [name for name in files if name not in replaced]}
-        (building / "manifest.json").write_text(as_json(manifest), encoding="utf-8")
-        building.rename(source / BACKUP)
-    except BaseException:
-        shutil.rmtree(building, ignore_errors=True)
-        raise
-
-
-def _replace_file(path: Path, content: bytes) -> None:
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        os.chmod(name, 0o666 & ~_umask())
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+def _link_words(links: Mapping[str, str], asked: str) -> list[str]:
+    """A word about weights that did not come over as hard links."""
+    symlinks = sum(how == "symlink" for how in links.values())
+    copies = sum(how == "copy" for how in links.values())
+    because = " (no hard links here: another file system?)" if asked == "auto" else ""
+    words = []
+    if symlinks:
+        words.append(
+            f"{symlinks} weight file(s) are absolute symlinks to the source{because}: keep the source where it is, "
+            "or use --link copy"
+        )
+    if copies and asked == "auto":
+        words.append(f"{copies} weight file(s) were copied: neither hard links nor symlinks are possible here")
+    return words

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,13 @@ NAME = "ropescale.json"
 SCHEMA = 1
 
 
-def make_record(plan: Plan, source: str, original_bytes: bytes, before: Mapping[str, Any]) -> dict[str, Any]:
+def make_record(
+    plan: Plan,
+    source: str,
+    original_bytes: bytes,
+    before: Mapping[str, Any],
+    earlier: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
     """Everything that is needed to understand, check and undo a patched checkpoint.
 
     Args:
@@ -26,7 +33,9 @@ def make_record(plan: Plan, source: str, original_bytes: bytes, before: Mapping[
         source: where the checkpoint came from: a folder or a Hub id.
         original_bytes: the source's ``config.json`` as it lay on disk, for its sha256.
         before: the configuration without any scaling of ours, to undo to.
+        earlier: the source's own record, where ropescale had patched it before; its sha256 is the original's.
     """
+    digest = hashlib.sha256(original_bytes).hexdigest()
     return {
         "schema": SCHEMA,
         "source": source,
@@ -39,7 +48,7 @@ def make_record(plan: Plan, source: str, original_bytes: bytes, before: Mapping[
             for key, table in plan.tables.items()
         },
         "versions": {"ropescale": __version__},
-        "original_config_sha256": hashlib.sha256(original_bytes).hexdigest(),
+        "original_config_sha256": (earlier or {}).get("original_config_sha256", digest),
         "undo": difference(plan.config, before),
     }
 
@@ -54,16 +63,28 @@ def read_record(folder: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
     record = read_json(path)
-    if record.get("schema") != SCHEMA or not isinstance(record.get("undo"), dict):
+    if record.get("schema") != SCHEMA or not _is_whole(record):
         raise ConfigError(f"{path} is not a record that ropescale {__version__} can read; patch the original again")
     return record
 
 
+def _is_whole(record: Mapping[str, Any]) -> bool:
+    """Whether the parts that are read again have the shape in which they were written."""
+    undoing, tables = record.get("undo"), record.get("tables")
+    return (
+        isinstance(undoing, Mapping)
+        and isinstance(undoing.get("changed"), Mapping)
+        and isinstance(undoing.get("added"), list)
+        and isinstance(tables, Mapping)
+        and all(
+            isinstance(table, Mapping) and {"inv_freq", "attention_scale"} <= table.keys() for table in tables.values()
+        )
+    )
+
+
 def tables_of(record: Mapping[str, Any]) -> dict[str, Frequencies]:
     """The float64 tables that a record says the checkpoint should have, per layer type."""
-    return {
-        key: Frequencies(table["inv_freq"], table["attention_scale"]) for key, table in record["tables"].items()
-    }
+    return {key: Frequencies(table["inv_freq"], table["attention_scale"]) for key, table in record["tables"].items()}
 
 
 def original_config(config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
@@ -86,6 +107,27 @@ def undo(config: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]
     return {**kept, **change["changed"]}
 
 
-def as_json(value: Mapping[str, Any]) -> str:
-    """JSON text as every file of ours is written: indented, ending in a newline, plain numbers only."""
-    return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+def as_json(value: Mapping[str, Any], name: str) -> bytes:
+    """JSON as every file of ours is written: UTF-8, indented, ending in a newline.
+
+    Args:
+        value: what to write. Infinity is kept, as transformers 4 wrote it into the configurations of Mamba hybrids.
+        name: the file's name, for the message.
+
+    Raises:
+        ConfigError: it holds NaN.
+    """
+    if _holds_nan(value):
+        raise ConfigError(f"{name} holds NaN, which is not a number; mend it first")
+    try:
+        return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
+    except UnicodeEncodeError:  # half a surrogate pair, or a path that is not UTF-8
+        return (json.dumps(value, indent=2) + "\n").encode()
+
+
+def _holds_nan(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(_holds_nan(inner) for inner in value.values())
+    if isinstance(value, (list, tuple)):
+        return any(_holds_nan(inner) for inner in value)
+    return isinstance(value, float) and math.isnan(value)

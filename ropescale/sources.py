@@ -24,14 +24,24 @@ def find_model(model: str | Path, revision: str | None = None, *, weights: bool 
     Raises:
         CheckpointError: no such folder, not a checkpoint, or the Hub cannot supply it.
     """
-    path = Path(model).expanduser()
+    path = local_path(model)
     if path.is_dir():
+        if revision is not None:
+            raise CheckpointError(f"--revision is for a model on the Hub, and {model} is a folder; leave it out")
         return _checked(path)
     if path.is_file():
         raise CheckpointError(f"{model} is a file; give the checkpoint's folder (the one with config.json)")
     if not _HUB_ID.fullmatch(str(model)) or str(model).startswith("."):
         raise CheckpointError(f"there is no folder {model}; give a checkpoint's folder or a Hub id like org/name")
     return _checked(_from_hub(str(model), revision, weights))
+
+
+def local_path(model: str | Path) -> Path:
+    """A path with ``~`` expanded, where there is such a home."""
+    try:
+        return Path(model).expanduser()
+    except RuntimeError:
+        return Path(model)
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -65,8 +75,8 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def _checked(folder: Path) -> Path:
-    if (folder / "adapter_config.json").exists() and not (folder / "config.json").exists():
-        base = json.loads((folder / "adapter_config.json").read_text()).get("base_model_name_or_path", "the base model")
+    if (folder / "adapter_config.json").exists():  # with a config.json beside it transformers still loads the base
+        base = read_json(folder / "adapter_config.json").get("base_model_name_or_path") or "the base model"
         raise CheckpointError(f"{folder} is a PEFT adapter; patch the base ({base}), then attach the adapter to it")
     if not any(folder.iterdir()):
         raise CheckpointError(f"{folder} is empty; give a checkpoint's folder (the one with config.json)")
@@ -75,14 +85,60 @@ def _checked(folder: Path) -> Path:
     return folder
 
 
+_WEIGHTS = ["*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf", "*.h5", "*.msgpack", "*.onnx*"]
+
+_PATIENCE = 10.0
+"""Seconds to wait for the Hub's first answer; the client itself would wait for ever."""
+
+
 def _from_hub(model: str, revision: str | None, weights: bool) -> Path:
+    """The snapshot of a Hub model: up to date where the Hub answers, else as the cache has it."""
     from huggingface_hub import snapshot_download
 
-    ignore = None if weights else ["*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf", "*.h5", "*.msgpack", "*.onnx*"]
+    silence = _silence(model, revision)
     try:
-        return Path(snapshot_download(model, revision=revision, ignore_patterns=ignore))
-    except Exception as error:  # the Hub client has a dozen ways to say no; all mean the same here
-        cause = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise CheckpointError(
-            f"{model} is neither a folder nor a model that the Hub or its cache can supply ({cause})"
-        ) from error
+        return Path(
+            snapshot_download(
+                model,
+                revision=revision,
+                ignore_patterns=None if weights else _WEIGHTS,
+                local_files_only=silence is not None,
+            )
+        )
+    except Exception as error:  # the client has a dozen ways to say no, and they differ between its versions
+        raise CheckpointError(_refusal(model, revision, error, silence)) from error
+
+
+def _silence(model: str, revision: str | None) -> str | None:
+    """Why the Hub does not answer; None where it does, whatever it says."""
+    from huggingface_hub import HfApi, constants
+    from huggingface_hub.errors import HfHubHTTPError
+
+    if constants.HF_HUB_OFFLINE:
+        return "HF_HUB_OFFLINE is set"
+    try:
+        HfApi().model_info(model, revision=revision, timeout=_PATIENCE)
+    except HfHubHTTPError:
+        return None
+    except Exception as error:
+        return _first_line(error)
+    return None
+
+
+def _refusal(model: str, revision: str | None, error: Exception, silence: str | None) -> str:
+    kinds = {cls.__name__ for cls in type(error).__mro__}
+    if silence is not None:
+        missing = "nor whole in" if "IncompleteSnapshotError" in kinds else "nor in"
+        what = model if revision is None else f"{model} at revision {revision}"
+        return f"{what} is not a folder, {missing} the Hub's cache, and the Hub cannot be reached ({silence})"
+    if "GatedRepoError" in kinds:
+        return f"{model} is gated: accept its terms on the Hub and log in with `hf auth login`"
+    if "RevisionNotFoundError" in kinds:
+        return f"{model} has no revision {revision} on the Hub"
+    if "RepositoryNotFoundError" in kinds:
+        return f"{model} is neither a folder nor a public model on the Hub; if it is private, log in: `hf auth login`"
+    return f"{model} is neither a folder nor a model that the Hub or its cache can supply ({_first_line(error)})"
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")

@@ -1,0 +1,178 @@
+"""``ropescale patch MODEL -o OUT --schedule SPEC``: a checkpoint with a longer context; no weights are read."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .options import (
+    Length,
+    factor_option,
+    json_option,
+    markdown,
+    model_argument,
+    print_json,
+    revision_option,
+    schedule_option,
+    set_option,
+    target_length_option,
+)
+
+if TYPE_CHECKING:
+    from ..checkpoints import PatchedCheckpoint
+
+_LINKS = ("auto", "hard", "symlink", "copy")
+
+
+@click.command("patch")
+@model_argument()
+@click.option("-o", "--out", metavar="OUT", help="The folder to make; it must not exist yet.")
+@schedule_option(required=True)
+@factor_option()
+@target_length_option()
+@click.option(
+    "--original-length", type=Length(), metavar="N", help="The trained length, where the config has it wrong."
+)
+@set_option()
+@click.option("--layers", default="full", metavar="full|all|TYPE", show_default=True, help="The layers to change.")
+@click.option("--replace-scaling", is_flag=True, help="Where the makers scaled: compute from the original length.")
+@click.option("--on-top", is_flag=True, help="Where the makers scaled: compose with what is there.")
+@click.option("--freeze-at", type=Length(), metavar="LENGTH", help="Make a length-dependent schedule a fixed table.")
+@click.option(
+    "--link",
+    type=click.Choice(_LINKS),
+    default="auto",
+    show_default=True,
+    help="How weights come over; auto: hard link, else symlink, else copy.",
+)
+@revision_option()
+@click.option("--in-place", is_flag=True, help="Change MODEL itself; `ropescale restore MODEL` undoes it.")
+@click.option("--dry-run", is_flag=True, help="Write nothing, only show what would be done.")
+@click.option("--force", is_flag=True, help="Replace the checkpoint at OUT.")
+@json_option()
+def command(model: str, as_json: bool, **options: Any) -> None:
+    """Write a copy of MODEL (a folder or a Hub id) that carries a schedule.
+
+    The configuration changes, the weights are linked and never read. The copy loads in stock engines with no
+    ropescale installed; where one of them would compute something else, a warning says so.
+
+    \b
+    Examples:
+      ropescale patch Qwen/Qwen3-8B -o qwen3-128k --schedule yarn --target-length 128k
+      ropescale patch ./llama -o ./llama-x4 --schedule yarn:factor=4,beta_fast=16
+      ropescale patch ./llama -o ./llama-x2 --schedule my_schedule.py::Half --set factor=2
+      ropescale patch ./llama --schedule ntk --factor 8 --dry-run
+    """
+    from ..checkpoints import patch_checkpoint
+
+    schedule, out = options.pop("schedule"), options.pop("out")
+    done = patch_checkpoint(model, out, schedule, **options)
+    described = describe(done, model, out, options)
+    for kind in ("note", "warning"):
+        for text in described[f"{kind}s"]:
+            click.echo(f"{kind}: {text}", err=True)
+    if as_json:
+        print_json(described)
+    else:
+        click.echo(_page(described))
+
+
+def describe(done: PatchedCheckpoint, model: str, out: str | None, options: dict[str, Any]) -> dict[str, Any]:
+    """What was done, as plain data."""
+    from ..rope import text_section
+    from ..schedules import specs
+
+    plan = done.plan
+    section = text_section(plan.config)
+    return {
+        "model": model,
+        "model_type": section.get("model_type"),
+        "out": str(done.folder) if done.folder else out,
+        "written": done.folder is not None,
+        "in_place": options["in_place"],
+        "length": plan.length,
+        "max_position_embeddings": _max_positions(plan.config),
+        "layers": {
+            key: {
+                "schedule": specs.describe(schedule),
+                "fields": specs.to_dict(schedule),
+                "original_length": plan.ropes[key].original_length,
+                "attention_scale": plan.tables[key].attention_scale,
+                "rope_parameters": _parameters(section, key),
+            }
+            for key, schedule in plan.schedules.items()
+        },
+        "weights": done.links,
+        "config_diff": done.config_diff,
+        "notes": list(plan.notes),
+        "warnings": done.warnings,
+    }
+
+
+def _max_positions(config: dict[str, Any]) -> int:
+    """What the configuration now says, under whatever name the model's class has for it."""
+    from ..rope import read_rope
+
+    return max(rope.max_length for rope in read_rope(config).values())
+
+
+def _parameters(section: Any, key: str) -> dict[str, Any]:
+    parameters = section["rope_parameters"]
+    return parameters if key == "all" else parameters[key]
+
+
+def _page(described: dict[str, Any]) -> str:
+    rows = [
+        ["model", f"{described['model']} ({described['model_type']})"],
+        [_written(described), described["out"] or "-"],
+    ]
+    for key, layer in described["layers"].items():
+        rows += _layer_rows(key, layer, described["length"])
+    rows += [
+        ["max_position_embeddings", str(described["max_position_embeddings"])],
+        ["weights", _weights(described)],
+    ]
+    return f"{markdown(['patched', 'value'], rows)}\n\n```diff\n{described['config_diff']}```"
+
+
+def _written(described: dict[str, Any]) -> str:
+    if not described["written"]:
+        return "would be written to" if not described["in_place"] else "would be changed in place"
+    return "changed in place" if described["in_place"] else "written to"
+
+
+def _layer_rows(key: str, layer: dict[str, Any], length: int) -> list[list[str]]:
+    return [
+        ["layers", key],
+        ["schedule", layer["schedule"]],
+        ["length", _arithmetic(layer["original_length"], length)],
+        ["route", _route(layer)],
+        ["attention scale", f"{layer['attention_scale']:.6g}"],
+    ]
+
+
+def _arithmetic(original: int, length: int) -> str:
+    """``512 x 2 = 1024 tokens``; the factor of a length that is not a whole multiple is rounded, and so ``~``."""
+    factor = length / original
+    equals = "=" if round(original * float(f"{factor:.6g}"), 6) == length else "~"
+    return f"{original} x {factor:.6g} {equals} {length} tokens"
+
+
+def _route(layer: dict[str, Any]) -> str:
+    """How the configuration says it: by a formula that engines know, or by one factor per pair."""
+    kind = layer["rope_parameters"]["rope_type"]
+    if kind == "longrope" and layer["fields"]["name"] != "longrope":
+        return f"one factor per pair ({len(layer['rope_parameters']['long_factor'])} pairs, rope_type longrope)"
+    return f"rope_type {kind}"
+
+
+_HOW = {"hard": "hard link", "symlink": "absolute symlink", "copy": "copy"}
+
+
+def _weights(described: dict[str, Any]) -> str:
+    if not described["weights"]:
+        return "untouched" if described["in_place"] or not described["written"] else "none"
+    counted = Counter(described["weights"].values())
+    return ", ".join(f"{count} x {_HOW[how]}" for how, count in counted.items()) + "; not read"

@@ -1,0 +1,28 @@
+"""``ropescale restore DIR``: undoes ``ropescale patch --in-place``."""
+
+from __future__ import annotations
+
+import click
+
+from .options import json_option, print_json
+
+
+@click.command("restore")
+@click.argument("folder", metavar="DIR")
+@json_option()
+def command(folder: str, as_json: bool) -> None:
+    """Put the checkpoint DIR back to what it was before `ropescale patch --in-place`, byte for byte.
+
+    Also works where the patching, or an earlier restore, was interrupted.
+
+    \b
+    Example:
+      ropescale restore ./llama
+    """
+    from ..checkpoints import restore
+
+    path = restore(folder)
+    if as_json:
+        print_json({"restored": str(path)})
+    else:
+        click.echo(f"{path} is as it was before it was patched in place")

@@ -1,0 +1,206 @@
+"""Making a checkpoint's folder out of another's: weights linked, the rest copied, there whole or not at all."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from .backups import BACKUP
+from .errors import CheckpointError
+
+LINKS = ("auto", "hard", "symlink", "copy")
+"""The ways a weight file may come over."""
+
+_WEIGHTS = (
+    "*.safetensors pytorch_model*.bin model*.bin consolidated*.pth consolidated*.pt *.gguf tf_model*.h5 "
+    "flax_model*.msgpack *.onnx *.onnx_data"
+).split()
+_SKIPPED = {".git", ".gitattributes", ".cache", ".huggingface", ".locks", "__pycache__", ".ipynb_checkpoints", BACKUP}
+
+
+def is_weight(name: str) -> bool:
+    """Whether a file of this name holds weights."""
+    return any(fnmatch.fnmatch(name, pattern) for pattern in _WEIGHTS)
+
+
+def files_of(folder: Path) -> list[Path]:
+    """Every file of a checkpoint, relative to its folder, sorted; version control and caches left out.
+
+    Links to folders are followed, because nothing but their content is wanted; one that leads back up is not.
+    """
+    return sorted(_walk(folder, Path(), frozenset({folder.resolve()})))
+
+
+def _walk(folder: Path, below: Path, above: frozenset[Path]) -> Iterator[Path]:
+    for entry in os.scandir(folder / below):
+        name = below / entry.name
+        real = (folder / name).resolve()
+        if entry.name in _SKIPPED:
+            continue
+        if not entry.is_dir():
+            yield name
+        elif real not in above:
+            yield from _walk(folder, name, above | {real})
+
+
+def check_target(source: Path, out: str | Path, force: bool) -> Path:
+    """The folder to make, once it is certain that making it harms nothing.
+
+    Raises:
+        CheckpointError: it exists, is or holds the source or its weights, or lies under a file.
+    """
+    target = Path(out).expanduser()
+    here, there = source.resolve(), target.resolve()
+    if here == there:
+        raise CheckpointError(f"{target} is the source itself; choose another folder, or use --in-place")
+    if here in there.parents or there in here.parents:
+        raise CheckpointError(f"{target} and the source {source} lie inside one another; choose another folder")
+    if os.path.lexists(target):
+        _refuse_to_replace(source, target, force)
+    nearest = next(parent for parent in target.absolute().parents if os.path.lexists(parent))
+    if not nearest.is_dir():
+        raise CheckpointError(f"{target} cannot be written: {nearest} is not a folder; choose another place")
+    return target
+
+
+def _refuse_to_replace(source: Path, target: Path, force: bool) -> None:
+    """``--force`` replaces checkpoints: never a home directory, never the weights that are about to be linked."""
+    if not force:
+        raise CheckpointError(f"{target} exists already; choose another folder, or replace it with --force")
+    empty = target.is_dir() and not any(target.iterdir())
+    if not (empty or (target / "config.json").exists()):
+        raise CheckpointError(
+            f"{target} is not a checkpoint (no config.json), so --force leaves it; remove it yourself"
+        )
+    there = target.resolve()
+    for name in files_of(source):
+        if is_weight(name.name) and there in (source / name).resolve().parents:
+            raise CheckpointError(
+                f"{target} holds the weights that {source / name} links to, so replacing it would destroy them; "
+                "choose another folder"
+            )
+
+
+def write_folder(source: Path, target: Path, files: Mapping[str, bytes], link: str) -> dict[str, str]:
+    """Builds the folder beside its final place and renames it: it is there whole, or not at all.
+
+    Args:
+        files: the content of every file that differs from the source's, or is not there.
+        link: how weights come over, one of :data:`LINKS`.
+
+    Returns:
+        How each weight file came over, ``{name: "hard" | "symlink" | "copy"}``.
+
+    Raises:
+        CheckpointError: something cannot be read or written; nothing is left behind.
+    """
+    with translated(target), _building_beside(target) as building:
+        links = {}
+        for name in files_of(source):
+            if name.as_posix() in files:
+                continue
+            (building / name).parent.mkdir(parents=True, exist_ok=True)
+            how = _bring(source / name, building / name, link if is_weight(name.name) else None)
+            links |= {name.as_posix(): how} if how else {}
+        for text, content in files.items():
+            (building / text).write_bytes(content)
+        _swap_in(building, target)
+    return links
+
+
+def _bring(path: Path, destination: Path, link: str | None) -> str | None:
+    """Links a weight file; copies any other, because a later ``save_pretrained`` would write through a link."""
+    real = path.resolve()
+    if not real.exists():
+        raise CheckpointError(f"{path} is a link to {real}, which does not exist; is the download complete?")
+    if not real.is_file():
+        raise CheckpointError(f"{path} is not a regular file; remove it from the checkpoint")
+    if link is not None:
+        return _link(real, destination, link)
+    shutil.copyfile(real, destination)
+    return None
+
+
+def _link(real: Path, destination: Path, how: str) -> str:
+    """Brings a weight file over and says how. The real file, because hub caches are made of symlinks."""
+    ways: dict[str, Callable[[], Any]] = {
+        "hard": lambda: os.link(real, destination),
+        "symlink": lambda: os.symlink(real, destination),
+        "copy": lambda: shutil.copyfile(real, destination),
+    }
+    for way in ways if how == "auto" else (how,):
+        try:
+            ways[way]()
+            return way
+        except OSError as error:
+            destination.unlink(missing_ok=True)
+            if how != "auto" or way == "copy":
+                hint = "" if way == "copy" else "; use --link auto"
+                raise CheckpointError(
+                    f"{real} cannot be brought to {destination.parent.parent} ({way}): {error.strerror or error}{hint}"
+                ) from error
+    raise AssertionError("unreachable: copy either works or raises")
+
+
+@contextmanager
+def translated(where: Path) -> Iterator[None]:
+    """Turns what the operating system says about a write below ``where`` into a CheckpointError."""
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except OSError as error:
+        elsewhere = f" ({error.filename})" if _is_elsewhere(error.filename, where) else ""
+        raise CheckpointError(f"{where} cannot be written: {error.strerror or error}{elsewhere}") from error
+
+
+def _is_elsewhere(name: object, where: Path) -> bool:
+    """Whether a file that failed is not one of ours, so that the sentence must name it."""
+    return isinstance(name, str) and where.absolute().parent not in Path(name).absolute().parents
+
+
+@contextmanager
+def _building_beside(target: Path) -> Iterator[Path]:
+    """A new hidden folder next to ``target``; gone afterwards, unless it was renamed away."""
+    parent = target.absolute().parent
+    made = [folder for folder in (parent, *parent.parents) if not folder.exists()]
+    building = None
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        building = Path(tempfile.mkdtemp(prefix=f".{target.name[:200]}.", suffix=".ropescale", dir=parent))
+        building.chmod(0o777 & ~umask())
+        yield building
+    except BaseException:
+        if building is not None:
+            shutil.rmtree(building, ignore_errors=True)
+        for folder in made:
+            with suppress(OSError):
+                folder.rmdir()
+        raise
+
+
+def umask() -> int:
+    """The process's file mode creation mask, which can only be read by setting it."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _swap_in(building: Path, target: Path) -> None:
+    if not os.path.lexists(target):
+        building.rename(target)
+        return
+    aside = building.with_name(building.name + ".old")
+    target.rename(aside)
+    try:
+        building.rename(target)
+    except BaseException:
+        aside.rename(target)
+        raise
+    aside.unlink() if aside.is_symlink() else shutil.rmtree(aside, ignore_errors=True)
