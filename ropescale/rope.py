@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -102,13 +102,17 @@ def _crossing(descending: list[float], wanted: float) -> float:
 # ---------------------------------------------------------------------------------------------------------
 # Reading a configuration
 
-ALL_LAYERS = "all"
+ALL_LAYERS = model_defaults.ALL_LAYERS
 """The key of the one geometry of a model that keeps one table for all its layers."""
 
 NOT_SCALING = {"default", "proportional"}
 """Rope types that describe the geometry; proportional only scales through its factor."""
 
+QWEN3_MAXIMUM, QWEN3_TRAINED = 40_960, 32_768
+"""Qwen3 states 40,960 positions: 32,768 trained ones and room for 8,192 of output (its model card)."""
+
 _RENAMED_TYPES = {"su": "longrope", "mrope": "default"}
+
 _SCALING_KEYS = frozenset(
     "rope_type type factor original_max_position_embeddings attention_factor attn_factor beta_fast beta_slow mscale "
     "mscale_all_dim truncate extrapolation_factor short_factor long_factor short_mscale long_mscale low_freq_factor "
@@ -116,20 +120,14 @@ _SCALING_KEYS = frozenset(
 )
 """Keys that belong to a scaling; every other key of ``rope_parameters`` is the model's own and is kept."""
 
-_V4_THETA = {"full_attention": ("rope_theta", "global_rope_theta"), "sliding_attention": ("rope_local_base_freq", "local_rope_theta")}
-_V4_SCALES_FULL_ONLY = ("gemma3_text", "gemma3n_text", "olmo3")
-"""Types with one table per layer type whose v4 ``rope_scaling`` means the full-attention layers."""
+_THREE_KEYS = ("phi3", "phi4_multimodal")
+"""Types whose v4 code accepts exactly type, short_factor and long_factor."""
 
-_V4_ONE_THETA = ("olmo3",)
-"""Of these, the types whose v4 ``rope_theta`` serves the sliding layers as well."""
-
-_NEOX_NAMES = ("gpt_neox", "gpt_neox_japanese")
-"""Types that call theta ``rotary_emb_base`` and the partial factor ``rotary_pct``."""
-
-_OTHER_TABLES = {
-    "gptj": "a sinusoid table computed from rotary_dim",
-    "codegen": "a sinusoid table computed from rotary_dim",
-    "roformer": "a sinusoidal position embedding",
+_NO_ROPE_PARAMETERS = {
+    "gptj": "rotates by a sinusoid table computed from rotary_dim, not by rope_parameters",
+    "codegen": "rotates by a sinusoid table computed from rotary_dim, not by rope_parameters",
+    "roformer": "rotates by a sinusoidal position embedding, not by rope_parameters",
+    "blt": "keeps a rotary embedding in each of its four sub-models, and none of its own",
 }
 
 
@@ -148,20 +146,27 @@ def read_rope(config: Mapping[str, Any], original_length: int | None = None) -> 
         ConfigError: no RoPE, fields missing, or two views of the same thing that disagree.
     """
     reader = _Reader(text_section(config))
-    ropes = {key: reader.rope(key, parameters, original_length) for key, parameters in reader.parameters().items()}
+    ropes = {key: _rope(reader, key, found, original_length) for key, found in reader.parameters().items()}
     if not ropes:
-        raise ConfigError(f"{reader.model_type} has no layer that rotates; there is nothing to scale")
+        raise ConfigError(f"no layer of this {reader.model_type} rotates; there is nothing to scale")
     return ropes
 
 
 def text_section(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """The part of a configuration that holds the language model: itself, or a multimodal one's ``text_config``."""
     entry = model_defaults.load().get(str(config.get("model_type")))
+    default_type = entry.get("text") if isinstance(entry, dict) else None
     text = config.get("text_config")
     if not isinstance(text, Mapping):
-        return config
-    default_type = entry.get("text") if isinstance(entry, dict) else None
+        return config if default_type is None else {"model_type": default_type}
     return text if text.get("model_type") else {**text, "model_type": default_type or config.get("model_type")}
+
+
+def default_of(config: Mapping[str, Any], field: str) -> Any:
+    """A field of the language model: what the file says (null included), else its class's default."""
+    section = text_section(config)
+    entry = model_defaults.load().get(str(section.get("model_type"))) or {}
+    return section.get(field, entry.get(field))
 
 
 def is_scaled(rope: Rope) -> bool:
@@ -176,21 +181,50 @@ class _Reader:
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.config = config
         self.model_type = _model_type(config)
-        self.known = self.model_type in model_defaults.load()
-        entry = model_defaults.load().get(self.model_type)
+        entry = model_defaults.load().get(self.model_type, {})
         self._refuse_without_rope(entry)
-        self.defaults: Mapping[str, Any] = entry or {}
-        self.default_parameters: Mapping[str, Any] = self.defaults.get("rope_parameters") or {}
-        self.per_type = _is_nested(self.default_parameters) or _is_nested(config.get("rope_parameters") or {})
+        self.known = bool(entry)
+        self.defaults: Mapping[str, Any] = entry
+        self.default_parameters: Mapping[str, Any] = entry.get("rope_parameters") or {}
+        self.v4: Mapping[str, list[str]] = entry.get("v4", model_defaults.V4)
+        self.new, self.old = self._given("rope_parameters"), self._given("rope_scaling")
+        self.per_type = model_defaults.is_nested(self.default_parameters or self.new)
+        self._refuse_ignored()
 
     def _refuse_without_rope(self, entry: Any) -> None:
-        if self.model_type in _OTHER_TABLES:
+        if self.model_type in _NO_ROPE_PARAMETERS:
             raise ConfigError(
-                f"{self.model_type} rotates by {_OTHER_TABLES[self.model_type]}, not by rope_parameters; "
+                f"{self.model_type} {_NO_ROPE_PARAMETERS[self.model_type]}; "
                 "its frequencies cannot be changed through the configuration"
             )
-        if self.known and entry is None:
-            raise ConfigError(f"{self.model_type} models have no rotary position embeddings; there is nothing to scale")
+        if entry is None:
+            raise ConfigError(f"{self.model_type} has no rotary position embeddings; there is nothing to scale")
+
+    def _given(self, name: str) -> Mapping[str, Any]:
+        value = self.config.get(name)
+        if value is not None and not isinstance(value, Mapping):
+            raise ConfigError(f"{name} must be an object of keys and values, not {value!r}")
+        return value or {}
+
+    def _refuse_ignored(self) -> None:
+        """What transformers 5 would drop, or choke on, without a word."""
+        nested = model_defaults.is_nested(self.new)
+        types = ", ".join(self.default_parameters)
+        if self.per_type and self.new and not nested and "rope_parameters" not in self.v4:
+            raise ConfigError(
+                f"{self.model_type} keeps rope_parameters per layer type ({types}); the flat rope_parameters in this "
+                "configuration would be ignored by transformers; put it under the layer type it is meant for"
+            )
+        if nested and not self.per_type:
+            raise ConfigError(
+                f"{self.model_type} keeps one table for all its layers; the rope_parameters per layer type "
+                f"({', '.join(self.new)}) in this configuration would be ignored; give one flat rope_parameters"
+            )
+        if self.old and "rope_scaling" not in self.v4:
+            raise ConfigError(
+                f"{self.model_type} does not read rope_scaling, which this configuration has; "
+                f"write it as rope_parameters{f' under a layer type ({types})' if self.per_type else ''}"
+            )
 
     def get(self, field: str) -> Any:
         """A field of the file, under the class's own name for it, else the class's default."""
@@ -204,134 +238,191 @@ class _Reader:
         return self.defaults.get("names", {}).get(field, field)
 
     def parameters(self) -> dict[str, dict[str, Any]]:
-        """Rope parameters in v5 form, theta and partial factor filled in, per layer type."""
-        if self.per_type:
-            nested = {key: self._nested(key) for key in self._layer_types()}
-            return {key: value for key, value in nested.items() if value is not None}
-        return {ALL_LAYERS: self._flat()}
-
-    def _layer_types(self) -> list[str]:
-        given = self.config.get("rope_parameters") or {}
-        if given and not _is_nested(given):
-            raise ConfigError(
-                f"{self.model_type} keeps rope_parameters per layer type ({', '.join(self.default_parameters)}); "
-                "the flat rope_parameters in this configuration would be ignored by transformers; "
-                "put it under the layer type it is meant for"
-            )
-        return [key for key in {**self.default_parameters, **given} if _is_layer(given.get(key, {}))]
+        """Rope parameters in v5 form, theta and partial factor filled in, per layer type that rotates."""
+        if not self.per_type:
+            return {ALL_LAYERS: self._flat()}
+        return {key: self._of_type(key) for key in self._layer_types()}
 
     def _flat(self) -> dict[str, Any]:
-        new, old = self.config.get("rope_parameters"), self.config.get("rope_scaling")
-        _refuse_disagreement(self.config, new, old)
-        parameters = _normalised(old or new or self.default_parameters)
-        self._fill(parameters, ("rope_theta", "rotary_emb_base"), self.default_parameters, self.defaults.get("default_theta"))
-        return parameters
+        if self.new and self.old:
+            self._refuse_disagreement(ALL_LAYERS, self.new, self.old, whole=self.model_type not in _THREE_KEYS)
+        return self._filled(ALL_LAYERS, self.old or self.new)
 
-    def _nested(self, key: str) -> dict[str, Any] | None:
-        given = (self.config.get("rope_parameters") or {}).get(key, {})
-        default = self.default_parameters.get(key, {})
-        if given is None or (not given and default is None):
-            return None
-        old = self.config.get("rope_scaling") if self._v4_scales(key) else None
-        _refuse_disagreement(self.config if key == "full_attention" else {}, given, old)
-        parameters = _normalised({**(given or default), **(old or {})})
-        names = ("rope_theta",) if self.model_type in _V4_ONE_THETA else _V4_THETA.get(key, ())
-        if not given:
-            parameters = {k: v for k, v in parameters.items() if k != "rope_theta"} if self._has(names) else parameters
-        self._fill(parameters, names, default or {}, (default or {}).get("rope_theta"))
-        return parameters
+    def _of_type(self, key: str) -> dict[str, Any]:
+        nested = model_defaults.is_nested(self.new)
+        given = (self.new.get(key) if nested else None) or {}
+        flat = self.old or ({} if nested else self.new)
+        old = flat if key in self.v4.get("rope_scaling", ()) else {}
+        if given and old:
+            self._refuse_disagreement(key, given, old, whole=False)
+        return self._filled(key, {**given, **old})
 
-    def _has(self, names: tuple[str, ...]) -> bool:
-        return any(self.config.get(name) is not None for name in names)
+    def _layer_types(self) -> list[str]:
+        """Those that the model has and that rotate: null marks one that does not."""
+        stated = self.new if model_defaults.is_nested(self.new) else {}
+        rotating = [key for key, value in {**self.default_parameters, **stated}.items() if value is not None]
+        present = self.config.get("layer_types")
+        used = [key for key in rotating if key in present] if isinstance(present, list) else []
+        return used or rotating  # DeepSeek-V4 labels its tables otherwise than its layers
 
-    def _v4_scales(self, key: str) -> bool:
-        return key == "full_attention" or self.model_type.startswith("modernbert")
-
-    def _fill(self, parameters: dict[str, Any], theta_names: tuple[str, ...], default: Mapping[str, Any], theta: Any) -> None:
-        """Adds theta and the partial factor in transformers' order of precedence."""
-        for name in theta_names:
-            if parameters.get("rope_theta") is None and self.config.get(name) is not None:
-                parameters["rope_theta"] = self.config[name]
+    def _filled(self, key: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Parameters as transformers completes them: their own, then top-level keys, then the class's default."""
+        default = self._default(key)
+        stated = given or (default if self.defaults.get("fixed") else {**default, "rope_theta": None})
+        parameters = _normalised(stated)
+        theta, partial = (
+            self._beside(key, names) for names in (model_defaults.THETA_NAMES, model_defaults.PARTIAL_NAMES)
+        )
+        if given:
+            _refuse_another(parameters, "rope_theta", theta, key)
+            _refuse_another(parameters, "partial_rotary_factor", partial, key)
+        parameters["partial_rotary_factor"] = self._partial(key, parameters if given else {}, partial)
+        if parameters["partial_rotary_factor"] is None:
+            del parameters["partial_rotary_factor"]
         if parameters.get("rope_theta") is None:
-            parameters["rope_theta"] = theta
-        if parameters.get("partial_rotary_factor") is None:
-            partial = self._partial(default)
-            if partial is not None:
-                parameters["partial_rotary_factor"] = partial
+            parameters["rope_theta"] = self._default_theta(key, given) if theta is None else theta[1]
+        return parameters
 
-    def _partial(self, default: Mapping[str, Any]) -> Any:
-        for name in ("partial_rotary_factor", "rotary_pct"):
-            if self.config.get(name) is not None:
-                return self.config[name]
+    def _default(self, key: str) -> Mapping[str, Any]:
+        return (self.default_parameters.get(key) if self.per_type else self.default_parameters) or {}
+
+    def _default_theta(self, key: str, given: Mapping[str, Any]) -> Any:
+        """Of parameters that state none; a class's whole default may have another."""
+        by_class = self.defaults.get("default_theta")
+        by_class = by_class.get(key) if isinstance(by_class, Mapping) else by_class
+        return by_class if given else self._default(key).get("rope_theta", by_class)
+
+    def _beside(self, key: str, names: Iterable[str]) -> tuple[str, Any] | None:
+        """The first of these top-level keys that the file has and that reaches this layer type, with its value."""
+        found = ((name, self.config.get(name)) for name in names if key in self.v4.get(name, ()))
+        return next(((name, value) for name, value in found if value is not None), None)
+
+    def _partial(self, key: str, stated: Mapping[str, Any], beside: tuple[str, Any] | None) -> Any:
+        if stated.get("partial_rotary_factor") is not None:
+            return stated["partial_rotary_factor"]
+        if beside is not None:
+            return beside[1]
         if self.model_type == "minimax_m2" and self.config.get("rotary_dim"):  # its releases say it in coordinates
             return self.config["rotary_dim"] / self.get("head_dim")
-        return default.get("partial_rotary_factor")
+        return self._default(key).get("partial_rotary_factor")
 
-    def rope(self, key: str, parameters: dict[str, Any], original_length: int | None) -> Rope:
-        """The geometry that one set of parameters describes."""
-        head_dim = self.head_dim(parameters)
-        partial = _number(parameters.get("partial_rotary_factor", 1.0), "partial_rotary_factor")
-        max_length = self._require("max_position_embeddings", self.get("max_position_embeddings"))
-        proportional = parameters["rope_type"] == "proportional"
-        return Rope(
-            rotary_dim=head_dim if proportional else int(head_dim * partial),
-            theta=_number(self._require("rope_theta", parameters.get("rope_theta")), "rope_theta"),
-            original_length=original_length or self._original_length(parameters, int(max_length)),
-            head_dim=head_dim,
-            max_length=int(_number(max_length, "max_position_embeddings")),
-            rotated_pairs=int(partial * head_dim // 2) if proportional else None,
-            layer_type=None if key == ALL_LAYERS else key,
-            scaling=parameters,
-        )
+    def _refuse_disagreement(self, key: str, new: Mapping[str, Any], old: Mapping[str, Any], whole: bool) -> None:
+        """v4 and v5 keys may stand side by side only where they say the same: transformers 5 takes v4's."""
+        left, right = _present(_normalised(new)), _present(_normalised(old))
+        theta = self._beside(key, model_defaults.THETA_NAMES)
+        if whole:
+            right.setdefault("rope_theta", self._default_theta(key, old) if theta is None else theta[1])
+        for own in ("partial_rotary_factor", "original_max_position_embeddings"):  # which may stand elsewhere
+            if own not in right:
+                left.pop(own, None)
+        for name in sorted(left.keys() | right.keys() if whole else right.keys()):
+            if left.get(name) != right.get(name):
+                raise ConfigError(
+                    f"rope_parameters says {name} is {_shown(left, name)} and rope_scaling says {_shown(right, name)} "
+                    "(with rope_theta beside it); make the two views agree, or remove one"
+                )
 
-    def head_dim(self, parameters: Mapping[str, Any]) -> int:
+    def head_dim(self, key: str, parameters: Mapping[str, Any]) -> int:
         """Coordinates of a head: stated, the class's own, or hidden_size / num_attention_heads."""
-        if self.get("qk_rope_head_dim") and not parameters.get("partial_rotary_factor"):
-            return int(self.get("qk_rope_head_dim"))  # MLA rotates a slice of its own
-        head_dim = self.get("head_dim")
-        if head_dim is None:
-            hidden, heads = self.get("hidden_size"), self.get("num_attention_heads")
-            if hidden is None or heads is None:
-                raise self._missing()
-            head_dim = hidden // heads
-        return int(_number(head_dim, "head_dim"))
+        if self.get("qk_rope_head_dim") and parameters.get("partial_rotary_factor") in (None, 1):
+            return _whole(self.get("qk_rope_head_dim"), "qk_rope_head_dim")  # MLA rotates a slice of its own
+        stated = self._head_dim_of_type(key) or self.get("head_dim")
+        if stated is not None:
+            return _whole(stated, "head_dim")
+        hidden, heads = self.get("hidden_size"), self.get("num_attention_heads")
+        if hidden is None or heads is None:
+            raise self.missing()
+        return _whole(hidden, "hidden_size") // _whole(heads, "num_attention_heads")
 
-    def _original_length(self, parameters: Mapping[str, Any], max_length: int) -> int:
-        """Trained length: the recorded one (top level before nested, as transformers does), else the maximum."""
-        top, inner = self.config.get("original_max_position_embeddings"), parameters.get("original_max_position_embeddings")
-        if top is not None and inner is not None and top != inner:
-            raise ConfigError(
-                f"original_max_position_embeddings is {top} at the top level and {inner} inside the rope parameters; "
-                "make them agree"
-            )
-        recorded = top if top is not None else inner
-        if recorded is not None:
-            return int(_number(recorded, "original_max_position_embeddings"))
-        if self.model_type.startswith("qwen3") and max_length == QWEN3_MAXIMUM:
-            return QWEN3_TRAINED
-        return max_length
+    def _head_dim_of_type(self, key: str) -> Any:
+        """Gemma 4's full-attention layers have larger heads: ``global_head_dim``, or said layer by layer."""
+        default = self.defaults.get("head_dims", {}).get(key)
+        if default is None or default == self.defaults.get("head_dim"):
+            return None
+        layers = self.config.get("per_layer_config") or {}
+        stated = [layer["head_dim"] for layer in layers.values() if isinstance(layer, Mapping) and "head_dim" in layer]
+        return stated[0] if stated else self.config.get("global_head_dim") or default
 
-    def _require(self, name: str, value: Any) -> Any:
-        if value is None:
-            raise self._missing()
-        return value
-
-    def _missing(self) -> ConfigError:
-        have_head_dim = self.get("head_dim") or (self.get("hidden_size") and self.get("num_attention_heads"))
-        theta = self.config.get("rope_theta") or (self.config.get("rope_parameters") or {}).get("rope_theta")
-        missing = [
-            *([] if theta else ["rope_theta"]),
-            *([] if have_head_dim else ["head_dim (or hidden_size and num_attention_heads)"]),
-            *([] if self.get("max_position_embeddings") else ["max_position_embeddings"]),
-        ]
+    def missing(self) -> ConfigError:
+        """The error that names every field without which there is no geometry."""
+        head = self.get("head_dim") or (self.get("hidden_size") and self.get("num_attention_heads"))
+        theta = self.defaults.get("default_theta") or self.new.get("rope_theta") or self.config.get("rope_theta")
+        lacks = {
+            "rope_theta": not theta,
+            "head_dim (or hidden_size and num_attention_heads)": not head,
+            "max_position_embeddings": not self.get("max_position_embeddings"),
+        }
+        names = [name for name, lacking in lacks.items() if lacking]
+        why = "" if self.known else ", which is not one that ropescale knows the defaults of,"
         return ConfigError(
-            f"model type {self.model_type!r} is not one that ropescale knows the defaults of, and its configuration "
-            f"lacks {', '.join(missing)}; add {'it' if len(missing) == 1 else 'them'} to config.json"
+            f"the configuration of model type {self.model_type!r}{why} lacks {', '.join(names)}; "
+            f"add {'it' if len(names) == 1 else 'them'} to config.json"
         )
 
 
-QWEN3_MAXIMUM, QWEN3_TRAINED = 40_960, 32_768
-"""Qwen3 states 40,960 positions: 32,768 trained ones and room for 8,192 of output (its model card)."""
+def _rope(reader: _Reader, key: str, parameters: dict[str, Any], original_length: int | None) -> Rope:
+    """The geometry that one set of parameters describes."""
+    theta, maximum = parameters.get("rope_theta"), reader.get("max_position_embeddings") or original_length
+    if theta is None or maximum is None:
+        raise reader.missing()
+    _refuse_theta_per_layer(reader, theta)
+    head_dim = reader.head_dim(key, parameters)
+    partial = _number(parameters.get("partial_rotary_factor", 1.0), "partial_rotary_factor")
+    proportional = parameters["rope_type"] == "proportional"
+    max_length = _whole(maximum, reader.name_of("max_position_embeddings"))
+    rotary_dim = head_dim if proportional else int(head_dim * partial)
+    if rotary_dim < 1:
+        raise ConfigError(f"partial_rotary_factor {partial} of head_dim {head_dim} leaves no coordinate to rotate")
+    return Rope(
+        rotary_dim=rotary_dim,
+        theta=_theta(theta),
+        original_length=original_length or _original_length(reader, parameters, max_length),
+        head_dim=head_dim,
+        max_length=max_length,
+        rotated_pairs=int(partial * head_dim // 2) if proportional else None,
+        layer_type=None if key == ALL_LAYERS else key,
+        scaling=parameters,
+    )
+
+
+def _refuse_another(parameters: Mapping[str, Any], name: str, beside: tuple[str, Any] | None, key: str) -> None:
+    """One of two places for the same number, which transformers would prefer without a word."""
+    inner = parameters.get(name)
+    if beside is not None and inner is not None and inner != beside[1]:
+        where = "" if key == ALL_LAYERS else f" for {key}"
+        raise ConfigError(
+            f"rope_parameters says {name} is {inner}{where} and {beside[0]} at the top level says {beside[1]}; "
+            "make them agree"
+        )
+
+
+def _original_length(reader: _Reader, parameters: Mapping[str, Any], max_length: int) -> int:
+    """Trained length: the recorded one (top level before nested, as transformers does), else the maximum."""
+    name = "original_max_position_embeddings"
+    top, inner, where = reader.config.get(name), parameters.get(name), "at the top level"
+    if top is None and parameters["rope_type"] == "longrope":  # Phi-3's class has a top-level default
+        top, where = reader.defaults.get(name), f"by {reader.model_type}'s default (state it at the top level)"
+    if top is not None and inner is not None and top != inner:
+        raise ConfigError(f"{name} is {top} {where} and {inner} inside the rope parameters; make them agree")
+    recorded = inner if top is None else top
+    if recorded is not None:
+        return _whole(recorded, name)
+    return QWEN3_TRAINED if _is_qwen3(reader.model_type) and max_length == QWEN3_MAXIMUM else max_length
+
+
+def _is_qwen3(model_type: str) -> bool:
+    return model_type in ("qwen3", "qwen3_moe")
+
+
+def _refuse_theta_per_layer(reader: _Reader, theta: Any) -> None:
+    """Granite's SWA models may give each layer a theta of its own (0: no rotation), and then use no other."""
+    listed = reader.config.get("layer_rope_theta")
+    others = {value for value in listed if value and value != theta} if isinstance(listed, list) else set()
+    if others:
+        raise ConfigError(
+            f"layer_rope_theta gives some layers the theta {sorted(others)[0]} beside rope_theta {theta}; "
+            "a model with more than one theta in one table cannot be described by one schedule"
+        )
 
 
 def _model_type(config: Mapping[str, Any]) -> str:
@@ -341,49 +432,20 @@ def _model_type(config: Mapping[str, Any]) -> str:
     return model_type
 
 
-def _is_nested(parameters: Any) -> bool:
-    """Whether rope parameters are kept per layer type: every value is a dict or null."""
-    return isinstance(parameters, Mapping) and bool(parameters) and all(v is None or isinstance(v, Mapping) for v in parameters.values())
-
-
-def _is_layer(value: Any) -> bool:
-    return value is None or isinstance(value, Mapping)
-
-
 def _normalised(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """A copy with ``rope_type`` first, and ``type``, ``su`` and ``mrope`` translated."""
-    if not isinstance(parameters, Mapping):
-        raise ConfigError(f"the rope parameters must be an object of keys and values, not {parameters!r}")
     new, old = parameters.get("rope_type"), parameters.get("type")
     if new and old and _RENAMED_TYPES.get(old, old) != _RENAMED_TYPES.get(new, new):
         raise ConfigError(f"the rope parameters have rope_type {new!r} and type {old!r}; keep one")
     kind = new or old or "default"
+    if not isinstance(kind, str):
+        raise ConfigError(f"rope_type must be a name such as 'yarn', not {kind!r}")
     rest = {key: value for key, value in parameters.items() if key not in ("rope_type", "type")}
     return {"rope_type": _RENAMED_TYPES.get(kind, kind), **rest}
 
 
-def _refuse_disagreement(config: Mapping[str, Any], new: Any, old: Any) -> None:
-    """v4 keys and v5 keys may stand side by side only where they say the same."""
-    if new and old:
-        left, right = _normalised(new), _normalised(old)
-        right.setdefault("rope_theta", config.get("rope_theta", config.get("rotary_emb_base")))
-        for key in sorted(_SCALING_KEYS & (left.keys() | right.keys()) | {"rope_type", "rope_theta"}):
-            if key in _V5_EXTRAS and (key not in left or key not in right):
-                continue
-            if left.get(key) != right.get(key):
-                raise ConfigError(
-                    f"rope_parameters says {key} is {_shown(left, key)} and rope_scaling says {_shown(right, key)} "
-                    "(with rope_theta beside it); make the two views agree, or remove one"
-                )
-    theta = config.get("rope_theta")
-    if new and not old and theta is not None and new.get("rope_theta", theta) != theta:
-        raise ConfigError(
-            f"rope_parameters says rope_theta is {new['rope_theta']} and the top level says {theta}; make them agree"
-        )
-
-
-_V5_EXTRAS = frozenset({"attention_factor", "factor", "original_max_position_embeddings", "short_mscale", "long_mscale"})
-"""Keys that v4's stricter validators made checkpoints leave out of ``rope_scaling`` (Phi-3 allows three keys)."""
+def _present(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in parameters.items() if value is not None}
 
 
 def _shown(parameters: Mapping[str, Any], key: str) -> str:
@@ -393,7 +455,19 @@ def _shown(parameters: Mapping[str, Any], key: str) -> str:
 
 def _number(value: Any, name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
-        raise ConfigError(f"{name} is {value!r} in the configuration; it must be a number")
+        raise ConfigError(f"{name} is {value!r} in the configuration; it must be a number, 0 or more")
+    return value
+
+
+def _whole(value: Any, name: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0 or value % 1:
+        raise ConfigError(f"{name} is {value!r} in the configuration; it must be a whole number above 0")
+    return int(value)
+
+
+def _theta(value: Any) -> float:
+    if _number(value, "rope_theta") <= 1:
+        raise ConfigError(f"rope_theta is {value!r} in the configuration; it must be greater than 1")
     return value
 
 
@@ -423,28 +497,17 @@ def write_rope(config: Mapping[str, Any], scaling: Scaling) -> dict[str, Any]:
     every other key, and every key of the rope parameters that is the model's own, is kept.
     """
     new = copy.deepcopy(dict(config))
-    section = text_section(new)
-    if section is not new:
-        new["text_config"] = section = dict(section)
-    assert isinstance(section, dict)
-    reader = _Reader(config if section is new else text_section(config))
+    section: dict[str, Any] = dict(text_section(new))
+    reader = _Reader(text_section(config))
     merged = {key: _merged(old, scaling.parameters.get(key)) for key, old in reader.parameters().items()}
-    section["rope_parameters"] = merged if reader.per_type else merged[ALL_LAYERS]
-    if reader.per_type:
-        _keep_null_layers(section["rope_parameters"], reader)
+    section["rope_parameters"] = {**_untouched(reader), **merged} if reader.per_type else merged[ALL_LAYERS]
     section[reader.name_of("max_position_embeddings")] = scaling.max_length
     section["original_max_position_embeddings"] = scaling.original_length
     _write_v4(section, merged, reader)
-    if reader.model_type in _NULL_HEAD_DIM and section.get("head_dim") is None:
-        section["head_dim"] = reader.head_dim({})
-    return new
-
-
-_NULL_HEAD_DIM = ("mixtral", "minimax")
-"""Types whose class leaves head_dim null, which transformers 5.23's rope functions cannot read."""
-
-_PHI3 = ("phi3", "phi4_multimodal")
-"""Types whose v4 code accepts exactly type, short_factor and long_factor."""
+    _write_oddities(section, merged, reader)
+    if text_section(config) is config:
+        return section
+    return {**new, "text_config": section}
 
 
 def _merged(old: Mapping[str, Any], new: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -455,38 +518,41 @@ def _merged(old: Mapping[str, Any], new: Mapping[str, Any] | None) -> dict[str, 
     return {"rope_type": new["rope_type"], **own, **new}
 
 
-def _keep_null_layers(parameters: dict[str, Any], reader: _Reader) -> None:
-    for key, value in (reader.config.get("rope_parameters") or reader.default_parameters).items():
-        if value is None:
-            parameters[key] = None
+def _untouched(reader: _Reader) -> dict[str, Any]:
+    """Layer types that are stated and do not rotate, or that no layer of this model has."""
+    return dict(reader.new if model_defaults.is_nested(reader.new) else reader.default_parameters)
 
 
 def _write_v4(section: dict[str, Any], merged: Mapping[str, Mapping[str, Any]], reader: _Reader) -> None:
     """The same in v4's keys where v4 has any; stale ones are dropped."""
-    for name in ("rope_scaling", "rope_theta", "rope_local_base_freq", "partial_rotary_factor"):
-        section.pop(name, None)
-    if not reader.per_type:
-        parameters = merged[ALL_LAYERS]
-        theta_name, partial_name = _v4_names(reader)
-        section[theta_name] = parameters["rope_theta"]
-        if "partial_rotary_factor" in parameters:
-            section[partial_name] = parameters["partial_rotary_factor"]
-        section["rope_scaling"] = _v4_scaling(parameters, reader.model_type)
-    elif reader.model_type in _V4_SCALES_FULL_ONLY:
-        full, sliding = merged["full_attention"], merged["sliding_attention"]
-        section["rope_theta"] = full["rope_theta"]
-        if reader.model_type not in _V4_ONE_THETA:
-            section["rope_local_base_freq"] = sliding["rope_theta"]
-        section["rope_scaling"] = _v4_scaling(full, reader.model_type)
-
-
-def _v4_names(reader: _Reader) -> tuple[str, str]:
-    return ("rotary_emb_base", "rotary_pct") if reader.model_type in _NEOX_NAMES else ("rope_theta", "partial_rotary_factor")
+    names = [*model_defaults.THETA_NAMES, *model_defaults.PARTIAL_NAMES, "rope_scaling"]
+    stated = {name for name in names if section.pop(name, None) is not None}
+    scaled = reader.v4.get("rope_scaling", [])
+    known = scaled in ([ALL_LAYERS], ["full_attention"])  # v4 had no other nested types
+    for names, key in (
+        (model_defaults.THETA_NAMES, "rope_theta"),
+        (model_defaults.PARTIAL_NAMES, "partial_rotary_factor"),
+    ):
+        for name in names:
+            first = next((merged[kind] for kind in reader.v4.get(name, ()) if kind in merged), {})
+            if key in first and (known or name in stated):
+                section[name] = first[key]
+    if known and scaled[0] in merged:
+        section["rope_scaling"] = _v4_scaling(merged[scaled[0]], reader.model_type)
 
 
 def _v4_scaling(parameters: Mapping[str, Any], model_type: str) -> dict[str, Any] | None:
     """``rope_scaling``: the parameters without what v4 keeps at the top level; null for plain RoPE."""
-    if model_type in _PHI3 and parameters["rope_type"] == "longrope":
-        return {"type": "longrope", "short_factor": parameters["short_factor"], "long_factor": parameters["long_factor"]}
+    if model_type in _THREE_KEYS and parameters["rope_type"] == "longrope":
+        return {"type": "longrope"} | {key: parameters[key] for key in ("short_factor", "long_factor")}
     rest = {key: value for key, value in parameters.items() if key not in ("rope_theta", "partial_rotary_factor")}
     return None if rest == {"rope_type": "default"} else rest
+
+
+def _write_oddities(section: dict[str, Any], merged: Mapping[str, Mapping[str, Any]], reader: _Reader) -> None:
+    """What transformers 5.23 trips over."""
+    if "head_dim" in reader.defaults and reader.get("head_dim") is None:  # its rope functions cannot read a null
+        section["head_dim"] = reader.head_dim(ALL_LAYERS, {})
+    per_pair = any(parameters["rope_type"] == "longrope" for parameters in merged.values())
+    if reader.defaults.get("head_dims") and per_pair:  # its longrope check asks for the one head_dim there is not
+        section["allow_global_per_layer_attribute_access"] = True
