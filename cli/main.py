@@ -14,10 +14,13 @@ from .. import __version__
 from ..errors import RopescaleError, VerificationError
 
 COMMANDS = {
+    "demo": "The main job on the bundled model and text, in a minute.",
     "schedules": "The schedules: their fields, defaults and papers.",
     "inspect": "A model's rotary geometry, and what a schedule would do to it.",
     "patch": "A checkpoint that carries a schedule; no weights are read.",
     "restore": "Undo `patch --in-place`.",
+    "verify": "Proof that the intended frequencies are the ones in use.",
+    "eval": "Perplexity against length, under one schedule or several.",
 }
 """What ``ropescale --help`` lists, in its order. A command is ``command`` in the module of its name."""
 
