@@ -9,7 +9,7 @@ null for a model that has no rotary embeddings driven by ``rope_parameters``, or
 * ``head_dims``: per layer type, where layers differ;
 * ``rope_parameters``: those of a configuration that says nothing; ``fixed`` where no top-level key changes them;
 * ``default_theta``: the theta of rope parameters that state none, per layer type where they are kept so;
-* ``layer_types``: the kinds of layers of a default model, where there is more than one;
+* ``layer_types``: the kinds of layers of a default model, where there is more than one, or one table per kind;
 * ``v4``: which layer types each top-level key of transformers 4 reaches, where that is not :data:`V4`.
 
 The last four were not read but tried out: the class is built with the key, and what changed is written down.
@@ -102,14 +102,18 @@ def _entry(config: Any) -> dict[str, Any] | None:
         return None
     cls = type(config)
     found = _fields(config) | {"rope_parameters": base, "default_theta": _default_theta(cls, base)}
-    v4, flat = _v4(cls, base), bool(base) and not is_nested(base)
+    v4, flat = _v4(cls, base), not _is_per_type(base)
     layer_types = sorted(set(getattr(config, "layer_types", None) or ()))
     optional = {
         "head_dims": _head_dims(config, layer_types),
-        "layer_types": layer_types if len(layer_types) > 1 else None,
+        "layer_types": layer_types if len(layer_types) > 1 or not flat else None,
         "fixed": flat and not any(_reached(cls, base, **{name: _ODD}) for name in THETA_NAMES),
     }
     return found | {key: value for key, value in optional.items() if value} | ({"v4": v4} if v4 != V4 else {})
+
+
+def _is_per_type(base: Mapping[str, Any]) -> bool:
+    return not base or is_nested(base)  # a class that states nothing leaves every layer type to the file
 
 
 def _fields(config: Any) -> dict[str, Any]:
@@ -140,15 +144,15 @@ _SCALED = {"rope_type": "linear", "factor": 3.0}
 
 def _v4(cls: type[Any], base: Mapping[str, Any]) -> dict[str, list[str]]:
     """Which layer types each top-level key reaches."""
-    given = {} if is_nested(base) else {"rope_parameters": dict(_SCALED)}
+    given = {} if _is_per_type(base) else {"rope_parameters": dict(_SCALED)}
     if _built(cls, **copy.deepcopy(given)) is None:  # Phi-3's classes take nothing but longrope
         given = {}
     found = {name: _reached(cls, base, **given, **{name: _ODD}) for name in THETA_NAMES}
     found |= {name: _reached(cls, base, **given, **{name: 0.75}) for name in PARTIAL_NAMES}
     found["rope_scaling"] = (
-        _reached(cls, base, rope_scaling=dict(_SCALED)) if given or is_nested(base) else [ALL_LAYERS]
+        _reached(cls, base, rope_scaling=dict(_SCALED)) if given or _is_per_type(base) else [ALL_LAYERS]
     )
-    if is_nested(base):
+    if _is_per_type(base):
         found["rope_parameters"] = _reached(cls, base, rope_parameters=dict(_SCALED))
     return {name: keys for name, keys in found.items() if keys}
 
@@ -158,9 +162,9 @@ def _reached(cls: type[Any], base: Mapping[str, Any], **fields: Any) -> list[str
     wanted = copy.deepcopy(list(fields.values())[-1])  # the classes write into what they are given
     config = _built(cls, **copy.deepcopy(fields))
     parameters = getattr(config, "rope_parameters", None)
-    if not parameters or is_nested(parameters) != is_nested(base):
+    if not parameters or is_nested(parameters) != _is_per_type(base):
         return []
-    kept = parameters if is_nested(base) else {ALL_LAYERS: parameters}
+    kept = parameters if _is_per_type(base) else {ALL_LAYERS: parameters}
     return [key for key, value in sorted(kept.items()) if value and _holds(value, wanted)]
 
 
@@ -173,7 +177,7 @@ def _default_theta(cls: type[Any], base: Mapping[str, Any]) -> Any:
     parameters = getattr(_built(cls, rope_scaling=dict(_SCALED)), "rope_parameters", None)
     if is_nested(parameters):
         return {key: value["rope_theta"] for key, value in sorted(parameters.items()) if value}
-    if is_nested(base):
+    if _is_per_type(base):
         return {key: value["rope_theta"] for key, value in sorted(base.items()) if value}
     return (parameters or {}).get("rope_theta", cls.default_theta)
 

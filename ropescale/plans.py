@@ -8,28 +8,38 @@ from dataclasses import dataclass
 from typing import Any
 
 from .errors import ConfigError, ScheduleError
-from .rope import ALL_LAYERS, Rope, Scaling, is_scaled, read_rope, text_section, write_rope
+from .rope import ALL_LAYERS, Rope, Scaling, default_of, is_scaled, read_rope, text_section, write_rope
 from .schedules import AsIs, Frequencies, Schedule, Table, compute
 from .schedules import specs as schedule_specs
 from .schedules.as_is import from_rope_parameters
 from .schedules.base import label_of
+from .schedules.table import NEVER_TURNS
 
 Spec = Any
 """A schedule, a spec string, its JSON form, or ``{layer type: one of these}``."""
 
-NEVER_TURNS = 1e30
-"""The per-pair factor that stands for frequency zero (JSON has no infinity)."""
+_PHI3 = ("phi3", "phi4_multimodal")
+"""Types whose code takes no attention factor, but derives it from ``max_position_embeddings``."""
 
-_KEEPS_MAX_LENGTH = ("linear", "dynamic", "proportional")
-"""Forms that leave ``max_position_embeddings`` at the trained length: engines multiply or read it themselves."""
-
-_PER_PAIR_ONLY = ("phi3", "phi4_multimodal")
+_PER_PAIR_ONLY = (*_PHI3, "phimoe")
 """Types whose configuration class accepts no rope type but ``default`` and ``longrope``."""
 
-_FULL_LAYERS_DO_NOT_ROTATE = ("afmoe", "cohere2", "cohere2_moe", "exaone4", "exaone_moe", "flint", "kolibri1")
-"""Types with one table whose full-attention layers use no position embedding at all."""
+_THETA_ONLY = ("recurrent_gemma",)
+"""Types whose configuration class accepts no rope type but ``default``."""
 
-_WINDOWED = ("sliding", "local", "compress", "chunked")
+_FULL_LAYERS_DO_NOT_ROTATE = {
+    "afmoe": "sliding_window",
+    "cohere2": "sliding_window",
+    "cohere2_moe": "sliding_window",
+    "exaone4": "sliding_window",
+    "exaone_moe": "sliding_window",
+    "flint": "sliding_window",
+    "kolibri1": "sliding_window",
+    "llama4_text": "attention_chunk_size",
+}
+"""Types with one table whose full-attention layers use no position embedding, and what bounds the layers that do."""
+
+_WINDOWED = ("sliding", "local", "chunked")
 
 
 @dataclass(frozen=True)
@@ -93,26 +103,22 @@ def make_plan(
     if replace_scaling and on_top:
         raise ConfigError("--replace-scaling and --on-top exclude each other; choose one")
     parsed = schedule_specs.parse(spec)
-    if _is_as_is(parsed):
-        return Plan(dict(config), config, {}, {}, {}, max(r.max_length for r in read_rope(config).values()))
     ropes = read_rope(config, original_length)
     chosen = _choose(parsed, ropes, layers, config)
+    if not chosen:
+        return Plan(dict(config), config, {}, {}, {}, max(rope.max_length for rope in ropes.values()))
     notes = _notes(config, ropes, chosen, original_length)
     grounds = {key: _ground(ropes[key], replace_scaling, on_top, original_length) for key in chosen}
-    schedules = {
-        key: _frozen(
-            schedule_specs.resolve(
-                part, grounds[key], factor=factor, target_length=target_length, overrides=overrides
-            ),
-            grounds[key],
-            freeze_at,
-        )
-        for key, part in chosen.items()
-    }
-    return _planned(config, schedules, grounds, target_length or freeze_at, notes)
+    given = {"factor": factor, "target_length": target_length, "overrides": overrides}
+    asked = {key: schedule_specs.resolve(part, grounds[key], **given) for key, part in chosen.items()}
+    schedules = {key: _frozen(schedule, grounds[key], freeze_at) for key, schedule in asked.items()}
+    frozen = freeze_at if schedules != asked else None
+    return _planned(config, schedules, grounds, target_length or frozen, notes)
 
 
-def frequencies_of(config: Mapping[str, Any], spec: Spec, length: int | None = None, **options: Any) -> dict[str, Frequencies]:
+def frequencies_of(
+    config: Mapping[str, Any], spec: Spec, length: int | None = None, **options: Any
+) -> dict[str, Frequencies]:
     """``{layer type: Frequencies}`` of a configuration under a schedule, in float64.
 
     Layer types that the schedule leaves alone carry what the configuration has. ``length`` is the context
@@ -120,10 +126,10 @@ def frequencies_of(config: Mapping[str, Any], spec: Spec, length: int | None = N
     """
     plan = make_plan(config, spec, **options)
     ropes = read_rope(config, options.get("original_length"))
-    tables = {key: compute(AsIs(), rope, length) for key, rope in ropes.items()}
-    for key, schedule in plan.schedules.items():
-        tables[key] = plan.tables[key] if length is None else compute(schedule, plan.ropes[key], length)
-    return tables
+    return {
+        key: compute(plan.schedules.get(key, AsIs()), plan.ropes.get(key, rope), length or plan.length)
+        for key, rope in ropes.items()
+    }
 
 
 def length_dependent(schedule: Schedule) -> bool:
@@ -143,57 +149,61 @@ def _planned(
     stretched = max(round(_stretch(schedules[key]) * ropes[key].original_length) for key in schedules)
     length = target_length or stretched
     tables = {key: compute(schedules[key], ropes[key], length) for key in schedules}
-    _refuse_without_effect(schedules, ropes, tables)
+    notes = notes + _without_effect(schedules, ropes, tables)
     parameters = {key: _parameters(schedules[key], ropes[key], length, model_type) for key in schedules}
-    unsavable = next((_reason(schedules[key]) for key, value in parameters.items() if value is None), None)
+    unsavable = _unsavable(model_type, schedules, parameters, tables)
     written = {key: value or {"rope_type": "default"} for key, value in parameters.items()}
-    max_length = _max_length(written, schedules, tables, original, length, model_type)
+    max_length = _max_length(written, tables, original, length, model_type)
+    notes += _length_notes(max_length, length, model_type)
     new = write_rope(config, Scaling(written, max_length, original))
     return Plan(new, config, schedules, ropes, tables, length, tuple(notes), unsavable)
 
 
-def _is_as_is(parsed: Any) -> bool:
-    return not isinstance(parsed, Mapping) and isinstance(parsed.build() if parsed.text == "as-is" else None, AsIs)
-
-
 def _choose(parsed: Any, ropes: Mapping[str, Rope], layers: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Which part of the spec goes to which layer type."""
-    if isinstance(parsed, Mapping):
-        unknown = [key for key in parsed if key not in ropes]
-        if unknown:
-            raise ScheduleError(f"this model has no layer type {unknown[0]!r} that rotates; it has {', '.join(ropes)}")
-        return {key: part for key, part in parsed.items() if part.text != "as-is"}
-    return {key: parsed for key in _layer_types(ropes, layers, config)}
+    """Which part of the spec goes to which layer type; ``as-is`` goes nowhere."""
+    if not isinstance(parsed, Mapping):
+        return {} if parsed.text == "as-is" else dict.fromkeys(_layer_types(ropes, layers, config), parsed)
+    for key in parsed:
+        if ALL_LAYERS in ropes:
+            raise ScheduleError(
+                f"this model keeps one table for all its layers, so {key} cannot have a schedule of its own; give one"
+            )
+        if key not in ropes:
+            raise ScheduleError(f"this model has no layer type {key!r} that rotates; it has {', '.join(ropes)}")
+    return {key: part for key, part in parsed.items() if part.text != "as-is"}
 
 
 def _layer_types(ropes: Mapping[str, Rope], layers: str, config: Mapping[str, Any]) -> list[str]:
-    section = text_section(config)
+    """``full``, ``all`` or a layer type as the keys of ``ropes``."""
     if layers == "all":
         return list(ropes)
-    if layers not in ("full", *ropes):
-        raise ConfigError(f"this model has no layers {layers!r}; it has {', '.join(ropes)} (or full, or all)")
     if layers in ropes:
         return [layers]
-    if section.get("model_type") in _FULL_LAYERS_DO_NOT_ROTATE and section.get("sliding_window") is not None:
+    if layers != "full":
+        raise ConfigError(f"this model has no layers {layers!r}; it has {', '.join(ropes)} (or full, or all)")
+    model_type = str(text_section(config).get("model_type"))
+    bound = _FULL_LAYERS_DO_NOT_ROTATE.get(model_type)
+    full = [key for key in ropes if not _is_windowed(key)]
+    if (bound and default_of(config, bound)) or not full:
         raise ConfigError(
-            f"{section['model_type']}: the full-attention layers do not rotate, so only the sliding layers would change; "
-            "that does not extend the context. Give layers=all (--layers all) to change them all the same"
-        )
-    full = [key for key in ropes if not any(word in key for word in _WINDOWED)]
-    if not full:
-        raise ConfigError(
-            f"the full-attention layers of this model do not rotate; only {', '.join(ropes)} do. "
-            "Give layers=all (--layers all) to change them all the same"
+            f"the full-attention layers of {model_type} do not rotate; only the layers that see a window of the text "
+            "do, and changing those does not extend the context. Give layers=all (--layers all) to change them all "
+            "the same"
         )
     return full
+
+
+def _is_windowed(key: str) -> bool:
+    return any(word in key for word in _WINDOWED) or key == "main"  # DeepSeek-V4's layers without a compressor
 
 
 def _notes(
     config: Mapping[str, Any], ropes: Mapping[str, Rope], chosen: Mapping[str, Any], original_length: int | None
 ) -> list[str]:
-    section, notes = text_section(config), []
+    notes = []
     rope = next(iter(ropes.values()))
-    if ALL_LAYERS in ropes and section.get("sliding_window") and len(set(section.get("layer_types") or ())) > 1:
+    kinds = set(default_of(config, "layer_types") or ())
+    if ALL_LAYERS in ropes and len(kinds) > 1 and any(map(_is_windowed, kinds)):
         notes.append("this model keeps one table for all its layers, so the sliding layers change as well")
     if rope.original_length != rope.max_length and not is_scaled(rope) and original_length is None:
         notes.append(
@@ -235,8 +245,9 @@ def _plain(rope: Rope, original_length: int | None) -> Rope:
             f"this model is scaled by {rope.scaling['rope_type']} and does not record the length it was trained at; "
             "give it with --original-length"
         )
-    kept = {"rope_type": "proportional" if rope.rotated_pairs is not None else "default", "rope_theta": rope.theta}
-    return dataclasses.replace(rope, scaling=kept)
+    partial = {key: value for key, value in rope.scaling.items() if key == "partial_rotary_factor"}
+    kind = "proportional" if rope.rotated_pairs is not None else "default"
+    return dataclasses.replace(rope, scaling={"rope_type": kind, "rope_theta": rope.theta, **partial})
 
 
 def _current(rope: Rope, original_length: int | None) -> Rope:
@@ -255,22 +266,36 @@ def _current(rope: Rope, original_length: int | None) -> Rope:
 
 
 def _frozen(schedule: Schedule, rope: Rope, length: int | None) -> Schedule:
-    if length is None:
+    """A length-dependent schedule as the table it has at this length; a fixed one is that already."""
+    if length is None or not length_dependent(schedule):
         return schedule
     table = compute(schedule, rope, length)
-    return Table(inv_freq=tuple(table.inv_freq), attention_factor=table.attention_scale)
+    return Table(inv_freq=tuple(table.inv_freq), attention_factor=table.attention_scale / rope.table_scale)
 
 
-def _refuse_without_effect(
+def _without_effect(
     schedules: Mapping[str, Schedule], ropes: Mapping[str, Rope], tables: Mapping[str, Frequencies]
-) -> None:
+) -> list[str]:
     """Scaling that silently does nothing is the failure this package exists to prevent."""
-    for key, schedule in schedules.items():
-        if _stretch(schedule) > 1 and list(tables[key].inv_freq) == ropes[key].inv_freq():
-            raise ScheduleError(
-                f"{label_of(schedule)} leaves every frequency of this model as it is: the trained length of "
-                f"{ropes[key].original_length} tokens is too short for its ramp to reach any pair"
-            )
+    idle = [key for key in schedules if _is_idle(schedules[key], ropes[key], tables[key])]
+    texts = [_idle_text(schedules[key], ropes[key]) for key in idle]
+    if idle and len(idle) == len(schedules):
+        raise ScheduleError(f"{texts[0]}; choose another schedule, such as linear or ntk")
+    return [f"{key}: {text}" for key, text in zip(idle, texts)]
+
+
+def _is_idle(schedule: Schedule, rope: Rope, table: Frequencies) -> bool:
+    return _stretch(schedule) > 1 and list(table.inv_freq) == rope.inv_freq()
+
+
+def _idle_text(schedule: Schedule, rope: Rope) -> str:
+    slowest = min((turns for turns in rope.turns() if turns > 0), default=0.0)
+    why = (
+        f"even the slowest pair makes {slowest:.3g} turns within the trained length of {rope.original_length} tokens"
+        if slowest > 1
+        else f"the trained length of {rope.original_length} tokens is too short for its ramp to reach any pair"
+    )
+    return f"{label_of(schedule)} with factor {_stretch(schedule):g} leaves every frequency as it is: {why}"
 
 
 def _stretch(schedule: Schedule) -> float:
@@ -286,12 +311,20 @@ def _parameters(schedule: Schedule, rope: Rope, length: int, model_type: str) ->
     """v5 rope parameters: the native form, else one factor per pair; None where neither can say it."""
     native = getattr(schedule, "rope_parameters", None)
     parameters = native(rope) if callable(native) else None
-    usable = model_type not in _PER_PAIR_ONLY or (parameters or {}).get("rope_type") in ("default", "longrope")
-    if parameters is not None and usable:
+    if parameters is not None and _is_usable(str(parameters["rope_type"]), rope, model_type):
         return _with_geometry(parameters, rope)
-    if length_dependent(schedule):
+    if length_dependent(schedule) or model_type in _THETA_ONLY:
         return None
     return per_pair(compute(schedule, rope, length), rope, max(1.0, length / rope.original_length))
+
+
+def _is_usable(kind: str, rope: Rope, model_type: str) -> bool:
+    """Whether this model's class in transformers takes this native form."""
+    if model_type in _THETA_ONLY:
+        return kind == "default"
+    if model_type in _PER_PAIR_ONLY:
+        return kind == "default" or (kind == "longrope" and model_type in _PHI3)
+    return kind != "yarn" or rope.rotary_dim % 2 == 0  # transformers' yarn cannot build half a pair
 
 
 def _with_geometry(parameters: dict[str, Any], rope: Rope) -> dict[str, Any]:
@@ -311,6 +344,8 @@ def per_pair(table: Frequencies, rope: Rope, factor: float) -> dict[str, Any]:
     factors = [b / f if f else NEVER_TURNS for b, f in zip(plain, table.inv_freq)]
     scale = float(table.attention_scale)
     whole_head = {"partial_rotary_factor": 1.0} if rope.rotated_pairs is not None else {}
+    # DeepSeek's classes scale the softmax by these whatever the rope type; what goes on top of them keeps that.
+    softmax = rope.scaling if rope.table is not None and rope.scaling.get("mscale_all_dim") else {}
     return {
         "rope_type": "longrope",
         "short_factor": factors,
@@ -321,21 +356,38 @@ def per_pair(table: Frequencies, rope: Rope, factor: float) -> dict[str, Any]:
         "short_mscale": scale,
         "long_mscale": scale,
         **whole_head,
+        **{key: softmax[key] for key in ("factor", "mscale", "mscale_all_dim") if key in softmax},
     }
 
 
 def _max_length(
     parameters: Mapping[str, Mapping[str, Any]],
-    schedules: Mapping[str, Schedule],
     tables: Mapping[str, Frequencies],
     original: int,
     length: int,
     model_type: str,
 ) -> int:
-    kinds = {value["rope_type"] for value in parameters.values()}
-    if model_type in _PER_PAIR_ONLY and kinds == {"longrope"}:
+    """The new ``max_position_embeddings``."""
+    kinds = [value["rope_type"] for value in parameters.values()]
+    if model_type in _PHI3 and kinds == ["longrope"]:
         return _phi3_length(next(iter(tables.values())).attention_scale, original)
-    return original if kinds & set(_KEEPS_MAX_LENGTH) else max(length, original)
+    stays = "dynamic" in kinds or all(map(_keeps_max_length, parameters.values()))
+    return original if stays else max(length, original)
+
+
+def _keeps_max_length(parameters: Mapping[str, Any]) -> bool:
+    """Forms whose engines multiply the maximum by the factor, or read the trained length in it."""
+    kind = parameters["rope_type"]
+    return kind in ("linear", "dynamic") or (kind == "proportional" and parameters.get("factor", 1) != 1)
+
+
+def _length_notes(max_length: int, length: int, model_type: str) -> list[str]:
+    if model_type not in _PHI3 or max_length == length:
+        return []
+    return [
+        f"{model_type} derives its attention scale from max_position_embeddings, which therefore becomes {max_length}; "
+        f"the context is meant to be {length}"
+    ]
 
 
 def _phi3_length(attention_scale: float, original: int) -> int:
@@ -346,8 +398,31 @@ def _phi3_length(attention_scale: float, original: int) -> int:
     return round(original ** (max(attention_scale, 1.0) ** 2))
 
 
-def _reason(schedule: Schedule) -> str:
-    return (
-        f"{label_of(schedule)} changes its frequencies with the length, which no configuration file can say; "
-        "freeze it at a length (freeze_at=N in Python, --freeze-at N on the command line)"
-    )
+def _unsavable(
+    model_type: str,
+    schedules: Mapping[str, Schedule],
+    parameters: Mapping[str, Mapping[str, Any] | None],
+    tables: Mapping[str, Frequencies],
+) -> str | None:
+    """Why no configuration file can say this, or None."""
+    reasons = (_reason(model_type, schedules[key], parameters[key], tables[key]) for key in schedules)
+    return next((reason for reason in reasons if reason), None)
+
+
+def _reason(
+    model_type: str, schedule: Schedule, parameters: Mapping[str, Any] | None, table: Frequencies
+) -> str | None:
+    label = label_of(schedule)
+    if parameters is None and length_dependent(schedule):
+        return (
+            f"{label} changes its frequencies with the length, which no configuration file can say; "
+            "freeze it at a length (freeze_at=N in Python, --freeze-at N on the command line)"
+        )
+    if parameters is None:
+        return f"{model_type} takes no scaling but another rope_theta, and {label} is more than that; use ntk or abf"
+    if model_type in _PHI3 and table.attention_scale < 1:
+        return (
+            f"{model_type} has no key for an attention scale below 1, and {label} has {table.attention_scale:g}; "
+            "give attention_factor=1 or more"
+        )
+    return None

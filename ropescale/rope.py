@@ -188,7 +188,8 @@ class _Reader:
         self.default_parameters: Mapping[str, Any] = entry.get("rope_parameters") or {}
         self.v4: Mapping[str, list[str]] = entry.get("v4", model_defaults.V4)
         self.new, self.old = self._given("rope_parameters"), self._given("rope_scaling")
-        self.per_type = model_defaults.is_nested(self.default_parameters or self.new)
+        unstated = entry.get("rope_parameters") == {}  # a class that leaves every layer type to the file
+        self.per_type = unstated or model_defaults.is_nested(self.default_parameters or self.new)
         self._refuse_ignored()
 
     def _refuse_without_rope(self, entry: Any) -> None:
@@ -209,7 +210,7 @@ class _Reader:
     def _refuse_ignored(self) -> None:
         """What transformers 5 would drop, or choke on, without a word."""
         nested = model_defaults.is_nested(self.new)
-        types = ", ".join(self.default_parameters)
+        types = ", ".join(self.default_parameters or self.defaults.get("layer_types", ()))
         if self.per_type and self.new and not nested and "rope_parameters" not in self.v4:
             raise ConfigError(
                 f"{self.model_type} keeps rope_parameters per layer type ({types}); the flat rope_parameters in this "
@@ -261,7 +262,7 @@ class _Reader:
         """Those that the model has and that rotate: null marks one that does not."""
         stated = self.new if model_defaults.is_nested(self.new) else {}
         rotating = [key for key, value in {**self.default_parameters, **stated}.items() if value is not None]
-        present = self.config.get("layer_types")
+        present = self.config.get("layer_types") or self.defaults.get("layer_types")
         used = [key for key in rotating if key in present] if isinstance(present, list) else []
         return used or rotating  # DeepSeek-V4 labels its tables otherwise than its layers
 
@@ -550,9 +551,12 @@ def _v4_scaling(parameters: Mapping[str, Any], model_type: str) -> dict[str, Any
 
 
 def _write_oddities(section: dict[str, Any], merged: Mapping[str, Mapping[str, Any]], reader: _Reader) -> None:
-    """What transformers 5.23 trips over."""
+    """What transformers 5.23 trips over, or keeps a second copy of."""
     if "head_dim" in reader.defaults and reader.get("head_dim") is None:  # its rope functions cannot read a null
         section["head_dim"] = reader.head_dim(ALL_LAYERS, {})
     per_pair = any(parameters["rope_type"] == "longrope" for parameters in merged.values())
     if reader.defaults.get("head_dims") and per_pair:  # its longrope check asks for the one head_dim there is not
         section["allow_global_per_layer_attribute_access"] = True
+    if isinstance(section.get("layer_rope_theta"), list):  # Granite's SWA models; 0 marks a layer that does not rotate
+        theta = merged[ALL_LAYERS]["rope_theta"]
+        section["layer_rope_theta"] = [theta if there else there for there in section["layer_rope_theta"]]
