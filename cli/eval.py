@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import CheckpointError, DataError
-from .options import Lengths, json_option, model_argument, print_json, revision_option, schedules_option
+from .options import (
+    Lengths,
+    factor_option,
+    json_option,
+    model_argument,
+    print_json,
+    revision_option,
+    schedules_option,
+    target_length_option,
+)
 
 if TYPE_CHECKING:
     from ..evals.data import Document
@@ -24,6 +33,8 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
 @click.option("--data", "source", required=True, metavar="SRC", help="Text file, folder, JSONL, parquet, dataset or -.")
 @click.option("--lengths", type=Lengths(), required=True, metavar="N,...", help="Positions, BOS included: 2k,4k,8k.")
 @schedules_option()
+@factor_option()
+@target_length_option()
 @click.option("--baseline", metavar="SPEC", help="What the others are compared with (default: as-is).")
 @click.option("--split", metavar="S", help="Split of a dataset.")
 @click.option("--text-field", metavar="F", help="Field that holds the text.")
@@ -46,6 +57,7 @@ def command(model: str, source: str, lengths: list[int], as_json: bool, out: str
     """Measure perplexity against length, under each schedule, on the same tokens.
 
     The model as it is always runs, and is what the others are compared with unless --baseline says otherwise.
+    --factor and --target-length give the factor to the schedules that need one and do not say it themselves.
     """
     if out is not None:
         check_writable(Path(out).expanduser())
@@ -72,6 +84,8 @@ def prepare(model: str, source: str, lengths: list[int], options: dict[str, Any]
     lengths = list(windows.check_lengths(lengths))
     texts = data.read_texts(source, split=options["split"], text_field=options["text_field"], concat=options["concat"])
     folder = find_model(model, options["revision"])
+    patching = {key: options[key] for key in ("layers", "replace_scaling", "on_top")}
+    schedules, baseline = plan_schedules(folder, options, patching)
     tokenizer = load_tokenizer(folder)
     documents = data.tokenize(texts, tokenizer)
     _check_long_enough(documents, lengths, tokenizer, options)
@@ -80,14 +94,44 @@ def prepare(model: str, source: str, lengths: list[int], options: dict[str, Any]
         min_tokens=options["min_tokens"],
         max_docs=options["max_docs"],
         batch_tokens=options["batch_tokens"],
-        patching={key: options[key] for key in ("layers", "replace_scaling", "on_top")},
+        patching=patching,
         source=source,
         path=folder,
         progress=True,
     )
-    return measuring.Run(
-        loaded, documents, lengths, options["schedules"], tokenizer, options["baseline"], options["bos"], chosen
-    )
+    return measuring.Run(loaded, documents, lengths, schedules, tokenizer, baseline, options["bos"], chosen)
+
+
+def plan_schedules(folder: Path, options: dict[str, Any], patching: dict[str, Any]) -> tuple[list[Any], Any]:
+    """The schedules and the baseline with their factors filled in, each known to fit the configuration.
+
+    Raises:
+        ScheduleError, ConfigError: one that does not exist or does not fit; before any weight is read.
+    """
+    from ..plans import make_plan
+    from ..records import original_config
+    from ..rope import read_rope
+    from ..sources import read_config
+
+    config = original_config(read_config(folder), folder)
+    specs = [*options["schedules"], *([options["baseline"]] if options["baseline"] else [])]
+    factor = options["factor"]
+    if specs and options["target_length"] is not None:
+        if factor is not None:
+            raise DataError("--factor and --target-length are both given; give one of the two")
+        factor = options["target_length"] / max(rope.original_length for rope in read_rope(config).values())
+    filled = [_with_factor(spec, factor) for spec in specs]
+    for spec in filled:
+        make_plan(config, spec, **patching)
+    return filled[: len(options["schedules"])], filled[-1] if options["baseline"] else None
+
+
+def _with_factor(spec: str, factor: float | None) -> Any:
+    from ..schedules import specs
+
+    parsed = specs.parse(spec)
+    fill = factor is not None and isinstance(parsed, specs.Spec) and parsed.lacks("factor")
+    return parsed.with_fields(factor=factor) if fill else spec
 
 
 def load_tokenizer(folder: Path) -> Any:

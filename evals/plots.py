@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import RopescaleError
 
 if TYPE_CHECKING:
-    from .results import Result, Row
+    from .results import Bin, Result, Row
 
 COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
@@ -37,26 +37,32 @@ def ppl_vs_length(result: Result, path: Path) -> None:
 
 
 def loss_by_position(result: Result, path: Path) -> None:
-    """Mean NLL of the tokens around each position, one line per schedule.
+    """Mean NLL of the tokens around each position, one line per schedule, positions from 16 on.
+
+    The very first tokens of a document are hard under every schedule and would flatten the rest.
 
     Raises:
         RopescaleError: matplotlib is not installed.
     """
     figure, axes = _figure()
-    last = 1
-    for number, schedule in enumerate(result.schedules):
-        bins = result.by_position(schedule)
+    shown = {schedule: _later(result.by_position(schedule)) for schedule in result.schedules}
+    for number, (schedule, bins) in enumerate(shown.items()):
         middles = [(each.start * each.stop) ** 0.5 for each in bins]
         axes.plot(middles, [each.nll for each in bins], label=schedule, **_style(number))
         banded = [(m, each.low, each.high) for m, each in zip(middles, bins) if each.low is not None]
         if banded:
             axes.fill_between(*zip(*banded), color=_colour(number), alpha=0.12, linewidth=0)
-        last = max(last, bins[-1].stop)
-    powers = [2**k for k in range(last.bit_length() + 1) if 2**k <= last]
-    _length_axis(axes, powers[:: max(1, len(powers) // 7)], "position (tokens before)")
+    first, last = min(bins[0].start for bins in shown.values()), max(bins[-1].stop for bins in shown.values())
+    powers = [2**k for k in range(last.bit_length() + 1) if first <= 2**k <= last]
+    _length_axis(axes, powers or [first, last], "position (tokens before)")
     axes.set_ylabel("loss (nats per token)")
-    _loss_limits(axes, result)
     _finish(figure, axes, result, path, "Loss by position")
+
+
+def _later(bins: list[Bin], first: int = 16) -> list[Bin]:
+    """The bins from position ``first`` on; all of them where that would leave few."""
+    later = [each for each in bins if each.start >= first]
+    return later if len(later) >= 4 else bins
 
 
 def _figure() -> tuple[Any, Any]:
@@ -71,7 +77,9 @@ def _figure() -> tuple[Any, Any]:
 def _style(number: int) -> dict[str, Any]:
     marker = MARKERS[number % len(MARKERS)]
     line = ("-", "--", ":")[number // len(COLOURS) % 3]
-    return {"color": _colour(number), "marker": marker, "linestyle": line, "markersize": 4.5, "linewidth": 1.6}
+    size = {"markersize": 7, "linewidth": 3} if number == 0 else {"markersize": 4.5, "linewidth": 1.5}
+    # The first is wider, so that it can still be seen where another has the same values.
+    return {"color": _colour(number), "marker": marker, "linestyle": line, **size}
 
 
 def _colour(number: int) -> str:
@@ -104,6 +112,10 @@ def _spread(ticks: list[int]) -> list[int]:
     return kept[::-1]
 
 
+def _short(label: str, most: int = 36) -> str:
+    return label if len(label) <= most else f"{label[: most - 1]}…"
+
+
 def _tokens(length: int) -> str:
     return f"{length // 1024}k" if length >= 1024 and length % 1024 == 0 else str(length)
 
@@ -118,15 +130,6 @@ def _plain_numbers(axes: Any) -> None:
         axes.yaxis.set_major_locator(LogLocator(subs=steps))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.yaxis.set_minor_formatter(NullFormatter())
-
-
-def _loss_limits(axes: Any, result: Result) -> None:
-    """The first few tokens of a document are hard under every schedule; they may not flatten the rest."""
-    later = [each for name in result.schedules for each in result.by_position(name) if each.start >= 8]
-    if later:
-        low, high = min(each.nll for each in later), max(each.nll for each in later)
-        margin = 0.12 * (high - low) + 0.05
-        axes.set_ylim(low - margin, high + 2 * margin)
 
 
 def _finish(figure: Any, axes: Any, result: Result, path: Path, title: str) -> None:
@@ -148,7 +151,8 @@ def _finish(figure: Any, axes: Any, result: Result, path: Path, title: str) -> N
     axes.spines[["top", "right"]].set_visible(False)
     documents = result.data["documents"]
     bands = ", bands: 95%" if documents > 1 else ""
-    axes.set_title(f"{title}: {Path(result.model['path']).name}, {documents} document{'s' * (documents != 1)}{bands}")
-    axes.title.set_fontsize(10)
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper", fontsize=8, frameon=False)
+    about = f"{Path(result.model['path']).name}, {documents} document{'s' * (documents != 1)}{bands}"
+    axes.set_title(f"{title}\n{about}", loc="left", fontsize=10)
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, [_short(label) for label in labels], loc="outside right upper", fontsize=8, frameon=False)
     figure.savefig(path)

@@ -12,6 +12,7 @@ import io
 import json
 import math
 import re
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -271,20 +272,25 @@ class Result:
         return _markdown(header, [[label, *(cells.get((label, n), "") for n in self.lengths)] for label in labels])
 
     def _save_nll(self, folder: Path) -> None:
-        """``<schedule>/<fed length>/<document>.npy``, and index.json, which says what is what."""
+        """``<schedule>/<fed length>/<document>.npy``, and index.json, which says what is what; an older nll/ goes."""
+        part = folder.with_name(f".part-{folder.name}")
+        shutil.rmtree(part, ignore_errors=True)
         for run in self.passes:
+            (part / _place(run)).mkdir(parents=True)
             for number, nll in enumerate(run.nll):
-                _write_npy(folder / _place(run) / f"{number:05d}.npy", nll)
-        index = {
-            "bos": self.bos,
-            "documents": [{"name": doc.name, "sha256": doc.sha256} for doc in self.documents],
-            "passes": [
-                {"schedule": run.schedule, "table_sha256": run.table_sha256, "lengths": run.lengths, "at": _place(run)}
-                for run in self.passes
-            ],
-        }
-        folder.mkdir(exist_ok=True)
-        _write(folder / "index.json", lambda part: part.write_text(json.dumps(index, indent=1), encoding="utf-8"))
+                np.save(part / _place(run) / f"{number:05d}.npy", nll.astype(np.float32, copy=False))
+        (part / "index.json").write_text(json.dumps(self._index(), indent=1) + "\n", encoding="utf-8")
+        if (folder / "index.json").exists():
+            shutil.rmtree(folder)
+        part.replace(folder)
+
+    def _index(self) -> dict[str, Any]:
+        passes = [
+            {"schedule": run.schedule, "table_sha256": run.table_sha256, "lengths": run.lengths, "at": _place(run)}
+            for run in self.passes
+        ]
+        documents = [{"name": document.name, "sha256": document.sha256} for document in self.documents]
+        return {"bos": self.bos, "documents": documents, "passes": passes}
 
     def _save_plots(self, out: Path) -> bool:
         try:
@@ -364,11 +370,6 @@ def _write(path: Path, write: Callable[[Path], Any]) -> None:
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
-
-
-def _write_npy(path: Path, values: np.ndarray) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    _write(path, lambda part: np.save(part, values.astype(np.float32, copy=False)))
 
 
 def read_nll(out: str | Path) -> Iterator[tuple[str, int, list[np.ndarray]]]:

@@ -1,0 +1,214 @@
+"""What a measurement prints and writes."""
+
+import csv
+import json
+import math
+import sys
+
+import numpy as np
+import pytest
+from tiny import byte_tokenizer, documents, llama
+
+from ropescale.errors import CheckpointError, RopescaleError
+from ropescale.evals import Result, perplexity
+from ropescale.evals.data import from_ids
+from ropescale.evals.results import Pass, read_nll
+
+
+@pytest.fixture(scope="module")
+def result() -> Result:
+    """A real one: three documents, two schedules, one of them length-dependent."""
+    ids = [*documents(3, 130), [1, 2, 3]]
+    return perplexity(llama(), ids, [16, 64, 130], ["dynamic:factor=4"], source="some ids")
+
+
+def made_up(*losses: list[float]) -> Result:
+    """Two schedules over ``len(losses[0])`` documents of two scored tokens, whose losses are given."""
+    runs = [
+        Pass(name, "0" * 64, (3,), [np.full(2, value, np.float32) for value in values], len(values))
+        for name, values in zip(["as-is", "other"], losses)
+    ]
+    scored = from_ids([[1, 2, 3]] * len(losses[0]))
+    facts = {"source": "x", "sha256": "f" * 64, "documents": len(scored), "tokens": 6, "skipped": {"too_short": 0}}
+    model = {"path": "m", "dtype": "float32", "parameters": 1}
+    protocol = {"name": "ropescale", "interval": "document-clustered t, 95%"}
+    return Result(model, facts, protocol, {"torch": "2"}, runs, scored, bos=False, baseline="as-is")
+
+
+def test_rows_and_intervals_by_hand():
+    # Two documents with mean NLL 1 and 2: r = 1.5, SE = sqrt(2 * (1 + 1)) / 4 = 0.5, t(1) = 12.7062.
+    (row,) = made_up([1.0, 2.0]).rows
+    assert (row.nll, row.documents, row.tokens) == (1.5, 2, 4)
+    assert row.ppl == pytest.approx(math.exp(1.5))
+    assert row.ppl_high == pytest.approx(math.exp(1.5 + 12.7062 * 0.5), rel=1e-4)
+    assert row.ppl_low == pytest.approx(math.exp(1.5 - 12.7062 * 0.5), rel=1e-4)
+
+
+def test_pairing_removes_what_the_documents_have_in_common():
+    # The documents differ by 1 nat, the schedules by exactly 0.25 on each: no spread is left.
+    (pair,) = made_up([1.0, 2.0], [1.25, 2.25]).paired
+    assert (pair.schedule, pair.baseline, pair.delta_nll) == ("other", "as-is", 0.25)
+    assert (pair.low, pair.high) == (0.25, 0.25)
+
+
+def test_the_dictionary_has_the_published_keys(result):
+    plain = json.loads(json.dumps(result.to_dict(), allow_nan=False))
+    assert list(plain) == ["schema", "model", "data", "protocol", "versions", "rows", "paired"]
+    assert plain["schema"] == 1
+    assert list(plain["model"]) == ["path", "config_sha256", "weights", "dtype", "parameters"]
+    assert list(plain["data"]) == ["source", "sha256", "documents", "tokens", "skipped"]
+    assert list(plain["protocol"]) == ["name", "mode", "bos", "stride", "seed", "interval", "batch_tokens"]
+    assert list(plain["versions"]) == ["ropescale", "torch", "transformers"]
+    assert list(plain["rows"][0]) == [
+        *["schedule", "table_sha256", "length", "documents", "tokens", "nll", "ppl", "ppl_low", "ppl_high"],
+        *["bits_per_byte", "forward_passes"],
+    ]
+    assert list(plain["paired"][0]) == ["schedule", "baseline", "length", "delta_nll", "low", "high"]
+    assert plain["data"]["skipped"] == {"too_short": 1, "empty": 0}
+    assert plain["model"]["dtype"] == "float32"
+    assert plain["model"]["parameters"] == sum(p.numel() for p in llama().parameters())
+
+
+def test_markdown_has_a_row_per_schedule_and_a_column_per_length(result):
+    lines = result.to_markdown().splitlines()
+    header, rule, as_is, dynamic = lines[:4]
+    assert [cell.strip() for cell in header.strip("|").split("|")] == ["perplexity", "16", "64", "130"]
+    assert set(rule) <= set("|-: ")
+    assert as_is.startswith("| as-is ") and dynamic.startswith("| dynamic:factor=4 ")
+    assert len({len(line) for line in lines[:4]}) == 1  # aligned
+    row = result.rows[0]
+    half = (row.ppl_high - row.ppl_low) / 2
+    number, error = as_is.split("|")[2].replace(",", "").split("±")
+    assert float(number) == pytest.approx(row.ppl, rel=5e-4)
+    assert float(error) == pytest.approx(half, rel=0.05)
+
+
+def test_markdown_shows_the_paired_change_and_the_protocol(result):
+    text = result.to_markdown()
+    assert "Change in NLL against as-is" in text
+    assert f"{result.paired[-1].delta_nll:+.4f} ± " in text
+    line = text.splitlines()[-1]
+    for fact in ["protocol ropescale", "no BOS", "token-weighted", "float32", "3 documents (skipped: 1 too short)"]:
+        assert fact in line
+    assert "390 tokens" in line and result.data["sha256"][:12] in line
+
+
+def test_one_document_shows_a_dash_for_the_interval():
+    text = made_up([1.0], [1.5]).to_markdown()
+    assert f"{math.exp(1):.3f} ± -" in text and "+0.5000 ± -" in text and "needs two documents" in text
+
+
+def test_loss_by_position_averages_to_the_whole(result):
+    bins = result.by_position("as-is")
+    assert bins[0].start == 1 and bins[-1].stop == 130
+    whole = sum(each.nll * (each.stop - each.start) for each in bins) / 129
+    assert whole == pytest.approx(result.rows[2].nll, abs=1e-9)
+    stored = result.passes[0].nll
+    third = bins[3]
+    expected = np.mean([nll[third.start - 1 : third.stop - 1] for nll in stored])
+    assert third.nll == pytest.approx(float(expected), rel=1e-6)
+
+
+def test_save_writes_every_file_and_the_figures_come_back(result, tmp_path):
+    pytest.importorskip("matplotlib")
+    out = result.save(tmp_path / "new" / "out")
+    names = {"results.json", "results.csv", "nll", "ppl_vs_length.png", "loss_by_position.png", "REPORT.md"}
+    assert {path.name for path in out.iterdir()} == names
+    assert json.loads((out / "results.json").read_text()) == json.loads(json.dumps(result.to_dict()))
+    assert result.to_markdown() in (out / "REPORT.md").read_text()
+    for name in ("ppl_vs_length.png", "loss_by_position.png"):
+        assert (out / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_csv_has_one_line_per_row_with_the_change_beside_it(result, tmp_path):
+    (tmp_path / "a.csv").write_text(result.to_csv())
+    with open(tmp_path / "a.csv") as file:
+        lines = list(csv.DictReader(file))
+    assert [(line["schedule"], int(line["length"])) for line in lines] == [
+        (row.schedule, row.length) for row in result.rows
+    ]
+    assert [float(line["ppl"]) for line in lines] == [row.ppl for row in result.rows]
+    assert lines[0]["delta_nll"] == "" and float(lines[-1]["delta_nll"]) == result.paired[-1].delta_nll
+
+
+def test_stored_nlls_reproduce_the_rows_without_a_forward_pass(result, tmp_path):
+    out = result.save(tmp_path / "out")
+    stored = {(schedule, fed): nll for schedule, fed, nll in read_nll(out)}
+    assert set(stored) == {("as-is", 130), ("dynamic:factor=4", 64), ("dynamic:factor=4", 130)}
+    for row in result.rows:
+        fed = min(n for schedule, n in stored if schedule == row.schedule and n >= row.length)
+        nll = stored[row.schedule, fed]
+        assert len(nll) == 3 and all(each.dtype == np.float32 for each in nll)
+        assert np.concatenate([each[: row.length - 1] for each in nll]).mean(dtype=np.float64) == pytest.approx(row.nll)
+
+
+def test_saving_again_leaves_nothing_of_the_older_run(result, tmp_path):
+    result.save(tmp_path)
+    made_up([1.0, 2.0]).save(tmp_path)
+    assert sorted(path.name for path in (tmp_path / "nll").iterdir()) == ["as-is", "index.json"]
+    assert not list(tmp_path.glob(".part-*"))
+
+
+def test_without_matplotlib_everything_but_the_plots_is_written(result, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    out = result.save(tmp_path / "out")
+    assert {path.name for path in out.iterdir()} == {"results.json", "results.csv", "nll", "REPORT.md"}
+    assert "no plots written; plots need matplotlib; install ropescale[plot]" in capsys.readouterr().err
+    assert ".png" not in (out / "REPORT.md").read_text()
+    with pytest.raises(RopescaleError, match=r"ropescale\[plot\]"):
+        result.plot(tmp_path / "a.png")
+
+
+def test_plots_show_every_schedule_and_mark_the_trained_length(result, tmp_path, monkeypatch):
+    figure = pytest.importorskip("matplotlib.figure")
+    seen = []
+    monkeypatch.setattr(figure.Figure, "savefig", lambda self, path: seen.append(self))
+    result.plot(tmp_path / "a.png")
+    result.plot_by_position(tmp_path / "b.png")
+    for drawn in seen:
+        (axes,) = drawn.axes
+        assert axes.get_legend_handles_labels()[1] == ["as-is", "dynamic:factor=4"]
+        assert "trained at 64" in [text.get_text() for text in axes.texts]
+        assert axes.get_xscale() == "log"
+    curve = seen[0].axes[0].lines[1]
+    assert curve.get_xdata().tolist() == [16, 64, 130]
+    assert curve.get_ydata().tolist() == [row.ppl for row in result.rows if row.schedule == "dynamic:factor=4"]
+
+
+def test_an_output_that_is_a_file_is_one_sentence(result, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CheckpointError, match="cannot be written"):
+        result.save(tmp_path / "file" / "out")
+
+
+def test_labels_that_are_no_file_names_are_stored_apart(tmp_path):
+    result = made_up([1.0], [2.0])
+    runs = [
+        Pass(name, "0", (3,), [np.full(2, value, np.float32)], 1)
+        for name, value in [("a/../b:x=1", 1.0), ("a/../b:x=2", 2.0), ("..", 3.0), ("ü" * 200, 4.0)]
+    ]
+    result.passes[:] = runs
+    result.baseline = "a/../b:x=1"
+    stored = list(read_nll(result.save(tmp_path / "out")))
+    assert [(name, float(nll[0][0])) for name, _, nll in stored] == [
+        (run.schedule, float(run.nll[0][0])) for run in runs
+    ]
+    assert {path.name for path in tmp_path.iterdir()} == {"out"}
+
+
+def test_a_folder_without_a_run_says_so(tmp_path):
+    with pytest.raises(CheckpointError, match="holds no saved evaluation"):
+        list(read_nll(tmp_path))
+
+
+def test_the_text_hash_is_of_what_was_scored():
+    model, tokenizer = llama(vocab_size=257), byte_tokenizer()
+    texts = ["one text of some length", "another one, also long"]
+    hashes = [perplexity(model, part, [8], tokenizer=tokenizer).data["sha256"] for part in (texts, texts[:1], texts)]
+    assert hashes[0] == hashes[2] != hashes[1]
+
+
+def test_the_fingerprint_follows_the_weights():
+    ids = documents(1, 20)
+    first, same, other = (perplexity(llama(seed), ids, [16]).model["weights"] for seed in (0, 0, 1))
+    assert first == same != other
