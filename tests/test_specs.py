@@ -243,7 +243,7 @@ def test_a_class_without_dataclass_takes_what_its_constructor_takes(own: Path) -
     assert (schedule.factor, schedule.quick) == (2.0, True)
     assert describe(schedule) == "Plain:factor=2,quick=true"
     assert to_dict(schedule) == {"name": "Plain", "factor": 2.0, "quick": True}
-    assert resolve(f"{own}::Plain", ROPE, target_length=65_536).factor == 2.0  # type: ignore[attr-defined]
+    assert resolve(f"{own}::Plain", ROPE, target_length=131_072).factor == 4.0  # type: ignore[attr-defined]
     with pytest.raises(ScheduleError, match="Plain has no field 'factr'; did you mean 'factor'"):
         parse(f"{own}::Plain:factr=2")
 
@@ -405,7 +405,7 @@ def test_a_target_length_is_fine_where_no_factor_is_asked_for(spec: str) -> None
     assert resolve(spec, ROPE, target_length=65_536) == parse(spec).build()
 
 
-def test_a_target_length_fills_a_factor_only_where_it_has_no_default() -> None:
+def test_a_target_length_fills_a_factor_unless_its_default_asks_for_none() -> None:
     longrope = resolve("longrope:short_factor=[1,1,1,1],long_factor=[1,1,2,2]", ROPE, target_length=65_536)
     assert longrope == LongRope((1, 1, 1, 1), (1, 1, 2, 2), factor=2)
     assert resolve("proportional:partial_rotary_factor=0.5", ROPE, target_length=65_536) == Proportional(0.5)

@@ -67,9 +67,9 @@ class Spec:
         return self._inner().get(key) if self._inner() is not None else None
 
     def lacks(self, key: str) -> bool:
-        """Whether the field exists, nobody gave it, and it has no default but None."""
+        """Whether the field exists and nobody gave it. A default of 1 counts as given: it asks for no stretching."""
         if key in self._parameters():
-            return self.get(key) is None and self._parameters()[key].default in (dataclasses.MISSING, None)
+            return self.get(key) is None and self._parameters()[key].default != 1
         return self._inner() is not None and self._inner().lacks(key)
 
     def needs(self, key: str) -> bool:
