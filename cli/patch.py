@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -93,7 +94,7 @@ def describe(done: PatchedCheckpoint, model: str, out: str | None, options: dict
         "written": done.folder is not None,
         "in_place": options["in_place"],
         "length": plan.length,
-        "max_position_embeddings": _max_positions(plan.config),
+        "max_position_embeddings": [_max_positions(plan.before), _max_positions(plan.config)],
         "layers": {
             key: {
                 "schedule": specs.describe(schedule),
@@ -111,8 +112,8 @@ def describe(done: PatchedCheckpoint, model: str, out: str | None, options: dict
     }
 
 
-def _max_positions(config: dict[str, Any]) -> int:
-    """What the configuration now says, under whatever name the model's class has for it."""
+def _max_positions(config: Mapping[str, Any]) -> int:
+    """What a configuration says, under whatever name the model's class has for it."""
     from ..rope import read_rope
 
     return max(rope.max_length for rope in read_rope(config).values())
@@ -131,10 +132,14 @@ def _page(described: dict[str, Any]) -> str:
     for key, layer in described["layers"].items():
         rows += _layer_rows(key, layer, described["length"])
     rows += [
-        ["max_position_embeddings", str(described["max_position_embeddings"])],
+        ["max_position_embeddings", _change(*described["max_position_embeddings"])],
         ["weights", _weights(described)],
     ]
     return f"{markdown(['patched', 'value'], rows)}\n\n```diff\n{described['config_diff']}```"
+
+
+def _change(before: int, after: int) -> str:
+    return f"{before} -> {after}" if before != after else f"{before}, as it was"
 
 
 def _written(described: dict[str, Any]) -> str:

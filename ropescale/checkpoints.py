@@ -89,10 +89,8 @@ def patch_checkpoint(
     _refuse_contradiction(model, out, in_place, dry_run)
     source = find_model(model, revision, weights=not dry_run)
     target = None if out is None else check_target(source, out, force)
-    current = read_config(source)
-    before = original_config(current, source)
     plan = make_plan(
-        before,
+        original_config(read_config(source), source),
         schedule,
         factor=factor,
         target_length=None if target_length is None else parse_length(target_length),
@@ -104,8 +102,10 @@ def patch_checkpoint(
         freeze_at=None if freeze_at is None else parse_length(freeze_at),
     )
     _refuse_unsavable(plan)
-    files = _new_files(source, str(model), plan, before)
-    result = PatchedCheckpoint(None, plan, _diff(current, plan.config), _warnings(source, plan))
+    with translated(source, "read"):
+        files = _new_files(source, str(model), plan)
+        difference = _diff(read_config(source), plan.config)
+        result = PatchedCheckpoint(None, plan, difference, _warnings(source, plan))
     if in_place:
         refuse_links(source, list(files))
     if not dry_run:
@@ -155,19 +155,20 @@ def _refuse_unsavable(plan: Plan) -> None:
 def _write(source: Path, target: Path | None, files: Mapping[str, bytes], link: str) -> tuple[Path, dict[str, str]]:
     """Into a new folder, or where the source lies when there is no target."""
     if target is not None:
-        _refuse_missing_shards(source)
+        with translated(source, "read"):
+            _refuse_missing_shards(source)
         return target, write_folder(source, target, files, link)
     with translated(source):
         write_in_place(source, files)
     return source, {}
 
 
-def _new_files(source: Path, name: str, plan: Plan, before: Mapping[str, Any]) -> dict[str, bytes]:
+def _new_files(source: Path, name: str, plan: Plan) -> dict[str, bytes]:
     """The content of every file that differs from the source's."""
     original = (source / "config.json").read_bytes()
     files = {
         "config.json": as_json(plan.config, "config.json"),
-        RECORD: as_json(make_record(plan, _source_name(name), original, before, read_record(source)), RECORD),
+        RECORD: as_json(make_record(plan, _source_name(name), original, read_record(source)), RECORD),
         "README.md": cards.card(source / "README.md", plan, _source_name(name)),
     }
     tokenizer = _raised_tokenizer(source / "tokenizer_config.json", plan.length)

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from .backups import BACKUP
 from .errors import CheckpointError
@@ -149,20 +149,20 @@ def _link(real: Path, destination: Path, how: str) -> str:
 
 
 @contextmanager
-def translated(where: Path) -> Iterator[None]:
-    """Turns what the operating system says about a write below ``where`` into a CheckpointError."""
+def translated(where: Path, what: Literal["read", "written"] = "written") -> Iterator[None]:
+    """Turns what the operating system says about files below ``where`` into a CheckpointError."""
     try:
         yield
     except CheckpointError:
         raise
     except OSError as error:
         elsewhere = f" ({error.filename})" if _is_elsewhere(error.filename, where) else ""
-        raise CheckpointError(f"{where} cannot be written: {error.strerror or error}{elsewhere}") from error
+        raise CheckpointError(f"{where} cannot be {what}: {error.strerror or error}{elsewhere}") from error
 
 
 def _is_elsewhere(name: object, where: Path) -> bool:
     """Whether a file that failed is not one of ours, so that the sentence must name it."""
-    return isinstance(name, str) and where.absolute().parent not in Path(name).absolute().parents
+    return isinstance(name, str) and not (name.startswith(str(where)) or f".{where.name[:200]}." in name)
 
 
 @contextmanager

@@ -23,7 +23,6 @@ def make_record(
     plan: Plan,
     source: str,
     original_bytes: bytes,
-    before: Mapping[str, Any],
     earlier: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Everything that is needed to understand, check and undo a patched checkpoint.
@@ -32,7 +31,6 @@ def make_record(
         plan: the schedule worked out.
         source: where the checkpoint came from: a folder or a Hub id.
         original_bytes: the source's ``config.json`` as it lay on disk, for its sha256.
-        before: the configuration without any scaling of ours, to undo to.
         earlier: the source's own record, where ropescale had patched it before; its sha256 is the original's.
     """
     digest = hashlib.sha256(original_bytes).hexdigest()
@@ -49,7 +47,7 @@ def make_record(
         },
         "versions": {"ropescale": __version__},
         "original_config_sha256": (earlier or {}).get("original_config_sha256", digest),
-        "undo": difference(plan.config, before),
+        "undo": difference(plan.config, plan.before),
     }
 
 

@@ -78,11 +78,15 @@ def _checked(folder: Path) -> Path:
     if (folder / "adapter_config.json").exists():  # with a config.json beside it transformers still loads the base
         base = read_json(folder / "adapter_config.json").get("base_model_name_or_path") or "the base model"
         raise CheckpointError(f"{folder} is a PEFT adapter; patch the base ({base}), then attach the adapter to it")
-    if not any(folder.iterdir()):
+    if (folder / "config.json").exists():
+        return folder
+    try:
+        empty = not any(folder.iterdir())
+    except OSError as error:
+        raise CheckpointError(f"{folder} cannot be read: {error.strerror}") from error
+    if empty:
         raise CheckpointError(f"{folder} is empty; give a checkpoint's folder (the one with config.json)")
-    if not (folder / "config.json").exists():
-        raise CheckpointError(f"{folder} has no config.json; is it a transformers checkpoint?")
-    return folder
+    raise CheckpointError(f"{folder} has no config.json; is it a transformers checkpoint?")
 
 
 _WEIGHTS = ["*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf", "*.h5", "*.msgpack", "*.onnx*"]
