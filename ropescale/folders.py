@@ -55,8 +55,11 @@ def check_target(source: Path, out: str | Path, force: bool) -> Path:
     Raises:
         CheckpointError: it exists, is or holds the source or its weights, or lies under a file.
     """
-    target = Path(out).expanduser()
-    here, there = source.resolve(), target.resolve()
+    try:
+        target = Path(out).expanduser()
+        here, there = source.resolve(), target.resolve()
+    except (RuntimeError, ValueError) as error:  # a home that nobody has, a null byte
+        raise CheckpointError(f"{str(out)!r} cannot be written: {error}; choose another folder") from None
     if here == there:
         raise CheckpointError(f"{target} is the source itself; choose another folder, or use --in-place")
     if here in there.parents or there in here.parents:

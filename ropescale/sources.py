@@ -25,6 +25,8 @@ def find_model(model: str | Path, revision: str | None = None, *, weights: bool 
         CheckpointError: no such folder, not a checkpoint, or the Hub cannot supply it.
     """
     path = local_path(model)
+    if not str(model):
+        raise CheckpointError("the model's name is empty; give a checkpoint's folder or a Hub id like org/name")
     if path.is_dir():
         if revision is not None:
             raise CheckpointError(f"--revision is for a model on the Hub, and {model} is a folder; leave it out")
@@ -64,6 +66,8 @@ def read_json(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError:
         raise ConfigError(f"{path} is not a text file") from None
+    except RecursionError:
+        raise ConfigError(f"{path} is not a configuration: its brackets nest too deeply") from None
     except json.JSONDecodeError as error:
         raise ConfigError(
             f"{path} is not valid JSON (line {error.lineno}, column {error.colno}: {error.msg}); "

@@ -1,0 +1,342 @@
+"""Whatever is wrong with the input: exit code 2, one line that says what and where, nothing written, no traceback."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from crashing import tree
+
+from ropescale.cli.main import main
+
+CONFIG: dict[str, Any] = {
+    "model_type": "llama",
+    "hidden_size": 128,
+    "num_attention_heads": 2,
+    "head_dim": 64,
+    "max_position_embeddings": 256,
+    "rope_theta": 10000.0,
+}
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkpoint at ``model`` in the working directory, which holds nothing else."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    (folder / "model.safetensors").write_bytes(b"weights")
+    return folder
+
+
+def refused(capsys: pytest.CaptureFixture[str], words: list[str], sentence: str) -> None:
+    """Runs the command line and checks all that must hold of a refusal."""
+    before = tree(Path.cwd())
+    code = main(words)
+    captured = capsys.readouterr()
+    assert code == 2, captured
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1, captured.err
+    assert captured.err.startswith("error: ")
+    assert sentence in captured.err
+    assert "Traceback" not in captured.err
+    assert "unexpected " not in captured.err.replace("unexpected extra argument", "")
+    assert tree(Path.cwd()) == before
+
+
+PATCH = ["patch", "model", "-o", "out", "--schedule", "yarn:factor=4"]
+COMMANDS = [PATCH, ["inspect", "model", "--schedule", "yarn:factor=4"], ["inspect", "model"]]
+
+FILES: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "missing folder": (shutil.rmtree, "model"),
+    "empty folder": (lambda m: [path.unlink() for path in m.iterdir()], "model is empty"),
+    "no config": (lambda m: (m / "config.json").unlink(), "model has no config.json"),
+    "config is a folder": (lambda m: [(m / "config.json").unlink(), (m / "config.json").mkdir()], "Is a directory"),
+    "a file": (lambda m: [shutil.rmtree(m), m.write_text("x")], "model is a file"),
+    "not JSON": (lambda m: (m / "config.json").write_text("model_type: llama"), "is not valid JSON (line 1, column 1"),
+    "truncated": (lambda m: (m / "config.json").write_text(json.dumps(CONFIG)[:-20]), "is not valid JSON"),
+    "empty file": (lambda m: (m / "config.json").write_text(""), "is not valid JSON"),
+    "binary": (lambda m: (m / "config.json").write_bytes(b"\x80\xff\x00"), "is not a text file"),
+    "list": (lambda m: (m / "config.json").write_text("[1]"), "holds a JSON list, not an object"),
+    "string": (lambda m: (m / "config.json").write_text('"llama"'), "holds a JSON str, not an object"),
+    "too deep": (lambda m: (m / "config.json").write_text('{"a":' * 100_000), "config.json"),
+    "adapter": (lambda m: (m / "adapter_config.json").write_text("{}"), "is a PEFT adapter; patch the base"),
+    "bad adapter": (lambda m: (m / "adapter_config.json").write_text("{"), "adapter_config.json is not valid JSON"),
+    "adapter list": (lambda m: (m / "adapter_config.json").write_text("[]"), "adapter_config.json holds a JSON list"),
+}
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize(("damage", "sentence"), FILES.values(), ids=FILES)
+def test_a_folder_that_is_no_checkpoint_is_refused(model, capsys, words, damage, sentence):
+    damage(model)
+    refused(capsys, words, sentence)
+
+
+CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
+    "gpt2": ({"model_type": "gpt2"}, "gpt2 has no rotary position embeddings"),
+    "no type": ({"model_type": None}, "no model_type"),
+    "a type that is a number": ({"model_type": 5}, "model_type"),
+    "unknown type": ({"model_type": "newest", "rope_theta": None, "head_dim": None, "hidden_size": None}, "rope_theta"),
+    "head_dim 0": ({"head_dim": 0}, "head_dim is 0"),
+    "head_dim negative": ({"head_dim": -64}, "head_dim is -64"),
+    "head_dim string": ({"head_dim": "64"}, "head_dim is '64'"),
+    "head_dim list": ({"head_dim": [64]}, "head_dim is [64]"),
+    "head_dim fraction": ({"head_dim": 64.5}, "head_dim is 64.5"),
+    "head_dim bool": ({"head_dim": True}, "head_dim is True"),
+    "hidden_size string": ({"head_dim": None, "hidden_size": "128"}, "hidden_size is '128'"),
+    "no heads": ({"head_dim": None, "num_attention_heads": 0}, "num_attention_heads is 0"),
+    "heads string": ({"head_dim": None, "num_attention_heads": "2"}, "num_attention_heads is '2'"),
+    "length null": ({"model_type": "newest", "max_position_embeddings": None}, "max_position_embeddings"),
+    "length string": ({"max_position_embeddings": "256"}, "max_position_embeddings is '256'"),
+    "length 0": ({"max_position_embeddings": 0}, "max_position_embeddings"),
+    "length negative": ({"max_position_embeddings": -1}, "max_position_embeddings is -1"),
+    "length list": ({"max_position_embeddings": [256]}, "max_position_embeddings is [256]"),
+    "original string": ({"original_max_position_embeddings": "64"}, "original_max_position_embeddings is '64'"),
+    "original 0": ({"original_max_position_embeddings": 0}, "original_max_position_embeddings is 0"),
+    "theta string": ({"rope_theta": "10000"}, "rope_theta is '10000'"),
+    "theta negative": ({"rope_theta": -10000.0}, "rope_theta is -10000.0"),
+    "theta 0": ({"rope_theta": 0}, "rope_theta is 0"),
+    "theta 1": ({"rope_theta": 1}, "rope_theta is 1"),
+    "theta NaN": ({"rope_theta": float("nan")}, "rope_theta is nan"),
+    "theta inf": ({"rope_theta": float("inf")}, "rope_theta is inf"),
+    "theta list": ({"rope_theta": [1e4]}, "rope_theta is [10000.0]"),
+    "partial string": ({"partial_rotary_factor": "half"}, "partial_rotary_factor is 'half'"),
+    "partial 0": ({"partial_rotary_factor": 0}, "partial_rotary_factor 0"),
+    "partial NaN": ({"partial_rotary_factor": float("nan")}, "partial_rotary_factor is nan"),
+    "scaling string": ({"rope_scaling": "yarn"}, "'yarn'"),
+    "scaling list": ({"rope_scaling": ["yarn", 4]}, "['yarn', 4]"),
+    "scaling number": ({"rope_scaling": 4}, "4"),
+    "parameters string": ({"rope_parameters": "yarn"}, "'yarn'"),
+    "parameters list": ({"rope_parameters": [1]}, "[1]"),
+    "type is a number": ({"rope_scaling": {"rope_type": 5, "factor": 2}}, "5"),
+    "type is a list": ({"rope_scaling": {"rope_type": ["yarn"], "factor": 2}}, "yarn"),
+    "two types": (
+        {"rope_scaling": {"rope_type": "yarn", "type": "linear", "factor": 2}},
+        "rope_type 'yarn' and type 'linear'",
+    ),
+    "two thetas": ({"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}, "rope_theta is 500000.0 and"),
+    "two factors": (
+        {
+            "rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0},
+            "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+        },
+        "factor is 4.0 and rope_scaling says 8.0",
+    ),
+    "two originals": (
+        {
+            "original_max_position_embeddings": 64,
+            "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128},
+        },
+        "is 64 at the top level and 128 inside",
+    ),
+    "scaled already": ({"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, "already scaled"),
+}
+
+
+@pytest.mark.parametrize(("changes", "sentence"), CONFIGS.values(), ids=CONFIGS)
+def test_a_configuration_that_cannot_be_is_refused(model, capsys, changes, sentence):
+    config = {key: value for key, value in (CONFIG | changes).items() if value is not None}
+    (model / "config.json").write_text(json.dumps(config))
+    refused(capsys, PATCH, sentence)
+
+
+def test_a_configuration_with_nan_is_refused(model, capsys):
+    (model / "config.json").write_text(json.dumps(CONFIG | {"attention_dropout": float("nan")}))
+    refused(capsys, PATCH, "config.json holds NaN")
+
+
+OTHERS = {
+    "tokenizer_config.json": ["{", "[]", "5", '{"model_max_length": 5, "x": NaN}'],
+    "generation_config.json": ["{", "[]"],
+    "params.json": ["{"],
+    "ropescale.json": [
+        "{",
+        "[]",
+        "{}",
+        '{"schema": 2}',
+        '{"schema": 1, "undo": []}',
+        '{"schema": 1, "undo": {"changed": {}}, "tables": {}}',
+        '{"schema": 1, "undo": {"changed": {}, "added": 5}, "tables": {}}',
+        '{"schema": 1, "undo": {"changed": {}, "added": []}, "tables": {"all": 1}}',
+    ],
+}
+
+
+@pytest.mark.parametrize(("name", "content"), [(name, text) for name, texts in OTHERS.items() for text in texts])
+def test_another_file_that_is_damaged_is_named(model, capsys, name, content):
+    (model / name).write_text(content)
+    refused(capsys, PATCH, name)
+
+
+ARGUMENTS: dict[str, tuple[list[str], str]] = {
+    "NaN factor": (["--schedule", "yarn:factor=nan"], "yarn: factor must be a finite number"),
+    "infinite factor": (["--schedule", "yarn:factor=inf"], "yarn: factor must be a finite number"),
+    "factor abc": (["--schedule", "yarn:factor=abc"], "yarn: factor must be a number, not 'abc'"),
+    "factor half": (["--schedule", "yarn:factor=0.5"], "yarn: factor must be 1"),
+    "factor 0": (["--schedule", "linear:factor=0"], "linear: factor must be 1"),
+    "factor negative": (["--schedule", "ntk:factor=-2"], "ntk: factor must be 1"),
+    "option NaN": (["--schedule", "yarn", "--factor", "nan"], "factor must be a finite number"),
+    "option abc": (["--schedule", "yarn", "--factor", "abc"], "'--factor': 'abc' is not a valid float"),
+    "option half": (["--schedule", "yarn", "--factor", "0.5"], "factor must be 1"),
+    "unknown schedule": (["--schedule", "yran:factor=4"], "no schedule named 'yran'; did you mean 'yarn'?"),
+    "nothing like it": (["--schedule", "xyzzy"], "no schedule named 'xyzzy'; see `ropescale schedules`"),
+    "unknown field": (["--schedule", "yarn:facter=4"], "yarn has no field 'facter'; did you mean 'factor'?"),
+    "unknown set": (["--schedule", "yarn:factor=4", "--set", "beta=3"], "yarn has no field 'beta'"),
+    "set without value": (["--schedule", "yarn:factor=4", "--set", "beta_fast"], "'beta_fast' is not key=value"),
+    "set abc": (["--schedule", "yarn:factor=4", "--set", "beta_fast=abc"], "beta_fast must be a number, not 'abc'"),
+    "betas crossed": (["--schedule", "yarn:factor=4,beta_fast=1,beta_slow=32"], "beta_fast must not be the smaller"),
+    "missing factor": (["--schedule", "yarn"], "yarn needs a factor"),
+    "two factors": (["--schedule", "yarn:factor=4", "--factor", "8"], "says factor 4 and --factor says 8"),
+    "target contradicts": (["--schedule", "yarn:factor=4", "--target-length", "4k"], "the target length is 4096"),
+    "target too short": (["--schedule", "yarn", "--target-length", "100"], "shorter than the trained length 256"),
+    "length abc": (["--schedule", "yarn", "--target-length", "long"], "'long' is not a length"),
+    "length negative": (["--schedule", "yarn", "--target-length", "-4k"], "'-4k' is not a length"),
+    "length 0": (["--schedule", "yarn", "--target-length", "0"], "below 1"),
+    "length 1.3": (["--schedule", "yarn", "--target-length", "1.3"], "whole number of tokens"),
+    "original abc": (["--schedule", "yarn:factor=4", "--original-length", "abc"], "'abc' is not a length"),
+    "freeze abc": (["--schedule", "dynamic:factor=4", "--freeze-at", "abc"], "'abc' is not a length"),
+    "empty schedule": (["--schedule", ""], "the schedule is empty"),
+    "not key=value": (["--schedule", "yarn:4"], "'4' is not key=value"),
+    "open bracket": (["--schedule", "table:factors=[1,2"], "is not closed"),
+    "wrong length": (["--schedule", "table:factors=[1,2]"], "2 numbers, and this model rotates 32 pairs"),
+    "JSON": (["--schedule", "{"], "is not JSON"),
+    "JSON NaN": (["--schedule", '{"name": "yarn", "factor": NaN}'], "NaN, which is not a finite number"),
+    "JSON type": (["--schedule", '{"name": "yarn", "factor": "4"}'], "must be a number, not '4'"),
+    "JSON without name": (["--schedule", '{"factor": 4}'], "needs a name"),
+    "rope parameters": (["--schedule", '{"rope_type": "yarn", "factor": 4}'], "not a schedule"),
+    "missing table": (["--schedule", "none.json"], "no file none.json"),
+    "layer type": (["--schedule", '{"full_attention": "yarn:factor=4"}'], "one table for all its layers"),
+    "layers": (["--schedule", "yarn:factor=4", "--layers", "some"], "no layers 'some'"),
+    "both words": (["--schedule", "yarn:factor=4", "--on-top", "--replace-scaling"], "exclude each other"),
+    "as-is": (["--schedule", "as-is"], "as-is changes nothing"),
+    "link": (["--schedule", "yarn:factor=4", "--link", "soft"], "'soft' is not one of"),
+    "revision": (["--schedule", "yarn:factor=4", "--revision", "main"], "--revision is for a model on the Hub"),
+    "unknown option": (["--schedule", "yarn:factor=4", "--farce"], "no such option '--farce'"),
+    "no schedule": ([], "missing option '--schedule'"),
+    "extra argument": (["--schedule", "yarn:factor=4", "more"], "unexpected extra argument (more)"),
+    "in place too": (["--schedule", "yarn:factor=4", "--in-place"], "exclude each other"),
+}
+
+
+@pytest.mark.parametrize(("words", "sentence"), ARGUMENTS.values(), ids=ARGUMENTS)
+def test_arguments_that_cannot_be_are_refused(model, capsys, words, sentence):
+    refused(capsys, ["patch", "model", "-o", "out", *words], sentence)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["patch"], "missing argument 'MODEL'"),
+        (["restore"], "missing argument 'DIR'"),
+        (["patch", "model", "--schedule", "yarn:factor=4"], "say where the patched checkpoint goes (-o OUT)"),
+        (["restore", "none"], "there is no folder none"),
+        (["restore", "model"], "there is nothing to restore in model"),
+        (["restore", "model/config.json"], "there is no folder model/config.json"),
+        (["patch", "./none", "-o", "out", "--schedule", "yarn:factor=4"], "there is no folder ./none"),
+        (["patch", "/none", "-o", "out", "--schedule", "yarn:factor=4"], "there is no folder /none"),
+        (
+            ["patch", "~no-such-user/none/x", "-o", "out", "--schedule", "yarn:factor=4"],
+            "there is no folder ~no-such-user/none/x",
+        ),
+        (["patch", "", "-o", "out", "--schedule", "yarn:factor=4"], "the model's name is empty"),
+        (["patch", "a\0b", "-o", "out", "--schedule", "yarn:factor=4"], "there is no folder"),
+        (["patch", "m" * 300, "-o", "out", "--schedule", "yarn:factor=4"], "File name too long"),
+        (["patch", "model", "-o", "o" * 300, "--schedule", "yarn:factor=4"], "File name too long"),
+        (["patch", "model", "-o", "o\0o", "--schedule", "yarn:factor=4"], "null byte"),
+        (["patch", "model", "-o", "", "--schedule", "yarn:factor=4"], "lie inside one another"),
+        (["patch", "model", "-o", "model", "--schedule", "yarn:factor=4"], "is the source itself"),
+        (["patch", "model", "-o", "model/config.json/x", "--schedule", "yarn:factor=4"], "lie inside one another"),
+        (["patch", "model", "-o", "/dev/null/out", "--schedule", "yarn:factor=4"], "/dev/null is not a folder"),
+        (["patch", "model", "-o", "/proc/out", "--schedule", "yarn:factor=4"], "/proc/out cannot be written"),
+        (["patch", "model", "-o", "~no-such-user/out", "--schedule", "yarn:factor=4"], "~no-such-user"),
+    ],
+)
+def test_places_that_cannot_be_are_refused(model, capsys, words, sentence):
+    refused(capsys, words, sentence)
+
+
+def test_an_existing_output_is_refused(model, capsys):
+    Path("out").mkdir()
+    refused(capsys, PATCH, "out exists already; choose another folder, or replace it with --force")
+    refused(capsys, [*PATCH, "--dry-run"], "out exists already")
+
+
+HEAD = "from ropescale import Frequencies\n"
+SCHEDULES: dict[str, tuple[str, str]] = {
+    "raises on import": ("1 / 0\ndef f(rope, length): ...", "raised ZeroDivisionError when it was imported"),
+    "exits": ("raise SystemExit(3)", "raised SystemExit when it was imported"),
+    "syntax": ("def f(:\n", "is not valid Python"),
+    "null byte": ("x = 1\0", "mine.py"),
+    "imports nothing": ("import nothing_like_this", "no module named 'nothing_like_this'"),
+    "no such name": ("def g(rope, length): ...", "has no 'f'"),
+    "not callable": ("f = 5", "is not a schedule"),
+    "a class without call": ("class f: ...", "has no __call__(self, rope, length)"),
+    "raises": ("def f(rope, length):\n    raise KeyError('x')", "raised KeyError"),
+    "no arguments": ("def f(): ...", "raised TypeError"),
+    "None": ("def f(rope, length): ...", "returned NoneType; it must return Frequencies"),
+    "a list": ("def f(rope, length):\n    return rope.inv_freq()", "returned list; it must return Frequencies"),
+    "too few": ("def f(rope, length):\n    return Frequencies([1.0])", "returned 1 frequencies; this model rotates 32"),
+    "negative": ("def f(rope, length):\n    return Frequencies([-1.0] * 32)", "returned -1.0 for pair 0"),
+    "NaN": ("def f(rope, length):\n    return Frequencies([float('nan')] * 32)", "returned nan for pair 0"),
+    "infinite": (
+        "def f(rope, length):\n    return Frequencies([1.0] * 31 + [float('inf')])",
+        "returned inf for pair 31",
+    ),
+    "strings": ("def f(rope, length):\n    return Frequencies(['a'] * 32)", "not a list of numbers"),
+    "None inside": ("def f(rope, length):\n    return Frequencies(None)", "not a list of numbers"),
+    "scale 0": ("def f(rope, length):\n    return Frequencies(rope.inv_freq(), 0)", "attention_scale 0"),
+    "scale NaN": ("def f(rope, length):\n    return Frequencies(rope.inv_freq(), float('nan'))", "attention_scale nan"),
+    "scale string": ("def f(rope, length):\n    return Frequencies(rope.inv_freq(), '1')", "attention_scale '1'"),
+    "by length": (
+        "class f:\n    length_dependent = True\n    def __call__(self, rope, length):\n"
+        "        return Frequencies([x / 2 for x in rope.inv_freq()])",
+        "--freeze-at",
+    ),
+}
+
+
+@pytest.mark.parametrize(("code", "sentence"), SCHEDULES.values(), ids=SCHEDULES)
+def test_a_schedule_file_that_misbehaves_is_refused(model, capsys, monkeypatch, code, sentence):
+    monkeypatch.setattr("sys.dont_write_bytecode", True)
+    Path("mine.py").write_text(HEAD + code)
+    refused(capsys, ["patch", "model", "-o", "out", "--schedule", "mine.py::f", "--target-length", "1k"], sentence)
+
+
+@pytest.mark.parametrize(
+    ("spec", "sentence"),
+    [
+        ("none.py::f", "none.py does not exist"),
+        ("model::f", "model"),
+        ("no.such.module::f", "no module named 'no'"),
+        ("model/config.json::f", "error: "),
+        ("model/config.json", "needs a name"),
+        ("mine.py", "no schedule named 'mine.py'"),
+        ("mine.py::", "does not name a schedule"),
+    ],
+)
+def test_a_schedule_that_is_not_there_is_refused(model, capsys, spec, sentence):
+    refused(capsys, ["patch", "model", "-o", "out", "--schedule", spec], sentence)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["patch", "model", "-o", "out", "--schedule", "yarn:factor=abc"],
+        ["patch", "model", "-o", "out", "--schedule", "yarn:factor=4"],
+    ],
+    ids=["factor=abc", "gpt2"],
+)
+def test_the_installed_program_refuses_in_the_same_way(model, command_line, words):
+    (model / "config.json").write_text('{"model_type": "gpt2"}')
+    before = tree(Path.cwd())
+    done = command_line(*words, cwd=model.parent)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    assert tree(Path.cwd()) == before
