@@ -80,8 +80,9 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def _checked(folder: Path) -> Path:
     if (folder / "adapter_config.json").exists():  # with a config.json beside it transformers still loads the base
-        base = read_json(folder / "adapter_config.json").get("base_model_name_or_path") or "the base model"
-        raise CheckpointError(f"{folder} is a PEFT adapter; patch the base ({base}), then attach the adapter to it")
+        base = read_json(folder / "adapter_config.json").get("base_model_name_or_path")
+        named = f" ({base})" if base else ""
+        raise CheckpointError(f"{folder} is a PEFT adapter; patch the base{named}, then attach the adapter to it")
     if (folder / "config.json").exists():
         return folder
     try:
@@ -138,7 +139,8 @@ def _refusal(model: str, revision: str | None, error: Exception, silence: str | 
     if silence is not None:
         missing = "nor whole in" if "IncompleteSnapshotError" in kinds else "nor in"
         what = model if revision is None else f"{model} at revision {revision}"
-        return f"{what} is not a folder, {missing} the Hub's cache, and the Hub cannot be reached ({silence})"
+        why = f"and the Hub cannot be reached ({silence}); check the name"
+        return f"{what} is not a folder, {missing} the Hub's cache, {why}"
     if "GatedRepoError" in kinds:
         return f"{model} is gated: accept its terms on the Hub and log in with `hf auth login`"
     if "RevisionNotFoundError" in kinds:

@@ -1,0 +1,245 @@
+"""``ropescale patch`` and ``ropescale restore``: what they print, and that every option reaches the checkpoint."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from crashing import tree
+
+from ropescale.cli.main import main
+
+CONFIG: dict[str, Any] = {
+    "model_type": "llama",
+    "hidden_size": 128,
+    "num_attention_heads": 2,
+    "head_dim": 64,
+    "max_position_embeddings": 256,
+    "rope_theta": 10000.0,
+}
+
+
+@pytest.fixture(autouse=True)
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkpoint at ``model`` in the working directory, with two weight files that are none."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    (folder / "tokenizer_config.json").write_text('{"model_max_length": 256}')
+    for number in (1, 2):
+        (folder / f"model-{number}.safetensors").write_bytes(b"no weights")
+    return folder
+
+
+def config(folder: str = "out") -> dict[str, Any]:
+    return json.loads(Path(folder, "config.json").read_text())
+
+
+def patch(*words: str, out: str = "out") -> int:
+    return main(["patch", "model", "-o", out, *words])
+
+
+def rows(page: str) -> dict[str, str]:
+    """The summary's table: what -> value."""
+    cells = [line.strip("| ").split("|") for line in page.splitlines() if line.startswith("|")]
+    return {key.strip(): value.strip() for key, value in cells[2:]}
+
+
+def test_the_summary_says_what_became_of_what(capsys):
+    assert patch("--schedule", "yarn", "--factor", "4") == 0
+    captured = capsys.readouterr()
+    assert rows(captured.out) == {
+        "model": "model (llama)",
+        "written to": "out",
+        "layers": "all",
+        "schedule": "yarn:factor=4",
+        "length": "256 x 4 = 1024 tokens",
+        "route": "rope_type yarn",
+        "attention scale": "1.13863",
+        "max_position_embeddings": "256 -> 1024",
+        "weights": "2 x hard link; not read",
+    }
+    diff = captured.out.partition("```diff\n")[2]
+    assert '-  "max_position_embeddings": 256\n+  "max_position_embeddings": 1024\n' in diff
+    assert diff.endswith("```\n")
+    assert captured.err.splitlines() == [line for line in captured.err.splitlines() if line.startswith("warning: ")]
+
+
+def test_json_is_one_object_with_every_digit(capsys):
+    assert patch("--schedule", "yarn", "--factor", "4", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["model"], found["out"]) == ("model", "out")
+    assert found["written"] is True
+    assert found["in_place"] is False
+    assert found["length"] == 1024
+    assert found["max_position_embeddings"] == [256, 1024]
+    layer = found["layers"]["all"]
+    assert layer["fields"]["name"] == "yarn"
+    assert layer["original_length"] == 256
+    assert layer["attention_scale"] == 1.138629436111989  # 0.1 ln 4 + 1
+    assert layer["rope_parameters"] == config()["rope_parameters"]
+    assert found["weights"] == {"model-1.safetensors": "hard", "model-2.safetensors": "hard"}
+    assert found["config_diff"].startswith("--- config.json (source)")
+    assert isinstance(found["warnings"], list)
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (["--schedule", "yarn", "--target-length", "2k"], "256 x 8 = 2048 tokens"),
+        (["--schedule", "yarn:factor=2.5"], "256 x 2.5 = 640 tokens"),
+        (["--schedule", "yarn", "--target-length", "1000"], "256 x 3.90625 = 1000 tokens"),
+        (["--schedule", "yarn", "--target-length", "300", "--original-length", "128"], "128 x 2.34375 = 300 tokens"),
+        (["--schedule", "yarn", "--target-length", "1000", "--original-length", "192"], "192 x 5.20833 ~ 1000 tokens"),
+        (["--schedule", "abf:rope_theta=500000", "--target-length", "1k"], "256 x 4 = 1024 tokens"),
+    ],
+)
+def test_the_arithmetic_of_the_length_is_shown(capsys, words, shown):
+    assert patch(*words) == 0
+    assert rows(capsys.readouterr().out)["length"] == shown
+
+
+def test_set_is_repeatable_and_reaches_the_configuration():
+    words = ["--set", "factor=4", "--set", "beta_fast=16", "--set", "truncate=false", "--set", "attention_factor=1.5"]
+    assert patch("--schedule", "yarn", *words) == 0
+    found = config()["rope_parameters"]
+    assert (found["factor"], found["beta_fast"], found["attention_factor"]) == (4.0, 16.0, 1.5)
+    assert found["truncate"] is False
+
+
+def test_a_schedule_of_ones_own_takes_the_per_pair_route(capsys, monkeypatch):
+    monkeypatch.setattr("sys.dont_write_bytecode", True)
+    Path("mine.py").write_text(
+        "from dataclasses import dataclass\nfrom ropescale import Frequencies, Rope\n\n"
+        "@dataclass(frozen=True)\nclass Half:\n    factor: float = 2.0\n"
+        "    def __call__(self, rope: Rope, length: int) -> Frequencies:\n"
+        "        slow = len(rope.inv_freq()) // 2\n"
+        "        return Frequencies([f / (self.factor if i >= slow else 1) for i, f in enumerate(rope.inv_freq())])\n"
+    )
+    assert patch("--schedule", "mine.py::Half", "--set", "factor=4") == 0
+    found = rows(capsys.readouterr().out)
+    assert found["schedule"] == "Half:factor=4"
+    assert found["route"] == "one factor per pair (32 pairs, rope_type longrope)"
+    factors = config()["rope_parameters"]["long_factor"]
+    assert factors == pytest.approx([1.0] * 16 + [4.0] * 16)
+
+
+def test_freezing_makes_a_length_dependent_schedule_a_table(capsys):
+    """Dynamic NTK at twice the trained length: theta times (factor L/L0 - factor + 1)^(d/(d-2)), so slowest / 3."""
+    assert patch("--schedule", "dynamic:factor=2", "--freeze-at", "512") == 0
+    assert rows(capsys.readouterr().out)["route"].startswith("one factor per pair")
+    found = config()["rope_parameters"]
+    assert found["long_factor"][-1] == pytest.approx(3.0)
+    assert found["long_factor"][0] == 1.0
+    assert config()["max_position_embeddings"] == 512
+
+
+def test_a_dry_run_says_the_same_and_writes_nothing(capsys):
+    assert patch("--schedule", "yarn:factor=4") == 0
+    real = capsys.readouterr()
+    before = tree(Path.cwd())
+    assert main(["patch", "model", "--schedule", "yarn:factor=4", "--dry-run"]) == 0
+    dry = capsys.readouterr()
+    assert tree(Path.cwd()) == before
+    assert dry.out.partition("```")[2] == real.out.partition("```")[2]
+    assert dry.err == real.err
+    assert rows(dry.out)["would be written to"] == "-"
+    assert main(["patch", "model", "-o", "new/out", "--schedule", "yarn:factor=4", "--dry-run", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["written"], found["out"], found["weights"]) == (False, "new/out", {})
+    assert tree(Path.cwd()) == before
+
+
+@pytest.mark.parametrize("how", ["hard", "symlink", "copy"])
+def test_link_decides_how_weights_come_over(capsys, model, how):
+    assert patch("--schedule", "yarn:factor=4", "--link", how) == 0
+    captured = capsys.readouterr()
+    weights = Path("out", "model-1.safetensors")
+    assert weights.is_symlink() == (how == "symlink")
+    assert weights.samefile(model / weights.name) == (how != "copy")
+    assert {"hard": "hard link", "symlink": "absolute symlink", "copy": "copy"}[how] in rows(captured.out)["weights"]
+    assert ("absolute symlinks to the source: keep" in captured.err) == (how == "symlink")
+
+
+def test_force_replaces_and_in_place_is_undone_by_restore(capsys, model):
+    assert patch("--schedule", "linear:factor=2") == 0
+    assert patch("--schedule", "yarn:factor=4") == 2
+    assert patch("--schedule", "yarn:factor=4", "--force") == 0
+    assert config()["rope_parameters"]["rope_type"] == "yarn"
+    before = tree(model)
+    capsys.readouterr()
+    assert main(["patch", "model", "--schedule", "yarn:factor=4", "--in-place"]) == 0
+    found = rows(capsys.readouterr().out)
+    assert (found["changed in place"], found["weights"]) == ("model", "untouched")
+    assert config("model")["max_position_embeddings"] == 1024
+    assert main(["restore", "model"]) == 0
+    assert capsys.readouterr().out == "model is as it was before it was patched in place\n"
+    assert tree(model) == before
+
+
+def test_restore_speaks_json(capsys):
+    assert main(["patch", "model", "--schedule", "yarn:factor=4", "--in-place"]) == 0
+    capsys.readouterr()
+    assert main(["restore", "model", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"restored": "model"}
+
+
+def test_layers_and_words_about_scaling_reach_the_plan(capsys, model):
+    gemma = CONFIG | {"model_type": "gemma3_text", "sliding_window": 128, "rope_local_base_freq": 10000.0}
+    (model / "config.json").write_text(json.dumps(gemma))
+    assert patch("--schedule", "linear:factor=8") == 0
+    captured = capsys.readouterr()
+    assert rows(captured.out)["layers"] == "full_attention"
+    assert "note: layers left as they are: sliding_attention" in captured.err
+    assert config()["rope_parameters"]["full_attention"]["factor"] == 8.0
+    assert config()["rope_parameters"]["sliding_attention"]["rope_type"] == "default"
+    assert patch("--schedule", "linear:factor=8", "--layers", "all", out="every") == 0
+    assert config("every")["rope_parameters"]["sliding_attention"]["factor"] == 8.0
+
+
+@pytest.mark.parametrize(("word", "factor"), [("--replace-scaling", 2.0), ("--on-top", None)])
+def test_scaling_that_is_there_is_replaced_or_built_on(model, word, factor):
+    scaled = CONFIG | {"rope_scaling": {"rope_type": "linear", "factor": 4.0}, "original_max_position_embeddings": 64}
+    (model / "config.json").write_text(json.dumps(scaled))
+    assert patch("--schedule", "linear:factor=2") == 2
+    assert patch("--schedule", "linear:factor=2", word) == 0
+    slowest = json.loads(Path("out", "ropescale.json").read_text())["tables"]["all"]["inv_freq"][-1]
+    assert slowest == pytest.approx(10000 ** (-62 / 64) / (factor or 8.0))
+
+
+def test_help_shows_examples_that_work(capsys, monkeypatch):
+    assert main(["patch", "-h"]) == 0
+    page = capsys.readouterr().out
+    examples = [line.split() for line in page.splitlines() if line.startswith("    ropescale patch ./llama ")]
+    assert len(examples) >= 2
+    os.rename("model", "llama")
+    Path("my_schedule.py").write_text(
+        "from ropescale import Frequencies\n\nclass Half:\n    def __init__(self, factor: float):\n"
+        "        self.factor = factor\n    def __call__(self, rope, length):\n"
+        "        return Frequencies([f / self.factor for f in rope.inv_freq()])\n"
+    )
+    for words in examples:
+        assert main(words[1:]) == 0, capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [("--shedule yarn", "--schedule"), ("--outt x", "--out"), ("--dryrun", "--dry-run"), ("--inplace", "--in-place")],
+)
+def test_a_typing_mistake_in_an_option_names_the_one_meant(capsys, words, meant):
+    assert main(["patch", "model", *words.split()]) == 2
+    assert re.fullmatch(rf"error: no such option '\S+'; did you mean '{meant}'\?\n", capsys.readouterr().err)
+
+
+def test_the_program_patches_and_undoes(command_line, model):
+    before = tree(model)
+    done = command_line("patch", "model", "--in-place", "--schedule", "ntk:factor=4", cwd=model.parent)
+    assert (done.returncode, done.stdout[:9]) == (0, "| patched"), done.stderr
+    done = command_line("restore", "model", cwd=model.parent)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert tree(model) == before
