@@ -77,7 +77,7 @@ def _figure() -> tuple[Any, Any]:
 def _style(number: int) -> dict[str, Any]:
     marker = MARKERS[number % len(MARKERS)]
     line = ("-", "--", ":")[number // len(COLOURS) % 3]
-    size = {"markersize": 7, "linewidth": 3} if number == 0 else {"markersize": 4.5, "linewidth": 1.5}
+    size = {"markersize": 6.5, "linewidth": 2.6} if number == 0 else {"markersize": 4.5, "linewidth": 1.5}
     # The first is wider, so that it can still be seen where another has the same values.
     return {"color": _colour(number), "marker": marker, "linestyle": line, **size}
 
