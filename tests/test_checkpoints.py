@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import shutil
+import socket
 import sys
 import traceback
 from dataclasses import dataclass
@@ -427,24 +428,26 @@ import sys
 sys.modules["ropescale"] = None  # importing it now fails
 import torch
 from transformers import AutoModelForCausalLM
-model = AutoModelForCausalLM.from_pretrained(sys.argv[1]).eval()
 ids = torch.arange(150)[None] * 7 % 61
-with torch.no_grad():
-    torch.save(model(input_ids=ids).logits, sys.argv[2])
+for folder in sys.argv[1:]:
+    with torch.no_grad():
+        torch.save(AutoModelForCausalLM.from_pretrained(folder).eval()(input_ids=ids).logits, folder + ".pt")
 """
 
 
-@pytest.mark.parametrize("schedule", [Half(4.0), "yarn:factor=4"], ids=["custom", "yarn"])
-def test_stock_transformers_computes_the_same_logits_without_ropescale(real, tmp_path, python, schedule):
-    patch_checkpoint(real, tmp_path / "out", schedule)
-    done = python("-P", "-c", LOADER, str(tmp_path / "out"), str(tmp_path / "logits.pt"), env={"PYTHONPATH": ""})
+def test_stock_transformers_computes_the_same_logits_without_ropescale(real, tmp_path, python):
+    schedules = {"custom": Half(4.0), "yarn": "yarn:factor=4", "frozen": "dynamic:factor=4"}
+    for name, schedule in schedules.items():
+        patch_checkpoint(real, tmp_path / name, schedule, freeze_at=256 if name == "frozen" else None)
+    done = python("-P", "-c", LOADER, *(str(tmp_path / name) for name in schedules), env={"PYTHONPATH": ""})
     assert done.returncode == 0, done.stderr
-    found = torch.load(tmp_path / "logits.pt")
     model = AutoModelForCausalLM.from_pretrained(real).eval()
     plain = logits(model)
-    with ropescale.patch(model, schedule):
-        assert (logits(model) - found).abs().max() <= 1e-5
-    assert (plain - found).abs().max() > 1e-2
+    for name, schedule in schedules.items():
+        found = torch.load(tmp_path / f"{name}.pt")
+        with ropescale.patch(model, schedule, **({"freeze_at": 256} if name == "frozen" else {})):
+            assert (logits(model) - found).abs().max() <= 1e-5, name
+        assert (plain - found).abs().max() > 1e-2, name
 
 
 def test_a_sharded_checkpoint_loads_with_every_weight(real, tmp_path):
@@ -943,3 +946,14 @@ def test_a_hub_that_refuses_connections_is_the_cache_or_one_line(hub, tmp_path, 
     done = command_line("patch", "org/other", *words, env=dead)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "the Hub cannot be reached" in done.stderr
+
+
+def test_a_hub_that_never_answers_is_given_up(hub, tmp_path, python):
+    """The client by itself waits for ever: seen for 200 s with huggingface_hub 2.4.0."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        env = hub | {"HF_HUB_OFFLINE": "0", "HF_ENDPOINT": f"http://127.0.0.1:{silent.getsockname()[1]}"}
+        code = "import sys\nfrom ropescale import sources\nsources._PATIENCE = 0.5\n" + HEAVY
+        words = ["patch", "org/name", "-o", str(tmp_path / "out"), "--schedule", "yarn:factor=4"]
+        done = python("-c", code, *words, env=env)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out" / "ropescale.json").exists()
