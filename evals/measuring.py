@@ -294,7 +294,7 @@ def as_documents(documents: Iterable[Any], tokenizer: Any) -> list[Document]:
     Raises:
         DataError: texts without a tokenizer, or a mixture.
     """
-    given = [documents] if isinstance(documents, (str, Text)) else list(documents)
+    given: list[Any] = [documents] if isinstance(documents, (str, Text)) else list(documents)
     texts = [isinstance(document, (str, Text)) for document in given]
     if any(texts):
         if not all(texts):
