@@ -120,6 +120,7 @@ class Run:
         self.scorer = Scorer(model, options.logits_bytes)
         data.check_ids(self.documents, self.scorer.vocabulary, self.bos)
         self.passes: list[Pass] = []
+        self._static: dict[object, Pass] = {}
 
     def run(self) -> None:
         """Measures every schedule; what is complete is in :attr:`passes` even when this is interrupted."""
@@ -170,11 +171,20 @@ class Run:
         patching = self.options.patching
         with treatment.applied(self.model, patching) as patch:
             if not treatment.depends_on_length(self.model, patch):
-                self._pass(treatment, self.lengths)
+                self._static_pass(treatment)
                 return
         for group in treatment.groups(self.model, patching, self.lengths):
             with treatment.applied(self.model, patching, group[-1]):
                 self._pass(treatment, group)
+
+    def _static_pass(self, treatment: Treatment) -> None:
+        """One pass for every length, or none: under the same tables the numbers are those of before."""
+        rotation = _rotation(self.scorer.model)
+        if rotation in self._static:
+            self.passes.append(dataclasses.replace(self._static[rotation], schedule=treatment.label, forward_passes=0))
+        else:
+            self._pass(treatment, self.lengths)
+            self._static[rotation] = self.passes[-1]
 
     def _pass(self, treatment: Treatment, lengths: tuple[int, ...]) -> None:
         """One pass over the documents under the tables that are live now."""
@@ -186,9 +196,8 @@ class Run:
             for batch in batches(self.documents, lengths[-1], self.options.batch_tokens):
                 nll.extend(self._score(batch, window))
                 bar.update(len(batch) * lengths[-1])
-        table = fingerprints.table_sha256(
-            self.scorer.model
-        )  # afterwards: a patch may set it when it sees the positions
+        # Afterwards, because a patch may set its tables when it sees the positions.
+        table = fingerprints.table_sha256(self.scorer.model)
         self.passes.append(Pass(treatment.label, table, lengths, nll, forward_passes=len(nll)))
 
     @torch.inference_mode()
@@ -273,6 +282,12 @@ def patches_in(model: Any) -> Sequence[Any]:
     from .. import patching
 
     return patching.patches_in(model)
+
+
+def _rotation(model: Any) -> object:
+    """All that a schedule decides: the live tables, and the softmax scales (MLA's follow the schedule)."""
+    scales = {module.scaling for module in model.modules() if isinstance(getattr(module, "scaling", None), float)}
+    return fingerprints.table_sha256(model), tuple(sorted(scales))
 
 
 def _updates_itself(model: Any) -> bool:

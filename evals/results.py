@@ -38,7 +38,7 @@ class Pass:
         table_sha256: of the live tables.
         lengths: the lengths read from it, ascending; the last is the one that was fed.
         nll: per document, NLL in nats of each scored token, fp32 [scored].
-        forward_passes: how many windows went through the model.
+        forward_passes: how many windows went through the model; 0 where another schedule had the same tables.
     """
 
     schedule: str
@@ -169,7 +169,7 @@ class Result:
             f"protocol {self.protocol['name']}: perplexity of the first L positions ({bos}), every token scored once, "
             f"token-weighted, {self.model['dtype']}; {documents} document{'s' * (documents != 1)}"
             f"{f' (skipped: {left_out})' if left_out else ''}, {tokens:,} tokens; "
-            f"± is the {self.protocol['interval']} interval{'' if documents > 1 else ' (needs two documents)'}; "
+            f"± is the {self.protocol['interval']} interval{'' if documents > 1 else ' (none: it needs two documents)'}; "
             f"text sha256 {self.data['sha256'][:12]}"
         )
 
@@ -322,13 +322,13 @@ def _exp(value: float) -> float:
 
 def _ppl_cell(row: Row) -> str:
     if row.ppl_low is None or row.ppl_high is None:
-        return f"{_figure(row.ppl)} ± -"
+        return _figure(row.ppl)
     return f"{_figure(row.ppl)} ± {_short((row.ppl_high - row.ppl_low) / 2)}"
 
 
 def _delta_cell(pair: Paired) -> str:
     if pair.low is None or pair.high is None:
-        return f"{pair.delta_nll:+.4f} ± -"
+        return f"{pair.delta_nll:+.4f}"
     return f"{pair.delta_nll:+.4f} ± {(pair.high - pair.low) / 2:.4f}"
 
 

@@ -170,6 +170,17 @@ def test_another_baseline_runs_too_and_is_what_the_others_are_compared_with():
     assert {pair.schedule for pair in result.paired} == {"as-is", "yarn:factor=2"}
 
 
+def test_schedules_with_the_same_tables_share_a_pass():
+    result = perplexity(llama(), documents(3, 130), [16, 130], ["base", "linear:factor=1", "linear:factor=2"])
+    assert [(row.schedule, row.forward_passes) for row in result.rows if row.length == 130] == [
+        ("as-is", 3),
+        ("base", 0),
+        ("linear:factor=1", 0),
+        ("linear:factor=2", 3),
+    ]
+    assert {row.nll for row in result.rows if row.length == 16 and row.forward_passes == 0} == {result.rows[0].nll}
+
+
 def test_a_paired_difference_is_the_difference_of_the_rows():
     result = perplexity(llama(), documents(3, 130), LENGTHS, ["yarn:factor=4"])
     rows, base = by_length(result, "yarn:factor=4"), by_length(result)

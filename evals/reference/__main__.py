@@ -11,7 +11,7 @@ import click
 @click.command()
 @click.option("-o", "out", type=click.Path(path_type=Path), required=True, help="The folder to write.")
 @click.option("--steps", type=click.IntRange(min=1), help="Training steps.  [default: the recipe's]")
-@click.option("--seed", type=int, help="Decides the initial weights and the order of the text.  [default: the recipe's]")
+@click.option("--seed", type=int, help="For the weights and the text.  [default: the recipe's]")
 def main(out: Path, steps: int | None, seed: int | None) -> None:
     """Train the reference model on the running Python's standard library."""
     from .training import Recipe, train
