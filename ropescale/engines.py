@@ -65,7 +65,7 @@ def _by_type(kind: str, parameters: Mapping[str, Any], model_type: str) -> Itera
     elif kind == "dynamic":
         yield "vLLM: computes one static table for its maximum length, which without max_trained_positions is base RoPE"
         yield "llama.cpp: has no dynamic scaling and uses base RoPE"
-        yield "transformers: keeps state between calls, so results depend on what ran before; cached keys keep old angles"
+        yield "transformers: keeps state between calls, so results depend on earlier ones; cached keys keep old angles"
     elif kind == "llama3" and model_type not in _LLAMA_CPP_CARRIES_LLAMA3:
         yield "llama.cpp: does not apply llama3 scaling to this architecture and uses base RoPE"
     elif kind == "linear":

@@ -78,9 +78,8 @@ def generate() -> dict[str, Any]:
         if config is None:
             continue
         text = config.get_text_config(decoder=True)
-        if text is not config:
-            table[model_type] = {"text": text.model_type}
-        table[text.model_type] = _entry(text)
+        table[text.model_type] = entry = _entry(text)
+        table[model_type] = entry if text.model_type == config.model_type else {"text": text.model_type}
     return dict(sorted(table.items()))
 
 
