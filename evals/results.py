@@ -169,7 +169,7 @@ class Result:
             f"protocol {self.protocol['name']}: perplexity of the first L positions ({bos}), every token scored once, "
             f"token-weighted, {self.model['dtype']}; {documents} document{'s' * (documents != 1)}"
             f"{f' (skipped: {left_out})' if left_out else ''}, {tokens:,} tokens; "
-            f"± is the {self.protocol['interval']} interval{'' if documents > 1 else ' (none: it needs two documents)'}; "
+            f"± is the {self.protocol['interval']} interval{'' if documents > 1 else ' (it needs two documents)'}; "
             f"text sha256 {self.data['sha256'][:12]}"
         )
 

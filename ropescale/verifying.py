@@ -177,7 +177,7 @@ def _compare_module(where: str, module: nn.Module, wanted: Mapping[str, Frequenc
         if off > RTOL:
             report.problems.append(_not_live(where, key, off))
         elif not _rotates_by(module, key, wanted[key], report.length):
-            report.problems.append(f"{where} ({key} layers) has the intended table but its cos and sin do not follow it")
+            report.problems.append(f"{where} ({key} layers) has the intended table, but its cos does not follow it")
 
 
 def _not_live(where: str, key: str, off: float) -> str:
@@ -190,7 +190,8 @@ def _missing_tables(
 ) -> None:
     carried = {key for _, module in modules for key in layer_keys(module)}
     if modules:
-        report.problems += [f"no rotary module has a table for the {key} layers" for key in wanted if key not in carried]
+        lacking = [key for key in wanted if key not in carried]
+        report.problems += [f"no rotary module has a table for the {key} layers" for key in lacking]
 
 
 def _rotates_by(module: nn.Module, key: str, wanted: Frequencies, length: int) -> bool:
@@ -213,7 +214,7 @@ def _check_tokenizer(folder: Path, report: Verification) -> None:
     limit = read_json(path).get("model_max_length") if path.exists() else None
     if isinstance(limit, (int, float)) and limit < report.length:
         report.problems.append(
-            f"tokenizer_config.json: model_max_length is {limit:g}, below the {report.length} tokens that the model is for"
+            f"tokenizer_config.json: model_max_length is {limit:g}, below the {report.length} tokens the model is for"
         )
 
 
@@ -283,7 +284,8 @@ def _uncalled_tables(model: nn.Module, called: set[str], report: Verification) -
     for name, module in model.named_modules():
         if name in called or name in known or "vis" in name or "inv_freq" not in module._buffers:
             continue
-        report.problems.append(f"{name} carries frequencies but is never called; the model rotates with {', '.join(known)}")
+        used = ", ".join(known)
+        report.problems.append(f"{name} carries frequencies but is never called; the model rotates with {used}")
 
 
 @contextmanager
@@ -316,5 +318,3 @@ def _probe(model: nn.Module, config: Any) -> None:
 
 def _dtype(table: torch.Tensor) -> str:
     return str(table.dtype).removeprefix("torch.")
-
-

@@ -95,7 +95,7 @@ def test_markdown_shows_the_paired_change_and_the_protocol(result):
 
 def test_one_document_has_no_interval_and_says_so():
     text = made_up([1.0], [1.5]).to_markdown()
-    assert f"| {math.exp(1):.3f} |" in text and "| +0.5000 |" in text and "it needs two documents" in text
+    assert f"| {math.exp(1):.3f} |" in text and "| +0.5000 |" in text and "needs two documents" in text
 
 
 def test_loss_by_position_averages_to_the_whole(result):

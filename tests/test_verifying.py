@@ -15,16 +15,16 @@ from ropescale.cli.main import main
 from ropescale.errors import ConfigError, VerificationError
 from ropescale.verifying import examine
 
-SMALL: dict[str, Any] = dict(
-    vocab_size=32,
-    hidden_size=32,
-    intermediate_size=32,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    num_key_value_heads=2,
-    head_dim=16,
-    max_position_embeddings=64,
-)
+SMALL: dict[str, Any] = {
+    "vocab_size": 32,
+    "hidden_size": 32,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 64,
+}
 
 DEEPSEEK_V3: dict[str, Any] = {
     "architectures": ["DeepseekV3ForCausalLM"],
@@ -127,7 +127,7 @@ def test_a_lost_theta_is_not_live(tmp_path: Path) -> None:
 def test_a_model_card_snippet_that_loses_theta_is_named(tmp_path: Path) -> None:
     tiny_llama(rope_parameters={"rope_type": "default", "rope_theta": 1e6}).save_pretrained(tmp_path / "in")
     edit(tmp_path / "in", rope_scaling={"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64})
-    with pytest.raises(VerificationError, match="rope_parameters.*rope_scaling"):
+    with pytest.raises(VerificationError, match=r"rope_parameters.*rope_scaling"):
         ropescale.verify(tmp_path / "in")
 
 
@@ -187,7 +187,9 @@ def test_a_loaded_model_is_live_and_says_what_is_installed() -> None:
         assert ropescale.verify(model).intended == "all: yarn:factor=4"
 
 
-@pytest.mark.parametrize("spec", ["dynamic:factor=4", "dynamic-yarn", "yarn:factor=4", "resonance:over=linear:factor=4"])
+@pytest.mark.parametrize(
+    "spec", ["dynamic:factor=4", "dynamic-yarn", "yarn:factor=4", "resonance:over=linear:factor=4"]
+)
 def test_a_patched_model_is_live_after_long_inputs(spec: str) -> None:
     model = tiny_llama()
     with ropescale.patch(model, spec):
@@ -226,7 +228,7 @@ def test_a_foreign_module_nobody_calls_is_named() -> None:
 
     model = tiny_llama()
     model.model.layers[1].self_attn.rotary_emb = Table()
-    with pytest.raises(VerificationError, match=r"layers.1.self_attn.rotary_emb carries frequencies but is never called"):
+    with pytest.raises(VerificationError, match=r"rotary_emb carries frequencies but is never called"):
         ropescale.verify(model)
 
 
@@ -234,7 +236,7 @@ def test_a_table_overwritten_after_patching_is_not_live() -> None:
     model = tiny_llama()
     with ropescale.patch(model, "yarn:factor=4"):
         model.model.rotary_emb.inv_freq.mul_(0.5)
-        with pytest.raises(VerificationError, match="differs by 5.0e-01"):
+        with pytest.raises(VerificationError, match=r"differs by 5\.0e-01"):
             ropescale.verify(model)
 
 
