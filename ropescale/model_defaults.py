@@ -102,7 +102,7 @@ def _entry(config: Any) -> dict[str, Any] | None:
     cls = type(config)
     found = _fields(config) | {"rope_parameters": base, "default_theta": _default_theta(cls, base)}
     v4, flat = _v4(cls, base), not _is_per_type(base)
-    layer_types = sorted(set(getattr(config, "layer_types", None) or ()))
+    layer_types: list[str] = sorted(set(getattr(config, "layer_types", None) or ()))
     optional = {
         "head_dims": _head_dims(config, layer_types),
         "layer_types": layer_types if len(layer_types) > 1 or not flat else None,
@@ -118,7 +118,7 @@ def _is_per_type(base: Mapping[str, Any]) -> bool:
 def _fields(config: Any) -> dict[str, Any]:
     cls = type(config)
     found = {name: getattr(cls, name, None) for name in FIELDS}
-    entry = {name: value for name, value in found.items() if isinstance(value, (int, float))}
+    entry: dict[str, Any] = {name: value for name, value in found.items() if isinstance(value, (int, float))}
     names = {ours: theirs for ours, theirs in (cls.attribute_map or {}).items() if ours in FIELDS}
     for ours, theirs in names.items():
         if isinstance(getattr(config, theirs, None), (int, float)):
@@ -130,9 +130,11 @@ def _fields(config: Any) -> dict[str, Any]:
 
 def _head_dims(config: Any, layer_types: list[str]) -> dict[str, int]:
     """Head dims per layer type, of a class whose layers differ (Gemma 4)."""
-    per_type = config.per_layer_config if config.is_heterogeneous else {}
-    found = {key: getattr(per_type[key], "head_dim", None) for key in layer_types if config.is_heterogeneous}
-    return found if len(set(found.values())) > 1 else {}
+    if not config.is_heterogeneous:
+        return {}
+    found = {key: getattr(config.per_layer_config[key], "head_dim", None) for key in layer_types}
+    stated = {key: value for key, value in found.items() if value is not None}
+    return stated if len(set(stated.values())) > 1 else {}
 
 
 _ODD = 12345.0
@@ -174,7 +176,7 @@ def _holds(parameters: Mapping[str, Any], wanted: Any) -> bool:
 def _default_theta(cls: type[Any], base: Mapping[str, Any]) -> Any:
     """The theta of parameters that state none: tried out, else what the class says."""
     parameters = getattr(_built(cls, rope_scaling=dict(_SCALED)), "rope_parameters", None)
-    if is_nested(parameters):
+    if parameters and is_nested(parameters):
         return {key: value["rope_theta"] for key, value in sorted(parameters.items()) if value}
     if _is_per_type(base):
         return {key: value["rope_theta"] for key, value in sorted(base.items()) if value}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from .errors import ConfigError, ScheduleError
 from .rope import ALL_LAYERS, Rope, Scaling, default_of, is_scaled, read_rope, text_section, write_rope
@@ -310,7 +310,7 @@ def _stretch(schedule: Schedule) -> float:
 def _parameters(schedule: Schedule, rope: Rope, length: int, model_type: str) -> dict[str, Any] | None:
     """v5 rope parameters: the native form, else one factor per pair; None where neither can say it."""
     native = getattr(schedule, "rope_parameters", None)
-    parameters = native(rope) if callable(native) else None
+    parameters = cast("dict[str, Any] | None", native(rope) if callable(native) else None)
     if parameters is not None and _is_usable(str(parameters["rope_type"]), rope, model_type):
         return _with_geometry(parameters, rope)
     if length_dependent(schedule) or model_type in _THETA_ONLY:

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from .errors import ConfigError
 from .plans import Spec, frequencies_of
 from .records import original_config
-from .schedules import Frequencies
+from .schedules import AsIs, Frequencies
 from .sources import find_model, read_config
 
 
@@ -37,8 +38,13 @@ def _configuration(model: Any, schedule: Spec) -> Mapping[str, Any]:
     if isinstance(model, (str, Path)):
         folder = find_model(model, weights=False)
         config = read_config(folder)
-        return config if schedule == "as-is" else original_config(config, folder)
+        return config if schedule == "as-is" or isinstance(schedule, AsIs) else original_config(config, folder)
     if isinstance(model, Mapping):
         return model
     config = getattr(model, "config", model)
+    if not hasattr(config, "to_dict"):
+        raise ConfigError(
+            f"{type(model).__name__} is neither a checkpoint's folder, a configuration nor a loaded model; "
+            "give one of those"
+        )
     return config.to_dict()

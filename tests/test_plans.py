@@ -11,6 +11,7 @@ import pytest
 import torch
 from rotary_modules import assert_same_tables, quiet, rotary_classes, stock_config, stock_tables
 
+import ropescale
 from ropescale import Frequencies, Rope
 from ropescale.engines import engine_warnings
 from ropescale.errors import ConfigError, ScheduleError
@@ -604,6 +605,11 @@ def test_frequencies_of_untouched_layers_are_those_at_the_planned_length():
     assert frequencies_of(PHI3_128K, "as-is", 4096)["all"].inv_freq == pytest.approx(
         [f / factor for f, factor in zip(series(1e4, 32), LISTS["short_factor"])], rel=1e-14
     )
+
+
+def test_frequencies_of_something_that_is_no_model_is_an_error_that_says_what_is_wanted():
+    with pytest.raises(ConfigError, match="int is neither a checkpoint's folder, a configuration nor a loaded model"):
+        ropescale.frequencies(3, "yarn:factor=4")
 
 
 # ---------------------------------------------------------------------------------------------------------
