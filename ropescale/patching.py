@@ -26,6 +26,10 @@ from .schedules import Frequencies, Schedule, compute
 RTOL = 2e-6
 """How far float32 tables may be from the float64 ones, relatively (transformers stays within 5.2e-7)."""
 
+SCALE_RTOL = 1e-5
+"""The same for attention scales: Phi-3 derives its own from a maximum length that is a whole number. Unlike an error
+in a frequency, one in the scale does not grow with the position."""
+
 _CONFIG_FIELDS = ("rope_parameters", "max_position_embeddings", "original_max_position_embeddings", "head_dim")
 _ABSENT = object()
 _STACK = "_ropescale_patches"
@@ -78,7 +82,7 @@ def patch(
         freeze_at=freeze_at,
     )
     if not plan.changes:  # as it is now, which need not be as it was before
-        plan = dataclasses.replace(make_plan(model.config.to_dict(), schedule), before=before)
+        plan = dataclasses.replace(make_plan(whole_config(model).to_dict(), schedule), before=before)
     return Patch(model, plan, length)
 
 
@@ -134,8 +138,8 @@ class Patch:
         for module in modules.values():
             self._settle(module, length)
         reason = self.plan.unsavable if self.frozen_at is None else _FROZEN.format(self.frozen_at)
-        if reason:
-            self._forbid_saving(reason)
+        if reason or self.plan.changes:
+            self._allow_saving(reason)
         if self.plan.changes:
             check_live(self._model, self.plan, length)
 
@@ -153,7 +157,7 @@ class Patch:
         """The text configuration that stock transformers would read back from the one we would save."""
         try:
             with quiet_transformers():
-                whole = type(self._model.config).from_dict(copy.deepcopy(self.plan.config))
+                whole = type(whole_config(self._model)).from_dict(copy.deepcopy(self.plan.config))
         except Exception as error:
             raise ConfigError(
                 f"transformers refuses this schedule for {self._config.model_type}: {type(error).__name__}: {error}"
@@ -223,15 +227,19 @@ class Patch:
                 self._undo.append(functools.partial(_put, config, field, old))
                 setattr(config, field, copy.deepcopy(value))
 
-    def _forbid_saving(self, reason: str) -> None:
-        """On the transformers models themselves, not on what wraps them: an adapter alone can still be saved."""
+    def _allow_saving(self, reason: str | None) -> None:
+        """Lets the model be saved, also where an older patch forbids it; or forbids it, for this reason.
+
+        On the transformers models themselves, not on what wraps them: an adapter alone can be saved at any time.
+        """
         from transformers import PreTrainedModel
 
+        save = _ABSENT if reason is None else functools.partial(_refuse_to_save, reason)
         for module in self._model.modules():
-            if isinstance(module, PreTrainedModel):
-                outer = module.__dict__.get("save_pretrained", _ABSENT)
-                self._undo.append(functools.partial(_put, module, "save_pretrained", outer))
-                module.__dict__["save_pretrained"] = functools.partial(_refuse_to_save, reason)
+            old = module.__dict__.get("save_pretrained", _ABSENT)
+            if isinstance(module, PreTrainedModel) and (old is _ABSENT or _refuses(old)) and old is not save:
+                self._undo.append(functools.partial(_put, module, "save_pretrained", old))
+                _put(module, "save_pretrained", save)
 
     def _unwind(self) -> None:
         while self._undo:
@@ -242,16 +250,21 @@ class Patch:
 # Finding and reading rotary modules (shared with verifying)
 
 
-def text_config(model: nn.Module) -> Any:
-    """The configuration of a model's language part.
+def whole_config(model: nn.Module) -> Any:
+    """A model's configuration.
 
     Raises:
         ConfigError: the object has no transformers configuration.
     """
-    config = getattr(model, "config", None)
+    config: Any = getattr(model, "config", None)
     if not hasattr(config, "get_text_config"):
         raise ConfigError(f"{type(model).__name__} has no transformers configuration; give a transformers model")
-    return config.get_text_config(decoder=True)
+    return config
+
+
+def text_config(model: nn.Module) -> Any:
+    """The configuration of a model's language part; raises as :func:`whole_config`."""
+    return whole_config(model).get_text_config(decoder=True)
 
 
 def rotary_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
@@ -309,9 +322,16 @@ def quiet_transformers() -> Iterator[None]:
 
 
 def installed(model: nn.Module) -> Plan | None:
-    """The plan of the newest patch in a model, or None."""
-    stack = patches_in(model)
-    return stack[-1].plan if stack else None
+    """The plan of the newest patch in a model that changes its tables, or None."""
+    return next((patch.plan for patch in reversed(patches_in(model)) if patch.plan.changes), None)
+
+
+def held_at(model: nn.Module) -> int | None:
+    """The length at which length-dependent tables are held, or None: the newest patch that changes them decides."""
+    for patch in reversed(patches_in(model)):
+        if patch.frozen_at is not None or patch.plan.changes:
+            return patch.frozen_at
+    return None
 
 
 def patches_in(model: nn.Module) -> list[Patch]:
@@ -326,7 +346,10 @@ def _owner(model: nn.Module) -> Any:
 
 
 def difference(table: torch.Tensor, scale: float, wanted: Frequencies) -> float:
-    """Largest relative difference of a live table and its scale from the float64 ones."""
+    """Largest relative difference of a live table and its scale from the float64 ones.
+
+    Of the scale, less than :data:`SCALE_RTOL` counts as none.
+    """
     live = table.detach().to("cpu", torch.float64)
     exact = torch.tensor(list(wanted.inv_freq), dtype=torch.float64)
     if live.shape != exact.shape:
@@ -334,7 +357,8 @@ def difference(table: torch.Tensor, scale: float, wanted: Frequencies) -> float:
     still = exact == 0
     moved = (live - exact).abs() / exact.where(~still, torch.ones(()).double())
     moved = torch.where(still, (live.abs() > 1e-20).double(), moved)
-    return max(float(moved.max()), abs(scale / wanted.attention_scale - 1))
+    scaled = abs(scale / wanted.attention_scale - 1)
+    return max(float(moved.max()), scaled if scaled > SCALE_RTOL else 0.0)
 
 
 def check_live(model: nn.Module, plan: Plan, frozen_at: int | None = None) -> None:
@@ -361,16 +385,7 @@ def check_live(model: nn.Module, plan: Plan, frozen_at: int | None = None) -> No
     _check_every_layer_type(model, plan)
 
 
-def mla_scale(config: Any) -> float:
-    """What DeepSeek's MLA classes multiply the softmax scale by: ``(0.1 mscale_all_dim ln factor + 1)^2``."""
-    parameters = getattr(config, "rope_parameters", None) or {}
-    weight, factor = parameters.get("mscale_all_dim"), parameters.get("factor", 1.0)
-    if not weight or parameters.get("rope_type", "default") == "default" or not factor or factor <= 1:
-        return 1.0
-    return (0.1 * weight * math.log(factor) + 1.0) ** 2
-
-
-def _softmax_scale(module: nn.Module, config: Any) -> float | None:
+def _softmax_scale(module: Any, config: Any) -> float | None:
     """The scale an MLA attention module would be built with; None for other modules.
 
     By transformers' own function, which stands beside those of its classes that look at ``mscale_all_dim``.
@@ -457,7 +472,7 @@ def _patchable_modules(model: nn.Module) -> dict[str, nn.Module]:
     return modules
 
 
-def _refuse_unknown(name: str, module: nn.Module, config: Any) -> None:
+def _refuse_unknown(name: str, module: Any, config: Any) -> None:
     """A module whose tables its configuration does not explain cannot be rebuilt from a new one."""
     try:
         stock = build_stock(module, config)
@@ -531,7 +546,7 @@ def _rope_parameters(config: Any, key: str) -> Mapping[str, Any]:
     return config.rope_parameters if key == ALL_LAYERS else config.rope_parameters[key]
 
 
-def _disable_stock_update(module: nn.Module, key: str) -> None:
+def _disable_stock_update(module: Any, key: str) -> None:
     """Under the type ``default`` the class's forward uses the table as it finds it."""
     kind = module.rope_type
     module.rope_type = {**kind, key: "default"} if isinstance(kind, Mapping) else "default"
@@ -600,18 +615,18 @@ def _write(module: nn.Module, key: str, table: tuple[torch.Tensor, float]) -> No
 
 def _configuration_before(model: nn.Module) -> Mapping[str, Any]:
     """The configuration without any of our scaling."""
-    text_config(model)
+    now = whole_config(model)
     stack = patches_in(model)
     if stack:
         before = stack[0].plan.before
-        if before.get("model_type") != model.config.model_type:
+        if before.get("model_type") != now.model_type:
             raise ConfigError(
-                f"a patch of a {before.get('model_type')} model is in this {model.config.model_type}, which is a part "
+                f"a patch of a {before.get('model_type')} model is in this {now.model_type}, which is a part "
                 "of it; patch the whole model, or revert that patch first"
             )
         return before
-    config = model.config.to_dict()
-    name = getattr(model.config, "_name_or_path", "")
+    config = now.to_dict()
+    name = getattr(now, "_name_or_path", "")
     return original_config(config, Path(name)) if name and Path(name).is_dir() else config
 
 
@@ -624,3 +639,7 @@ def _put(target: Any, field: str, value: Any) -> None:
 
 def _refuse_to_save(reason: str, *args: Any, **kwargs: Any) -> None:
     raise RopescaleError(f"this model cannot be saved as it is: {reason}")
+
+
+def _refuses(method: Any) -> bool:
+    return isinstance(method, functools.partial) and method.func is _refuse_to_save

@@ -20,6 +20,7 @@ from .patching import (
     RTOL,
     build_stock,
     difference,
+    held_at,
     installed,
     layer_keys,
     live_table,
@@ -27,6 +28,7 @@ from .patching import (
     rotary_modules,
     stock_table,
     text_config,
+    whole_config,
 )
 from .plans import Plan, describe_scaling
 from .records import read_record, tables_of
@@ -234,7 +236,7 @@ def _examine_model(model: nn.Module) -> Verification:
     config = text_config(model)
     report = Verification(str(getattr(model.config, "_name_or_path", "") or type(model).__name__), "", _PROBE)
     if not list(rotary_modules(model)):
-        read_rope(model.config.to_dict())
+        read_rope(whole_config(model).to_dict())
         report.problems.append("the model has no rotary module that transformers builds from its configuration")
         return report
     plan = installed(model)
@@ -248,14 +250,15 @@ def _examine_model(model: nn.Module) -> Verification:
 
 
 def _intended_in_memory(model: nn.Module, plan: Plan | None, report: Verification) -> dict[str, Frequencies]:
-    """The installed schedule's tables, over what ``model.config`` asks for, at the probe's length."""
-    ropes = read_rope(model.config.to_dict())
-    if plan is None or not plan.changes:
+    """The installed schedule's tables, over what ``model.config`` asks for, at the probe's length or where held."""
+    ropes = read_rope(whole_config(model).to_dict())
+    length = held_at(model) or _PROBE
+    asked = {key: compute(AsIs(), rope, length) for key, rope in ropes.items()}
+    if plan is None:
         report.intended = "; ".join(f"{key}: {describe_scaling(rope)}" for key, rope in ropes.items())
-        return {key: compute(AsIs(), rope, _PROBE) for key, rope in ropes.items()}
+        return asked
     report.intended = "; ".join(f"{key}: {describe(schedule)}" for key, schedule in plan.schedules.items())
-    asked = {key: compute(AsIs(), rope, _PROBE) for key, rope in ropes.items() if key not in plan.schedules}
-    return asked | {key: compute(schedule, plan.ropes[key], _PROBE) for key, schedule in plan.schedules.items()}
+    return asked | {key: compute(schedule, plan.ropes[key], length) for key, schedule in plan.schedules.items()}
 
 
 def _compare_live(

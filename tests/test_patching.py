@@ -241,7 +241,7 @@ def test_an_exception_inside_the_block_reverts_and_passes_on():
     assert_same(before, snapshot(model))
 
 
-@pytest.mark.parametrize("stage", ["_settle", "_rescale_mla", "_update_config", "_forbid_saving"])
+@pytest.mark.parametrize("stage", ["_settle", "_rescale_mla", "_update_config", "_allow_saving"])
 @pytest.mark.parametrize("spec", ["yarn:factor=4", "dynamic-yarn"])
 def test_an_exception_while_patching_leaves_the_model_untouched(monkeypatch, stage, spec):
     model = build("gemma3_text")
@@ -253,7 +253,7 @@ def test_an_exception_while_patching_leaves_the_model_untouched(monkeypatch, sta
         raise KeyboardInterrupt
 
     monkeypatch.setattr(patching.Patch, stage, fail)
-    if (stage, spec) == ("_forbid_saving", "yarn:factor=4"):
+    if (stage, spec) == ("_allow_saving", "yarn:factor=4"):
         monkeypatch.setattr(patching, "check_live", fail_with(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         ropescale.patch(model, spec)
@@ -316,7 +316,7 @@ def test_layer_types_can_have_different_schedules():
 
 
 @pytest.mark.parametrize("cast", [torch.bfloat16, torch.float16, torch.float64])
-@pytest.mark.parametrize("spec", ["yarn:factor=4", "ntk-by-parts:factor=4", "dynamic:factor=4", "dynamic-yarn"])
+@pytest.mark.parametrize("spec", ["yarn:factor=4", "giraffe:scale_power=0.5", "dynamic:factor=4", "dynamic-yarn"])
 @pytest.mark.parametrize("model_type", ["llama", "gemma3_text"])
 def test_tables_stay_float32_when_the_model_is_cast_and_revert_restores_the_original_ones(model_type, spec, cast):
     model = build(model_type)
@@ -418,7 +418,7 @@ def _dynamo() -> Iterator[None]:
         ("llama", "yarn"),
         ("llama", "longrope"),
         ("llama", "custom"),
-        ("gemma3_text", "ntk-by-parts"),
+        ("gemma3_text", "giraffe"),
     ],
 )
 def test_a_static_patch_compiles_without_a_graph_break_and_once(model_type, name):
@@ -532,6 +532,27 @@ def test_frozen_at_a_length_every_document_gets_the_table_of_that_length(name):
         assert torch.equal(logits(model, 40), at_40)
 
 
+@pytest.mark.parametrize("options", [{}, {"length": 200}, {"freeze_at": 200}])
+@pytest.mark.parametrize("model_type", ["llama", "gemma3_text"])
+def test_verify_knows_at_which_length_a_patch_holds_its_tables(model_type, options):
+    model = build(model_type)
+    for spec in ("dynamic-yarn", "dynamic:factor=4"):
+        with ropescale.patch(model, spec, **options):
+            logits(model, 300)
+            assert ropescale.verify(model).live
+            with ropescale.patch(model, "as-is", length=150):
+                assert ropescale.verify(model).live
+
+
+def test_phi3_may_round_the_attention_scale_to_what_a_whole_maximum_can_say(tmp_path):
+    model = build("phi3")
+    for length in (5000, 6001, 20_011):
+        with ropescale.patch(model, "dynamic-yarn", freeze_at=length):
+            scale = tables(model)[0][2]
+            assert scale == pytest.approx(0.1 * math.log(length / 4096) + 1, rel=1e-5)
+            assert scale == tables(reloaded(model, tmp_path))[0][2]
+
+
 def test_as_is_can_be_frozen_too():
     model = build(rope_parameters={"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0})
     fresh = logits(copy.deepcopy(model), 200)
@@ -563,6 +584,19 @@ def test_what_no_configuration_can_say_is_not_saved(tmp_path):
                 model.model.save_pretrained(tmp_path / "out")
         assert not (tmp_path / "out").exists()
     assert torch.equal(logits(reloaded(model, tmp_path)), logits(model))
+
+
+def test_the_newest_patch_decides_whether_the_model_can_be_saved(tmp_path):
+    model = build()
+    with ropescale.patch(model, "dynamic-yarn"):
+        with ropescale.patch(model, "yarn:factor=4"):
+            assert torch.equal(logits(reloaded(model, tmp_path)), logits(model))
+        with ropescale.patch(model, "as-is"), pytest.raises(RopescaleError, match="cannot be saved"):
+            model.save_pretrained(tmp_path)
+    with ropescale.patch(model, "yarn:factor=4"):
+        with ropescale.patch(model, "dynamic-yarn"), pytest.raises(RopescaleError, match="cannot be saved"):
+            model.save_pretrained(tmp_path)
+        assert torch.equal(logits(reloaded(model, tmp_path)), logits(model))
 
 
 def test_generation_with_a_cache_equals_a_full_forward_under_a_static_patch():
@@ -774,7 +808,7 @@ def test_what_is_not_a_transformers_model_is_refused():
 
 def test_a_model_without_rope_is_refused_by_name():
     model = GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=2, n_embd=8, vocab_size=11))
-    with pytest.raises(ConfigError, match="gpt2 .*no rotary position embeddings"):
+    with pytest.raises(ConfigError, match=r"gpt2 .*no rotary position embeddings"):
         ropescale.patch(model, "yarn:factor=4")
 
 
@@ -837,15 +871,16 @@ def test_a_model_changed_by_hand_after_loading_is_reported(changed):
     assert_same(before, snapshot(model))
 
 
-def test_patching_does_not_repeat_transformers_remarks_about_our_keys(caplog):
+def test_patching_does_not_repeat_transformers_remarks_about_our_keys(caplog, monkeypatch):
     logger = logging.getLogger("transformers")
     logger.setLevel(logging.WARNING)
-    logger.propagate, kept = True, logger.propagate
-    try:
-        with ropescale.patch(build(), "ntk-by-parts:factor=4"):
-            pass
-    finally:
-        logger.propagate = kept
+    monkeypatch.setattr(logger, "propagate", True)
+    model = build()
+    type(model.config).from_dict(make_plan(model.config.to_dict(), "giraffe:scale_power=0.5").config)
+    assert "Unrecognized keys" in caplog.text  # what there is to say
+    caplog.clear()
+    with ropescale.patch(model, "giraffe:scale_power=0.5"):
+        pass
     assert "Unrecognized keys" not in caplog.text
 
 
