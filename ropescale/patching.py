@@ -159,9 +159,8 @@ class Patch:
             with quiet_transformers():
                 whole = type(whole_config(self._model)).from_dict(copy.deepcopy(self.plan.config))
         except Exception as error:
-            raise ConfigError(
-                f"transformers refuses this schedule for {self._config.model_type}: {type(error).__name__}: {error}"
-            ) from error
+            reason = " ".join(f"{type(error).__name__}: {error}".split())  # its own message has several lines
+            raise ConfigError(f"transformers refuses this schedule for {self._config.model_type}: {reason}") from error
         return whole.get_text_config(decoder=True)
 
     def _replace(self, name: str, module: nn.Module, config: Any) -> None:

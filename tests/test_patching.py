@@ -27,7 +27,7 @@ from tiny_models import (
     tables,
 )
 from torch import nn
-from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, GPT2Config, GPT2LMHeadModel
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 import ropescale
@@ -261,7 +261,7 @@ def test_an_exception_while_patching_leaves_the_model_untouched(monkeypatch, sta
     assert torch.equal(plain, logits(model))
 
 
-def fail_with(error: type[BaseException]) -> Any:
+def fail_with(error: type[BaseException] | BaseException) -> Any:
     def fail(*args: Any) -> None:
         raise error
 
@@ -285,6 +285,61 @@ def test_base_takes_the_makers_scaling_out(tmp_path):
         assert torch.equal(logits(model), logits(build()))
         assert torch.equal(logits(model), logits(reloaded(model, tmp_path)))
     assert torch.equal(scaled, logits(model))
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Where the model came from
+
+V4 = {
+    "llama": {"rope_theta": 20000.0, "rope_scaling": None},
+    "gpt_neox": {"rotary_emb_base": 20000, "rotary_pct": 0.5, "rope_scaling": None},
+    "gemma3_text": {"rope_theta": 1e6, "rope_local_base_freq": 20000.0, "rope_scaling": None},
+}
+
+
+@pytest.mark.parametrize("spec", ["abf:rope_theta=500000", "linear:factor=4", "yarn:factor=4", Half()])
+@pytest.mark.parametrize("model_type", V4)
+def test_a_model_of_a_transformers_4_configuration_is_patched_saved_and_reverted(model_type, spec, tmp_path):
+    config = {k: v for k, v in build(model_type).config.to_dict().items() if k not in ("rope_parameters", "rotary_pct")}
+    model = stock_from(config | V4[model_type], tmp_path / "v4")
+    before, plain = snapshot(model), logits(model)
+    assert min(float(table[1]) for _, table, _ in tables(model)) < 10000.0 ** (-1 / pairs(model))  # theta was read
+    with ropescale.patch(model, spec):
+        assert not torch.equal(logits(model), plain)
+        assert torch.equal(logits(model), logits(reloaded(model, tmp_path / "out")))
+    assert torch.equal(logits(model), plain)
+    assert_same(before, snapshot(model))
+
+
+def test_a_checkpoint_that_ropescale_patched_is_patched_from_its_original(tmp_path):
+    model = build()
+    model.save_pretrained(tmp_path / "plain")
+    ropescale.patch_checkpoint(tmp_path / "plain", tmp_path / "patched", "yarn:factor=4")
+    patched = AutoModelForCausalLM.from_pretrained(tmp_path / "patched").eval()
+    with ropescale.patch(model, "yarn:factor=4"):
+        assert torch.equal(logits(patched), logits(model))
+    with ropescale.patch(patched, "as-is"):
+        assert_same_tables(patched, AutoModelForCausalLM.from_pretrained(tmp_path / "patched"))
+    with ropescale.patch(patched, "linear:factor=2"), ropescale.patch(model, "linear:factor=2"):
+        assert torch.equal(logits(patched), logits(model))
+
+
+def test_the_language_part_of_a_multimodal_model_is_patched(tmp_path):
+    text = build("gemma3_text").config.to_dict()
+    vision = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    vision |= {"model_type": "siglip_vision_model", "image_size": 28, "patch_size": 14}
+    torch.manual_seed(0)
+    config = AutoConfig.for_model("gemma3", text_config=text, vision_config=vision, dtype=torch.float32)
+    model = AutoModelForImageTextToText.from_config(config).eval()
+    model.save_pretrained(tmp_path)
+    before, plain = snapshot(model), logits(model)
+    with ropescale.patch(model, "yarn:factor=4"):
+        model.save_pretrained(tmp_path)
+        assert not torch.equal(logits(model), plain)
+        assert torch.equal(logits(model), logits(AutoModelForImageTextToText.from_pretrained(tmp_path).eval()))
+        with pytest.raises(ConfigError, match="patch the whole model"):
+            ropescale.patch(model.model.language_model, "linear:factor=2")
+    assert_same(before, snapshot(model))
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -822,6 +877,14 @@ def test_a_model_with_a_theta_per_layer_is_refused_where_it_cannot_follow():
     with ropescale.patch(same, "yarn:factor=4"):
         assert not torch.equal(logits(same), plain)
     assert torch.equal(logits(same), plain)
+
+
+def test_what_transformers_refuses_is_said_in_one_line(monkeypatch):
+    model = build()
+    refuse = classmethod(lambda cls, config: fail_with(ValueError("no\n    such type"))())
+    monkeypatch.setattr(type(model.config), "from_dict", refuse)
+    with pytest.raises(ConfigError, match=r"^transformers refuses this schedule for llama: ValueError: no such type$"):
+        ropescale.patch(model, "yarn:factor=4")
 
 
 def test_a_schedule_that_does_not_fit_the_model_is_refused():
