@@ -52,24 +52,19 @@ def _verify(folder: Path) -> None:
 
 def _evaluate(source: Path, out: Path) -> None:
     from ..evals.data import Text
-    from ..evals.measuring import perplexity
+    from ..evals.measuring import AS_IS, Options, Run
     from ..evals.reference import HELD_OUT, held_out_documents
     from .eval import load_model, load_tokenizer
 
     texts = [Text(name, text) for name, text in zip(HELD_OUT, held_out_documents(), strict=True)]
-    result = perplexity(
-        load_model(source),
-        texts,
-        LENGTHS,
-        SCHEDULES,
-        tokenizer=load_tokenizer(source),
-        baseline="base",
-        source="held-out modules of the Python standard library",
-        path=source,
-        progress=True,
-    )
+    options = Options(source="held-out modules of the Python standard library", path=source, progress=True)
+    run = Run(load_model(source), texts, LENGTHS, SCHEDULES, load_tokenizer(source), "base", "auto", options)
+    # The model comes unscaled, so as-is would only repeat base.
+    run.treatments = [treatment for treatment in run.treatments if treatment.label != AS_IS]
+    run.run()
+    result = run.result()
     click.echo(result.to_markdown())
-    _say(f"written to {result.save(out)}: results.json, results.csv, REPORT.md, ppl_vs_length.png, loss_by_position.png")
+    _say(f"written to {result.save(out)}: {', '.join(sorted(path.name for path in out.iterdir()))}")
 
 
 def _say(line: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from .corpus import HELD_OUT, held_out_documents, text_sha256
 
-CHECKPOINT = Path(__file__).parent / "checkpoint"
+CHECKPOINT = Path(__file__).parent / "llama-3.5m-stdlib"
 """The folder of the trained checkpoint: bf16 safetensors, configuration, tokenizer, model card."""
 
 __all__ = ["CHECKPOINT", "HELD_OUT", "held_out_documents", "text_sha256"]

@@ -1,0 +1,107 @@
+"""The reference model: what it is, what it was trained on, and the order of the schedules on it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sysconfig
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import ropescale
+from ropescale.cli.main import main
+from ropescale.evals.reference import CHECKPOINT, HELD_OUT, held_out_documents, text_sha256
+from ropescale.evals.reference.corpus import training_documents
+from ropescale.evals.reference.training import Recipe, train
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return AutoTokenizer.from_pretrained(CHECKPOINT)
+
+
+@pytest.fixture(scope="module")
+def measured(tokenizer):
+    """``{(schedule, length): perplexity}`` of six held-out modules."""
+    model = AutoModelForCausalLM.from_pretrained(CHECKPOINT, dtype=torch.float32).eval()
+    schedules = ["linear:factor=8", "ntk:factor=8", "yarn:factor=8,attention_factor=1", "yarn:factor=8"]
+    result = ropescale.evals.perplexity(
+        model, held_out_documents()[:6], [256, 512, 1024, 2048], schedules, tokenizer=tokenizer
+    )
+    return {(row.schedule, row.length): row.ppl for row in result.rows}
+
+
+def test_it_is_a_small_bf16_llama_trained_at_256_tokens():
+    model = AutoModelForCausalLM.from_pretrained(CHECKPOINT)
+    assert sum(parameter.numel() for parameter in model.parameters()) == 3_475_712
+    assert (model.dtype, model.config.max_position_embeddings) == (torch.bfloat16, 256)
+    assert model.config.rope_parameters == {"rope_type": "default", "rope_theta": 10000.0}
+    assert sum(file.stat().st_size for file in CHECKPOINT.iterdir()) < 10_000_000
+
+
+def test_the_tokenizer_puts_its_one_special_token_first_and_loses_nothing(tokenizer):
+    text = "def f(x):\n    return 'naïve – ☃' + x\n"
+    ids = tokenizer(text)["input_ids"]
+    assert ids[0] == tokenizer.bos_token_id == 0
+    assert tokenizer.decode(ids[1:]) == text
+
+
+def test_yarn_turns_a_collapse_into_a_gain(measured):
+    assert measured["as-is", 2048] > 4 * measured["yarn:factor=8", 2048]
+    assert measured["yarn:factor=8", 2048] < measured["as-is", 256]
+
+
+def test_the_schedules_come_in_the_order_of_the_paper(measured):
+    yarn, cold = "yarn:factor=8", "yarn:factor=8,attention_factor=1"
+    at_2048 = [measured[schedule, 2048] for schedule in (yarn, cold, "ntk:factor=8", "linear:factor=8", "as-is")]
+    assert at_2048 == sorted(at_2048)
+    at_256 = [measured[schedule, 256] for schedule in ("as-is", "ntk:factor=8", yarn, "linear:factor=8")]
+    assert at_256 == sorted(at_256)
+    assert measured["ntk:factor=8", 512] < measured["ntk:factor=8", 256] < measured["ntk:factor=8", 2048]
+
+
+def test_held_out_modules_are_long_and_never_trained_on(tokenizer):
+    trained = set(training_documents())
+    documents = held_out_documents()
+    assert len(documents) == len(HELD_OUT) == 26
+    assert trained.isdisjoint(documents)
+    assert min(len(ids) for ids in tokenizer(documents)["input_ids"]) > 4096
+    assert not any(name.startswith(("test/", "idlelib/", "tkinter/")) for name in HELD_OUT)
+
+
+def test_the_training_text_is_the_library_alone():
+    root = Path(sysconfig.get_path("stdlib"))
+    assert (root / "asyncio" / "base_events.py").read_text(encoding="utf-8") in set(training_documents())
+    assert len(training_documents()) > 500
+
+
+def test_a_text_hash_tells_documents_apart():
+    # printf 'a\0b\0' | sha256sum
+    assert text_sha256(["a", "b"]) == "8fb20ef63ced4145fc2e983ffe597d1dcff39154c3bf21f0fa9dde6a0c50fdc9"
+    assert text_sha256(["ab"]) != text_sha256(["a", "b"]) != text_sha256(["b", "a"])
+
+
+def test_training_is_reproducible_from_its_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    texts = ["import os\n\n\ndef f(x):\n    return x\n" * 40, "class A:\n    pass\n" * 60]
+    monkeypatch.setattr("ropescale.evals.reference.training.training_documents", lambda: texts)
+    recipe = Recipe(steps=3, batch_tokens=512, length=64, vocabulary=300, warmup=1)
+    for name, chosen in (("a", recipe), ("b", recipe), ("c", dataclasses.replace(recipe, seed=1))):
+        train(tmp_path / name, chosen)
+    weights = {name: (tmp_path / name / "model.safetensors").read_bytes() for name in "abc"}
+    assert weights["a"] == weights["b"] != weights["c"]
+    assert json.loads((tmp_path / "a" / "config.json").read_text())["max_position_embeddings"] == 64
+
+
+@pytest.mark.slow
+def test_the_demo_prints_the_order_and_leaves_its_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["demo", "-o", str(tmp_path)]) == 0
+    rows = {row["schedule"]: row for row in json.loads((tmp_path / "results.json").read_text())["rows"][3::4]}
+    ppl = {name: row["ppl"] for name, row in rows.items()}
+    assert ppl["base"] > ppl["linear:factor=8"] > ppl["ntk:factor=8"] > 2 * ppl["yarn:factor=8"]
+    assert all(row["length"] == 2048 and row["forward_passes"] == 26 for row in rows.values())
+    assert "| yarn:factor=8 " in capsys.readouterr().out
+    assert ropescale.verify(tmp_path / "yarn-x8").live
+    assert (tmp_path / "ppl_vs_length.png").stat().st_size > 10_000
