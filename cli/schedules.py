@@ -28,16 +28,24 @@ def command(name: str | None, as_json: bool) -> None:
 
 
 def describe(cls: type[Any]) -> dict[str, Any]:
-    """A schedule class as plain data: name, summary, fields, length_dependent, paper, documentation."""
+    """A schedule class as plain data: name, summary, fields, length_dependent, by_length, paper, documentation."""
     documentation = inspect.cleandoc(cls.__doc__ or "")
     return {
         "name": cls.name,
         "summary": documentation.partition("\n")[0],
         "fields": [_field(each) for each in dataclasses.fields(cls)] if dataclasses.is_dataclass(cls) else [],
         "length_dependent": cls.length_dependent,
+        "by_length": _by_length(cls),
         "paper": cls.paper,
         "documentation": documentation,
     }
+
+
+def _by_length(cls: type[Any]) -> str:
+    """Whether the frequencies follow the length: ``may`` where that depends on the fields."""
+    from ..schedules.base import Varying
+
+    return "may" if isinstance(vars(cls).get("length_dependent"), Varying) else "yes" if cls.length_dependent else "no"
 
 
 def _field(field: dataclasses.Field[Any]) -> dict[str, Any]:
@@ -55,7 +63,7 @@ def _table(described: list[dict[str, Any]]) -> str:
         [
             each["name"],
             ", ".join(_assignment(field) for field in each["fields"]) or "-",
-            "yes" if each["length_dependent"] else "no",
+            each["by_length"],
             each["paper"] or "-",
         ]
         for each in described
@@ -82,7 +90,7 @@ def _page(described: dict[str, Any]) -> str:
     parts = [f"# {described['name']}", described["documentation"]]
     if rows:
         parts.append(markdown(["field", "type", "default"], rows))
-    parts.append(f"By length: {'yes' if described['length_dependent'] else 'no'}")
+    parts.append(f"By length: {described['by_length']}")
     if described["paper"]:
         parts.append(f"Paper: {described['paper']}")
     return "\n\n".join(parts)
