@@ -66,6 +66,7 @@ def tokenize(documents: list[str], tokenizer: PreTrainedTokenizerFast) -> torch.
 
 def build_model(tokenizer: PreTrainedTokenizerFast, recipe: Recipe) -> LlamaForCausalLM:
     """The untrained model: 4 layers, 4 heads of 64 over 2 KV heads, tied embeddings."""
+    special = tokenizer.backend_tokenizer.token_to_id(BOS)
     config = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=256,
@@ -77,8 +78,8 @@ def build_model(tokenizer: PreTrainedTokenizerFast, recipe: Recipe) -> LlamaForC
         max_position_embeddings=recipe.length,
         rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
         tie_word_embeddings=True,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
+        bos_token_id=special,
+        eos_token_id=special,
     )
     torch.manual_seed(recipe.seed)
     return LlamaForCausalLM(config)
@@ -140,5 +141,5 @@ def train(out: Path, recipe: Recipe) -> None:
     print(f"{len(documents)} files, {len(ids):,} tokens", flush=True)
     model = build_model(tokenizer, recipe)
     fit(model, ids, recipe)
-    model.to(torch.bfloat16).save_pretrained(out)
+    model.bfloat16().save_pretrained(out)
     tokenizer.save_pretrained(out)
