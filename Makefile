@@ -41,7 +41,7 @@ wheel: $(VENV)/.for-test
 	$(BIN)/python -m build --wheel --outdir dist .
 
 clean:
-	rm -rf $(VENV) $(VENV)-wheel build dist *.egg-info .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-wheel build dist *.egg-info .pytest_cache .ruff_cache ropescale-demo
 
 $(VENV)/.for-demo: $(NEEDED) | $(BIN)/python
 	$(BIN)/python -m pip install -c constraints.txt -e '.[plot]'

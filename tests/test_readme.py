@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import shlex
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 from ropescale.cli.main import main
 from ropescale.evals.reference import CHECKPOINT, held_out_documents
-from ropescale.schedules import names
+from ropescale.schedules import lookup, names
 
 README = Path(__file__).parent.parent / "README.md"
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", README.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
@@ -60,6 +61,17 @@ def test_the_languages_of_the_blocks_are_known() -> None:
     assert {language for language, _ in BLOCKS} == {"sh", "python"}
 
 
-def test_the_table_of_schedules_is_complete() -> None:
+def test_the_table_of_schedules_is_what_there_is() -> None:
     section = README.read_text(encoding="utf-8").split("## The schedules")[1].split("\n## ")[0]
-    assert re.findall(r"^\| `([\w-]+)`", section, re.MULTILINE) == names()
+    rows = re.findall(r"^\| `([\w-]+)` \|[^|]*\| ([^|]*) \|", section, re.MULTILINE)
+    assert [name for name, _ in rows] == names()
+    for name, fields in rows:
+        listed = {} if fields == "-" else dict(re.findall(r"`(\w+)=?([\w.]*)`", fields))
+        assert re.sub(r"`[\w=.]+`|, |-", "", fields) == "", name
+        assert listed == {field.name: shown(field.default) for field in dataclasses.fields(lookup(name))}, name
+
+
+def shown(default: object) -> str:
+    if default is None or default is dataclasses.MISSING:
+        return ""
+    return str(default).lower() if isinstance(default, bool) else f"{default:g}"

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import ropescale
 from ropescale.cli.main import main
-from ropescale.evals.reference import CHECKPOINT, HELD_OUT, held_out_documents, text_sha256
+from ropescale.evals.reference import CHECKPOINT, HELD_OUT, held_out_documents
 from ropescale.evals.reference.corpus import training_documents
 from ropescale.evals.reference.training import Recipe, train
 
@@ -76,12 +76,6 @@ def test_the_training_text_is_the_library_alone():
     root = Path(sysconfig.get_path("stdlib"))
     assert (root / "asyncio" / "base_events.py").read_text(encoding="utf-8") in set(training_documents())
     assert len(training_documents()) > 500
-
-
-def test_a_text_hash_tells_documents_apart():
-    # printf 'a\0b\0' | sha256sum
-    assert text_sha256(["a", "b"]) == "8fb20ef63ced4145fc2e983ffe597d1dcff39154c3bf21f0fa9dde6a0c50fdc9"
-    assert text_sha256(["ab"]) != text_sha256(["a", "b"]) != text_sha256(["b", "a"])
 
 
 def test_training_is_reproducible_from_its_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .corpus import HELD_OUT, held_out_documents, text_sha256
+from .corpus import HELD_OUT, held_out_documents
 
 CHECKPOINT = Path(__file__).parent / "llama-3.5m-stdlib"
 """The folder of the trained checkpoint: bf16 safetensors, configuration, tokenizer, model card."""
 
-__all__ = ["CHECKPOINT", "HELD_OUT", "held_out_documents", "text_sha256"]
+__all__ = ["CHECKPOINT", "HELD_OUT", "held_out_documents"]

@@ -3,14 +3,12 @@
 Every Python installation has it, so no text is committed. A fixed list of modules is held out of
 training for evaluation; each is long, lies outside ``test/`` (many distributions leave that out) and
 is present in every supported Python. The text differs a little between Python versions, so results
-carry its hash (:func:`text_sha256`).
+carry its hash.
 """
 
 from __future__ import annotations
 
-import hashlib
 import sysconfig
-from collections.abc import Iterable
 from pathlib import Path
 
 HELD_OUT = (
@@ -67,14 +65,6 @@ def training_documents() -> list[str]:
     files = (path for path in sorted(root.rglob("*.py")) if path not in held_out)
     texts = (_read(path) for path in files if _NOT_STDLIB.isdisjoint(path.relative_to(root).parts))
     return [text for text in texts if text]
-
-
-def text_sha256(documents: Iterable[str]) -> str:
-    """SHA-256 over the documents' UTF-8 bytes, a zero byte after each."""
-    digest = hashlib.sha256()
-    for document in documents:
-        digest.update(document.encode() + b"\0")
-    return digest.hexdigest()
 
 
 def _read(path: Path) -> str:

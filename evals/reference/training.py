@@ -2,7 +2,7 @@
 
 A Llama of 3.5 M parameters on the running Python's standard library, at 256 tokens with theta 10000,
 so that everything past 256 is new to it. Reproducible from ``--seed`` on one machine with one thread
-count; half an hour to an hour on two CPU cores.
+count; about an hour on two CPU cores that have nothing else to do.
 """
 
 from __future__ import annotations

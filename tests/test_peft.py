@@ -1,0 +1,53 @@
+"""A model with a LoRA adapter: patched, measured and saved like any other."""
+
+from __future__ import annotations
+
+import peft
+import pytest
+import torch
+
+import ropescale
+import tiny
+from ropescale.errors import RopescaleError
+
+
+def with_adapter() -> peft.PeftModel:
+    torch.manual_seed(0)
+    model = peft.get_peft_model(tiny.llama(), peft.LoraConfig(target_modules=["q_proj", "v_proj"], r=2))
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.5)
+    return model.eval()
+
+
+def test_a_patch_goes_through_the_adapter_and_comes_out_bit_for_bit():
+    model, ids = with_adapter(), torch.arange(60).unsqueeze(0) % 16
+    before = model(ids).logits
+    with ropescale.patch(model, "yarn:factor=4"):
+        patched = model(ids).logits
+        assert not torch.allclose(patched, before)
+        assert ropescale.verify(model).live
+        merged = model.merge_and_unload().eval()
+        assert torch.allclose(merged(ids).logits, patched, atol=1e-4)
+    model = with_adapter()
+    assert torch.equal(model(ids).logits, before)
+
+
+def test_the_adapter_alone_can_be_saved_under_a_schedule_no_file_can_carry(tmp_path):
+    model = with_adapter()
+    with ropescale.patch(model, "dynamic-yarn"):
+        model.save_pretrained(tmp_path)
+        with pytest.raises(RopescaleError, match="freeze"):
+            model.get_base_model().save_pretrained(tmp_path / "base")
+    assert (tmp_path / "adapter_config.json").exists()
+
+
+def test_perplexity_counts_the_adapter():
+    ids = [torch.randint(0, 16, (130,), generator=torch.Generator().manual_seed(1)).tolist()]
+    lengths, schedules = [64, 128], ["yarn:factor=4"]
+    adapted = ropescale.evals.perplexity(with_adapter(), ids, lengths, schedules)
+    merged = ropescale.evals.perplexity(with_adapter().merge_and_unload().eval(), ids, lengths, schedules)
+    plain = ropescale.evals.perplexity(tiny.llama(), ids, lengths, schedules)
+    for ours, theirs, without in zip(adapted.rows, merged.rows, plain.rows, strict=True):
+        assert abs(ours.nll - theirs.nll) < 1e-5
+        assert abs(ours.nll - without.nll) > 1e-4
