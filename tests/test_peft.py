@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import peft
 import pytest
+import tiny
 import torch
 
 import ropescale
-import tiny
 from ropescale.errors import RopescaleError
 
 
