@@ -19,10 +19,11 @@ import torch
 from tqdm import tqdm
 
 from ..errors import DataError
+from ..patching import evaluating
 from . import data, fingerprints
 from .data import Document, Text
 from .results import Pass, Result
-from .scoring import LOGITS_BYTES, Scorer, check_finite, evaluating, unwrapped
+from .scoring import LOGITS_BYTES, Scorer, check_finite, unwrapped
 from .windows import Window, check_lengths, prefix
 
 AS_IS = "as-is"

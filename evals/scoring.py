@@ -145,18 +145,6 @@ def check_finite(nll: torch.Tensor, names: list[str], first_position: int) -> No
     )
 
 
-@contextmanager
-def evaluating(model: Any) -> Iterator[None]:
-    """``model.eval()`` inside; afterwards every module is in training mode again if it was."""
-    before = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in before.items():
-            module.training = training
-
-
 def unwrapped(model: Any) -> Any:
     """The causal language model inside a compiled or PEFT-wrapped one (its adapters stay in)."""
     model = getattr(model, "_orig_mod", model)

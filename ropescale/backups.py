@@ -80,9 +80,15 @@ def _manifest(backup: Path) -> dict[str, list[str]]:
     if not path.exists():
         return {"replaced": [], "added": []}
     manifest = read_json(path)
-    if not all(isinstance(manifest.get(key), list) for key in ("replaced", "added")):
+    names = [manifest.get("replaced"), manifest.get("added")]
+    if not all(isinstance(each, list) and all(_is_plain(name) for name in each) for each in names):
         raise ConfigError(f"{path} is damaged; the originals lie beside it, put them back by hand")
     return manifest
+
+
+def _is_plain(name: object) -> bool:
+    """A file of the folder itself: a downloaded manifest must not reach anything else."""
+    return isinstance(name, str) and name not in ("", ".", "..") and not set(name) & {"/", "\\", "\0"}
 
 
 def _replace(folder: Path, name: str, content: bytes) -> None:

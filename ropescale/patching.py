@@ -320,6 +320,18 @@ def quiet_transformers() -> Iterator[None]:
         logger.setLevel(level)
 
 
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """``model.eval()`` inside; afterwards every module is in training mode again if it was."""
+    before = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in before.items():
+            module.training = training
+
+
 def installed(model: nn.Module) -> Plan | None:
     """The plan of the newest patch in a model that changes its tables, or None."""
     return next((patch.plan for patch in reversed(patches_in(model)) if patch.plan.changes), None)
@@ -345,13 +357,13 @@ def _owner(model: nn.Module) -> Any:
 
 
 def difference(table: torch.Tensor, scale: float, wanted: Frequencies) -> float:
-    """Largest relative difference of a live table and its scale from the float64 ones.
+    """Largest relative difference of a live table and its scale from the float64 ones; infinite where one is NaN.
 
     Of the scale, less than :data:`SCALE_RTOL` counts as none.
     """
     live = table.detach().to("cpu", torch.float64)
     exact = torch.tensor(list(wanted.inv_freq), dtype=torch.float64)
-    if live.shape != exact.shape:
+    if live.shape != exact.shape or not (live.isfinite().all() and math.isfinite(scale)):
         return math.inf
     still = exact == 0
     moved = (live - exact).abs() / exact.where(~still, torch.ones(()).double())
@@ -393,7 +405,14 @@ def _softmax_scale(module: Any, config: Any) -> float | None:
         return None
     beside = (getattr(sys.modules[cls.__module__], "yarn_apply_mscale", None) for cls in type(module).__mro__)
     apply = next(filter(None, beside), None)
-    return None if apply is None else apply(config.rope_parameters, module.qk_head_dim**-0.5)
+    if apply is not None:
+        return apply(config.rope_parameters, module.qk_head_dim**-0.5)
+    if (config.rope_parameters or {}).get("mscale_all_dim"):
+        raise ConfigError(
+            f"{type(module).__name__} should scale its softmax by mscale_all_dim, and this transformers has no "
+            "function for it that ropescale knows; use the versions in constraints.txt"
+        )
+    return None
 
 
 def _check_every_layer_type(model: nn.Module, plan: Plan) -> None:

@@ -70,14 +70,22 @@ def _is_whole(record: Mapping[str, Any]) -> bool:
     """Whether the parts that are read again have the shape in which they were written."""
     undoing, tables = record.get("undo"), record.get("tables")
     return (
-        isinstance(undoing, Mapping)
+        isinstance(record.get("length"), int)
+        and record["length"] > 0
+        and isinstance(record.get("spec"), Mapping)
+        and isinstance(undoing, Mapping)
         and isinstance(undoing.get("changed"), Mapping)
         and isinstance(undoing.get("added"), list)
         and isinstance(tables, Mapping)
-        and all(
-            isinstance(table, Mapping) and {"inv_freq", "attention_scale"} <= table.keys() for table in tables.values()
-        )
+        and all(_is_table(table) for table in tables.values())
     )
+
+
+def _is_table(table: Any) -> bool:
+    if not isinstance(table, Mapping) or not isinstance(table.get("inv_freq"), list):
+        return False
+    numbers = [*table["inv_freq"], table.get("attention_scale")]
+    return all(isinstance(number, (int, float)) for number in numbers) and table["attention_scale"] > 0
 
 
 def tables_of(record: Mapping[str, Any]) -> dict[str, Frequencies]:

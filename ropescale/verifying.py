@@ -20,6 +20,7 @@ from .patching import (
     RTOL,
     build_stock,
     difference,
+    evaluating,
     held_at,
     installed,
     layer_keys,
@@ -30,10 +31,10 @@ from .patching import (
     text_config,
     whole_config,
 )
-from .plans import Plan, describe_scaling
+from .plans import Plan, describe_scaling, length_dependent
 from .records import read_record, tables_of
 from .rope import ALL_LAYERS, Rope, read_rope, text_section
-from .schedules import AsIs, Frequencies, compute, describe
+from .schedules import AsIs, Frequencies, compute, describe, from_rope_parameters
 from .sources import find_model, read_config, read_json
 
 _PROBE = 4
@@ -122,6 +123,7 @@ def _examine_folder(name: str, folder: Path) -> Verification:
     wanted = _intended(ropes, record, report)
     for where, module in modules:
         _compare_module(where, module, wanted, report)
+        _compare_both_sides(where, module, ropes, report)
     _missing_tables(modules, wanted, report)
     _check_tokenizer(folder, report)
     _check_views(config, report)
@@ -180,6 +182,17 @@ def _compare_module(where: str, module: nn.Module, wanted: Mapping[str, Frequenc
             report.problems.append(_not_live(where, key, off))
         elif not _rotates_by(module, key, wanted[key], report.length):
             report.problems.append(f"{where} ({key} layers) has the intended table, but its cos does not follow it")
+
+
+def _compare_both_sides(where: str, module: nn.Module, ropes: Mapping[str, Rope], report: Verification) -> None:
+    """A table that follows the length is also compared at the trained length and one token past it."""
+    for key in set(layer_keys(module)) & ropes.keys():
+        if not length_dependent(from_rope_parameters(ropes[key])[0]):
+            continue
+        for length in (ropes[key].original_length, ropes[key].original_length + 1):
+            off = difference(*stock_table(module, key, length), compute(AsIs(), ropes[key], length))
+            if off > RTOL:
+                report.problems.append(f"{_not_live(where, key, off)} at {length} tokens")
 
 
 def _not_live(where: str, key: str, off: float) -> str:
@@ -285,10 +298,18 @@ def _uncalled_tables(model: nn.Module, called: set[str], report: Verification) -
     """A table that was put where nobody looks: the patch point of much old research code."""
     known = {name for name, _ in rotary_modules(model)}
     for name, module in model.named_modules():
-        if name in called or name in known or "vis" in name or "inv_freq" not in module._buffers:
+        if name in called or name in known or "inv_freq" not in module._buffers or not _is_language(model, name):
             continue
         used = ", ".join(known)
         report.problems.append(f"{name} carries frequencies but is never called; the model rotates with {used}")
+
+
+def _is_language(model: nn.Module, name: str) -> bool:
+    """Whether the nearest module around ``name`` that has a configuration belongs to the language model."""
+    parents = [name.rsplit(".", cut)[0] for cut in range(1, name.count(".") + 1)]
+    configs = (getattr(model.get_submodule(parent), "config", None) for parent in [*parents, ""])
+    nearest = next((config for config in configs if hasattr(config, "model_type")), None)
+    return nearest is None or nearest.get_text_config(decoder=True).model_type == text_config(model).model_type
 
 
 @contextmanager
@@ -310,13 +331,8 @@ def _calls(model: nn.Module) -> Iterator[set[str]]:
 def _probe(model: nn.Module, config: Any) -> None:
     device = next(model.parameters()).device
     ids = (torch.arange(_PROBE, device=device) % config.vocab_size).unsqueeze(0)
-    training = model.training
-    model.eval()
-    try:
-        with torch.inference_mode():
-            model(input_ids=ids, use_cache=False)
-    finally:
-        model.train(training)
+    with evaluating(model), torch.inference_mode():
+        model(input_ids=ids, use_cache=False)
 
 
 def _dtype(table: torch.Tensor) -> str:

@@ -16,7 +16,8 @@ from transformers import (
 )
 
 from ropescale.errors import RopescaleError
-from ropescale.evals.scoring import Scorer, check_finite, evaluating
+from ropescale.evals.scoring import Scorer, check_finite
+from ropescale.patching import evaluating
 
 SMALL = {
     "vocab_size": 61,

@@ -11,6 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig, LlamaForCausalLM
 
 import ropescale
+from ropescale import verifying
 from ropescale.cli.main import main
 from ropescale.errors import ConfigError, VerificationError
 from ropescale.verifying import examine
@@ -247,3 +248,78 @@ def test_verifying_leaves_a_model_as_it_was(folder: Path) -> None:
     assert model.training
     assert all(torch.equal(buffer, before[name]) for name, buffer in model.named_buffers())
     assert not model.model.rotary_emb._forward_pre_hooks
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("spec", [None, "yarn:factor=4"])
+def test_a_table_or_scale_that_is_no_number_is_not_live(bad: float, spec: str | None) -> None:
+    model = tiny_llama()
+    if spec:
+        ropescale.patch(model, spec)
+    kept = model.model.rotary_emb.inv_freq.clone()
+    model.model.rotary_emb.inv_freq[3] = bad
+    assert examine(model).modules[0].difference == float("inf")
+    with pytest.raises(VerificationError, match="does not carry the intended table"):
+        ropescale.verify(model)
+    model.model.rotary_emb.inv_freq.copy_(kept)
+    assert ropescale.verify(model).live
+    model.model.rotary_emb.attention_scaling = bad
+    with pytest.raises(VerificationError, match="does not carry the intended table"):
+        ropescale.verify(model)
+
+
+def test_each_module_keeps_its_own_training_mode() -> None:
+    model = tiny_llama().train()
+    model.model.layers[0].eval()
+    before = [module.training for module in model.modules()]
+    ropescale.verify(model)
+    assert [module.training for module in model.modules()] == before
+    assert True in before
+    assert False in before
+
+
+def test_both_lists_of_longrope_are_checked(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    short, long = [1.0] * 8, [float(pair + 1) for pair in range(8)]
+    spec = {"name": "longrope", "short_factor": short, "long_factor": long, "factor": 4.0}
+    ropescale.patch_checkpoint(folder, tmp_path / "out", spec)
+    assert ropescale.verify(tmp_path / "out").live
+    true_table = verifying.stock_table
+
+    def wrong_when_short(module: Any, key: str, length: int) -> Any:
+        table, scale = true_table(module, key, length)
+        return (table * 0.5 if length <= 64 else table), scale
+
+    monkeypatch.setattr(verifying, "stock_table", wrong_when_short)
+    with pytest.raises(VerificationError, match=r"differs by 5\.0e-01 relative at 64 tokens"):
+        ropescale.verify(tmp_path / "out")
+
+
+def test_the_tables_of_an_image_encoder_are_not_the_language_models() -> None:
+    class Encoder(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.config = LlamaConfig()
+            self.config.model_type = "some_encoder"
+            self.rotary = torch.nn.Module()
+            self.rotary.register_buffer("inv_freq", torch.ones(4), persistent=False)
+
+    model = tiny_llama()
+    model.model.tower = Encoder()
+    assert ropescale.verify(model).live
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"length": None},
+        {"length": 0},
+        {"spec": 5},
+        {"tables": {"all": {"inv_freq": [1.0] * 8, "attention_scale": 0}}},
+        {"tables": {"all": {"inv_freq": "x", "attention_scale": 1}}},
+    ],
+)
+def test_a_damaged_record_is_wrong_input(folder: Path, tmp_path: Path, damage: dict[str, Any]) -> None:
+    ropescale.patch_checkpoint(folder, tmp_path / "out", "yarn:factor=4")
+    edit(tmp_path / "out", "ropescale.json", **damage)
+    with pytest.raises(ConfigError, match=r"ropescale\.json is not a record"):
+        ropescale.verify(tmp_path / "out")
