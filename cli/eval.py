@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import CheckpointError, DataError
+from ..errors import CheckpointError, DataError, ScheduleError
 from .options import (
     Lengths,
     factor_option,
@@ -24,6 +25,8 @@ from .options import (
 if TYPE_CHECKING:
     from ..evals.data import Document
     from ..evals.measuring import Run
+    from ..schedules import Schedule
+    from ..schedules.specs import Spec
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
@@ -57,7 +60,8 @@ def command(model: str, source: str, lengths: list[int], as_json: bool, out: str
     """Measure perplexity against length, under each schedule, on the same tokens.
 
     The model as it is always runs, and is what the others are compared with unless --baseline says otherwise.
-    --factor and --target-length give the factor to the schedules that need one and do not say it themselves.
+    --factor and --target-length give the factor to every schedule that takes one and does not say it itself; one
+    that says another is an error, as in `ropescale patch`.
     """
     if out is not None:
         check_writable(Path(out).expanduser())
@@ -83,9 +87,9 @@ def prepare(model: str, source: str, lengths: list[int], options: dict[str, Any]
 
     lengths = list(windows.check_lengths(lengths))
     texts = data.read_texts(source, split=options["split"], text_field=options["text_field"], concat=options["concat"])
-    folder = find_model(model, options["revision"])
     patching = {key: options[key] for key in ("layers", "replace_scaling", "on_top")}
-    schedules, baseline = plan_schedules(folder, options, patching)
+    schedules, baseline = plan_schedules(find_model(model, options["revision"], weights=False), options, patching)
+    folder = find_model(model, options["revision"])
     tokenizer = load_tokenizer(folder)
     documents = data.tokenize(texts, tokenizer)
     _check_long_enough(documents, lengths, tokenizer, options)
@@ -106,32 +110,54 @@ def plan_schedules(folder: Path, options: dict[str, Any], patching: dict[str, An
     """The schedules and the baseline with their factors filled in, each known to fit the configuration.
 
     Raises:
-        ScheduleError, ConfigError: one that does not exist or does not fit; before any weight is read.
+        ScheduleError, ConfigError: one that does not exist, does not fit, or contradicts --factor or
+            --target-length; scaling that is there already and no word on what to do. Before any weight is read.
     """
-    from ..plans import make_plan
     from ..records import original_config
-    from ..rope import read_rope
+    from ..schedules import specs
     from ..sources import read_config
 
     config = original_config(read_config(folder), folder)
-    specs = [*options["schedules"], *([options["baseline"]] if options["baseline"] else [])]
-    factor = options["factor"]
-    if specs and options["target_length"] is not None:
-        if factor is not None:
-            raise DataError("--factor and --target-length are both given; give one of the two")
-        factor = options["target_length"] / max(rope.original_length for rope in read_rope(config).values())
-    filled = [_with_factor(spec, factor) for spec in specs]
-    for spec in filled:
-        make_plan(config, spec, **patching)
-    return filled[: len(options["schedules"])], filled[-1] if options["baseline"] else None
+    named = [*options["schedules"], *([options["baseline"]] if options["baseline"] is not None else [])]
+    parsed = [specs.parse(spec) for spec in named]
+    _check_taken(parsed, options)
+    filled = [_resolved(config, spec, options, patching) for spec in parsed]
+    return filled[: len(options["schedules"])], filled[-1] if options["baseline"] is not None else None
 
 
-def _with_factor(spec: str, factor: float | None) -> Any:
-    from ..schedules import specs
+def _check_taken(parsed: list[Any], options: dict[str, Any]) -> None:
+    """A factor that no schedule takes would be measured nowhere, and nobody would know."""
+    given = [name for name in ("factor", "target_length") if options[name] is not None]
+    if given and not any(map(_takes_factor, parsed)):
+        name = given[0].replace("_", "-")
+        raise ScheduleError(
+            f"--{name} is given, and no schedule that takes a factor; name one, such as --schedule yarn, "
+            f"or leave --{name} out"
+        )
 
-    parsed = specs.parse(spec)
-    fill = factor is not None and isinstance(parsed, specs.Spec) and parsed.lacks("factor")
-    return parsed.with_fields(factor=factor) if fill else spec
+
+def _takes_factor(spec: Any) -> bool:
+    parts = spec.values() if isinstance(spec, Mapping) else [spec]
+    return any(part.accepts("factor") for part in parts)
+
+
+def _resolved(config: dict[str, Any], spec: Any, options: dict[str, Any], patching: dict[str, Any]) -> Any:
+    """The spec with the factor that `ropescale patch` would give it; per layer type where they differ."""
+    from ..plans import make_plan
+
+    factor = options["factor"] if _takes_factor(spec) else None
+    plan = make_plan(config, spec, factor=factor, target_length=options["target_length"], **patching)
+    if isinstance(spec, Mapping):
+        return {key: _filled(part, plan.schedules.get(key)) for key, part in spec.items()}
+    parts = {key: _filled(spec, schedule) for key, schedule in plan.schedules.items()}
+    texts = {part.text for part in parts.values()}
+    return parts if len(texts) > 1 else next(iter(parts.values()), spec)
+
+
+def _filled(spec: Spec, schedule: Schedule | None) -> Spec:
+    """The spec with the factor of the schedule that it was resolved to; it keeps its name, a path for instance."""
+    factor = None if schedule is None else type(spec)(schedule).get("factor")
+    return spec if factor is None or factor == spec.get("factor") else spec.with_fields(factor=factor)
 
 
 def load_tokenizer(folder: Path) -> Any:

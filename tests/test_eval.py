@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 from tiny import byte_tokenizer, llama, naive_nll
@@ -73,11 +74,11 @@ def test_json_has_every_digit_and_equals_the_naive_loop(capsys, checkpoint, text
 
 
 def test_out_holds_the_whole_run(capsys, checkpoint, texts, tmp_path):
-    words = ["--data", texts, "--lengths", "32,64", "--schedule", "yarn", "--schedule", "ntk:factor=3"]
+    words = ["--data", texts, "--lengths", "32,64", "--schedule", "yarn", "--schedule", "abf:rope_theta=5e4"]
     code, _, err = run(capsys, checkpoint, *words, "--factor", "2", "-o", str(tmp_path / "out"))
     assert code == 0 and f"written to {tmp_path / 'out'}" in err
     saved = json.loads((tmp_path / "out" / "results.json").read_text())
-    assert [row["schedule"] for row in saved["rows"][::2]] == ["as-is", "yarn:factor=2", "ntk:factor=3"]
+    assert [row["schedule"] for row in saved["rows"][::2]] == ["as-is", "yarn:factor=2", "abf:rope_theta=50000"]
     assert saved["model"]["path"] == checkpoint
     assert saved["data"]["source"] == texts
 
@@ -87,6 +88,24 @@ def test_a_target_length_gives_the_factor(capsys, checkpoint, texts):
     code, out, _ = run(capsys, checkpoint, *words)
     assert code == 0
     assert [row["schedule"] for row in json.loads(out)["rows"]] == ["as-is", "yarn:factor=4"]
+
+
+def test_a_factor_and_a_target_length_that_agree_are_accepted(capsys, checkpoint, texts):
+    words = ["--data", texts, "--lengths", "64", "--schedule", "yarn", "--baseline", "resonance:over=linear", "--json"]
+    code, out, _ = run(capsys, checkpoint, *words, "--target-length", "128", "--factor", "2")
+    assert code == 0
+    assert [row["schedule"] for row in json.loads(out)["rows"]] == [
+        *["as-is", "yarn:factor=2", "resonance:over=linear:factor=2"]
+    ]
+
+
+def test_scaling_that_is_there_is_refused_before_the_weights_are_looked_for(capsys, checkpoint, texts, tmp_path):
+    config = json.loads(Path(checkpoint, "config.json").read_text())
+    makers = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}
+    (tmp_path / "config.json").write_text(json.dumps(config | {"rope_parameters": makers}))  # and no weights
+    byte_tokenizer().save_pretrained(tmp_path)
+    words = ["--data", texts, "--lengths", "64", "--schedule", "yarn:factor=2"]
+    assert "this model is already scaled (linear x4" in refused(capsys, str(tmp_path), *words)
 
 
 def test_a_baseline_is_what_the_others_are_compared_with(capsys, checkpoint, texts):
@@ -104,7 +123,17 @@ def test_a_baseline_is_what_the_others_are_compared_with(capsys, checkpoint, tex
         (["--lengths", "64", "--schedule", "yran:factor=2"], "did you mean 'yarn'"),
         (["--lengths", "64", "--schedule", "yarn"], "yarn needs a factor"),
         (["--lengths", "64", "--schedule", "yarn:factor=nan"], "factor"),
-        (["--lengths", "64", "--schedule", "yarn", "--factor", "2", "--target-length", "128"], "give one of the two"),
+        (
+            ["--lengths", "64", "--schedule", "yarn", "--factor", "2", "--target-length", "256"],
+            "the target length is 256",
+        ),
+        (["--lengths", "64", "--schedule", "yarn:factor=4", "--target-length", "128"], "factor 4 x trained length 64"),
+        (["--lengths", "64", "--schedule", "yarn:factor=4", "--factor", "8"], "give one of the two"),
+        (["--lengths", "64", "--schedule", "yarn", "--target-length", "32"], "shorter than the trained length 64"),
+        (["--lengths", "64", "--factor", "4"], "--factor is given, and no schedule that takes a factor"),
+        (["--lengths", "64", "--schedule", "base", "--target-length", "1k"], "or leave --target-length out"),
+        (["--lengths", "64", "--schedule", ""], "the schedule is empty"),
+        (["--lengths", "64", "--baseline", ""], "the schedule is empty"),
         (["--lengths", "64", "--bos", "maybe"], "none of auto, yes, no"),
         (["--lengths", "64", "--bos", "257"], "bos id 257 is outside"),
         (["--lengths", "64", "--device", "abacus"], "--device abacus cannot be used"),
