@@ -10,6 +10,7 @@ from typing import Any
 
 from .errors import RopescaleError, ScheduleError
 from .plans import Plan, make_plan
+from .records import original_config
 from .rope import Rope, is_scaled, read_rope, text_section
 from .schedules import AsIs, Frequencies, compute, describe
 from .sources import find_model, read_config, read_json
@@ -188,18 +189,20 @@ def inspect(model: str, schedule: Any = None, *, revision: str | None = None, **
     folder = find_model(model, revision, weights=False)
     config = read_config(folder)
     ropes = read_rope(config, options.get("original_length"))
-    plan = _plan(config, ropes, schedule, options)
+    before = original_config(config, folder) if schedule is not None else config  # as patching computes it
+    plan = _plan(before, schedule, options)
     remarks = plan.notes if plan else tuple(_length_remarks(ropes))
     geometries = tuple(_geometry(key, rope, plan, options.get("target_length")) for key, rope in ropes.items())
     warnings = (*traps(config, ropes, read_files(folder)), *remarks)
     return Inspection(str(model), str(text_section(config).get("model_type")), geometries, warnings)
 
 
-def _plan(config: Mapping[str, Any], ropes: Mapping[str, Rope], schedule: Any, options: dict[str, Any]) -> Plan | None:
+def _plan(config: Mapping[str, Any], schedule: Any, options: dict[str, Any]) -> Plan | None:
     if schedule is None:
         if options.get("factor") is not None:
             raise ScheduleError("a factor was given without a schedule; say which with --schedule, such as yarn")
         return None
+    ropes = read_rope(config, options.get("original_length"))
     scaled = any(is_scaled(rope) for rope in ropes.values()) and not options.get("on_top")
     return make_plan(config, schedule, **{**options, "replace_scaling": scaled})
 

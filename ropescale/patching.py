@@ -69,7 +69,7 @@ def patch(
         ScheduleError: the schedule does not fit this model.
         VerificationError: a layer does not carry what was asked; the model is left as it was.
     """
-    before = _configuration_before(model)
+    before = configuration_before(model)
     plan = make_plan(
         before,
         schedule,
@@ -631,8 +631,8 @@ def _write(module: nn.Module, key: str, table: tuple[torch.Tensor, float]) -> No
 # What the model was before
 
 
-def _configuration_before(model: nn.Module) -> Mapping[str, Any]:
-    """The configuration without any of our scaling."""
+def configuration_before(model: nn.Module) -> Mapping[str, Any]:
+    """A loaded model's configuration without any scaling of ours, from memory or from the folder it was loaded from."""
     now = whole_config(model)
     stack = patches_in(model)
     if stack:

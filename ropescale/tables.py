@@ -38,9 +38,13 @@ def _configuration(model: Any, schedule: Spec) -> Mapping[str, Any]:
     if isinstance(model, (str, Path)):
         folder = find_model(model, weights=False)
         config = read_config(folder)
-        return config if schedule == "as-is" or isinstance(schedule, AsIs) else original_config(config, folder)
+        return config if _is_as_is(schedule) else original_config(config, folder)
     if isinstance(model, Mapping):
         return model
+    if hasattr(model, "named_modules") and not _is_as_is(schedule):
+        from .patching import configuration_before  # whoever holds a model has imported torch
+
+        return configuration_before(model)
     config = getattr(model, "config", model)
     if not hasattr(config, "to_dict"):
         raise ConfigError(
@@ -48,3 +52,7 @@ def _configuration(model: Any, schedule: Spec) -> Mapping[str, Any]:
             "give one of those"
         )
     return config.to_dict()
+
+
+def _is_as_is(schedule: Spec) -> bool:
+    return isinstance(schedule, AsIs) or (isinstance(schedule, str) and schedule == "as-is")

@@ -1,0 +1,55 @@
+"""The numbers alone: from a folder, a configuration, a loaded model, patched before or not."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+import tiny
+
+import ropescale
+from ropescale.inspecting import inspect
+from ropescale.patching import live_table
+from ropescale.schedules import AsIs
+
+
+@pytest.fixture
+def folder(tmp_path):
+    tiny.llama().save_pretrained(tmp_path / "plain")
+    return tmp_path / "plain"
+
+
+@pytest.mark.parametrize("first", ["ntk:factor=8", "linear:factor=8", "yarn:factor=2", "dynamic:factor=2"])
+@pytest.mark.parametrize("then", ["yarn:factor=8", "linear:factor=2"])
+def test_a_checkpoint_patched_before_is_computed_from_the_original_by_everyone(folder, tmp_path, first, then):
+    ropescale.patch_checkpoint(folder, tmp_path / "out", first)
+    plain = ropescale.frequencies(folder, then)["all"]
+    assert ropescale.frequencies(tmp_path / "out", then)["all"] == plain
+    assert inspect(str(tmp_path / "out"), then).geometries[0].frequencies == plain
+    assert ropescale.patch_checkpoint(tmp_path / "out", None, then, dry_run=True).plan.tables["all"] == plain
+    model = type(tiny.llama()).from_pretrained(tmp_path / "out")
+    assert ropescale.frequencies(model, then)["all"] == plain
+    with ropescale.patch(model, then):
+        live, scale = live_table(model.model.rotary_emb, "all")
+        assert live.tolist() == pytest.approx(plain.inv_freq, rel=2e-6)
+        assert scale == pytest.approx(plain.attention_scale)
+
+
+def test_a_model_patched_in_memory_is_computed_from_the_original():
+    model = tiny.llama()
+    plain = ropescale.frequencies(model, "linear:factor=2")
+    with ropescale.patch(model, "ntk:factor=8"):
+        assert ropescale.frequencies(model, "linear:factor=2") == plain
+        assert ropescale.frequencies(model, AsIs()) == ropescale.frequencies(model, "ntk:factor=8")
+
+
+def test_a_folder_needs_no_torch(folder, python):
+    code = (
+        "import sys, ropescale\n"
+        f"print(ropescale.frequencies({str(folder)!r}, 'yarn:factor=8')['all'].attention_scale)\n"
+        "assert not {'torch', 'transformers', 'numpy'} & set(sys.modules)"
+    )
+    done = python("-c", code)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) == pytest.approx(1.2079441541679836, abs=1e-15)
+    assert "torch" in sys.modules  # of this process: what the other one did without
