@@ -18,6 +18,9 @@ from .sources import read_json
 BACKUP = "ropescale-backup"
 """The folder in which ``--in-place`` keeps what it replaced."""
 
+FILES = ("config.json", "ropescale.json", "README.md", "tokenizer_config.json")
+"""All that patching ever writes; the weights and whatever else lies in a checkpoint are never replaced."""
+
 _MANIFEST, _PART = "manifest.json", "part"
 """``{"replaced": [names kept here], "added": [names that were not there]}``; and a file that is being written."""
 
@@ -27,8 +30,13 @@ def write_in_place(folder: Path, files: Mapping[str, bytes]) -> None:
 
     Args:
         folder: the checkpoint.
-        files: the new content of each file, by its name in ``folder``.
+        files: the new content of each file, by its name, one of :data:`FILES`.
+
+    Raises:
+        CheckpointError: the backup is a link to another folder.
+        ConfigError: an earlier backup is damaged.
     """
+    assert set(files) <= set(FILES), "restoring would refuse the others"
     _keep_originals(folder, list(files))
     for name, content in files.items():
         _replace(folder, name, content)
@@ -38,20 +46,21 @@ def put_back(folder: Path) -> bool:
     """Puts every original back and removes what was added; False where nothing had been changed.
 
     Raises:
+        CheckpointError: the backup is a link to another folder.
         ConfigError: the manifest is damaged.
     """
     backup = folder / BACKUP
     if not backup.is_dir():
         return False
+    manifest = _manifest(backup)
     changed = (backup / _MANIFEST).exists()
     if changed:
-        _put_back(folder, backup)
+        _put_back(folder, backup, manifest)
     shutil.rmtree(backup)
     return changed
 
 
-def _put_back(folder: Path, backup: Path) -> None:
-    manifest = _manifest(backup)
+def _put_back(folder: Path, backup: Path, manifest: Mapping[str, list[str]]) -> None:
     for name in manifest["replaced"]:
         if os.path.lexists(backup / name):  # not there: put back by a restore that was interrupted
             os.replace(backup / name, folder / name)
@@ -76,19 +85,22 @@ def _keep_originals(folder: Path, names: list[str]) -> None:
 
 
 def _manifest(backup: Path) -> dict[str, list[str]]:
+    """What lies in the backup; it may have been downloaded with the checkpoint, so it reaches no file but ours.
+
+    Raises:
+        CheckpointError: the backup is a link to another folder.
+        ConfigError: the manifest is damaged, or names a file that patching never writes.
+    """
     path = backup / _MANIFEST
+    if backup.is_symlink():
+        raise CheckpointError(f"{backup} is a symbolic link, and only a folder holds originals; remove the link")
     if not path.exists():
         return {"replaced": [], "added": []}
     manifest = read_json(path)
     names = [manifest.get("replaced"), manifest.get("added")]
-    if not all(isinstance(each, list) and all(_is_plain(name) for name in each) for each in names):
+    if not all(isinstance(each, list) and all(name in FILES for name in each) for each in names):
         raise ConfigError(f"{path} is damaged; the originals lie beside it, put them back by hand")
     return manifest
-
-
-def _is_plain(name: object) -> bool:
-    """A file of the folder itself: a downloaded manifest must not reach anything else."""
-    return isinstance(name, str) and name not in ("", ".", "..") and not set(name) & {"/", "\\", "\0"}
 
 
 def _replace(folder: Path, name: str, content: bytes) -> None:
