@@ -8,6 +8,9 @@ from fractions import Fraction
 
 from .errors import DataError
 
+LONGEST = 2**40
+"""More tokens than anybody has read."""
+
 _UNITS = {"": 1, "k": 1024, "m": 1024**2}
 _LENGTH = re.compile(r"(\d+(?:\.\d+)?)([km]?)", re.IGNORECASE | re.ASCII)
 
@@ -18,6 +21,7 @@ def parse_length(text: str | int) -> int:
     Raises:
         DataError: not a length, below 1, or not a whole number of tokens.
     """
+    text = text.item() if hasattr(text, "item") else text  # numpy's integers
     if isinstance(text, bool) or not isinstance(text, (int, str)):
         raise DataError(f"a length is a number of tokens like 4096, 4k or 1m, not {text!r}")
     match = _LENGTH.fullmatch(str(text).strip())
@@ -26,6 +30,8 @@ def parse_length(text: str | int) -> int:
     tokens = Fraction(match[1]) * _UNITS[match[2].lower()]
     if tokens.denominator != 1:
         raise DataError(f"{text!r} is {float(tokens):g} tokens; a length is a whole number of tokens")
+    if tokens > LONGEST:
+        raise DataError(f"the length {str(text)[:40]!r} is beyond any context; the longest is {LONGEST}")
     if tokens < 1:
         raise DataError(f"the length {text!r} is below 1; write a number of tokens like 4096 or 4k")
     return int(tokens)

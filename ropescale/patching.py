@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from .errors import ConfigError, RopescaleError, VerificationError
-from .plans import Plan, Spec, length_dependent, make_plan
+from .plans import Plan, Spec, length_dependent, make_plan, tokens
 from .records import original_config
 from .rope import ALL_LAYERS, Rope
 from .schedules import Frequencies, Schedule, compute
@@ -40,13 +40,13 @@ def patch(
     schedule: Spec,
     *,
     factor: float | None = None,
-    target_length: int | None = None,
-    original_length: int | None = None,
+    target_length: int | str | None = None,
+    original_length: int | str | None = None,
     layers: str = "full",
     replace_scaling: bool = False,
     on_top: bool = False,
     freeze_at: int | None = None,
-    length: int | None = None,
+    length: int | str | None = None,
 ) -> Patch:
     """Puts a schedule into a loaded model; the returned :class:`Patch` is the undo.
 
@@ -69,6 +69,7 @@ def patch(
         ScheduleError: the schedule does not fit this model.
         VerificationError: a layer does not carry what was asked; the model is left as it was.
     """
+    held = tokens(length)
     before = configuration_before(model)
     plan = make_plan(
         before,
@@ -83,7 +84,7 @@ def patch(
     )
     if not plan.changes:  # as it is now, which need not be as it was before
         plan = dataclasses.replace(make_plan(whole_config(model).to_dict(), schedule), before=before)
-    return Patch(model, plan, length)
+    return Patch(model, plan, held)
 
 
 class Patch:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from .errors import ConfigError, ScheduleError
+from .lengths import LONGEST, parse_length
 from .rope import ALL_LAYERS, Rope, Scaling, default_of, is_scaled, read_rope, text_section, write_rope
-from .schedules import AsIs, Frequencies, Schedule, Table, compute
+from .schedules import AsIs, BuiltIn, Frequencies, Schedule, Table, compute, describe
 from .schedules import specs as schedule_specs
 from .schedules.as_is import from_rope_parameters
 from .schedules.base import label_of
@@ -77,13 +78,13 @@ def make_plan(
     spec: Spec,
     *,
     factor: float | None = None,
-    target_length: int | None = None,
-    original_length: int | None = None,
+    target_length: int | str | None = None,
+    original_length: int | str | None = None,
     overrides: Mapping[str, str] | None = None,
     layers: str = "full",
     replace_scaling: bool = False,
     on_top: bool = False,
-    freeze_at: int | None = None,
+    freeze_at: int | str | None = None,
 ) -> Plan:
     """Works out a schedule for a configuration.
 
@@ -96,16 +97,22 @@ def make_plan(
         replace_scaling, on_top: what to do with scaling that the makers put in.
         freeze_at: turn a length-dependent schedule into the fixed table it has at this length.
 
+    Lengths may be written ``"128k"``.
+
     Raises:
+        DataError: a length that is none.
         ConfigError: no RoPE, already scaled and not told what to do, contradicting views.
         ScheduleError: the schedule does not fit, or would change nothing.
     """
     if replace_scaling and on_top:
         raise ConfigError("--replace-scaling and --on-top exclude each other; choose one")
+    target_length, original_length, freeze_at = map(tokens, (target_length, original_length, freeze_at))
     parsed = schedule_specs.parse(spec)
     ropes = read_rope(config, original_length)
     chosen = _choose(parsed, ropes, layers, config)
     if not chosen:
+        if freeze_at is not None:
+            raise ScheduleError("as-is changes nothing, so there is nothing to freeze; name the schedule that you want")
         return Plan(dict(config), config, {}, {}, {}, max(rope.max_length for rope in ropes.values()))
     notes = _notes(config, ropes, chosen, original_length)
     grounds = {key: _ground(ropes[key], replace_scaling, on_top, original_length) for key in chosen}
@@ -125,11 +132,21 @@ def frequencies_of(
     being processed (only length-dependent schedules look at it); the planned length when None.
     """
     plan = make_plan(config, spec, **options)
-    ropes = read_rope(config, options.get("original_length"))
+    ropes = read_rope(config, tokens(options.get("original_length")))
+    length = tokens(length)
     return {
         key: compute(plan.schedules.get(key, AsIs()), plan.ropes.get(key, rope), length or plan.length)
         for key, rope in ropes.items()
     }
+
+
+def tokens(length: int | str | None) -> int | None:
+    """A length in tokens, from any of its forms; None stays None.
+
+    Raises:
+        DataError: it is not a length, or below 1.
+    """
+    return None if length is None else parse_length(length)
 
 
 def length_dependent(schedule: Schedule) -> bool:
@@ -146,8 +163,9 @@ def _planned(
 ) -> Plan:
     model_type = str(text_section(config).get("model_type"))
     original = max(rope.original_length for rope in ropes.values())
-    stretched = max(round(_stretch(schedules[key]) * ropes[key].original_length) for key in schedules)
-    length = target_length or stretched
+    length = target_length or max(_stretched(schedules[key], ropes[key]) for key in schedules)
+    for key, schedule in schedules.items():
+        _refuse_undeclared(schedule, ropes[key], length)
     tables = {key: compute(schedules[key], ropes[key], length) for key in schedules}
     notes = notes + _without_effect(schedules, ropes, tables)
     parameters = {key: _parameters(schedules[key], ropes[key], length, model_type) for key in schedules}
@@ -157,6 +175,27 @@ def _planned(
     notes += _length_notes(max_length, length, model_type)
     new = write_rope(config, Scaling(written, max_length, original))
     return Plan(new, config, schedules, ropes, tables, length, tuple(notes), unsavable)
+
+
+def _stretched(schedule: Schedule, rope: Rope) -> int:
+    """The context, in tokens, that a schedule's factor makes of the trained length."""
+    length = _stretch(schedule) * rope.original_length
+    if length > LONGEST:
+        name = describe(schedule)
+        raise ScheduleError(f"{name} makes {length:.3g} tokens of {rope.original_length}; give a smaller factor")
+    return round(length)
+
+
+def _refuse_undeclared(schedule: Schedule, rope: Rope, length: int) -> None:
+    """A schedule of the user's own that looks at the length must say so, or it would be frozen without a word."""
+    if isinstance(schedule, BuiltIn) or length_dependent(schedule):
+        return
+    first, *others = (compute(schedule, rope, n) for n in (1, rope.original_length, length, 2 * length))
+    if any(other != first for other in others):
+        raise ScheduleError(
+            f"{label_of(schedule)} gives other frequencies at other lengths and does not say so; "
+            "set the class attribute length_dependent = True"
+        )
 
 
 def _choose(parsed: Any, ropes: Mapping[str, Rope], layers: str, config: Mapping[str, Any]) -> dict[str, Any]:

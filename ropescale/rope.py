@@ -263,6 +263,8 @@ class _Reader:
         stated = self.new if model_defaults.is_nested(self.new) else {}
         rotating = [key for key, value in {**self.default_parameters, **stated}.items() if value is not None]
         present = self.config.get("layer_types") or self.defaults.get("layer_types")
+        if present is not None and not _are_names(present):
+            raise ConfigError(f"layer_types is {_brief(present)} in the configuration; it must be a list of names")
         used = [key for key in rotating if key in present] if isinstance(present, list) else []
         return used or rotating  # DeepSeek-V4 labels its tables otherwise than its layers
 
@@ -368,7 +370,7 @@ def _rope(reader: _Reader, key: str, parameters: dict[str, Any], original_length
         raise reader.missing()
     _refuse_theta_per_layer(reader, theta)
     head_dim = reader.head_dim(key, parameters)
-    partial = _number(parameters.get("partial_rotary_factor", 1.0), "partial_rotary_factor")
+    partial = _number(parameters.get("partial_rotary_factor", 1.0), "partial_rotary_factor", most=1)
     proportional = parameters["rope_type"] == "proportional"
     max_length = _whole(maximum, reader.name_of("max_position_embeddings"))
     rotary_dim = head_dim if proportional else int(head_dim * partial)
@@ -411,6 +413,10 @@ def _original_length(reader: _Reader, parameters: Mapping[str, Any], max_length:
     return QWEN3_TRAINED if _is_qwen3(reader.model_type) and max_length == QWEN3_MAXIMUM else max_length
 
 
+def _are_names(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and all(isinstance(each, str) for each in value)
+
+
 def _is_qwen3(model_type: str) -> bool:
     return model_type in ("qwen3", "qwen3_moe")
 
@@ -418,7 +424,8 @@ def _is_qwen3(model_type: str) -> bool:
 def _refuse_theta_per_layer(reader: _Reader, theta: Any) -> None:
     """Granite's SWA models may give each layer a theta of its own (0: no rotation), and then use no other."""
     listed = reader.config.get("layer_rope_theta")
-    others = {value for value in listed if value and value != theta} if isinstance(listed, list) else set()
+    listed = listed if isinstance(listed, list) else []
+    others = {_number(value, "layer_rope_theta") for value in listed if value and value != theta}
     if others:
         raise ConfigError(
             f"layer_rope_theta gives some layers the theta {sorted(others)[0]} beside rope_theta {theta}; "
@@ -454,21 +461,34 @@ def _shown(parameters: Mapping[str, Any], key: str) -> str:
     return "missing" if value is None else f"a list of {len(value)}" if isinstance(value, list) else repr(value)
 
 
-def _number(value: Any, name: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
-        raise ConfigError(f"{name} is {value!r} in the configuration; it must be a number, 0 or more")
+LARGEST = 2**53
+"""No length, dimension or theta is larger; beyond it float64 no longer counts one by one."""
+
+
+def _number(value: Any, name: str, most: float = LARGEST) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= most:
+        raise ConfigError(f"{name} is {_brief(value)} in the configuration; it must be a number between 0 and {most:g}")
     return value
 
 
+def _brief(value: Any) -> str:
+    """A value as it stands in a message: a number of 400 digits says no more than its beginning."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python refuses to write out integers of thousands of digits
+        text = "an enormous number"
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
 def _whole(value: Any, name: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0 or value % 1:
-        raise ConfigError(f"{name} is {value!r} in the configuration; it must be a whole number above 0")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= LARGEST or value % 1:
+        raise ConfigError(f"{name} is {_brief(value)} in the configuration; it must be a whole number above 0")
     return int(value)
 
 
 def _theta(value: Any) -> float:
     if _number(value, "rope_theta") <= 1:
-        raise ConfigError(f"rope_theta is {value!r} in the configuration; it must be greater than 1")
+        raise ConfigError(f"rope_theta is {_brief(value)} in the configuration; it must be greater than 1")
     return value
 
 

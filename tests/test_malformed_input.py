@@ -78,6 +78,7 @@ def test_a_folder_that_is_no_checkpoint_is_refused(model, capsys, words, damage,
     refused(capsys, words, sentence)
 
 
+GEMMA3 = {"model_type": "gemma3_text"}
 CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
     "gpt2": ({"model_type": "gpt2"}, "gpt2 has no rotary position embeddings"),
     "no type": ({"model_type": None}, "no model_type"),
@@ -109,6 +110,14 @@ CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
     "partial string": ({"partial_rotary_factor": "half"}, "partial_rotary_factor is 'half'"),
     "partial 0": ({"partial_rotary_factor": 0}, "partial_rotary_factor 0"),
     "partial NaN": ({"partial_rotary_factor": float("nan")}, "partial_rotary_factor is nan"),
+    "partial above 1": ({"partial_rotary_factor": 1.5}, "partial_rotary_factor is 1.5"),
+    "partial enormous": ({"partial_rotary_factor": 1e308}, "partial_rotary_factor is 1e+308"),
+    "partial of 400 digits": ({"partial_rotary_factor": 10**400}, "partial_rotary_factor is 1000"),
+    "length of 400 digits": ({"max_position_embeddings": 10**400}, "max_position_embeddings is 1000"),
+    "theta of 400 digits": ({"rope_theta": 10**400}, "rope_theta is 1000"),
+    "layer_types number": ({**GEMMA3, "layer_types": 5}, "layer_types is 5"),
+    "layer_types nested": ({**GEMMA3, "layer_types": [["a"]]}, "layer_types is [['a']]"),
+    "layer thetas": ({"model_type": "granite_swa", "layer_rope_theta": ["a", 1]}, "layer_rope_theta is 'a'"),
     "scaling string": ({"rope_scaling": "yarn"}, "'yarn'"),
     "scaling list": ({"rope_scaling": ["yarn", 4]}, "['yarn', 4]"),
     "scaling number": ({"rope_scaling": 4}, "4"),

@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 import torch
 from rotary_modules import assert_same_tables, quiet, rotary_classes, stock_config, stock_tables
@@ -14,10 +15,10 @@ from rotary_modules import assert_same_tables, quiet, rotary_classes, stock_conf
 import ropescale
 from ropescale import Frequencies, Rope
 from ropescale.engines import engine_warnings
-from ropescale.errors import ConfigError, ScheduleError
+from ropescale.errors import ConfigError, DataError, ScheduleError
 from ropescale.plans import frequencies_of, make_plan
 from ropescale.rope import read_rope
-from ropescale.schedules import AsIs, compute
+from ropescale.schedules import AsIs, Table, Yarn, compute
 
 LLAMA = {
     "model_type": "llama",
@@ -691,3 +692,50 @@ def test_each_engines_difference_is_warned_about_where_it_is_and_only_there(mode
     seen = {name for name, (text, _) in WARNINGS.items() if any(text in warning for warning in found)}
     assert seen == expected, found
     assert len(found) == len(set(found)) == len(expected)
+
+
+@pytest.mark.parametrize("key", ["target_length", "original_length"])
+def test_lengths_are_read_in_every_form(key: str) -> None:
+    config = {**LLAMA, "max_position_embeddings": 1024}
+    written = make_plan(config, "yarn" if key == "target_length" else "yarn:factor=4", **{key: "2k"})
+    counted = make_plan(config, "yarn" if key == "target_length" else "yarn:factor=4", **{key: np.int64(2048)})
+    assert written == counted
+    assert written.length == (2048 if key == "target_length" else 8192)
+
+
+@pytest.mark.parametrize("key", ["target_length", "original_length", "freeze_at"])
+@pytest.mark.parametrize("bad", [0, -1, "x", 1.5, True, 10**400, "9" * 400])
+def test_what_is_no_length_is_refused(key: str, bad: object) -> None:
+    with pytest.raises(DataError, match="length"):
+        make_plan(LLAMA, "yarn:factor=4", **{key: bad})
+    with pytest.raises(DataError, match="length"):
+        frequencies_of(LLAMA, "yarn:factor=4", bad)
+
+
+def test_numbers_and_arrays_of_numpy_are_numbers() -> None:
+    assert make_plan(LLAMA, Yarn(factor=np.float32(8))) == make_plan(LLAMA, Yarn(factor=8.0))
+    rope = read_rope(LLAMA)["all"]
+    table = Table(inv_freq=np.linspace(1.0, 0.5, rope.pairs))
+    assert compute(table, rope).inv_freq == pytest.approx(np.linspace(1.0, 0.5, rope.pairs).tolist())
+
+
+@pytest.mark.parametrize("name", ["yarn", "linear", "ntk", "ntk-su", "llama3", "dynamic", "ntk-by-parts"])
+@pytest.mark.parametrize("factor", ["1e308", "1e50", "1e13"])
+def test_a_factor_beyond_any_context_is_one_sentence(name: str, factor: str) -> None:
+    with pytest.raises(ScheduleError, match=r"finite number|give a smaller factor"):
+        make_plan(LLAMA, f"{name}:factor={factor}")
+
+
+def test_a_schedule_that_looks_at_the_length_must_say_so() -> None:
+    def secret(rope: Rope, length: int) -> Frequencies:
+        return Frequencies([f * rope.original_length / max(length, rope.original_length) for f in rope.inv_freq()])
+
+    with pytest.raises(ScheduleError, match="set the class attribute length_dependent = True"):
+        make_plan(LLAMA, secret)
+    secret.length_dependent = True  # type: ignore[attr-defined]
+    assert make_plan(LLAMA, secret).unsavable
+
+
+def test_as_is_cannot_be_frozen() -> None:
+    with pytest.raises(ScheduleError, match="nothing to freeze"):
+        make_plan(LLAMA, "as-is", freeze_at=1024)

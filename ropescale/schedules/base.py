@@ -64,10 +64,10 @@ class BuiltIn:
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
-            value = getattr(self, field.name)
+            value = _plain(getattr(self, field.name))
             check_field(self.name, field, value)
-            if isinstance(value, list):  # as JSON gives it; a tuple keeps the schedule hashable
-                object.__setattr__(self, field.name, tuple(value))
+            # as JSON gives it; a tuple keeps the schedule hashable
+            object.__setattr__(self, field.name, tuple(value) if isinstance(value, list) else value)
 
     def __call__(self, rope: Rope, length: int) -> Frequencies:
         """The frequencies for ``rope`` when ``length`` tokens are processed.
@@ -293,11 +293,23 @@ def _required(field: dataclasses.Field[Any]) -> bool:
     return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
+_LARGEST_SCALE = 1e6
+"""Real attention scales are near 1; the logits grow with the square of this."""
+
+_LARGEST = 1e100
+"""No field, frequency or scale comes near it; what does would overflow in the formulas."""
+
+
+def _plain(value: Any) -> Any:
+    """Numbers and arrays of numpy and torch as Python's own."""
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
 def _check_number(where: str, value: Any, limits: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ScheduleError(f"{where} must be a number, not {value!r}")
-    if not math.isfinite(value):
-        raise ScheduleError(f"{where} must be a finite number, not {value!r}")
+    if not -_LARGEST < value < _LARGEST:
+        raise ScheduleError(f"{where} must be a finite number, not {value!r:.60}")
     if "at_least" in limits and value < limits["at_least"]:
         raise ScheduleError(f"{where} must be {limits['at_least']} or more, not {value!r}")
     if "above" in limits and value <= limits["above"]:
@@ -322,6 +334,7 @@ def _checked(label: str, inv_freq: Any, rope: Rope) -> list[float]:
 
 
 def _checked_scale(label: str, scale: Any) -> float:
-    if isinstance(scale, bool) or not isinstance(scale, (int, float)) or not (math.isfinite(scale) and scale > 0):
+    scale = _plain(scale)
+    if isinstance(scale, bool) or not isinstance(scale, (int, float)) or not 0 < scale < _LARGEST_SCALE:
         raise ScheduleError(f"schedule {label} returned attention_scale {scale!r}; it must be a positive number")
     return float(scale)
