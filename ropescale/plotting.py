@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -60,19 +59,21 @@ def save(figure: Figure, path: str | Path) -> None:
     """Writes the figure beside ``path`` and renames it, so that no half of a picture is ever left.
 
     Raises:
-        CheckpointError: the folder is missing, or the ending is none of png, svg, pdf.
+        CheckpointError: the folder is missing or cannot be written, or the ending is none of png, svg, pdf.
     """
     path = Path(path).expanduser()
     if path.suffix.lower() not in FORMATS:
         raise CheckpointError(f"cannot write a plot to {path}; its name must end in {', '.join(FORMATS)}")
     if not path.parent.is_dir():
         raise CheckpointError(f"cannot write a plot to {path}; there is no folder {path.parent}")
-    beside = tempfile.mktemp(prefix=".", suffix=path.suffix, dir=path.parent)
+    beside = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
     try:
         figure.savefig(beside, dpi=160)
         os.replace(beside, path)
+    except OSError as error:
+        raise CheckpointError(f"cannot write a plot to {path}: {error.strerror or error}") from error
     finally:
-        Path(beside).unlink(missing_ok=True)
+        beside.unlink(missing_ok=True)
 
 
 def plot_geometry(geometries: Sequence[Geometry], path: str | Path) -> None:

@@ -101,3 +101,10 @@ def test_without_matplotlib_the_extra_is_named(monkeypatch, tmp_path):
     monkeypatch.setattr(builtins, "__import__", refuse)
     with pytest.raises(RopescaleError, match=r"pip install 'ropescale\[plot\]'"):
         plotting.plot_geometry([SCHEDULED], tmp_path / "rope.png")
+
+
+def test_a_picture_that_cannot_be_written_names_its_own_path(tmp_path):
+    (tmp_path / "out.png").mkdir()
+    with pytest.raises(RopescaleError, match=r"cannot write a plot to \S*/out\.png: Is a directory"):
+        plotting.plot_geometry([SCHEDULED], tmp_path / "out.png")
+    assert [path.name for path in tmp_path.iterdir()] == ["out.png"]
