@@ -85,6 +85,10 @@ def _pairs(ctx: click.Context, param: click.Parameter, values: Iterable[str]) ->
     for key, sign, value in pairs:
         if not (key and sign and value):
             raise click.BadParameter(f"{key + sign + value!r} is not key=value", ctx, param)
+    keys = [key for key, _, _ in pairs]
+    for key in keys:
+        if keys.count(key) > 1:
+            raise click.BadParameter(f"{key} is set {keys.count(key)} times; set it once", ctx, param)
     return {key: value for key, _, value in pairs}
 
 

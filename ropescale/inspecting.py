@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from .errors import RopescaleError, ScheduleError
+from .errors import ScheduleError
 from .plans import Plan, make_plan
 from .records import original_config
 from .rope import Rope, is_scaled, read_rope, text_section
@@ -311,7 +311,7 @@ def _type_traps(text: Mapping[str, Any]) -> Iterator[str]:
 def _limit_traps(text: Mapping[str, Any], ropes: Mapping[str, Rope], files: Mapping[str, Any]) -> Iterator[str]:
     longest = max(rope.max_length for rope in ropes.values())
     limit = files.get("tokenizer_config.json", {}).get("model_max_length")
-    if isinstance(limit, (int, float)) and limit < longest:
+    if isinstance(limit, (int, float)) and not isinstance(limit, bool) and limit < longest:
         yield f"tokenizer_config.json says model_max_length {int(limit)}, below max_position_embeddings {longest}"
     maximum = files.get("generation_config.json", {}).get("max_length")
     if isinstance(maximum, int) and 20 < maximum <= longest:  # 20 is transformers' default, which means unset
@@ -322,11 +322,13 @@ def _limit_traps(text: Mapping[str, Any], ropes: Mapping[str, Rope], files: Mapp
 
 
 def read_files(folder: Path) -> dict[str, Any]:
-    """The files beside ``config.json`` that :func:`traps` looks at, as far as they are there and are JSON."""
+    """The files beside ``config.json`` that :func:`traps` looks at, as far as they are there.
+
+    Raises:
+        ConfigError: one of them is not JSON.
+    """
     found = {}
     for name in ("tokenizer_config.json", "generation_config.json", "ropescale.json"):
-        try:
+        if (folder / name).exists():
             found[name] = read_json(folder / name)
-        except RopescaleError:
-            continue
     return found

@@ -263,10 +263,16 @@ def _ground(rope: Rope, replace_scaling: bool, on_top: bool, original_length: in
         return _plain(rope, original_length)
     if on_top:
         return _current(rope, original_length)
+    original = f"its original {rope.original_length} tokens" if _is_recorded(rope) else "the --original-length you give"
     raise ConfigError(
-        f"this model is already scaled ({describe_scaling(rope)}); --replace-scaling computes from its original "
-        f"{rope.original_length} tokens, --on-top composes with what is there"
+        f"this model is already scaled ({describe_scaling(rope)}); --replace-scaling computes from {original}, "
+        "--on-top composes with what is there"
     )
+
+
+def _is_recorded(rope: Rope) -> bool:
+    """Whether a scaled model's configuration says what length it was trained at."""
+    return bool(rope.scaling.get("original_max_position_embeddings")) or rope.original_length != rope.max_length
 
 
 def describe_scaling(rope: Rope) -> str:
@@ -278,8 +284,7 @@ def describe_scaling(rope: Rope) -> str:
 
 
 def _plain(rope: Rope, original_length: int | None) -> Rope:
-    recorded = rope.scaling.get("original_max_position_embeddings") or rope.original_length != rope.max_length
-    if not (recorded or original_length):
+    if not (_is_recorded(rope) or original_length):
         raise ConfigError(
             f"this model is scaled by {rope.scaling['rope_type']} and does not record the length it was trained at; "
             "give it with --original-length"

@@ -243,3 +243,9 @@ def test_the_program_patches_and_undoes(command_line, model):
     done = command_line("restore", "model", cwd=model.parent)
     assert (done.returncode, done.stderr) == (0, "")
     assert tree(model) == before
+
+
+def test_a_field_set_twice_is_refused(model, capsys):
+    words = ["patch", str(model), "--dry-run", "--schedule", "yarn", "--set", "factor=8", "--set", "factor=9"]
+    assert main(words) == 2
+    assert "factor is set 2 times" in capsys.readouterr().err
