@@ -19,10 +19,9 @@ def command(out: str) -> None:
     has never seen. Writes the patched checkpoint, the results and two plots into OUT. Under a minute on two cores.
     """
     from ..evals.reference import CHECKPOINT
-    from .eval import check_writable
+    from ..evals.results import writable_folder
 
-    folder = Path(out).expanduser()
-    check_writable(folder)
+    folder = writable_folder(out)
     patched = folder / "yarn-x8"
     _say(f"1. patch: the reference model, trained at 256 tokens, to 2048 with YaRN x8 -> {patched}")
     _patch(CHECKPOINT, patched)

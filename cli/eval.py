@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -63,21 +62,22 @@ def command(model: str, source: str, lengths: list[int], as_json: bool, out: str
     --factor and --target-length give the factor to every schedule that takes one and does not say it itself; one
     that says another is an error, as in `ropescale patch`.
     """
-    if out is not None:
-        check_writable(Path(out).expanduser())
+    from ..evals.results import writable_folder
+
+    folder = None if out is None else writable_folder(out)
     run = prepare(model, source, lengths, options)
     try:
         run.run()
-    except KeyboardInterrupt:
-        _keep(run, out)
+    except BaseException:  # Ctrl-C, logits that are not finite, memory that is full: hours may lie in what is done
+        _keep(run, folder)
         raise
     result = run.result()
-    if out is not None:
-        click.echo(f"written to {result.save(out)}", err=True)
     if as_json:
         print_json(result.to_dict())
     else:
         click.echo(result.to_markdown())
+    if folder is not None:  # after the numbers were printed: a disk that is full now takes nothing away
+        click.echo(f"written to {result.save(folder)}", err=True)
 
 
 def prepare(model: str, source: str, lengths: list[int], options: dict[str, Any]) -> Run:
@@ -196,19 +196,6 @@ def load_model(folder: Path, dtype: str | None = None, device: str | None = None
         raise CheckpointError(f"{folder} does not load as a causal language model: {_first_line(error)}") from error
 
 
-def check_writable(out: Path) -> None:
-    """Refuses an output folder that could not be written, before hours of work.
-
-    Raises:
-        CheckpointError: it, or the folder it would be made in, is a file or is read-only.
-    """
-    nearest = next(path for path in (out, *out.absolute().parents) if path.exists())
-    if not nearest.is_dir():
-        raise CheckpointError(f"cannot write into {out}: {nearest} is a file; choose another folder with -o")
-    if not os.access(nearest, os.W_OK | os.X_OK):
-        raise CheckpointError(f"cannot write into {out}: {nearest} is read-only; choose another folder with -o")
-
-
 def _check_long_enough(documents: list[Document], lengths: list[int], tokenizer: Any, options: dict[str, Any]) -> None:
     from ..evals import data, windows
 
@@ -227,10 +214,11 @@ def _device(device: str | None) -> Any:
     return place
 
 
-def _keep(run: Run, out: str | None) -> None:
-    """Saves the schedules that were complete when Ctrl-C came."""
-    if run.passes and out is not None:
-        click.echo(f"interrupted; the {len(run.passes)} finished passes are kept in {run.result().save(out)}", err=True)
+def _keep(run: Run, folder: Path | None) -> None:
+    """Saves the passes that were complete when the run stopped."""
+    if run.passes and folder is not None:
+        kept = run.result().save(folder)
+        click.echo(f"the run stopped; the {len(run.passes)} finished passes are kept in {kept}", err=True)
 
 
 def _first_line(error: BaseException) -> str:

@@ -11,7 +11,7 @@ from importlib import import_module
 import click
 
 from .. import __version__
-from ..errors import RopescaleError, VerificationError
+from ..errors import RopescaleError, RunError, VerificationError
 
 COMMANDS = {
     "demo": "The main job on the bundled model and text, in a minute.",
@@ -104,7 +104,7 @@ def main(args: Sequence[str] | None = None) -> int:
 def translate(error: Exception) -> tuple[int, str]:
     """The exit code and the sentence that belong to an error."""
     if isinstance(error, RopescaleError):
-        return (FAILED if isinstance(error, VerificationError) else WRONG_INPUT), _one_line(str(error))
+        return (FAILED if isinstance(error, (RunError, VerificationError)) else WRONG_INPUT), _one_line(str(error))
     if isinstance(error, click.ClickException):
         return WRONG_INPUT, _usage_sentence(error)
     if isinstance(error, OSError) and error.strerror:

@@ -58,7 +58,7 @@ def perplexity(
     Raises:
         DataError: no document is long enough, lengths that cannot be, ids outside the vocabulary.
         ScheduleError: a schedule that does not exist or does not fit; raised before anything is measured.
-        RopescaleError: NaN or infinite logits.
+        RunError: NaN or infinite logits.
     """
     run = Run(model, documents, lengths, schedules, tokenizer, baseline, bos, Options(**options))
     run.run()

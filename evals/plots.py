@@ -9,12 +9,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import RopescaleError
+from ..plotting import COLOURS, STYLE, new_figure, save
 
 if TYPE_CHECKING:
     from .results import Bin, Result, Row
 
-COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
+LINES = [COLOURS[name] for name in ("black", "blue", "vermilion", "green", "purple", "sky", "orange")]
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
 
 
@@ -66,24 +66,23 @@ def _later(bins: list[Bin], first: int = 16) -> list[Bin]:
 
 
 def _figure() -> tuple[Any, Any]:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise RopescaleError("plots need matplotlib; install ropescale[plot]") from None
-    figure = Figure(figsize=(7, 4.4), dpi=150, layout="constrained")
-    return figure, figure.subplots()
+    figure = new_figure(7, 4.4)
+    from matplotlib import rc_context
+
+    with rc_context(STYLE):
+        return figure, figure.subplots()
 
 
 def _style(number: int) -> dict[str, Any]:
     marker = MARKERS[number % len(MARKERS)]
-    line = ("-", "--", ":")[number // len(COLOURS) % 3]
+    line = ("-", "--", ":")[number // len(LINES) % 3]
     size = {"markersize": 6.5, "linewidth": 2.6} if number == 0 else {"markersize": 4.5, "linewidth": 1.5}
     # The first is wider, so that it can still be seen where another has the same values.
     return {"color": _colour(number), "marker": marker, "linestyle": line, **size}
 
 
 def _colour(number: int) -> str:
-    return COLOURS[number % len(COLOURS)]
+    return LINES[number % len(LINES)]
 
 
 def _band(axes: Any, rows: Sequence[Row], number: int) -> None:
@@ -146,13 +145,10 @@ def _finish(figure: Any, axes: Any, result: Result, path: Path, title: str) -> N
             fontsize=8,
             color="#555555",
         )
-    axes.grid(True, which="major", color="#dddddd", linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
     documents = result.data["documents"]
     bands = ", bands: 95%" if documents > 1 else ""
     about = f"{Path(result.model['path']).name}, {documents} document{'s' * (documents != 1)}{bands}"
     axes.set_title(f"{title}\n{about}", loc="left", fontsize=10)
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles, [_short(label) for label in labels], loc="outside right upper", fontsize=8, frameon=False)
-    figure.savefig(path)
+    save(figure, path)

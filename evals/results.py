@@ -11,10 +11,11 @@ import hashlib
 import io
 import json
 import math
+import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import CheckpointError, RopescaleError
+from ..sources import local_path
 from .data import Document
 from .statistics import Estimate, ratio
 from .windows import Window, position_bins, prefix
@@ -208,24 +210,24 @@ class Result:
     def save(self, out: str | Path) -> Path:
         """Writes results.json, results.csv, nll/, the plots and REPORT.md into ``out`` and returns it.
 
-        Each file is written beside and renamed. Without matplotlib everything but the plots is written, and a line on
-        stderr says so.
+        Each file is written beside and renamed, the numbers first. Without matplotlib everything but the plots is
+        written, and a line on stderr says so.
 
         Raises:
             CheckpointError: the folder cannot be written.
         """
-        out = Path(out).expanduser()
+        folder = writable_folder(out)
         try:
-            out.mkdir(parents=True, exist_ok=True)
-            self._save_nll(out / "nll")
-            _write(out / "results.csv", lambda part: part.write_text(self.to_csv(), encoding="utf-8"))
-            plots = self._save_plots(out)
-            _write(out / "REPORT.md", lambda part: part.write_text(self._report(plots), encoding="utf-8"))
-            text = json.dumps(self.to_dict(), indent=1, allow_nan=False) + "\n"
-            _write(out / "results.json", lambda part: part.write_text(text, encoding="utf-8"))
+            folder.mkdir(parents=True, exist_ok=True)
+            _write_text(folder / "results.json", json.dumps(self.to_dict(), indent=1, allow_nan=False) + "\n")
+            _write_text(folder / "results.csv", self.to_csv())
+            self._save_nll(folder / "nll")
+            _write_text(folder / "REPORT.md", self._report(plots=self._save_plots(folder)))
+        except CheckpointError:
+            raise
         except OSError as error:
-            raise CheckpointError(f"{error.filename or out} cannot be written: {error.strerror or error}") from None
-        return out
+            raise CheckpointError(f"cannot write into {folder}: {error.strerror or error}") from error
+        return folder
 
     # --- reductions ---
 
@@ -275,14 +277,20 @@ class Result:
         """``<schedule>/<fed length>/<document>.npy``, and index.json, which says what is what; an older nll/ goes."""
         part = folder.with_name(f".part-{folder.name}")
         shutil.rmtree(part, ignore_errors=True)
+        try:
+            self._fill_nll(part)
+            if (folder / "index.json").exists():
+                shutil.rmtree(folder)
+            part.replace(folder)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+
+    def _fill_nll(self, folder: Path) -> None:
         for run in self.passes:
-            (part / _place(run)).mkdir(parents=True)
+            (folder / _place(run)).mkdir(parents=True)
             for number, nll in enumerate(run.nll):
-                np.save(part / _place(run) / f"{number:05d}.npy", nll.astype(np.float32, copy=False))
-        (part / "index.json").write_text(json.dumps(self._index(), indent=1) + "\n", encoding="utf-8")
-        if (folder / "index.json").exists():
-            shutil.rmtree(folder)
-        part.replace(folder)
+                np.save(folder / _place(run) / f"{number:05d}.npy", nll.astype(np.float32, copy=False))
+        (folder / "index.json").write_text(json.dumps(self._index(), indent=1) + "\n", encoding="utf-8")
 
     def _index(self) -> dict[str, Any]:
         passes = [
@@ -294,8 +302,10 @@ class Result:
 
     def _save_plots(self, out: Path) -> bool:
         try:
-            _write(out / "ppl_vs_length.png", self.plot)
-            _write(out / "loss_by_position.png", self.plot_by_position)
+            self.plot(out / "ppl_vs_length.png")
+            self.plot_by_position(out / "loss_by_position.png")
+        except CheckpointError:
+            raise
         except RopescaleError as error:
             print(f"note: no plots written; {error}", file=sys.stderr)
             return False
@@ -362,27 +372,58 @@ def _place(run: Pass) -> str:
     return f"{safe}/{run.lengths[-1]}"
 
 
-def _write(path: Path, write: Callable[[Path], Any]) -> None:
-    """Has ``write`` fill a file beside ``path`` (same suffix), then renames it into place."""
+def writable_folder(out: str | Path) -> Path:
+    """The folder that a run will be written into, or a refusal before hours of work.
+
+    Raises:
+        CheckpointError: no such home; it, or the folder it would be made in, is a file or read-only; or what is
+            in it is not ours to replace.
+    """
+    folder = _named_folder(out)
+    nearest = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
+    if not nearest.is_dir():
+        raise CheckpointError(f"cannot write into {folder}: {nearest} is a file; {_ELSEWHERE}")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise CheckpointError(f"cannot write into {folder}: {nearest} is read-only; {_ELSEWHERE}")
+    foreign = next((path for path in map(folder.joinpath, _WRITTEN) if not _is_ours(path)), None)
+    if foreign is not None:
+        raise CheckpointError(f"cannot write into {folder}: {foreign} is not what an evaluation wrote; {_ELSEWHERE}")
+    return folder
+
+
+_ELSEWHERE = "choose another folder with -o"
+_WRITTEN = ("results.json", "results.csv", "nll", "ppl_vs_length.png", "loss_by_position.png", "REPORT.md")
+
+
+def _named_folder(out: str | Path) -> Path:
+    """``out`` with its ``~`` expanded, where it can be a folder's name at all."""
+    folder = local_path(out)
+    if not str(out) or str(folder).startswith("~"):
+        raise CheckpointError(f"cannot write into {str(out)!r}: there is no such folder; {_ELSEWHERE}")
+    try:
+        os.lstat(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except (OSError, ValueError) as error:  # too long, or a zero byte
+        why = getattr(error, "strerror", None) or error
+        raise CheckpointError(f"cannot write into {str(out)!r}: {why}; {_ELSEWHERE}") from None
+    return folder
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether a run may replace what is at ``path``: nothing, a file, or an ``nll/`` that is empty or has our index."""
+    if path.name != "nll":
+        return not path.is_dir()
+    if not os.path.lexists(path):
+        return True
+    return path.is_dir() and not path.is_symlink() and ((path / "index.json").exists() or not any(path.iterdir()))
+
+
+def _write_text(path: Path, text: str) -> None:
+    """Fills a file beside ``path``, then renames it into place."""
     part = path.with_name(f".part-{path.name}")
     try:
-        write(part)
+        part.write_text(text, encoding="utf-8")
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
-
-
-def read_nll(out: str | Path) -> Iterator[tuple[str, int, list[np.ndarray]]]:
-    """The stored NLLs of a saved run: label, fed length, and one fp32 vector per document.
-
-    Raises:
-        CheckpointError: no such run there.
-    """
-    folder = Path(out).expanduser() / "nll"
-    try:
-        index = json.loads((folder / "index.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        raise CheckpointError(f"{out} holds no saved evaluation: nll/index.json is missing or damaged") from None
-    for run in index["passes"]:
-        files = [folder / run["at"] / f"{number:05d}.npy" for number in range(len(index["documents"]))]
-        yield run["schedule"], run["lengths"][-1], [np.load(file) for file in files]

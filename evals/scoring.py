@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from ..errors import RopescaleError
+from ..errors import RunError
 
 LOG = logging.getLogger(__name__)
 LOGITS_BYTES = 64 * 2**20
@@ -132,14 +132,14 @@ def check_finite(nll: torch.Tensor, names: list[str], first_position: int) -> No
         first_position: position of the first scored token in its window.
 
     Raises:
-        RopescaleError: names the document and the position.
+        RunError: names the document and the position.
     """
     broken = first_broken(nll)
     if broken is None:
         return
     window, position = broken
     count = int((~torch.isfinite(nll)).sum())
-    raise RopescaleError(
+    raise RunError(
         f"the model's logits are NaN or infinite in {names[window]} at position {position + first_position} "
         f"({count} of {nll.numel()} positions in this batch); try --dtype float32, or a smaller factor"
     )

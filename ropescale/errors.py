@@ -7,9 +7,10 @@
     ├── ConfigError (ValueError)   a checkpoint's or a model's configuration
     ├── CheckpointError (OSError)  files and folders
     ├── DataError (ValueError)     documents, lengths, tokens
+    ├── RunError                   a measurement that failed while it ran: logits that are not finite
     └── VerificationError          the intended table is not live
 
-The command line prints the sentence after ``error:`` and exits with 2 (1 for VerificationError).
+The command line prints the sentence after ``error:`` and exits with 2 (1 for RunError and VerificationError).
 """
 
 from __future__ import annotations
@@ -33,6 +34,10 @@ class CheckpointError(RopescaleError, OSError):
 
 class DataError(RopescaleError, ValueError):
     """Documents that are empty, too short, or hold ids the model does not have."""
+
+
+class RunError(RopescaleError):
+    """A measurement whose input was fine and that failed while it ran."""
 
 
 class VerificationError(RopescaleError):

@@ -72,6 +72,7 @@ def test_wrong_usage_is_one_line_and_exit_code_2(words, sentence, capsys):
     [
         (errors.ConfigError("gpt2 has no RoPE"), 2, "error: gpt2 has no RoPE"),
         (errors.CheckpointError("OUT exists;\n  use --force"), 2, "error: OUT exists; use --force"),
+        (errors.RunError("the model's logits are NaN"), 1, "error: the model's logits are NaN"),
         (errors.VerificationError("layer 3 is not scaled"), 1, "error: layer 3 is not scaled"),
         (PermissionError(errno.EACCES, "Permission denied", "/x/y"), 2, "error: /x/y: Permission denied"),
         (OSError(errno.ENOSPC, "No space left on device"), 2, "error: No space left on device"),

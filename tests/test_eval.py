@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from importlib import import_module
 from pathlib import Path
 
@@ -10,7 +11,10 @@ import pytest
 from tiny import byte_tokenizer, llama, naive_nll
 
 from ropescale.cli import main as shell
+from ropescale.errors import CheckpointError
 from ropescale.evals.measuring import Run
+from ropescale.evals.results import Result
+from ropescale.evals.scoring import Scorer
 
 TEXT = "It was a bright cold day in April, and the clocks were striking thirteen. "
 
@@ -167,6 +171,41 @@ def test_a_checkpoint_without_weights_or_tokenizer_is_one_sentence(capsys, check
     assert "no tokenizer that transformers can load" in refused(capsys, str(tmp_path / "model"), *words)
     byte_tokenizer().save_pretrained(tmp_path / "model")
     assert "does not load as a causal language model" in refused(capsys, str(tmp_path / "model"), *words)
+
+
+def test_an_output_that_is_not_ours_is_refused_before_the_weights_are_read(capsys, checkpoint, texts, tmp_path):
+    (tmp_path / "nll").mkdir()
+    (tmp_path / "nll" / "thesis.txt").write_text("years of work")
+    words = ["/no/such/model", "--data", texts, "--lengths", "64", "-o"]
+    assert "nll is not what an evaluation wrote" in refused(capsys, *words, str(tmp_path))
+    for name in ("", "~no-such-user/out", "a\0b"):
+        assert "; choose another folder with -o" in refused(capsys, *words, name)
+
+
+def test_the_result_is_printed_even_when_it_cannot_be_saved(capsys, checkpoint, texts, tmp_path, monkeypatch):
+    def full(*_):
+        raise CheckpointError("cannot write: no space left")
+
+    monkeypatch.setattr(Result, "save", full)
+    code, out, err = run(capsys, checkpoint, "--data", texts, "--lengths", "64", "-o", str(tmp_path / "out"))
+    assert code == 2 and out.startswith("| perplexity") and "no space left" in err
+
+
+def test_logits_that_are_not_finite_fail_the_run_and_keep_what_was_finished(
+    capsys, checkpoint, texts, tmp_path, monkeypatch
+):
+    score = Scorer.score
+
+    def breaking(self, ids):
+        scaled = self.model.config.rope_parameters["rope_type"] == "linear"
+        return score(self, ids) * (math.nan if scaled else 1.0)
+
+    monkeypatch.setattr(Scorer, "score", breaking)
+    words = ["--data", texts, "--lengths", "64", "--schedule", "linear:factor=2", "-o", str(tmp_path / "out")]
+    code, out, err = run(capsys, checkpoint, *words)
+    assert (code, out) == (1, "") and "error: the model's logits are NaN or infinite in" in err
+    saved = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert [row["schedule"] for row in saved["rows"]] == ["as-is"]
 
 
 def test_ctrl_c_keeps_the_schedules_that_were_finished(capsys, checkpoint, texts, tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ from tiny import byte_tokenizer, documents, llama, markov_llama, naive_nll, unif
 
 import ropescale
 from ropescale import Frequencies
-from ropescale.errors import DataError, RopescaleError, ScheduleError
+from ropescale.errors import DataError, RunError, ScheduleError
 from ropescale.evals import perplexity
 from ropescale.evals.measuring import batches, label
 from ropescale.schedules import Yarn
@@ -249,7 +249,7 @@ def test_nan_logits_stop_the_run_and_name_the_place():
 
     model = llama()
     model.model.norm.register_forward_hook(break_one)
-    with pytest.raises(RopescaleError, match=r"NaN or infinite in document 1 at position 41 \(1 of 198"):
+    with pytest.raises(RunError, match=r"NaN or infinite in document 1 at position 41 \(1 of 198"):
         perplexity(model, documents(2, 100), [100])
 
 

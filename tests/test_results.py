@@ -1,6 +1,7 @@
 """What a measurement prints and writes."""
 
 import csv
+import errno
 import json
 import math
 import sys
@@ -12,7 +13,7 @@ from tiny import byte_tokenizer, documents, llama
 from ropescale.errors import CheckpointError, RopescaleError
 from ropescale.evals import Result, perplexity
 from ropescale.evals.data import from_ids
-from ropescale.evals.results import Pass, read_nll
+from ropescale.evals.results import Pass, writable_folder
 
 
 @pytest.fixture(scope="module")
@@ -20,6 +21,15 @@ def result() -> Result:
     """A real one: three documents, two schedules, one of them length-dependent."""
     ids = [*documents(3, 130), [1, 2, 3]]
     return perplexity(llama(), ids, [16, 64, 130], ["dynamic:factor=4"], source="some ids")
+
+
+def stored_nll(out):
+    """What nll/index.json lists: label, fed length and one vector per document."""
+    folder = out / "nll"
+    index = json.loads((folder / "index.json").read_text())
+    for run in index["passes"]:
+        files = [folder / run["at"] / f"{number:05d}.npy" for number in range(len(index["documents"]))]
+        yield run["schedule"], run["lengths"][-1], [np.load(file) for file in files]
 
 
 def made_up(*losses: list[float]) -> Result:
@@ -133,7 +143,7 @@ def test_the_csv_has_one_line_per_row_with_the_change_beside_it(result, tmp_path
 
 def test_stored_nlls_reproduce_the_rows_without_a_forward_pass(result, tmp_path):
     out = result.save(tmp_path / "out")
-    stored = {(schedule, fed): nll for schedule, fed, nll in read_nll(out)}
+    stored = {(schedule, fed): nll for schedule, fed, nll in stored_nll(out)}
     assert set(stored) == {("as-is", 130), ("dynamic:factor=4", 64), ("dynamic:factor=4", 130)}
     for row in result.rows:
         fed = min(n for schedule, n in stored if schedule == row.schedule and n >= row.length)
@@ -153,16 +163,16 @@ def test_without_matplotlib_everything_but_the_plots_is_written(result, tmp_path
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     out = result.save(tmp_path / "out")
     assert {path.name for path in out.iterdir()} == {"results.json", "results.csv", "nll", "REPORT.md"}
-    assert "no plots written; plots need matplotlib; install ropescale[plot]" in capsys.readouterr().err
+    assert "no plots written; plots need matplotlib" in capsys.readouterr().err
     assert ".png" not in (out / "REPORT.md").read_text()
     with pytest.raises(RopescaleError, match=r"ropescale\[plot\]"):
         result.plot(tmp_path / "a.png")
 
 
 def test_plots_show_every_schedule_and_mark_the_trained_length(result, tmp_path, monkeypatch):
-    figure = pytest.importorskip("matplotlib.figure")
+    pytest.importorskip("matplotlib")
     seen = []
-    monkeypatch.setattr(figure.Figure, "savefig", lambda self, path: seen.append(self))
+    monkeypatch.setattr("ropescale.evals.plots.save", lambda figure, path: seen.append(figure))
     result.plot(tmp_path / "a.png")
     result.plot_by_position(tmp_path / "b.png")
     for drawn in seen:
@@ -177,8 +187,34 @@ def test_plots_show_every_schedule_and_mark_the_trained_length(result, tmp_path,
 
 def test_an_output_that_is_a_file_is_one_sentence(result, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(CheckpointError, match="cannot be written"):
+    with pytest.raises(CheckpointError, match=r"cannot write into .*file is a file; choose another folder"):
         result.save(tmp_path / "file" / "out")
+
+
+@pytest.mark.parametrize("name", ["", "~no-such-user/out", "a\0b", "a" * 300])
+def test_an_output_that_no_folder_can_be_called_is_one_sentence(name):
+    with pytest.raises(CheckpointError, match=r"cannot write into .*; choose another folder with -o") as caught:
+        writable_folder(name)
+    assert repr(name) in str(caught.value)
+
+
+def test_a_folder_that_is_not_ours_is_refused_and_left_alone(result, tmp_path):
+    (tmp_path / "nll").mkdir()
+    (tmp_path / "nll" / "thesis.txt").write_text("years of work")
+    with pytest.raises(CheckpointError, match="nll is not what an evaluation wrote; choose another folder with -o"):
+        result.save(tmp_path)
+    assert [path.name for path in tmp_path.rglob("*")] == ["nll", "thesis.txt"]
+
+
+def test_the_numbers_are_kept_when_the_nlls_cannot_be_written(result, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(np, "save", full)
+    with pytest.raises(CheckpointError, match=r"cannot write into .*: No space left on device"):
+        result.save(tmp_path)
+    assert json.loads((tmp_path / "results.json").read_text())["rows"][0]["nll"] == result.rows[0].nll
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["results.csv", "results.json"]
 
 
 def test_labels_that_are_no_file_names_are_stored_apart(tmp_path):
@@ -189,16 +225,11 @@ def test_labels_that_are_no_file_names_are_stored_apart(tmp_path):
     ]
     result.passes[:] = runs
     result.baseline = "a/../b:x=1"
-    stored = list(read_nll(result.save(tmp_path / "out")))
+    stored = list(stored_nll(result.save(tmp_path / "out")))
     assert [(name, float(nll[0][0])) for name, _, nll in stored] == [
         (run.schedule, float(run.nll[0][0])) for run in runs
     ]
     assert {path.name for path in tmp_path.iterdir()} == {"out"}
-
-
-def test_a_folder_without_a_run_says_so(tmp_path):
-    with pytest.raises(CheckpointError, match="holds no saved evaluation"):
-        list(read_nll(tmp_path))
 
 
 def test_the_text_hash_is_of_what_was_scored():
