@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from .errors import ScheduleError
-from .plans import Plan, make_plan
+from .plans import Plan, is_as_is, make_plan, tokens
 from .records import original_config
-from .rope import Rope, is_scaled, read_rope, text_section
+from .rope import ALL_LAYERS, Rope, is_scaled, read_rope, text_section
 from .schedules import AsIs, Frequencies, compute, describe
 from .sources import find_model, read_config, read_json
 
@@ -183,16 +183,20 @@ def inspect(model: str, schedule: Any = None, *, revision: str | None = None, **
 
     Raises:
         CheckpointError: no such model.
+        DataError: a length that is none.
         ConfigError: it has no RoPE, or its configuration contradicts itself.
         ScheduleError: the schedule does not fit.
     """
     folder = find_model(model, revision, weights=False)
     config = read_config(folder)
-    ropes = read_rope(config, options.get("original_length"))
-    before = original_config(config, folder) if schedule is not None else config  # as patching computes it
+    options |= {key: tokens(options.get(key)) for key in ("original_length", "target_length")}
+    ropes = read_rope(config, options["original_length"])
+    stays = schedule is None or is_as_is(schedule)
+    before = config if stays else original_config(config, folder)  # as patching computes it
     plan = _plan(before, schedule, options)
     remarks = plan.notes if plan else tuple(_length_remarks(ropes))
-    geometries = tuple(_geometry(key, rope, plan, options.get("target_length")) for key, rope in ropes.items())
+    built_on = read_rope(before, options["original_length"])
+    geometries = tuple(_geometry(built_on[key], plan, options["target_length"], there) for key, there in ropes.items())
     warnings = (*traps(config, ropes, read_files(folder)), *remarks)
     return Inspection(str(model), str(text_section(config).get("model_type")), geometries, warnings)
 
@@ -207,16 +211,19 @@ def _plan(config: Mapping[str, Any], schedule: Any, options: dict[str, Any]) -> 
     return make_plan(config, schedule, **{**options, "replace_scaling": scaled})
 
 
-def _geometry(layer_type: str, rope: Rope, plan: Plan | None, target_length: int | None) -> Geometry:
-    """What the plan makes of this layer type; else the scaling it has; else its plain geometry."""
-    scaling = rope.scaling if is_scaled(rope) else None
+def _geometry(rope: Rope, plan: Plan | None, target_length: int | None, there: Rope) -> Geometry:
+    """What the plan makes of this layer type; else the scaling that stays in it; else its plain geometry.
+
+    ``rope`` is what the schedule builds on, ``there`` what the configuration has now.
+    """
+    layer_type, scaling = rope.layer_type or ALL_LAYERS, there.scaling if is_scaled(there) else None
     if plan and layer_type in plan.schedules:
         schedule, ground = describe(plan.schedules[layer_type]), plan.ropes[layer_type]
         return Geometry(layer_type, ground, schedule, plan.tables[layer_type], plan.length, scaling)
-    if scaling:
+    if is_scaled(rope):
         length = target_length or rope.max_length
         return Geometry(layer_type, rope, "as it is", compute(AsIs(), rope, length), length, scaling)
-    return Geometry(layer_type, rope, target_length=plan.length if plan else target_length)
+    return Geometry(layer_type, rope, target_length=plan.length if plan else target_length, scaling=scaling)
 
 
 def _length_remarks(ropes: Mapping[str, Rope]) -> Iterator[str]:
@@ -312,7 +319,7 @@ def _limit_traps(text: Mapping[str, Any], ropes: Mapping[str, Rope], files: Mapp
     longest = max(rope.max_length for rope in ropes.values())
     limit = files.get("tokenizer_config.json", {}).get("model_max_length")
     if isinstance(limit, (int, float)) and not isinstance(limit, bool) and limit < longest:
-        yield f"tokenizer_config.json says model_max_length {int(limit)}, below max_position_embeddings {longest}"
+        yield f"tokenizer_config.json says model_max_length {limit:.0f}, below max_position_embeddings {longest}"
     maximum = files.get("generation_config.json", {}).get("max_length")
     if isinstance(maximum, int) and 20 < maximum <= longest:  # 20 is transformers' default, which means unset
         yield f"generation_config.json says max_length {maximum}; generation stops there whatever the schedule"

@@ -149,6 +149,16 @@ def tokens(length: int | str | None) -> int | None:
     return None if length is None else parse_length(length)
 
 
+def is_as_is(spec: Spec) -> bool:
+    """Whether a spec, in any of its forms, asks for what the checkpoint has.
+
+    Raises:
+        ScheduleError: it cannot be read.
+    """
+    parsed = schedule_specs.parse(spec)
+    return not isinstance(parsed, Mapping) and parsed.text == "as-is"
+
+
 def length_dependent(schedule: Schedule) -> bool:
     """Whether a schedule says that its numbers change with the context being processed."""
     return bool(getattr(schedule, "length_dependent", False))

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from .errors import ConfigError
-from .plans import Spec, frequencies_of
+from .plans import Spec, frequencies_of, is_as_is
 from .records import original_config
-from .schedules import AsIs, Frequencies
+from .schedules import Frequencies
 from .sources import find_model, read_config
 
 
@@ -38,10 +38,10 @@ def _configuration(model: Any, schedule: Spec) -> Mapping[str, Any]:
     if isinstance(model, (str, Path)):
         folder = find_model(model, weights=False)
         config = read_config(folder)
-        return config if _is_as_is(schedule) else original_config(config, folder)
+        return config if is_as_is(schedule) else original_config(config, folder)
     if isinstance(model, Mapping):
         return model
-    if hasattr(model, "named_modules") and not _is_as_is(schedule):
+    if hasattr(model, "named_modules") and not is_as_is(schedule):
         from .patching import configuration_before  # whoever holds a model has imported torch
 
         return configuration_before(model)
@@ -52,7 +52,3 @@ def _configuration(model: Any, schedule: Spec) -> Mapping[str, Any]:
             "give one of those"
         )
     return config.to_dict()
-
-
-def _is_as_is(schedule: Spec) -> bool:
-    return isinstance(schedule, AsIs) or (isinstance(schedule, str) and schedule == "as-is")

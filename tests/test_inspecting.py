@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 
 import pytest
 
 from ropescale import Frequencies, Rope
 from ropescale.cli.main import main
+from ropescale.errors import DataError
 from ropescale.inspecting import Geometry, inspect, traps
 from ropescale.rope import read_rope
 from ropescale.schedules import Yarn
@@ -217,6 +219,40 @@ def test_a_config_without_a_geometry_is_one_line(config, checkpoint, capsys):
 def test_a_missing_folder_is_one_line(tmp_path, capsys):
     assert main(["inspect", str(tmp_path / "nowhere")]) == 2
     assert "nowhere" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["tokenizer_config.json", "generation_config.json"])
+@pytest.mark.parametrize("content", ["{", "[]"])
+def test_a_file_beside_the_configuration_that_is_damaged_is_named(name, content, checkpoint, capsys):
+    folder = Path(checkpoint(LLAMA))
+    (folder / name).write_text(content)
+    assert main(["inspect", str(folder)]) == 2
+    assert name in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("limit", "warnings"),
+    [
+        ("true", []),
+        ("1e400", []),
+        ("128", ["tokenizer_config.json says model_max_length 128, below max_position_embeddings 256"]),
+        ("-1e400", ["tokenizer_config.json says model_max_length -inf, below max_position_embeddings 256"]),
+    ],
+)
+def test_a_tokenizers_limit_is_a_number_below_the_models(limit, warnings, checkpoint):
+    folder = Path(checkpoint(LLAMA))
+    (folder / "tokenizer_config.json").write_text(f'{{"model_max_length": {limit}}}')
+    assert list(inspect(str(folder)).warnings) == warnings
+
+
+@pytest.mark.parametrize("key", ["target_length", "original_length"])
+@pytest.mark.parametrize("schedule", [None, "yarn:factor=4"])
+def test_the_lengths_of_an_inspection_are_read_in_every_form(key, schedule, checkpoint):
+    folder = checkpoint(LLAMA)
+    assert inspect(folder, schedule, **{key: "1k"}) == inspect(folder, schedule, **{key: 1024})
+    for bad in (0, -1, "x", True):
+        with pytest.raises(DataError, match="length"):
+            inspect(folder, schedule, **{key: bad})
 
 
 def test_inspect_imports_neither_torch_nor_numpy(checkpoint, python):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 
 import pytest
@@ -53,3 +54,27 @@ def test_a_folder_needs_no_torch(folder, python):
     assert done.returncode == 0, done.stderr
     assert float(done.stdout) == pytest.approx(1.2079441541679836, abs=1e-15)
     assert "torch" in sys.modules  # of this process: what the other one did without
+
+
+@pytest.mark.parametrize("as_is", ["as-is", " as-is ", {"name": "as-is"}, AsIs()], ids=str)
+def test_as_is_is_what_the_folder_has_even_where_it_was_patched_before(folder, tmp_path, as_is):
+    ropescale.patch_checkpoint(folder, tmp_path / "out", "linear:factor=4")
+    assert ropescale.frequencies(tmp_path / "out", as_is)["all"].inv_freq[0] == 0.25
+    shown = inspect(str(tmp_path / "out"), as_is).geometries[0]
+    assert shown.frequencies is not None
+    assert shown.frequencies.inv_freq[0] == 0.25
+
+
+def test_layers_that_a_second_schedule_leaves_alone_are_shown_as_they_were_originally(tmp_path):
+    (tmp_path / "plain").mkdir()
+    config = {"model_type": "gemma3_text", "hidden_size": 128, "num_attention_heads": 2, "head_dim": 64}
+    (tmp_path / "plain/config.json").write_text(json.dumps(config))
+    (tmp_path / "plain/model.safetensors").write_bytes(b"weights")
+    ropescale.patch_checkpoint(tmp_path / "plain", tmp_path / "out", "linear:factor=4", layers="all")
+    shown = {each.layer_type: each for each in inspect(str(tmp_path / "out"), "yarn:factor=2").geometries}
+    sliding = shown["sliding_attention"]
+    assert sliding.frequencies is None
+    assert sliding.rope.inv_freq()[0] == 1.0
+    assert sliding.scaling is not None
+    assert sliding.scaling["factor"] == 4.0
+    assert ropescale.frequencies(tmp_path / "out", "yarn:factor=2")["sliding_attention"].inv_freq[0] == 1.0
