@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
+import inspect
 import logging
 import math
 import sys
@@ -214,8 +215,8 @@ class Patch:
     def _rescale_mla(self, config: Any) -> None:
         """DeepSeek's classes multiply the softmax scale by mscale^2 when they are built; do the same."""
         for module in self._model.modules():
-            wanted = _softmax_scale(module, config)
-            if wanted is not None and wanted != _softmax_scale(module, self._config):
+            wanted, present = _softmax_scale(module, config), _softmax_scale(module, self._config)
+            if wanted is not None and wanted != present:
                 self._undo.append(functools.partial(setattr, module, "scaling", module.scaling))
                 module.scaling = wanted  # type: ignore[assignment]
 
@@ -309,6 +310,12 @@ def stock_table(module: nn.Module, key: str, length: int) -> tuple[torch.Tensor,
     return live_table(module, key)
 
 
+def table_at(module: nn.Module, key: str, length: int) -> tuple[torch.Tensor, float]:
+    """The table that a module, stock or ours, uses for a forward of ``length`` tokens."""
+    followed = _followed(module).get(key)
+    return followed(length) if followed is not None else stock_table(module, key, length)
+
+
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
     """Silences transformers' remarks about our keys while we build its configurations ourselves."""
@@ -358,13 +365,14 @@ def _owner(model: nn.Module) -> Any:
 
 
 def difference(table: torch.Tensor, scale: float, wanted: Frequencies) -> float:
-    """Largest relative difference of a live table and its scale from the float64 ones; infinite where one is NaN.
+    """Largest relative difference of a live table and its scale from the float64 ones; infinite for NaN on either side.
 
     Of the scale, less than :data:`SCALE_RTOL` counts as none.
     """
     live = table.detach().to("cpu", torch.float64)
     exact = torch.tensor(list(wanted.inv_freq), dtype=torch.float64)
-    if live.shape != exact.shape or not (live.isfinite().all() and math.isfinite(scale)):
+    scales = torch.tensor([scale, wanted.attention_scale], dtype=torch.float64)
+    if live.shape != exact.shape or not torch.cat([live, exact, scales]).isfinite().all():
         return math.inf
     still = exact == 0
     moved = (live - exact).abs() / exact.where(~still, torch.ones(()).double())
@@ -390,7 +398,7 @@ def check_live(model: nn.Module, plan: Plan, frozen_at: int | None = None) -> No
                 continue
             length = (frozen_at or 1) if length_dependent(schedule) else plan.length
             off = difference(*live_table(module, key), compute(schedule, plan.ropes[key], length))
-            if off > RTOL:
+            if not off <= RTOL:
                 raise VerificationError(
                     f"the schedule is not live: {name} ({key} layers) differs from what was asked by {off:.1e} relative"
                 )
@@ -401,6 +409,9 @@ def _softmax_scale(module: Any, config: Any) -> float | None:
     """The scale an MLA attention module would be built with; None for other modules.
 
     By transformers' own function, which stands beside those of its classes that look at ``mscale_all_dim``.
+
+    Raises:
+        ConfigError: the class looks at ``mscale_all_dim``, but not through that function.
     """
     if not (hasattr(module, "qk_head_dim") and isinstance(getattr(module, "scaling", None), float)):
         return None
@@ -408,12 +419,20 @@ def _softmax_scale(module: Any, config: Any) -> float | None:
     apply = next(filter(None, beside), None)
     if apply is not None:
         return apply(config.rope_parameters, module.qk_head_dim**-0.5)
-    if (config.rope_parameters or {}).get("mscale_all_dim"):
+    if (config.rope_parameters or {}).get("mscale_all_dim") and _reads_mscale(type(module)):
         raise ConfigError(
-            f"{type(module).__name__} should scale its softmax by mscale_all_dim, and this transformers has no "
-            "function for it that ropescale knows; use the versions in constraints.txt"
+            f"{type(module).__name__} scales its softmax by mscale_all_dim, and not through a function that ropescale "
+            "knows; install transformers 5.20.2 or a later one that has yarn_apply_mscale"
         )
     return None
+
+
+def _reads_mscale(cls: type) -> bool:
+    """Whether the module that defines a class mentions ``mscale_all_dim``; taken for granted where it has no source."""
+    try:
+        return "mscale_all_dim" in inspect.getsource(sys.modules[cls.__module__])
+    except (OSError, TypeError):
+        return True
 
 
 def _check_every_layer_type(model: nn.Module, plan: Plan) -> None:

@@ -11,8 +11,9 @@ from typing import Any
 
 from . import __version__
 from .errors import ConfigError
-from .plans import Plan
-from .schedules import Frequencies, describe, to_dict
+from .plans import Plan, length_dependent
+from .rope import Rope
+from .schedules import Frequencies, Schedule, compute, describe, to_dict
 from .sources import read_json
 
 NAME = "ropescale.json"
@@ -41,14 +42,27 @@ def make_record(
         "spec": {key: describe(schedule) for key, schedule in plan.schedules.items()},
         "original_length": {key: rope.original_length for key, rope in plan.ropes.items()},
         "length": plan.length,
-        "tables": {
-            key: {"inv_freq": list(table.inv_freq), "attention_scale": table.attention_scale}
-            for key, table in plan.tables.items()
+        "tables": {key: _as_table(table) for key, table in plan.tables.items()},
+        "switch": {
+            key: [{"length": length, **_as_table(table)} for length, table in sides.items()]
+            for key, schedule in plan.schedules.items()
+            if (sides := around_switch(schedule, plan.ropes[key]))
         },
         "versions": {"ropescale": __version__},
         "original_config_sha256": (earlier or {}).get("original_config_sha256", digest),
         "undo": difference(plan.config, plan.before),
     }
+
+
+def around_switch(schedule: Schedule, rope: Rope) -> dict[int, Frequencies]:
+    """The tables at the trained length and one token past it, by length; empty where every length has the same."""
+    if not length_dependent(schedule):
+        return {}
+    return {length: compute(schedule, rope, length) for length in (rope.original_length, rope.original_length + 1)}
+
+
+def _as_table(table: Frequencies) -> dict[str, Any]:
+    return {"inv_freq": list(table.inv_freq), "attention_scale": table.attention_scale}
 
 
 def read_record(folder: Path) -> dict[str, Any] | None:
@@ -70,27 +84,54 @@ def _is_whole(record: Mapping[str, Any]) -> bool:
     """Whether the parts that are read again have the shape in which they were written."""
     undoing, tables = record.get("undo"), record.get("tables")
     return (
-        isinstance(record.get("length"), int)
-        and record["length"] > 0
+        _is_length(record.get("length"))
         and isinstance(record.get("spec"), Mapping)
         and isinstance(undoing, Mapping)
         and isinstance(undoing.get("changed"), Mapping)
         and isinstance(undoing.get("added"), list)
         and isinstance(tables, Mapping)
         and all(_is_table(table) for table in tables.values())
+        and _is_switch(record.get("switch", {}))
     )
+
+
+def _is_length(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def _is_switch(switch: Any) -> bool:
+    if not isinstance(switch, Mapping) or not all(isinstance(sides, list) for sides in switch.values()):
+        return False
+    return all(_is_table(side) and _is_length(side.get("length")) for sides in switch.values() for side in sides)
 
 
 def _is_table(table: Any) -> bool:
     if not isinstance(table, Mapping) or not isinstance(table.get("inv_freq"), list):
         return False
     numbers = [*table["inv_freq"], table.get("attention_scale")]
-    return all(isinstance(number, (int, float)) for number in numbers) and table["attention_scale"] > 0
+    return all(map(_is_number, numbers)) and table["attention_scale"] > 0
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        return isinstance(value, (int, float)) and math.isfinite(value)
+    except OverflowError:  # a whole number beyond every float
+        return False
 
 
 def tables_of(record: Mapping[str, Any]) -> dict[str, Frequencies]:
     """The float64 tables that a record says the checkpoint should have, per layer type."""
-    return {key: Frequencies(table["inv_freq"], table["attention_scale"]) for key, table in record["tables"].items()}
+    return {key: _frequencies(table) for key, table in record["tables"].items()}
+
+
+def switch_of(record: Mapping[str, Any]) -> dict[str, dict[int, Frequencies]]:
+    """The tables on both sides of the trained length, per layer type and length, where they differ with the length."""
+    switch = record.get("switch", {})
+    return {key: {side["length"]: _frequencies(side) for side in sides} for key, sides in switch.items()}
+
+
+def _frequencies(table: Mapping[str, Any]) -> Frequencies:
+    return Frequencies(table["inv_freq"], table["attention_scale"])
 
 
 def original_config(config: Mapping[str, Any], folder: Path) -> dict[str, Any]:

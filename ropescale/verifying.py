@@ -28,13 +28,14 @@ from .patching import (
     quiet_transformers,
     rotary_modules,
     stock_table,
+    table_at,
     text_config,
     whole_config,
 )
-from .plans import Plan, describe_scaling, length_dependent
-from .records import read_record, tables_of
+from .plans import Plan, describe_scaling
+from .records import around_switch, read_record, switch_of, tables_of
 from .rope import ALL_LAYERS, Rope, read_rope, text_section
-from .schedules import AsIs, Frequencies, compute, describe, from_rope_parameters
+from .schedules import AsIs, Frequencies, compute, describe
 from .sources import find_model, read_config, read_json
 
 _PROBE = 4
@@ -121,9 +122,10 @@ def _examine_folder(name: str, folder: Path) -> Verification:
         report.problems.append(str(error))
         return report
     wanted = _intended(ropes, record, report)
+    sides = _both_sides(ropes) | (switch_of(record) if record is not None else {})
     for where, module in modules:
         _compare_module(where, module, wanted, report)
-        _compare_both_sides(where, module, ropes, report)
+        _compare_both_sides(where, module, sides, report)
     _missing_tables(modules, wanted, report)
     _check_tokenizer(folder, report)
     _check_views(config, report)
@@ -178,20 +180,26 @@ def _compare_module(where: str, module: nn.Module, wanted: Mapping[str, Frequenc
         table, scale = stock_table(module, key, report.length)
         off = difference(table, scale, wanted[key])
         report.modules.append(Module(where, key, len(table), _dtype(table), scale, off))
-        if off > RTOL:
+        if not off <= RTOL:
             report.problems.append(_not_live(where, key, off))
         elif not _rotates_by(module, key, wanted[key], report.length):
             report.problems.append(f"{where} ({key} layers) has the intended table, but its cos does not follow it")
 
 
-def _compare_both_sides(where: str, module: nn.Module, ropes: Mapping[str, Rope], report: Verification) -> None:
-    """A table that follows the length is also compared at the trained length and one token past it."""
-    for key in set(layer_keys(module)) & ropes.keys():
-        if not length_dependent(from_rope_parameters(ropes[key])[0]):
-            continue
-        for length in (ropes[key].original_length, ropes[key].original_length + 1):
-            off = difference(*stock_table(module, key, length), compute(AsIs(), ropes[key], length))
-            if off > RTOL:
+Sides = Mapping[str, Mapping[int, Frequencies]]
+"""Per layer type, the tables at the trained length and one token past it; nothing where all lengths share one."""
+
+
+def _both_sides(ropes: Mapping[str, Rope]) -> dict[str, dict[int, Frequencies]]:
+    """What the configuration asks for at the trained length and one token past it."""
+    return {key: around_switch(AsIs().bound(rope), rope) for key, rope in ropes.items()}
+
+
+def _compare_both_sides(where: str, module: nn.Module, sides: Sides, report: Verification) -> None:
+    for key in layer_keys(module):
+        for length, wanted in sides.get(key, {}).items():
+            off = difference(*table_at(module, key, length), wanted)
+            if not off <= RTOL:
                 report.problems.append(f"{_not_live(where, key, off)} at {length} tokens")
 
 
@@ -256,8 +264,10 @@ def _examine_model(model: nn.Module) -> Verification:
     wanted = _intended_in_memory(model, plan, report)
     with _calls(model) as called:
         _probe(model, config)
+    sides = _sides_in_memory(model, plan)
     for where, module in rotary_modules(model):
         _compare_live(where, module, wanted, called, report)
+        _compare_both_sides(where, module, sides, report)
     _uncalled_tables(model, called, report)
     return report
 
@@ -274,6 +284,15 @@ def _intended_in_memory(model: nn.Module, plan: Plan | None, report: Verificatio
     return asked | {key: compute(schedule, plan.ropes[key], length) for key, schedule in plan.schedules.items()}
 
 
+def _sides_in_memory(model: nn.Module, plan: Plan | None) -> Sides:
+    """As :func:`_both_sides`, with the installed schedule's tables; nothing where one length's tables are held."""
+    if held_at(model) is not None:
+        return {}
+    asked = _both_sides(read_rope(whole_config(model).to_dict()))
+    schedules = {} if plan is None else plan.schedules
+    return asked | {key: around_switch(schedule, plan.ropes[key]) for key, schedule in schedules.items() if plan}
+
+
 def _compare_live(
     where: str, module: nn.Module, wanted: Mapping[str, Frequencies], called: set[str], report: Verification
 ) -> None:
@@ -283,12 +302,12 @@ def _compare_live(
         table, scale = live_table(module, key)
         off = difference(table, scale, wanted[key])
         report.modules.append(Module(where, key, len(table), _dtype(table), scale, off))
-        if off > RTOL and table.dtype != torch.float32:
+        if not off <= RTOL and table.dtype != torch.float32:
             report.problems.append(
                 f"{where}: the table was rounded to {_dtype(table)} (it differs by {off:.1e} relative), by "
                 "model.to() or .half(); load with from_pretrained(dtype=...) instead, or patch again"
             )
-        elif off > RTOL:
+        elif not off <= RTOL:
             report.problems.append(_not_live(where, key, off))
     if where not in called:
         report.problems.append(f"{where} is never called, so its table has no effect")

@@ -6,6 +6,7 @@ import copy
 import json
 import logging
 import math
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -787,6 +788,34 @@ def test_taking_deepseeks_own_scaling_out_takes_the_softmax_scale_with_it():
     with ropescale.patch(model, "base", replace_scaling=True):
         assert softmax_scales(model) == [16**-0.5] * 2
     assert softmax_scales(model) == scaled and scaled[0] > 1.8 * 16**-0.5
+
+
+def test_a_softmax_scale_that_cannot_be_known_is_refused(monkeypatch):
+    model = build("deepseek_v3")
+    before = snapshot(model)
+    monkeypatch.delattr(sys.modules[type(model).__module__], "yarn_apply_mscale")
+    with pytest.raises(ConfigError, match=r"install transformers 5\.20\.2"):
+        ropescale.patch(model, "yarn:factor=40,mscale=1.0,mscale_all_dim=1.0")
+    assert_same(before, snapshot(model))
+    with ropescale.patch(model, "yarn:factor=40"):
+        assert softmax_scales(model) == [16**-0.5] * 2
+
+
+def test_taking_out_a_softmax_scale_that_cannot_be_known_is_refused(monkeypatch):
+    yarn = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 40.0, "original_max_position_embeddings": TRAINED}
+    model = build("deepseek_v3", rope_parameters={**yarn, "mscale": 1.0, "mscale_all_dim": 1.0})
+    monkeypatch.delattr(sys.modules[type(model).__module__], "yarn_apply_mscale")
+    with pytest.raises(ConfigError, match=r"install transformers 5\.20\.2"):
+        ropescale.patch(model, "base", replace_scaling=True)
+
+
+def test_a_class_that_never_looks_at_mscale_all_dim_keeps_its_softmax_scale():
+    model = build("llama")
+    other: Any = nn.Identity()
+    other.qk_head_dim, other.scaling = 16, 0.25
+    model.other = other
+    with ropescale.patch(model, "yarn:factor=40,mscale=1.0,mscale_all_dim=1.0"):
+        assert other.scaling == 0.25
 
 
 # ---------------------------------------------------------------------------------------------------------

@@ -11,9 +11,10 @@ import torch
 from transformers import AutoModelForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig, LlamaForCausalLM
 
 import ropescale
-from ropescale import verifying
 from ropescale.cli.main import main
 from ropescale.errors import ConfigError, VerificationError
+from ropescale.patching import difference
+from ropescale.schedules import Frequencies
 from ropescale.verifying import examine
 
 SMALL: dict[str, Any] = {
@@ -278,20 +279,59 @@ def test_each_module_keeps_its_own_training_mode() -> None:
     assert False in before
 
 
-def test_both_lists_of_longrope_are_checked(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    short, long = [1.0] * 8, [float(pair + 1) for pair in range(8)]
-    spec = {"name": "longrope", "short_factor": short, "long_factor": long, "factor": 4.0}
-    ropescale.patch_checkpoint(folder, tmp_path / "out", spec)
-    assert ropescale.verify(tmp_path / "out").live
-    true_table = verifying.stock_table
+TWO_LISTS = {
+    "name": "longrope",
+    "short_factor": [1.0] * 8,
+    "long_factor": [float(pair + 1) for pair in range(8)],
+    "factor": 4.0,
+}
 
-    def wrong_when_short(module: Any, key: str, length: int) -> Any:
-        table, scale = true_table(module, key, length)
-        return (table * 0.5 if length <= 64 else table), scale
 
-    monkeypatch.setattr(verifying, "stock_table", wrong_when_short)
+def test_a_short_list_edited_after_patching_is_not_live(folder: Path, tmp_path: Path) -> None:
+    ropescale.patch_checkpoint(folder, tmp_path / "out", TWO_LISTS)
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    keys = ("rope_parameters", "rope_scaling")
+    edit(tmp_path / "out", **{key: {**config[key], "short_factor": [2.0] * 8} for key in keys})
     with pytest.raises(VerificationError, match=r"differs by 5\.0e-01 relative at 64 tokens"):
         ropescale.verify(tmp_path / "out")
+
+
+def test_a_switch_moved_after_patching_is_not_live(folder: Path, tmp_path: Path) -> None:
+    ropescale.patch_checkpoint(folder, tmp_path / "out", TWO_LISTS)
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    moved = {
+        key: {**config[key], "original_max_position_embeddings": 32} for key in ("rope_parameters", "rope_scaling")
+    }
+    edit(tmp_path / "out", **moved, original_max_position_embeddings=32)
+    with pytest.raises(VerificationError, match="at 64 tokens"):
+        ropescale.verify(tmp_path / "out")
+
+
+@pytest.mark.parametrize(("name", "length"), [("short_factor", 64), ("long_factor", 65)])
+def test_both_lists_of_a_loaded_model_are_checked(name: str, length: int) -> None:
+    model = tiny_llama()
+    ropescale.patch(model, TWO_LISTS)
+    assert ropescale.verify(model).live
+    model.config.rope_parameters[name] = [2 * factor for factor in TWO_LISTS[name]]
+    with pytest.raises(VerificationError, match=rf"differs by 5\.0e-01 relative at {length} tokens"):
+        ropescale.verify(model)
+
+
+@pytest.mark.parametrize("spec", ["dynamic:factor=4", "dynamic-yarn", TWO_LISTS])
+def test_a_loaded_model_that_follows_the_length_is_live_on_both_sides(spec: Any) -> None:
+    model = tiny_llama()
+    with ropescale.patch(model, spec):
+        assert ropescale.verify(model).live
+    with ropescale.patch(model, spec, length=200):
+        assert ropescale.verify(model).live
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_an_intended_table_that_is_no_number_is_never_met(bad: float) -> None:
+    live = torch.ones(2)
+    assert difference(live, 1.0, Frequencies([1.0, 1.0])) == 0.0
+    assert difference(live, 1.0, Frequencies([1.0, bad])) == float("inf")
+    assert difference(live, 1.0, Frequencies([1.0, 1.0], bad)) == float("inf")
 
 
 def test_the_tables_of_an_image_encoder_are_not_the_language_models() -> None:
@@ -313,9 +353,15 @@ def test_the_tables_of_an_image_encoder_are_not_the_language_models() -> None:
     [
         {"length": None},
         {"length": 0},
+        {"length": True},
         {"spec": 5},
         {"tables": {"all": {"inv_freq": [1.0] * 8, "attention_scale": 0}}},
         {"tables": {"all": {"inv_freq": "x", "attention_scale": 1}}},
+        {"tables": {"all": {"inv_freq": [float("nan")] * 8, "attention_scale": 1}}},
+        {"tables": {"all": {"inv_freq": [10**400] * 8, "attention_scale": 1}}},
+        {"switch": 5},
+        {"switch": {"all": 5}},
+        {"switch": {"all": [{"inv_freq": [1.0] * 8, "attention_scale": 1.0}]}},
     ],
 )
 def test_a_damaged_record_is_wrong_input(folder: Path, tmp_path: Path, damage: dict[str, Any]) -> None:
