@@ -59,7 +59,7 @@ def command(
     found = inspect(model, schedule, revision=revision, layers=layers, on_top=on_top, **options)
     for warning in found.warnings:
         click.echo(f"warning: {warning}", err=True)
-    if plot:
+    if plot is not None:
         from ..plotting import plot_geometry
 
         plot_geometry(found.geometries, plot)

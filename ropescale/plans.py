@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -10,10 +11,10 @@ from typing import Any, cast
 from .errors import ConfigError, ScheduleError
 from .lengths import LONGEST, parse_length
 from .rope import ALL_LAYERS, Rope, Scaling, default_of, is_scaled, read_rope, text_section, write_rope
-from .schedules import AsIs, BuiltIn, Frequencies, Schedule, Table, compute, describe
+from .schedules import AsIs, Frequencies, Schedule, Table, compute, describe
 from .schedules import specs as schedule_specs
 from .schedules.as_is import from_rope_parameters
-from .schedules.base import label_of
+from .schedules.base import label_of, plain
 from .schedules.table import NEVER_TURNS
 
 Spec = Any
@@ -190,22 +191,32 @@ def _planned(
 def _stretched(schedule: Schedule, rope: Rope) -> int:
     """The context, in tokens, that a schedule's factor makes of the trained length."""
     length = _stretch(schedule) * rope.original_length
-    if length > LONGEST:
+    if not length <= LONGEST:
         name = describe(schedule)
         raise ScheduleError(f"{name} makes {length:.3g} tokens of {rope.original_length}; give a smaller factor")
-    return round(length)
+    return max(round(length), rope.original_length)
 
 
 def _refuse_undeclared(schedule: Schedule, rope: Rope, length: int) -> None:
-    """A schedule of the user's own that looks at the length must say so, or it would be frozen without a word."""
-    if isinstance(schedule, BuiltIn) or length_dependent(schedule):
+    """A schedule that looks at the length must say so, or it would be frozen without a word.
+
+    Of the built-in ones, those that hold another may hold one of the user's own.
+    """
+    if length_dependent(schedule):
         return
-    first, *others = (compute(schedule, rope, n) for n in (1, rope.original_length, length, 2 * length))
+    lengths = (1, rope.original_length, length, 2 * length, 8 * length)
+    first, *others = (compute(schedule, rope, n) for n in lengths)
     if any(other != first for other in others):
         raise ScheduleError(
-            f"{label_of(schedule)} gives other frequencies at other lengths and does not say so; "
+            f"{label_of(_innermost(schedule))} gives other frequencies at other lengths and does not say so; "
             "set the class attribute length_dependent = True"
         )
+
+
+def _innermost(schedule: Schedule) -> Schedule:
+    """The schedule that one which holds another (resonance) was given."""
+    inner = getattr(schedule, "over", None)
+    return schedule if inner is None else _innermost(inner)
 
 
 def _choose(parsed: Any, ropes: Mapping[str, Rope], layers: str, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -289,7 +300,8 @@ def describe_scaling(rope: Rope) -> str:
     """``yarn x32 of 4096``: the scaling a configuration has, for people."""
     parameters = rope.scaling
     factor = parameters.get("factor")
-    times = f" x{factor:g}" if isinstance(factor, (int, float)) else ""
+    known = isinstance(factor, (int, float)) and factor <= LONGEST
+    times = f" x{factor:g}" if known else ""
     return f"{parameters.get('rope_type', 'default')}{times} of {rope.original_length}"
 
 
@@ -357,7 +369,9 @@ def _stretch(schedule: Schedule) -> float:
     inner = getattr(schedule, "over", None)
     if inner is not None:
         return _stretch(inner)
-    factor = getattr(schedule, "factor", 1.0)
+    factor = plain(getattr(schedule, "factor", 1.0))
+    if isinstance(factor, int) and factor > LONGEST:
+        return math.inf  # which an integer of hundreds of digits cannot become
     return float(factor) if isinstance(factor, (int, float)) else 1.0
 
 
@@ -448,7 +462,16 @@ def _phi3_length(attention_scale: float, original: int) -> int:
     """The maximum from which Phi-3's own code derives this attention scale: ``L^(scale^2)``.
 
     Its v4 class accepts no attention factor and computes ``sqrt(1 + ln(max / L) / ln L)``.
+
+    Raises:
+        ScheduleError: the maximum would be longer than any context.
     """
+    log_length = max(attention_scale, 1.0) ** 2 * math.log(original)
+    if log_length > math.log(LONGEST):
+        raise ScheduleError(
+            f"an attention scale of {attention_scale:g} needs a max_position_embeddings of e^{log_length:.0f} in this "
+            "model, which derives the one from the other; give a smaller attention_factor"
+        )
     return round(original ** (max(attention_scale, 1.0) ** 2))
 
 

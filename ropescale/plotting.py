@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 from collections.abc import Sequence
@@ -61,7 +62,7 @@ def save(figure: Figure, path: str | Path) -> None:
     Raises:
         CheckpointError: the folder is missing or cannot be written, or the ending is none of png, svg, pdf.
     """
-    path = Path(path).expanduser()
+    path = _expanded(path)
     if path.suffix.lower() not in FORMATS:
         raise CheckpointError(f"cannot write a plot to {path}; its name must end in {', '.join(FORMATS)}")
     if not path.parent.is_dir():
@@ -70,10 +71,19 @@ def save(figure: Figure, path: str | Path) -> None:
     try:
         figure.savefig(beside, dpi=160)
         os.replace(beside, path)
-    except OSError as error:
-        raise CheckpointError(f"cannot write a plot to {path}: {error.strerror or error}") from error
+    except (OSError, ValueError) as error:  # a null byte in the name is a ValueError
+        reason = getattr(error, "strerror", None) or error
+        raise CheckpointError(f"cannot write a plot to {path}: {reason}") from error
     finally:
-        beside.unlink(missing_ok=True)
+        with contextlib.suppress(OSError, ValueError):
+            beside.unlink()
+
+
+def _expanded(path: str | Path) -> Path:
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise CheckpointError(f"cannot write a plot to {path}; there is no such home folder") from None
 
 
 def plot_geometry(geometries: Sequence[Geometry], path: str | Path) -> None:

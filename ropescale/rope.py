@@ -264,7 +264,7 @@ class _Reader:
         rotating = [key for key, value in {**self.default_parameters, **stated}.items() if value is not None]
         present = self.config.get("layer_types") or self.defaults.get("layer_types")
         if present is not None and not _are_names(present):
-            raise ConfigError(f"layer_types is {_brief(present)} in the configuration; it must be a list of names")
+            raise ConfigError(f"layer_types is {brief(present)} in the configuration; it must be a list of names")
         used = [key for key in rotating if key in present] if isinstance(present, list) else []
         return used or rotating  # DeepSeek-V4 labels its tables otherwise than its layers
 
@@ -306,7 +306,8 @@ class _Reader:
         if beside is not None:
             return beside[1]
         if self.model_type == "minimax_m2" and self.config.get("rotary_dim"):  # its releases say it in coordinates
-            return self.config["rotary_dim"] / self.get("head_dim")
+            head_dim = _whole(self.get("head_dim"), "head_dim")
+            return _whole(self.config["rotary_dim"], "rotary_dim") / head_dim
         return self._default(key).get("partial_rotary_factor")
 
     def _refuse_disagreement(self, key: str, new: Mapping[str, Any], old: Mapping[str, Any], whole: bool) -> None:
@@ -425,7 +426,7 @@ def _refuse_theta_per_layer(reader: _Reader, theta: Any) -> None:
     """Granite's SWA models may give each layer a theta of its own (0: no rotation), and then use no other."""
     listed = reader.config.get("layer_rope_theta")
     listed = listed if isinstance(listed, list) else []
-    others = {_number(value, "layer_rope_theta") for value in listed if value and value != theta}
+    others = {_number(value, "layer_rope_theta", most=LARGEST_THETA) for value in listed if value and value != theta}
     if others:
         raise ConfigError(
             f"layer_rope_theta gives some layers the theta {sorted(others)[0]} beside rope_theta {theta}; "
@@ -462,16 +463,19 @@ def _shown(parameters: Mapping[str, Any], key: str) -> str:
 
 
 LARGEST = 2**53
-"""No length, dimension or theta is larger; beyond it float64 no longer counts one by one."""
+"""No length or dimension is larger; beyond it float64 no longer counts one by one."""
+
+LARGEST_THETA = 1e100
+"""No theta comes near it; what does would overflow in the formulas."""
 
 
 def _number(value: Any, name: str, most: float = LARGEST) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= most:
-        raise ConfigError(f"{name} is {_brief(value)} in the configuration; it must be a number between 0 and {most:g}")
+        raise ConfigError(f"{name} is {brief(value)} in the configuration; it must be a number between 0 and {most:g}")
     return value
 
 
-def _brief(value: Any) -> str:
+def brief(value: Any) -> str:
     """A value as it stands in a message: a number of 400 digits says no more than its beginning."""
     try:
         text = repr(value)
@@ -482,13 +486,13 @@ def _brief(value: Any) -> str:
 
 def _whole(value: Any, name: str) -> int:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= LARGEST or value % 1:
-        raise ConfigError(f"{name} is {_brief(value)} in the configuration; it must be a whole number above 0")
+        raise ConfigError(f"{name} is {brief(value)} in the configuration; it must be a whole number above 0")
     return int(value)
 
 
 def _theta(value: Any) -> float:
-    if _number(value, "rope_theta") <= 1:
-        raise ConfigError(f"rope_theta is {_brief(value)} in the configuration; it must be greater than 1")
+    if _number(value, "rope_theta", most=LARGEST_THETA) <= 1:
+        raise ConfigError(f"rope_theta is {brief(value)} in the configuration; it must be greater than 1")
     return value
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,7 +19,7 @@ from ropescale.engines import engine_warnings
 from ropescale.errors import ConfigError, DataError, ScheduleError
 from ropescale.plans import frequencies_of, make_plan
 from ropescale.rope import read_rope
-from ropescale.schedules import AsIs, Table, Yarn, compute
+from ropescale.schedules import AsIs, Resonance, Table, Yarn, compute, create
 
 LLAMA = {
     "model_type": "llama",
@@ -704,7 +705,11 @@ def test_lengths_are_read_in_every_form(key: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["target_length", "original_length", "freeze_at"])
-@pytest.mark.parametrize("bad", [0, -1, "x", 1.5, True, 10**400, "9" * 400])
+@pytest.mark.parametrize(
+    "bad",
+    [0, -1, "x", 1.5, True, 10**400, "9" * 400, 10**5000, -(10**5000), "9" * 5000, "9" * 400 + ".5", np.array([1, 2])],
+    ids=range(12),
+)
 def test_what_is_no_length_is_refused(key: str, bad: object) -> None:
     with pytest.raises(DataError, match="length"):
         make_plan(LLAMA, "yarn:factor=4", **{key: bad})
@@ -714,6 +719,10 @@ def test_what_is_no_length_is_refused(key: str, bad: object) -> None:
 
 def test_numbers_and_arrays_of_numpy_are_numbers() -> None:
     assert make_plan(LLAMA, Yarn(factor=np.float32(8))) == make_plan(LLAMA, Yarn(factor=8.0))
+    for number in (np.float32(8), np.int64(8), torch.tensor(8.0), Fraction(8)):
+        assert make_plan(LLAMA, "yarn", factor=number) == make_plan(LLAMA, {"name": "yarn", "factor": 8})
+        assert create("yarn", factor=number) == Yarn(factor=8)
+    assert Table(factors=[np.float32(2)] * 32).factors == (2.0,) * 32
     rope = read_rope(LLAMA)["all"]
     table = Table(inv_freq=np.linspace(1.0, 0.5, rope.pairs))
     assert compute(table, rope).inv_freq == pytest.approx(np.linspace(1.0, 0.5, rope.pairs).tolist())
@@ -722,7 +731,7 @@ def test_numbers_and_arrays_of_numpy_are_numbers() -> None:
 @pytest.mark.parametrize("name", ["yarn", "linear", "ntk", "ntk-su", "llama3", "dynamic", "ntk-by-parts"])
 @pytest.mark.parametrize("factor", ["1e308", "1e50", "1e13"])
 def test_a_factor_beyond_any_context_is_one_sentence(name: str, factor: str) -> None:
-    with pytest.raises(ScheduleError, match=r"finite number|give a smaller factor"):
+    with pytest.raises(ScheduleError, match=r"below 1e\+100|give a smaller factor"):
         make_plan(LLAMA, f"{name}:factor={factor}")
 
 
@@ -734,6 +743,53 @@ def test_a_schedule_that_looks_at_the_length_must_say_so() -> None:
         make_plan(LLAMA, secret)
     secret.length_dependent = True  # type: ignore[attr-defined]
     assert make_plan(LLAMA, secret).unsavable
+
+
+def test_a_schedule_that_holds_one_which_looks_at_the_length_must_say_so() -> None:
+    class Secret:
+        def __call__(self, rope: Rope, length: int) -> Frequencies:
+            return Frequencies([f / (2 if length > 3 * rope.original_length else 1) for f in rope.inv_freq()])
+
+    with pytest.raises(ScheduleError, match=r"^Secret gives other frequencies at other lengths"):
+        make_plan(LLAMA, Resonance(over=Secret()))
+
+
+@pytest.mark.parametrize(
+    ("factor", "length"), [(0.5, 4096), (0, 4096), (-3, 4096), (np.float32(2), 8192), (math.nan, 0), (10**400, 0)]
+)
+def test_a_factor_of_ones_own_never_makes_an_impossible_length(factor: Any, length: int) -> None:
+    @dataclass(frozen=True)
+    class Mine:
+        factor: Any
+
+        def __call__(self, rope: Rope, length: int) -> Frequencies:
+            return Frequencies([f / 2 for f in rope.inv_freq()])
+
+    if length:
+        assert make_plan(LLAMA, Mine(factor)).length == length
+    else:
+        with pytest.raises(ScheduleError, match="give a smaller factor"):
+            make_plan(LLAMA, Mine(factor))
+
+
+def test_an_attention_scale_that_phi3_would_need_an_impossible_length_for_is_refused() -> None:
+    phi3 = {**LLAMA, "model_type": "phi3"}
+    with pytest.raises(ScheduleError, match="an attention scale of 100 needs a max_position_embeddings of e"):
+        make_plan(phi3, "yarn:factor=4,attention_factor=100")
+
+
+def test_a_theta_that_can_be_written_can_be_read() -> None:
+    assert read_rope(make_plan(LLAMA, "abf:rope_theta=1e20").config)["all"].theta == 1e20
+
+
+def test_scaling_without_a_recorded_length_says_what_to_give() -> None:
+    unrecorded = {**LLAMA, "rope_scaling": {"rope_type": "linear", "factor": 2.0}}
+    with pytest.raises(ConfigError, match="--replace-scaling computes from the --original-length you give"):
+        make_plan(unrecorded, "yarn:factor=4")
+    recorded = {**LLAMA, "rope_scaling": {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 1024}}
+    with pytest.raises(ConfigError, match="--replace-scaling computes from its original 1024 tokens"):
+        make_plan(recorded, "yarn:factor=4")
+    assert make_plan(unrecorded, "yarn:factor=4", replace_scaling=True, original_length=512).length == 2048
 
 
 def test_as_is_cannot_be_frozen() -> None:

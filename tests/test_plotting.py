@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import json
 import math
+import re
 
 import pytest
 
@@ -108,3 +109,24 @@ def test_a_picture_that_cannot_be_written_names_its_own_path(tmp_path):
     with pytest.raises(RopescaleError, match=r"cannot write a plot to \S*/out\.png: Is a directory"):
         plotting.plot_geometry([SCHEDULED], tmp_path / "out.png")
     assert [path.name for path in tmp_path.iterdir()] == ["out.png"]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("a\0b.png", "null byte"),
+        ("~no-such-user/a.png", "there is no such home folder"),
+        ("", "must end in"),
+        ("n" * 300 + ".png", "cannot write a plot to n{300}.png: File name too long"),
+    ],
+    ids=range(4),
+)
+def test_a_name_that_cannot_be_is_one_sentence(tmp_path, monkeypatch, capsys, name, words):
+    monkeypatch.chdir(tmp_path)
+    config = {"model_type": "llama", "head_dim": 64, "max_position_embeddings": 256, "rope_theta": 10000.0}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert main(["inspect", ".", "--plot", name]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: cannot write a plot to")
+    assert re.search(words, error)
+    assert [file.name for file in tmp_path.iterdir()] == ["config.json"]

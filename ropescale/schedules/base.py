@@ -9,12 +9,13 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+import numbers
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, Self, TypeVar, runtime_checkable
 
 from ..errors import ScheduleError
-from ..rope import Rope
+from ..rope import Rope, brief
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class BuiltIn:
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
-            value = _plain(getattr(self, field.name))
+            value = plain(getattr(self, field.name))
             check_field(self.name, field, value)
             # as JSON gives it; a tuple keeps the schedule hashable
             object.__setattr__(self, field.name, tuple(value) if isinstance(value, list) else value)
@@ -296,20 +297,41 @@ def _required(field: dataclasses.Field[Any]) -> bool:
 _LARGEST_SCALE = 1e6
 """Real attention scales are near 1; the logits grow with the square of this."""
 
-_LARGEST = 1e100
+LARGEST = 1e100
 """No field, frequency or scale comes near it; what does would overflow in the formulas."""
 
 
-def _plain(value: Any) -> Any:
-    """Numbers and arrays of numpy and torch as Python's own."""
-    return value.tolist() if hasattr(value, "tolist") else value
+def plain(value: Any) -> Any:
+    """Numbers and arrays of numpy and torch, and lists of them, as Python's own."""
+    value = value.tolist() if hasattr(value, "tolist") else value
+    if isinstance(value, (list, tuple)):
+        return type(value)(plain(item) for item in value) if type(value) in (list, tuple) else value
+    if not isinstance(value, numbers.Real) or isinstance(value, (int, float)):
+        return value
+    return _as_float(value)
+
+
+def _as_float(number: Any) -> Any:
+    """A fraction, say, as a float; one that is too large for it stays as it is, and is refused as no number."""
+    return float(number) if -LARGEST < number < LARGEST else number
+
+
+def check_finite(where: str, value: float) -> None:
+    """Rejects what is not finite, or would overflow in the formulas.
+
+    Raises:
+        ScheduleError: NaN, infinite, or beyond ``LARGEST``.
+    """
+    if -LARGEST < value < LARGEST:
+        return
+    wanted = "a finite number" if value != value or abs(value) == math.inf else f"a number below {LARGEST:g} in size"
+    raise ScheduleError(f"{where} must be {wanted}, not {brief(value)}")
 
 
 def _check_number(where: str, value: Any, limits: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ScheduleError(f"{where} must be a number, not {value!r}")
-    if not -_LARGEST < value < _LARGEST:
-        raise ScheduleError(f"{where} must be a finite number, not {value!r:.60}")
+    check_finite(where, value)
     if "at_least" in limits and value < limits["at_least"]:
         raise ScheduleError(f"{where} must be {limits['at_least']} or more, not {value!r}")
     if "above" in limits and value <= limits["above"]:
@@ -334,7 +356,7 @@ def _checked(label: str, inv_freq: Any, rope: Rope) -> list[float]:
 
 
 def _checked_scale(label: str, scale: Any) -> float:
-    scale = _plain(scale)
+    scale, wanted = plain(scale), f"a positive number below {_LARGEST_SCALE:g}"
     if isinstance(scale, bool) or not isinstance(scale, (int, float)) or not 0 < scale < _LARGEST_SCALE:
-        raise ScheduleError(f"schedule {label} returned attention_scale {scale!r}; it must be a positive number")
+        raise ScheduleError(f"schedule {label} returned attention_scale {brief(scale)}; it must be {wanted}")
     return float(scale)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
-import math
 import sys
 import types
 import typing
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, Union
 
 from ..errors import ScheduleError
-from .base import BuiltIn, Schedule
+from .base import BuiltIn, Schedule, check_finite, plain
 
 _MISSING = dataclasses.MISSING
 
@@ -87,12 +86,13 @@ def check_value(where: str, hint: Any, value: Any) -> Any:
     members = _members(hint)
     if value is None and type(None) in members:
         return None
+    if any(member in (float, int) or _origin(member) in (tuple, list) for member in members):
+        value = plain(value)
     numeric = [member for member in members if member in (float, int)]
     if numeric and bool not in members and all(member in (float, int, type(None)) for member in members):
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise ScheduleError(f"{where} must be a number, not {value!r}")
-        if not math.isfinite(value):
-            raise ScheduleError(f"{where} must be a finite number, not {value!r}")
+        check_finite(where, value)
     return tuple(value) if isinstance(value, list) and any(_origin(m) is tuple for m in members) else value
 
 
@@ -132,8 +132,7 @@ def _anything(where: str, text: str) -> Any:
 
 
 def _finite(where: str, number: Any) -> Any:
-    if not math.isfinite(number):
-        raise ScheduleError(f"{where} must be a finite number, not {number!r}")
+    check_finite(where, number)
     return number
 
 

@@ -11,7 +11,6 @@ import dataclasses
 import hashlib
 import inspect
 import json
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ScheduleError
-from ..rope import Rope
+from ..rope import Rope, brief
 from .base import BuiltIn, Schedule, build, label_of, lookup, suggest
 from .casting import Parameter, cast_text, check_value, holds_schedule, parameters
 from .loading import load
@@ -391,7 +390,7 @@ def _word(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return "none" if value is None else str(value).lower()
     if isinstance(value, (int, float)):
-        return str(int(value)) if math.isfinite(value) and value == int(value) and abs(value) < 1e15 else repr(value)
+        return str(int(value)) if abs(value) < 1e15 and value == int(value) else brief(value)
     if isinstance(value, Sequence) and not isinstance(value, str):
         return _list(value)
     if isinstance(value, Spec) or (callable(value) and not isinstance(value, type)):
