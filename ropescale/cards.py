@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from .plans import Plan
 from .rope import text_section
@@ -29,8 +31,8 @@ def section(plan: Plan, source: str) -> str:
 
 ## Context extension
 
-The rotary frequencies of `{Path(source).name}` were changed by
-[ropescale](https://pypi.org/project/ropescale/); the weights were not. `ropescale.json` holds the frequencies.
+The rotary frequencies of `{Path(source).name}` were changed by ropescale; the weights were not. `ropescale.json`
+holds the frequencies.
 
 | layers | schedule | trained at | meant for |
 |---|---|---|---|
@@ -62,7 +64,9 @@ def _llama_cpp(plan: Plan) -> str:
     kind = parameters.get("rope_type")
     original = next(iter(plan.ropes.values())).original_length
     if kind == "yarn":
-        flags = f"--rope-scaling yarn --rope-scale {parameters['factor']:g} --yarn-orig-ctx {original}"
+        flags = (
+            f"--rope-scaling yarn --rope-scale {parameters['factor']:g} --yarn-orig-ctx {original}{_betas(parameters)}"
+        )
     elif kind == "linear":
         flags = f"--rope-scaling linear --rope-scale {parameters['factor']:g}"
     elif kind == "default":
@@ -70,3 +74,10 @@ def _llama_cpp(plan: Plan) -> str:
     else:
         return "llama.cpp has no flags for this schedule."
     return f"```sh\nllama-server -m PATH.gguf -c {plan.length} {flags}\n```"
+
+
+def _betas(parameters: Mapping[str, Any]) -> str:
+    """llama.cpp's flags for a ramp that is not its own, 32 to 1."""
+    flags = {"--yarn-beta-fast": ("beta_fast", 32), "--yarn-beta-slow": ("beta_slow", 1)}
+    given = {flag: parameters.get(key, usual) for flag, (key, usual) in flags.items()}
+    return "".join(f" {flag} {value:g}" for flag, value in given.items() if value != flags[flag][1])

@@ -623,6 +623,11 @@ WARNINGS = {
         {(model, PER_PAIR) for model in ("llama", "deepseek", "olmo2", "nemotron")},
     ),
     "two lists": ("vLLM and llama.cpp: choose the short or the long list once", {("phi3", "two lists")}),
+    "long list": ("mlx-lm and transformers 4.45: always use the long list", {("phi3", "two lists")}),
+    "vLLM's default": (
+        "vLLM: serves the original length unless told otherwise",
+        {("phi3", "two lists")} | {(model, PER_PAIR) for model in ("llama", "olmo2", "nemotron")},
+    ),
     "vLLM's MLA": (
         "with its own deepseek_yarn on MLA models",
         {("deepseek", PER_PAIR), ("deepseek", "linear:factor=4")},

@@ -1,0 +1,115 @@
+"""What engines compute differently, and what the card of a patched checkpoint tells them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ropescale.cards import card
+from ropescale.engines import engine_warnings
+from ropescale.plans import make_plan
+
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 128,
+    "num_attention_heads": 2,
+    "head_dim": 64,
+    "max_position_embeddings": 4096,
+    "rope_theta": 10000.0,
+}
+GLM = LLAMA | {"model_type": "glm", "partial_rotary_factor": 0.5}
+PARTIAL = LLAMA | {"partial_rotary_factor": 0.5}
+QWEN2_VL = LLAMA | {"model_type": "qwen2_vl_text", "rope_scaling": {"type": "mrope", "mrope_section": [8, 12, 12]}}
+DEEPSEEK = {
+    "model_type": "deepseek_v3",
+    "hidden_size": 64,
+    "num_attention_heads": 2,
+    "qk_rope_head_dim": 32,
+    "max_position_embeddings": 4096,
+    "rope_theta": 10000.0,
+}
+PER_PAIR = "ntk-su:factor=4"
+
+
+def warned(config: dict[str, Any], spec: str) -> list[str]:
+    return engine_warnings(make_plan(config, spec))
+
+
+@pytest.mark.parametrize("share", ["0", "0.5", "1"])
+def test_three_engines_do_not_load_proportional_rope_on_a_llama(share):
+    factor = ",factor=4" if share == "1" else ""
+    found = warned(LLAMA, f"proportional:partial_rotary_factor={share}{factor}")
+    refused = ["vLLM: refuses proportional RoPE with partial_rotary_factor 0; serve it with transformers"]
+    ignored = ["vLLM and llama.cpp: ignore the factor of proportional RoPE"]
+    assert found == [
+        *(refused if share == "0" else []),
+        "llama.cpp: does not know proportional RoPE for this architecture",
+        *(ignored if factor else []),
+        "transformers 4: does not know proportional RoPE and stops with a KeyError; load it with transformers 5",
+    ]
+
+
+def test_a_model_made_with_proportional_rope_is_no_surprise_to_llama_cpp():
+    found = warned({"model_type": "lfm3", "max_position_embeddings": 8192}, "ntk:factor=4")
+    assert found == ["transformers 4: has no keys for a scaled lfm3 (full_attention); load it with transformers 5"]
+
+
+def test_vllm_builds_the_ramp_of_an_mrope_model_from_four_times_the_length():
+    text = "vLLM: computes the ramp of a model with mrope from 16384 trained tokens instead of 4096"
+    assert text in warned(QWEN2_VL, "yarn:factor=4")
+    assert not [line for line in warned(LLAMA, "yarn:factor=4") if "mrope" in line]
+    assert not [line for line in warned(QWEN2_VL, "linear:factor=4") if "mrope" in line]
+
+
+@pytest.mark.parametrize(
+    ("config", "spec", "times"),
+    [
+        (DEEPSEEK, "yarn:factor=4,attention_factor=1", 1),
+        (DEEPSEEK, "yarn:factor=4", 0),
+        (DEEPSEEK, "yarn:factor=4,mscale=1,mscale_all_dim=1", 0),
+        (LLAMA, "yarn:factor=4,attention_factor=1", 0),
+    ],
+)
+def test_vllm_reads_an_attention_factor_of_one_as_another_type_on_mla_models(config, spec, times):
+    assert sum("deepseek_llama_scaling" in line for line in warned(config, spec)) == times
+
+
+@pytest.mark.parametrize("model_type", ["cohere", "glm", "glm4"])
+def test_vllm_has_no_per_pair_factors_for_pairs_of_neighbours(model_type):
+    config = LLAMA | {"model_type": model_type}
+    text = f"vLLM: cannot turn the pairs of {model_type} by per-pair factors; serve it with transformers"
+    assert text in warned(config, PER_PAIR)
+    assert not [line for line in warned(config, "yarn:factor=4") if "per-pair" in line]
+
+
+def test_vllm_serves_per_pair_factors_at_the_trained_length_by_default():
+    text = "vLLM: serves the original length unless told otherwise; pass --max-model-len 16384"
+    assert text in warned(LLAMA, PER_PAIR)
+    assert not [line for line in warned(GLM, PER_PAIR) if "--max-model-len" in line]
+
+
+def test_llama_cpp_spreads_llama3_scaling_over_the_whole_head():
+    text = "llama.cpp: its converter spreads llama3 scaling over all 64 coordinates of a head, though 32 rotate"
+    assert warned(PARTIAL, "llama3:factor=4") == [text]
+    assert warned(LLAMA, "llama3:factor=4") == []
+
+
+@pytest.mark.parametrize(
+    ("betas", "flags"),
+    [
+        ("", "--yarn-orig-ctx 4096\n"),
+        (",beta_fast=16", "--yarn-orig-ctx 4096 --yarn-beta-fast 16\n"),
+        (",beta_fast=128,beta_slow=2", "--yarn-orig-ctx 4096 --yarn-beta-fast 128 --yarn-beta-slow 2\n"),
+    ],
+)
+def test_the_cards_llama_cpp_command_has_the_betas_that_are_not_its_own(tmp_path: Path, betas: str, flags: str) -> None:
+    text = card(tmp_path / "README.md", make_plan(LLAMA, f"yarn:factor=4{betas}"), "org/name").decode()
+    assert f"--rope-scaling yarn --rope-scale 4 {flags}" in text
+
+
+def test_the_card_links_to_nothing_that_may_not_be_there(tmp_path: Path) -> None:
+    text = card(tmp_path / "README.md", make_plan(LLAMA, "yarn:factor=4"), "org/name").decode()
+    assert "were changed by ropescale; the weights were not" in text
+    assert "://" not in text
