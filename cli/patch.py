@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..folders import LINKS
 from .options import (
     Length,
     factor_option,
@@ -23,8 +24,6 @@ from .options import (
 
 if TYPE_CHECKING:
     from ..checkpoints import PatchedCheckpoint
-
-_LINKS = ("auto", "hard", "symlink", "copy")
 
 
 @click.command("patch")
@@ -43,7 +42,7 @@ _LINKS = ("auto", "hard", "symlink", "copy")
 @click.option("--freeze-at", type=Length(), metavar="LENGTH", help="Make a length-dependent schedule a fixed table.")
 @click.option(
     "--link",
-    type=click.Choice(_LINKS),
+    type=click.Choice(LINKS),
     default="auto",
     show_default=True,
     help="How weights come over; auto: hard link, else symlink, else copy.",

@@ -57,24 +57,31 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file, with errors that name the file and the line."""
+    """A JSON object from a file, with errors that name the file and the line.
+
+    Raises:
+        CheckpointError: the file is missing or cannot be read.
+        ConfigError: it is not JSON, or not an object.
+    """
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise CheckpointError(f"{path} does not exist") from None
+        raise CheckpointError(f"{path} does not exist; complete the download, or give another folder") from None
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError:
-        raise ConfigError(f"{path} is not a text file") from None
+        raise ConfigError(f"{path} is not a text file; restore it from where it was downloaded") from None
     except RecursionError:
-        raise ConfigError(f"{path} is not a configuration: its brackets nest too deeply") from None
+        raise ConfigError(f"{path} nests its brackets too deeply; restore it from where it was downloaded") from None
     except json.JSONDecodeError as error:
         raise ConfigError(
             f"{path} is not valid JSON (line {error.lineno}, column {error.colno}: {error.msg}); "
             "restore it from where it was downloaded"
         ) from None
     if not isinstance(value, dict):
-        raise ConfigError(f"{path} holds a JSON {type(value).__name__}, not an object")
+        raise ConfigError(
+            f"{path} holds a JSON {type(value).__name__}, not an object; restore it from where it was downloaded"
+        )
     return value
 
 
@@ -91,7 +98,9 @@ def _checked(folder: Path) -> Path:
         raise CheckpointError(f"{folder} cannot be read: {error.strerror}") from error
     if empty:
         raise CheckpointError(f"{folder} is empty; give a checkpoint's folder (the one with config.json)")
-    raise CheckpointError(f"{folder} has no config.json; is it a transformers checkpoint?")
+    raise CheckpointError(
+        f"{folder} has no config.json; give a checkpoint's folder (transformers' form, with config.json)"
+    )
 
 
 _WEIGHTS = ["*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf", "*.h5", "*.msgpack", "*.onnx*"]
