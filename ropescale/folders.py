@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from .backups import BACKUP
 from .errors import CheckpointError
+from .records import NAME as RECORD
 
 LINKS = ("auto", "hard", "symlink", "copy")
 """The ways a weight file may come over."""
@@ -73,13 +74,13 @@ def check_target(source: Path, out: str | Path, force: bool) -> Path:
 
 
 def _refuse_to_replace(source: Path, target: Path, force: bool) -> None:
-    """``--force`` replaces checkpoints: never a home directory, never the weights that are about to be linked."""
+    """``--force`` replaces what ropescale wrote: no other files, nor weights that are about to be linked."""
     if not force:
         raise CheckpointError(f"{target} exists already; choose another folder, or replace it with --force")
     empty = target.is_dir() and not any(target.iterdir())
-    if not (empty or (target / "config.json").exists()):
+    if not (empty or (target / RECORD).exists()):
         raise CheckpointError(
-            f"{target} is not a checkpoint (no config.json), so --force leaves it; remove it yourself"
+            f"{target} was not written by ropescale (no {RECORD}), so --force leaves it; remove it yourself"
         )
     there = target.resolve()
     for name in files_of(source):

@@ -41,6 +41,9 @@ from .sources import find_model, read_config, read_json
 _PROBE = 4
 """Tokens of the forward pass that shows which rotary modules a loaded model calls."""
 
+_FAR = 4096
+"""The position at which a live module's cos is compared: far enough to tell schedules apart, exact in float32."""
+
 
 @dataclass(frozen=True)
 class Module:
@@ -219,11 +222,12 @@ def _missing_tables(
 
 def _rotates_by(module: nn.Module, key: str, wanted: Frequencies, length: int) -> bool:
     """Whether the module's own cos at the last position is that of the table, in any of the usual layouts."""
-    position = torch.tensor([[length - 1]])
+    device = live_table(module, key)[0].device
+    position = torch.tensor([[length - 1]], device=device)
     layer = {} if key == ALL_LAYERS else {"layer_type": key}
     with torch.no_grad():
-        out = module(torch.zeros(1, 1, 1), position, **layer)
-    cos = (out[0] if isinstance(out, tuple) else out.real).flatten()
+        out = module(torch.zeros(1, 1, 1, device=device), position, **layer)
+    cos = (out[0] if isinstance(out, tuple) else out.real).flatten().cpu()
     expected = torch.tensor([(length - 1) * f for f in wanted.inv_freq], dtype=torch.float64).cos()
     expected = expected * wanted.attention_scale
     layouts = (expected, torch.cat([expected, expected]), expected.repeat_interleave(2))
@@ -268,6 +272,7 @@ def _examine_model(model: nn.Module) -> Verification:
     for where, module in rotary_modules(model):
         _compare_live(where, module, wanted, called, report)
         _compare_both_sides(where, module, sides, report)
+        _compare_rotation(where, module, {key: wanted[key] for key in wanted if not sides.get(key)}, report)
     _uncalled_tables(model, called, report)
     return report
 
@@ -311,6 +316,14 @@ def _compare_live(
             report.problems.append(_not_live(where, key, off))
     if where not in called:
         report.problems.append(f"{where} is never called, so its table has no effect")
+
+
+def _compare_rotation(where: str, module: nn.Module, wanted: Mapping[str, Frequencies], report: Verification) -> None:
+    """What the module really hands to the layers, far out: its forward may have been replaced as well."""
+    for key in set(layer_keys(module)) & wanted.keys():
+        known = any(where in problem for problem in report.problems)
+        if not known and not _rotates_by(module, key, wanted[key], _FAR):
+            report.problems.append(f"{where} ({key} layers) has the intended table, but its cos does not follow it")
 
 
 def _uncalled_tables(model: nn.Module, called: set[str], report: Verification) -> None:

@@ -644,14 +644,17 @@ def test_an_existing_output_is_left_alone_unless_forced(source, tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["out", "source"]
 
 
-def test_force_never_replaces_what_is_not_a_checkpoint(source, tmp_path):
-    home = tmp_path / "home"
+def test_force_never_replaces_what_ropescale_did_not_write(source, tmp_path):
+    home, other = tmp_path / "home", tmp_path / "other"
     home.mkdir()
+    shutil.copytree(source, other)
+    before = tree(other)
     (home / "thesis.tex").write_text("years")
     (tmp_path / "file").write_text("x")
-    for out in (home, tmp_path / "file"):
-        with pytest.raises(CheckpointError, match="is not a checkpoint"):
+    for out in (home, other, tmp_path / "file"):
+        with pytest.raises(CheckpointError, match="was not written by ropescale"):
             patch_checkpoint(source, out, "yarn:factor=4", force=True)
+    assert tree(other) == before
     assert (home / "thesis.tex").read_text() == "years"
     (tmp_path / "empty").mkdir()
     patch_checkpoint(source, tmp_path / "empty", "yarn:factor=4", force=True)
@@ -659,11 +662,12 @@ def test_force_never_replaces_what_is_not_a_checkpoint(source, tmp_path):
 
 
 def test_force_never_destroys_the_weights_it_is_about_to_link(source, tmp_path):
-    patch_checkpoint(source, tmp_path / "b", "yarn:factor=4", link="symlink")
-    before = tree(source)
+    patch_checkpoint(source, tmp_path / "a", "yarn:factor=2", link="copy")
+    patch_checkpoint(tmp_path / "a", tmp_path / "b", "yarn:factor=4", link="symlink")
+    before = tree(tmp_path)
     with pytest.raises(CheckpointError, match="would destroy them"):
-        patch_checkpoint(tmp_path / "b", source, "linear:factor=2", force=True, link="symlink")
-    assert tree(source) == before
+        patch_checkpoint(tmp_path / "b", tmp_path / "a", "linear:factor=2", force=True, link="symlink")
+    assert tree(tmp_path) == before
 
 
 @pytest.mark.parametrize(

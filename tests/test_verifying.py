@@ -369,3 +369,13 @@ def test_a_damaged_record_is_wrong_input(folder: Path, tmp_path: Path, damage: d
     edit(tmp_path / "out", "ropescale.json", **damage)
     with pytest.raises(ConfigError, match=r"ropescale\.json is not a record"):
         ropescale.verify(tmp_path / "out")
+
+
+@pytest.mark.parametrize("held", [None, 256])
+def test_a_forward_that_ignores_the_table_is_not_live(held: int | None) -> None:
+    model, base = tiny_llama(), tiny_llama()
+    with ropescale.patch(model, "dynamic:factor=4" if held else "yarn:factor=4", length=held):
+        assert ropescale.verify(model).live
+        model.model.rotary_emb.forward = base.model.rotary_emb.forward
+        with pytest.raises(VerificationError, match="its cos does not follow it"):
+            ropescale.verify(model)
