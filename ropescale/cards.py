@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from .engines import engine_warnings
 from .plans import Plan
 from .rope import text_section
 from .schedules import describe
@@ -38,7 +39,7 @@ holds the frequencies.
 |---|---|---|---|
 {rows}
 
-Nothing has to be installed or passed to load it:
+Stock transformers loads it as it is:
 
 ```python
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -47,16 +48,19 @@ model = AutoModelForCausalLM.from_pretrained("PATH")
 tokenizer = AutoTokenizer.from_pretrained("PATH")
 ```
 
-```sh
-vllm serve PATH --max-model-len {plan.length}
-```
-
-{_llama_cpp(plan)}
+{_serving(plan)}
 
 `ropescale verify PATH` proves that transformers uses these frequencies.
 
 {END}
 """
+
+
+def _serving(plan: Plan) -> str:
+    """The engines' commands, and right below them what each would compute otherwise."""
+    caveats = "\n".join(f"* {warning}" for warning in engine_warnings(plan))
+    commands = f"```sh\nvllm serve PATH --max-model-len {plan.length}\n```\n\n{_llama_cpp(plan)}"
+    return commands + (f"\n\nMind before serving it so:\n\n{caveats}" if caveats else "")
 
 
 def _llama_cpp(plan: Plan) -> str:

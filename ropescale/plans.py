@@ -121,6 +121,8 @@ def make_plan(
     asked = {key: schedule_specs.resolve(part, grounds[key], **given) for key, part in chosen.items()}
     schedules = {key: _frozen(schedule, grounds[key], freeze_at) for key, schedule in asked.items()}
     frozen = freeze_at if schedules != asked else None
+    if replace_scaling:
+        notes += [*_lost_softmax_scale(ropes, asked), *_shorter(ropes, asked, target_length)]
     return _planned(config, schedules, grounds, target_length or frozen, notes)
 
 
@@ -274,6 +276,31 @@ def _notes(
     if untouched:
         notes.append(f"layers left as they are: {', '.join(untouched)}")
     return notes
+
+
+def _lost_softmax_scale(ropes: Mapping[str, Rope], schedules: Mapping[str, Schedule]) -> list[str]:
+    """DeepSeek's models were trained with a softmax scale that hangs on their scaling's ``mscale_all_dim``."""
+    lost = [
+        ropes[key].scaling
+        for key, schedule in schedules.items()
+        if ropes[key].scaling.get("mscale_all_dim") and not getattr(schedule, "mscale_all_dim", None)
+    ]
+    if not lost:
+        return []
+    weights = ",".join(f"{key}={lost[0][key]:g}" for key in ("mscale", "mscale_all_dim") if lost[0].get(key))
+    return [
+        "replacing the makers' scaling also drops the softmax scale that they trained with (mscale_all_dim); "
+        f"keep it with yarn:...,{weights}, or compose with --on-top"
+    ]
+
+
+def _shorter(ropes: Mapping[str, Rope], schedules: Mapping[str, Schedule], target_length: int | None) -> list[str]:
+    """Replacing scaling counts from the original length, which can leave less than the makers had."""
+    had = max(ropes[key].max_length for key in schedules)
+    length = target_length or max(_stretched(schedules[key], ropes[key]) for key in schedules)
+    if length >= had:
+        return []
+    return [f"the context becomes {length} tokens, shorter than the makers' {had}; --target-length asks for more"]
 
 
 def _ground(rope: Rope, replace_scaling: bool, on_top: bool, original_length: int | None) -> Rope:

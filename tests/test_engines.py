@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import ropescale
 from ropescale.cards import card
 from ropescale.engines import engine_warnings
 from ropescale.plans import make_plan
@@ -113,3 +115,15 @@ def test_the_card_links_to_nothing_that_may_not_be_there(tmp_path: Path) -> None
     text = card(tmp_path / "README.md", make_plan(LLAMA, "yarn:factor=4"), "org/name").decode()
     assert "were changed by ropescale; the weights were not" in text
     assert "://" not in text
+
+
+def test_the_card_says_under_its_commands_what_an_engine_does_otherwise(tmp_path):
+
+    config = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "max_position_embeddings": 128}
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "config.json").write_text(json.dumps(config))
+    ropescale.patch_checkpoint(tmp_path / "in", tmp_path / "out", "dynamic:factor=4")
+    card = (tmp_path / "out" / "README.md").read_text()
+    before, after = card.split("Mind before serving it so:")
+    assert "vllm serve PATH" in before
+    assert "* vLLM: computes one static table" in after

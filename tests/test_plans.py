@@ -800,3 +800,19 @@ def test_scaling_without_a_recorded_length_says_what_to_give() -> None:
 def test_as_is_cannot_be_frozen() -> None:
     with pytest.raises(ScheduleError, match="nothing to freeze"):
         make_plan(LLAMA, "as-is", freeze_at=1024)
+
+
+def test_a_softmax_scale_that_is_dropped_with_the_makers_scaling_is_named() -> None:
+    def about_it(spec: str, **how: bool) -> list[str]:
+        return [note for note in make_plan(DEEPSEEK_V3, spec, **how).notes if "mscale_all_dim" in note]
+
+    (said,) = about_it("yarn:factor=80", replace_scaling=True)
+    assert "yarn:...,mscale=1,mscale_all_dim=1" in said
+    assert about_it("yarn:factor=80,mscale=1,mscale_all_dim=1", replace_scaling=True) == []
+    assert about_it("linear:factor=2", on_top=True) == []
+
+
+def test_a_context_that_becomes_shorter_than_the_makers_is_noted() -> None:
+    notes = make_plan(LLAMA31, "yarn:factor=2", replace_scaling=True).notes
+    assert any("shorter than the makers' 131072" in note for note in notes)
+    assert not any("shorter" in n for n in make_plan(LLAMA31, "yarn:factor=32", replace_scaling=True).notes)
