@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import CheckpointError, DataError, ScheduleError
+from ..formatting import first_line
 from .options import (
     Lengths,
     factor_option,
@@ -171,7 +172,7 @@ def load_tokenizer(folder: Path) -> Any:
     try:
         return AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except Exception as error:  # transformers raises whatever its parts raise; all mean the same here
-        raise CheckpointError(f"{folder} has no tokenizer that transformers can load: {_first_line(error)}") from error
+        raise CheckpointError(f"{folder} has no tokenizer that transformers can load: {first_line(error)}") from error
 
 
 def load_model(folder: Path, dtype: str | None = None, device: str | None = None) -> Any:
@@ -193,7 +194,7 @@ def load_model(folder: Path, dtype: str | None = None, device: str | None = None
     try:
         return AutoModelForCausalLM.from_pretrained(folder, dtype=kind, local_files_only=True).to(place).eval()
     except Exception as error:
-        raise CheckpointError(f"{folder} does not load as a causal language model: {_first_line(error)}") from error
+        raise CheckpointError(f"{folder} does not load as a causal language model: {first_line(error)}") from error
 
 
 def _check_long_enough(documents: list[Document], lengths: list[int], tokenizer: Any, options: dict[str, Any]) -> None:
@@ -210,7 +211,7 @@ def _device(device: str | None) -> Any:
         place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         torch.empty(0, device=place)
     except (RuntimeError, AssertionError) as error:
-        raise DataError(f"--device {device} cannot be used: {_first_line(error)}") from None
+        raise DataError(f"--device {device} cannot be used: {first_line(error)}") from None
     return place
 
 
@@ -219,7 +220,3 @@ def _keep(run: Run, folder: Path | None) -> None:
     if run.passes and folder is not None:
         kept = run.result().save(folder)
         click.echo(f"the run stopped; the {len(run.passes)} finished passes are kept in {kept}", err=True)
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")

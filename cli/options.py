@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import click
 
 from ..errors import RopescaleError
+from ..formatting import markdown as markdown
 
 F = TypeVar("F", bound=Callable[..., Any])
 Decorator = Callable[[F], F]
@@ -109,21 +110,3 @@ def _finite(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_finite(item) for item in value]
     return value
-
-
-def markdown(header: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[int] = ()) -> str:
-    """A Markdown table with its columns aligned for the eye.
-
-    Args:
-        right: the columns, by index, that hold numbers and stand to the right.
-    """
-    numeric = set(right)
-    cells = [list(header), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
-    widths = [max(3, *(len(cell) for cell in column)) for column in zip(*cells)]
-    rule = ["-" * (width - 1) + ":" if i in numeric else "-" * width for i, width in enumerate(widths)]
-    lines = [[_pad(cell, widths[i], i in numeric) for i, cell in enumerate(row)] for row in cells]
-    return "\n".join(f"| {' | '.join(line)} |" for line in [lines[0], rule, *lines[1:]])
-
-
-def _pad(cell: str, width: int, right: bool) -> str:
-    return cell.rjust(width) if right else cell.ljust(width)

@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import DataError
+from ..formatting import first_line
+from ..sources import local_path
 
 
 @dataclass(frozen=True)
@@ -66,11 +68,11 @@ def read_texts(
         concat: join them all into one document, a blank line between two.
 
     Raises:
-        DataError: nothing there, not text, malformed, or without the field.
+        DataError: nothing there, not text, malformed, without the field, or a split or field of what has none.
     """
     texts = _reader(str(source))(str(source), split, text_field)
     if not texts:
-        raise DataError(f"no documents in {source}")
+        raise DataError(f"no documents in {source}; give text, with one document per row or file")
     if concat:
         return [Text(str(source), "\n\n".join(text.text for text in texts))]
     return texts
@@ -102,7 +104,7 @@ def bos_id(bos: str | int, tokenizer: Any) -> int | None:
     """
     if isinstance(bos, int) and not isinstance(bos, bool):
         return bos
-    if isinstance(bos, str) and bos.isdecimal():
+    if isinstance(bos, str) and bos.isdecimal() and len(bos) < 20:
         return int(bos)
     if bos not in ("auto", "yes", "no"):
         raise DataError(f"bos {bos!r} is none of auto, yes, no or a token id")
@@ -168,7 +170,9 @@ def _tokenized(text: Text, tokenizer: Any) -> Document:
     try:
         raw = text.text.encode()
     except UnicodeEncodeError as error:
-        raise DataError(f"{text.name} has a lone surrogate at character {error.start}; it is not valid text") from None
+        raise DataError(
+            f"{text.name} has a lone surrogate at character {error.start}; it is not valid text; repair or remove it"
+        ) from None
     fast = bool(getattr(tokenizer, "is_fast", False))
     # verbose=False: a document longer than model_max_length is what this is for, no warning wanted.
     encoded = tokenizer(text.text, add_special_tokens=False, return_offsets_mapping=fast, verbose=False)
@@ -197,7 +201,7 @@ def _from_ids(name: str, ids: Sequence[int]) -> Document:
 def _too_short(pool: list[Document], needed: int) -> DataError:
     longest = max(pool, key=lambda document: len(document.ids), default=None)
     if longest is None or not len(longest.ids):
-        return DataError("every document is empty; there is nothing to measure")
+        return DataError("every document is empty; give documents with text in them")
     return DataError(
         f"no document has the {needed:,} tokens needed; the longest, {longest.name}, has {len(longest.ids):,}: "
         "use shorter lengths, longer documents, or concat to join them"
@@ -210,7 +214,7 @@ Reader = Callable[[str, "str | None", "str | None"], list[Text]]
 
 
 def _reader(source: str) -> Reader:
-    path = Path(source).expanduser()
+    path = local_path(source)
     if source == "-":
         return _standard_input
     if source and path.is_dir():
@@ -223,22 +227,33 @@ def _reader(source: str) -> Reader:
     return _hub
 
 
+def _refuse(source: str, kind: str, **given: str | None) -> None:
+    """An option that this kind of source has no use for would be ignored without a word."""
+    for name, value in given.items():
+        if value is not None:
+            option = name.replace("_", "-")
+            raise DataError(f"--{option} is given, and {source} is {kind}, which has none; leave --{option} out")
+
+
 def _standard_input(source: str, split: str | None, field: str | None) -> list[Text]:
+    _refuse("standard input", "plain text", split=split, text_field=field)
     return [_decoded("standard input", sys.stdin.buffer.read())]
 
 
 def _file(source: str, split: str | None, field: str | None) -> list[Text]:
-    text = _text_file(Path(source).expanduser())
+    _refuse(source, "a text file", split=split, text_field=field)
+    text = _text_file(local_path(source))
     if not text.text.strip():
-        raise DataError(f"{source} is empty")
+        raise DataError(f"{source} is empty; give a file with text in it")
     return [text]
 
 
 def _folder(source: str, split: str | None, field: str | None) -> list[Text]:
-    root = Path(source).expanduser()
+    _refuse(source, "a folder of text files", split=split, text_field=field)
+    root = local_path(source)
     files = sorted(path for path in root.rglob("*") if path.is_file() and not _hidden(path.relative_to(root)))
     if not files:
-        raise DataError(f"no files in {source}")
+        raise DataError(f"no files in {source}; give a folder of text files (hidden ones are not read)")
     return [_text_file(path) for path in files]
 
 
@@ -255,7 +270,7 @@ def _text_file(path: Path) -> Text:
 
 def _decoded(name: str, raw: bytes) -> Text:
     if b"\0" in raw:
-        raise DataError(f"{name} is not text: it has a zero byte at {raw.index(0)}")
+        raise DataError(f"{name} is not text: it has a zero byte at {raw.index(0)}; give UTF-8 text")
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -264,20 +279,23 @@ def _decoded(name: str, raw: bytes) -> Text:
 
 
 def _json_lines(source: str, split: str | None, field: str | None) -> list[Text]:
+    _refuse(source, "a file of rows", split=split)
     rows = list(_json_rows(source))
     return _texts_of([row for _, row in rows], [f"{source} line {line}" for line, _ in rows], field, source)
 
 
 def _json_rows(source: str) -> Iterator[tuple[int, Any]]:
-    for number, line in enumerate(_text_file(Path(source).expanduser()).text.split("\n"), start=1):
+    for number, line in enumerate(_text_file(local_path(source)).text.split("\n"), start=1):
         if not line.strip():
             continue
         try:
             row = json.loads(line)
         except json.JSONDecodeError as error:
             raise DataError(f"{source} line {number} is not JSON: {error.msg} at column {error.colno}") from None
+        except (ValueError, RecursionError):  # a number of thousands of digits, or brackets thousands deep
+            raise DataError(f"{source} line {number} is not JSON that can be read; one object per line") from None
         if not isinstance(row, dict):
-            raise DataError(f"{source} line {number} is not a JSON object with a text field")
+            raise DataError(f'{source} line {number} is not a JSON object; write one per line, like {{"text": "..."}}')
         yield number, row
 
 
@@ -285,10 +303,11 @@ def _parquet(source: str, split: str | None, field: str | None) -> list[Text]:
     import pyarrow
     import pyarrow.parquet
 
+    _refuse(source, "a file of rows", split=split)
     try:
-        rows = pyarrow.parquet.read_table(Path(source).expanduser()).to_pylist()
+        rows = pyarrow.parquet.read_table(local_path(source)).to_pylist()
     except (pyarrow.ArrowException, OSError) as error:
-        raise DataError(f"{source} is not a readable parquet file: {_first_line(error)}") from None
+        raise DataError(f"{source} is not a readable parquet file: {first_line(error)}") from None
     return _texts_of(rows, [f"{source} row {i}" for i in range(len(rows))], field, source)
 
 
@@ -296,9 +315,9 @@ def _saved_dataset(source: str, split: str | None, field: str | None) -> list[Te
     import datasets
 
     try:
-        loaded = datasets.load_from_disk(str(Path(source).expanduser()))
+        loaded = datasets.load_from_disk(str(local_path(source)))
     except Exception as error:
-        raise DataError(f"{source} is not a readable datasets folder: {_first_line(error)}") from None
+        raise DataError(f"{source} is not a readable datasets folder: {first_line(error)}") from None
     return _dataset_texts(loaded, source, split, field)
 
 
@@ -310,26 +329,33 @@ def _hub(source: str, split: str | None, field: str | None) -> list[Text]:
         loaded = datasets.load_dataset(name, config or None)
     except Exception as error:
         raise DataError(
-            f"{source!r} is no file or folder here, and loading it from the Hub failed: {_first_line(error)}"
+            f"{source!r} is no file or folder here, and loading it from the Hub failed: {first_line(error)}"
         ) from None
     return _dataset_texts(loaded, source, split, field)
 
 
 def _dataset_texts(loaded: Any, source: str, split: str | None, field: str | None) -> list[Text]:
     if isinstance(loaded, dict):
-        split = split or ("test" if "test" in loaded else next(iter(loaded)) if len(loaded) == 1 else None)
-        if split not in loaded:
-            wrong = f"has no split {split!r}" if split else "has several splits"
-            raise DataError(f"{source} {wrong}; choose one with --split: {', '.join(loaded)}")
-        loaded = loaded[split]
+        loaded = loaded[_split_of(loaded, source, split)]
+    else:
+        _refuse(source, "one part of a dataset", split=split)
     rows = list(loaded)
     return _texts_of(rows, [f"{source} row {i}" for i in range(len(rows))], field, source)
+
+
+def _split_of(parts: dict[str, Any], source: str, asked: str | None) -> str:
+    """The split that is asked for; else "test", or the only one."""
+    split = asked if asked is not None else "test" if "test" in parts or len(parts) != 1 else next(iter(parts))
+    if split not in parts:
+        wrong = "has several splits" if asked is None else f"has no split {asked!r}"
+        raise DataError(f"{source} {wrong}; choose one with --split: {', '.join(parts)}")
+    return split
 
 
 def _texts_of(rows: list[dict[str, Any]], names: list[str], field: str | None, source: str) -> list[Text]:
     if not rows:
         return []
-    field = field or _guess_field(rows[0], source)
+    field = _guess_field(rows[0], source) if field is None else field
     return [Text(name, _field_of(row, field, name)) for row, name in zip(rows, names, strict=True)]
 
 
@@ -349,7 +375,3 @@ def _field_of(row: dict[str, Any], field: str, name: str) -> str:
     if value is not None and not isinstance(value, str):
         raise DataError(f"{name}: field {field!r} holds {type(value).__name__}, not text")
     return value or ""
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import CheckpointError, RopescaleError
+from ..formatting import markdown
 from ..sources import local_path
 from .data import Document
 from .statistics import Estimate, ratio
@@ -271,7 +272,8 @@ class Result:
 
     def _table(self, corner: str, cells: dict[tuple[str, int], str], labels: Sequence[str]) -> str:
         header = [corner, *(f"{length:,}" for length in self.lengths)]
-        return _markdown(header, [[label, *(cells.get((label, n), "") for n in self.lengths)] for label in labels])
+        rows = [[label, *(cells.get((label, n), "") for n in self.lengths)] for label in labels]
+        return markdown(header, rows, right=range(1, len(header)))
 
     def _save_nll(self, folder: Path) -> None:
         """``<schedule>/<fed length>/<document>.npy``, and index.json, which says what is what; an older nll/ goes."""
@@ -350,18 +352,6 @@ def _figure(value: float) -> str:
 def _short(value: float) -> str:
     """Two significant digits, thousands with commas."""
     return f"{value:,.0f}" if value >= 10 else f"{value:#.2g}"
-
-
-def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table aligned for the terminal; every column but the first stands to the right."""
-    cells = [[cell.replace("|", "\\|") for cell in row] for row in [header, *rows]]
-    widths = [max(3, *(len(cell) for cell in column)) for column in zip(*cells)]
-    rule = ["-" * width if i == 0 else "-" * (width - 1) + ":" for i, width in enumerate(widths)]
-    lines = [
-        [cell.rjust(width) if i else cell.ljust(width) for i, (cell, width) in enumerate(zip(row, widths, strict=True))]
-        for row in cells
-    ]
-    return "\n".join(f"| {' | '.join(line)} |" for line in [lines[0], rule, *lines[1:]])
 
 
 def _place(run: Pass) -> str:

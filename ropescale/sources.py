@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import CheckpointError, ConfigError
+from .formatting import first_line
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+|[\w-]+")
 
@@ -139,7 +140,7 @@ def _silence(model: str, revision: str | None) -> str | None:
     except HfHubHTTPError:
         return None
     except Exception as error:
-        return _first_line(error)
+        return first_line(error)
     return None
 
 
@@ -156,8 +157,4 @@ def _refusal(model: str, revision: str | None, error: Exception, silence: str | 
         return f"{model} has no revision {revision} on the Hub"
     if "RepositoryNotFoundError" in kinds:
         return f"{model} is neither a folder nor a public model on the Hub; if it is private, log in: `hf auth login`"
-    return f"{model} is neither a folder nor a model that the Hub or its cache can supply ({_first_line(error)})"
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+    return f"{model} is neither a folder nor a model that the Hub or its cache can supply ({first_line(error)})"

@@ -12,6 +12,7 @@ import pytest
 from ropescale import errors
 from ropescale.cli import main as shell
 from ropescale.cli import options
+from ropescale.formatting import markdown
 
 
 @pytest.fixture
@@ -149,7 +150,7 @@ def test_a_schedules_page_explains_its_fields(capsys):
 
 
 def test_a_markdown_table_pads_for_the_eye():
-    table = options.markdown(["a", "n"], [["x|y", "1"], ["z", "12345"]], right=[1])
+    table = markdown(["a", "n"], [["x|y", "1"], ["z", "12345"]], right=[1])
     assert table.splitlines() == ["| a    |     n |", "| ---- | ----: |", "| x\\|y |     1 |", "| z    | 12345 |"]
 
 

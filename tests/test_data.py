@@ -72,6 +72,8 @@ def test_a_saved_dataset_is_one_document_per_row(tmp_path):
     assert contents(read_texts(tmp_path / "many", split="train")) == ["one", "two"]
     with pytest.raises(DataError, match="several splits; choose one with --split: a, b"):
         read_texts(tmp_path / "unclear")
+    with pytest.raises(DataError, match="is one part of a dataset, which has none; leave --split out"):
+        read_texts(tmp_path / "single", split="train")
     with pytest.raises(DataError, match="no split 'dev'"):
         read_texts(tmp_path / "many", split="dev")
 
@@ -90,13 +92,15 @@ def test_concat_joins_with_a_blank_line(tmp_path):
 @pytest.mark.parametrize(
     ("name", "raw", "message"),
     [
-        ("a.txt", b"", "a.txt is empty"),
+        ("a.txt", b"", "a.txt is empty; give a file with text in it"),
         ("a.txt", b" \n", "a.txt is empty"),
         ("a.txt", b"ab\0c", "a.txt is not text: it has a zero byte at 2"),
         ("a.txt", b"ab\xff", "a.txt is not UTF-8 text: byte 2"),
-        ("a.jsonl", b"", "no documents in"),
+        ("a.jsonl", b"", "no documents in .*; give text"),
+        ("a.jsonl", b"[" * 100_000, "a.jsonl line 1 is not JSON that can be read; one object per line"),
+        ("a.jsonl", b'{"n": ' + b"9" * 5000 + b"}", "a.jsonl line 1 is not JSON that can be read"),
         ("a.jsonl", b'{"text": "ok"}\n{"text": ', "a.jsonl line 2 is not JSON"),
-        ("a.jsonl", b'"text"\n', "a.jsonl line 1 is not a JSON object"),
+        ("a.jsonl", b'"text"\n', "a.jsonl line 1 is not a JSON object; write one per line, like"),
         ("a.jsonl", b'{"text": "ok"}\n{"other": "x"}\n', "a.jsonl line 2 has no field 'text'; it has other"),
         ("a.jsonl", b'{"a": "x", "b": "y"}\n', "no field 'text'; choose one with --text-field: a, b"),
         ("a.jsonl", b'{"text": 3}\n', "field 'text' holds int, not text"),
@@ -110,10 +114,34 @@ def test_what_is_wrong_with_a_file_is_one_sentence(tmp_path, name, raw, message)
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("source", ["./nowhere", "/no/such/place", "nowhere.txt", "~/no-such-file", ""])
+@pytest.mark.parametrize(
+    "source", ["./nowhere", "/no/such/place", "nowhere.txt", "~/no-such-file", "~no-such-user/x", ""]
+)
 def test_a_missing_file_is_not_looked_for_on_the_hub(source):
     with pytest.raises(DataError, match="no file or folder at"):
         read_texts(source)
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "message"),
+    [
+        ("a.txt", {"split": "test"}, "--split is given, and .*a.txt is a text file, which has none; leave --split out"),
+        ("a.txt", {"text_field": "body"}, "leave --text-field out"),
+        (".", {"text_field": "body"}, "is a folder of text files, which has none; leave --text-field out"),
+        ("a.jsonl", {"split": "test"}, "a.jsonl is a file of rows, which has none; leave --split out"),
+        ("a.jsonl", {"text_field": ""}, "line 1 has no field ''"),
+    ],
+)
+def test_an_option_that_would_be_ignored_is_refused(tmp_path, name, option, message):
+    (tmp_path / "a.txt").write_text("hello")
+    (tmp_path / "a.jsonl").write_text('{"text": "hello"}')
+    with pytest.raises(DataError, match=message):
+        read_texts(tmp_path / name, **option)
+
+
+def test_standard_input_has_neither_split_nor_field():
+    with pytest.raises(DataError, match="standard input is plain text, which has none; leave --split out"):
+        read_texts("-", split="test")
 
 
 def test_a_field_that_is_asked_for_and_missing_names_what_there_is(tmp_path):
@@ -123,7 +151,7 @@ def test_a_field_that_is_asked_for_and_missing_names_what_there_is(tmp_path):
 
 
 def test_an_empty_folder_is_an_error(tmp_path):
-    with pytest.raises(DataError, match="no files in"):
+    with pytest.raises(DataError, match=r"no files in .*; give a folder of text files"):
         read_texts(tmp_path)
 
 
@@ -168,6 +196,8 @@ def test_bos_is_the_tokenizers_unless_told_otherwise():
     assert bos_id(7, None) == bos_id("7", None) == 7
     with pytest.raises(DataError, match="has no BOS token"):
         bos_id("yes", without)
+    with pytest.raises(DataError, match="none of auto, yes, no"):
+        bos_id("9" * 5000, None)
     with pytest.raises(DataError, match="none of auto, yes, no"):
         bos_id("maybe", with_bos)
 
