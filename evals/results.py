@@ -15,6 +15,7 @@ import os
 import re
 import shutil
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -373,12 +374,21 @@ def writable_folder(out: str | Path) -> Path:
     nearest = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
     if not nearest.is_dir():
         raise CheckpointError(f"cannot write into {folder}: {nearest} is a file; {_ELSEWHERE}")
-    if not os.access(nearest, os.W_OK | os.X_OK):
-        raise CheckpointError(f"cannot write into {folder}: {nearest} is read-only; {_ELSEWHERE}")
+    _try_writing(folder, nearest)
     foreign = next((path for path in map(folder.joinpath, _WRITTEN) if not _is_ours(path)), None)
     if foreign is not None:
         raise CheckpointError(f"cannot write into {folder}: {foreign} is not what an evaluation wrote; {_ELSEWHERE}")
     return folder
+
+
+def _try_writing(folder: Path, nearest: Path) -> None:
+    """Permissions do not tell all: root may write anywhere but in /proc."""
+    try:
+        with tempfile.TemporaryFile(dir=nearest):
+            pass
+    except OSError as error:
+        why = f"no file can be made in {nearest} ({error.strerror})"
+        raise CheckpointError(f"cannot write into {folder}: {why}; {_ELSEWHERE}") from None
 
 
 _ELSEWHERE = "choose another folder with -o"

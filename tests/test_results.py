@@ -198,6 +198,16 @@ def test_an_output_that_no_folder_can_be_called_is_one_sentence(name):
     assert repr(name) in str(caught.value)
 
 
+def test_a_place_where_no_file_can_be_made_is_refused_before_the_run(tmp_path, monkeypatch):
+    def refuse(dir):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    assert writable_folder(tmp_path / "a" / "b") == tmp_path / "a" / "b" and not list(tmp_path.iterdir())
+    monkeypatch.setattr("tempfile.TemporaryFile", refuse)
+    with pytest.raises(CheckpointError, match=r"no file can be made in .* \(Permission denied\); choose another"):
+        writable_folder(tmp_path / "a" / "b")
+
+
 def test_a_folder_that_is_not_ours_is_refused_and_left_alone(result, tmp_path):
     (tmp_path / "nll").mkdir()
     (tmp_path / "nll" / "thesis.txt").write_text("years of work")
