@@ -30,14 +30,18 @@ class Length(click.ParamType):
             self.fail(str(error), param, ctx)
 
 
-class Lengths(Length):
+class Lengths(click.ParamType):
     """Lengths joined by commas: ``2k,4k,8k``."""
 
     name = "lengths"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        parts = value.split(",") if isinstance(value, str) else value
-        return [super(Lengths, self).convert(part, param, ctx) for part in parts]
+        from ..lengths import parse_lengths
+
+        try:
+            return parse_lengths(value)
+        except RopescaleError as error:
+            self.fail(str(error), param, ctx)
 
 
 def model_argument() -> Decorator[F]:

@@ -1,7 +1,8 @@
 """Where a serving engine would compute something else than what was asked.
 
-Each warning was read in the engine's source or seen by running it: vLLM 0.33.0, llama.cpp of October 2026,
-mlx-lm of autumn 2026, transformers 4.45 to 5.23.
+What is said of transformers (4.45 to 5.23) was seen by running it. What is said of vLLM 0.33.0, llama.cpp of October
+2026 and mlx-lm of autumn 2026 comes from reading them, and partly from running their rotary code alone; no model was
+served with them. Of :data:`_TURN_NEIGHBOURS`, glm4 and cohere2 are listed by kinship.
 """
 
 from __future__ import annotations
