@@ -6,12 +6,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 NEEDED := pyproject.toml constraints.txt
 
-.PHONY: demo test slow lint format wheel clean help
+.PHONY: demo test slow engines lint format wheel clean help
 
 help:
 	@echo "make demo    the main job on the bundled model, under a minute once installed"
 	@echo "make test    the test suite (about two minutes)"
 	@echo "make slow    the tests marked slow"
+	@echo "make engines the tests that run other versions of transformers and other engines, each in its own environment"
 	@echo "make lint    ruff, as the continuous integration runs it"
 	@echo "make format  ruff's formatter and safe fixes"
 	@echo "make wheel   build dist/ropescale-*.whl"
@@ -21,11 +22,15 @@ demo: $(VENV)/.for-demo
 	$(BIN)/ropescale demo $(ARGS)
 
 test: $(VENV)/.for-test
-	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+	$(BIN)/python -m pytest -m "not slow and not engines" $(ARGS)
 
 # pytest's exit code 5 says that no test is marked slow.
 slow: $(VENV)/.for-test
-	$(BIN)/python -m pytest -m slow $(ARGS) || [ $$? -eq 5 ]
+	$(BIN)/python -m pytest -m "slow and not engines" $(ARGS) || [ $$? -eq 5 ]
+
+# What they install is kept in ~/.cache/ropescale-tests (ROPESCALE_TEST_CACHE names another place).
+engines: $(VENV)/.for-test
+	$(BIN)/python -m pytest -m engines $(ARGS)
 
 lint: $(VENV)/.for-test
 	$(BIN)/ruff check .

@@ -25,6 +25,9 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 def pytest_configure(config: pytest.Config) -> None:
     """Here and not in pyproject.toml, which is not there when the tests run against a wheel."""
     config.addinivalue_line("markers", "slow: takes more than a few seconds; continuous integration runs it")
+    config.addinivalue_line(
+        "markers", "engines: runs other versions or other engines, in environments made once (`make engines`)"
+    )
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,59 @@
+"""Environments with other versions and other engines in them, made once and kept.
+
+Such an environment borrows the libraries of the interpreter that runs the tests (torch above all) and puts what is
+asked for before them. ropescale itself is not in it, so what loads there needs nothing of ours.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import filelock
+import torch
+
+CACHE = Path(os.environ.get("ROPESCALE_TEST_CACHE") or Path.home() / ".cache" / "ropescale-tests")
+"""Where environments are kept between runs; delete it to have them made again."""
+
+
+def environment(name: str, *requirements: str, options: tuple[str, ...] = (), env: dict[str, str] | None = None) -> Path:
+    """The interpreter of an environment with these requirements; the second call finds it made.
+
+    Args:
+        name: what it is for; the folder's name begins with it.
+        requirements: as pip takes them; pin them, because an environment is never updated.
+        options: more words for ``pip install``, such as ``--no-deps``.
+        env: more variables for ``pip install``, such as ``CMAKE_ARGS``.
+
+    Raises:
+        RuntimeError: pip failed; the message holds the end of what it said.
+    """
+    asked = repr((sys.version, torch.__version__, requirements, options, sorted((env or {}).items())))
+    folder = CACHE / f"{name}-{hashlib.sha256(asked.encode()).hexdigest()[:12]}"
+    python, done = folder / "bin" / "python", folder / ".done"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with filelock.FileLock(f"{folder}.lock"):
+        if not done.exists():
+            venv.create(folder, clear=True)
+            _lend(folder)
+            _install(python, requirements, options, env or {})
+            done.touch()
+    return python
+
+
+def _lend(folder: Path) -> None:
+    """Adds the libraries that this interpreter has, without the ``.pth`` files among them: no editable installs."""
+    libraries = Path(torch.__file__).resolve().parent.parent
+    [own] = (folder / "lib").glob("python*/site-packages")
+    (own / "libraries.pth").write_text(f"{libraries}\n")
+
+
+def _install(python: Path, requirements: tuple[str, ...], options: tuple[str, ...], env: dict[str, str]) -> None:
+    words = [sys.executable, "-m", "pip", "--python", str(python), "install", *options, *requirements]
+    done = subprocess.run(words, env=os.environ | env, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"pip could not install {' '.join(requirements)}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
