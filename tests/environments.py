@@ -20,7 +20,9 @@ CACHE = Path(os.environ.get("ROPESCALE_TEST_CACHE") or Path.home() / ".cache" / 
 """Where environments are kept between runs; delete it to have them made again."""
 
 
-def environment(name: str, *requirements: str, options: tuple[str, ...] = (), env: dict[str, str] | None = None) -> Path:
+def environment(
+    name: str, *requirements: str, options: tuple[str, ...] = (), env: dict[str, str] | None = None
+) -> Path:
     """The interpreter of an environment with these requirements; the second call finds it made.
 
     Args:
@@ -56,4 +58,5 @@ def _install(python: Path, requirements: tuple[str, ...], options: tuple[str, ..
     words = [sys.executable, "-m", "pip", "--python", str(python), "install", *options, *requirements]
     done = subprocess.run(words, env=os.environ | env, capture_output=True, text=True)
     if done.returncode:
-        raise RuntimeError(f"pip could not install {' '.join(requirements)}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+        said = f"{done.stdout[-2000:]}{done.stderr[-2000:]}"
+        raise RuntimeError(f"pip could not install {' '.join(requirements)}:\n{said}")
