@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ from .options import (
 
 if TYPE_CHECKING:
     from ..checkpoints import PatchedCheckpoint
+    from ..uploading import Upload
 
 
 @click.command("patch")
@@ -50,7 +52,9 @@ if TYPE_CHECKING:
 @revision_option()
 @click.option("--in-place", is_flag=True, help="Change MODEL itself; `ropescale restore MODEL` undoes it.")
 @click.option("--dry-run", is_flag=True, help="Write nothing, only show what would be done.")
-@click.option("--force", is_flag=True, help="Replace the checkpoint at OUT.")
+@click.option("--push-to-hub", metavar="REPO", help="Send the result to user/name on the Hub; -o may be left out.")
+@click.option("--private", is_flag=True, help="Make REPO private.")
+@click.option("--force", is_flag=True, help="Replace what ropescale wrote to OUT or REPO.")
 @json_option()
 def command(model: str, as_json: bool, **options: Any) -> None:
     """Write a copy of MODEL (a folder or a Hub id) that carries a schedule.
@@ -91,6 +95,7 @@ def describe(done: PatchedCheckpoint, model: str, out: str | None, options: dict
         "model_type": section.get("model_type"),
         "out": str(done.folder) if done.folder else out,
         "written": done.folder is not None,
+        "hub": _hub(done.upload),
         "in_place": options["in_place"],
         "length": plan.length,
         "max_position_embeddings": [_max_positions(plan.before), _max_positions(plan.config)],
@@ -111,6 +116,10 @@ def describe(done: PatchedCheckpoint, model: str, out: str | None, options: dict
     }
 
 
+def _hub(upload: Upload | None) -> dict[str, Any] | None:
+    return dataclasses.asdict(upload) if upload else None
+
+
 def _max_positions(config: Mapping[str, Any]) -> int:
     """What a configuration says, under whatever name the model's class has for it."""
     from ..rope import read_rope
@@ -126,7 +135,8 @@ def _parameters(section: Any, key: str) -> dict[str, Any]:
 def _page(described: dict[str, Any]) -> str:
     rows = [
         ["model", f"{described['model']} ({described['model_type']})"],
-        [_written(described), described["out"] or "-"],
+        *([[_written(described), described["out"] or "-"]] if _is_here(described) else []),
+        *_hub_rows(described["hub"]),
     ]
     for key, layer in described["layers"].items():
         rows += _layer_rows(key, layer, described["length"])
@@ -139,6 +149,28 @@ def _page(described: dict[str, Any]) -> str:
 
 def _change(before: int, after: int) -> str:
     return f"{before} -> {after}" if before != after else f"{before}, as it was"
+
+
+def _is_here(described: dict[str, Any]) -> bool:
+    """False where the result goes to the Hub alone."""
+    return described["hub"] is None or described["out"] is not None or described["in_place"]
+
+
+def _hub_rows(hub: dict[str, Any] | None) -> list[list[str]]:
+    if hub is None:
+        return []
+    said = ["private"] if hub["private"] else []
+    said += [f"{len(hub['files'])} files", _bytes(sum(hub["files"].values()))]
+    said += ["and the weights"] if hub["weights_elsewhere"] else []
+    what = "uploaded to" if hub["url"] else "would be uploaded to"
+    return [[what, f"{hub['url'] or hub['repository']} ({', '.join(said)})"]]
+
+
+def _bytes(size: int) -> str:
+    """``12.3 kB`` or ``4.56 GB``: three digits, in powers of 1000 as the Hub shows them."""
+    units = ["B", "kB", "MB", "GB", "TB"]
+    power = min((len(str(size)) - 1) // 3, len(units) - 1)
+    return f"{size / 1000**power:.3g} {units[power]}"
 
 
 def _written(described: dict[str, Any]) -> str:

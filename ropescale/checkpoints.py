@@ -8,21 +8,25 @@ from __future__ import annotations
 import difflib
 import json
 import re
+import shutil
+import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from . import cards
+from . import cards, frontmatter, uploading
 from .backups import BACKUP, put_back, refuse_links, write_in_place
 from .engines import engine_warnings
-from .errors import CheckpointError, ScheduleError
+from .errors import CheckpointError, RunError, ScheduleError
 from .folders import LINKS, check_target, files_of, is_weight, translated, write_folder
 from .lengths import parse_length
 from .plans import Plan, Spec, make_plan
 from .records import NAME as RECORD
 from .records import as_json, make_record, original_config, read_record
 from .rope import text_section
+from .schedules import describe
 from .sources import find_model, local_path, read_config, read_json
 
 
@@ -31,11 +35,12 @@ class PatchedCheckpoint:
     """What :func:`patch_checkpoint` did, or would do.
 
     Attributes:
-        folder: where the patched checkpoint lies (None after a dry run).
+        folder: where the patched checkpoint lies (None after a dry run, and where it lies only on the Hub).
         plan: the schedule worked out.
         config_diff: unified diff of ``config.json``.
         warnings: what an engine would compute differently, and which files still hold the old limit.
         links: how each weight file was brought over, ``{name: "hard" | "symlink" | "copy"}``.
+        upload: what was sent to the Hub, or would be; None where that was not asked for.
     """
 
     folder: Path | None
@@ -43,6 +48,7 @@ class PatchedCheckpoint:
     config_diff: str
     warnings: list[str]
     links: dict[str, str] = field(default_factory=dict)
+    upload: uploading.Upload | None = None
 
 
 def patch_checkpoint(
@@ -63,12 +69,14 @@ def patch_checkpoint(
     in_place: bool = False,
     dry_run: bool = False,
     force: bool = False,
+    push_to_hub: str | None = None,
+    private: bool = False,
 ) -> PatchedCheckpoint:
     """Writes a checkpoint that carries a schedule.
 
     Args:
         model: a checkpoint's folder, or a Hub id.
-        out: the folder to make; None with ``in_place`` or ``dry_run``.
+        out: the folder to make; None with ``in_place``, ``dry_run`` or ``push_to_hub``.
         schedule: a schedule or a spec such as ``"yarn"`` or ``"yarn:factor=8"``.
         factor, target_length, overrides: fill in the schedule's fields. Lengths may be ``"128k"``.
         original_length: the trained length, where the configuration does not know it.
@@ -79,14 +87,23 @@ def patch_checkpoint(
         revision: branch, tag or commit of a Hub id.
         in_place: change ``model`` itself; :func:`restore` undoes it.
         dry_run: change nothing, only say what would be done.
-        force: replace ``out`` if it exists.
+        force: replace ``out``, and what is in ``push_to_hub``, if ropescale wrote it.
+        push_to_hub: ``user/name`` of the repository on the Hub that the result is sent to, with the token that
+            huggingface_hub finds. Without ``out`` it passes through a temporary folder of links.
+        private: make that repository private.
 
     Raises:
+        RunError: the upload failed; the patched checkpoint is kept, and the message says where.
         RopescaleError: the input is wrong; nothing is written.
     """
     if link not in LINKS:
         raise CheckpointError(f"there is no way of linking called {link!r}; choose from {', '.join(LINKS)}")
-    _refuse_contradiction(model, out, in_place, dry_run)
+    _refuse_contradiction(model, out, in_place, dry_run, push_to_hub)
+    if private and push_to_hub is None:
+        raise CheckpointError("--private is for --push-to-hub REPO; name the repository, or leave it out")
+    # First of all: the download of a model can take hours.
+    to = push_to_hub and uploading.repository(push_to_hub, private=private, force=force, ask=not dry_run)
+    is_local = local_path(model).is_dir()
     source = find_model(model, revision, weights=not dry_run)
     target = None if out is None else check_target(source, out, force)
     plan = make_plan(
@@ -103,14 +120,20 @@ def patch_checkpoint(
     )
     _refuse_unsavable(plan)
     with translated(source, "read"):
-        files = _new_files(source, str(model), plan)
+        files = _new_files(source, str(model), plan, public=bool(to))
         difference = _diff(read_config(source), plan.config)
-        result = PatchedCheckpoint(None, plan, difference, _warnings(source, plan))
+        result = PatchedCheckpoint(None, plan, difference, _warnings(source, plan, weights=not dry_run or is_local))
     if in_place:
         refuse_links(source, list(files))
-    if not dry_run:
-        result.folder, result.links = _write(source, target, files, link)
-        result.warnings += _link_words(result.links, link)
+    if dry_run:
+        result.upload = uploading.intended(source, files, to, not is_local) if to else None
+        return result
+    with _place(target, None if in_place else to) as place:
+        result.folder, result.links = _write(source, place, files, link)
+        result.upload = uploading.upload(result.folder, to, _message(plan)) if to else None
+    if place != target:
+        result.folder, result.links = None, {}  # the temporary one is gone
+    result.warnings += _link_words(result.links, link)
     return result
 
 
@@ -136,12 +159,14 @@ def restore(folder: str | Path) -> Path:
 # What is written
 
 
-def _refuse_contradiction(model: str | Path, out: str | Path | None, in_place: bool, dry_run: bool) -> None:
+def _refuse_contradiction(
+    model: str | Path, out: str | Path | None, in_place: bool, dry_run: bool, push_to_hub: str | None
+) -> None:
     if in_place and out is not None:
         raise CheckpointError("-o OUT and --in-place exclude each other; choose one")
     if in_place and not local_path(model).is_dir():
         raise CheckpointError(f"{model} is not a local folder, so --in-place cannot change it; use -o OUT")
-    if out is None and not in_place and not dry_run:
+    if out is None and not in_place and not dry_run and push_to_hub is None:
         raise CheckpointError("say where the patched checkpoint goes (-o OUT), or --in-place, or --dry-run")
 
 
@@ -163,21 +188,57 @@ def _write(source: Path, target: Path | None, files: Mapping[str, bytes], link: 
     return source, {}
 
 
-def _new_files(source: Path, name: str, plan: Plan) -> dict[str, bytes]:
-    """The content of every file that differs from the source's."""
+def _new_files(source: Path, name: str, plan: Plan, public: bool = False) -> dict[str, bytes]:
+    """The content of every file that differs from the source's; ``public`` where strangers will read them."""
     original = (source / "config.json").read_bytes()
+    named = _source_name(name, public)
     files = {
         "config.json": as_json(plan.config, "config.json"),
-        RECORD: as_json(make_record(plan, _source_name(name), original, read_record(source)), RECORD),
-        "README.md": cards.card(source / "README.md", plan, _source_name(name)),
+        RECORD: as_json(make_record(plan, named, original, read_record(source)), RECORD),
+        "README.md": _card(source / "README.md", plan, named, None if local_path(name).is_dir() else name, public),
     }
     tokenizer = _raised_tokenizer(source / "tokenizer_config.json", plan.length)
     return files | ({"tokenizer_config.json": tokenizer} if tokenizer else {})
 
 
-def _source_name(name: str) -> str:
+def _source_name(name: str, public: bool = False) -> str:
+    """A Hub id as it is; a folder in full, but by its last name alone where strangers would read of our folders."""
     path = local_path(name)
-    return str(path.resolve()) if path.is_dir() else name
+    if not path.is_dir():
+        return name
+    return path.resolve().name if public else str(path.resolve())
+
+
+def _card(readme: Path, plan: Plan, source: str, hub_id: str | None, public: bool) -> bytes:
+    """The makers' card with our section, and what the Hub reads of it where it has to do with the Hub."""
+    card = cards.card(readme, plan, source)
+    if hub_id or public:
+        card = frontmatter.with_metadata(card, hub_id)
+    if public:
+        frontmatter.check(card, str(readme))
+    return card
+
+
+@contextmanager
+def _place(target: Path | None, to: uploading.Repository | None) -> Iterator[Path | None]:
+    """Where to write. What goes only to the Hub passes through a temporary folder, kept if it does not arrive."""
+    if target is not None or to is None:
+        yield target
+        return
+    above = Path(tempfile.mkdtemp(prefix="ropescale-"))
+    try:
+        yield above / to.name.partition("/")[2]
+    except RunError:
+        raise  # it names the folder and the way to send it again
+    except BaseException:
+        shutil.rmtree(above, ignore_errors=True)
+        raise
+    shutil.rmtree(above, ignore_errors=True)
+
+
+def _message(plan: Plan) -> str:
+    """The commit's title."""
+    return f"Context extended by ropescale: {', '.join(dict.fromkeys(map(describe, plan.schedules.values())))}"
 
 
 def _raised_tokenizer(path: Path, length: int) -> bytes | None:
@@ -238,8 +299,9 @@ def _short(value: Any) -> str:
 # What the user should know
 
 
-def _warnings(source: Path, plan: Plan) -> list[str]:
-    return [*_no_weights(source), *_old_limits(source, plan), *engine_warnings(plan)]
+def _warnings(source: Path, plan: Plan, weights: bool) -> list[str]:
+    """``weights`` says whether those of the source should be there: a dry run leaves them on the Hub."""
+    return [*(_no_weights(source) if weights else ()), *_old_limits(source, plan), *engine_warnings(plan)]
 
 
 def _no_weights(source: Path) -> Iterator[str]:

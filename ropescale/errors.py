@@ -7,7 +7,7 @@
     ├── ConfigError (ValueError)   a checkpoint's or a model's configuration
     ├── CheckpointError (OSError)  files and folders
     ├── DataError (ValueError)     documents, lengths, tokens
-    ├── RunError                   a measurement that failed while it ran: logits that are not finite
+    ├── RunError                   a measurement or an upload that failed while it ran
     └── VerificationError          the intended table is not live
 
 The command line prints the sentence after ``error:`` and exits with 2 (1 for RunError and VerificationError).
@@ -37,7 +37,7 @@ class DataError(RopescaleError, ValueError):
 
 
 class RunError(RopescaleError):
-    """A measurement whose input was fine and that failed while it ran."""
+    """A measurement or an upload whose input was fine and that failed while it ran."""
 
 
 class VerificationError(RopescaleError):

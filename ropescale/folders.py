@@ -22,7 +22,7 @@ _WEIGHTS = (
     "*.safetensors pytorch_model*.bin model*.bin consolidated*.pth consolidated*.pt *.gguf tf_model*.h5 "
     "flax_model*.msgpack *.onnx *.onnx_data"
 ).split()
-_SKIPPED = {".git", ".gitattributes", ".cache", ".huggingface", ".locks", "__pycache__", ".ipynb_checkpoints", BACKUP}
+SKIPPED = {".git", ".gitattributes", ".cache", ".huggingface", ".locks", "__pycache__", ".ipynb_checkpoints", BACKUP}
 
 
 def is_weight(name: str) -> bool:
@@ -42,7 +42,7 @@ def _walk(folder: Path, below: Path, above: frozenset[Path]) -> Iterator[Path]:
     for entry in os.scandir(folder / below):
         name = below / entry.name
         real = (folder / name).resolve()
-        if entry.name in _SKIPPED:
+        if entry.name in SKIPPED:
             continue
         if not entry.is_dir():
             yield name

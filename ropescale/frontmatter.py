@@ -1,0 +1,102 @@
+"""What the Hub reads of a model card: the YAML block that it begins with."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from .errors import ConfigError
+
+TAG = "ropescale"
+
+_BLOCK = re.compile(
+    r"\A---[ \t]*(?P<end>\r?\n)(?P<yaml>.*?)(?P<close>^---[ \t]*(?:\r?\n|\Z))", re.DOTALL | re.MULTILINE
+)
+_KEY = re.compile(r"[A-Za-z_][\w-]*(?=:)")
+
+
+def with_metadata(card: bytes, base_model: str | None) -> bytes:
+    """A card whose front matter names the tag ``ropescale``, and the model that it was made from.
+
+    Only these lines change, so that comments, spelling and order stay. A block that is not a YAML mapping stays as
+    it is.
+
+    Args:
+        card: the file's content.
+        base_model: a Hub id that replaces what ``base_model`` says, or None to leave that as it is.
+    """
+    text = card.decode("utf-8", "surrogateescape")  # keeps every byte
+    block = _BLOCK.match(text)
+    if block is None:
+        fresh = _changed([], {}, base_model) or []
+        return b"---\n" + "".join(f"{line}\n" for line in fresh).encode() + b"---\n\n" + card
+    old = _mapping(block["yaml"])
+    lines = None if old is None else _changed(block["yaml"].splitlines(), old, base_model)
+    if lines is None:
+        return card
+    new = "".join(f"{line}{block['end']}" for line in lines)
+    return (text[: block.start("yaml")] + new + text[block.start("close") :]).encode("utf-8", "surrogateescape")
+
+
+def check(card: bytes, where: str) -> None:
+    """Refuses what the Hub would refuse once everything else has been sent.
+
+    Raises:
+        ConfigError: the card is not UTF-8, or its front matter is not a YAML mapping.
+    """
+    try:
+        text = card.decode()
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{where} is not UTF-8 (byte {error.start}), and the Hub takes no other; save it so"
+        ) from None
+    block = _BLOCK.match(text)
+    if block is not None and _mapping(block["yaml"]) is None:
+        raise ConfigError(f"the front matter of {where} is not valid YAML, and the Hub would refuse it; mend it first")
+
+
+def _mapping(block: str) -> dict[str, Any] | None:
+    """What a YAML block says; None where it is not a mapping."""
+    import yaml
+
+    try:
+        found = yaml.safe_load(block)
+    except yaml.YAMLError:
+        return None
+    return {} if found is None else found if isinstance(found, dict) else None
+
+
+def _changed(lines: list[str], old: dict[str, Any], base_model: str | None) -> list[str] | None:
+    """The block's lines with our two keys, if reading them gives just what is wanted."""
+    wanted, parts = dict(old), _parts(lines)
+    if base_model is not None:
+        wanted["base_model"] = base_model
+        parts["base_model"] = [f"base_model: {base_model}"]
+    tags = old.get("tags") or []
+    if isinstance(tags, list) and TAG not in tags:
+        wanted["tags"] = [*tags, TAG]
+        parts["tags"] = _with_tag(parts.get("tags", []), tags)
+    new = [line for part in parts.values() for line in part]
+    return new if _mapping("\n".join(new)) == wanted else None
+
+
+def _parts(lines: list[str]) -> dict[str, list[str]]:
+    """The lines of each key at the margin, in order; those before the first key under the empty name."""
+    parts: dict[str, list[str]] = {"": []}
+    key = ""
+    for line in lines:
+        if found := _KEY.match(line):
+            key = found[0]
+        parts.setdefault(key, []).append(line)
+    return parts
+
+
+def _with_tag(lines: list[str], tags: list[Any]) -> list[str]:
+    """A list of tags and ours after the last, in the list's own style."""
+    if not tags:
+        return ["tags:", f"- {TAG}"]
+    if lines[-1].rstrip().endswith("]"):
+        return [*lines[:-1], f"{lines[-1].rstrip()[:-1]}, {TAG}]"]
+    last = max((i for i, line in enumerate(lines) if line.lstrip().startswith("- ")), default=0)
+    margin = lines[last][: len(lines[last]) - len(lines[last].lstrip())]
+    return [*lines[: last + 1], f"{margin}- {TAG}", *lines[last + 1 :]]
