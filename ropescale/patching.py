@@ -419,7 +419,7 @@ def _softmax_scale(module: Any, config: Any) -> float | None:
     apply = next(filter(None, beside), None)
     if apply is not None:
         return apply(config.rope_parameters, module.qk_head_dim**-0.5)
-    if (config.rope_parameters or {}).get("mscale_all_dim") and _reads_mscale(type(module)):
+    if (config.rope_parameters or {}).get("mscale_all_dim") and reads_mscale(type(module)):
         raise ConfigError(
             f"{type(module).__name__} scales its softmax by mscale_all_dim, and not through a function that ropescale "
             "knows; install transformers 5.20.2 or a later one that has yarn_apply_mscale"
@@ -427,7 +427,7 @@ def _softmax_scale(module: Any, config: Any) -> float | None:
     return None
 
 
-def _reads_mscale(cls: type) -> bool:
+def reads_mscale(cls: type) -> bool:
     """Whether the module that defines a class mentions ``mscale_all_dim``; taken for granted where it has no source."""
     try:
         return "mscale_all_dim" in inspect.getsource(sys.modules[cls.__module__])
