@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ import click
 from ..errors import CheckpointError, DataError, ScheduleError
 from ..formatting import first_line
 from .options import (
+    Length,
     Lengths,
     factor_option,
     json_option,
@@ -23,7 +25,6 @@ from .options import (
 )
 
 if TYPE_CHECKING:
-    from ..evals.data import Document
     from ..evals.measuring import Run
     from ..schedules import Schedule
     from ..schedules.specs import Spec
@@ -45,7 +46,10 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
 @click.option("--min-tokens", type=click.IntRange(0), default=0, metavar="N", help="Skip documents with fewer tokens.")
 @click.option("--max-docs", type=click.IntRange(1), metavar="N", help="At most this many documents.")
 @click.option(
-    "--batch-tokens", type=click.IntRange(1), default=8192, show_default=True, metavar="N", help="Fed at once."
+    "--stride", type=Length(), metavar="N", help="Whole documents, in sliding windows N tokens apart (slower)."
+)
+@click.option(
+    "--batch-tokens", type=click.IntRange(1), metavar="N", help="Fed at once (default: what fits into memory)."
 )
 @click.option("--bos", default="auto", show_default=True, metavar="B", help="auto, yes, no, or a token id.")
 @click.option("--layers", default="full", show_default=True, metavar="L", help="full, all, or a layer type.")
@@ -87,23 +91,23 @@ def prepare(model: str, source: str, lengths: list[int], options: dict[str, Any]
     from ..sources import find_model
 
     lengths = list(windows.check_lengths(lengths))
+    windows.check_stride(options["stride"], lengths)
     texts = data.read_texts(source, split=options["split"], text_field=options["text_field"], concat=options["concat"])
     patching = {key: options[key] for key in ("layers", "replace_scaling", "on_top")}
+    chosen = measuring.Options(
+        **{key: options[key] for key in ("stride", "min_tokens", "max_docs", "batch_tokens")},
+        patching=patching,
+        source=source,
+        progress=True,
+    )
     schedules, baseline = plan_schedules(find_model(model, options["revision"], weights=False), options, patching)
     folder = find_model(model, options["revision"])
     tokenizer = load_tokenizer(folder)
     documents = data.tokenize(texts, tokenizer)
-    _check_long_enough(documents, lengths, tokenizer, options)
+    bos = data.bos_id(options["bos"], tokenizer)
+    measuring.select_documents(documents, lengths, bos is not None, chosen)
     loaded = load_model(folder, options["dtype"], options["device"])
-    chosen = measuring.Options(
-        min_tokens=options["min_tokens"],
-        max_docs=options["max_docs"],
-        batch_tokens=options["batch_tokens"],
-        patching=patching,
-        source=source,
-        path=folder,
-        progress=True,
-    )
+    chosen = dataclasses.replace(chosen, path=folder)
     return measuring.Run(loaded, documents, lengths, schedules, tokenizer, baseline, options["bos"], chosen)
 
 
@@ -195,13 +199,6 @@ def load_model(folder: Path, dtype: str | None = None, device: str | None = None
         return AutoModelForCausalLM.from_pretrained(folder, dtype=kind, local_files_only=True).to(place).eval()
     except Exception as error:
         raise CheckpointError(f"{folder} does not load as a causal language model: {first_line(error)}") from error
-
-
-def _check_long_enough(documents: list[Document], lengths: list[int], tokenizer: Any, options: dict[str, Any]) -> None:
-    from ..evals import data, windows
-
-    window = windows.prefix(lengths[-1], data.bos_id(options["bos"], tokenizer) is not None)
-    data.select(documents, window.stop, min_tokens=options["min_tokens"])
 
 
 def _device(device: str | None) -> Any:

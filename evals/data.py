@@ -115,13 +115,19 @@ def bos_id(bos: str | int, tokenizer: Any) -> int | None:
 
 
 def select(
-    documents: Iterable[Document], needed: int, *, min_tokens: int = 0, max_docs: int | None = None
+    documents: Iterable[Document],
+    needed: int,
+    *,
+    min_tokens: int = 0,
+    max_docs: int | None = None,
+    one_with: int = 0,
 ) -> tuple[list[Document], dict[str, int]]:
     """The documents that are long enough, at most ``max_docs``, and how many were skipped and why.
 
     Args:
-        needed: tokens (without BOS) that the longest window takes.
+        needed: tokens (without BOS) that every document must have.
         min_tokens: skip documents with fewer tokens than this, too.
+        one_with: tokens that one of the documents must have.
 
     Raises:
         DataError: none is long enough; names the longest.
@@ -133,6 +139,8 @@ def select(
     if not enough:
         raise _too_short(pool, needed)
     kept = enough if max_docs is None else enough[:max_docs]
+    if all(len(document.ids) < one_with for document in kept):
+        raise _too_short(kept, one_with)
     skipped = {"too_short": len(pool) - len(enough) - empty, "empty": empty}
     return kept, skipped | ({"over_max_docs": len(enough) - len(kept)} if len(kept) < len(enough) else {})
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+
+from .data import Document
 
 _WEIGHTS = {".safetensors", ".bin", ".pt", ".gguf"}
 _SAMPLE = 256
@@ -68,6 +72,29 @@ def table_sha256(model: Any) -> str:
     digest = hashlib.sha256()
     for key, values, scale in sorted(tables):
         digest.update(f"{key} {scale!r} ".encode() + values)
+    return digest.hexdigest()
+
+
+def rotation_sha256(model: Any) -> str:
+    """SHA-256 over all that a schedule decides: each module's live tables, their scales, and the softmax scales (MLA's
+    follow the schedule). Models of one class with the same hash compute the same."""
+    digest = hashlib.sha256()
+    for name, module in model.named_modules():
+        scaling = getattr(module, "scaling", None)
+        if isinstance(scaling, float):
+            digest.update(f"{name}.scaling {scaling!r} ".encode())
+        for key, buffer in sorted(module._buffers.items()):
+            if buffer is not None and key.endswith("inv_freq") and "original" not in key:
+                digest.update(f"{name}.{key} {float(_scale(module, key))!r} ".encode())
+                digest.update(buffer.detach().float().cpu().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def tokens_sha256(documents: Iterable[Document]) -> str:
+    """SHA-256 over the documents' token ids, in order: what the tokenizer made of the text."""
+    digest = hashlib.sha256()
+    for document in documents:
+        digest.update(f"{len(document.ids)} ".encode() + np.asarray(document.ids, "<i8").tobytes())
     return digest.hexdigest()
 
 

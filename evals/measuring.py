@@ -2,31 +2,37 @@
 
 Under a static schedule the NLL of a token does not depend on what follows it, so one pass at the longest length
 answers for every shorter one. Where the rotary tables depend on the length, each length gets the tables that belong
-to it, frozen, and lengths whose tables are the same share a pass.
+to it, frozen, and lengths whose tables are the same share a pass. Sliding windows (a stride) differ from length to
+length, so each length is a pass of its own, frozen at that length also where a document's last window is shorter.
+
+All passes are planned before the first one runs: schedule -> :class:`Job` -> :class:`Plan` -> :class:`Batch`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+import logging
+import sys
+from collections.abc import Iterable, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 from tqdm import tqdm
 
-from ..errors import DataError
+from ..errors import DataError, RunError
 from ..patching import evaluating
-from . import data, fingerprints
+from . import data, fingerprints, memory
 from .data import Document, Text
+from .executing import Executor, Scored
+from .planning import Batch, Cost, Plan, plan_pass
 from .results import Pass, Result
-from .scoring import LOGITS_BYTES, Scorer, check_finite, unwrapped
-from .windows import Window, check_lengths, prefix
+from .scoring import LOGITS_BYTES, Scorer
+from .treatments import AS_IS, Treatment, label, patches_in, treatments
+from .windows import check_lengths, check_stride, prefix
 
-AS_IS = "as-is"
+__all__ = ["AS_IS", "Options", "Run", "Treatment", "label", "patches_in", "perplexity", "treatments"]
+
+LOG = logging.getLogger(__name__)
 
 
 def perplexity(
@@ -40,7 +46,7 @@ def perplexity(
     bos: str | int = "auto",
     **options: Any,
 ) -> Result:
-    """Prefix perplexity of ``model`` at every length, under every schedule, on the same tokens.
+    """Perplexity of ``model`` at every length, under every schedule, on the same tokens.
 
     Each schedule is patched in and reverted bit for bit. ``as-is`` (the model as it comes) always runs, and is the
     baseline of the paired comparison unless ``baseline`` says otherwise.
@@ -53,12 +59,12 @@ def perplexity(
         schedules: specs like "yarn:factor=8", or schedule objects.
         tokenizer: encodes strings, and says what BOS is.
         bos: "auto" (the tokenizer's, if it has one), "yes", "no", or an id.
-        options: the fields of :class:`Options`.
+        options: the fields of :class:`Options`, such as ``stride``.
 
     Raises:
-        DataError: no document is long enough, lengths that cannot be, ids outside the vocabulary.
+        DataError: no document is long enough, lengths or a stride that cannot be, ids outside the vocabulary.
         ScheduleError: a schedule that does not exist or does not fit; raised before anything is measured.
-        RunError: NaN or infinite logits.
+        RunError: NaN or infinite logits, or a window that does not fit into memory.
     """
     run = Run(model, documents, lengths, schedules, tokenizer, baseline, bos, Options(**options))
     run.run()
@@ -70,19 +76,23 @@ class Options:
     """What else a measurement can be told.
 
     Attributes:
+        stride: None measures the first L positions of each document; a number measures whole documents in sliding
+            windows of L positions, each this many tokens after the one before.
         min_tokens: skip documents with fewer tokens.
         max_docs: measure on at most this many documents.
-        batch_tokens: feed windows together up to this many positions (at least one window).
+        batch_tokens: feed windows together up to this many positions (at least one window); None estimates what
+            fits into memory.
         logits_bytes: budget for one block of fp32 logits.
         patching: keyword arguments of :func:`ropescale.patch`, such as ``layers`` or ``on_top``.
         source: what the documents are called in the results.
         path: the checkpoint's folder, whose files are then fingerprinted; else the live parameters are.
-        progress: a progress bar on stderr, where that is a terminal.
+        progress: notes and a progress bar on stderr, the bar where that is a terminal.
     """
 
+    stride: int | None = None
     min_tokens: int = 0
     max_docs: int | None = None
-    batch_tokens: int = 8192
+    batch_tokens: int | None = None
     logits_bytes: int = LOGITS_BYTES
     patching: dict[str, Any] = dataclasses.field(default_factory=dict)
     source: str | None = None
@@ -94,6 +104,32 @@ class Options:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise DataError(f"{name} must be 1 or more, not {value}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """One pass over every document under one set of rotary tables.
+
+    Attributes:
+        treatment: the schedule.
+        frozen_at: the length whose tables are live, where they depend on the length.
+        lengths: the lengths that are read from it, ascending; the last is the one that is fed.
+        plan: its batches.
+        table_sha256: of the live tables, as the results show it.
+        rotation: a hash of all that the schedule decides; jobs with the same rotation and plan give the same numbers.
+    """
+
+    treatment: Treatment
+    frozen_at: int | None
+    lengths: tuple[int, ...]
+    plan: Plan
+    table_sha256: str
+    rotation: str
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What the numbers depend on, the model and the tokens being given."""
+        return self.rotation, self.plan.sha256
 
 
 class Run:
@@ -114,25 +150,31 @@ class Run:
         self.lengths = check_lengths(lengths)
         self.bos = data.bos_id(bos, tokenizer)
         self.treatments, self.baseline = treatments(schedules, baseline)
-        window = prefix(self.lengths[-1], self.bos is not None)
-        self.documents, self.skipped = data.select(
-            as_documents(documents, tokenizer), window.stop, min_tokens=options.min_tokens, max_docs=options.max_docs
+        self.documents, self.skipped = select_documents(
+            as_documents(documents, tokenizer), self.lengths, self.has_bos, options
         )
         self.scorer = Scorer(model, options.logits_bytes)
         data.check_ids(self.documents, self.scorer.vocabulary, self.bos)
+        self.batch_tokens = options.batch_tokens or memory.default_batch_tokens(
+            self.scorer.model, self.lengths[-1], options.logits_bytes
+        )
         self.passes: list[Pass] = []
-        self._static: dict[object, Pass] = {}
+        self._plans: dict[int, Plan] = {}
 
     def run(self) -> None:
         """Measures every schedule; what is complete is in :attr:`passes` even when this is interrupted."""
-        for treatment in self.treatments:
-            with treatment.applied(self.model, self.options.patching):
-                pass  # one that does not fit fails here, before hours of the others
         with evaluating(self.scorer.model):
-            with torch.inference_mode():
-                self.scorer.check(self._sequences(self.documents[:1], prefix(self.lengths[-1], self._has_bos))[0])
-            for treatment in self.treatments:
-                self._measure(treatment)
+            jobs = self.jobs()
+            self._announce(jobs)
+            shelves: dict[tuple[str, str], dict[int, Scored]] = {job.key: {} for job in jobs}
+            executor = Executor(self.scorer, self.documents, self.bos, self._warn)
+            executor.check(jobs[0].plan.batches[0])
+            for job in jobs:
+                self._measure(job, executor, shelves[job.key])
+
+    def jobs(self) -> list[Job]:
+        """Every pass, in order. A schedule that does not fit fails here, before hours of the others."""
+        return [job for treatment in self.treatments for job in self._jobs(treatment)]
 
     def result(self) -> Result:
         """Everything measured so far."""
@@ -143,165 +185,157 @@ class Run:
                 "source": options.source or "in memory",
                 "sha256": data.documents_sha256(self.documents),
                 "documents": len(self.documents),
-                "tokens": len(self.documents) * self.lengths[-1],
+                "tokens": self._positions,
                 "skipped": self.skipped,
             },
             protocol={
                 "name": "ropescale",
-                "mode": "prefix",
+                "mode": "prefix" if options.stride is None else "sliding",
                 "bos": self.bos_option,
-                "stride": None,
+                "stride": options.stride,
                 "seed": 0,
                 "interval": "document-clustered t, 95%",
-                "batch_tokens": options.batch_tokens,
+                "batch_tokens": self.batch_tokens,
             },
             versions=versions,
             passes=self.passes,
             documents=self.documents,
-            bos=self._has_bos,
+            bos=self.has_bos,
             baseline=self.baseline,
             trained_length=trained_length(self.scorer.model),
         )
 
     @property
-    def _has_bos(self) -> bool:
+    def has_bos(self) -> bool:
+        """Whether BOS is in front of every window."""
         return self.bos is not None
 
-    def _measure(self, treatment: Treatment) -> None:
-        """All the lengths of one schedule, in as few passes as its tables allow."""
-        patching = self.options.patching
-        with treatment.applied(self.model, patching) as patch:
+    @property
+    def _positions(self) -> int:
+        """Tokens of the documents that are looked at, each with its BOS."""
+        if self.options.stride is None:
+            return len(self.documents) * self.lengths[-1]
+        return sum(len(document.ids) + self.has_bos for document in self.documents)
+
+    # --- planning ---
+
+    def _jobs(self, treatment: Treatment) -> list[Job]:
+        """All the lengths of one schedule, in as few passes as its tables and the windows allow."""
+        apart = self.options.stride is not None
+        with treatment.applied(self.model, self.options.patching) as patch:
             if not treatment.depends_on_length(self.model, patch):
-                self._static_pass(treatment)
-                return
-        for group in treatment.groups(self.model, patching, self.lengths):
-            with treatment.applied(self.model, patching, group[-1]):
-                self._pass(treatment, group)
-
-    def _static_pass(self, treatment: Treatment) -> None:
-        """One pass for every length, or none: under the same tables the numbers are those of before."""
-        rotation = _rotation(self.scorer.model)
-        if rotation in self._static:
-            self.passes.append(dataclasses.replace(self._static[rotation], schedule=treatment.label, forward_passes=0))
-        else:
-            self._pass(treatment, self.lengths)
-            self._static[rotation] = self.passes[-1]
-
-    def _pass(self, treatment: Treatment, lengths: tuple[int, ...]) -> None:
-        """One pass over the documents under the tables that are live now."""
-        window = prefix(lengths[-1], self._has_bos)
-        nll: list[np.ndarray] = []
-        hidden = None if self.options.progress else True  # None: tqdm shows itself only on a terminal
-        total = len(self.documents) * lengths[-1]
-        with tqdm(desc=treatment.label, total=total, unit="tok", unit_scale=True, disable=hidden) as bar:
-            for batch in batches(self.documents, lengths[-1], self.options.batch_tokens):
-                nll.extend(self._score(batch, window))
-                bar.update(len(batch) * lengths[-1])
-        # Afterwards, because a patch may set its tables when it sees the positions.
-        table = fingerprints.table_sha256(self.scorer.model)
-        self.passes.append(Pass(treatment.label, table, lengths, nll, forward_passes=len(nll)))
-
-    @torch.inference_mode()
-    def _score(self, batch: Sequence[Document], window: Window) -> list[np.ndarray]:
-        nll = self.scorer.score(self._sequences(batch, window))
-        check_finite(nll, [document.name for document in batch], first_position=1)
-        return list(nll.numpy())
-
-    def _sequences(self, batch: Sequence[Document], window: Window) -> torch.Tensor:
-        """What is fed, int64 [documents, positions]."""
-        first = [] if self.bos is None else [self.bos]
-        return torch.tensor([[*first, *document.ids[window.start : window.stop]] for document in batch])
-
-
-@dataclasses.dataclass(frozen=True)
-class Treatment:
-    """A schedule and what it is called in the results."""
-
-    label: str
-    schedule: Any
-
-    def applied(self, model: Any, patching: dict[str, Any], length: int | None = None) -> AbstractContextManager[Any]:
-        """The model under this schedule inside, as it was afterwards; frozen at ``length`` where given."""
-        if self.label == AS_IS and (length is None or patches_in(model)):
-            return nullcontext()
-        from ..patching import patch
-
-        return patch(model, self.schedule, length=length, **patching)
-
-    def depends_on_length(self, model: Any, patch: Any) -> bool:
-        """Whether the tables follow the length: the patch says so, or (as it is) a patch that was there before, or
-        transformers, which recomputes the tables of ``dynamic`` and ``longrope`` inside forward and keeps state."""
-        if patch is not None:
-            return bool(patch.length_dependent)
-        return any(outer.length_dependent for outer in patches_in(model)) or _updates_itself(model)
-
-    def groups(self, model: Any, patching: dict[str, Any], lengths: Sequence[int]) -> list[tuple[int, ...]]:
-        """The lengths of a length-dependent schedule, those together whose tables are the same."""
-        if self.label == AS_IS and patches_in(model):
-            return [(length,) for length in lengths]  # that patch sets the tables only when it sees the positions
-        found: dict[str, tuple[int, ...]] = {}
-        for length in lengths:
-            with self.applied(model, patching, length):
-                table = fingerprints.table_sha256(unwrapped(model))
-            found[table] = (*found.get(table, ()), length)
+                groups = [(length,) for length in self.lengths] if apart else [self.lengths]
+                return [self._job(treatment, None, group) for group in groups]
+        found: dict[object, Job] = {}
+        for length in self.lengths:
+            with treatment.applied(self.model, self.options.patching, length):
+                job = self._job(treatment, length, (length,))
+            same = length if apart else job.rotation
+            before = found[same].lengths if same in found else ()
+            found[same] = dataclasses.replace(job, lengths=(*before, length))
         return list(found.values())
 
+    def _job(self, treatment: Treatment, frozen_at: int | None, lengths: tuple[int, ...]) -> Job:
+        """A pass under the tables that are live now."""
+        table = fingerprints.table_sha256(self.scorer.model)
+        rotation = fingerprints.rotation_sha256(self.scorer.model)
+        return Job(treatment, frozen_at, lengths, self._plan(lengths[-1]), table, rotation)
 
-def treatments(schedules: Iterable[Any], baseline: Any = None) -> tuple[list[Treatment], str]:
-    """``as-is``, the given schedules and the baseline, each once, and the baseline's label.
+    def _plan(self, length: int) -> Plan:
+        if length not in self._plans:
+            tokens = [len(document.ids) for document in self.documents]
+            self._plans[length] = plan_pass(tokens, length, self.options.stride, self.has_bos, self.batch_tokens)
+        return self._plans[length]
+
+    # --- executing ---
+
+    def _measure(self, job: Job, executor: Executor, shelf: MutableMapping[int, Scored]) -> None:
+        """One pass, or none: what is on the shelf already, of the same tables and the same windows, is not run."""
+        left = [batch for batch in job.plan.batches if batch.number not in shelf]
+        if left:
+            with job.treatment.applied(self.model, self.options.patching, job.frozen_at):
+                self._execute(job, left, executor, shelf)
+        scored = {batch.number: shelf[batch.number] for batch in job.plan.batches}
+        again = any(run.key == job.key for run in self.passes)
+        self.passes.append(
+            Pass(
+                schedule=job.treatment.label,
+                table_sha256=job.table_sha256,
+                lengths=job.lengths,
+                nll=job.plan.assembled({number: each.nll for number, each in scored.items()}),
+                forward_passes=0 if again else job.plan.cost.forwards,
+                cost=job.plan.cost,
+                split_batches=sum(each.parts > 1 for each in scored.values()),
+                key=job.key,
+            )
+        )
+
+    def _execute(
+        self, job: Job, batches: Sequence[Batch], executor: Executor, shelf: MutableMapping[int, Scored]
+    ) -> None:
+        """Scores batches under the tables that are live now, one after the other onto the shelf."""
+        hidden = None if self.options.progress else True  # None: tqdm shows itself only on a terminal
+        total = job.plan.cost.positions
+        done = total - sum(batch.positions * len(batch.feeds) for batch in batches)
+        name = job.treatment.label
+        with tqdm(desc=name, total=total, initial=done, unit="tok", unit_scale=True, disable=hidden) as bar:
+            for batch in batches:
+                shelf[batch.number] = executor.score(batch)
+                bar.update(batch.positions * len(batch.feeds))
+        if fingerprints.rotation_sha256(self.scorer.model) != job.rotation:
+            raise RunError(f"the rotary tables changed while {name} was measured; nothing of it can be trusted")
+
+    # --- saying ---
+
+    def _announce(self, jobs: Sequence[Job]) -> None:
+        """What the run will cost, before it starts; prefixes of documents cost one pass and need no word."""
+        if self.options.stride is None:
+            return
+        distinct = {job.key: job for job in jobs}.values()
+        for job in sorted(distinct, key=lambda job: job.lengths[-1]):
+            self._tell(f"{job.treatment.label} at {job.lengths[-1]:,}: {_described(job.plan.cost)}")
+        total = sum(job.plan.cost.positions for job in distinct)
+        times = sum(job.plan.cost.times_one_pass for job in distinct)
+        self._tell(f"in all {total:,} tokens to feed, {times:,.1f} times the documents")
+
+    def _tell(self, line: str) -> None:
+        if self.options.progress:
+            tqdm.write(line, file=sys.stderr)
+        else:
+            LOG.info(line)
+
+    def _warn(self, line: str) -> None:
+        """What the user should know, past the progress bar where there is one."""
+        if self.options.progress:
+            tqdm.write(line, file=sys.stderr)
+        else:
+            LOG.warning(line)
+
+
+def _described(cost: Cost) -> str:
+    return (
+        f"{cost.forwards:,} window{'s' * (cost.forwards != 1)}, {cost.positions:,} tokens fed for {cost.scored:,} "
+        f"scored ({cost.useful_fraction:.1%}), {cost.times_one_pass:,.1f} times one pass"
+    )
+
+
+def select_documents(
+    documents: Sequence[Document], lengths: Sequence[int], bos: bool, options: Options
+) -> tuple[list[Document], dict[str, int]]:
+    """The documents to measure on, and how many were skipped and why.
+
+    Without a stride they are the ones that reach the longest length, the same for every length. Sliding windows take
+    every document with a token to score, but one must reach the longest length, or nothing would be measured there.
 
     Raises:
-        ScheduleError: a spec that cannot be read.
-        DataError: two different schedules that would have the same label.
+        DataError: none is long enough, or the stride does not fit the lengths.
     """
-    given = [schedules] if isinstance(schedules, str) else list(schedules)
-    found: dict[str, Treatment] = {}
-    for schedule in [AS_IS, *given, *([] if baseline is None else [baseline])]:
-        treatment = Treatment(label(schedule), schedule)
-        same = found.setdefault(treatment.label, treatment).schedule
-        if callable(same) and callable(schedule) and same != schedule:
-            raise DataError(f"two different schedules are both called {treatment.label!r}; give them different names")
-    return list(found.values()), AS_IS if baseline is None else label(baseline)
-
-
-def label(schedule: Any) -> str:
-    """A schedule's spec on one line, with the fields that were given: ``yarn:factor=8``.
-
-    Raises:
-        ScheduleError: a spec that cannot be read.
-    """
-    from ..schedules import specs
-
-    parsed = specs.parse(schedule)
-    if isinstance(parsed, dict):
-        return json.dumps({layers: spec.text for layers, spec in parsed.items()})
-    return parsed.text
-
-
-def patches_in(model: Any) -> Sequence[Any]:
-    """The patches that the caller has put into the model and not reverted yet, oldest first."""
-    from .. import patching
-
-    return patching.patches_in(model)
-
-
-def _rotation(model: Any) -> object:
-    """All that a schedule decides: the live tables, and the softmax scales (MLA's follow the schedule)."""
-    scales = {module.scaling for module in model.modules() if isinstance(getattr(module, "scaling", None), float)}
-    return fingerprints.table_sha256(model), tuple(sorted(scales))
-
-
-def _updates_itself(model: Any) -> bool:
-    kinds = (getattr(module, "rope_type", None) for module in model.modules())
-    flat = (kind for each in kinds for kind in (each.values() if isinstance(each, dict) else [each]))
-    return any(isinstance(kind, str) and ("dynamic" in kind or kind == "longrope") for kind in flat)
-
-
-def batches(documents: Sequence[Document], length: int, batch_tokens: int) -> Iterator[Sequence[Document]]:
-    """Consecutive documents, as many as fit into ``batch_tokens`` positions; a pure function of its arguments."""
-    size = max(1, batch_tokens // length)
-    for start in range(0, len(documents), size):
-        yield documents[start : start + size]
+    check_stride(options.stride, lengths)
+    window = prefix(lengths[-1], bos)
+    limits = {"min_tokens": options.min_tokens, "max_docs": options.max_docs}
+    if options.stride is None:
+        return data.select(documents, window.stop, **limits)
+    return data.select(documents, window.scored + 1, **limits, one_with=window.stop)
 
 
 def as_documents(documents: Iterable[Any], tokenizer: Any) -> list[Document]:

@@ -33,7 +33,7 @@ def ppl_vs_length(result: Result, path: Path) -> None:
     _length_axis(axes, result.lengths, "context length (tokens)")
     axes.set_ylabel("perplexity")
     _plain_numbers(axes)
-    _finish(figure, axes, result, path, "Perplexity of the first L tokens")
+    _finish(figure, axes, result, path, result.title)
 
 
 def loss_by_position(result: Result, path: Path) -> None:

@@ -27,8 +27,9 @@ from ..errors import CheckpointError, RopescaleError
 from ..formatting import markdown
 from ..sources import local_path
 from .data import Document
+from .planning import Cost
 from .statistics import Estimate, ratio
-from .windows import Window, position_bins, prefix
+from .windows import position_bins, prefix
 
 SCHEMA = 1
 
@@ -43,6 +44,9 @@ class Pass:
         lengths: the lengths read from it, ascending; the last is the one that was fed.
         nll: per document, NLL in nats of each scored token, fp32 [scored].
         forward_passes: how many windows went through the model; 0 where another schedule had the same tables.
+        cost: what its windows take, whoever ran them.
+        split_batches: how many of its batches were scored in parts, because memory ran out.
+        key: what the numbers depend on; passes with the same key share them.
     """
 
     schedule: str
@@ -50,11 +54,18 @@ class Pass:
     lengths: tuple[int, ...]
     nll: list[np.ndarray]
     forward_passes: int
+    cost: Cost | None = None
+    split_batches: int = 0
+    key: object = None
 
 
 @dataclass(frozen=True)
 class Row:
-    """Perplexity of one schedule at one length. The interval is None with fewer than two documents."""
+    """Perplexity of one schedule at one length. The interval is None with fewer than two documents.
+
+    ``mode`` is "prefix" (the first L positions) or "sliding" (whole documents, in windows of L positions), and
+    ``documents_at_length`` says how many of the documents have L positions.
+    """
 
     schedule: str
     table_sha256: str
@@ -67,6 +78,8 @@ class Row:
     ppl_high: float | None
     bits_per_byte: float | None
     forward_passes: int
+    mode: str
+    documents_at_length: int
 
 
 @dataclass(frozen=True)
@@ -143,15 +156,33 @@ class Result:
         Shows the cliff at the trained length that a prefix perplexity averages away.
         """
         run = max((run for run in self.passes if run.schedule == schedule), key=lambda run: run.lengths[-1])
-        window = prefix(run.lengths[-1], self.bos)
-        first = window.scored + self.bos
-        return [self._bin(run, low, high, first) for low, high in position_bins(window, self.bos)]
+        stop = 1 + max(map(len, run.nll))
+        return [self._bin(run, low, high) for low, high in position_bins(stop)]
 
     def to_dict(self) -> dict[str, Any]:
         """results.json as plain data."""
         meta = {"model": self.model, "data": self.data, "protocol": self.protocol, "versions": self.versions}
         rows, paired = [asdict(row) for row in self.rows], [asdict(pair) for pair in self.paired]
-        return {"schema": SCHEMA, **meta, "rows": rows, "paired": paired}
+        return {"schema": SCHEMA, **meta, "rows": rows, "paired": paired, "cost": self.cost}
+
+    @property
+    def cost(self) -> list[dict[str, Any]]:
+        """What every pass took: windows, tokens fed and scored, and their ratio to feeding every document once."""
+        return [
+            {
+                "schedule": run.schedule,
+                "lengths": list(run.lengths),
+                "forward_passes": run.forward_passes,
+                **(asdict(run.cost) | {"useful_fraction": run.cost.useful_fraction} if run.cost else {}),
+                "split_batches": run.split_batches,
+            }
+            for run in self.passes
+        ]
+
+    @property
+    def sliding(self) -> bool:
+        """Whether whole documents were scored in sliding windows, and not the first L positions of each."""
+        return self.protocol.get("mode") == "sliding"
 
     def to_markdown(self) -> str:
         """Perplexity per schedule and length, the paired change, and the protocol they were measured under."""
@@ -170,12 +201,26 @@ class Result:
         documents, tokens, skipped = self.data["documents"], self.data["tokens"], self.data["skipped"]
         left_out = ", ".join(f"{count} {why.replace('_', ' ')}" for why, count in skipped.items() if count)
         return (
-            f"protocol {self.protocol['name']}: perplexity of the first L positions ({bos}), every token scored once, "
-            f"token-weighted, {self.model['dtype']}; {documents} document{'s' * (documents != 1)}"
+            f"protocol {self.protocol['name']}: {self.title[0].lower()}{self.title[1:]} ({bos}), "
+            f"every token scored once, token-weighted, {self.model['dtype']}; {documents} document{'s' * (documents != 1)}{self._reaching()}"
             f"{f' (skipped: {left_out})' if left_out else ''}, {tokens:,} tokens; "
             f"± is the {self.protocol['interval']} interval{'' if documents > 1 else ' (it needs two documents)'}; "
             f"text sha256 {self.data['sha256'][:12]}"
         )
+
+    @property
+    def title(self) -> str:
+        """What the perplexities are of, in a few words."""
+        if self.sliding:
+            return (
+                f"Perplexity of whole documents in sliding windows of L positions, stride {self.protocol['stride']:,}"
+            )
+        return "Perplexity of the first L positions"
+
+    def _reaching(self) -> str:
+        """How many documents are as long as the longest window, where not all are."""
+        documents = self.rows[-1].documents_at_length if self.rows else 0
+        return f" ({documents} of {self.lengths[-1]:,} positions or more)" if self.sliding and self.rows else ""
 
     def to_csv(self) -> str:
         """One line per schedule and length, the paired change beside it."""
@@ -234,40 +279,52 @@ class Result:
     # --- reductions ---
 
     def _row(self, run: Pass, length: int) -> Row:
-        window = prefix(length, self.bos)
-        estimate = ratio(_sums(run, window.count), [window.count] * len(run.nll))
+        counts = self._counts(run, length)
+        estimate = ratio(_sums(run, counts), counts)
         low, high = (None if bound is None else _exp(bound) for bound in (estimate.low, estimate.high))
         return Row(
             schedule=run.schedule,
             table_sha256=run.table_sha256,
             length=length,
             documents=len(run.nll),
-            tokens=window.count * len(run.nll),
+            tokens=sum(counts),
             nll=estimate.mean,
             ppl=_exp(estimate.mean),
             ppl_low=low,
             ppl_high=high,
-            bits_per_byte=self._bits_per_byte(estimate, window),
+            bits_per_byte=self._bits_per_byte(estimate, counts),
             forward_passes=run.forward_passes,
+            mode="sliding" if self.sliding else "prefix",
+            documents_at_length=sum(len(nll) >= prefix(length, self.bos).count for nll in run.nll),
         )
 
-    def _bits_per_byte(self, estimate: Estimate, window: Window) -> float | None:
+    def _counts(self, run: Pass, length: int) -> list[int]:
+        """Per document, how many of the pass's scored tokens belong to the row at this length."""
+        if self.sliding:
+            return [len(nll) for nll in run.nll]
+        return [prefix(length, self.bos).count] * len(run.nll)
+
+    def _bits_per_byte(self, estimate: Estimate, counts: Sequence[int]) -> float | None:
         """``sum NLL / (ln 2 * bytes)``, over the UTF-8 bytes of exactly the text that the scored tokens cover."""
-        covered = [document.bytes_between(window.scored, window.stop) for document in self.documents]
+        first = 0 if self.bos else 1
+        pairs = zip(self.documents, counts, strict=True)
+        covered = [document.bytes_between(first, first + count) for document, count in pairs]
         if None in covered or not sum(filter(None, covered)):
             return None
-        return estimate.mean * window.count * len(covered) / (math.log(2) * sum(filter(None, covered)))
+        return estimate.mean * sum(counts) / (math.log(2) * sum(filter(None, covered)))
 
     def _pair(self, run: Pass, base: Pass, length: int) -> Paired:
-        count = prefix(length, self.bos).count
-        sums = [a - b for a, b in zip(_sums(run, count), _sums(base, count), strict=True)]
-        estimate = ratio(sums, [count] * len(sums))
+        counts = self._counts(run, length)
+        sums = [a - b for a, b in zip(_sums(run, counts), _sums(base, counts), strict=True)]
+        estimate = ratio(sums, counts)
         return Paired(run.schedule, base.schedule, length, estimate.mean, estimate.low, estimate.high)
 
-    def _bin(self, run: Pass, low: int, high: int, first: int) -> Bin:
-        sums = [float(nll[low:high].sum(dtype=np.float64)) for nll in run.nll]
-        estimate = ratio(sums, [high - low] * len(sums))
-        return Bin(low + first, high + first, estimate.mean, estimate.low, estimate.high)
+    def _bin(self, run: Pass, start: int, stop: int) -> Bin:
+        """Over the documents that reach the bin's end; index 0 is position 1."""
+        reaching = [nll[start - 1 : stop - 1] for nll in run.nll if len(nll) >= stop - 1]
+        sums = [float(nll.sum(dtype=np.float64)) for nll in reaching]
+        estimate = ratio(sums, [stop - start] * len(sums))
+        return Bin(start, stop, estimate.mean, estimate.low, estimate.high)
 
     # --- files ---
 
@@ -323,9 +380,9 @@ class Result:
         return f"{heading}\n\n{self.to_markdown()}\n\n{images if plots else ''}{model}\n{source}\n{versions}.\n"
 
 
-def _sums(run: Pass, count: int) -> list[float]:
-    """Per document, the fp64 sum of its first ``count`` NLLs."""
-    return [float(nll[:count].sum(dtype=np.float64)) for nll in run.nll]
+def _sums(run: Pass, counts: Sequence[int]) -> list[float]:
+    """Per document, the fp64 sum of its first NLLs, as many as ``counts`` says."""
+    return [float(nll[:count].sum(dtype=np.float64)) for nll, count in zip(run.nll, counts, strict=True)]
 
 
 def _exp(value: float) -> float:

@@ -17,8 +17,6 @@ from typing import Any
 
 import torch
 
-from ..errors import RunError
-
 LOG = logging.getLogger(__name__)
 LOGITS_BYTES = 64 * 2**20
 """Default budget for one block of fp32 logits. The peak is about three times this: fp32, its exponentials, the
@@ -72,8 +70,7 @@ class Scorer:
             ids: windows of equal length, int64 [windows, positions].
 
         Returns:
-            fp32 on the CPU, [windows, positions - 1]. A value that is not finite is returned as it is; see
-            :func:`first_broken`.
+            fp32 on the CPU, [windows, positions - 1]. A value that is not finite is returned as it is.
         """
         ids = ids.to(self.device)
         targets = ids[:, 1:].reshape(-1)
@@ -115,34 +112,6 @@ class Scorer:
         block = type(output)(**{**output, "last_hidden_state": output.last_hidden_state[:, rows]})
         with _answering(self.trunk, lambda *args, **kwargs: block):
             return self.model(input_ids=ids[:, rows], use_cache=False).logits.float()
-
-
-def first_broken(nll: torch.Tensor) -> tuple[int, int] | None:
-    """The first (window, position) whose NLL is NaN or infinite, or None. Position 0 is the first scored."""
-    broken = (~torch.isfinite(nll)).nonzero()
-    return (int(broken[0, 0]), int(broken[0, 1])) if len(broken) else None
-
-
-def check_finite(nll: torch.Tensor, names: list[str], first_position: int) -> None:
-    """Refuses NaN and infinite values, which no mean survives.
-
-    Args:
-        nll: [windows, scored].
-        names: one per window, for the message.
-        first_position: position of the first scored token in its window.
-
-    Raises:
-        RunError: names the document and the position.
-    """
-    broken = first_broken(nll)
-    if broken is None:
-        return
-    window, position = broken
-    count = int((~torch.isfinite(nll)).sum())
-    raise RunError(
-        f"the model's logits are NaN or infinite in {names[window]} at position {position + first_position} "
-        f"({count} of {nll.numel()} positions in this batch); try --dtype float32, or a smaller factor"
-    )
 
 
 def unwrapped(model: Any) -> Any:

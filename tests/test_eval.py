@@ -211,10 +211,10 @@ def test_logits_that_are_not_finite_fail_the_run_and_keep_what_was_finished(
 def test_ctrl_c_keeps_the_schedules_that_were_finished(capsys, checkpoint, texts, tmp_path, monkeypatch):
     measure = Run._measure
 
-    def interrupted(self, treatment):
-        if treatment.label != "as-is":
+    def interrupted(self, job, *rest):
+        if job.treatment.label != "as-is":
             raise KeyboardInterrupt
-        measure(self, treatment)
+        measure(self, job, *rest)
 
     monkeypatch.setattr(Run, "_measure", interrupted)
     words = ["--data", texts, "--lengths", "64", "--schedule", "yarn:factor=2", "-o", str(tmp_path / "out")]

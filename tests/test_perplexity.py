@@ -13,7 +13,7 @@ import ropescale
 from ropescale import Frequencies
 from ropescale.errors import DataError, RunError, ScheduleError
 from ropescale.evals import perplexity
-from ropescale.evals.measuring import batches, label
+from ropescale.evals.measuring import label
 from ropescale.schedules import Yarn
 
 LENGTHS = [16, 50, 64, 100, 130]
@@ -279,12 +279,6 @@ def test_mixed_documents_are_refused():
 def test_options_that_cannot_be_are_refused(option):
     with pytest.raises(DataError, match=f"{option} must be 1 or more"):
         perplexity(llama(), documents(1, 130), [64], **{option: 0})
-
-
-def test_batches_are_consecutive_and_within_the_budget():
-    sizes = [len(batch) for batch in batches(range(10), length=30, batch_tokens=100)]
-    assert sizes == [3, 3, 3, 1]
-    assert [len(batch) for batch in batches(range(3), length=30, batch_tokens=1)] == [1, 1, 1]
 
 
 STORIES = os.environ.get("ROPESCALE_STORIES260K", "")

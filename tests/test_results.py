@@ -63,7 +63,7 @@ def test_pairing_removes_what_the_documents_have_in_common():
 
 def test_the_dictionary_has_the_published_keys(result):
     plain = json.loads(json.dumps(result.to_dict(), allow_nan=False))
-    assert list(plain) == ["schema", "model", "data", "protocol", "versions", "rows", "paired"]
+    assert list(plain) == ["schema", "model", "data", "protocol", "versions", "rows", "paired", "cost"]
     assert plain["schema"] == 1
     assert list(plain["model"]) == ["path", "config_sha256", "weights", "dtype", "parameters"]
     assert list(plain["data"]) == ["source", "sha256", "documents", "tokens", "skipped"]
@@ -71,7 +71,7 @@ def test_the_dictionary_has_the_published_keys(result):
     assert list(plain["versions"]) == ["ropescale", "torch", "transformers"]
     assert list(plain["rows"][0]) == [
         *["schedule", "table_sha256", "length", "documents", "tokens", "nll", "ppl", "ppl_low", "ppl_high"],
-        *["bits_per_byte", "forward_passes"],
+        *["bits_per_byte", "forward_passes", "mode", "documents_at_length"],
     ]
     assert list(plain["paired"][0]) == ["schedule", "baseline", "length", "delta_nll", "low", "high"]
     assert plain["data"]["skipped"] == {"too_short": 1, "empty": 0}

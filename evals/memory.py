@@ -1,0 +1,84 @@
+"""How much a forward pass takes, so that batches fit; and what running out of memory looks like."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+MOST_BATCH_TOKENS = {"cpu": 8192}
+"""Positions beyond which feeding more together gains no speed: a CPU's caches are full long before. Elsewhere 32,768:
+from a few thousand positions on, an accelerator spends its time on arithmetic and no more on reading the weights."""
+
+_SHARE = 0.5
+"""Of the memory that the weights leave, for one batch. The rest is the allocator's slack and what else runs."""
+
+
+def default_batch_tokens(model: Any, longest: int, logits_bytes: int) -> int:
+    """Positions to feed together when nobody said: what the estimate allows, rounded down to a power of two.
+
+    It follows the machine's whole memory and not what is free just now, so the same command on the same machine makes
+    the same plan.
+
+    Args:
+        longest: positions of the longest window.
+        logits_bytes: budget for one block of fp32 logits.
+    """
+    device = next(model.parameters()).device
+    weights = sum(p.numel() * p.element_size() for p in model.parameters())
+    free = _SHARE * (total_memory(device) - weights) - 3 * logits_bytes
+    fitting = max(1, int(free // position_bytes(model, longest)))
+    return min(1 << (fitting.bit_length() - 1), MOST_BATCH_TOKENS.get(device.type, 32768))
+
+
+def position_bytes(model: Any, length: int) -> int:
+    """Estimated peak of a forward pass without KV cache, in bytes per position fed, logits left out.
+
+    The most that lives at once is either one layer's attention (queries, keys repeated per head, values, the answer)
+    or its MLP (gate, up, their product), on top of the residual stream and its fp32 norm. An eager attention also holds
+    a score per head and earlier position, in the model's dtype, and its softmax in fp32.
+    """
+    config = model.config.get_text_config() if hasattr(model.config, "get_text_config") else model.config
+    parameter = next(model.parameters())
+    width = int(getattr(config, "hidden_size", 0) or model.get_input_embeddings().weight.shape[1])
+    heads = int(getattr(config, "num_attention_heads", 0) or 1)
+    head = int(getattr(config, "head_dim", 0) or width // heads)
+    inner = int(getattr(config, "intermediate_size", 0) or 4 * width)
+    stream = (3 * parameter.element_size() + 2 * 4) * width
+    attention = 6 * parameter.element_size() * heads * head
+    if getattr(config, "_attn_implementation", None) == "eager":
+        attention += heads * length * (2 * parameter.element_size() + 4)
+    return stream + max(attention, 4 * parameter.element_size() * inner)
+
+
+def total_memory(device: torch.device) -> int:
+    """Of the accelerator; on the CPU, what this machine or its control group has."""
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 8 * 2**30
+    limits = [_number(Path("/sys/fs/cgroup") / name) for name in ("memory.max", "memory/memory.limit_in_bytes")]
+    return min(machine, *(limit for limit in limits if limit), machine)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether this is what torch raises when a device, or the machine, has no memory left."""
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    text = str(error).lower()
+    known = ("out of memory", "can't allocate memory", "not enough memory", "failed to allocate")
+    return isinstance(error, RuntimeError) and any(words in text for words in known)
+
+
+def release(device: torch.device) -> None:
+    """Gives back what the allocator keeps of a forward pass that failed."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def _number(file: Path) -> int | None:
+    try:
+        return int(file.read_text())
+    except (OSError, ValueError):  # no control groups here, or no limit: "max"
+        return None
