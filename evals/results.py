@@ -198,13 +198,14 @@ class Result:
     def protocol_line(self) -> str:
         """One sentence that says how the numbers were made."""
         bos = "BOS first" if self.bos else "no BOS"
-        documents, tokens, skipped = self.data["documents"], self.data["tokens"], self.data["skipped"]
+        number, tokens, skipped = self.data["documents"], self.data["tokens"], self.data["skipped"]
         left_out = ", ".join(f"{count} {why.replace('_', ' ')}" for why, count in skipped.items() if count)
+        documents = f"{number} document{'s' * (number != 1)}{self._reaching()}"
         return (
             f"protocol {self.protocol['name']}: {self.title[0].lower()}{self.title[1:]} ({bos}), "
-            f"every token scored once, token-weighted, {self.model['dtype']}; {documents} document{'s' * (documents != 1)}{self._reaching()}"
+            f"every token scored once, token-weighted, {self.model['dtype']}; {documents}"
             f"{f' (skipped: {left_out})' if left_out else ''}, {tokens:,} tokens; "
-            f"± is the {self.protocol['interval']} interval{'' if documents > 1 else ' (it needs two documents)'}; "
+            f"± is the {self.protocol['interval']} interval{'' if number > 1 else ' (it needs two documents)'}; "
             f"text sha256 {self.data['sha256'][:12]}"
         )
 
@@ -212,9 +213,7 @@ class Result:
     def title(self) -> str:
         """What the perplexities are of, in a few words."""
         if self.sliding:
-            return (
-                f"Perplexity of whole documents in sliding windows of L positions, stride {self.protocol['stride']:,}"
-            )
+            return f"Perplexity in sliding windows of L positions, stride {self.protocol['stride']:,}"
         return "Perplexity of the first L positions"
 
     def _reaching(self) -> str:

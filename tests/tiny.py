@@ -57,6 +57,42 @@ def markov_llama(transitions: torch.Tensor) -> LlamaForCausalLM:
     return model
 
 
+def prefix_mean_llama(head: torch.Tensor) -> LlamaForCausalLM:
+    """A Llama whose logits depend on which tokens are visible, whatever their order and the schedule.
+
+    Queries and keys are zero, so attention is the mean over all positions in sight; values and output are the identity
+    on one-hot embeddings, which RMSNorm with eps 0 scales by sqrt(V); the MLP writes nothing. See
+    :func:`prefix_mean_nll` for the closed form.
+
+    Args:
+        head: fp64 [V, V], what the last hidden state is multiplied with, V even.
+    """
+    size = len(head)
+    shape = {"hidden_size": size, "num_attention_heads": 2, "num_key_value_heads": 2, "num_hidden_layers": 1}
+    model = llama(vocab_size=size, rms_norm_eps=0.0, **shape).double()
+    layer = model.model.layers[0]
+    with torch.no_grad():
+        for part in (layer.self_attn.q_proj, layer.self_attn.k_proj, layer.mlp.down_proj):
+            part.weight.zero_()
+        for part in (layer.self_attn.v_proj, layer.self_attn.o_proj, model.model.embed_tokens):
+            part.weight.copy_(torch.eye(size))
+        model.lm_head.weight.copy_(head)
+    return model
+
+
+def prefix_mean_nll(head: torch.Tensor, seen: list[int], token: int) -> float:
+    """The closed form: NLL of ``token`` after ``seen`` under :func:`prefix_mean_llama`.
+
+    ``h = e(last) + sqrt(V) mean(e(s) for s in seen)``, logits are ``head @ (h sqrt(V) / |h|)``.
+    """
+    size = len(head)
+    share = torch.bincount(torch.tensor(seen), minlength=size).double() / len(seen)
+    hidden = math.sqrt(size) * share
+    hidden[seen[-1]] += 1
+    logits = head @ (hidden * math.sqrt(size) / hidden.norm())
+    return float(logits.logsumexp(0) - logits[token])
+
+
 def uniform_llama() -> LlamaForCausalLM:
     """Every token equally likely: the head is zero."""
     model = llama()

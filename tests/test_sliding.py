@@ -1,0 +1,220 @@
+"""Strided sliding windows, against closed forms and an independent loop over plain transformers."""
+
+import math
+import types
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from tiny import byte_tokenizer, documents, llama, markov_llama, naive_nll, prefix_mean_llama, prefix_mean_nll
+from transformers import LlamaConfig
+
+import ropescale
+from ropescale.errors import DataError
+from ropescale.evals import perplexity
+
+SIZE = 8
+HEAD = torch.randn(SIZE, SIZE, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+CHAIN = torch.softmax(2 * HEAD, 1)
+PREFIX_MEAN, MARKOV = prefix_mean_llama(HEAD), markov_llama(CHAIN)
+
+SETTINGS = {
+    "sizes": st.lists(st.integers(0, 40), min_size=1, max_size=4),
+    "length": st.integers(2, 24),
+    "stride": st.integers(1, 23),
+    "bos": st.booleans(),
+    "batch_tokens": st.integers(1, 200),
+}
+
+
+def visible(tokens, length, stride, bos):
+    """The definition, token by token: the first window that reaches token t is the one that scores it.
+
+    Yields t and the range of the tokens that it is predicted from, BOS not counted.
+    """
+    wide = length - bos
+    for t in range(0 if bos else 1, tokens):
+        k = 0
+        while k * stride + wide <= t:
+            k += 1
+        yield t, range(k * stride, t)
+
+
+def naive_sliding(model, ids, length, stride, bos):
+    """One forward of plain transformers per token, with exactly the context that the definition gives it."""
+    first = [] if bos is None else [bos]
+    for t, seen in visible(len(ids), length, stride, bos is not None):
+        yield naive_nll(model, [*first, *(ids[s] for s in seen), ids[t]])[-1]
+
+
+def stored(result):
+    return [nll.tolist() for nll in result.passes[0].nll]
+
+
+@settings(max_examples=25, deadline=None)
+@given(**SETTINGS)
+def test_a_model_that_sees_which_tokens_are_visible_has_its_closed_form(sizes, length, stride, bos, batch_tokens):
+    wide = length - bos
+    assume(stride < length and max(sizes) >= wide)
+    ids = [each[:n] for each, n in zip(documents(len(sizes), 40, vocabulary=SIZE), sizes)]
+    start = 5 if bos else "no"
+    result = perplexity(PREFIX_MEAN, ids, [length], stride=stride, bos=start, batch_tokens=batch_tokens)
+    kept = [each for each in ids if len(each) > (not bos)]
+    exact = [
+        [
+            prefix_mean_nll(HEAD, [*([5] if bos else []), *(each[s] for s in seen)], each[t])
+            for t, seen in visible(len(each), length, stride, bos)
+        ]
+        for each in kept
+    ]
+    assert [len(each) for each in stored(result)] == [len(each) for each in exact]
+    assert np.abs(np.concatenate(stored(result)) - np.concatenate(exact)).max() < 1e-5
+    flat = [nll for each in exact for nll in each]
+    (row,) = result.rows
+    assert row.nll == pytest.approx(math.fsum(flat) / len(flat), abs=1e-6)
+    assert (row.tokens, row.documents, row.mode) == (len(flat), len(kept), "sliding")
+    assert row.documents_at_length == sum(len(each) >= wide for each in ids)
+    assert result.data["skipped"] == {"too_short": sum(n == 1 for n in sizes) * (not bos), "empty": sizes.count(0)}
+
+
+@settings(max_examples=15, deadline=None)
+@given(**SETTINGS)
+def test_a_markov_chain_depends_on_the_token_before_alone(sizes, length, stride, bos, batch_tokens):
+    wide = length - bos
+    assume(stride < length and max(sizes) >= wide)
+    ids = [each[:n] for each, n in zip(documents(len(sizes), 40, vocabulary=SIZE), sizes)]
+    start = 5 if bos else "no"
+    result = perplexity(MARKOV, ids, [length], ["yarn:factor=4"], stride=stride, bos=start, batch_tokens=batch_tokens)
+    # Disjoint windows (S = W, only with BOS) see BOS and nothing else before their first token.
+    steps = [
+        (each[seen[-1]] if seen else 5, each[t]) for each in ids for t, seen in visible(len(each), length, stride, bos)
+    ]
+    exact = -math.fsum(math.log(CHAIN[a, b]) for a, b in steps) / len(steps)
+    assert [row.nll for row in result.rows] == pytest.approx([exact] * 2, abs=1e-6)
+    assert result.paired[0].delta_nll == pytest.approx(0, abs=1e-6)
+
+
+def test_the_closed_form_changes_with_length_and_stride():
+    # Else the property test above would not tell a wrong window from a right one.
+    ids = documents(2, 40, vocabulary=SIZE)
+    settings = [(8, 4, "no"), (8, 2, "no"), (16, 4, "no"), (8, 4, 5)]
+    ppl = [perplexity(PREFIX_MEAN, ids, [n], stride=s, bos=bos).rows[0].ppl for n, s, bos in settings]
+    assert min(abs(a - b) for i, a in enumerate(ppl) for b in ppl[:i]) > 1e-3
+
+
+class Probe(torch.nn.Module):
+    """Records every window that it is asked to score, and answers zeros."""
+
+    def __init__(self, vocabulary):
+        super().__init__()
+        self.embedding = torch.nn.Embedding(vocabulary, 1)
+        self.config = LlamaConfig(vocab_size=vocabulary, max_position_embeddings=8)
+        self.seen = []
+
+    def get_input_embeddings(self):
+        return self.embedding
+
+    def forward(self, input_ids, use_cache=False):
+        self.seen += input_ids.tolist()
+        return types.SimpleNamespace(logits=torch.zeros(*input_ids.shape, self.embedding.num_embeddings))
+
+
+@settings(max_examples=25, deadline=None)
+@given(tokens=st.integers(2, 40), length=st.integers(2, 16), stride=st.integers(1, 15), batch_tokens=st.integers(1, 60))
+def test_every_token_weighs_one_nth(tokens, length, stride, batch_tokens):
+    assume(stride < length <= tokens)
+    model = Probe(64)
+    result = perplexity(model, [list(range(tokens))], [length], stride=stride, batch_tokens=batch_tokens)
+    (row,) = result.rows
+    assert (row.tokens, len(result.passes[0].nll[0])) == (tokens - 1, tokens - 1)
+    assert row.ppl == pytest.approx(64)
+    windows = sorted(model.seen)
+    assert windows == [list(range(k * stride, min(k * stride + length, tokens))) for k in range(len(windows))]
+    assert row.forward_passes == len(windows)
+    assert result.cost[0]["positions"] == sum(map(len, windows))
+
+
+@pytest.mark.parametrize("bos", [None, 3])
+def test_a_stride_of_one_equals_a_forward_per_token(bos):
+    model, ids = llama(), [documents(1, 60)[0], documents(1, 23, seed=1)[0]]
+    for stride in (1, 7):
+        result = perplexity(model, ids, [20], stride=stride, bos="no" if bos is None else bos)
+        naive = [list(naive_sliding(model, each, 20, stride, bos)) for each in ids]
+        difference = np.abs(np.concatenate(stored(result)) - np.concatenate(naive))
+        assert difference.mean() < 1e-6 * np.concatenate(naive).mean() and difference.max() < 1e-4
+
+
+def test_a_window_as_long_as_the_document_is_the_document_whatever_the_stride():
+    model, ids = llama(), [each[:50] for each in documents(3, 50)]
+    whole = perplexity(model, ids, [50])
+    for stride in (1, 10, 49):
+        assert stored(perplexity(model, ids, [50], stride=stride)) == stored(whole)
+
+
+def test_every_length_has_its_own_windows_and_its_own_frozen_tables():
+    scaling = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}
+    ids = [documents(1, 150)[0], documents(1, 90, seed=1)[0]]
+    result = perplexity(llama(), ids, [40, 100], ["dynamic:factor=4", "linear:factor=1"], stride=30)
+    assert [(run.schedule, run.lengths) for run in result.passes] == [
+        (schedule, (n,)) for schedule in ("as-is", "dynamic:factor=4", "linear:factor=1") for n in (40, 100)
+    ]
+    rows = {(row.schedule, row.length): row for row in result.rows}
+    for length in (40, 100):
+        # Every window under the tables of the length, the last one of a document, which is shorter, too.
+        stock = llama(rope_parameters=scaling)
+        with torch.no_grad():
+            stock(torch.tensor([documents(1, length, seed=9)[0]]))
+        stock.model.rotary_emb.rope_type = "default"  # stays as that forward left it
+        naive = [nll for each in ids for nll in naive_sliding(stock, each, length, 30, None)]
+        assert rows["dynamic:factor=4", length].nll == pytest.approx(math.fsum(naive) / len(naive), abs=2e-6)
+        assert rows["linear:factor=1", length].forward_passes == 0  # the tables of as-is
+        assert rows["linear:factor=1", length].nll == rows["as-is", length].nll
+    assert [rows["as-is", n].documents_at_length for n in (40, 100)] == [2, 1]
+    assert rows["as-is", 100].forward_passes == 3 + 1
+
+
+def test_a_patch_that_follows_the_positions_is_held_at_the_length():
+    model, ids = llama(), documents(2, 150)
+    apart = perplexity(model, ids, [70, 100], ["dynamic:factor=4"], stride=30)
+    with ropescale.patch(model, "dynamic:factor=4"):
+        within = perplexity(model, ids, [70, 100], stride=30)
+    expected = [row.nll for row in apart.rows if row.schedule == "dynamic:factor=4"]
+    assert [row.nll for row in within.rows] == pytest.approx(expected, abs=1e-6)
+
+
+def test_bits_per_byte_are_over_the_bytes_of_every_scored_token():
+    model, tokenizer = llama(vocab_size=257), byte_tokenizer()
+    texts = ["a small text of some fifty bytes, or a few more. ", "another one"]
+    (row,) = perplexity(model, texts, [20], tokenizer=tokenizer, stride=5).rows
+    assert row.tokens == sum(len(text) for text in texts)  # a byte is a token, and BOS is before the first
+    assert row.bits_per_byte == pytest.approx(row.nll / math.log(2))
+
+
+def test_a_bin_of_positions_holds_the_documents_that_reach_its_end():
+    ids = [documents(1, 60)[0], documents(1, 20, seed=1)[0]]
+    result = perplexity(llama(), ids, [16], stride=4)
+    bins = {(each.start, each.stop): each for each in result.by_position("as-is")}
+    first, second = (np.array(nll, np.float64) for nll in stored(result))
+    assert bins[11, 16].nll == pytest.approx(np.concatenate([first[10:15], second[10:15]]).mean())
+    assert bins[16, 23].nll == pytest.approx(first[15:22].mean()) and bins[16, 23].low is None
+    assert max(bins)[1] == 60
+
+
+def test_a_length_that_no_document_reaches_is_refused():
+    with pytest.raises(DataError, match=r"no document has the 64 tokens needed; the longest, document 1, has 41"):
+        perplexity(llama(), documents(2, 40), [16, 64], stride=8)
+
+
+def test_the_protocol_says_sliding_and_names_the_stride():
+    result = perplexity(llama(), [*documents(2, 40), documents(1, 10)[0]], [16], stride=8)
+    assert (result.protocol["mode"], result.protocol["stride"]) == ("sliding", 8)
+    line = result.to_markdown().splitlines()[-1]
+    assert "perplexity in sliding windows of L positions, stride 8 (no BOS)" in line
+    assert "3 documents (2 of 16 positions or more)" in line
+    # W = 16, S = 8 over 40 and 41 tokens: 4 and 5 windows, and one for the short document.
+    cost = result.cost[0]
+    assert (cost["forwards"], cost["positions"]) == (10, 4 * 16 + 4 * 16 + 9 + 10)
+    assert cost["times_one_pass"] == pytest.approx(147 / 91)
+    assert cost["useful_fraction"] == pytest.approx((39 + 40 + 9) / 147)
