@@ -102,7 +102,9 @@ def patch_checkpoint(
     if private and push_to_hub is None:
         raise CheckpointError("--private is for --push-to-hub REPO; name the repository, or leave it out")
     # First of all: the download of a model can take hours.
-    to = push_to_hub and uploading.repository(push_to_hub, private=private, force=force, ask=not dry_run)
+    to = None
+    if push_to_hub is not None:
+        to = uploading.repository(push_to_hub, private=private, force=force, ask=not dry_run)
     is_local = local_path(model).is_dir()
     source = find_model(model, revision, weights=not dry_run)
     target = None if out is None else check_target(source, out, force)

@@ -201,11 +201,12 @@ def _refuse_held(to: Repository, names: Sequence[str], private: bool) -> None:
         raise CheckpointError(
             f"{to.name} exists on the Hub and is public; make it private there, or leave out --private"
         )
-    if set(names) <= _EMPTY:
+    count = len(set(names) - _EMPTY)
+    if not count:
         return
     if not to.replace:
         raise CheckpointError(
-            f"{to.name} exists on the Hub and holds {len(names)} files; choose another name, or replace it with --force"
+            f"{to.name} exists on the Hub and holds {count} file(s); choose another name, or replace it with --force"
         )
     if RECORD not in names and not set(names) <= _FORMALITIES:
         raise CheckpointError(
@@ -252,7 +253,8 @@ def _reason(error: Exception, to: Repository) -> str:
         return f"the token may not write to {to.name} on the Hub; give it the right to, or choose another name"
     root = _root(error)
     if status is not None:
-        return f"the Hub refused {to.name} ({first_line(root)})"
+        said = " ".join(str(getattr(root, "server_message", None) or "").split())
+        return f"the Hub refused {to.name} ({status}: {said or first_line(root)})"
     return f"{to.name} did not reach the Hub ({first_line(root)})"
 
 
