@@ -16,6 +16,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 Decorator = Callable[[F], F]
 
 
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+"""What weights can be loaded as; ``auto`` is the checkpoint's own."""
+
+
 class Length(click.ParamType):
     """A number of tokens: ``4096``, ``4k``, ``128k``, ``1m`` (k = 1024)."""
 
@@ -51,6 +55,12 @@ def model_argument() -> Decorator[F]:
 
 def revision_option() -> Decorator[F]:
     return click.option("--revision", metavar="R", help="Branch, tag or commit of a Hub model.")
+
+
+def trust_option() -> Decorator[F]:
+    return click.option(
+        "--trust-remote-code", is_flag=True, help="Run the Python code that MODEL brings, where transformers needs it."
+    )
 
 
 def schedule_option(required: bool = False) -> Decorator[F]:

@@ -2,30 +2,61 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import json_option, markdown, model_argument, print_json
+from .options import (
+    DTYPES,
+    Length,
+    json_option,
+    markdown,
+    model_argument,
+    print_json,
+    revision_option,
+    trust_option,
+)
 
 if TYPE_CHECKING:
+    from ..generating import Stretch
     from ..verifying import Verification
 
 
 @click.command("verify")
 @model_argument()
+@click.option("--generate", is_flag=True, help="Load the weights, and compare decoding with a cache with whole passes.")
+@click.option(
+    "--length", "lengths", type=Length(), multiple=True, metavar="N", help="Where to compare; may be repeated."
+)
+@click.option("--dtype", type=click.Choice(DTYPES), help="Default: float32 on the CPU, the checkpoint's on a GPU.")
+@click.option("--device", metavar="D", help="Default: the GPU where there is one, else cpu.")
+@revision_option()
+@trust_option()
 @json_option()
-def command(model: str, as_json: bool) -> None:
+def command(model: str, lengths: tuple[int, ...], as_json: bool, **options: Any) -> None:
     """Prove that the intended table is live in every layer of MODEL (a folder or a Hub id).
 
     Builds the model's rotary modules as stock transformers would, without reading weights, and compares their
-    frequencies, and the cos and sin they produce, with ropescale.json, or with what config.json asks for.
-    Exits with 1 and the reason when they differ.
+    frequencies, and the cos and sin they produce, with ropescale.json, or with what config.json asks for; and the
+    softmax scale of MLA models. Exits with 1 and the reason when they differ.
+
+    With --generate it also loads the weights, lets transformers' generate() follow a text for a few tokens around
+    half the trained length, the trained length, and the extended length (or each --length), and compares the logits
+    with those of forward passes over the whole text. They are the same up to rounding under fixed frequencies: else
+    it exits with 1. Where the frequencies change with the length (dynamic, longrope with two lists) they are not,
+    in stock transformers: that is a warning, with figures, and exit 0; "verdict" in the JSON tells.
+
+    \b
+    Examples:
+      ropescale verify qwen3-128k
+      ropescale verify qwen3-128k --generate
+      ropescale verify ./llama-x4 --generate --length 4k --length 16k --dtype bfloat16
     """
     from ..errors import VerificationError
     from ..verifying import examine
 
-    report = examine(model)
+    report = examine(model, lengths=lengths, say=_note, **options)
     for warning in report.warnings:
         click.echo(f"warning: {warning}", err=True)
     if as_json:
@@ -36,11 +67,39 @@ def command(model: str, as_json: bool) -> None:
         raise VerificationError("; ".join(report.problems))
 
 
+def _note(text: str) -> None:
+    click.echo(f"note: {text}", err=True)
+
+
 def _page(report: Verification) -> str:
     rows = [
         [m.name, m.layer_type, str(m.pairs), m.dtype, f"{m.attention_scale:.6g}", f"{m.difference:.1e}"]
         for m in report.modules
     ]
     table = markdown(["module", "layers", "pairs", "dtype", "attention scale", "difference"], rows, right=(2, 4, 5))
+    softmax = [] if report.softmax_factor is None else [f"softmax scale: x{report.softmax_factor:.6g} (MLA)"]
     verdict = f"live: {'yes' if report.live else 'NO'} ({report.intended}, at {report.length} tokens)"
-    return f"{table}\n\n{verdict}"
+    return "\n\n".join([table, *softmax, *([_decoding(report.generation)] if report.generation else []), verdict])
+
+
+_REGIONS = {"below": "below the trained length", "across": "across the trained length", "above": "above it"}
+
+
+def _decoding(stretches: Sequence[Stretch]) -> str:
+    """One row per stretch: decoding with the cache against the whole text."""
+    rows = [
+        [
+            f"{each.first} to {each.last} tokens",
+            _REGIONS[each.region],
+            f"from {each.changes}" if each.changes else "never",
+            f"{each.difference:.2e}",
+            f"{each.relative:.1e}",
+            f"{each.tolerance:.1e}",
+            str(each.position),
+            f"{each.tokens_differ} of {each.last - each.first + 1}",
+            each.verdict,
+        ]
+        for each in stretches
+    ]
+    header = ["decoded with the cache", "where", "frequencies change", "logit difference", "over spread", "allowed"]
+    return markdown([*header, "at position", "tokens differ", "verdict"], rows, right=(3, 4, 5, 6, 7))

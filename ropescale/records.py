@@ -12,7 +12,7 @@ from typing import Any
 from . import __version__
 from .errors import ConfigError
 from .plans import Plan, length_dependent
-from .rope import Rope
+from .rope import Rope, read_rope
 from .schedules import Frequencies, Schedule, compute, describe, to_dict
 from .sources import read_json
 
@@ -50,8 +50,21 @@ def make_record(
         },
         "versions": {"ropescale": __version__},
         "original_config_sha256": (earlier or {}).get("original_config_sha256", digest),
+        "softmax_factor": {key: softmax_factor(rope) for key, rope in read_rope(plan.config).items()},
         "undo": difference(plan.config, plan.before),
     }
+
+
+def softmax_factor(rope: Rope) -> float:
+    """What MLA models multiply the scale of their softmax by: ``(0.1 mscale_all_dim ln factor + 1)^2``.
+
+    So do transformers' classes, for any scaling that has ``mscale_all_dim``; DeepSeek's own code the same with
+    ``mscale`` (DeepSeek-V3, inference/model.py).
+    """
+    weight, factor = rope.scaling.get("mscale_all_dim"), rope.scaling.get("factor")
+    if rope.scaling.get("rope_type", "default") == "default" or not (weight and factor and factor > 1):
+        return 1.0
+    return (0.1 * weight * math.log(factor) + 1) ** 2
 
 
 def around_switch(schedule: Schedule, rope: Rope) -> dict[int, Frequencies]:
@@ -92,7 +105,12 @@ def _is_whole(record: Mapping[str, Any]) -> bool:
         and isinstance(tables, Mapping)
         and all(_is_table(table) for table in tables.values())
         and _is_switch(record.get("switch", {}))
+        and _are_factors(record.get("softmax_factor", {}))
     )
+
+
+def _are_factors(factors: Any) -> bool:
+    return isinstance(factors, Mapping) and all(_is_number(value) and value > 0 for value in factors.values())
 
 
 def _is_length(value: Any) -> bool:

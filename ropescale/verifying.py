@@ -2,20 +2,25 @@
 
 On disk: builds the model's rotary modules as stock transformers would and reads their tables and their cos and sin.
 In memory: reads the live tables and runs a few tokens, to see which modules are really called.
+With ``generate``: loads the weights, and compares decoding with a cache with whole forward passes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from .errors import ConfigError, RopescaleError, VerificationError
+from .errors import CheckpointError, ConfigError, DataError, RopescaleError, VerificationError
+from .generating import DIFFERS, EXPLAINED, Say, Stretch, Text, compare, written
+from .lengths import parse_length
+from .loading import load_model, load_tokenizer, refuse_code
 from .patching import (
     RTOL,
     build_stock,
@@ -26,6 +31,7 @@ from .patching import (
     layer_keys,
     live_table,
     quiet_transformers,
+    reads_mscale,
     rotary_modules,
     stock_table,
     table_at,
@@ -33,13 +39,16 @@ from .patching import (
     whole_config,
 )
 from .plans import Plan, describe_scaling
-from .records import around_switch, read_record, switch_of, tables_of
+from .records import around_switch, read_record, softmax_factor, switch_of, tables_of
 from .rope import ALL_LAYERS, Rope, read_rope, text_section
 from .schedules import AsIs, Frequencies, compute, describe
 from .sources import find_model, read_config, read_json
 
 _PROBE = 4
 """Tokens of the forward pass that shows which rotary modules a loaded model calls."""
+
+_SOFTMAX_RTOL = 1e-9
+"""How far two float64 computations of one softmax scale may be apart, relatively."""
 
 _FAR = 4096
 """The position at which a live module's cos is compared: far enough to tell schedules apart, exact in float32."""
@@ -68,12 +77,25 @@ class Module:
 
 @dataclass
 class Verification:
-    """What :func:`examine` found; :attr:`live` when there are no problems."""
+    """What :func:`examine` found; :attr:`live` when there are no problems.
+
+    Attributes:
+        model: what was verified.
+        intended: the schedule of each layer type, as text.
+        length: the context that the model is meant for (on disk), or the length of the probe (in memory).
+        modules: every table of every rotary module.
+        softmax_factor: what an MLA model's softmax scale is multiplied by (``mscale_all_dim``); None for others.
+        generation: where decoding with the cache was compared with whole forward passes.
+        problems: why the model is not live, or does not decode as it should; a sentence each.
+        warnings: what is as intended, and should be known.
+    """
 
     model: str
     intended: str
     length: int
     modules: list[Module] = field(default_factory=list)
+    softmax_factor: float | None = None
+    generation: list[Stretch] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
@@ -86,39 +108,91 @@ class Verification:
         return {"live": self.live, **asdict(self)}
 
 
-def verify(model: Any) -> Verification:
+def verify(model: Any, **options: Any) -> Verification:
     """Proves that the intended table is live in every layer.
 
     Args:
         model: a checkpoint's folder or Hub id (no weights are read), or a loaded model.
+        options: those of :func:`examine`, such as ``generate=True``.
 
     Raises:
         VerificationError: it is not; the message says where and why.
         ConfigError: the model has no rotary embeddings.
     """
-    report = examine(model)
+    report = examine(model, **options)
     if not report.live:
         raise VerificationError("; ".join(report.problems))
     return report
 
 
-def examine(model: Any) -> Verification:
-    """As :func:`verify`, but hands back the problems instead of raising them."""
-    if isinstance(model, (str, Path)):
-        return _examine_folder(str(model), find_model(model, weights=False))
-    return _examine_model(model)
+def examine(
+    model: Any,
+    *,
+    generate: bool = False,
+    lengths: Sequence[int | str] = (),
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    dtype: str | None = None,
+    device: str | None = None,
+    say: Say | None = None,
+) -> Verification:
+    """As :func:`verify`, but hands back the problems instead of raising them.
+
+    Args:
+        model: a checkpoint's folder or Hub id, or a loaded model.
+        generate: load the weights too, and compare decoding with a cache with whole forward passes. A difference
+            under frequencies that do not change is a problem; one where they change with the length is a warning.
+        lengths: where to compare, in tokens (``"4k"`` is one too); see :func:`ropescale.generating.compare`.
+        revision: branch, tag or commit of a Hub id.
+        trust_remote_code: run the code that a checkpoint brings, where transformers needs it.
+        dtype, device: what to load the weights as, and where to.
+        say: is told what takes long before it is begun.
+
+    Raises:
+        ConfigError: no rotary embeddings, or code of its own that may not run.
+        RunError: the model fails while it generates.
+    """
+    _refuse_unused(model, generate, lengths, dtype, device, revision)
+    wanted = [parse_length(length) for length in lengths]
+    if not isinstance(model, (str, Path)):
+        report = _examine_model(model)
+        if generate and report.live:
+            _examine_generation(model, report, _meant_for(model), wanted, None, say)
+        return report
+    folder = find_model(model, revision, weights=generate)
+    report = _examine_folder(str(model), folder, trust_remote_code)
+    if generate and report.live:
+        loaded = load_model(folder, dtype, device, trust_remote_code=trust_remote_code)
+        text = partial(_own_text, folder, trust_remote_code)
+        _examine_generation(loaded, report, report.length, wanted, text, say)
+    return report
+
+
+def _refuse_unused(
+    model: Any, generate: bool, lengths: Sequence[Any], dtype: str | None, device: str | None, revision: str | None
+) -> None:
+    """An option that nothing would look at."""
+    loading = {"dtype": dtype, "device": device}
+    unused = {} if generate else {"length": lengths, **loading}
+    in_memory = {} if isinstance(model, (str, Path)) else {**loading, "revision": revision}
+    for name in (name for name, value in unused.items() if value):
+        raise DataError(f"--{name} says how to generate; add --generate (generate=True), or leave it out")
+    for name in (name for name, value in in_memory.items() if value):
+        raise DataError(f"{name} is for a checkpoint, and this model is loaded already; leave it out")
 
 
 # ---------------------------------------------------------------------------------------------------------
 # A checkpoint on disk
 
 
-def _examine_folder(name: str, folder: Path) -> Verification:
+def _examine_folder(name: str, folder: Path, trusted: bool) -> Verification:
     config = read_config(folder)
     record = read_record(folder)
     report = Verification(name, "", 0)
+    refuse_code(folder, trusted)
     with quiet_transformers():
-        modules = _stock_modules(folder, config, report)
+        skeleton = _built(folder, trusted, report)
+        modules = _stock_modules(skeleton, config, report)
     try:
         ropes = read_rope(config)
     except ConfigError as error:
@@ -130,37 +204,46 @@ def _examine_folder(name: str, folder: Path) -> Verification:
         _compare_module(where, module, wanted, report)
         _compare_both_sides(where, module, sides, report)
     _missing_tables(modules, wanted, report)
+    _compare_softmax(skeleton, _intended_softmax(ropes, record), report)
     _check_tokenizer(folder, report)
     _check_views(config, report)
     return report
 
 
-def _stock_modules(folder: Path, config: Mapping[str, Any], report: Verification) -> list[tuple[str, nn.Module]]:
-    """The rotary modules that stock transformers builds from this folder, for real; the rest stays on meta."""
+def _built(folder: Path, trusted: bool, report: Verification) -> nn.Module:
+    """The model as stock transformers builds it, without weights; an empty one where it cannot."""
     try:
-        skeleton = _skeleton(folder)
+        return _skeleton(folder, trusted)
     except RopescaleError:
         raise
     except Exception as error:
         report.problems.append(f"transformers cannot build this model: {type(error).__name__}: {error}")
+        return nn.Module()
+
+
+def _stock_modules(skeleton: nn.Module, config: Mapping[str, Any], report: Verification) -> list[tuple[str, nn.Module]]:
+    """The rotary modules of a model on the meta device, for real."""
+    if report.problems:
         return []
     modules = [(name, build_stock(module, module.config)) for name, module in rotary_modules(skeleton)]
     if not modules:
         read_rope(config)  # says why, where the reason is that the model has no RoPE
-        report.problems.append("transformers builds no rotary module for this model")
+        report.problems.append(
+            "transformers builds no rotary module for this model (one that has inv_freq and a configuration)"
+        )
     return modules
 
 
-def _skeleton(folder: Path) -> nn.Module:
+def _skeleton(folder: Path, trusted: bool) -> nn.Module:
     """The whole model without weights or memory."""
     from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
-    config = AutoConfig.from_pretrained(folder)
+    config = AutoConfig.from_pretrained(folder, trust_remote_code=trusted)
     with torch.device("meta"):
         try:
-            return AutoModelForCausalLM.from_config(config)
+            return AutoModelForCausalLM.from_config(config, trust_remote_code=trusted)
         except ValueError:  # not a causal language model's configuration: a multimodal one, say
-            return AutoModel.from_config(config)
+            return AutoModel.from_config(config, trust_remote_code=trusted)
 
 
 def _intended(
@@ -220,6 +303,33 @@ def _missing_tables(
         report.problems += [f"no rotary module has a table for the {key} layers" for key in lacking]
 
 
+def _intended_softmax(ropes: Mapping[str, Rope], record: Mapping[str, Any] | None) -> Mapping[str, float]:
+    """The factor of the softmax scale that every layer type should have: the record's, else the configuration's."""
+    return {key: softmax_factor(rope) for key, rope in ropes.items()} | (record or {}).get("softmax_factor", {})
+
+
+def _compare_softmax(model: nn.Module, wanted: Mapping[str, float], report: Verification) -> None:
+    """MLA models carry a part of their schedule in the scale of the softmax."""
+    found = dict(_softmax_factors(model))
+    if not found or ALL_LAYERS not in wanted:
+        return
+    report.softmax_factor = wanted[ALL_LAYERS]
+    wrong = {name: own for name, own in found.items() if not abs(own / wanted[ALL_LAYERS] - 1) <= _SOFTMAX_RTOL}
+    for name, own in list(wrong.items())[:1]:
+        others = f" (and {len(wrong) - 1} more layers)" if len(wrong) > 1 else ""
+        report.problems.append(
+            f"{name}{others} multiplies its softmax scale by {own:.6g} where {wanted[ALL_LAYERS]:.6g} is intended"
+        )
+
+
+def _softmax_factors(model: nn.Module) -> Iterator[tuple[str, float]]:
+    """What each MLA layer's softmax scale is in units of the plain one, where its class looks at mscale_all_dim."""
+    for name, module in model.named_modules():
+        scale, width = getattr(module, "scaling", None), getattr(module, "qk_head_dim", None)
+        if isinstance(scale, float) and isinstance(width, int) and reads_mscale(type(module)):
+            yield name, scale * width**0.5
+
+
 def _rotates_by(module: nn.Module, key: str, wanted: Frequencies, length: int) -> bool:
     """Whether the module's own cos at the last position is that of the table, in any of the usual layouts."""
     device = live_table(module, key)[0].device
@@ -274,6 +384,8 @@ def _examine_model(model: nn.Module) -> Verification:
         _compare_both_sides(where, module, sides, report)
         _compare_rotation(where, module, {key: wanted[key] for key in wanted if not sides.get(key)}, report)
     _uncalled_tables(model, called, report)
+    ropes = read_rope(plan.config if plan else whole_config(model).to_dict())
+    _compare_softmax(model, _intended_softmax(ropes, None), report)
     return report
 
 
@@ -365,6 +477,58 @@ def _probe(model: nn.Module, config: Any) -> None:
     ids = (torch.arange(_PROBE, device=device) % config.vocab_size).unsqueeze(0)
     with evaluating(model), torch.inference_mode():
         model(input_ids=ids, use_cache=False)
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Decoding with a cache
+
+
+def _own_text(folder: Path, trusted: bool, tokens: int) -> list[int]:
+    """Ids of a text in the checkpoint's own tokens; none where it has no tokenizer that loads."""
+    try:
+        return written(load_tokenizer(folder, trust_remote_code=trusted), tokens)
+    except CheckpointError:
+        return []
+
+
+def _meant_for(model: nn.Module) -> int:
+    """The context, in tokens, that a loaded model is for."""
+    plan = installed(model)
+    return plan.length if plan else max(rope.max_length for rope in read_rope(whole_config(model).to_dict()).values())
+
+
+def _examine_generation(
+    model: Any, report: Verification, extended: int, lengths: Sequence[int], text: Text | None, say: Say | None
+) -> None:
+    plan = installed(model)
+    ropes = plan.ropes if plan else read_rope(whole_config(model).to_dict())
+    trained = max(rope.original_length for rope in ropes.values())
+    report.generation = compare(model, trained, extended, lengths, text, say)
+    report.problems += [_fault(stretch) for stretch in report.generation if stretch.verdict == DIFFERS]
+    changed = [stretch for stretch in report.generation if stretch.verdict == EXPLAINED]
+    if changed:
+        report.warnings.append(_explanation(changed, report))
+
+
+def _fault(stretch: Stretch) -> str:
+    return (
+        f"decoding with the cache differs from the whole text by {stretch.relative:.1e} of the logits' spread after "
+        f"{stretch.position + 1} tokens, where rounding makes {stretch.tolerance:.1e} at most and the frequencies are "
+        "the same throughout"
+    )
+
+
+def _explanation(changed: Sequence[Stretch], report: Verification) -> str:
+    worst = max(changed, key=lambda stretch: stretch.relative)
+    first = min(stretch.changes for stretch in changed if stretch.changes)
+    other = sum(stretch.tokens_differ for stretch in changed)
+    compared = sum(stretch.last - stretch.first + 1 for stretch in changed)
+    return (
+        f"{report.intended} changes its frequencies with the length, here from {first} tokens on: generate() keeps the "
+        f"keys it has cached at their old angles, so it differs from the whole text by up to {worst.difference:.3g} in "
+        f"a logit ({worst.relative:.2g} of their spread) and in {other} of {compared} tokens chosen. That is how "
+        "transformers does it; `ropescale patch --freeze-at LENGTH` makes one table for every length"
+    )
 
 
 def _dtype(table: torch.Tensor) -> str:

@@ -1,0 +1,110 @@
+"""Loads a checkpoint as stock transformers does, and runs the code that it brings only where that is asked for."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from .errors import CheckpointError, ConfigError, DataError
+from .formatting import first_line
+from .sources import read_config
+
+
+def load_model(
+    folder: Path, dtype: str | None = None, device: str | None = None, *, trust_remote_code: bool = False
+) -> Any:
+    """The checkpoint as a causal language model on its device, in evaluation mode.
+
+    Args:
+        dtype: ``auto`` (the checkpoint's), or a name such as ``bfloat16``; float32 on the CPU and ``auto`` elsewhere
+            when None.
+        device: as torch takes it; the GPU where there is one, else the CPU, when None.
+
+    Raises:
+        CheckpointError: it does not load.
+        ConfigError: it needs code of its own, which may not run.
+        DataError: no such device.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
+
+    from .patching import quiet_transformers
+
+    refuse_code(folder, trust_remote_code)
+    if not sys.stderr.isatty():
+        logging.disable_progress_bar()
+    place = _device(device)
+    chosen = dtype or ("float32" if place.type == "cpu" else "auto")
+    how = {"dtype": chosen if chosen == "auto" else getattr(torch, chosen), **_code(trust_remote_code)}
+    try:
+        with quiet_transformers():
+            return AutoModelForCausalLM.from_pretrained(folder, **how).to(place).eval()
+    except Exception as error:
+        raise CheckpointError(f"{folder} does not load as a causal language model: {first_line(error)}") from error
+
+
+def load_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> Any:
+    """The checkpoint's tokenizer.
+
+    Raises:
+        CheckpointError: there is none, or it does not load.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(folder, **_code(trust_remote_code))
+    except Exception as error:  # transformers raises whatever its parts raise; all mean the same here
+        raise CheckpointError(f"{folder} has no tokenizer that transformers can load: {first_line(error)}") from error
+
+
+def refuse_code(folder: Path, trust_remote_code: bool = False) -> None:
+    """Raises where transformers could load a checkpoint only by running code that comes with it.
+
+    A type that transformers knows is loaded by its own class, whatever code lies beside the weights.
+
+    Raises:
+        ConfigError: names the code and the option.
+    """
+    config = read_config(folder)
+    code = remote_code(config)
+    if code and not trust_remote_code and not _is_known(config):
+        raise ConfigError(
+            f"{folder} needs code of its own ({code}), because transformers knows no model type "
+            f"{config.get('model_type')!r}; read that code, and give --trust-remote-code (trust_remote_code=True in "
+            "Python) if it may run here"
+        )
+
+
+def remote_code(config: Mapping[str, Any]) -> str | None:
+    """Where a configuration says that its model's code is, ``file.Class``; None without any."""
+    listed = config.get("auto_map")
+    if not isinstance(listed, Mapping):
+        return None
+    wanted = ("AutoModelForCausalLM", "AutoConfig", "AutoModel")
+    return next((str(listed[name]) for name in wanted if listed.get(name)), None)
+
+
+def _is_known(config: Mapping[str, Any]) -> bool:
+    from transformers.models.auto import modeling_auto
+
+    known = (modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, modeling_auto.MODEL_MAPPING_NAMES)
+    return any(config.get("model_type") in names for names in known)
+
+
+def _code(trusted: bool) -> dict[str, bool]:
+    """An explicit no, or transformers asks at the terminal; the code itself may have to come from the Hub."""
+    return {"trust_remote_code": trusted, "local_files_only": not trusted}
+
+
+def _device(device: str | None) -> Any:
+    import torch
+
+    try:
+        place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        torch.empty(0, device=place)
+    except (RuntimeError, AssertionError) as error:
+        raise DataError(f"--device {device} cannot be used: {first_line(error)}") from None
+    return place
