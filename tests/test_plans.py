@@ -629,15 +629,17 @@ WARNINGS = {
         {("phi3", "two lists")} | {(model, PER_PAIR) for model in ("llama", "olmo2", "nemotron")},
     ),
     "vLLM's MLA": (
-        "with its own deepseek_yarn on MLA models",
+        "with deepseek_yarn on MLA models",
         {("deepseek", PER_PAIR), ("deepseek", "linear:factor=4")},
     ),
     "vLLM's gpt-oss": ("vLLM: is hard-wired to yarn for gpt-oss", {("gpt-oss", "linear:factor=4")}),
-    "vLLM multiplies": (
-        "vLLM: multiplies max_position_embeddings",
+    "vLLM and SGLang multiply": (
+        "vLLM and SGLang: multiply max_position_embeddings",
         {(model, "linear:factor=4") for model in ("llama", "gpt-oss", "deepseek", "cohere2_moe")},
     ),
     "vLLM's dynamic": ("vLLM: computes one static table", {("llama", "dynamic:factor=2")}),
+    "SGLang's dynamic": ("SGLang: computes one static table, that of 8192 tokens", {("llama", "dynamic:factor=2")}),
+    "SGLang's two lists": ("SGLang: changes the list batch by batch", {("phi3", "two lists")}),
     "llama.cpp's dynamic": ("llama.cpp: has no dynamic scaling", {("llama", "dynamic:factor=2")}),
     "transformers' dynamic": ("transformers: keeps state between calls", {("llama", "dynamic:factor=2")}),
     "attention factor": (

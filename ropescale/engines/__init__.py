@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..plans import Plan
-from . import llama_cpp, mlx_lm, transformers4, transformers5, vllm
+from . import llama_cpp, mlx_lm, sglang, transformers4, transformers5, vllm
 from .facts import Engine, Layers, layers_of
 
-ENGINES: tuple[Engine, ...] = (vllm, llama_cpp, mlx_lm, transformers5, transformers4)
+ENGINES: tuple[Engine, ...] = (vllm, sglang, llama_cpp, mlx_lm, transformers5, transformers4)
 """In the order in which their warnings are told."""
 
 
@@ -23,7 +23,11 @@ def engine_warnings(plan: Plan) -> list[str]:
         for who, sentence in _sentences(layers):
             subjects.setdefault(sentence, [])
             subjects[sentence] += [who] if who not in subjects[sentence] else []
-    return [f"{_joined(who)}: {sentence.format(s='s' if len(who) == 1 else '')}" for sentence, who in subjects.items()]
+    return [f"{_joined(who)}: {sentence.format(**_FORMS[len(who) > 1])}" for sentence, who in subjects.items()]
+
+
+_FORMS = {False: {"s": "s", "ies": "ies", "self": " itself"}, True: {"s": "", "ies": "y", "self": " themselves"}}
+"""How a verb ends, and what refers back, for one engine and for several."""
 
 
 def _sentences(layers: Layers) -> Iterator[tuple[str, str]]:

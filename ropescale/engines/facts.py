@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from ..model_defaults import is_nested, load
 from ..plans import Plan
 from ..rope import ALL_LAYERS, Rope, default_of, text_section
 
@@ -51,6 +52,19 @@ class Layers:
     def is_partial(self) -> bool:
         return self.rope.rotary_dim != self.rope.head_dim
 
+    @property
+    def was_made_proportional(self) -> bool:
+        """Whether models of this type have proportional RoPE from their makers."""
+        default = (load().get(self.model_type) or {}).get("rope_parameters") or {}
+        kinds = default.values() if is_nested(default) else [default]
+        return any(kind is not None and kind.get("rope_type") == "proportional" for kind in kinds)
+
+    @property
+    def changes_with_length(self) -> bool:
+        """Whether stock transformers computes other frequencies past the trained length."""
+        lists = [list(self.parameters.get(key) or ()) for key in ("short_factor", "long_factor")]
+        return self.kind == "dynamic" or (self.kind == "longrope" and lists[0] != lists[1])
+
 
 @dataclass(frozen=True)
 class Difference:
@@ -60,8 +74,8 @@ class Difference:
         field: of the schedule, as in :func:`ropescale.engines.parity.fields`.
         status: what becomes of it; ``honoured`` where only a condition has to be told.
         computes: what the engine computes instead.
-        warning: the sentence for whoever patches, without its subject and with ``{s}`` where the verb's third person
-            ends; empty where there is nothing to warn about.
+        warning: the sentence for whoever patches, without its subject and with ``{s}`` or ``{ies}`` where the verb's
+            third person ends; empty where there is nothing to warn about.
         who: the subject of that sentence, where it is not the engine as such.
         how: how it is known, where that is not how the engine's other behaviour is.
         version: what it was checked against, where that is not the engine's other version.
@@ -77,13 +91,24 @@ class Difference:
 
 
 class Engine(Protocol):
-    """What the module of an engine has."""
+    """What the module of an engine has; those that ``ropescale export`` knows also have ``serve``."""
 
-    NAME: str
-    VERSION: str
+    @property
+    def NAME(self) -> str:
+        """As people call it."""
+        ...
+
+    @property
+    def VERSION(self) -> str:
+        """What its behaviour was checked against."""
+        ...
 
     def differences(self, layers: Layers, /) -> Iterator[Difference]:
         """What the engine does otherwise for this kind of layer."""
+        ...
+
+    def how(self, layers: Layers, field: str, /) -> How:
+        """How it is known that the engine honours a field for which it has no difference."""
         ...
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import PurePath
+from typing import Any
 
+from ..rope import ALL_LAYERS
 from ..schedules.yarn import temperature
-from .facts import Difference, Layers
+from .facts import Difference, How, Layers
+from .serving import Command, Serving, shell
 
 NAME, VERSION = "llama.cpp", "0c1e5709 (October 2026)"
 
@@ -16,6 +20,44 @@ CARRIES_LLAMA3 = tuple(
     "apertus arcee exaone4 exaone_moe falcon_h1 granite granitemoe granitemoehybrid llama llama4_text mistral".split()
 )
 """Types whose architecture loads the ``rope_freqs`` that the converter writes for llama3."""
+
+
+FLAGS = {"default": "none", "linear": "linear", "yarn": "yarn"}
+"""Rope types that the command line can say, and what it calls them."""
+
+
+def how(layers: Layers, field: str) -> How:
+    """Its code was read."""
+    return "source"
+
+
+def serve(serving: Serving) -> list[Command]:
+    """``llama-server`` with flags, where they can say it; nothing where they cannot."""
+    gguf = f"{PurePath(serving.model).name}.gguf"
+    words = ["llama-server", "-m", gguf, "-c", str(serving.length)]
+    told = flags(serving)
+    return [] if told is None else [Command("sh", " ".join([shell(*words), *told]))]
+
+
+def flags(serving: Serving) -> list[str] | None:
+    """The rotary part of a llama.cpp command line; None where it has no words for this."""
+    layers = serving.layers[0]
+    if layers.key != ALL_LAYERS or layers.kind not in FLAGS:
+        return None
+    parameters = layers.parameters
+    told = ["--rope-scaling", FLAGS[layers.kind], "--rope-freq-base", f"{parameters['rope_theta']:.10g}"]
+    if layers.kind != "default":
+        told += ["--rope-scale", f"{parameters['factor']:.10g}"]
+    if layers.kind == "yarn":
+        told += ["--yarn-orig-ctx", str(layers.rope.original_length), *_betas(parameters)]
+    return told
+
+
+def _betas(parameters: Mapping[str, Any]) -> list[str]:
+    """The flags of a ramp that is not llama.cpp's own, 32 to 1."""
+    usual = {"--yarn-beta-fast": ("beta_fast", 32.0), "--yarn-beta-slow": ("beta_slow", 1.0)}
+    given = {flag: parameters.get(key) or default for flag, (key, default) in usual.items()}
+    return [word for flag, value in given.items() if value != usual[flag][1] for word in (flag, f"{value:.10g}")]
 
 
 def differences(layers: Layers) -> Iterator[Difference]:
@@ -65,7 +107,7 @@ def _llama3(layers: Layers) -> Iterator[Difference]:
 def _proportional(layers: Layers) -> Iterator[Difference]:
     if layers.parameters.get("factor", 1) != 1:
         yield Difference("factor", "dropped", "1", "ignore{s} the factor of proportional RoPE")
-    if layers.rope.rotated_pairs is None:  # the makers had no proportional RoPE, so no converter expects it
+    if not layers.was_made_proportional:  # no converter expects it then
         text = "does not know proportional RoPE for this architecture"
         yield Difference("frequencies", "unsupported", "the converter stops", text)
 

@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..schedules.yarn import temperature
-from .facts import Difference, Layers
+from .facts import Difference, How, Layers
 
 NAME, VERSION = "mlx-lm", "d78bf58e (autumn 2026)"
+
+
+def how(layers: Layers, field: str) -> How:
+    """Its code was read."""
+    return "source"
 
 
 def differences(layers: Layers) -> Iterator[Difference]:

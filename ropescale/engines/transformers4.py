@@ -5,12 +5,32 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..rope import ALL_LAYERS
-from .facts import Difference, Layers
+from .facts import Difference, How, Layers
+from .serving import Command, Serving, snippet
 
 NAME, VERSION = "transformers 4", "4.51.3, 4.57.1"
 
 REFUSES_LISTS = ("olmo", "olmo2")
 IGNORES_LISTS = ("nemotron",)
+
+
+RUN = frozenset(
+    "cohere deepseek_v2 falcon gemma gemma2 gpt_neox granite llama mistral mixtral olmo2 phi3 qwen2 qwen3 stablelm "
+    "starcoder2".split()
+)
+"""Types whose rotary modules tests build in those versions; of the others the shared code was read."""
+
+
+def how(layers: Layers, field: str) -> How:
+    """The rotary modules of some types are built and compared; it has no maximum length to run into."""
+    return "source" if field == "max length" or layers.model_type not in RUN else "run"
+
+
+def serve(serving: Serving) -> list[Command]:
+    """``from_pretrained``, with v4's keys where the folder does not hold them."""
+    changed = serving.changes()
+    v4 = {key: value for key, value in changed.items() if key != "rope_parameters"}
+    return [Command("python", snippet(serving, v4 if not serving.is_written else {}))]
 
 
 def differences(layers: Layers) -> Iterator[Difference]:

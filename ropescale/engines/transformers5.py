@@ -4,13 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .facts import Difference, Layers
+from .facts import Difference, How, Layers
+from .serving import Command, Serving, snippet, stated_positions, v5_changes
 
 NAME, VERSION = "transformers 5", "5.23.0"
+
+
+def how(layers: Layers, field: str) -> How:
+    """The rotary modules of every model type are built and compared; it has no maximum length to run into."""
+    return "source" if field == "max length" else "run"
+
+
+def serve(serving: Serving) -> list[Command]:
+    """``from_pretrained``, with the configuration's changes where the folder does not hold them."""
+    changed = v5_changes(serving, stated_positions(serving))
+    return [Command("python", snippet(serving, changed))]
 
 
 def differences(layers: Layers) -> Iterator[Difference]:
     """What transformers 5 does otherwise for this kind of layer."""
     if layers.kind == "dynamic":
         text = "keeps state between calls, so results depend on earlier ones; cached keys keep old angles"
-        yield Difference("switch", "honoured", "at every call, for all of the call's tokens", text, "transformers")
+        yield Difference("switch", "honoured", "at every call; cached keys keep old angles", text, "transformers")
+    elif layers.changes_with_length:
+        yield Difference("switch", "honoured", "at every call; cached keys keep old angles")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from ..schedules.yarn import temperature
-from .facts import Difference, Layers
+from .facts import Difference, How, Layers
+from .parity import attention_factor
+from .serving import Command, Serving, compact, needed_positions, overrides, shell
 
 NAME, VERSION = "vLLM", "0.33.0"
 
@@ -15,18 +19,88 @@ TURN_NEIGHBOURS = ("cohere", "cohere2", "ernie4_5", "glm", "glm4")
 glm4 and cohere2 are listed by kinship.
 """
 
+MLA_BUT_PLAIN = ("minicpm3",)
+"""Types with latent attention whose rope parameters reach the rotary layer as they are."""
+
+_RUN = ("frequencies", "theta", "rotary dim", "factor", "original length", "beta_fast", "beta_slow", "truncate")
+_RUN += ("attention factor", "low_freq_factor", "high_freq_factor", "partial_rotary_factor")
+"""Fields that the rotary layer itself computes with, which tests run; the others belong to the engine around it."""
+
+
+def how(layers: Layers, field: str) -> How:
+    """Where the model's own code steps in, it was read; the rotary layer was run."""
+    special = (layers.is_mla and layers.kind != "default") or layers.model_type == "gpt_oss"
+    return "run" if field in _RUN and not special else "source"
+
+
+def serve(serving: Serving) -> list[Command]:
+    """``vllm serve``, with the configuration's changes where the folder does not hold them."""
+    told = overrides(spelled(serving), needed_positions(serving))
+    words = ["vllm", "serve", serving.model, "--max-model-len", str(serving.length)]
+    return [Command("sh", shell(*words, *(["--hf-overrides", compact(told)] if told else [])))]
+
+
+def spelled(serving: Serving) -> Serving:
+    """The same schedule with the keys that vLLM has of its own, where it needs them."""
+    positions = needed_positions(serving)
+    return serving.spelled({layers.key: _spelled(layers, positions) for layers in serving.layers})
+
+
+def _spelled(layers: Layers, positions: int) -> Mapping[str, Any]:
+    parameters = layers.parameters
+    if layers.kind == "dynamic" and "alpha" not in parameters:
+        return {"max_trained_positions": layers.rope.original_length, **parameters}
+    if layers.kind == "longrope" and not math.isclose(longrope_scale(layers, positions), attention_factor(layers)):
+        return with_mscales(layers)
+    return parameters
+
+
+def with_mscales(layers: Layers) -> Mapping[str, Any]:
+    """longrope with the attention factor where vLLM and SGLang look for it."""
+    scale = attention_factor(layers)
+    original = {"original_max_position_embeddings": layers.rope.original_length}
+    return {**layers.parameters, **original, "short_mscale": scale, "long_mscale": scale}
+
+
+def longrope_scale(layers: Layers, positions: int) -> float:
+    """What vLLM and SGLang multiply cos and sin by under longrope, in the list that they choose."""
+    stated = layers.parameters.get("long_mscale" if layers.length > layers.rope.original_length else "short_mscale")
+    stretched = positions / layers.rope.original_length
+    usual = math.sqrt(1 + math.log(stretched) / math.log(layers.rope.original_length)) if stretched > 1 else 1.0
+    return usual if stated is None else stated
+
+
+def deepseek_scale(parameters: Mapping[str, Any]) -> float:
+    """What the engines' own ``deepseek_yarn`` multiplies cos and sin by; it takes no attention factor."""
+    given = {key: parameters[key] for key in ("mscale", "mscale_all_dim") if parameters.get(key) is not None}
+    weights = {"mscale": 1.0, "mscale_all_dim": 0.0} | given
+    over, under = (temperature(parameters["factor"], weights[key]) for key in ("mscale", "mscale_all_dim"))
+    return over / under
+
 
 def differences(layers: Layers) -> Iterator[Difference]:
     """What vLLM does otherwise for this kind of layer."""
     of_kind = _BY_KIND.get(layers.kind)
     if of_kind is not None:
         yield from of_kind(layers)
-    if layers.is_mla and layers.kind not in ("default", "yarn"):
-        text = f"overwrites {layers.kind} with its own deepseek_yarn on MLA models; serve this with transformers"
-        yield Difference("frequencies", "unsupported", "deepseek_yarn", text)
+    if layers.is_mla and layers.model_type not in MLA_BUT_PLAIN:
+        yield from overwritten(layers)
+    elif layers.is_mla and layers.parameters.get("mscale_all_dim"):
+        text = f"drops the softmax scale that mscale_all_dim asks for in {layers.model_type}"
+        yield Difference("softmax scale", "dropped", "1", text)
     if layers.model_type == "gpt_oss" and layers.kind != "yarn":
         text = "is hard-wired to yarn for gpt-oss and will not use this table"
         yield Difference("frequencies", "unsupported", "yarn", text)
+
+
+def overwritten(layers: Layers) -> Iterator[Difference]:
+    """What becomes of anything but plain YaRN in DeepSeek's attention, whose rope type is replaced."""
+    if layers.kind not in ("default", "yarn"):
+        text = f"overwrite{{s}} {layers.kind} with deepseek_yarn on MLA models; serve this with transformers"
+        yield Difference("frequencies", "unsupported", "deepseek_yarn", text)
+    elif not layers.parameters.get("truncate", True):
+        text = "always round{s} the ramp to whole pairs on MLA models (truncate = true)"
+        yield Difference("truncate", "dropped", "true", text)
 
 
 def _longrope(layers: Layers) -> Iterator[Difference]:
@@ -35,39 +109,64 @@ def _longrope(layers: Layers) -> Iterator[Difference]:
         yield Difference("frequencies", "unsupported", "stops, or turns the wrong pairs", text)
     elif layers.length > layers.rope.original_length and not layers.is_mla:
         text = f"serve{{s}} the original length unless told otherwise; pass --max-model-len {layers.length}"
-        yield Difference("max length", "honoured", f"with --max-model-len {layers.length}", text)
-    if list(layers.parameters["short_factor"]) != list(layers.parameters["long_factor"]):
+        yield Difference("max length", "honoured", f"{layers.length}, because --max-model-len says so", text)
+    yield from _longrope_scale(layers)
+    if layers.changes_with_length:
         text = "choose{s} the short or the long list once, by the engine's maximum length"
-        yield Difference("switch", "recomputed", "once, by the engine's maximum length", text)
+        yield Difference("switch", "recomputed", "one list for all, by --max-model-len", text)
+
+
+def _longrope_scale(layers: Layers) -> Iterator[Difference]:
+    asked, computed = attention_factor(layers), longrope_scale(layers, layers.length)
+    if not layers.is_mla and not math.isclose(asked, computed):
+        text = f"compute{{s}} the attention factor from the lengths ({computed:.4g} instead of {asked:.4g})"
+        yield Difference("attention factor", "recomputed", f"{computed:.6g}", text)
 
 
 def _yarn(layers: Layers) -> Iterator[Difference]:
-    scale = layers.parameters.get("attention_factor", temperature(layers.parameters["factor"]))
-    if layers.is_mla and scale == 1:
+    asked, usual = attention_factor(layers), temperature(layers.parameters["factor"])
+    plain = layers.model_type in MLA_BUT_PLAIN
+    if layers.is_mla and not plain and layers.parameters.get("attention_factor") == 1:
         text = "takes an attention factor of 1 on MLA models for deepseek_llama_scaling, which is not yarn's scale"
         yield Difference("attention factor", "recomputed", "deepseek_llama_scaling", text)
+    elif layers.is_mla and not plain and not math.isclose(asked, deepseek_scale(layers.parameters)):
+        yield recomputed(asked, deepseek_scale(layers.parameters), " on MLA models")
+    elif layers.model_type == "gpt_oss" and not math.isclose(asked, usual):
+        yield recomputed(asked, usual, " of gpt-oss")
     if "mrope_section" in layers.parameters:
         length = layers.rope.original_length
         text = f"computes the ramp of a model with mrope from {4 * length} trained tokens instead of {length}"
-        yield Difference("original length", "recomputed", f"{4 * length}", text)
+        yield Difference("original length", "recomputed", f"{4 * length}", text, how="run")
+
+
+def recomputed(asked: float, computed: float, where: str = "") -> Difference:
+    """An attention factor that the engine computes by itself."""
+    text = f"recompute{{s}} the attention factor{where} ({computed:.4g} instead of {asked:.4g})"
+    return Difference("attention factor", "recomputed", f"{computed:.6g}", text)
 
 
 def _dynamic(layers: Layers) -> Iterator[Difference]:
-    text = "computes one static table for its maximum length, which without max_trained_positions is base RoPE"
-    yield Difference("switch", "dropped", "base RoPE, one static table", text)
+    if "alpha" in layers.parameters:
+        return
+    if "max_trained_positions" in layers.parameters:
+        text = f"compute{{s}} one static table, that of {layers.length} tokens, for every length"
+        yield Difference("switch", "recomputed", f"one table, that of {layers.length} tokens", text, how="run")
+    else:
+        text = "computes one static table for its maximum length, which without max_trained_positions is base RoPE"
+        yield Difference("switch", "dropped", "base RoPE", text, how="run")
 
 
 def _linear(layers: Layers) -> Iterator[Difference]:
-    text = "multiplies max_position_embeddings by the factor itself; do not raise it by hand"
-    yield Difference("max length", "honoured", "max_position_embeddings times the factor", text)
+    text = "multipl{ies} max_position_embeddings by the factor{self}; do not raise it by hand"
+    yield Difference("max length", "honoured", f"{layers.length}, max_position_embeddings times the factor", text)
 
 
 def _proportional(layers: Layers) -> Iterator[Difference]:
     if not layers.parameters.get("partial_rotary_factor", 1.0):
         text = "refuses proportional RoPE with partial_rotary_factor 0; serve it with transformers"
-        yield Difference("frequencies", "unsupported", "stops with an error", text)
+        yield Difference("frequencies", "unsupported", "stops with a ValueError", text, how="run")
     if layers.parameters.get("factor", 1) != 1:
-        yield Difference("factor", "dropped", "1", "ignore{s} the factor of proportional RoPE")
+        yield Difference("factor", "dropped", "1", "ignore{s} the factor of proportional RoPE", how="run")
 
 
 _BY_KIND = {

@@ -1,0 +1,119 @@
+"""The parity table: what an engine makes of every field of a schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..schedules import AsIs, compute
+from .facts import Difference, Engine, How, Layers, Status
+
+_FIELDS = {
+    "linear": {"factor": "factor"},
+    "dynamic": {"factor": "factor"},
+    "yarn": {
+        "factor": "factor",
+        "original length": "original_max_position_embeddings",
+        "beta_fast": "beta_fast",
+        "beta_slow": "beta_slow",
+        "truncate": "truncate",
+    },
+    "llama3": {
+        "factor": "factor",
+        "original length": "original_max_position_embeddings",
+        "low_freq_factor": "low_freq_factor",
+        "high_freq_factor": "high_freq_factor",
+    },
+    "proportional": {"partial_rotary_factor": "partial_rotary_factor", "factor": "factor"},
+}
+"""The fields that a rope type has, and transformers' keys for them."""
+
+_USUAL = {"beta_fast": 32.0, "beta_slow": 1.0, "truncate": True, "partial_rotary_factor": 1.0, "factor": 1.0}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One field of a schedule in one engine.
+
+    Attributes:
+        layers: the kind of layer, ``"all"`` where there is one table.
+        field: such as ``factor``.
+        asked: what the schedule says.
+        status: what becomes of it.
+        computes: what the engine computes.
+        version: of the engine, that was looked at.
+        how: how it is known.
+    """
+
+    layers: str
+    field: str
+    asked: str
+    status: Status
+    computes: str
+    version: str
+    how: How
+
+
+def fields(layers: Layers) -> dict[str, str]:
+    """What is asked, field by field, as text: the frequencies, what they are computed from, and the scales."""
+    found = {"frequencies": _frequencies(layers), "theta": _text(layers.parameters["rope_theta"])}
+    if layers.is_partial and not layers.is_mla and layers.kind != "proportional":
+        found["rotary dim"] = f"{layers.rope.rotary_dim} of {layers.rope.head_dim}"
+    for field, key in _FIELDS.get(layers.kind, {}).items():
+        found[field] = _text(layers.parameters.get(key, _USUAL.get(key, layers.rope.original_length)))
+    if layers.kind in ("yarn", "longrope"):
+        found["attention factor"] = _text(attention_factor(layers))
+    if layers.is_mla and layers.parameters.get("mscale_all_dim"):
+        found["softmax scale"] = f"mscale_all_dim {_text(layers.parameters['mscale_all_dim'])}"
+    if layers.changes_with_length:
+        found["switch"] = "at every length" if layers.kind == "dynamic" else f"past {layers.rope.original_length}"
+    return found | {"max length": f"{layers.length}"}
+
+
+def attention_factor(layers: Layers) -> float:
+    """What cos and sin are multiplied by, as stock transformers computes it from these parameters."""
+    rope = replace(layers.rope, scaling=layers.parameters, table=None)
+    return compute(AsIs(), rope, layers.length).attention_scale
+
+
+def rows(engine: Engine, layers: Layers) -> list[Row]:
+    """One row per field that is asked, and one more for each difference of an older version."""
+    differences = list(engine.differences(layers))
+    current = {found.field: found for found in differences if not found.version}
+    table = [_row(engine, layers, field, asked, current.get(field)) for field, asked in fields(layers).items()]
+    return table + list(_older(layers, differences))
+
+
+def _row(engine: Engine, layers: Layers, field: str, asked: str, found: Difference | None) -> Row:
+    how = engine.how(layers, field)
+    if found is None:
+        return Row(layers.key, field, asked, "honoured", asked, engine.VERSION, how)
+    return Row(layers.key, field, asked, found.status, found.computes, engine.VERSION, found.how or "source")
+
+
+def _older(layers: Layers, differences: list[Difference]) -> Iterator[Row]:
+    asked = fields(layers)
+    for found in differences:
+        if found.version:
+            text = asked.get(found.field, "")
+            yield Row(layers.key, found.field, text, found.status, found.computes, found.version, found.how or "source")
+
+
+def is_served(table: list[Row], version: str) -> bool:
+    """Whether the engine can compute the frequencies at all, in the version that the table is about."""
+    lost = ("dropped", "unsupported")
+    return not any(row.field == "frequencies" and row.status in lost and row.version == version for row in table)
+
+
+def _frequencies(layers: Layers) -> str:
+    if layers.kind == "longrope":
+        lists = "two lists" if layers.changes_with_length else "one list"
+        return f"{layers.rope.pairs} divisors, {lists}"
+    return f"{layers.rope.pairs} pairs, {layers.kind}"
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:.10g}" if isinstance(value, (int, float)) else str(value)

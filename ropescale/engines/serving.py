@@ -1,0 +1,180 @@
+"""What has to be served, and the pieces that the engines' commands are made of."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..model_defaults import PARTIAL_NAMES, THETA_NAMES, load
+from ..plans import Plan
+from ..rope import ALL_LAYERS, read_rope, text_section
+from .facts import Layers, layers_of
+
+V4_NAMES = frozenset({"rope_scaling", *THETA_NAMES, *PARTIAL_NAMES})
+"""Keys in which transformers 4 keeps what ``rope_parameters`` holds in transformers 5."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """Something to paste.
+
+    Attributes:
+        language: ``sh``, ``python`` or ``json``.
+        text: what to paste; it ends without a newline.
+        note: one line on when to use it; empty where it is the only one.
+    """
+
+    language: str
+    text: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Serving:
+    """A checkpoint to be served.
+
+    Attributes:
+        model: its folder or Hub id, as the command will name it.
+        stored: the configuration that lies there.
+        config: the configuration that is wanted, in both of transformers' dialects.
+        layers: every kind of layer that rotates, under ``config``.
+        length: the context to serve, in tokens.
+    """
+
+    model: str
+    stored: Mapping[str, Any]
+    config: Mapping[str, Any]
+    layers: tuple[Layers, ...]
+    length: int
+
+    @property
+    def section(self) -> Mapping[str, Any]:
+        """The language model's part of the configuration."""
+        return text_section(self.config)
+
+    @property
+    def is_written(self) -> bool:
+        """Whether the folder holds what is wanted."""
+        return self.config is self.stored
+
+    def changes(self) -> dict[str, Any]:
+        """What ``config`` has otherwise than ``stored``, in the language model's part."""
+        stored = text_section(self.stored)
+        return {key: value for key, value in self.section.items() if key not in stored or stored[key] != value}
+
+    def spelled(self, parameters: Mapping[str, Mapping[str, Any]]) -> Serving:
+        """The same with other rope parameters per kind of layer: an engine's own way of saying the same."""
+        layers = tuple(replace(each, parameters=parameters.get(each.key, each.parameters)) for each in self.layers)
+        return replace(self, layers=layers)
+
+
+def of_plan(model: str, stored: Mapping[str, Any], plan: Plan) -> Serving:
+    """The original weights under a schedule that is not written anywhere."""
+    changed = {layers.key: layers for layers in layers_of(plan)}
+    others = {layers.key: layers for layers in _layers_in(plan.config, plan.length)}
+    return Serving(model, stored, plan.config, tuple((others | changed).values()), plan.length)
+
+
+def as_it_lies(model: str, stored: Mapping[str, Any], length: int) -> Serving:
+    """A folder as somebody, ropescale or its makers, wrote it."""
+    return Serving(model, stored, stored, _layers_in(stored, length), length)
+
+
+def _layers_in(config: Mapping[str, Any], length: int) -> tuple[Layers, ...]:
+    section = text_section(config)
+    return tuple(Layers(key, rope.scaling, section, rope, length) for key, rope in read_rope(config).items())
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Overriding a configuration
+
+
+def needed_positions(serving: Serving, multiplied: tuple[str, ...] = ("linear",)) -> int:
+    """The ``max_position_embeddings`` under which an engine that tabulates cos and sin has a row for every token.
+
+    ``multiplied`` are the rope types whose table the engine makes ``factor`` times as long by itself.
+    """
+    kinds = {layers.kind for layers in serving.layers}
+    return stated_positions(serving) if len(kinds) == 1 and kinds <= {*multiplied} else serving.length
+
+
+def stated_positions(serving: Serving) -> int:
+    """The ``max_position_embeddings`` of the configuration that is wanted."""
+    return max(layers.rope.max_length for layers in _layers_in(serving.config, serving.length))
+
+
+def overrides(serving: Serving, positions: int) -> dict[str, Any]:
+    """What to change in the configuration that lies there, as an object that an engine merges into it.
+
+    ``positions`` is the ``max_position_embeddings`` that the engine needs.
+    """
+    changed = v5_changes(serving, positions)
+    return {"text_config": changed} if changed and text_section(serving.stored) is not serving.stored else changed
+
+
+def v5_changes(serving: Serving, positions: int) -> dict[str, Any]:
+    """The same for the language model's part alone.
+
+    The rope parameters are given whole, theta and all, because whoever sets them replaces what was there.
+    """
+    changed = {key: value for key, value in serving.changes().items() if key not in V4_NAMES}
+    if "rope_parameters" in changed or any(_respelled(serving)):
+        changed["rope_parameters"] = parameters_of_all(serving.layers, serving.section.get("rope_parameters"))
+    name = name_of(serving.section, "max_position_embeddings")
+    changed.pop(name, None)
+    there = stated_positions(replace(serving, config=serving.stored))
+    return changed | ({} if positions == there else {name: positions})
+
+
+def _respelled(serving: Serving) -> Iterator[bool]:
+    for mine, there in zip(serving.layers, _layers_in(serving.config, serving.length)):
+        yield dict(mine.parameters) != dict(there.parameters)
+
+
+def parameters_of_all(layers: tuple[Layers, ...], written: Mapping[str, Any] | None) -> dict[str, Any]:
+    """``rope_parameters`` as a whole: flat, or per layer type with those that do not rotate kept."""
+    if [each.key for each in layers] == [ALL_LAYERS]:
+        return dict(layers[0].parameters)
+    return {**(written or {}), **{each.key: dict(each.parameters) for each in layers}}
+
+
+def name_of(section: Mapping[str, Any], field: str) -> str:
+    """What a model's class calls a field of its configuration."""
+    entry = load().get(str(section.get("model_type"))) or {}
+    return entry.get("names", {}).get(field, field)
+
+
+def shell(*words: str) -> str:
+    """A command line; a word that needs quotes gets them, and each option begins a line of its own."""
+    lines: list[list[str]] = [[]]
+    for word in words:
+        if word.startswith("--"):
+            lines.append([])
+        lines[-1].append(shlex.quote(word))
+    return " \\\n  ".join(" ".join(line) for line in lines)
+
+
+def compact(value: Any) -> str:
+    """JSON on one line."""
+    return json.dumps(value)
+
+
+def snippet(serving: Serving, changed: Mapping[str, Any]) -> str:
+    """Python that loads the model with transformers, after these changes to the language model's configuration."""
+    model = json.dumps(serving.model)
+    if not changed:
+        load_it = [f"model = AutoModelForCausalLM.from_pretrained({model})"]
+        return "\n".join(["from transformers import AutoModelForCausalLM", "", *load_it])
+    return "\n".join(
+        [
+            "from transformers import AutoConfig, AutoModelForCausalLM",
+            "",
+            f"config = AutoConfig.from_pretrained({model})",
+            "text = config.get_text_config()",
+            *(f"text.{key} = {value!r}" for key, value in changed.items()),
+            f"model = AutoModelForCausalLM.from_pretrained({model}, config=config)",
+        ]
+    )

@@ -1,0 +1,124 @@
+"""SGLang: rotary layers that began as vLLM's; a table computed when the engine starts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ..rope import ALL_LAYERS, text_section
+from ..schedules.yarn import temperature
+from . import vllm
+from .facts import Difference, How, Layers
+from .parity import attention_factor
+from .serving import Command, Serving, compact, needed_positions, overrides, shell
+
+NAME, VERSION = "SGLang", "0.5.23"
+
+_MULTIPLIED = ("linear", "dynamic")
+"""Rope types whose table is ``factor`` times as long as ``max_position_embeddings``."""
+
+
+def how(layers: Layers, field: str) -> How:
+    """Where the model's own code steps in, it was read; the rotary layer was run."""
+    by_model = layers.is_mla or field in ("rotary dim", "partial_rotary_factor")
+    return "source" if by_model else vllm.how(layers, field)
+
+
+def serve(serving: Serving) -> list[Command]:
+    """``sglang.launch_server``, with the configuration's changes where the folder does not hold them."""
+    told = _nulled(serving, overrides(spelled(serving), needed_positions(serving, _MULTIPLIED)))
+    words = ["python", "-m", "sglang.launch_server", "--model-path", serving.model]
+    words += ["--context-length", str(serving.length)]
+    return [Command("sh", shell(*words, *(["--json-model-override-args", compact(told)] if told else [])))]
+
+
+def spelled(serving: Serving) -> Serving:
+    """The same schedule with the keys that SGLang has of its own, where it needs them."""
+    positions = needed_positions(serving, _MULTIPLIED)
+    return serving.spelled({layers.key: _spelled(layers, positions) for layers in serving.layers})
+
+
+def _spelled(layers: Layers, positions: int) -> Mapping[str, Any]:
+    if layers.kind == "yarn" and not math.isclose(attention_factor(layers), _yarn_scale(layers)):
+        correction = attention_factor(layers) / _yarn_scale(layers)
+        return {**layers.parameters, "attn_factor": layers.parameters.get("attn_factor", 1.0) * correction}
+    if layers.kind == "longrope" and not math.isclose(vllm.longrope_scale(layers, positions), attention_factor(layers)):
+        return vllm.with_mscales(layers)
+    return layers.parameters
+
+
+def _nulled(serving: Serving, told: dict[str, Any]) -> dict[str, Any]:
+    """SGLang merges flat rope parameters into those that are there; what must not survive is taken back."""
+    there = text_section(serving.stored).get("rope_parameters") or text_section(serving.stored).get("rope_scaling")
+    if "rope_parameters" not in told or serving.layers[0].key != ALL_LAYERS or not isinstance(there, Mapping):
+        return told
+    stale = {key: 1.0 if key == "factor" else None for key in there if key not in (*told["rope_parameters"], "type")}
+    return {**told, "rope_parameters": {**told["rope_parameters"], **stale}}
+
+
+def differences(layers: Layers) -> Iterator[Difference]:
+    """What SGLang does otherwise for this kind of layer."""
+    of_kind = _BY_KIND.get(layers.kind)
+    if of_kind is not None:
+        yield from of_kind(layers)
+    if layers.is_mla:
+        yield from vllm.overwritten(layers)
+    elif layers.is_partial and layers.kind != "proportional" and layers.model_type != "glm4":
+        yield Difference("rotary dim", "honoured", "left to the model's own code, which was not read")
+
+
+def _longrope(layers: Layers) -> Iterator[Difference]:
+    if layers.model_type in vllm.TURN_NEIGHBOURS:
+        text = f"cannot turn the pairs of {layers.model_type} by per-pair factors; serve it with transformers"
+        yield Difference("frequencies", "unsupported", "stops with a ValueError", text)
+    asked, computed = attention_factor(layers), vllm.longrope_scale(layers, layers.length)
+    if not layers.is_mla and not math.isclose(asked, computed):
+        text = f"compute{{s}} the attention factor from the lengths ({computed:.4g} instead of {asked:.4g})"
+        yield Difference("attention factor", "recomputed", f"{computed:.6g}", text)
+    if layers.changes_with_length:
+        text = "changes the list batch by batch, also under keys that are cached already"
+        yield Difference("switch", "recomputed", "for the whole batch, once one of its positions is past", text)
+
+
+def _yarn_scale(layers: Layers) -> float:
+    """What SGLang multiplies cos and sin by under yarn: it reads ``attn_factor``, and no ``attention_factor``."""
+    parameters = layers.parameters
+    weighed = parameters.get("mscale") is not None and parameters.get("mscale_all_dim") is not None
+    usual = vllm.deepseek_scale(parameters) if layers.is_mla or weighed else temperature(parameters["factor"])
+    return usual * parameters.get("attn_factor", 1.0)
+
+
+def _yarn(layers: Layers) -> Iterator[Difference]:
+    asked, computed = attention_factor(layers), _yarn_scale(layers)
+    if not math.isclose(asked, computed):
+        yield vllm.recomputed(asked, computed)
+
+
+def _dynamic(layers: Layers) -> Iterator[Difference]:
+    if "alpha" not in layers.parameters:
+        length = round(layers.parameters["factor"] * layers.rope.original_length)
+        text = f"compute{{s}} one static table, that of {length} tokens, for every length"
+        yield Difference("switch", "recomputed", f"one table, that of {length} tokens", text, how="run")
+
+
+def _linear(layers: Layers) -> Iterator[Difference]:
+    text = "multipl{ies} max_position_embeddings by the factor{self}; do not raise it by hand"
+    yield Difference("max length", "honoured", f"{layers.length}, max_position_embeddings times the factor", text)
+
+
+def _proportional(layers: Layers) -> Iterator[Difference]:
+    if layers.parameters.get("factor", 1) != 1:
+        yield Difference("factor", "dropped", "1", "ignore{s} the factor of proportional RoPE", how="run")
+    if layers.parameters.get("partial_rotary_factor", 1) != 1 and not layers.was_made_proportional:
+        text = "leaves partial_rotary_factor to the model's own code, which for most models does not look for it there"
+        yield Difference("partial_rotary_factor", "dropped", "1 in most models", text)
+
+
+_BY_KIND = {
+    "longrope": _longrope,
+    "yarn": _yarn,
+    "dynamic": _dynamic,
+    "linear": _linear,
+    "proportional": _proportional,
+}
