@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,8 @@ from .options import (
 
 if TYPE_CHECKING:
     from ..evals.measuring import Run
+    from ..evals.results import Result
+    from ..evals.store import Store
     from ..schedules import Schedule
     from ..schedules.specs import Spec
 
@@ -60,29 +63,47 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
 @revision_option()
 @json_option()
 @click.option("-o", "--out", metavar="OUT", help="Write results, per-token NLLs, plots and REPORT.md into this folder.")
-def command(model: str, source: str, lengths: list[int], as_json: bool, out: str | None, **options: Any) -> None:
+@click.option("--fresh", is_flag=True, help="Measure anew what is stored in OUT, instead of continuing.")
+def command(
+    model: str, source: str, lengths: list[int], as_json: bool, out: str | None, fresh: bool, **options: Any
+) -> None:
     """Measure perplexity against length, under each schedule, on the same tokens.
 
     The model as it is always runs, and is what the others are compared with unless --baseline says otherwise.
     --factor and --target-length give the factor to every schedule that takes one and does not say it itself; one
-    that says another is an error, as in `ropescale patch`.
+    that says another is an error, as in `ropescale patch`. With -o, every finished batch is kept in OUT/resume: the
+    same command again continues where it was, whatever stopped it.
     """
-    from ..evals.results import writable_folder
-
-    folder = None if out is None else writable_folder(out)
-    run = prepare(model, source, lengths, options)
-    try:
+    if out is None:
+        if fresh:
+            raise DataError("--fresh is given, and no folder to start anew in; name it with -o")
+        run = prepare(model, source, lengths, options)
         run.run()
-    except BaseException:  # Ctrl-C, logits that are not finite, memory that is full: hours may lie in what is done
-        _keep(run, folder)
-        raise
-    result = run.result()
+        _print(run.result(), as_json)
+        return
+    from ..evals.results import writable_folder
+    from ..evals.store import opened, refuse_if_busy
+
+    folder = writable_folder(out)
+    refuse_if_busy(folder)
+    run = prepare(model, source, lengths, options)
+    with opened(folder, fresh) as kept:
+        try:
+            run.run(kept)
+        except BaseException:  # Ctrl-C, logits that are not finite, memory that is full: hours may lie in what is done
+            _keep(run, kept, folder)
+            raise
+        result = run.result()
+        _print(result, as_json)
+        # After the numbers were printed: a disk that is full now takes nothing away.
+        click.echo(f"written to {result.save(folder)}", err=True)
+
+
+def _print(result: Result, as_json: bool) -> None:
     if as_json:
         print_json(result.to_dict())
     else:
         click.echo(result.to_markdown())
-    if folder is not None:  # after the numbers were printed: a disk that is full now takes nothing away
-        click.echo(f"written to {result.save(folder)}", err=True)
 
 
 def prepare(model: str, source: str, lengths: list[int], options: dict[str, Any]) -> Run:
@@ -212,8 +233,16 @@ def _device(device: str | None) -> Any:
     return place
 
 
-def _keep(run: Run, folder: Path | None) -> None:
-    """Saves the passes that were complete when the run stopped."""
-    if run.passes and folder is not None:
-        kept = run.result().save(folder)
-        click.echo(f"the run stopped; the {len(run.passes)} finished passes are kept in {kept}", err=True)
+def _keep(run: Run, kept: Store, folder: Path) -> None:
+    """Writes the tables of the passes that were complete when the run stopped, and says what is kept."""
+    if not kept.finished:
+        return
+    tables = ""
+    if run.passes:
+        with suppress(CheckpointError):  # a full disk may be what stopped it, and that is said already
+            run.result().save(folder)
+            tables = f", and the tables of the {len(run.passes)} finished passes"
+    click.echo(
+        f"the run stopped; {kept.finished} finished batches are kept in {folder}{tables}; the same command continues",
+        err=True,
+    )

@@ -90,6 +90,16 @@ def rotation_sha256(model: Any) -> str:
     return digest.hexdigest()
 
 
+def arithmetic(model: Any) -> dict[str, str]:
+    """What decides how the same model rounds: the kind of device, the attention's implementation, the versions."""
+    return {
+        "device": next(model.parameters()).device.type,
+        "attention": str(getattr(model.config, "_attn_implementation", None)),
+        "torch": _version("torch"),
+        "transformers": _version("transformers"),
+    }
+
+
 def tokens_sha256(documents: Iterable[Document]) -> str:
     """SHA-256 over the documents' token ids, in order: what the tokenizer made of the text."""
     digest = hashlib.sha256()

@@ -11,22 +11,26 @@ All passes are planned before the first one runs: schedule -> :class:`Job` -> :c
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import sys
-from collections.abc import Iterable, MutableMapping, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from tqdm import tqdm
 
 from ..errors import DataError, RunError
 from ..patching import evaluating
-from . import data, fingerprints, memory
+from . import data, fingerprints, memory, store
 from .data import Document, Text
-from .executing import Executor, Scored
+from .executing import Executor
 from .planning import Batch, Cost, Plan, plan_pass
-from .results import Pass, Result
-from .scoring import LOGITS_BYTES, Scorer
+from .results import Pass, Result, writable_folder
+from .scoring import LOGITS_BYTES, SCORING, Scorer
+from .store import Shelf, Store
 from .treatments import AS_IS, Treatment, label, patches_in, treatments
 from .windows import check_lengths, check_stride, prefix
 
@@ -44,6 +48,8 @@ def perplexity(
     tokenizer: Any = None,
     baseline: Any = None,
     bos: str | int = "auto",
+    out: str | Path | None = None,
+    fresh: bool = False,
     **options: Any,
 ) -> Result:
     """Perplexity of ``model`` at every length, under every schedule, on the same tokens.
@@ -59,16 +65,27 @@ def perplexity(
         schedules: specs like "yarn:factor=8", or schedule objects.
         tokenizer: encodes strings, and says what BOS is.
         bos: "auto" (the tokenizer's, if it has one), "yes", "no", or an id.
+        out: a folder for the result, and for every batch as soon as it is finished: the same call again continues
+            where this one was interrupted, see :mod:`ropescale.evals.store`.
+        fresh: measure anew what is stored in ``out``.
         options: the fields of :class:`Options`, such as ``stride``.
 
     Raises:
         DataError: no document is long enough, lengths or a stride that cannot be, ids outside the vocabulary.
         ScheduleError: a schedule that does not exist or does not fit; raised before anything is measured.
         RunError: NaN or infinite logits, or a window that does not fit into memory.
+        CheckpointError: ``out`` cannot be written, is not ours, or another process is writing into it.
     """
     run = Run(model, documents, lengths, schedules, tokenizer, baseline, bos, Options(**options))
-    run.run()
-    return run.result()
+    if out is None:
+        run.run()
+        return run.result()
+    folder = writable_folder(out)
+    with store.opened(folder, fresh) as kept:
+        run.run(kept)
+        result = run.result()
+        result.save(folder)
+    return result
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,6 +148,11 @@ class Job:
         """What the numbers depend on, the model and the tokens being given."""
         return self.rotation, self.plan.sha256
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The key in words, as the store keeps it."""
+        return {"length": self.lengths[-1], "rotation": self.rotation, "plan": self.plan.sha256}
+
 
 class Run:
     """A measurement that can be interrupted: :meth:`result` holds the passes that are complete."""
@@ -160,17 +182,30 @@ class Run:
         )
         self.passes: list[Pass] = []
         self._plans: dict[int, Plan] = {}
+        self._fed, self._seconds = 0, 0.0
 
-    def run(self) -> None:
-        """Measures every schedule; what is complete is in :attr:`passes` even when this is interrupted."""
+    def run(self, kept: Store | None = None) -> None:
+        """Measures every schedule; what is complete is in :attr:`passes` even when this is interrupted.
+
+        Args:
+            kept: finished batches are taken from it and put into it.
+        """
+        kept = kept or Store()
+        self.batch_tokens = self._same_batch_tokens(kept.last)
         with evaluating(self.scorer.model):
             jobs = self.jobs()
-            self._announce(jobs)
-            shelves: dict[tuple[str, str], dict[int, Scored]] = {job.key: {} for job in jobs}
+            shelves = {job.key: kept.shelf(self.facts | job.facts, job.plan) for job in jobs}
+            self._announce(jobs, shelves, kept.last)
+            kept.begin(self._about)
             executor = Executor(self.scorer, self.documents, self.bos, self._warn)
-            executor.check(jobs[0].plan.batches[0])
-            for job in jobs:
-                self._measure(job, executor, shelves[job.key])
+            first = next((batch for job in jobs for batch in _left(job, shelves[job.key])), None)
+            if first is not None:
+                executor.check(first)
+            try:
+                for job in jobs:
+                    self._measure(job, executor, shelves[job.key])
+            finally:
+                self._tell_timing(kept)
 
     def jobs(self) -> list[Job]:
         """Every pass, in order. A schedule that does not fit fails here, before hours of the others."""
@@ -180,7 +215,7 @@ class Run:
         """Everything measured so far."""
         options, versions = self.options, fingerprints.versions()
         return Result(
-            model=fingerprints.describe(self.scorer.model, options.path),
+            model=self.model_facts,
             data={
                 "source": options.source or "in memory",
                 "sha256": data.documents_sha256(self.documents),
@@ -204,6 +239,39 @@ class Run:
             baseline=self.baseline,
             trained_length=trained_length(self.scorer.model),
         )
+
+    @functools.cached_property
+    def model_facts(self) -> dict[str, Any]:
+        """The "model" part of results.json; of the model before any schedule."""
+        return fingerprints.describe(self.scorer.model, self.options.path)
+
+    @functools.cached_property
+    def facts(self) -> dict[str, Any]:
+        """What the numbers of every pass depend on, next to the pass's own facts.
+
+        The versions of torch and transformers are among them: another kernel or another modelling file rounds, or
+        computes, differently, and half a result from each would be nobody's result.
+        """
+        return {
+            **{name: self.model_facts[name] for name in ("weights", "config_sha256", "dtype")},
+            **fingerprints.arithmetic(self.scorer.model),
+            "logits_bytes": self.options.logits_bytes,
+            "text": data.documents_sha256(self.documents),
+            "tokens": fingerprints.tokens_sha256(self.documents),
+            "bos": self.bos,
+            "stride": self.options.stride,
+            "scoring": SCORING,
+        }
+
+    @property
+    def _about(self) -> dict[str, Any]:
+        """What the next run compares itself with."""
+        return {
+            "facts": self.facts,
+            "lengths": list(self.lengths),
+            "batch_tokens": self.batch_tokens,
+            "schedules": [treatment.label for treatment in self.treatments],
+        }
 
     @property
     def has_bos(self) -> bool:
@@ -249,13 +317,12 @@ class Run:
 
     # --- executing ---
 
-    def _measure(self, job: Job, executor: Executor, shelf: MutableMapping[int, Scored]) -> None:
+    def _measure(self, job: Job, executor: Executor, shelf: Shelf) -> None:
         """One pass, or none: what is on the shelf already, of the same tables and the same windows, is not run."""
-        left = [batch for batch in job.plan.batches if batch.number not in shelf]
-        if left:
+        if left := _left(job, shelf):
             with job.treatment.applied(self.model, self.options.patching, job.frozen_at):
                 self._execute(job, left, executor, shelf)
-        scored = {batch.number: shelf[batch.number] for batch in job.plan.batches}
+        scored = shelf.batches
         again = any(run.key == job.key for run in self.passes)
         self.passes.append(
             Pass(
@@ -270,9 +337,7 @@ class Run:
             )
         )
 
-    def _execute(
-        self, job: Job, batches: Sequence[Batch], executor: Executor, shelf: MutableMapping[int, Scored]
-    ) -> None:
+    def _execute(self, job: Job, batches: Sequence[Batch], executor: Executor, shelf: Shelf) -> None:
         """Scores batches under the tables that are live now, one after the other onto the shelf."""
         hidden = None if self.options.progress else True  # None: tqdm shows itself only on a terminal
         total = job.plan.cost.positions
@@ -280,23 +345,61 @@ class Run:
         name = job.treatment.label
         with tqdm(desc=name, total=total, initial=done, unit="tok", unit_scale=True, disable=hidden) as bar:
             for batch in batches:
-                shelf[batch.number] = executor.score(batch)
+                start = time.perf_counter()
+                shelf.put(batch.number, executor.score(batch))
                 bar.update(batch.positions * len(batch.feeds))
+                self._fed += batch.positions * len(batch.feeds)
+                self._seconds += time.perf_counter() - start
         if fingerprints.rotation_sha256(self.scorer.model) != job.rotation:
             raise RunError(f"the rotary tables changed while {name} was measured; nothing of it can be trusted")
 
     # --- saying ---
 
-    def _announce(self, jobs: Sequence[Job]) -> None:
-        """What the run will cost, before it starts; prefixes of documents cost one pass and need no word."""
-        if self.options.stride is None:
+    def _announce(self, jobs: Sequence[Job], shelves: Mapping[object, Shelf], last: Mapping[str, Any]) -> None:
+        """What is there already and what the run will cost, before it starts."""
+        distinct = list({job.key: job for job in jobs}.values())
+        batches = sum(len(job.plan.batches) for job in distinct)
+        done = batches - sum(len(_left(job, shelves[job.key])) for job in distinct)
+        if done == batches:
+            self._tell(f"all {batches} batches are done already; nothing is run")
             return
-        distinct = {job.key: job for job in jobs}.values()
+        if done:
+            self._tell(f"resuming: {done} of {batches} batches are done")
+        elif changed := self._changes(last):
+            self._tell(f"starting a new run: {changed}; what was measured before is kept beside it")
+        if self.options.stride is not None:  # a prefix costs one pass and needs no word
+            self._announce_cost(distinct)
+
+    def _announce_cost(self, distinct: Sequence[Job]) -> None:
         for job in sorted(distinct, key=lambda job: job.lengths[-1]):
             self._tell(f"{job.treatment.label} at {job.lengths[-1]:,}: {_described(job.plan.cost)}")
         total = sum(job.plan.cost.positions for job in distinct)
         times = sum(job.plan.cost.times_one_pass for job in distinct)
         self._tell(f"in all {total:,} tokens to feed, {times:,.1f} times the documents")
+
+    def _changes(self, last: Mapping[str, Any]) -> str:
+        """How this run differs from the last one in the same folder; nothing where there was none."""
+        if not last:
+            return ""
+        before, now = last | last.get("facts", {}), self._about | self.facts
+        changed = [name for name in now if name not in ("facts", "schedules") and before.get(name) != now[name]]
+        return ", ".join(_change(name, before.get(name), now[name]) for name in changed)
+
+    def _same_batch_tokens(self, last: Mapping[str, Any]) -> int:
+        """The last run's estimate where it still fits the same numbers: another estimate would be another plan."""
+        recorded = last.get("batch_tokens")
+        if self.options.batch_tokens is None and recorded and last.get("facts") == self.facts:
+            return int(recorded)
+        return self.batch_tokens
+
+    def _tell_timing(self, kept: Store) -> None:
+        """How long this process took; apart from the results, which are the same however they were come by."""
+        if not self._fed:
+            return
+        speed = self._fed / self._seconds
+        self._tell(f"{self._fed:,} tokens in {self._seconds:,.1f} s, {speed:,.0f} tokens/s")
+        place = {"device": str(self.scorer.device), "threads": torch.get_num_threads()}
+        kept.note({"tokens": self._fed, "seconds": self._seconds, "tokens_per_second": speed, **place})
 
     def _tell(self, line: str) -> None:
         if self.options.progress:
@@ -310,6 +413,28 @@ class Run:
             tqdm.write(line, file=sys.stderr)
         else:
             LOG.warning(line)
+
+
+def _left(job: Job, shelf: Shelf) -> list[Batch]:
+    """The batches that are not on the shelf, in order."""
+    return [batch for batch in job.plan.batches if batch.number not in shelf.batches]
+
+
+_CHANGED = {
+    "weights": "the weights differ",
+    "config_sha256": "config.json differs",
+    "text": "the text differs",
+    "tokens": "the tokens differ",
+}
+
+
+def _change(name: str, before: Any, now: Any) -> str:
+    plain = name.replace("_", "-")
+    return _CHANGED.get(name) or f"{plain} {_value(before)} became {_value(now)}"
+
+
+def _value(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value).lower()
 
 
 def _described(cost: Cost) -> str:

@@ -26,6 +26,7 @@ import numpy as np
 from ..errors import CheckpointError, RopescaleError
 from ..formatting import markdown
 from ..sources import local_path
+from . import store
 from .data import Document
 from .planning import Cost
 from .statistics import Estimate, ratio
@@ -448,7 +449,15 @@ def _try_writing(folder: Path, nearest: Path) -> None:
 
 
 _ELSEWHERE = "choose another folder with -o"
-_WRITTEN = ("results.json", "results.csv", "nll", "ppl_vs_length.png", "loss_by_position.png", "REPORT.md")
+_WRITTEN = (
+    store.FOLDER,
+    "results.json",
+    "results.csv",
+    "nll",
+    "ppl_vs_length.png",
+    "loss_by_position.png",
+    "REPORT.md",
+)
 
 
 def _named_folder(out: str | Path) -> Path:
@@ -468,6 +477,8 @@ def _named_folder(out: str | Path) -> Path:
 
 def _is_ours(path: Path) -> bool:
     """Whether a run may replace what is at ``path``: nothing, a file, or an ``nll/`` that is empty or has our index."""
+    if path.name == store.FOLDER:
+        return store.is_ours(path)
     if path.name != "nll":
         return not path.is_dir()
     if not os.path.lexists(path):

@@ -22,6 +22,9 @@ LOGITS_BYTES = 64 * 2**20
 """Default budget for one block of fp32 logits. The peak is about three times this: fp32, its exponentials, the
 model's own dtype."""
 
+SCORING = 1
+"""Raised whenever the same model and the same batches would give other NLLs, so that stored ones are not reused."""
+
 _PROBE = 32
 """Positions of the first window on which the split is checked against the model's own logits."""
 

@@ -219,6 +219,6 @@ def test_ctrl_c_keeps_the_schedules_that_were_finished(capsys, checkpoint, texts
     monkeypatch.setattr(Run, "_measure", interrupted)
     words = ["--data", texts, "--lengths", "64", "--schedule", "yarn:factor=2", "-o", str(tmp_path / "out")]
     code, out, err = run(capsys, checkpoint, *words)
-    assert (code, out) == (130, "") and "the 1 finished passes are kept" in err
+    assert (code, out) == (130, "") and "the tables of the 1 finished passes; the same command continues" in err
     saved = json.loads((tmp_path / "out" / "results.json").read_text())
     assert [row["schedule"] for row in saved["rows"]] == ["as-is"]
