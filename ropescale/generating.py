@@ -224,7 +224,7 @@ def _region(first: int, last: int, trained: int) -> str:
 
 
 def _decoded(model: Any, ids: torch.Tensor, first: int, last: int) -> torch.Tensor:
-    """The logits of ``generate`` after the first ``first`` tokens, and after each more up to ``last``; [n, vocabulary]."""
+    """The logits of ``generate`` after ``first`` tokens, and after each one more up to ``last``; [n, vocabulary]."""
     from transformers import LogitsProcessorList
 
     _forget(model)
