@@ -19,8 +19,10 @@ COMMANDS = {
     "inspect": "A model's rotary geometry, and what a schedule would do to it.",
     "patch": "A checkpoint that carries a schedule; no weights are read.",
     "restore": "Undo `patch --in-place`.",
+    "gguf": "A GGUF file that carries a schedule, for stock llama.cpp.",
     "verify": "Proof that the intended frequencies are the ones in use.",
     "eval": "Perplexity against length, under one schedule or several.",
+    "report": "Runs side by side in one self-contained page.",
 }
 """What ``ropescale --help`` lists, in its order. A command is ``command`` in the module of its name."""
 

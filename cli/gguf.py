@@ -1,0 +1,140 @@
+"""``ropescale gguf IN.gguf -o OUT.gguf --schedule SPEC``: a GGUF file with a longer context, for stock llama.cpp."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .options import (
+    Length,
+    factor_option,
+    json_option,
+    markdown,
+    print_json,
+    schedule_option,
+    set_option,
+    target_length_option,
+)
+
+if TYPE_CHECKING:
+    from ..gguf_files import Value
+    from ..gguf_patching import PatchedGguf
+
+
+@click.command("gguf")
+@click.argument("source", metavar="IN.gguf")
+@click.option("-o", "--out", metavar="OUT.gguf", help="The file to make; it must not exist yet.")
+@schedule_option(required=True)
+@factor_option()
+@target_length_option()
+@click.option("--original-length", type=Length(), metavar="N", help="The trained length, where the file has it wrong.")
+@set_option()
+@click.option("--replace-scaling", is_flag=True, help="Where the makers scaled: compute from the original length.")
+@click.option("--on-top", is_flag=True, help="Where the makers scaled: compose with what is there.")
+@click.option("--freeze-at", type=Length(), metavar="LENGTH", help="Make a length-dependent schedule a fixed table.")
+@click.option("--dry-run", is_flag=True, help="Write nothing, only show what would be done.")
+@click.option("--force", is_flag=True, help="Replace OUT.gguf if ropescale wrote it.")
+@json_option()
+def command(source: str, out: str | None, schedule: str, as_json: bool, **options: Any) -> None:
+    """Write a copy of a GGUF file that carries a schedule.
+
+    Stock llama.cpp, and what is built on it, computes the result with no further options. Keys change, and a table of
+    one factor per pair is added where the architecture rotates by one; everything else is copied byte for byte. What
+    llama.cpp cannot carry for the architecture is refused.
+
+    \b
+    Examples:
+      ropescale gguf llama.gguf -o llama-128k.gguf --schedule yarn --target-length 128k
+      ropescale gguf llama.gguf -o llama-x4.gguf --schedule my_schedule.py::Half --set factor=4
+      ropescale gguf qwen2.gguf --schedule ntk --factor 4 --dry-run
+    """
+    from ..gguf_patching import patch_gguf
+
+    with _progress() as progress:
+        done = patch_gguf(source, out, schedule, progress=progress, **options)
+    described = describe(done, source, out)
+    for kind in ("note", "warning"):
+        for text in described[f"{kind}s"]:
+            click.echo(f"{kind}: {text}", err=True)
+    if as_json:
+        print_json(described)
+    else:
+        click.echo(_page(described))
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Any]:
+    """A bar on stderr for files that take a while, where somebody is looking."""
+    from tqdm import tqdm
+
+    with tqdm(desc="copied", unit="B", unit_scale=True, leave=False, disable=None, delay=1) as bar:
+        yield bar.update
+
+
+def describe(done: PatchedGguf, source: str, out: str | None) -> dict[str, Any]:
+    """What was done, as plain data."""
+    from ..schedules import specs
+
+    plan, model = done.plan, done.model
+    [schedule], [rope], [table] = plan.schedules.values(), plan.ropes.values(), plan.tables.values()
+    return {
+        "file": source,
+        "architecture": model.architecture,
+        "out": str(done.path) if done.path else out,
+        "written": done.path is not None,
+        "schedule": specs.describe(schedule),
+        "fields": specs.to_dict(schedule),
+        "original_length": rope.original_length,
+        "length": plan.length,
+        "route": done.route.name,
+        "inv_freq": list(table.inv_freq),
+        "attention_scale": table.attention_scale,
+        "keys": {name: [_plain(value) for value in pair] for name, pair in done.keys.items()},
+        "tensors": {name: [x and list(x) for x in pair] for name, pair in done.tables.items()},
+        "tensor_bytes": model.file.tensor_bytes,
+        "notes": done.notes,
+        "warnings": done.warnings,
+    }
+
+
+def _plain(value: Value | None) -> Any:
+    return None if value is None else value.value
+
+
+def _page(described: dict[str, Any]) -> str:
+    original, length = described["original_length"], described["length"]
+    copied = f"{described['tensor_bytes'] / 2**20:,.1f} MiB"
+    rows = [
+        ["file", f"{described['file']} ({described['architecture']})"],
+        ["written to" if described["written"] else "would be written to", described["out"] or "-"],
+        ["schedule", described["schedule"]],
+        ["length", f"{original} x {length / original:.6g} = {length} tokens"],
+        ["route", described["route"]],
+        ["attention scale", f"{described['attention_scale']:.6g}"],
+        ["weights", f"{copied}, {'copied' if described['written'] else 'would be copied'} byte for byte"],
+        ["serve it with", f"llama-server -m {described['out'] or 'OUT.gguf'} -c {length}"],
+    ]
+    return f"{markdown(['patched', 'value'], rows)}\n\n```diff\n{_difference(described)}```"
+
+
+def _difference(described: dict[str, Any]) -> str:
+    lines = []
+    for name, (before, after) in [*described["keys"].items(), *described["tensors"].items()]:
+        lines += [
+            f"{sign} {name}: {_short(value)}\n" for sign, value in (("-", before), ("+", after)) if value is not None
+        ]
+    return "".join(lines)
+
+
+def _short(value: Any) -> str:
+    """A value on one line."""
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        ends = [", ".join(f"{x:.6g}" for x in part) for part in (value[:3], value[-2:])]
+        return f"[{ends[0]}, ... {len(value)} numbers ..., {ends[1]}]"
+    if isinstance(value, float):
+        return f"{value:.9g}"
+    text = str(value)
+    return text if len(text) <= 100 else f"{text[:97]}..."
