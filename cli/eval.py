@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -12,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import CheckpointError, DataError, ScheduleError
-from ..formatting import first_line
+from ..loading import load_model, load_tokenizer
 from .options import (
+    DTYPES,
     Length,
     Lengths,
     factor_option,
@@ -23,6 +23,7 @@ from .options import (
     revision_option,
     schedules_option,
     target_length_option,
+    trust_option,
 )
 
 if TYPE_CHECKING:
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from ..evals.store import Store
     from ..schedules import Schedule
     from ..schedules.specs import Spec
-
-DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
 @click.command("eval")
@@ -61,6 +60,7 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
 @click.option("--dtype", type=click.Choice(DTYPES), help="Default: float32 on the CPU, the checkpoint's on a GPU.")
 @click.option("--device", metavar="D", help="Default: the GPU where there is one, else cpu.")
 @revision_option()
+@trust_option()
 @json_option()
 @click.option("-o", "--out", metavar="OUT", help="Write results, per-token NLLs, plots and REPORT.md into this folder.")
 @click.option("--fresh", is_flag=True, help="Measure anew what is stored in OUT, instead of continuing.")
@@ -123,11 +123,12 @@ def prepare(model: str, source: str, lengths: list[int], options: dict[str, Any]
     )
     schedules, baseline = plan_schedules(find_model(model, options["revision"], weights=False), options, patching)
     folder = find_model(model, options["revision"])
-    tokenizer = load_tokenizer(folder)
+    trusted = options["trust_remote_code"]
+    tokenizer = load_tokenizer(folder, trust_remote_code=trusted)
     documents = data.tokenize(texts, tokenizer)
     bos = data.bos_id(options["bos"], tokenizer)
     measuring.select_documents(documents, lengths, bos is not None, chosen)
-    loaded = load_model(folder, options["dtype"], options["device"])
+    loaded = load_model(folder, options["dtype"], options["device"], trust_remote_code=trusted)
     chosen = dataclasses.replace(chosen, path=folder)
     return measuring.Run(loaded, documents, lengths, schedules, tokenizer, baseline, options["bos"], chosen)
 
@@ -184,53 +185,6 @@ def _filled(spec: Spec, schedule: Schedule | None) -> Spec:
     """The spec with the factor of the schedule that it was resolved to; it keeps its name, a path for instance."""
     factor = None if schedule is None else type(spec)(schedule).get("factor")
     return spec if factor is None or factor == spec.get("factor") else spec.with_fields(factor=factor)
-
-
-def load_tokenizer(folder: Path) -> Any:
-    """The checkpoint's tokenizer.
-
-    Raises:
-        CheckpointError: there is none, or it does not load.
-    """
-    from transformers import AutoTokenizer
-
-    try:
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except Exception as error:  # transformers raises whatever its parts raise; all mean the same here
-        raise CheckpointError(f"{folder} has no tokenizer that transformers can load: {first_line(error)}") from error
-
-
-def load_model(folder: Path, dtype: str | None = None, device: str | None = None) -> Any:
-    """The checkpoint as a causal language model on its device, in evaluation mode.
-
-    Raises:
-        CheckpointError: it does not load.
-        DataError: no such device.
-    """
-    import torch
-    from transformers import AutoModelForCausalLM
-    from transformers.utils import logging
-
-    if not sys.stderr.isatty():
-        logging.disable_progress_bar()
-    place = _device(device)
-    chosen = dtype or ("float32" if place.type == "cpu" else "auto")
-    kind = chosen if chosen == "auto" else getattr(torch, chosen)
-    try:
-        return AutoModelForCausalLM.from_pretrained(folder, dtype=kind, local_files_only=True).to(place).eval()
-    except Exception as error:
-        raise CheckpointError(f"{folder} does not load as a causal language model: {first_line(error)}") from error
-
-
-def _device(device: str | None) -> Any:
-    import torch
-
-    try:
-        place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        torch.empty(0, device=place)
-    except (RuntimeError, AssertionError) as error:
-        raise DataError(f"--device {device} cannot be used: {first_line(error)}") from None
-    return place
 
 
 def _keep(run: Run, kept: Store, folder: Path) -> None:

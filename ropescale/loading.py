@@ -43,7 +43,7 @@ def load_model(
         with quiet_transformers():
             return AutoModelForCausalLM.from_pretrained(folder, **how).to(place).eval()
     except Exception as error:
-        raise CheckpointError(f"{folder} does not load as a causal language model: {first_line(error)}") from error
+        raise _refusal(f"{folder} does not load as a causal language model", error) from error
 
 
 def load_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> Any:
@@ -51,13 +51,15 @@ def load_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> Any:
 
     Raises:
         CheckpointError: there is none, or it does not load.
+        ConfigError: it needs code of its own, which may not run.
     """
     from transformers import AutoTokenizer
 
+    refuse_code(folder, trust_remote_code)
     try:
         return AutoTokenizer.from_pretrained(folder, **_code(trust_remote_code))
     except Exception as error:  # transformers raises whatever its parts raise; all mean the same here
-        raise CheckpointError(f"{folder} has no tokenizer that transformers can load: {first_line(error)}") from error
+        raise _refusal(f"{folder} has no tokenizer that transformers can load", error) from error
 
 
 def refuse_code(folder: Path, trust_remote_code: bool = False) -> None:
@@ -76,6 +78,13 @@ def refuse_code(folder: Path, trust_remote_code: bool = False) -> None:
             f"{config.get('model_type')!r}; read that code, and give --trust-remote-code (trust_remote_code=True in "
             "Python) if it may run here"
         )
+
+
+def _refusal(what: str, error: Exception) -> CheckpointError | ConfigError:
+    """An error of ours for one of transformers', whose own asks for ``trust_remote_code`` in a paragraph."""
+    if "trust_remote_code=True" in str(error):
+        return ConfigError(f"{what} without code of its own; read it, and give --trust-remote-code if it may run here")
+    return CheckpointError(f"{what}: {first_line(error)}")
 
 
 def remote_code(config: Mapping[str, Any]) -> str | None:
