@@ -1,0 +1,21 @@
+"""``ropescale report RUN... -o report.html``: many runs in one self-contained page."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command("report")
+@click.argument("runs", metavar="RUN...", nargs=-1, required=True)
+@click.option("-o", "--out", default="report.html", show_default=True, metavar="FILE", help="The page to write.")
+@click.option("--title", default="Context extension, measured", show_default=True, metavar="TEXT", help="Its heading.")
+def command(runs: tuple[str, ...], out: str, title: str) -> None:
+    """Write one interactive page that compares RUNs, folders that `ropescale eval -o` or `ropescale passkey -o` wrote.
+
+    Runs that scored the same tokens are compared token by token, for example a model before and after fine-tuning.
+    The page holds everything, needs no network, and can be mailed as it is. Needs the extra `report`.
+    """
+    from ..evals.reporting.page import page, write
+    from ..evals.reporting.runs import load
+
+    click.echo(f"written to {write(page(load(runs), title), out)}", err=True)

@@ -1,0 +1,252 @@
+"use strict";
+(() => {
+  const data = JSON.parse(document.getElementById("data").textContent);
+  const find = (id) => document.getElementById(id);
+  const dark = window.matchMedia("(prefers-color-scheme: dark)");
+  const still = window.matchMedia("(prefers-reduced-motion: reduce)").matches;
+  const config = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["lasso2d", "select2d"] };
+
+  const ink = () => getComputedStyle(document.documentElement).getPropertyValue("--ink").trim();
+  const grid = () => getComputedStyle(document.documentElement).getPropertyValue("--line").trim();
+  const colour = (series) => (series.colour === "#000000" ? ink() : series.colour);
+  const tokens = (n) => (n >= 1024 && n % 1024 === 0 ? `${n / 1024}k` : String(n));
+  const figures = (x, digits = 4) => (x >= 1000 ? Math.round(x).toLocaleString("en") : Number(x.toPrecision(digits)).toString());
+  const shown = () => {
+    const boxes = [...document.querySelectorAll("#controls input[name=series]:checked")];
+    return boxes.map((box) => data.series[Number(box.value)]);
+  };
+  const baseline = () => data.series[Number(find("baseline").value)];
+  const quantity = () => find("quantity").value;
+
+  /* NLL of a series minus the baseline's, by length. */
+  function changes(series, base) {
+    if (series.id === base.id) return [];
+    const forward = data.pairs[`${base.id}:${series.id}`];
+    if (forward) return forward;
+    const back = data.pairs[`${series.id}:${base.id}`] || [];
+    const minus = (x) => (x === null ? null : -x);
+    return back.map((d) => ({ length: d.length, mean: -d.mean, low: minus(d.high), high: minus(d.low) }));
+  }
+
+  /* Perplexity has its interval in the results; loss has its logarithm; bits per byte are in proportion to the loss. */
+  function value(row) {
+    const kind = quantity();
+    if (kind === "ppl") return { mean: row.ppl, low: row.ppl_low, high: row.ppl_high };
+    const log = (x) => (x === null ? null : Math.log(x));
+    const loss = { mean: row.nll, low: log(row.ppl_low), high: log(row.ppl_high) };
+    if (kind === "nll") return loss;
+    if (row.bits_per_byte === null) return null;
+    const scale = (x) => (x === null ? null : (x * row.bits_per_byte) / row.nll);
+    return { mean: row.bits_per_byte, low: scale(loss.low), high: scale(loss.high) };
+  }
+
+  const rgba = (hex, alpha) => {
+    const n = parseInt(hex.slice(1), 16);
+    return `rgba(${n >> 16}, ${(n >> 8) & 255}, ${n & 255}, ${alpha})`;
+  };
+
+  function line(series, points, text) {
+    const hue = colour(series);
+    const traces = [];
+    const banded = points.filter((p) => p.low !== null && p.high !== null);
+    if (banded.length > 1) {
+      traces.push({
+        x: [...banded.map((p) => p.x), ...banded.map((p) => p.x).reverse()],
+        y: [...banded.map((p) => p.high), ...banded.map((p) => p.low).reverse()],
+        fill: "toself", fillcolor: rgba(hue, 0.13), line: { width: 0 }, mode: "lines", hoverinfo: "skip", showlegend: false,
+      });
+    }
+    traces.push({
+      x: points.map((p) => p.x), y: points.map((p) => p.mean), name: series.label, mode: "lines+markers",
+      text: points.map(text), hovertemplate: "%{text}<extra></extra>", showlegend: false,
+      line: { color: hue, dash: series.dash, width: 2 }, marker: { color: hue, symbol: series.symbol, size: 8 },
+    });
+    return traces;
+  }
+
+  function layout(xTitle, yTitle, ticks, options = {}) {
+    const inside = data.trained.filter((n) => ticks.length && n >= ticks[0] && n <= ticks[ticks.length - 1]);
+    const marks = options.noMarks ? [] : inside;
+    const axis = { gridcolor: grid(), zerolinecolor: grid(), linecolor: grid(), automargin: true, fixedrange: false };
+    return {
+      margin: { l: 60, r: 16, t: 28, b: 56 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+      font: { color: ink(), size: 13 }, hovermode: "closest",
+      xaxis: { ...axis, title: { text: xTitle, standoff: 8 }, type: "log", tickvals: spread(ticks), ticktext: spread(ticks).map(tokens) },
+      yaxis: { ...axis, title: { text: yTitle }, type: options.log ? "log" : "linear", ...(options.log ? logTicks(options.log) : {}) },
+      shapes: marks.map((n) => ({ type: "line", x0: n, x1: n, yref: "paper", y0: 0, y1: 1, line: { color: ink(), width: 1, dash: "dash" } })),
+      annotations: marks.map((n) => ({ x: Math.log10(n), y: 1, yref: "paper", text: `trained at ${tokens(n)}`, showarrow: false, xanchor: "left", yanchor: "top", xshift: 4, font: { size: 11 } })),
+      modebar: { bgcolor: "rgba(0,0,0,0)", color: grid(), activecolor: ink() },
+      transition: { duration: still ? 0 : 150 },
+    };
+  }
+
+  /* 1, 2, 5, 10, 20, ... over the range of some traces; powers of ten alone where that would be too many. */
+  function logTicks(traces) {
+    const values = traces.flatMap((t) => t.y).filter((v) => v > 0);
+    if (!values.length) return {};
+    const low = Math.floor(Math.log10(Math.min(...values))), high = Math.ceil(Math.log10(Math.max(...values)));
+    const steps = high - low <= 3 ? [1, 2, 5] : [1];
+    const vals = [];
+    for (let power = low; power <= high; power++) vals.push(...steps.map((step) => step * 10 ** power));
+    return { tickmode: "array", tickvals: vals, ticktext: vals.map((v) => (v >= 1 ? v.toLocaleString("en") : String(v))) };
+  }
+
+  /* Labels that stand at least a twelfth of the axis apart. */
+  function spread(ticks) {
+    const kept = [];
+    for (const tick of [...ticks].reverse()) {
+      const range = Math.log(ticks[ticks.length - 1] / ticks[0]) || 1;
+      if (!kept.length || Math.log(kept[0] / tick) >= range / 12) kept.unshift(tick);
+    }
+    return kept;
+  }
+
+  const lengthsOf = (list) => [...new Set(list.flatMap((s) => s.rows.map((row) => row.length)))].sort((a, b) => a - b);
+  const plot = (id, traces, form) => Plotly.react(find(id), traces, form, config);
+
+  function curve() {
+    const series = shown(), name = find("quantity").selectedOptions[0].text;
+    const traces = series.flatMap((s) => {
+      const points = s.rows.map((row) => ({ x: row.length, ...value(row) })).filter((p) => p.mean !== undefined);
+      return line(s, points, (p) => `${s.label}<br>${tokens(p.x)} tokens: ${figures(p.mean)}`);
+    });
+    plot("curve", traces, layout("context length (tokens)", name, lengthsOf(series), { log: quantity() === "ppl" && traces }));
+    table("curve-table", name, series, (row) => {
+      const v = value(row);
+      if (!v) return "-";
+      return v.low === null ? figures(v.mean) : `${figures(v.mean)} ± ${figures((v.high - v.low) / 2, 2)}`;
+    });
+  }
+
+  function change() {
+    const base = baseline(), series = shown().filter((s) => s.id !== base.id);
+    const traces = series.flatMap((s) => {
+      const points = changes(s, base).map((d) => ({ x: d.length, ...d }));
+      return line(s, points, (p) => `${s.label}<br>${tokens(p.x)} tokens: ${signed(p.mean)}`);
+    });
+    const apart = series.filter((s) => !changes(s, base).length).map((s) => s.label);
+    find("change-text").textContent =
+      `NLL per token minus that of ${base.label}, paired token by token; below zero is better.` +
+      (apart.length ? ` Not on the same tokens, so not compared: ${apart.join(", ")}.` : "");
+    plot("change", traces, layout("context length (tokens)", "nats per token", lengthsOf(series)));
+    const cells = new Map(series.map((s) => [s.id, new Map(changes(s, base).map((d) => [d.length, d]))]));
+    table("change-table", `change against ${base.label}`, series, (row, s) => {
+      const d = cells.get(s.id).get(row.length);
+      if (!d) return "-";
+      return d.low === null ? signed(d.mean) : `${signed(d.mean)} ± ${((d.high - d.low) / 2).toFixed(4)}`;
+    });
+  }
+
+  const signed = (x) => `${x < 0 ? "−" : "+"}${Math.abs(x).toFixed(4)}`;
+
+  function cost() {
+    const base = baseline(), series = shown().filter((s) => s.id !== base.id && changes(s, base).length);
+    const trained = data.trained[0];
+    const rows = series.map((s) => {
+      const all = changes(s, base), short = trained ? all.filter((d) => d.length <= trained).pop() : all[0];
+      const long = all[all.length - 1], extra = short ? s.paired[short.length] || {} : {};
+      return [s.label, short && `${tokens(short.length)}`, short && mark(short), cell(extra.kl), cell(extra.top1),
+        long && tokens(long.length), long && mark(long)];
+    });
+    const heads = ["schedule", "short length", "cost (nats)", "mean KL", "same top-1", "longest", "gain (nats)"];
+    fill(find("cost-table"), heads, rows);
+  }
+
+  const cell = (x) => (x === undefined || x === null ? "-" : figures(x, 3));
+  function mark(d) {
+    const text = d.low === null ? signed(d.mean) : `${signed(d.mean)} ± ${((d.high - d.low) / 2).toFixed(4)}`;
+    const sure = d.low !== null && (d.low > 0 || d.high < 0);
+    return { text, kind: sure ? (d.mean < 0 ? "better" : "worse") : "" };
+  }
+
+  function position() {
+    const series = shown().filter((s) => s.bins.length);
+    const traces = series.flatMap((s) => {
+      const later = s.bins.filter((b) => b.start >= 16), bins = later.length >= 4 ? later : s.bins;
+      const points = bins.map((b) => ({ x: Math.sqrt(b.start * b.stop), ...b }));
+      return line(s, points, (p) => `${s.label}<br>positions ${p.start} to ${p.stop - 1}: ${figures(p.mean)} nats`);
+    });
+    const ends = traces.flatMap((t) => t.x), ticks = [];
+    for (let n = 1; ends.length && n <= 2 * Math.max(...ends); n *= 2) if (n >= Math.min(...ends) / 1.5) ticks.push(n);
+    plot("position", traces, layout("position (tokens before)", "loss (nats per token)", ticks));
+  }
+
+  function frequency() {
+    const section = find("frequency-section");
+    const series = shown().filter((s) => s.tables.length);
+    section.hidden = !data.series.some((s) => s.tables.length);
+    if (section.hidden) return;
+    const traces = series.flatMap((s) => s.tables.flatMap((t) => Object.entries(t.layers).map(([layer, table]) => {
+      const waves = table.inv_freq.map((f) => (f > 0 ? (2 * Math.PI) / f : null));
+      const where = `${layer === "all" ? "" : ` (${layer})`}${s.tables.length > 1 ? ` at ${tokens(t.length)}` : ""}`;
+      return {
+        x: waves.map((_, i) => i), y: waves, name: s.label + where, mode: "lines+markers", showlegend: false,
+        text: waves.map((w, i) => `${s.label}${where}<br>pair ${i}: ${w === null ? "never turns" : figures(w) + " tokens"}`),
+        hovertemplate: "%{text}<extra></extra>", line: { color: colour(s), dash: s.dash, width: 1.5 },
+        marker: { color: colour(s), symbol: s.symbol, size: 6 },
+      };
+    })));
+    const form = layout("pair", "wavelength (tokens)", [], { log: traces, noMarks: true });
+    form.xaxis = { ...form.xaxis, type: "linear", tickvals: undefined, ticktext: undefined };
+    form.shapes = data.trained.map((n) => ({ type: "line", xref: "paper", x0: 0, x1: 1, y0: n, y1: n, line: { color: ink(), width: 1, dash: "dash" } }));
+    form.annotations = data.trained.map((n) => ({ x: 0, xref: "paper", y: Math.log10(n), text: `trained at ${tokens(n)}`, showarrow: false, xanchor: "left", yanchor: "bottom", font: { size: 11 } }));
+    plot("frequency", traces, form);
+  }
+
+  function retrieval() {
+    data.retrieval.forEach((map, number) => {
+      const lengths = [...new Set(map.rows.map((r) => r.length))].sort((a, b) => a - b);
+      const depths = [...new Set(map.rows.map((r) => r.depth))].sort((a, b) => a - b);
+      const at = (n, d) => map.rows.find((r) => r.length === n && r.depth === d);
+      const z = depths.map((d) => lengths.map((n) => at(n, d)?.accuracy ?? null));
+      const text = z.map((row) => row.map((v) => (v === null ? "" : `${Math.round(100 * v)}%`)));
+      const form = layout("context length (tokens)", "depth", []);
+      form.xaxis = { ...form.xaxis, type: "category", tickvals: lengths.map(tokens), ticktext: lengths.map(tokens) };
+      form.yaxis = { ...form.yaxis, type: "category", autorange: "reversed" };
+      plot(`retrieval-${number}`, [{
+        type: "heatmap", x: lengths.map(tokens), y: depths.map((d) => `${Math.round(100 * d)}%`), z, text, zmin: 0, zmax: 1,
+        colorscale: "Cividis", texttemplate: "%{text}", hovertemplate: "%{x} tokens, depth %{y}: %{text}<extra></extra>",
+        colorbar: { tickformat: ".0%" },
+      }], form);
+    });
+  }
+
+  /* One row per series, one column per length. */
+  function table(id, corner, series, text) {
+    const lengths = lengthsOf(series);
+    const rows = series.map((s) => {
+      const rowAt = new Map(s.rows.map((row) => [row.length, row]));
+      return [s.label, ...lengths.map((n) => (rowAt.has(n) ? text(rowAt.get(n), s) : ""))];
+    });
+    fill(find(id), [corner, ...lengths.map((n) => n.toLocaleString("en"))], rows);
+  }
+
+  function fill(target, heads, rows) {
+    const head = document.createElement("thead"), body = document.createElement("tbody");
+    head.append(rowOf(heads, true));
+    body.append(...rows.map((row) => rowOf(row, false)));
+    target.replaceChildren(head, body);
+  }
+
+  function rowOf(values, heading) {
+    const row = document.createElement("tr");
+    row.append(...values.map((v, i) => {
+      const made = document.createElement(heading || i === 0 ? "th" : "td");
+      if (made.tagName === "TH") made.scope = heading ? "col" : "row";
+      made.textContent = v?.text ?? v ?? "-";
+      if (v?.kind) made.className = v.kind;
+      return made;
+    }));
+    return row;
+  }
+
+  function draw() {
+    if (data.series.length) [curve, change, cost, position, frequency].forEach((part) => part());
+    retrieval();
+  }
+
+  find("controls")?.addEventListener("change", draw);
+  find("controls")?.addEventListener("submit", (event) => event.preventDefault());
+  dark.addEventListener("change", draw);
+  draw();
+})();

@@ -1,0 +1,199 @@
+"""The page itself: data as JSON, tables as HTML, pictures by plotly, all in one file that needs no network."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import os
+import tempfile
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from ...errors import CheckpointError, RopescaleError
+from ..plots import LINES
+from ..statistics import Estimate
+from .runs import StoredRun, paired
+
+SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x", "triangle-left", "star")
+"""Plotly's names; they and the dashes tell series apart in grey print."""
+
+DASHES = ("solid", "dash", "dot")
+
+
+def page(runs: Sequence[StoredRun], title: str = "Context extension, measured") -> str:
+    """One self-contained HTML document that compares these runs.
+
+    Args:
+        runs: as :func:`.runs.load` gives them.
+        title: the heading.
+
+    Raises:
+        RopescaleError: the extra ``report`` is not installed.
+        DataError: the stored NLLs of a run are incomplete.
+    """
+    try:
+        from jinja2 import Environment, PackageLoader
+        from plotly.offline import get_plotlyjs
+    except ImportError as error:
+        raise RopescaleError(f"the report needs {error.name}; pip install 'ropescale[report]'") from error
+    files = resources.files(__package__)
+    loader = PackageLoader("ropescale.evals.reporting", ".")
+    environment = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    data = page_data(runs)
+    return environment.get_template("page.html").render(
+        title=title,
+        data=data,
+        facts=list(dict.fromkeys(key for run in data["runs"] for key in run["facts"])),
+        json=_script_json(data),
+        css=(files / "page.css").read_text(encoding="utf-8"),
+        script=(files / "page.js").read_text(encoding="utf-8"),
+        plotly=get_plotlyjs(),
+    )
+
+
+def write(text: str, out: str | Path) -> Path:
+    """Writes the page beside its place and renames it.
+
+    Raises:
+        CheckpointError: it cannot be written.
+    """
+    path = Path(out).expanduser()
+    try:
+        handle, part = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.chmod(part, 0o666 & ~_umask())
+        os.replace(part, path)
+    except OSError as error:
+        raise CheckpointError(f"cannot write {path}: {error.strerror or error}") from error
+    return path
+
+
+def page_data(runs: Sequence[StoredRun]) -> dict[str, Any]:
+    """All that the page shows, as plain data."""
+    measured = [run for run in runs if run.is_perplexity]
+    series = [(run, schedule) for run in measured for schedule in run.schedules]
+    return {
+        "runs": [_run(run) for run in runs],
+        "series": [_series(number, run, schedule, len(measured) > 1) for number, (run, schedule) in enumerate(series)],
+        "pairs": _pairs(series),
+        "baseline": _baseline(series),
+        "trained": _trained(runs),
+        "retrieval": [heat for run in runs if not run.is_perplexity for heat in _heat_maps(run)],
+    }
+
+
+def _run(run: StoredRun) -> dict[str, Any]:
+    """What a run says of itself, for the table of protocols."""
+    results = run.results
+    model, data, protocol = results["model"], results.get("data", {}), results.get("protocol", {})
+    cost = results.get("cost", [])
+    facts = {
+        "folder": str(run.folder),
+        "model": model["path"],
+        "parameters": f"{model['parameters']:,}",
+        "dtype": model["dtype"],
+        "weights": model["weights"][:12],
+        **{key: _plain(data[key]) for key in ("source", "documents", "tokens") if key in data},
+        "skipped": ", ".join(f"{n} {why.replace('_', ' ')}" for why, n in data.get("skipped", {}).items() if n),
+        "text sha256": str(data.get("sha256", ""))[:12],
+        **{f"protocol: {key.replace('_', ' ')}": _plain(value) for key, value in protocol.items()},
+        "forward passes": f"{sum(each['forward_passes'] for each in cost):,}" if cost else "",
+        "versions": ", ".join(f"{name} {version}" for name, version in results["versions"].items()),
+    }
+    return {"name": run.name, "facts": {key: value or "-" for key, value in facts.items()}}
+
+
+def _series(number: int, run: StoredRun, schedule: str, many: bool) -> dict[str, Any]:
+    """One line of the plots."""
+    results = run.results
+    rows = [row for row in results["rows"] if row["schedule"] == schedule]
+    tables = results.get("tables", {})
+    own = {row["table_sha256"]: row["length"] for row in rows}
+    return {
+        "id": number,
+        "run": run.name,
+        "schedule": schedule,
+        "label": f"{run.name}: {schedule}" if many else schedule,
+        "colour": LINES[number % len(LINES)],
+        "symbol": SYMBOLS[number % len(SYMBOLS)],
+        "dash": DASHES[number // len(LINES) % len(DASHES)],
+        "rows": sorted(rows, key=lambda row: row["length"]),
+        "bins": [{"start": a, "stop": b, **_estimate(e)} for a, b, e in run.by_position(schedule)],
+        "paired": {p["length"]: p for p in results.get("paired", []) if p["schedule"] == schedule},
+        "tables": [{"length": n, "layers": tables[sha]} for sha, n in own.items() if sha in tables],
+    }
+
+
+def _pairs(series: Sequence[tuple[StoredRun, str]]) -> dict[str, list[dict[str, Any]]]:
+    """``"a:b"`` for a < b: the NLL of series b minus that of a, at every length that both have."""
+    found = {}
+    for (a, (run_a, one)), (b, (run_b, other)) in itertools.combinations(enumerate(series), 2):
+        deltas = [(n, paired(run_b, other, run_a, one, n)) for n in _common_lengths(run_a, one, run_b, other)]
+        known = [{"length": n, **_estimate(e)} for n, e in deltas if e is not None]
+        if known:
+            found[f"{a}:{b}"] = known
+    return found
+
+
+def _common_lengths(run_a: StoredRun, one: str, run_b: StoredRun, other: str) -> list[int]:
+    return sorted(_lengths(run_a, one) & _lengths(run_b, other))
+
+
+def _lengths(run: StoredRun, schedule: str) -> set[int]:
+    return {row["length"] for row in run.results["rows"] if row["schedule"] == schedule}
+
+
+def _baseline(series: Sequence[tuple[StoredRun, str]]) -> int:
+    """The series that the first run compares its others with."""
+    for number, (run, schedule) in enumerate(series):
+        if any(pair["baseline"] == schedule for pair in run.results.get("paired", [])):
+            return number
+    return 0
+
+
+def _trained(runs: Sequence[StoredRun]) -> list[int]:
+    return sorted({n for run in runs if (n := run.results["model"].get("trained_length"))})
+
+
+def _heat_maps(run: StoredRun) -> list[dict[str, Any]]:
+    """One map per schedule of a retrieval run: accuracy by length and depth."""
+    found = []
+    for schedule in run.schedules:
+        rows = [row for row in run.results["rows"] if row["schedule"] == schedule and row.get("depth") is not None]
+        found.append({"run": run.name, "schedule": schedule, "rows": rows})
+    return [each for each in found if each["rows"]]
+
+
+def _estimate(estimate: Estimate) -> dict[str, float | None]:
+    return {"mean": estimate.mean, "low": estimate.low, "high": estimate.high}
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, (dict, list)):
+        return json.dumps(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return "-" if value is None else str(value)
+
+
+def _script_json(data: Any) -> str:
+    """JSON that may stand inside ``<script>``: no ``<``, and no number that JSON does not have."""
+    return json.dumps(_finite(data), allow_nan=False).replace("<", "\\u003c")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,64 @@
+"""Opens a page in Chromium and prints what it finds there as JSON: ``python browsing.py PAGE CHROMIUM SCREENSHOT``.
+
+Runs in an environment of its own, which has playwright and not ropescale.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import sync_playwright  # type: ignore[import-not-found]
+
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking", "--disable-sync"]
+
+
+def look(page_file: Path, chromium: str, picture: Path) -> dict[str, Any]:
+    """What a person would see, and do with the keyboard alone."""
+    found: dict[str, Any] = {"errors": [], "requests": []}
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+        page = browser.new_page(viewport={"width": 1200, "height": 900})
+        page.on("console", lambda said: said.type in ("error", "warning") and found["errors"].append(said.text))
+        page.on("pageerror", lambda error: found["errors"].append(str(error)))
+        page.on("request", lambda request: found["requests"].append(request.url))
+        page.goto(page_file.as_uri())
+        page.wait_for_selector("#curve .main-svg")
+        found["title"] = page.title()
+        found["plots"] = page.eval_on_selector_all(".plot .main-svg:first-child", "each => each.length")
+        found["points"] = page.eval_on_selector_all("#curve .scatterlayer .point", "each => each.length")
+        found |= {name: rows(page, name) for name in ("curve-table", "change-table", "cost-table", "protocol-table")}
+        with_keyboard(page, found)
+        page.set_viewport_size({"width": 360, "height": 700})
+        page.wait_for_timeout(300)
+        found["overflow"] = page.evaluate("document.scrollingElement.scrollWidth - window.innerWidth")
+        page.screenshot(path=str(picture), full_page=True)
+        browser.close()
+    return found
+
+
+def with_keyboard(page: Any, found: dict[str, Any]) -> None:
+    """Hides the second series and compares with the third, by Tab, space and arrow keys."""
+    for _ in range(20):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.name === 'series' && document.activeElement.value === '1'"):
+            break
+    page.keyboard.press("Space")
+    found["after hiding"] = rows(page, "curve-table")
+    while page.evaluate("document.activeElement.id") != "baseline":
+        page.keyboard.press("Tab")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    found["compared with the third"] = rows(page, "change-table")
+
+
+def rows(page: Any, table: str) -> list[list[str]]:
+    """The text of a table."""
+    script = "rows => rows.map(row => [...row.cells].map(cell => cell.textContent))"
+    return page.eval_on_selector_all(f"#{table} tr", script)
+
+
+if __name__ == "__main__":
+    print(json.dumps(look(Path(sys.argv[1]).resolve(), sys.argv[2], Path(sys.argv[3]))))

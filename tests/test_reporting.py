@@ -1,0 +1,178 @@
+"""The page that compares runs: its numbers against the stored ones, and a look at it in a real browser."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny
+from environments import environment
+
+from ropescale.cli.main import main
+from ropescale.errors import DataError
+from ropescale.evals import perplexity
+from ropescale.evals.reporting.page import page, page_data
+from ropescale.evals.reporting.runs import load
+
+LENGTHS = [16, 64, 128]
+SCHEDULES = ["linear:factor=4", "yarn:factor=4"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A run of a tiny model over four documents."""
+    out = tmp_path_factory.mktemp("runs") / "first"
+    perplexity(tiny.llama(), tiny.documents(4, 140), LENGTHS, SCHEDULES).save(out)
+    return out
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory):
+    """Another model on the same documents."""
+    out = tmp_path_factory.mktemp("runs") / "second"
+    perplexity(tiny.llama(seed=1), tiny.documents(4, 140), LENGTHS[1:], SCHEDULES[1:]).save(out)
+    return out
+
+
+def stored(folder: Path, schedule: str) -> list[np.ndarray]:
+    """The NLLs of a schedule's only pass, found by hand."""
+    index = json.loads((folder / "nll" / "index.json").read_text())
+    [at] = [each["at"] for each in index["passes"] if each["schedule"] == schedule]
+    return [np.load(file).astype(np.float64) for file in sorted((folder / "nll" / at).glob("*.npy"))]
+
+
+def test_a_runs_own_pairs_are_those_that_it_was_saved_with(folder):
+    data = page_data(load([folder]))
+    assert [series["schedule"] for series in data["series"]] == ["as-is", *SCHEDULES]
+    saved = json.loads((folder / "results.json").read_text())["paired"]
+    for number, schedule in enumerate(SCHEDULES, 1):
+        ours = [(d["length"], d["mean"], d["low"], d["high"]) for d in data["pairs"][f"0:{number}"]]
+        theirs = [(p["length"], p["delta_nll"], p["low"], p["high"]) for p in saved if p["schedule"] == schedule]
+        assert ours == theirs and len(ours) == len(LENGTHS)
+
+
+def test_two_models_on_the_same_documents_are_paired_token_by_token(folder, other):
+    data = page_data(load([folder, other]))
+    labels = [series["label"] for series in data["series"]]
+    assert labels[:3] == ["first: as-is", "first: linear:factor=4", "first: yarn:factor=4"]
+    assert labels[3:] == ["second: as-is", "second: yarn:factor=4"]
+    before, after = stored(folder, "yarn:factor=4"), stored(other, "yarn:factor=4")
+    for pair, length in zip(data["pairs"]["2:4"], LENGTHS[1:], strict=True):
+        deltas = [b[: length - 1] - a[: length - 1] for a, b in zip(before, after, strict=True)]
+        assert pair["length"] == length
+        assert pair["mean"] == pytest.approx(np.concatenate(deltas).mean(), abs=1e-9)
+
+
+def test_runs_on_other_documents_are_not_paired(folder, tmp_path):
+    perplexity(tiny.llama(), tiny.documents(4, 140, seed=1), LENGTHS).save(tmp_path / "elsewhere")
+    data = page_data(load([folder, tmp_path / "elsewhere"]))
+    assert set(data["pairs"]) == {"0:1", "0:2", "1:2"}
+
+
+def test_loss_by_position_is_that_of_the_result(folder):
+    result = perplexity(tiny.llama(), tiny.documents(4, 140), LENGTHS, SCHEDULES)
+    for series in page_data(load([folder]))["series"]:
+        expected = [(b.start, b.stop, b.nll) for b in result.by_position(series["schedule"])]
+        assert [(b["start"], b["stop"], b["mean"]) for b in series["bins"]] == expected
+
+
+def test_sliding_windows_are_paired_at_each_length(tmp_path):
+    result = perplexity(tiny.llama(), tiny.documents(3, 100), [32, 64], SCHEDULES, stride=16)
+    result.save(tmp_path)
+    pairs = page_data(load([tmp_path]))["pairs"]
+    expected = [(p.length, p.delta_nll) for p in result.paired if p.schedule == SCHEDULES[0]]
+    assert [(d["length"], d["mean"]) for d in pairs["0:1"]] == expected
+
+
+def test_the_page_is_one_file_that_asks_for_nothing(folder):
+    text = page(load([folder]), title="Tags <b>&amp;")
+    assert "<h1>Tags &lt;b&gt;&amp;amp;</h1>" in text
+    outside_plotly = re.sub(r"<script>/\*\*\s*\n\* plotly.*?</script>", "", text, flags=re.DOTALL)
+    assert len(outside_plotly) < len(text) / 10
+    assert not re.search(r'(?:src|href)="(?!data:|#)', outside_plotly)
+    embedded = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
+    assert embedded and json.loads(embedded[1]) == json.loads(json.dumps(page_data(load([folder]))))
+
+
+def test_what_a_run_is_called_cannot_break_the_page(folder, tmp_path):
+    odd = tmp_path / "<script>alert(1)<"
+    shutil.copytree(folder, odd)
+    text = page(load([odd]))
+    assert "<script>alert(1)" not in text and "\\u003cscript>alert(1)" in text
+
+
+def test_folders_of_the_same_name_are_told_apart(folder, tmp_path):
+    for where in ("a", "b"):
+        shutil.copytree(folder, tmp_path / where / "run")
+    assert [run.name for run in load([tmp_path / "a" / "run", tmp_path / "b" / "run"])] == ["a/run", "b/run"]
+
+
+@pytest.mark.parametrize(
+    ("break_it", "words"),
+    [
+        (lambda run: (run / "results.json").unlink(), "has no results.json; give a folder that `ropescale eval -o`"),
+        (lambda run: (run / "results.json").write_text("{"), "results.json cannot be read"),
+        (lambda run: (run / "results.json").write_text('{"schema": 99}'), "is not one that this version can read"),
+        (lambda run: next((run / "nll").rglob("00003.npy")).unlink(), "holds 3 documents and not 4"),
+    ],
+)
+def test_a_folder_that_is_no_whole_run_is_refused_in_one_line(folder, tmp_path, capsys, break_it, words):
+    run = tmp_path / "run"
+    shutil.copytree(folder, run)
+    break_it(run)
+    assert main(["report", str(run), "-o", str(tmp_path / "report.html")]) == 2
+    said = capsys.readouterr().err
+    assert words in said and len(said.splitlines()) == 1
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_a_run_given_twice_is_refused(folder):
+    with pytest.raises(DataError, match="is given twice"):
+        load([folder, folder.parent / "." / folder.name])
+
+
+def test_a_page_that_cannot_be_written_leaves_the_old_one(folder, tmp_path, capsys):
+    assert main(["report", str(folder), "-o", str(tmp_path / "nowhere" / "report.html")]) == 2
+    assert "cannot write" in capsys.readouterr().err
+    assert main(["report", str(folder), "-o", str(tmp_path / "report.html")]) == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+
+
+CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+
+
+@pytest.mark.engines
+@pytest.mark.skipif(CHROMIUM is None, reason="needs a Chromium; CHROMIUM=/path/to/chrome names one")
+def test_in_a_browser_the_page_shows_its_plots_and_works_by_keyboard_and_in_a_narrow_window(folder, other, tmp_path):
+    (tmp_path / "page.html").write_text(page(load([folder, other])), encoding="utf-8")
+    python, script = environment("browser", "playwright==1.55.0"), Path(__file__).with_name("browsing.py")
+    words = [python, script, tmp_path / "page.html", CHROMIUM, tmp_path / "narrow.png"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout)
+    assert seen["errors"] == []
+    assert [url for url in seen["requests"] if not url.startswith(("file:", "data:", "blob:"))] == []
+    assert seen["plots"] >= 3  # perplexity, change, position; frequencies where the run has them
+    assert seen["points"] == 3 * len(LENGTHS) + 2 * len(LENGTHS[1:])
+    assert seen["overflow"] <= 0
+    saved = {(r["schedule"], r["length"]): r for r in json.loads((folder / "results.json").read_text())["rows"]}
+    assert seen["curve-table"][0] == ["perplexity", "16", "64", "128"]
+    for line, schedule in zip(seen["curve-table"][1:4], ["as-is", *SCHEDULES], strict=True):
+        shown = [float(cell.split(" ± ")[0].replace(",", "")) for cell in line[1:]]
+        assert shown == pytest.approx([saved[schedule, n]["ppl"] for n in LENGTHS], rel=1e-3)
+    assert [line[0] for line in seen["after hiding"][1:]] == [
+        line[0] for line in seen["curve-table"][1:] if line[0] != "first: linear:factor=4"
+    ]
+    first, third = stored(folder, "as-is"), stored(folder, "yarn:factor=4")
+    flipped = {line[0]: line[1:] for line in seen["compared with the third"][1:]}["first: as-is"]
+    for cell, length in zip(flipped, LENGTHS, strict=True):
+        deltas = [a[: length - 1] - b[: length - 1] for a, b in zip(first, third, strict=True)]
+        mean = float(cell.split(" ± ")[0].replace("−", "-"))
+        assert math.isclose(mean, np.concatenate(deltas).mean(), abs_tol=6e-5)
