@@ -121,8 +121,11 @@ def _page(described: dict[str, Any]) -> str:
 
 
 def _difference(described: dict[str, Any]) -> str:
+    from ..gguf_patching import ORIGINAL, VERSION
+
+    shown = {name: pair for name, pair in described["keys"].items() if name not in (ORIGINAL, VERSION)}
     lines = []
-    for name, (before, after) in [*described["keys"].items(), *described["tensors"].items()]:
+    for name, (before, after) in [*shown.items(), *described["tensors"].items()]:
         lines += [
             f"{sign} {name}: {_short(value)}\n" for sign, value in (("-", before), ("+", after)) if value is not None
         ]

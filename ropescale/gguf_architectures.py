@@ -1,0 +1,73 @@
+"""What stock llama.cpp does with RoPE for each architecture that a GGUF file can name.
+
+Read from the source that llama-cpp-python 0.3.36 builds (llama.cpp of October 2026); a test reads the lists out of that
+source again.
+"""
+
+from __future__ import annotations
+
+SOURCE = "the llama.cpp of llama-cpp-python 0.3.36"
+
+NO_ROPE = frozenset(
+    "arwkv7 bloom clip glm5-next gpt2 gptj jais jamba jina-bert-v2 kimi-k3 kimi-linear mamba mamba2 mpt nemotron_h "
+    "nemotron_h_moe refact rwkv6 rwkv6qwen2 rwkv7 t5 t5encoder wavtokenizer-dec".split()
+)
+"""Architectures without rotary embeddings."""
+
+ROPE = frozenset(
+    "afmoe apertus arcee arctic baichuan bailingmoe bailingmoe2 bailingmoe3 bert bitnet chameleon chatglm codeshell "
+    "cogvlm cohere2 cohere2moe command-r dbrx deci deepseek deepseek2 deepseek2-ocr deepseek32 deepseek4 dflash dots1 "
+    "dots3note dream eagle3 ernie4_5 ernie4_5-moe eurobert exaone exaone-moe exaone4 falcon falcon-h1 gemma "
+    "gemma-embedding gemma2 gemma3 gemma3n gemma4 gemma4-assistant glm-dsa glm4 glm4moe gpt-oss gptneox granite "
+    "granite_swa granitehybrid granitemoe graniteswitch grok grovemoe hrm_text hunyuan-dense hunyuan-moe hunyuan_vl "
+    "hy_v3 hy_v4 internlm2 jais2 jina-bert-v3 laguna lfm2 lfm2moe llada llada-moe llama llama-embed llama4 maincoder "
+    "maple mellum mimo2 minicpm minicpm3 minimax-01 minimax-m2 minimax-m3 mistral3 mistral4 modern-bert muse-glimmer "
+    "nanbeige nemotron neo-bert nomic-bert nomic-bert-moe olmo olmo2 olmoe openelm orion paddleocr pangu-embedded phi2 "
+    "phi3 phimoe plamo plamo2 plamo3 plm pockettts qwen qwen2 qwen2moe qwen2vl qwen3 qwen35 qwen35moe qwen3moe "
+    "qwen3next qwen3tts qwen3vl qwen3vlmoe qwen4exp rnd1 seed_oss smallthinker smollm3 spark2_5 stablelm starcoder "
+    "starcoder2 step35 talkie xverse".split()
+)
+"""Architectures with rotary embeddings."""
+
+TAKES_FREQS = frozenset(
+    "apertus arcee deci exaone exaone-moe exaone4 gemma4 granite granite_swa granitehybrid granitemoe llama "
+    "llama-embed llama4 minicpm mistral3 nanbeige".split()
+)
+"""Architectures that load ``rope_freqs.weight`` and rotate by it."""
+
+TAKES_LISTS = frozenset(
+    "apertus deci granite granite_swa granitemoe llama llama-embed minicpm minicpm3 mistral3 phi3 phimoe".split()
+)
+"""Architectures that load ``rope_factors_long.weight`` and ``rope_factors_short.weight`` and rotate by them."""
+
+LISTS_OF_ANY_TYPE = frozenset("minicpm3 phi3 phimoe".split())
+"""Those of them that do so under every ``rope.scaling.type``; the others only under ``longrope``."""
+
+LOADS_IN_VAIN = frozenset("cogvlm falcon-h1 llada pangu-embedded refact".split())
+"""Architectures that load such tensors and do not rotate by them."""
+
+LEFT_OUT = frozenset("dflash eagle3 gemma4-assistant step35".split())
+"""Draft models, and one whose layers rotate by different widths: they take ``rope_freqs``, and are not given it."""
+
+READS_BETAS = frozenset("grok mistral3".split())
+"""Architectures that read ``rope.scaling.yarn_beta_fast`` and ``yarn_beta_slow``; all others use 32 and 1."""
+
+OWN_SOFTMAX_SCALE = frozenset("deepseek2 deepseek32 glm-dsa mistral4".split())
+"""Architectures that derive a softmax scale from the scaling factor, whatever the scaling's type."""
+
+OUT_OF_REACH = frozenset("cogvlm deepseek2-ocr deepseek4".split())
+"""Architectures that rotate, in some layers at least, by numbers that the keys do not set."""
+
+ONLY_SLIDING_ROTATES = frozenset("afmoe cohere2 cohere2moe exaone-moe exaone4 llama4 muse-glimmer smallthinker".split())
+"""Architectures whose full-attention layers do not rotate where there are layers with a window."""
+
+SLIDING_UNSCALED = frozenset(
+    "gemma-embedding gemma3 gemma3n gemma4 laguna mellum mimo2 modern-bert olmo2 plamo3 step35".split()
+)
+"""Architectures whose layers with a window are not reached by ``rope.scaling``."""
+
+SLIDING_SHARES_THETA = frozenset("laguna mellum olmo2".split())
+"""Those of them whose layers with a window take theta from ``rope.freq_base`` (laguna: unless it has its own)."""
+
+SLIDING_SHARES_SCALE = SLIDING_UNSCALED - SLIDING_SHARES_THETA
+"""Those of them where ``rope.scaling.attn_factor`` reaches the layers with a window all the same."""

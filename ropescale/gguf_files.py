@@ -1,0 +1,246 @@
+"""GGUF files: their keys read, and rewritten with some keys and tensors changed and every other byte kept.
+
+The format is described in ggml's docs/gguf.md. gguf-py (the ``gguf`` extra) reads it; writing is done here, because
+gguf-py's writer decodes and encodes what only has to be copied.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from .errors import CheckpointError, ConfigError, RopescaleError
+from .folders import translated, umask
+from .formatting import first_line
+
+if TYPE_CHECKING:
+    from gguf import GGUFReader
+
+MAGIC = b"GGUF"
+BLOCK = 64 * 2**20
+"""Bytes of tensor data that are held at once."""
+
+_FORMATS = {
+    "UINT32": "<I",
+    "UINT64": "<Q",
+    "INT32": "<i",
+    "INT64": "<q",
+    "FLOAT32": "<f",
+    "FLOAT64": "<d",
+    "BOOL": "<?",
+}
+_KINDS = {"UINT32": 4, "INT32": 5, "FLOAT32": 6, "BOOL": 7, "STRING": 8, "UINT64": 10, "INT64": 11, "FLOAT64": 12}
+_FLOAT32_TENSOR = 0
+_HEADER = ("GGUF.version", "GGUF.tensor_count", "GGUF.kv_count")  # gguf-py keeps them beside the keys
+
+
+@dataclass(frozen=True)
+class Value:
+    """The value of a key together with its type in the file, a name of ``gguf.GGUFValueType``."""
+
+    kind: str
+    value: Any
+
+    def encoded(self) -> bytes:
+        """As it stands in the file: the type and the value.
+
+        Raises:
+            ConfigError: the type cannot hold it.
+        """
+        if self.kind == "STRING":
+            return struct.pack("<I", _KINDS["STRING"]) + _string(self.value)
+        try:
+            return struct.pack("<I", _KINDS[self.kind]) + struct.pack(_FORMATS[self.kind], self.value)
+        except (struct.error, OverflowError):
+            raise ConfigError(f"{self.value:g} is more than a GGUF's {self.kind.lower()} can hold") from None
+
+
+class GgufFile:
+    """A GGUF file, opened and understood; tensors stay on the disk.
+
+    Attributes:
+        path: where it lies.
+        keys: its scalar keys in the file's order; arrays are not decoded (:meth:`is_array` knows them).
+        tensors: the names of its tensors, in the file's order.
+    """
+
+    def __init__(self, path: Path, reader: GGUFReader) -> None:
+        self.path = path
+        self._reader = reader
+        self._tensors = {tensor.name: tensor for tensor in reader.tensors}
+        self._fields = {name: field for name, field in reader.fields.items() if name not in _HEADER}
+        self.tensors = list(self._tensors)
+        self.keys = {
+            name: Value(field.types[0].name, field.contents())
+            for name, field in self._fields.items()
+            if field.types[0].name != "ARRAY"
+        }
+
+    def is_array(self, key: str) -> bool:
+        """Whether the file has this key and it holds a list."""
+        return key in self._fields and key not in self.keys
+
+    def floats(self, tensor: str) -> list[float] | None:
+        """The numbers of a small float tensor; None where the file has none of this name."""
+        found = self._tensors.get(tensor)
+        if found is None:
+            return None
+        if found.tensor_type.name not in ("F32", "F16", "F64"):
+            raise ConfigError(f"{tensor} in {self.path} is {found.tensor_type.name}; it should be float32")
+        return [float(value) for value in found.data.reshape(-1).tolist()]
+
+    @property
+    def tensor_bytes(self) -> int:
+        """How many bytes its tensors take."""
+        return sum(int(tensor.n_bytes) for tensor in self._reader.tensors)
+
+    def rewrite(
+        self,
+        target: Path,
+        keys: Mapping[str, Value | None],
+        tensors: Mapping[str, Sequence[float] | None],
+        progress: Callable[[int], Any] = lambda copied: None,
+    ) -> None:
+        """Writes a copy with these keys and tensors set (None: removed); it is there whole or not at all.
+
+        What is not named keeps its bytes, its type and its order. What is new comes last; a tensor that is set is
+        one-dimensional float32.
+
+        Args:
+            progress: called with the number of bytes after each block that was copied.
+
+        Raises:
+            CheckpointError: something cannot be read or written; nothing is left behind.
+        """
+        with translated(target), _beside(target) as file:
+            kept = [tensor for tensor in self._reader.tensors if tensor.name not in tensors]
+            added = {name: struct.pack(f"<{len(x)}f", *x) for name, x in tensors.items() if x is not None}
+            file.write(self._header(keys, kept, added))
+            _pad(file, int(self._reader.alignment))
+            with self.path.open("rb") as source:
+                for tensor in kept:
+                    source.seek(int(tensor.data_offset))
+                    self._copy(source, file, int(tensor.n_bytes), progress)
+                    _pad(file, int(self._reader.alignment))
+            for data in added.values():
+                file.write(data)
+                _pad(file, int(self._reader.alignment))
+
+    def _header(self, keys: Mapping[str, Value | None], kept: Sequence[Any], added: Mapping[str, bytes]) -> bytes:
+        """Everything before the tensors' data, whose offsets are counted anew."""
+        pairs = [self._pair(name, keys) for name in self._fields if keys.get(name, True) is not None]
+        pairs += [_string(name) + value.encoded() for name, value in keys.items() if value and name not in self._fields]
+        sizes = [int(tensor.n_bytes) for tensor in kept] + [len(data) for data in added.values()]
+        infos = [_joined(tensor.field.parts[:-1]) for tensor in kept]
+        infos += [
+            _string(name) + struct.pack("<IQI", 1, len(data) // 4, _FLOAT32_TENSOR) for name, data in added.items()
+        ]
+        version = int(self._reader.fields["GGUF.version"].parts[0][0])
+        start = MAGIC + struct.pack("<IQQ", version, len(infos), len(pairs))
+        placed = [info + struct.pack("<Q", offset) for info, offset in zip(infos, self._offsets(sizes))]
+        return b"".join([start, *pairs, *placed])
+
+    def _pair(self, name: str, keys: Mapping[str, Value | None]) -> bytes:
+        value = keys.get(name)
+        return _joined(self._fields[name].parts) if value is None else _string(name) + value.encoded()
+
+    def _offsets(self, sizes: Sequence[int]) -> Iterator[int]:
+        offset, alignment = 0, int(self._reader.alignment)
+        for size in sizes:
+            yield offset
+            offset += -(-size // alignment) * alignment
+
+    def _copy(self, source: BinaryIO, file: BinaryIO, size: int, progress: Callable[[int], Any]) -> None:
+        while size:
+            block = source.read(min(BLOCK, size))
+            if not block:
+                raise CheckpointError(f"{self.path} became shorter while it was read; try again")
+            file.write(block)
+            size -= len(block)
+            progress(len(block))
+
+
+def open_gguf(path: str | Path) -> GgufFile:
+    """Opens a GGUF file; its tensors are not read.
+
+    Raises:
+        CheckpointError: there is no such file, or it cannot be read.
+        ConfigError: it is not a GGUF file, or one that is cut off, damaged, big-endian or of an unknown version.
+        RopescaleError: gguf-py is not installed.
+    """
+    path = _expanded(path)
+    if path.is_dir():
+        raise CheckpointError(f"{path} is a folder; give the GGUF file itself")
+    if not path.is_file():
+        raise CheckpointError(f"there is no file {path}; give a GGUF file")
+    reader_of = _reader_class()
+    with translated(path, "read"):
+        _check_start(path)
+        try:
+            return GgufFile(path, reader_of(path))
+        except (ValueError, IndexError, KeyError, TypeError, OverflowError, MemoryError) as error:
+            raise ConfigError(
+                f"{path} cannot be understood as GGUF; is the download complete? ({first_line(error)})"
+            ) from error
+
+
+def _reader_class() -> type[GGUFReader]:
+    try:
+        from gguf import GGUFReader
+    except ImportError:
+        raise RopescaleError("GGUF files need gguf-py, which is not here; pip install 'ropescale[gguf]'") from None
+    return GGUFReader
+
+
+def _expanded(path: str | Path) -> Path:
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:  # a home that nobody has
+        return Path(path)
+
+
+def _check_start(path: Path) -> None:
+    with path.open("rb") as file:
+        start = file.read(8)
+    if start[:4] != MAGIC:
+        raise ConfigError(f"{path} is not a GGUF file (it does not begin with GGUF)")
+    if len(start) == 8 and struct.unpack("<I", start[4:])[0] & 0xFFFF == 0:
+        raise ConfigError(f"{path} is big-endian; convert it with gguf-py's gguf-convert-endian first")
+
+
+def _string(text: str) -> bytes:
+    data = text.encode()
+    return struct.pack("<Q", len(data)) + data
+
+
+def _joined(parts: Sequence[Any]) -> bytes:
+    """The bytes that gguf-py took apart."""
+    return b"".join(part.tobytes() for part in parts)
+
+
+def _pad(file: BinaryIO, alignment: int) -> None:
+    file.write(bytes(-file.tell() % alignment))
+
+
+@contextlib.contextmanager
+def _beside(target: Path) -> Iterator[BinaryIO]:
+    """A new file beside ``target`` that takes its name at the end, and is gone where something fails."""
+    parent = target.absolute().parent
+    handle, name = tempfile.mkstemp(prefix=f".{target.name[:200]}.", suffix=".ropescale", dir=parent)
+    try:
+        with open(handle, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, 0o666 & ~umask())
+        os.replace(name, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise

@@ -1,0 +1,85 @@
+"""GGUF files of small transformers models, written with gguf-py the way llama.cpp's own converter lays them out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+
+_LAYER = {
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+_REST = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+
+
+def write_gguf(model: Any, path: Path, arch: str = "llama", **metadata: Any) -> Path:
+    """Writes a Llama or Qwen2 with float32 weights and no tokenizer; ``metadata`` is further keys of ``arch``."""
+    config = model.config
+    writer = gguf.GGUFWriter(path, arch)
+    writer.add_name("a model of the tests")
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_dimension_count(config.hidden_size // config.num_attention_heads)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_vocab_size(config.vocab_size)
+    writer.add_tokenizer_model("none")
+    for key, value in metadata.items():
+        add_key(writer, f"{arch}.{key}", value)
+    for name, array in _tensors(model, arch):
+        writer.add_tensor(name, array)
+    return close(writer, path)
+
+
+def add_key(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
+    """A key whose type follows from Python's."""
+    add = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}
+    add.get(type(value), writer.add_array)(key, value)
+
+
+def close(writer: gguf.GGUFWriter, path: Path) -> Path:
+    """Writes everything that was added."""
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def _tensors(model: Any, arch: str) -> Iterator[tuple[str, np.ndarray]]:
+    config = model.config
+    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
+    for name, tensor in model.state_dict().items():
+        if name == "lm_head.weight" and config.tie_word_embeddings:
+            continue
+        array, kind = tensor.float().numpy(), name.split(".")[-2]
+        yield _name(name), _neighbours(array, heads[kind]) if arch == "llama" and kind in heads else array
+
+
+def _name(name: str) -> str:
+    stem, _, kind = name.rpartition(".")
+    if stem in _REST:
+        return f"{_REST[stem]}.{kind}"
+    layer, _, part = stem.removeprefix("model.layers.").partition(".")
+    return f"blk.{layer}.{_LAYER[part]}.{kind}"
+
+
+def _neighbours(weight: np.ndarray, heads: int) -> np.ndarray:
+    """Rows so that the two coordinates of a pair are neighbours, as llama.cpp's ``llama`` wants them."""
+    pairs = weight.reshape(heads, 2, weight.shape[0] // heads // 2, *weight.shape[1:])
+    return np.ascontiguousarray(pairs.swapaxes(1, 2).reshape(weight.shape))
