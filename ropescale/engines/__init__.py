@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from ..plans import Plan
 from . import llama_cpp, mlx_lm, sglang, transformers4, transformers5, vllm
-from .facts import Engine, Layers, layers_of
+from .facts import Engine, Layers, layers_of, sentence
 
 ENGINES: tuple[Engine, ...] = (vllm, sglang, llama_cpp, mlx_lm, transformers5, transformers4)
 """In the order in which their warnings are told."""
@@ -20,14 +20,10 @@ def engine_warnings(plan: Plan) -> list[str]:
     """One sentence per difference, with the engines it holds for; empty where all compute what was asked."""
     subjects: dict[str, list[str]] = {}
     for layers in layers_of(plan):
-        for who, sentence in _sentences(layers):
-            subjects.setdefault(sentence, [])
-            subjects[sentence] += [who] if who not in subjects[sentence] else []
-    return [f"{_joined(who)}: {sentence.format(**_FORMS[len(who) > 1])}" for sentence, who in subjects.items()]
-
-
-_FORMS = {False: {"s": "s", "ies": "ies", "self": " itself"}, True: {"s": "", "ies": "y", "self": " themselves"}}
-"""How a verb ends, and what refers back, for one engine and for several."""
+        for who, text in _sentences(layers):
+            subjects.setdefault(text, [])
+            subjects[text] += [who] if who not in subjects[text] else []
+    return [sentence(who, text) for text, who in subjects.items()]
 
 
 def _sentences(layers: Layers) -> Iterator[tuple[str, str]]:
@@ -35,7 +31,3 @@ def _sentences(layers: Layers) -> Iterator[tuple[str, str]]:
         for found in engine.differences(layers):
             if found.warning:
                 yield found.who or engine.NAME, found.warning
-
-
-def _joined(names: list[str]) -> str:
-    return " and ".join([", ".join(names[:-1]), names[-1]] if names[1:] else names)

@@ -91,7 +91,7 @@ class Difference:
 
 
 class Engine(Protocol):
-    """What the module of an engine has; those that ``ropescale export`` knows also have ``serve``."""
+    """What the module of an engine has;"""
 
     @property
     def NAME(self) -> str:
@@ -121,3 +121,13 @@ def layers_of(plan: Plan) -> list[Layers]:
 def parameters_of(section: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     """The rope parameters of one kind of layer in a configuration that ropescale wrote."""
     return section["rope_parameters"] if key == ALL_LAYERS else section["rope_parameters"][key]
+
+
+_FORMS = {False: {"s": "s", "ies": "ies", "self": " itself"}, True: {"s": "", "ies": "y", "self": " themselves"}}
+"""How a verb ends, and what refers back, for one engine and for several."""
+
+
+def sentence(engines: list[str], warning: str) -> str:
+    """``vLLM and SGLang: ignore ...``: a difference's warning with the engines that it holds for."""
+    joined = " and ".join([", ".join(engines[:-1]), engines[-1]] if engines[1:] else engines)
+    return f"{joined}: {warning.format(**_FORMS[len(engines) > 1])}"

@@ -1,56 +1,163 @@
-"""llama.cpp: what its converter writes into the GGUF, and what its flags can say."""
+"""llama.cpp: what its converter writes into the GGUF, what its flags can say, and what ``ropescale gguf`` writes."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 from typing import Any
 
+from ..gguf_architectures import OWN_SOFTMAX_SCALE, SLIDING_SHARES_SCALE, TAKES_FREQS
 from ..rope import ALL_LAYERS
 from ..schedules.yarn import temperature
 from .facts import Difference, How, Layers
+from .parity import attention_factor
 from .serving import Command, Serving, shell
 
-NAME, VERSION = "llama.cpp", "0c1e5709 (October 2026)"
+NAME, VERSION = "llama.cpp", "October 2026 (in llama-cpp-python 0.3.36)"
 
 CARRIES_LISTS = ("phi3", "phimoe", "minicpm", "minicpm3")
 """Types for which the converter writes per-pair factors from a longrope configuration."""
 
 CARRIES_LLAMA3 = tuple(
-    "apertus arcee exaone4 exaone_moe falcon_h1 granite granitemoe granitemoehybrid llama llama4_text mistral".split()
+    "apertus arcee exaone4 exaone_moe granite granitemoe granitemoehybrid llama llama4_text mistral".split()
 )
-"""Types whose architecture loads the ``rope_freqs`` that the converter writes for llama3."""
+"""Types whose architecture rotates by the ``rope_freqs`` that the converter writes for llama3.
 
+Falcon-H1's loads them too, and rotates without them.
+"""
+
+_ARCHITECTURES = {
+    **dict.fromkeys(("llama", "mistral", "mixtral"), "llama"),
+    **dict.fromkeys(("deepseek_v2", "deepseek_v3"), "deepseek2"),
+    "exaone_moe": "exaone-moe",
+    "gemma3_text": "gemma3",
+    "gemma4_text": "gemma4",
+    "gpt_neox": "gptneox",
+    "gpt_oss": "gpt-oss",
+    "granitemoehybrid": "granitehybrid",
+    "llama4_text": "llama4",
+    "qwen2_moe": "qwen2moe",
+    "qwen3_moe": "qwen3moe",
+    **{name: name for name in "apertus arcee exaone4 falcon gemma gemma2 glm4 granite granitemoe minicpm".split()},
+    **{name: name for name in "minicpm3 nemotron olmo olmo2 phi3 phimoe qwen2 qwen3 stablelm starcoder2".split()},
+}
+"""What GGUF files call the architecture of a model type, where it is known here."""
 
 FLAGS = {"default": "none", "linear": "linear", "yarn": "yarn"}
 """Rope types that the command line can say, and what it calls them."""
 
+_RUN = ("frequencies", "theta", "factor", "original length", "beta_fast", "beta_slow", "truncate", "attention factor")
+
 
 def how(layers: Layers, field: str) -> How:
-    """Its code was read."""
-    return "source"
+    """A Llama was run with these flags and with the tables of ``ropescale gguf``; of other architectures code was read.
+
+    The way of the flags is the same for every architecture.
+    """
+    return "run" if architecture(layers) == "llama" and field in _RUN else "source"
+
+
+def architecture(layers: Layers) -> str | None:
+    """What a GGUF file calls this type of model; None where that is not known here."""
+    return _ARCHITECTURES.get(layers.model_type)
+
+
+def spelled(serving: Serving) -> Serving:
+    """llama.cpp has no spelling of its own."""
+    return serving
 
 
 def serve(serving: Serving) -> list[Command]:
-    """``llama-server`` with flags, where they can say it; nothing where they cannot."""
-    gguf = f"{PurePath(serving.model).name}.gguf"
-    words = ["llama-server", "-m", gguf, "-c", str(serving.length)]
-    told = flags(serving)
-    return [] if told is None else [Command("sh", " ".join([shell(*words), *told]))]
+    """``llama-server`` with flags where they can say it, else a GGUF that ``ropescale gguf`` writes."""
+    name = PurePath(serving.model).name
+    gguf, made = f"{name}.gguf", f"{name}-{serving.length}.gguf"
+    told, changed = flags(serving), [layers for layers in serving.layers if layers.kind != "default"]
+    if told is not None:
+        return [_server(serving, gguf, *told)]
+    if serving.spec is not None and all(map(_takes_table, changed)):
+        write = shell("ropescale", "gguf", gguf, "-o", made, "--schedule", serving.spec)
+        serve_it = shell("llama-server", "-m", made, "-c", str(serving.length))
+        return [Command("sh", write, _made_of(serving, gguf)), Command("sh", serve_it)]
+    if all(layers.model_type in CARRIES_LISTS for layers in changed):
+        return [_server(serving, gguf)]
+    return []
+
+
+def _server(serving: Serving, gguf: str, *flags: str) -> Command:
+    words = shell("llama-server", "-m", gguf, "-c", str(serving.length), *flags)
+    return Command("sh", words, _made_of(serving, gguf))
+
+
+def _made_of(serving: Serving, gguf: str) -> str:
+    return f"{gguf} is what llama.cpp's convert_hf_to_gguf.py makes of {serving.model}"
+
+
+def way_out(layers: Layers) -> str:
+    """What to do where it cannot be served."""
+    if layers.kind == "dynamic":
+        return "freeze it at a length (--freeze-at N), or use yarn"
+    return "use yarn, linear or another rope_theta (ntk, abf), which it has for every architecture"
 
 
 def flags(serving: Serving) -> list[str] | None:
     """The rotary part of a llama.cpp command line; None where it has no words for this."""
-    layers = serving.layers[0]
-    if layers.key != ALL_LAYERS or layers.kind not in FLAGS:
+    layers = next((each for each in serving.layers if each.kind != "default"), serving.layers[0])
+    if layers.kind not in FLAGS or not _reached_alone(serving, layers):
         return None
     parameters = layers.parameters
-    told = ["--rope-scaling", FLAGS[layers.kind], "--rope-freq-base", f"{parameters['rope_theta']:.10g}"]
-    if layers.kind != "default":
-        told += ["--rope-scale", f"{parameters['factor']:.10g}"]
-    if layers.kind == "yarn":
-        told += ["--yarn-orig-ctx", str(layers.rope.original_length), *_betas(parameters)]
-    return told
+    if layers.kind == "default":
+        return ["--rope-freq-base", f"{parameters['rope_theta']:.10g}"]
+    told = ["--rope-scaling", FLAGS[layers.kind], "--rope-scale", f"{parameters['factor']:.10g}"]
+    if layers.kind == "linear":
+        return told
+    return [*told, "--yarn-orig-ctx", str(layers.rope.original_length), *_betas(parameters), *_attention(layers)]
+
+
+def _reached_alone(serving: Serving, layers: Layers) -> bool:
+    """Whether the flags reach the layers that they are meant for and no others."""
+    if layers.key == ALL_LAYERS:
+        return True
+    others = [each.kind for each in serving.layers if each.key != layers.key]
+    reached = layers.key == "full_attention" and architecture(layers) in SLIDING_SHARES_SCALE
+    return reached and layers.kind != "default" and set(others) <= {"default"}
+
+
+def _attention(layers: Layers) -> list[str]:
+    """An attention factor other than ``0.1 ln s + 1``, which no flag of its own carries: the metadata key does."""
+    correction = _correction(layers)
+    if math.isclose(correction, 1) or not _takes_correction(layers):
+        return []
+    return ["--override-kv", f"{architecture(layers)}.rope.scaling.attn_factor=float:{correction:.10g}"]
+
+
+def _correction(layers: Layers) -> float:
+    return attention_factor(layers) / temperature(layers.parameters["factor"])
+
+
+def _takes_correction(layers: Layers) -> bool:
+    known = architecture(layers)
+    return known is not None and known not in OWN_SOFTMAX_SCALE and layers.key == ALL_LAYERS
+
+
+def _takes_table(layers: Layers) -> bool:
+    """Whether ``ropescale gguf`` can write this as one frequency per pair."""
+    return architecture(layers) in TAKES_FREQS and layers.kind != "dynamic"
+
+
+def served(layers: Layers) -> Iterator[Difference]:
+    """What remains otherwise with the commands that :func:`serve` gives."""
+    if layers.kind in FLAGS:
+        yield from (found for found in differences(layers) if not _is_told(layers, found))
+    elif not _takes_table(layers):
+        yield from differences(layers)
+    elif layers.changes_with_length:
+        yield from (found for found in differences(layers) if found.field == "switch")
+
+
+def _is_told(layers: Layers, found: Difference) -> bool:
+    """Whether the flags make up for what the converter leaves out."""
+    return found.field.startswith("beta") or (found.field == "attention factor" and bool(_attention(layers)))
 
 
 def _betas(parameters: Mapping[str, Any]) -> list[str]:
@@ -71,7 +178,7 @@ def _longrope(layers: Layers) -> Iterator[Difference]:
     if layers.model_type not in CARRIES_LISTS:
         text = "its converter drops per-pair factors for this architecture, silently leaving base RoPE"
         yield Difference("frequencies", "dropped", "base RoPE", text)
-    if list(layers.parameters["short_factor"]) != list(layers.parameters["long_factor"]):
+    if layers.changes_with_length:
         text = "choose{s} the short or the long list once, by the engine's maximum length"
         yield Difference("switch", "recomputed", "once, by the context's size (-c)", text)
 
@@ -88,6 +195,10 @@ def _yarn(layers: Layers) -> Iterator[Difference]:
         yield Difference("attention factor", "recomputed", "from mscale_all_dim", text)
     if not parameters.get("truncate", True):
         yield Difference("truncate", "dropped", "true", "always round{s} the ramp to whole pairs (truncate = true)")
+    if _betas(parameters):
+        text = f"takes other betas from its flags only ({' '.join(_betas(parameters))})"
+        yield Difference("beta_fast", "recomputed", "32", text)
+        yield Difference("beta_slow", "recomputed", "1")
 
 
 def _dynamic(layers: Layers) -> Iterator[Difference]:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..schedules import AsIs, compute
-from .facts import Difference, Engine, How, Layers, Status
+from .facts import Difference, How, Layers, Status
+
+if TYPE_CHECKING:
+    from .serving import Server
 
 _FIELDS = {
     "linear": {"factor": "factor"},
@@ -77,15 +80,15 @@ def attention_factor(layers: Layers) -> float:
     return compute(AsIs(), rope, layers.length).attention_scale
 
 
-def rows(engine: Engine, layers: Layers) -> list[Row]:
+def rows(engine: Server, layers: Layers) -> list[Row]:
     """One row per field that is asked, and one more for each difference of an older version."""
-    differences = list(engine.differences(layers))
+    differences = list(engine.served(layers))
     current = {found.field: found for found in differences if not found.version}
     table = [_row(engine, layers, field, asked, current.get(field)) for field, asked in fields(layers).items()]
     return table + list(_older(layers, differences))
 
 
-def _row(engine: Engine, layers: Layers, field: str, asked: str, found: Difference | None) -> Row:
+def _row(engine: Server, layers: Layers, field: str, asked: str, found: Difference | None) -> Row:
     how = engine.how(layers, field)
     if found is None:
         return Row(layers.key, field, asked, "honoured", asked, engine.VERSION, how)

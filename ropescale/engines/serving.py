@@ -6,12 +6,12 @@ import json
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from ..model_defaults import PARTIAL_NAMES, THETA_NAMES, load
 from ..plans import Plan
 from ..rope import ALL_LAYERS, read_rope, text_section
-from .facts import Layers, layers_of
+from .facts import Difference, Engine, Layers, layers_of
 
 V4_NAMES = frozenset({"rope_scaling", *THETA_NAMES, *PARTIAL_NAMES})
 """Keys in which transformers 4 keeps what ``rope_parameters`` holds in transformers 5."""
@@ -24,7 +24,7 @@ class Command:
     Attributes:
         language: ``sh``, ``python`` or ``json``.
         text: what to paste; it ends without a newline.
-        note: one line on when to use it; empty where it is the only one.
+        note: what it takes for granted; empty where that is nothing.
     """
 
     language: str
@@ -42,6 +42,8 @@ class Serving:
         config: the configuration that is wanted, in both of transformers' dialects.
         layers: every kind of layer that rotates, under ``config``.
         length: the context to serve, in tokens.
+        spec: the schedule as the command line has it; None where nobody asked for one.
+        revision: branch, tag or commit of a Hub id.
     """
 
     model: str
@@ -49,6 +51,8 @@ class Serving:
     config: Mapping[str, Any]
     layers: tuple[Layers, ...]
     length: int
+    spec: str | None = None
+    revision: str | None = None
 
     @property
     def section(self) -> Mapping[str, Any]:
@@ -71,16 +75,41 @@ class Serving:
         return replace(self, layers=layers)
 
 
-def of_plan(model: str, stored: Mapping[str, Any], plan: Plan) -> Serving:
+class Server(Engine, Protocol):
+    """An engine that ``ropescale export`` has commands for."""
+
+    def spelled(self, serving: Serving, /) -> Serving:
+        """The same schedule in the engine's own keys, where it has some."""
+        ...
+
+    def serve(self, serving: Serving, /) -> list[Command]:
+        """What to paste; empty where the engine cannot be told."""
+        ...
+
+    def served(self, layers: Layers, /) -> Iterator[Difference]:
+        """What remains otherwise under those commands, for layers that were spelled."""
+        ...
+
+    def way_out(self, layers: Layers, /) -> str:
+        """What to do where it cannot be served."""
+        ...
+
+
+def of_plan(
+    model: str, stored: Mapping[str, Any], plan: Plan, spec: str | None, revision: str | None = None
+) -> Serving:
     """The original weights under a schedule that is not written anywhere."""
     changed = {layers.key: layers for layers in layers_of(plan)}
     others = {layers.key: layers for layers in _layers_in(plan.config, plan.length)}
-    return Serving(model, stored, plan.config, tuple((others | changed).values()), plan.length)
+    layers = tuple((others | changed).values())
+    return Serving(model, stored, plan.config, layers, plan.length, spec, revision)
 
 
-def as_it_lies(model: str, stored: Mapping[str, Any], length: int) -> Serving:
+def as_it_lies(
+    model: str, stored: Mapping[str, Any], length: int, spec: str | None = None, revision: str | None = None
+) -> Serving:
     """A folder as somebody, ropescale or its makers, wrote it."""
-    return Serving(model, stored, stored, _layers_in(stored, length), length)
+    return Serving(model, stored, stored, _layers_in(stored, length), length, spec, revision)
 
 
 def _layers_in(config: Mapping[str, Any], length: int) -> tuple[Layers, ...]:
@@ -147,6 +176,11 @@ def name_of(section: Mapping[str, Any], field: str) -> str:
     return entry.get("names", {}).get(field, field)
 
 
+def revision(serving: Serving) -> list[str]:
+    """The option for a revision, where one was asked for."""
+    return [] if serving.revision is None else ["--revision", serving.revision]
+
+
 def shell(*words: str) -> str:
     """A command line; a word that needs quotes gets them, and each option begins a line of its own."""
     lines: list[list[str]] = [[]]
@@ -164,7 +198,8 @@ def compact(value: Any) -> str:
 
 def snippet(serving: Serving, changed: Mapping[str, Any]) -> str:
     """Python that loads the model with transformers, after these changes to the language model's configuration."""
-    model = json.dumps(serving.model)
+    given = "" if serving.revision is None else f", revision={serving.revision!r}"
+    model = f"{serving.model!r}{given}"
     if not changed:
         load_it = [f"model = AutoModelForCausalLM.from_pretrained({model})"]
         return "\n".join(["from transformers import AutoModelForCausalLM", "", *load_it])

@@ -11,7 +11,7 @@ from ..schedules.yarn import temperature
 from . import vllm
 from .facts import Difference, How, Layers
 from .parity import attention_factor
-from .serving import Command, Serving, compact, needed_positions, overrides, shell
+from .serving import Command, Serving, compact, needed_positions, overrides, revision, shell
 
 NAME, VERSION = "SGLang", "0.5.23"
 
@@ -29,8 +29,13 @@ def serve(serving: Serving) -> list[Command]:
     """``sglang.launch_server``, with the configuration's changes where the folder does not hold them."""
     told = _nulled(serving, overrides(spelled(serving), needed_positions(serving, _MULTIPLIED)))
     words = ["python", "-m", "sglang.launch_server", "--model-path", serving.model]
-    words += ["--context-length", str(serving.length)]
+    words += ["--context-length", str(serving.length), *revision(serving)]
     return [Command("sh", shell(*words, *(["--json-model-override-args", compact(told)] if told else [])))]
+
+
+def way_out(layers: Layers) -> str:
+    """What to do where it cannot be served."""
+    return vllm.way_out(layers)
 
 
 def spelled(serving: Serving) -> Serving:
@@ -66,6 +71,11 @@ def differences(layers: Layers) -> Iterator[Difference]:
         yield from vllm.overwritten(layers)
     elif layers.is_partial and layers.kind != "proportional" and layers.model_type != "glm4":
         yield Difference("rotary dim", "honoured", "left to the model's own code, which was not read")
+
+
+def served(layers: Layers) -> Iterator[Difference]:
+    """What remains otherwise with the command that :func:`serve` gives."""
+    return differences(layers)
 
 
 def _longrope(layers: Layers) -> Iterator[Difference]:

@@ -64,3 +64,18 @@ def _today(layers: Layers) -> Iterator[Difference]:
     elif kind == "proportional":
         text = "does not know proportional RoPE and stops with a KeyError; load it with transformers 5"
         yield Difference("frequencies", "unsupported", "stops with a KeyError", text)
+
+
+def spelled(serving: Serving) -> Serving:
+    """It reads the configuration as it is written."""
+    return serving
+
+
+def served(layers: Layers) -> Iterator[Difference]:
+    """What remains otherwise with the code that :func:`serve` gives."""
+    return differences(layers)
+
+
+def way_out(layers: Layers) -> str:
+    """What to do where it cannot be served."""
+    return "load it with transformers 5"

@@ -28,3 +28,18 @@ def differences(layers: Layers) -> Iterator[Difference]:
         yield Difference("switch", "honoured", "at every call; cached keys keep old angles", text, "transformers")
     elif layers.changes_with_length:
         yield Difference("switch", "honoured", "at every call; cached keys keep old angles")
+
+
+def spelled(serving: Serving) -> Serving:
+    """It reads the configuration as it is written."""
+    return serving
+
+
+def served(layers: Layers) -> Iterator[Difference]:
+    """What remains otherwise with the code that :func:`serve` gives."""
+    return differences(layers)
+
+
+def way_out(layers: Layers) -> str:
+    """What to do where it cannot be served."""
+    return "patch the checkpoint, and ask `ropescale verify`"

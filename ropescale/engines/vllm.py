@@ -9,7 +9,7 @@ from typing import Any
 from ..schedules.yarn import temperature
 from .facts import Difference, How, Layers
 from .parity import attention_factor
-from .serving import Command, Serving, compact, needed_positions, overrides, shell
+from .serving import Command, Serving, compact, needed_positions, overrides, revision, shell
 
 NAME, VERSION = "vLLM", "0.33.0"
 
@@ -36,8 +36,16 @@ def how(layers: Layers, field: str) -> How:
 def serve(serving: Serving) -> list[Command]:
     """``vllm serve``, with the configuration's changes where the folder does not hold them."""
     told = overrides(spelled(serving), needed_positions(serving))
-    words = ["vllm", "serve", serving.model, "--max-model-len", str(serving.length)]
+    words = ["vllm", "serve", serving.model, "--max-model-len", str(serving.length), *revision(serving)]
     return [Command("sh", shell(*words, *(["--hf-overrides", compact(told)] if told else [])))]
+
+
+def way_out(layers: Layers) -> str:
+    """What to do where it cannot be served."""
+    if layers.kind == "proportional":
+        return "stop the pairs with a table (table:factors=[1,...,1e30]), or use transformers"
+    others = "yarn" if layers.is_mla or layers.model_type == "gpt_oss" else "yarn, linear or another rope_theta (ntk)"
+    return f"use {others}, or serve it with transformers"
 
 
 def spelled(serving: Serving) -> Serving:
@@ -101,6 +109,11 @@ def overwritten(layers: Layers) -> Iterator[Difference]:
     elif not layers.parameters.get("truncate", True):
         text = "always round{s} the ramp to whole pairs on MLA models (truncate = true)"
         yield Difference("truncate", "dropped", "true", text)
+
+
+def served(layers: Layers) -> Iterator[Difference]:
+    """What remains otherwise with the command that :func:`serve` gives."""
+    return differences(layers)
 
 
 def _longrope(layers: Layers) -> Iterator[Difference]:

@@ -1,0 +1,97 @@
+"""``ropescale export MODEL --for ENGINE``: how to serve it there, and what that engine will compute."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .options import (
+    Length,
+    factor_option,
+    json_option,
+    markdown,
+    model_argument,
+    print_json,
+    revision_option,
+    schedule_option,
+    set_option,
+    target_length_option,
+)
+
+if TYPE_CHECKING:
+    from ..engines.parity import Row
+    from ..engines.serving import Command
+    from ..exporting import Export
+
+ENGINES = ("vllm", "sglang", "llama.cpp", "transformers4", "transformers5")
+
+
+@click.command("export")
+@model_argument()
+@click.option("--for", "engine", type=click.Choice(ENGINES), required=True, help="The engine to serve it with.")
+@schedule_option()
+@factor_option()
+@target_length_option()
+@click.option(
+    "--original-length", type=Length(), metavar="N", help="The trained length, where the config has it wrong."
+)
+@set_option()
+@click.option("--layers", default="full", metavar="full|all|TYPE", show_default=True, help="The layers to change.")
+@click.option("--replace-scaling", is_flag=True, help="Where the makers scaled: compute from the original length.")
+@click.option("--on-top", is_flag=True, help="Where the makers scaled: compose with what is there.")
+@click.option("--freeze-at", type=Length(), metavar="LENGTH", help="Make a length-dependent schedule a fixed table.")
+@revision_option()
+@json_option()
+def command(model: str, engine: str, as_json: bool, **options: Any) -> None:
+    """Show how to serve MODEL (a folder or a Hub id) in an engine, and what that engine will compute.
+
+    Prints the command to paste, and a table with a row per field of the schedule: honoured, recomputed (the engine has
+    a number of its own), dropped or unsupported; what it computes; and how that is known: run (a test runs that
+    engine's rotary code), source (its code was read) or docs. Nothing is loaded or written.
+
+    Without --schedule MODEL is served as it lies: patched by ropescale, or as its makers scaled it. With --schedule
+    its weights are served under that schedule, and no patched folder is needed.
+
+    Exits with 1 where the engine cannot compute the schedule at all; the last line says what to do instead.
+
+    \b
+    Examples:
+      ropescale export qwen3-128k --for vllm
+      ropescale export Qwen/Qwen3-8B --for sglang --schedule yarn --target-length 128k
+      ropescale export ./llama --for llama.cpp --schedule yarn:factor=8
+    """
+    from ..errors import RunError
+    from ..exporting import export
+
+    done = export(model, engine, options.pop("schedule"), **options)
+    for warning in done.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    if as_json:
+        print_json(done.to_dict())
+    else:
+        click.echo(_page(done))
+    if done.refusal is not None:
+        raise RunError(done.refusal)
+
+
+def _page(done: Export) -> str:
+    return "\n\n".join([*map(_block, done.commands), _table(done)])
+
+
+def _block(command: Command) -> str:
+    note = f"# {command.note}\n" if command.note else ""
+    return f"```{command.language}\n{note}{command.text}\n```"
+
+
+def _table(done: Export) -> str:
+    """The parity table; a column for the layers only where there is more than one kind."""
+    header = ["field", "asked", "status", f"{done.engine} {done.version} computes", "known from"]
+    rows = [[_field(done, row), row.asked, row.status, row.computes, row.how] for row in done.rows]
+    if len({row.layers for row in done.rows}) > 1:
+        header, rows = ["layers", *header], [[row.layers, *cells] for row, cells in zip(done.rows, rows)]
+    return markdown(header, rows)
+
+
+def _field(done: Export, row: Row) -> str:
+    return row.field if row.version == done.version else f"{row.field} ({row.version})"
