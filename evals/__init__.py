@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from .data import Document, read_texts, tokenize
     from .measuring import perplexity
     from .results import Result
+    from .retrieving.results import Retrieval
+    from .retrieving.running import retrieval
 
 _HOMES = {
     "perplexity": "measuring",
@@ -19,9 +21,11 @@ _HOMES = {
     "Document": "data",
     "read_texts": "data",
     "tokenize": "data",
+    "retrieval": "retrieving.running",
+    "Retrieval": "retrieving.results",
 }
 
-__all__ = ["Document", "Result", "perplexity", "read_texts", "tokenize"]
+__all__ = ["Document", "Result", "Retrieval", "perplexity", "read_texts", "retrieval", "tokenize"]
 
 
 def __getattr__(name: str) -> Any:

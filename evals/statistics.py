@@ -1,4 +1,4 @@
-"""Means with honest error bars: tokens of one document are not independent, documents are.
+"""Means with honest error bars: tokens of one document are not independent, documents are. Proportions with theirs.
 
 Standard library only. The mean is a ratio, sum of NLL over sum of tokens; its standard error is that of a
 ratio estimator clustered by document (Cochran, Sampling Techniques, 3rd ed., section 6.3), and the interval
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 LEVEL = 0.95
 
@@ -42,6 +43,36 @@ def ratio(sums: Sequence[float], counts: Sequence[int], level: float = LEVEL) ->
     error = math.sqrt(documents / (documents - 1) * squares) / tokens
     half = t_quantile((1 + level) / 2, documents - 1) * error
     return Estimate(mean, mean - half, mean + half)
+
+
+def wilson(hits: int, trials: int, level: float = LEVEL) -> tuple[float, float]:
+    """The score interval of a proportion (Wilson 1927): never outside [0, 1], and of some width at 0 and 1 too.
+
+    ``(p + z^2/2n +- z sqrt(p(1-p)/n + z^2/4n^2)) / (1 + z^2/n)``.
+
+    Args:
+        hits: how many of the independent ``trials`` came out.
+        level: two-sided coverage.
+    """
+    if trials < 1:
+        raise ValueError("a proportion of no trials has no interval")
+    z = NormalDist().inv_cdf((1 + level) / 2)
+    p, square = hits / trials, z * z / trials
+    middle, half = p + square / 2, math.sqrt(square * (p * (1 - p) + square / 4))
+    low, high = (middle - half) / (1 + square), (middle + half) / (1 + square)
+    return (0.0 if hits == 0 else max(low, 0.0)), (1.0 if hits == trials else min(high, 1.0))
+
+
+def mcnemar(gained: int, lost: int) -> float:
+    """Two-sided p of the exact McNemar test: a sign test on the pairs that came out differently (McNemar 1947).
+
+    Args:
+        gained: pairs of which only the second came out.
+        lost: pairs of which only the first did.
+    """
+    pairs, fewer = gained + lost, min(gained, lost)
+    tail = sum(math.comb(pairs, k) for k in range(fewer + 1))
+    return min(1.0, 2 * tail / 2**pairs)
 
 
 def t_quantile(probability: float, degrees: int) -> float:

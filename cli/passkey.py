@@ -1,0 +1,156 @@
+"""``ropescale passkey MODEL --lengths ...``: retrieval, for several schedules."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..loading import load_model, load_tokenizer
+from .options import (
+    Lengths,
+    factor_option,
+    json_option,
+    model_argument,
+    print_json,
+    revision_option,
+    schedules_option,
+    target_length_option,
+    trust_option,
+)
+
+if TYPE_CHECKING:
+    from ..evals.retrieving.running import Run
+
+TASKS = ("passkey", "multi-key", "multi-value", "variable-tracking")
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+
+
+class Depths(click.ParamType):
+    """Depths joined by commas (``0,0.25,1``), or how many (``5``)."""
+
+    name = "depths"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        parts = [part.strip() for part in value.split(",") if part.strip()]
+        if len(parts) == 1 and parts[0] != "0" and parts[0].isdecimal() and parts[0].isascii():
+            if parts[0] == "1":
+                self.fail("'1' may be one depth or the depth 1; write 1.0 for the depth", param, ctx)
+            return int(parts[0][:9])
+        try:
+            return [float(part) for part in parts]
+        except ValueError:
+            self.fail(f"{value!r} are not depths; write them like 0,0.5,1, or how many, like 5", param, ctx)
+
+
+@click.command("passkey")
+@model_argument()
+@click.option("--lengths", type=Lengths(), required=True, metavar="N,...", help="Positions, BOS and answer included.")
+@click.option(
+    "--depths",
+    type=Depths(),
+    default="5",
+    show_default=True,
+    metavar="D,...",
+    help="0,0.5,1 (0 is first), or how many.",
+)
+@schedules_option()
+@factor_option()
+@target_length_option()
+@click.option("--task", type=click.Choice(TASKS), default="passkey", show_default=True, help="What is asked.")
+@click.option(
+    "--trials", type=click.IntRange(1), default=10, show_default=True, metavar="N", help="Answers per length and depth."
+)
+@click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Of the texts and the numbers.")
+@click.option("--haystack", metavar="FILE", help="Hide the numbers in this text instead of generated sentences.")
+@click.option(
+    "--threshold", type=float, default=0.85, show_default=True, metavar="P",
+    help="Share of the best accuracy at the shortest length that counts for the effective length.",
+)  # fmt: skip
+@click.option("--baseline", metavar="SPEC", help="What the others are compared with (default: as-is).")
+@click.option(
+    "--batch-tokens", type=click.IntRange(1), default=8192, show_default=True, metavar="N", help="Fed at once."
+)
+@click.option("--bos", default="auto", show_default=True, metavar="B", help="auto, yes, no, or a token id.")
+@click.option("--layers", default="full", show_default=True, metavar="L", help="full, all, or a layer type.")
+@click.option("--replace-scaling", is_flag=True, help="Replace the scaling that the makers put in.")
+@click.option("--on-top", is_flag=True, help="Compose with the scaling that the makers put in.")
+@click.option("--dtype", type=click.Choice(DTYPES), help="Default: float32 on the CPU, the checkpoint's on a GPU.")
+@click.option("--device", metavar="D", help="Default: the GPU where there is one, else cpu.")
+@revision_option()
+@trust_option()
+@json_option()
+@click.option(
+    "-o", "--out", metavar="OUT", help="Write results, every answer, heat maps and REPORT.md into this folder."
+)
+def command(model: str, lengths: list[int], as_json: bool, out: str | None, **options: Any) -> None:
+    """Measure whether numbers hidden in a long text are found, at each length and depth, under each schedule.
+
+    The answer is in place and one forward pass scores it: it counts when every token of it is ranked first, so greedy
+    decoding would write it, and its NLL tells schedules apart where none finds it. This works on base models.
+
+    Tasks: passkey hides one number; multi-key a named one at every depth; multi-value one at every depth, all asked for
+    in order; variable-tracking passes numbers from box to box.
+
+    The model as it is always runs, and is what the others are compared with unless --baseline says otherwise.
+    --factor and --target-length give the factor to every schedule that takes one and does not say it itself.
+    """
+    from ..evals.retrieving.results import retrieval_folder
+
+    folder = None if out is None else retrieval_folder(out)
+    run = prepare(model, lengths, options)
+    try:
+        run.run()
+    except BaseException:  # Ctrl-C, logits that are not finite: hours may lie in what is done
+        _keep(run, folder)
+        raise
+    result = run.result()
+    if as_json:
+        print_json(result.to_dict())
+    else:
+        click.echo(result.to_markdown())
+    if folder is not None:  # after the numbers were printed: a disk that is full now takes nothing away
+        click.echo(f"written to {result.save(folder)}", err=True)
+
+
+def prepare(model: str, lengths: list[int], options: dict[str, Any]) -> Run:
+    """Reads and checks everything cheap first, and the weights last."""
+    from ..evals import windows
+    from ..evals.retrieving import running
+    from ..sources import find_model
+    from .eval import plan_schedules
+
+    lengths = list(windows.check_lengths(lengths))
+    depths = running.check_depths(options["depths"])
+    patching = {key: options[key] for key in ("layers", "replace_scaling", "on_top")}
+    chosen = running.Options(
+        **{key: options[key] for key in ("trials", "seed", "threshold", "batch_tokens")},
+        haystack=None if options["haystack"] is None else _haystack(options["haystack"]),
+        patching=patching,
+        source=options["haystack"],
+        progress=True,
+    )
+    schedules, baseline = plan_schedules(find_model(model, options["revision"], weights=False), options, patching)
+    folder = find_model(model, options["revision"])
+    trusted = options["trust_remote_code"]
+    tokenizer = load_tokenizer(folder, trust_remote_code=trusted)
+    quiz = running.Quiz(tokenizer, lengths, depths, options["task"], options["bos"], chosen)
+    loaded = load_model(folder, options["dtype"], options["device"], trust_remote_code=trusted)
+    return running.Run(loaded, quiz, schedules, baseline, dataclasses.replace(chosen, path=folder))
+
+
+def _haystack(source: str) -> str:
+    from ..evals import data
+
+    return "\n\n".join(text.text for text in data.read_texts(source))
+
+
+def _keep(run: Run, folder: Path | None) -> None:
+    """Saves the lengths that were complete when the run stopped."""
+    if run.tables and folder is not None:
+        kept = run.result().save(folder)
+        click.echo(f"the run stopped; the {len(run.tables)} finished parts are kept in {kept}", err=True)

@@ -1,0 +1,136 @@
+"""The picture of a retrieval run: one heat map per schedule, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...plotting import STYLE, new_figure, save
+
+if TYPE_CHECKING:
+    from .results import Retrieval, Row
+
+ACROSS = 4
+"""Schedules beside each other before the next ones go below."""
+
+COLOURS = "cividis"
+"""Made for colour-blind readers, and its lightness rises evenly, so grey print keeps the order (Nuñez et al. 2018)."""
+
+
+def heat_maps(result: Retrieval, path: Path) -> None:
+    """Above, accuracy; below, the answer's NLL; both by length and depth, the trained length marked.
+
+    The NLL shows differences where accuracy is all or nothing. One scale for all the schedules.
+
+    Raises:
+        RopescaleError: matplotlib is not installed.
+    """
+    across = min(ACROSS, len(result.schedules))
+    bands = -(-len(result.schedules) // across)
+    width, height = _panel(result)
+    figure = new_figure(1.5 + width * across, 0.6 + 2 * bands * height)
+    from matplotlib import rc_context
+
+    cells = {(row.schedule, row.length, row.depth): row for row in result.rows if row.depth is not None}
+    with rc_context({**STYLE, "axes.grid": False}):
+        panels = figure.subplots(2 * bands, across, squeeze=False)
+        for part, kind in enumerate((_ACCURACY, _nll_kind(list(cells.values())))):
+            grid = panels[part * bands : (part + 1) * bands]
+            image = None
+            for number, axes in enumerate(grid.flat):
+                if number < len(result.schedules):
+                    image = _heat_map(axes, result, result.schedules[number], cells, kind)
+                else:
+                    axes.set_visible(False)
+            figure.colorbar(image, ax=grid, label=kind["label"], shrink=0.9, aspect=12 * bands)
+        figure.suptitle(_title(result), x=0.01, ha="left", fontsize=10)
+        save(figure, path)
+
+
+def _panel(result: Retrieval) -> tuple[float, float]:
+    """Inches of one map: room for a number in every cell."""
+    return max(2.2, 0.5 + 0.52 * len(result.lengths)), max(1.9, 0.9 + 0.27 * len(result.depths))
+
+
+_ACCURACY: dict[str, Any] = {
+    "value": lambda row: row.accuracy,
+    "text": "{:.2f}",
+    "low": 0.0,
+    "high": 1.0,
+    "colours": COLOURS,
+    "label": "accuracy",
+}
+
+
+def _nll_kind(rows: Sequence[Row]) -> dict[str, Any]:
+    """Bright is good here too, so the colours run backwards."""
+    values = [row.answer_nll for row in rows]
+    low, high = min(values), max(values)
+    return {
+        "value": lambda row: row.answer_nll,
+        "text": "{:.1f}" if high < 99.95 else "{:.0f}",
+        "low": low,
+        "high": max(high, low + 1e-6),
+        "colours": f"{COLOURS}_r",
+        "label": "answer NLL (nats)",
+    }
+
+
+def _heat_map(
+    axes: Any, result: Retrieval, schedule: str, cells: dict[tuple[str, int, float], Row], kind: dict[str, Any]
+) -> Any:
+    values = [[_value(cells.get((schedule, n, depth)), kind) for n in result.lengths] for depth in result.depths]
+    image = axes.imshow(values, cmap=kind["colours"], vmin=kind["low"], vmax=kind["high"], aspect="auto")
+    for y, line in enumerate(values):
+        for x, value in enumerate(line):
+            if value == value:  # an interrupted run has gaps
+                _number(axes, x, y, kind["text"].format(value), _is_light(value, kind))
+    axes.set_xticks(range(len(result.lengths)), [_tokens(n) for n in result.lengths], fontsize=8)
+    axes.set_yticks(range(len(result.depths)), [f"{100 * depth:.3g}%" for depth in result.depths], fontsize=8)
+    axes.set_xlabel("length (tokens)", fontsize=8)
+    axes.set_ylabel("depth", fontsize=8)
+    axes.set_title(_short(schedule), loc="left", fontsize=9)
+    _mark_trained(axes, result)
+    return image
+
+
+def _value(row: Row | None, kind: dict[str, Any]) -> float:
+    return float("nan") if row is None else kind["value"](row)
+
+
+def _is_light(value: float, kind: dict[str, Any]) -> bool:
+    """Whether the cell's colour wants black figures; on cividis, above the middle."""
+    share = (value - kind["low"]) / (kind["high"] - kind["low"])
+    return share > 0.5 if kind["colours"] == COLOURS else share < 0.5
+
+
+def _number(axes: Any, x: int, y: int, text: str, light: bool) -> None:
+    axes.text(x, y, text, ha="center", va="center", fontsize=7, color="black" if light else "white")
+
+
+def _mark_trained(axes: Any, result: Retrieval) -> None:
+    """A line between what the model was trained for and what is longer, seen on every colour."""
+    if inside := _inside(result):
+        axes.axvline(inside - 0.5, color="white", linewidth=3.6)
+        axes.axvline(inside - 0.5, color="black", linewidth=1.4, linestyle=(0, (4, 2)))
+
+
+def _inside(result: Retrieval) -> int:
+    """How many of the lengths the model was trained for, where there are others too."""
+    inside = sum(n <= (result.trained_length or 0) for n in result.lengths)
+    return inside if inside < len(result.lengths) else 0
+
+
+def _title(result: Retrieval) -> str:
+    trials, name = result.protocol["trials"], Path(result.model["path"]).name
+    line = f"; dashed line: trained at {_tokens(result.trained_length or 0)}" if _inside(result) else ""
+    return f"Retrieval ({result.protocol['task']}): {name}\n{trials} answer{'s' * (trials != 1)} in each cell{line}"
+
+
+def _short(label: str, most: int = 30) -> str:
+    return label if len(label) <= most else f"{label[: most - 1]}…"
+
+
+def _tokens(length: int) -> str:
+    return f"{length // 1024}k" if length >= 1024 and length % 1024 == 0 else str(length)
