@@ -23,6 +23,7 @@ COMMANDS = {
     "verify": "Proof that the intended frequencies are the ones in use.",
     "export": "How to serve a model in an engine, and what that engine will compute.",
     "eval": "Perplexity against length, under one schedule or several.",
+    "passkey": "Whether numbers hidden in a long text are found, at each length and depth.",
     "report": "Runs side by side in one self-contained page.",
 }
 """What ``ropescale --help`` lists, in its order. A command is ``command`` in the module of its name."""
