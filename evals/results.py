@@ -218,9 +218,12 @@ class Result:
         return "Perplexity of the first L positions"
 
     def _reaching(self) -> str:
-        """How many documents are as long as the longest window, where not all are."""
-        documents = self.rows[-1].documents_at_length if self.rows else 0
-        return f" ({documents} of {self.lengths[-1]:,} positions or more)" if self.sliding and self.rows else ""
+        """How many documents are as long as the longest window, where they need not be."""
+        if not (self.sliding and self.passes):
+            return ""
+        longest = prefix(self.lengths[-1], self.bos).count
+        reaching = sum(len(nll) >= longest for nll in self.passes[0].nll)
+        return f" ({reaching} of {self.lengths[-1]:,} positions or more)"
 
     def to_csv(self) -> str:
         """One line per schedule and length, the paired change beside it."""

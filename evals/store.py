@@ -166,12 +166,13 @@ class FolderShelf(Shelf):
                 os.fsync(file.fileno())
 
     def _read(self, plan: Plan) -> None:
-        if not self.folder.exists():
+        logs, facts = sorted(self.folder.glob("*.log")), self.folder / "facts.json"
+        if not logs and not facts.exists():  # nor where a run was killed before it wrote the first
             return
-        if _loaded(self.folder / "facts.json") != self.facts:
+        if _loaded(facts) != self.facts:
             raise CheckpointError(f"{self.folder} is not what a run wrote; remove it, or choose another folder with -o")
         sizes = {batch.number: batch.scored for batch in plan.batches}
-        for log in sorted(self.folder.glob("*.log")):
+        for log in logs:
             found, good = records(log.read_bytes())
             self.batches |= {n: each for n, each in found.items() if sizes.get(n) == len(each.nll)}
             self._size = good if log == self.log else self._size
