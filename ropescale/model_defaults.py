@@ -74,13 +74,27 @@ def generate() -> dict[str, Any]:
 
     table: dict[str, Any] = {}
     for model_type in sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES):
-        config = _built(CONFIG_MAPPING[model_type])
+        config = _built(CONFIG_MAPPING[model_type], **copy.deepcopy(_NEEDED.get(model_type, {})))
         if config is None:
             continue
         text = config.get_text_config(decoder=True)
         table[text.model_type] = entry = _entry(text)
         table[model_type] = entry if text.model_type == config.model_type else {"text": text.model_type}
     return dict(sorted(table.items()))
+
+
+_NEEDED = {
+    "gemma4_assistant": {
+        "text_config": {
+            "model_type": "gemma4_text",
+            "hidden_size_per_layer_input": 0,
+            "vocab_size_per_layer_input": 0,
+            "num_hidden_layers": 6,
+            "num_kv_shared_layers": 6,
+        }
+    }
+}
+"""What classes that refuse their own defaults must be given."""
 
 
 def _built(cls: type[Any], **fields: Any) -> Any:

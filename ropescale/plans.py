@@ -121,6 +121,11 @@ def make_plan(
     asked = {key: schedule_specs.resolve(part, grounds[key], **given) for key, part in chosen.items()}
     schedules = {key: _frozen(schedule, grounds[key], freeze_at) for key, schedule in asked.items()}
     frozen = freeze_at if schedules != asked else None
+    notes += [
+        f"{describe(asked[key])} is frozen as it is at {frozen} tokens; that table serves every length"
+        for key in asked
+        if schedules[key] != asked[key]
+    ]
     if replace_scaling:
         notes += [*_lost_softmax_scale(ropes, asked), *_shorter(ropes, asked, target_length)]
     return _planned(config, schedules, grounds, target_length or frozen, notes)
@@ -182,6 +187,7 @@ def _planned(
     tables = {key: compute(schedules[key], ropes[key], length) for key in schedules}
     notes = notes + _without_effect(schedules, ropes, tables)
     parameters = {key: _parameters(schedules[key], ropes[key], length, model_type) for key in schedules}
+    _refuse_more_than_theta(model_type, schedules, parameters)
     unsavable = _unsavable(model_type, schedules, parameters, tables)
     written = {key: value or {"rope_type": "default"} for key, value in parameters.items()}
     max_length = _max_length(written, tables, original, length, model_type)
@@ -502,6 +508,20 @@ def _phi3_length(attention_scale: float, original: int) -> int:
     return round(original ** (max(attention_scale, 1.0) ** 2))
 
 
+def _refuse_more_than_theta(
+    model_type: str, schedules: Mapping[str, Schedule], parameters: Mapping[str, Mapping[str, Any] | None]
+) -> None:
+    """A class that computes its table from theta and from nothing else, in memory as well as from a file."""
+    if model_type not in _THETA_ONLY:
+        return
+    for key, schedule in schedules.items():
+        if parameters[key] is None:
+            raise ScheduleError(
+                f"{model_type} takes no scaling but another rope_theta, and {label_of(schedule)} is more than that; "
+                "use ntk or abf"
+            )
+
+
 def _unsavable(
     model_type: str,
     schedules: Mapping[str, Schedule],
@@ -522,8 +542,6 @@ def _reason(
             f"{label} changes its frequencies with the length, which no configuration file can say; "
             "freeze it at a length (freeze_at=N in Python, --freeze-at N on the command line)"
         )
-    if parameters is None:
-        return f"{model_type} takes no scaling but another rope_theta, and {label} is more than that; use ntk or abf"
     if model_type in _PHI3 and table.attention_scale < 1:
         return (
             f"{model_type} has no key for an attention scale below 1, and {label} has {table.attention_scale:g}; "

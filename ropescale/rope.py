@@ -6,6 +6,7 @@ The only file that knows transformers v5's ``rope_parameters`` from v4's ``rope_
 from __future__ import annotations
 
 import copy
+import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -120,15 +121,48 @@ _SCALING_KEYS = frozenset(
 )
 """Keys that belong to a scaling; every other key of ``rope_parameters`` is the model's own and is kept."""
 
+_TEMPERATURE = "llama_4_scaling_beta"
+"""Ministral 3 and Mistral 4 scale queries by the position over the trained length, which they read beside this key."""
+
 _THREE_KEYS = ("phi3", "phi4_multimodal")
 """Types whose v4 code accepts exactly type, short_factor and long_factor."""
 
+_SINUSOIDS = "by a sinusoid table that its code computes from rotary_dim and a fixed base of 10000"
+
 _NO_ROPE_PARAMETERS = {
-    "gptj": "rotates by a sinusoid table computed from rotary_dim, not by rope_parameters",
-    "codegen": "rotates by a sinusoid table computed from rotary_dim, not by rope_parameters",
-    "roformer": "rotates by a sinusoidal position embedding, not by rope_parameters",
-    "blt": "keeps a rotary embedding in each of its four sub-models, and none of its own",
+    "gptj": f"rotates {_SINUSOIDS}, not by rope_parameters",
+    "codegen": f"rotates {_SINUSOIDS}, not by rope_parameters",
+    "roformer": "rotates by a sinusoidal position embedding with a fixed base of 10000, not by rope_parameters",
+    "blt": "keeps a rotary embedding in each of its four sub-models (patcher, encoder, global, decoder), and none of "
+    "its own",
 }
+"""Types that rotate, and why nothing in their configuration says by which frequencies."""
+
+_POSITIONS = {
+    "it learns an embedding for every position": (
+        "bart bert bert-generation big_bird bigbird_pegasus biogpt blenderbot blenderbot-small camembert data2vec-text "
+        "electra ernie git gpt-sw3 gpt2 gpt_bigcode gpt_neo mbart megatron-bert mvp openai-gpt opt plbart prophetnet "
+        "reformer rembert roberta roberta-prelayernorm roc_bert trocr whisper xlm xlm-roberta xlm-roberta-xl xmod"
+    ),
+    "it adds sinusoids to its embeddings": (
+        "ctrl marian musicgen musicgen_decoder musicgen_melody musicgen_melody_decoder pegasus xglm"
+    ),
+    "it biases attention by the distance (ALiBi)": "bloom mpt",
+    "it learns how attention depends on the distance": "cpmant inkling_text inkling2_text xlnet",
+    "it is recurrent and needs no positions": "falcon_mamba mamba mamba2 rwkv xlstm",
+    "its recurrent layers carry the order, and its attention layers use no positions": (
+        "jamba kimi_linear nemotron_h zamba"
+    ),
+}
+_INSTEAD = {name: what for what, names in _POSITIONS.items() for name in names.split()}
+"""What the types without rotary embeddings have instead, as their modeling code shows (transformers 5.23)."""
+
+_OPTIONAL = {
+    "falcon": ("alibi", False, False),
+    "granitemoehybrid": ("position_embedding_type", "rope", None),
+    "zamba2": ("use_mem_rope", True, False),
+}
+"""Types that rotate only if their configuration says so: the field, the value for it, and the class's default."""
 
 
 def read_rope(config: Mapping[str, Any], original_length: int | None = None) -> dict[str, Rope]:
@@ -199,7 +233,19 @@ class _Reader:
                 "its frequencies cannot be changed through the configuration"
             )
         if entry is None:
-            raise ConfigError(f"{self.model_type} has no rotary position embeddings; there is nothing to scale")
+            instead = _INSTEAD.get(self.model_type)
+            why = f" ({instead})" if instead else ""
+            raise ConfigError(f"{self.model_type} has no rotary position embeddings{why}; there is nothing to scale")
+        self._refuse_switched_off()
+
+    def _refuse_switched_off(self) -> None:
+        field, wanted, default = _OPTIONAL.get(self.model_type, ("", None, None))
+        value = self.config.get(field, default)
+        if value != wanted:
+            raise ConfigError(
+                f"this {self.model_type} has no rotary position embeddings: {field} is {json.dumps(value)} in its "
+                f"configuration, and it only rotates with {json.dumps(wanted)}; there is nothing to scale"
+            )
 
     def _given(self, name: str) -> Mapping[str, Any]:
         value = self.config.get(name)
@@ -361,6 +407,7 @@ class _Reader:
         return ConfigError(
             f"the configuration of model type {self.model_type!r}{why} lacks {', '.join(names)}; "
             f"add {'it' if len(names) == 1 else 'them'} to config.json"
+            + (", or give the trained length (--original-length)" if names == ["max_position_embeddings"] else "")
         )
 
 
@@ -540,6 +587,8 @@ def _merged(old: Mapping[str, Any], new: Mapping[str, Any] | None) -> dict[str, 
     if new is None:
         return dict(old)
     own = {key: value for key, value in old.items() if key not in _SCALING_KEYS}
+    if _TEMPERATURE in own:
+        own |= {key: old[key] for key in ("original_max_position_embeddings",) if key in old}
     return {"rope_type": new["rope_type"], **own, **new}
 
 

@@ -129,6 +129,7 @@ EXCEPTIONS: dict[str, dict[str, Any]] = {
     "hunyuan_v1_dense": {"head_dim": 32},  # null by default, which its own code cannot compute with
     "hunyuan_v1_moe": {"head_dim": 32},
     "laguna": _BOTH,
+    "lfm2": {"layer_types": ["conv", "full_attention"], "full_attn_idxs": [1]},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
     "mellum": _BOTH,
     "longcat_flash": {"head_dim": 32},  # of the slice that rotates, which it does not derive
@@ -168,7 +169,15 @@ def build(folder: Path, seed: int = 0) -> Any:
         config = AutoConfig.from_pretrained(folder)
         if config.model_type.startswith("musicgen"):  # whose auto class asks for the whole and takes its decoder
             return MODEL_FOR_CAUSAL_LM_MAPPING[type(config)](config.decoder).eval()
-        return AutoModelForCausalLM.from_config(config).eval()
+        return _shaken(AutoModelForCausalLM.from_config(config).eval())
+
+
+def _shaken(model: Any) -> Any:
+    """Classes start some weights at zero, which would hide what attention does."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.1 * torch.randn_like(parameter)
+    return model
 
 
 def logits(model: Any, ids: torch.Tensor) -> torch.Tensor:
@@ -225,13 +234,18 @@ def _shallow(fields: Mapping[str, Any]) -> dict[str, Any]:
     depths = {name: fields[name] for name in _DEPTHS if isinstance(fields.get(name), int)}
     depth = max(depths.values(), default=0)
     lists = {key: value for key, value in fields.items() if isinstance(value, list) and len(value) == depth > 0}
+    indices = [key for key, value in lists.items() if value == list(range(depth))]
     first: dict[tuple[str, ...], int] = {}
     for layer in range(depth):
-        first.setdefault(tuple(repr(value[layer]) for value in lists.values()), layer)
+        first.setdefault(tuple(repr(value[layer]) for key, value in lists.items() if key not in indices), layer)
     rest = (layer for layer in range(depth) if layer not in first.values())
     chosen = sorted([*first.values(), *([next(rest)] if len(first) == 1 and depth > 1 else [])])
     small = {name: len(chosen) if value == depth else min(value, 2) for name, value in depths.items()}
-    return small | {key: [value[layer] for layer in chosen] for key, value in lists.items()}
+    return (
+        small
+        | {key: [value[layer] for layer in chosen] for key, value in lists.items()}
+        | {key: list(range(len(chosen))) for key in indices}
+    )
 
 
 def _merged(fields: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,6 +19,8 @@ TYPES = sorted(key for key, entry in model_defaults.load().items() if entry and 
 NOT_READABLE = {
     "blt": "four sub-models",  # keeps a rotary embedding in each, and none of its own
     "recurrent_gemma": "max_position_embeddings",  # its class has no such field; --original-length gives it
+    "granitemoehybrid": "position_embedding_type is null",  # which its releases with rotary embeddings set to rope
+    "zamba2": "use_mem_rope is false",
     "cohere_compass_text": "no layer",  # its class's default has no rope parameters, and builds no rotary module either
 }
 """Default configurations that have no geometry to read, with a word of the error."""
@@ -39,12 +41,11 @@ def test_regenerating_the_table_from_the_installed_transformers_changes_nothing(
     assert not different, f"run python -m ropescale.model_defaults; these changed: {different}"
 
 
-def test_the_table_covers_the_mapping_but_for_classes_that_cannot_be_made():
+def test_the_table_covers_the_whole_mapping():
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-    assert len(READABLE) >= 112
-    absent = set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES) - set(model_defaults.load())
-    assert absent == {"gemma4_assistant"}  # a drafter, whose class refuses its own defaults
+    assert len(READABLE) >= 110
+    assert set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES) <= set(model_defaults.load())
 
 
 @pytest.mark.parametrize("model_type", READABLE)
@@ -69,6 +70,17 @@ def test_recurrent_gemma_reads_once_its_trained_length_is_given():
     config = default_config("recurrent_gemma")
     found = {key: compute(AsIs(), rope) for key, rope in read_rope(config, 8192).items()}
     assert_same_tables(found, stock_tables(config))
+
+
+@pytest.mark.parametrize(
+    ("model_type", "switch"),
+    [("granitemoehybrid", {"position_embedding_type": "rope"}), ("zamba2", {"use_mem_rope": True})],
+)
+def test_a_type_that_rotates_when_its_configuration_says_so_reads_as_the_table_that_transformers_builds(
+    model_type, switch
+):
+    config = default_config(model_type) | switch
+    assert_same_tables({key: compute(AsIs(), rope) for key, rope in read_rope(config).items()}, stock_tables(config))
 
 
 def test_reading_the_table_imports_neither_transformers_nor_torch(python):

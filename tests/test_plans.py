@@ -596,8 +596,8 @@ def test_stock_dynamic_is_saved_natively():
 def test_recurrent_gemma_takes_another_theta_and_nothing_else():
     config = {"model_type": "recurrent_gemma"}
     assert make_plan(config, "abf:rope_theta=1e6", original_length=8192, layers="all").unsavable is None
-    plan = make_plan(config, "linear:factor=4", original_length=8192, layers="all")
-    assert plan.unsavable is not None and "takes no scaling but another rope_theta" in plan.unsavable
+    with pytest.raises(ScheduleError, match="takes no scaling but another rope_theta, and linear is more than that"):
+        make_plan(config, "linear:factor=4", original_length=8192, layers="all")
 
 
 def test_frequencies_of_untouched_layers_are_those_at_the_planned_length():
