@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from .errors import CheckpointError, ConfigError, DataError, RopescaleError, VerificationError
-from .generating import DIFFERS, EXPLAINED, Say, Stretch, Text, compare, written
+from .generating import DIFFERS, EXPLAINED, UNDECIDED, Say, Stretch, Text, compare, preserved, written
 from .lengths import parse_length
 from .loading import load_model, load_tokenizer, refuse_code
 from .patching import (
@@ -375,6 +375,14 @@ def _examine_model(model: nn.Module) -> Verification:
         report.problems.append("the model has no rotary module that transformers builds from its configuration")
         return report
     plan = installed(model)
+    with preserved(model):
+        _compare_in_memory(model, plan, config, report)
+    ropes = read_rope(plan.config if plan else whole_config(model).to_dict())
+    _compare_softmax(model, _intended_softmax(ropes, None), report)
+    return report
+
+
+def _compare_in_memory(model: nn.Module, plan: Plan | None, config: Any, report: Verification) -> None:
     wanted = _intended_in_memory(model, plan, report)
     with _calls(model) as called:
         _probe(model, config)
@@ -384,9 +392,6 @@ def _examine_model(model: nn.Module) -> Verification:
         _compare_both_sides(where, module, sides, report)
         _compare_rotation(where, module, {key: wanted[key] for key in wanted if not sides.get(key)}, report)
     _uncalled_tables(model, called, report)
-    ropes = read_rope(plan.config if plan else whole_config(model).to_dict())
-    _compare_softmax(model, _intended_softmax(ropes, None), report)
-    return report
 
 
 def _intended_in_memory(model: nn.Module, plan: Plan | None, report: Verification) -> dict[str, Frequencies]:
@@ -475,7 +480,7 @@ def _calls(model: nn.Module) -> Iterator[set[str]]:
 def _probe(model: nn.Module, config: Any) -> None:
     device = next(model.parameters()).device
     ids = (torch.arange(_PROBE, device=device) % config.vocab_size).unsqueeze(0)
-    with evaluating(model), torch.inference_mode():
+    with evaluating(model), torch.no_grad():
         model(input_ids=ids, use_cache=False)
 
 
@@ -504,18 +509,41 @@ def _examine_generation(
     ropes = plan.ropes if plan else read_rope(whole_config(model).to_dict())
     trained = max(rope.original_length for rope in ropes.values())
     report.generation = compare(model, trained, extended, lengths, text, say)
-    report.problems += [_fault(stretch) for stretch in report.generation if stretch.verdict == DIFFERS]
-    changed = [stretch for stretch in report.generation if stretch.verdict == EXPLAINED]
-    if changed:
-        report.warnings.append(_explanation(changed, report))
+    faults = [stretch for stretch in report.generation if stretch.verdict == DIFFERS]
+    report.problems += [_fault(stretch) for stretch in faults[:1]]
+    report.warnings += list(_remarks(report, str(model.dtype).removeprefix("torch.")))
 
 
 def _fault(stretch: Stretch) -> str:
+    """About the shortest stretch that is wrong: what is wrong below the trained length is not the schedule's doing."""
+    also = " Below the trained length, so the schedule is not the cause" if stretch.region == "below" else ""
     return (
         f"decoding with the cache differs from the whole text by {stretch.relative:.1e} of the logits' spread after "
         f"{stretch.position + 1} tokens, where rounding makes {stretch.tolerance:.1e} at most and the frequencies are "
-        "the same throughout"
-    )
+        f"the same throughout.{also}"
+    ).rstrip(".")
+
+
+_COARSE = 0.1
+"""A tolerance above which a fault that matters could hide, in units of the logits' spread."""
+
+
+def _remarks(report: Verification, dtype: str) -> Iterator[str]:
+    """What a reader of the comparison should know."""
+    changed = [stretch for stretch in report.generation if stretch.verdict == EXPLAINED]
+    if changed:
+        yield _explanation(changed, report)
+    for stretch in (stretch for stretch in report.generation if stretch.verdict == UNDECIDED):
+        yield (
+            f"decoding cannot be judged after {stretch.position + 1} tokens: whole passes over more and less text "
+            "differ among themselves, as they do where rounding decides on an expert or on what is attended to"
+        )
+    coarse = max(stretch.tolerance for stretch in report.generation)
+    if coarse > _COARSE:
+        yield (
+            f"rounding alone may move this model's logits by {coarse:.2g} of their spread in {dtype}, so only larger "
+            "faults show; --dtype float32 is sharper"
+        )
 
 
 def _explanation(changed: Sequence[Stretch], report: Verification) -> str:
