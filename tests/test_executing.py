@@ -1,0 +1,150 @@
+"""Scoring a plan's batches where memory is short."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tiny import documents, llama
+
+from ropescale.errors import RunError
+from ropescale.evals import memory, perplexity
+from ropescale.evals.data import from_ids
+from ropescale.evals.executing import Executor
+from ropescale.evals.memory import default_batch_tokens, is_out_of_memory, position_bytes
+from ropescale.evals.planning import plan_pass
+from ropescale.evals.scoring import Scorer
+
+IDS = documents(9, 40)
+
+
+class Small(Scorer):
+    """A device that holds so many positions and no more."""
+
+    def __init__(self, model, positions, error=None):
+        super().__init__(model)
+        self.positions, self.error = positions, error or torch.OutOfMemoryError("CUDA out of memory.")
+        self.fed = []
+
+    def score(self, ids):
+        self.fed.append(tuple(ids.shape))
+        if ids.numel() > self.positions:
+            raise self.error
+        return super().score(ids)
+
+
+def executed(scorer, plan):
+    notes = []
+    executor = Executor(scorer, from_ids(IDS), None, notes.append)
+    return [executor.score(batch) for batch in plan.batches], notes
+
+
+def test_a_batch_that_does_not_fit_is_scored_in_halves_and_the_numbers_stay():
+    plan = plan_pass([len(each) for each in IDS], 40, None, False, 320)  # 8 windows, and 1
+    small = Small(llama(), positions=100)
+    (first, second), notes = executed(small, plan)
+    assert small.fed == [(8, 40), (4, 40), (2, 40), (2, 40), (2, 40), (2, 40), (1, 40)]
+    assert (first.parts, second.parts) == (4, 1)
+    whole, _ = executed(Scorer(llama()), plan)
+    assert np.abs(first.nll - whole[0].nll).max() < 1e-5 and np.array_equal(second.nll, whole[1].nll)
+    assert notes[0].startswith("out of memory with 8 windows of 40 positions; going on with 4 at a time")
+    assert notes[1].startswith("out of memory with 4 windows") and "--batch-tokens 80 avoids the attempt" in notes[1]
+
+
+def test_what_did_not_fit_once_is_not_tried_again():
+    plan = plan_pass([len(each) for each in IDS], 20, 10, False, 160)
+    small = Small(llama(), positions=80)
+    found, notes = executed(small, plan)
+    assert len(notes) == 1 and small.fed[0] == (8, 20)
+    assert all(rows * width <= 80 for rows, width in small.fed[1:])
+    whole, _ = executed(Scorer(llama()), plan)
+    for one, other in zip(found, whole, strict=True):
+        assert np.abs(one.nll - other.nll).max() < 1e-5
+
+
+def test_a_single_window_that_does_not_fit_says_what_to_do():
+    plan = plan_pass([40, 41], 40, None, False, 80)
+    with pytest.raises(RunError, match=r"one window of 40 positions does not fit into the memory of cpu; use shorter"):
+        executed(Small(llama(), positions=39), plan)
+
+
+def test_another_error_is_not_taken_for_missing_memory():
+    plan = plan_pass([40, 41], 40, None, False, 80)
+    with pytest.raises(RuntimeError, match="device-side assert"):
+        executed(Small(llama(), positions=39, error=RuntimeError("device-side assert triggered")), plan)
+
+
+def test_what_torch_raises_when_the_machine_has_no_memory_is_known():
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(2**61, dtype=torch.uint8)
+    assert is_out_of_memory(caught.value)
+    assert is_out_of_memory(torch.OutOfMemoryError("x")) and is_out_of_memory(MemoryError())
+    assert not is_out_of_memory(ValueError("out of memory")) and not is_out_of_memory(RuntimeError("shape"))
+
+
+def test_a_run_under_a_real_limit_of_memory_splits_and_says_so_in_its_results():
+    resource = pytest.importorskip("resource")
+    if not Path("/proc/self/statm").exists():
+        pytest.skip("the size of a process is read as Linux tells it")
+    # Wide and shallow, so that 64 windows take some 300 MB and one a few.
+    model, ids = llama(intermediate_size=8192, hidden_size=64), documents(64, 64)
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        torch.set_num_threads(1)
+        perplexity(model, ids[:2], [64])  # what is loaded only once is loaded
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + 150 * 2**20, resource.RLIM_INFINITY))
+        result = perplexity(model, ids, [64], batch_tokens=64 * 64)
+        os.write(writer, f"{result.cost[0]['split_batches']} {result.rows[0].nll!r}".encode())
+        os._exit(0)
+    os.close(writer)
+    os.waitpid(child, 0)
+    split, nll = os.read(reader, 100).decode().split()
+    assert split == "1"
+    assert float(nll) == pytest.approx(perplexity(model, ids, [64]).rows[0].nll, abs=1e-6)
+
+
+@pytest.mark.slow
+def test_the_estimate_of_a_forward_pass_is_at_least_what_it_takes_and_not_thrice():
+    resource = pytest.importorskip("resource")
+    model = llama(hidden_size=256, intermediate_size=1024, num_attention_heads=8, num_key_value_heads=8)
+    ids = torch.randint(61, (1, 16384))
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        torch.set_num_threads(1)
+        scorer = Scorer(model)
+        with torch.inference_mode():
+            scorer.score(ids[:, :64])
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            scorer.score(ids)
+        os.write(writer, str(1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)).encode())
+        os._exit(0)
+    os.close(writer)
+    os.waitpid(child, 0)
+    taken = int(os.read(reader, 100))
+    estimate = position_bytes(model, 16384) * 16384 + 3 * 4 * 61 * 16384
+    assert taken <= estimate <= 3 * taken
+
+
+def test_the_default_batch_follows_the_machine_and_is_a_power_of_two(monkeypatch):
+    model = llama()
+    assert default_batch_tokens(model, 64, 2**20) == 8192  # more gains nothing on a CPU
+    each = position_bytes(model, 64)
+    weights = sum(p.numel() * 4 for p in model.parameters())
+    monkeypatch.setattr(memory, "total_memory", lambda device: weights + 2 * (3 * 2**20 + 1000 * each))
+    assert default_batch_tokens(model, 64, 2**20) == 512
+    monkeypatch.setattr(memory, "total_memory", lambda device: 0)
+    assert default_batch_tokens(model, 64, 2**20) == 1
+    assert perplexity(model, IDS[:2], [16]).protocol["batch_tokens"] == 1
+
+
+def test_an_eager_attention_is_estimated_with_its_scores():
+    model = llama(attn_implementation="eager")
+    assert position_bytes(model, 4096) - position_bytes(model, 64) == 4 * (4096 - 64) * (2 * 4 + 4)
+    assert math.isclose(position_bytes(llama(), 4096), position_bytes(llama(), 64))
