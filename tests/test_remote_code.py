@@ -1,0 +1,165 @@
+"""Checkpoints that bring Python code: it runs where --trust-remote-code is given, and nowhere else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from tiny import byte_tokenizer, llama
+from transformers import AutoModelForCausalLM, dynamic_module_utils
+
+import ropescale
+from ropescale.cli.main import main
+from ropescale.errors import ConfigError
+
+CONFIGURATION = """
+from pathlib import Path
+
+from transformers import LlamaConfig
+
+Path({marker!r}).touch()
+
+
+class OwnConfig(LlamaConfig):
+    model_type = "own_llama"
+"""
+
+MODELING = """
+from transformers import LlamaForCausalLM
+
+from .configuration_own import OwnConfig
+
+
+class OwnForCausalLM(LlamaForCausalLM):
+    config_class = OwnConfig
+"""
+
+
+@pytest.fixture(autouse=True)
+def _modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where transformers puts the code that it runs."""
+    monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
+
+
+@pytest.fixture
+def marker(tmp_path: Path) -> Path:
+    """The file that the checkpoint's code makes when it runs."""
+    return tmp_path / "the code ran"
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Path:
+    """A stock Llama with a tokenizer."""
+    model, folder = llama(vocab_size=257), tmp_path / "plain"
+    model.save_pretrained(folder)
+    byte_tokenizer(limit=64).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def folder(plain: Path, tmp_path: Path, marker: Path) -> Path:
+    """The same weights under a model type of its own."""
+    own = tmp_path / "own"
+    own.mkdir()
+    for path in plain.iterdir():
+        (own / path.name).write_bytes(path.read_bytes())
+    config = json.loads((plain / "config.json").read_text())
+    named = {"AutoConfig": "configuration_own.OwnConfig", "AutoModelForCausalLM": "modeling_own.OwnForCausalLM"}
+    changes = {"model_type": "own_llama", "architectures": ["OwnForCausalLM"], "auto_map": named}
+    (own / "config.json").write_text(json.dumps(config | changes))
+    (own / "configuration_own.py").write_text(CONFIGURATION.format(marker=str(marker)))
+    (own / "modeling_own.py").write_text(MODELING)
+    return own
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    path = tmp_path / "text.txt"
+    path.write_text("".join(chr(32 + 7 * i * i % 90) for i in range(300)))
+    return path
+
+
+def patched(folder: Path, tmp_path: Path) -> Path:
+    assert main(["patch", str(folder), "-o", str(tmp_path / "out"), "--schedule", "yarn:factor=4"]) == 0
+    return tmp_path / "out"
+
+
+def patched_as(plain: Path, out: Path, tmp_path: Path) -> Path:
+    """The stock checkpoint with the rope parameters of the patched one."""
+    folder = tmp_path / "stock"
+    folder.mkdir()
+    (folder / "model.safetensors").symlink_to(plain / "model.safetensors")
+    config, wanted = (json.loads((each / "config.json").read_text()) for each in (plain, out))
+    keys = ("rope_parameters", "max_position_embeddings")
+    (folder / "config.json").write_text(json.dumps(config | {key: wanted[key] for key in keys}))
+    return folder
+
+
+def test_patching_and_inspecting_run_no_code_and_carry_it_along(folder: Path, tmp_path: Path, marker: Path) -> None:
+    out = patched(folder, tmp_path)
+    assert main(["inspect", str(out)]) == 0
+    assert not marker.exists()
+    for name in ("configuration_own.py", "modeling_own.py"):
+        assert (out / name).read_bytes() == (folder / name).read_bytes()
+        assert not (out / name).samefile(folder / name)
+    assert json.loads((out / "config.json").read_text())["auto_map"]["AutoConfig"] == "configuration_own.OwnConfig"
+
+
+@pytest.mark.parametrize("words", [["verify"], ["verify", "--generate"], ["eval", "--lengths", "64", "--data"]])
+def test_without_the_option_nothing_runs_and_the_error_names_it(
+    folder: Path, text: Path, marker: Path, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    command, *rest = words
+    assert main([command, str(folder), *rest, *([str(text)] if command == "eval" else [])]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert "needs code of its own (modeling_own.OwnForCausalLM)" in err
+    assert "--trust-remote-code" in err
+    assert not marker.exists()
+
+
+def test_in_python_it_is_off_as_well(folder: Path, marker: Path) -> None:
+    with pytest.raises(ConfigError, match="trust_remote_code=True in Python"):
+        ropescale.verify(folder, generate=True)
+    assert not marker.exists()
+
+
+def test_with_the_option_it_is_verified_generated_from_and_evaluated(
+    folder: Path, plain: Path, tmp_path: Path, text: Path, marker: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = patched(folder, tmp_path)
+    assert main(["verify", str(out), "--trust-remote-code"]) == 0
+    assert marker.exists()
+    assert main(["verify", str(out), "--trust-remote-code", "--generate"]) == 0
+    assert "live: yes (all: yarn:factor=4, at 256 tokens)" in capsys.readouterr().out
+    words = ["--data", str(text), "--lengths", "64,256", "--json"]
+    assert main(["eval", str(out), *words, "--trust-remote-code"]) == 0
+    own = json.loads(capsys.readouterr().out)["rows"]
+    ids = torch.tensor([[256, *byte_tokenizer()(text.read_text(), add_special_tokens=False)["input_ids"]]])[:, :256]
+    stock = AutoModelForCausalLM.from_pretrained(patched_as(plain, out, tmp_path))
+    with torch.no_grad():
+        expected = stock(input_ids=ids, labels=ids).loss
+    assert {row["length"]: row["nll"] for row in own}[256] == pytest.approx(float(expected), abs=1e-5)
+
+
+def test_a_type_that_transformers_knows_is_loaded_by_its_own_class_whatever_lies_beside_it(
+    folder: Path, marker: Path
+) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"model_type": "llama"}))
+    assert ropescale.verify(folder, generate=True).live
+    assert not marker.exists()
+
+
+def test_a_tokenizer_with_code_is_refused_by_name_without_the_option(
+    plain: Path, text: Path, marker: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = plain / "tokenizer_config.json"
+    changes = {"tokenizer_class": "OwnTokenizer", "auto_map": {"AutoTokenizer": ["own.OwnTokenizer", None]}}
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    (plain / "own.py").write_text(f"from pathlib import Path\n\nPath({str(marker)!r}).touch()\n")
+    assert main(["eval", str(plain), "--data", str(text), "--lengths", "64"]) == 2
+    assert "give --trust-remote-code" in capsys.readouterr().err
+    assert not marker.exists()
