@@ -3,7 +3,8 @@
 FOLDER holds the engine's own package of rotary layers; whatever else of the engine that package imports (kernels,
 platforms, loggers) is a stand-in. Nothing that computes a frequency is replaced.
 
-A case is ``{"head_size", "max_position", "parameters", "positions", "max_model_len", "neox"}``; what comes back is
+A case is ``{"head_size", "max_position", "parameters", "positions", "max_model_len", "neox", "partial"}`` (the last:
+what the model's code passes to SGLang's layer as the share of a head that rotates); what comes back is
 ``{"rows": cos and sin of each position, one list per position}`` or ``{"error": "KeyError: ..."}``.
 """
 
@@ -88,9 +89,8 @@ def rows(engine: str, package: Any, case: dict[str, Any]) -> list[list[float]]:
     if engine == "vllm":
         layer = package.get_rope(size, longest, case["neox"], parameters, torch.float32)
     else:
-        partial = parameters.get("partial_rotary_factor", 1.0)
-        theta = parameters["rope_theta"]
-        layer = package.get_rope(size, size, longest, theta, case["neox"], parameters, torch.float32, partial)
+        theta, share = parameters["rope_theta"], case["partial"]
+        layer = package.get_rope(size, size, longest, theta, case["neox"], parameters, torch.float32, share)
     return [cache(engine, layer, max(case["positions"]))[position].tolist() for position in case["positions"]]
 
 
