@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import CheckpointError, DataError, ScheduleError
+from ..errors import CheckpointError, DataError, RopescaleError, RunError, ScheduleError
 from ..loading import load_model, load_tokenizer
 from .options import (
     DTYPES,
@@ -27,6 +27,7 @@ from .options import (
 )
 
 if TYPE_CHECKING:
+    from ..evals.distributing import Group, World
     from ..evals.measuring import Run
     from ..evals.results import Result
     from ..evals.store import Store
@@ -73,29 +74,71 @@ def command(
     --factor and --target-length give the factor to every schedule that takes one and does not say it itself; one
     that says another is an error, as in `ropescale patch`. With -o, every finished batch is kept in OUT/resume: the
     same command again continues where it was, whatever stopped it.
-    """
-    if out is None:
-        if fresh:
-            raise DataError("--fresh is given, and no folder to start anew in; name it with -o")
-        run = prepare(model, source, lengths, options)
-        run.run()
-        _print(run.result(), as_json)
-        return
-    from ..evals.results import writable_folder
-    from ..evals.store import opened, refuse_if_busy
 
-    folder = writable_folder(out)
-    refuse_if_busy(folder)
-    run = prepare(model, source, lengths, options)
-    with opened(folder, fresh) as kept:
-        try:
-            run.run(kept)
-        except BaseException:  # Ctrl-C, logits that are not finite, memory that is full: hours may lie in what is done
-            _keep(run, kept, folder)
+    Many processes share the work, each with a whole model on its device: `torchrun --nproc_per_node 8 -m ropescale
+    eval ...`, or `accelerate launch -m ropescale eval ...`. The numbers do not depend on how many there are.
+    """
+    from ..evals.distributing import joined, world
+
+    if out is None and fresh:
+        raise DataError("--fresh is given, and no folder to start anew in; name it with -o")
+    here = world()
+    with _one_voice(here), joined(here) as group:
+        run, folder = _prepared(model, source, lengths, out, options, group)
+        if folder is None:
+            run.run(group=group)
+            _conclude(run, None, as_json, group)
+            return
+        _measure_into(folder, run, fresh, as_json, group)
+
+
+@contextmanager
+def _one_voice(here: World) -> Iterator[None]:
+    """Of an error that every process meets, the first one alone speaks; one that stops a run is told by its process."""
+    try:
+        yield
+    except (RopescaleError, click.ClickException) as error:
+        if here.leads or isinstance(error, RunError):
             raise
-        result = run.result()
-        _print(result, as_json)
-        # After the numbers were printed: a disk that is full now takes nothing away.
+        raise SystemExit(2) from None  # as main does for wrong input
+
+
+def _prepared(
+    model: str, source: str, lengths: list[int], out: str | None, options: dict[str, Any], group: Group
+) -> tuple[Run, Path | None]:
+    """The measurement, and the folder that it is written into."""
+    from ..evals.results import writable_folder
+    from ..evals.store import refuse_if_busy
+
+    here = group.world
+    folder = None if out is None else writable_folder(out)
+    if folder is not None and here.leads:
+        refuse_if_busy(folder)
+    if here.launched and here.leads:
+        click.echo(f"{here} measuring", err=True)
+    return prepare(model, source, lengths, options, here), folder
+
+
+def _measure_into(folder: Path, run: Run, fresh: bool, as_json: bool, group: Group) -> None:
+    from ..evals.store import opened
+
+    with opened(folder, fresh, group) as kept:
+        try:
+            run.run(kept, group)
+        except BaseException:  # Ctrl-C, logits that are not finite, memory that is full: hours may lie in what is done
+            if group.world.leads:
+                _keep(run, kept, folder)
+            raise
+        _conclude(run, folder, as_json, group)
+
+
+def _conclude(run: Run, folder: Path | None, as_json: bool, group: Group) -> None:
+    """Prints the numbers and then writes them, so that a disk that is full takes nothing away."""
+    if not group.world.leads:
+        return
+    result = run.result()
+    _print(result, as_json)
+    if folder is not None:
         click.echo(f"written to {result.save(folder)}", err=True)
 
 
@@ -106,7 +149,7 @@ def _print(result: Result, as_json: bool) -> None:
         click.echo(result.to_markdown())
 
 
-def prepare(model: str, source: str, lengths: list[int], options: dict[str, Any]) -> Run:
+def prepare(model: str, source: str, lengths: list[int], options: dict[str, Any], here: World) -> Run:
     """Reads and checks everything cheap first, and the weights last."""
     from ..evals import data, measuring, windows
     from ..sources import find_model
@@ -119,7 +162,7 @@ def prepare(model: str, source: str, lengths: list[int], options: dict[str, Any]
         **{key: options[key] for key in ("stride", "min_tokens", "max_docs", "batch_tokens")},
         patching=patching,
         source=source,
-        progress=True,
+        progress=here.leads,
     )
     schedules, baseline = plan_schedules(find_model(model, options["revision"], weights=False), options, patching)
     folder = find_model(model, options["revision"])
@@ -128,7 +171,7 @@ def prepare(model: str, source: str, lengths: list[int], options: dict[str, Any]
     documents = data.tokenize(texts, tokenizer)
     bos = data.bos_id(options["bos"], tokenizer)
     measuring.select_documents(documents, lengths, bos is not None, chosen)
-    loaded = load_model(folder, options["dtype"], options["device"], trust_remote_code=trusted)
+    loaded = load_model(folder, options["dtype"], here.device(options["device"]), trust_remote_code=trusted)
     chosen = dataclasses.replace(chosen, path=folder)
     return measuring.Run(loaded, documents, lengths, schedules, tokenizer, baseline, options["bos"], chosen)
 

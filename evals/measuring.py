@@ -26,7 +26,8 @@ from ..errors import DataError, RunError
 from ..patching import evaluating
 from . import data, fingerprints, memory, store
 from .data import Document, Text
-from .executing import Executor
+from .distributing import Group, World, owners
+from .executing import Executor, Scored
 from .planning import Batch, Cost, Plan, plan_pass
 from .results import Pass, Result, writable_folder
 from .scoring import LOGITS_BYTES, SCORING, Scorer
@@ -184,28 +185,36 @@ class Run:
         self._plans: dict[int, Plan] = {}
         self._fed, self._seconds = 0, 0.0
 
-    def run(self, kept: Store | None = None) -> None:
+    def run(self, kept: Store | None = None, group: Group | None = None) -> None:
         """Measures every schedule; what is complete is in :attr:`passes` even when this is interrupted.
 
         Args:
             kept: finished batches are taken from it and put into it.
+            group: the processes that share the work; only the leader's :attr:`passes` are complete then.
         """
-        kept = kept or Store()
-        self.batch_tokens = self._same_batch_tokens(kept.last)
+        kept, group = kept or Store(), group or Group(World())
+        self.batch_tokens = group.from_leader(self._same_batch_tokens(kept.last))
         with evaluating(self.scorer.model):
             jobs = self.jobs()
             shelves = {job.key: kept.shelf(self.facts | job.facts, job.plan) for job in jobs}
+            self._agree(jobs, shelves, group)
             self._announce(jobs, shelves, kept.last)
-            kept.begin(self._about)
+            if group.world.leads:
+                kept.begin(self._about)
             executor = Executor(self.scorer, self.documents, self.bos, self._warn)
-            first = next((batch for job in jobs for batch in _left(job, shelves[job.key])), None)
+            left = _shared(jobs, shelves, group.world)
+            first = next((batch for batches in left.values() for batch in batches), None)
             if first is not None:
                 executor.check(first)
             try:
                 for job in jobs:
-                    self._measure(job, executor, shelves[job.key])
+                    self._measure(job, left.pop(job.key, []), executor, shelves[job.key])
+                    if group.world.size == 1:
+                        self._finish(job, shelves[job.key])
             finally:
-                self._tell_timing(kept)
+                self._tell_timing(kept, group.world)
+        if group.world.size > 1:
+            self._gather(jobs, shelves, group)
 
     def jobs(self) -> list[Job]:
         """Every pass, in order. A schedule that does not fit fails here, before hours of the others."""
@@ -317,11 +326,34 @@ class Run:
 
     # --- executing ---
 
-    def _measure(self, job: Job, executor: Executor, shelf: Shelf) -> None:
-        """One pass, or none: what is on the shelf already, of the same tables and the same windows, is not run."""
-        if left := _left(job, shelf):
+    def _agree(self, jobs: Sequence[Job], shelves: Mapping[object, Shelf], group: Group) -> None:
+        """Every process must measure the same, and know what any of them has on its shelves.
+
+        Raises:
+            RunError: they do not: other files, other versions or another table on one of them.
+        """
+        planned = (self.facts, [job.facts for job in jobs])
+        if any(other != planned for other in group.from_all(planned)):
+            raise RunError("the processes do not measure the same; give all of them the same files and versions")
+        for found in group.from_all({key: shelf.batches for key, shelf in shelves.items()}):
+            _merge(shelves, found)
+
+    def _gather(self, jobs: Sequence[Job], shelves: Mapping[object, Shelf], group: Group) -> None:
+        """Brings every process's batches to the leader, and finishes the passes there."""
+        for found in group.to_leader({key: shelf.batches for key, shelf in shelves.items()}):
+            _merge(shelves, found)
+        if group.world.leads:
+            for job in jobs:
+                self._finish(job, shelves[job.key])
+
+    def _measure(self, job: Job, batches: Sequence[Batch], executor: Executor, shelf: Shelf) -> None:
+        """Batches of one pass, or none: what is on the shelf already, of the same tables and windows, is not run."""
+        if batches:
             with job.treatment.applied(self.model, self.options.patching, job.frozen_at):
-                self._execute(job, left, executor, shelf)
+                self._execute(job, batches, executor, shelf)
+
+    def _finish(self, job: Job, shelf: Shelf) -> None:
+        """A pass whose batches are all on the shelf, for the results."""
         scored = shelf.batches
         again = any(run.key == job.key for run in self.passes)
         self.passes.append(
@@ -340,10 +372,9 @@ class Run:
     def _execute(self, job: Job, batches: Sequence[Batch], executor: Executor, shelf: Shelf) -> None:
         """Scores batches under the tables that are live now, one after the other onto the shelf."""
         hidden = None if self.options.progress else True  # None: tqdm shows itself only on a terminal
-        total = job.plan.cost.positions
-        done = total - sum(batch.positions * len(batch.feeds) for batch in batches)
+        total = sum(batch.positions * len(batch.feeds) for batch in batches)
         name = job.treatment.label
-        with tqdm(desc=name, total=total, initial=done, unit="tok", unit_scale=True, disable=hidden) as bar:
+        with tqdm(desc=name, total=total, unit="tok", unit_scale=True, disable=hidden) as bar:
             for batch in batches:
                 start = time.perf_counter()
                 shelf.put(batch.number, executor.score(batch))
@@ -392,13 +423,15 @@ class Run:
             return int(recorded)
         return self.batch_tokens
 
-    def _tell_timing(self, kept: Store) -> None:
+    def _tell_timing(self, kept: Store, world: World) -> None:
         """How long this process took; apart from the results, which are the same however they were come by."""
         if not self._fed:
             return
         speed = self._fed / self._seconds
         self._tell(f"{self._fed:,} tokens in {self._seconds:,.1f} s, {speed:,.0f} tokens/s")
         place = {"device": str(self.scorer.device), "threads": torch.get_num_threads()}
+        if world.size > 1:
+            place |= {"rank": world.rank, "processes": world.size}
         kept.note({"tokens": self._fed, "seconds": self._seconds, "tokens_per_second": speed, **place})
 
     def _tell(self, line: str) -> None:
@@ -413,6 +446,23 @@ class Run:
             tqdm.write(line, file=sys.stderr)
         else:
             LOG.warning(line)
+
+
+def _shared(jobs: Sequence[Job], shelves: Mapping[object, Shelf], world: World) -> dict[object, list[Batch]]:
+    """By job, the batches that are left and that this process is to score; each batch is some process's."""
+    distinct = {job.key: job for job in jobs}
+    left = [(key, batch) for key, job in distinct.items() for batch in _left(job, shelves[key])]
+    mine: dict[object, list[Batch]] = {}
+    for (key, batch), owner in zip(left, owners([batch for _, batch in left], world.size), strict=True):
+        if owner == world.rank:
+            mine.setdefault(key, []).append(batch)
+    return mine
+
+
+def _merge(shelves: Mapping[object, Shelf], found: Mapping[object, Mapping[int, Scored]]) -> None:
+    """What another process scored; not written again, because that process has."""
+    for key, batches in found.items():
+        shelves[key].batches |= batches
 
 
 def _left(job: Job, shelf: Shelf) -> list[Batch]:

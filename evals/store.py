@@ -36,6 +36,7 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from ..errors import CheckpointError
+from .distributing import Group, World
 from .executing import Scored
 from .planning import Plan
 
@@ -109,9 +110,9 @@ class Store:
 class FolderStore(Store):
     """The shelves of a run below its output folder; see :func:`opened`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, writer: int = 0) -> None:
         super().__init__()
-        self.folder = folder
+        self.folder, self.writer = folder, writer
 
     @property
     def last(self) -> dict[str, Any]:
@@ -134,7 +135,7 @@ class FolderStore(Store):
             (self.folder / "run.json").unlink(missing_ok=True)
 
     def _make(self, key: str, facts: Mapping[str, Any], plan: Plan) -> Shelf:
-        return FolderShelf(self.folder / key[:16], facts, plan)
+        return FolderShelf(self.folder / key[:16], facts, plan, self.writer)
 
 
 class FolderShelf(Shelf):
@@ -200,26 +201,34 @@ class FolderShelf(Shelf):
 
 
 @contextmanager
-def opened(out: Path, fresh: bool = False) -> Iterator[FolderStore]:
+def opened(out: Path, fresh: bool = False, group: Group | None = None) -> Iterator[FolderStore]:
     """The store below an output folder, ours alone inside.
 
     Args:
         fresh: forget what is in it.
+        group: the processes that share it; the leader holds the lock for all of them.
 
     Raises:
         CheckpointError: another process has it, or it cannot be written.
     """
-    folder = out / FOLDER
-    with _kept(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder):
-        store = FolderStore(folder)
-        if fresh:
-            store.clear()
+    group, folder = group or Group(World()), out / FOLDER
+    with group.leader_first(_held(folder, fresh)):
+        store = FolderStore(folder, group.world.rank)
         try:
             yield store
         finally:
             store.close()
+
+
+@contextmanager
+def _held(folder: Path, fresh: bool) -> Iterator[None]:
+    """The folder made and locked, and emptied where that is wanted."""
+    with _kept(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    with _locked(folder):
+        if fresh:
+            FolderStore(folder).clear()
+        yield
 
 
 def refuse_if_busy(out: Path) -> None:
@@ -279,7 +288,7 @@ def _write_all(file: BinaryIO, content: bytes) -> None:
 
 def _replace(path: Path, content: Mapping[str, Any]) -> None:
     """Fills a file beside ``path``, then renames it into place."""
-    part = path.with_name(f".part-{path.name}")
+    part = path.with_name(f".part-{os.getpid()}-{path.name}")
     with open(part, "w", encoding="utf-8") as file:
         json.dump(content, file, indent=1)
         file.flush()

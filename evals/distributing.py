@@ -1,0 +1,171 @@
+"""One measurement by many processes: ``torchrun --nproc_per_node N -m ropescale eval ...``.
+
+Every process holds the whole model and scores its share of the batches. The batches are planned before they are
+split, so what is fed together, and with it every number, does not depend on how many processes there are; and no
+process waits for another before all of its batches are done. Then the first process gathers them by their numbers.
+Objects travel over gloo, which needs no accelerator and works between machines.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from ..errors import RopescaleError, RunError
+from .planning import Batch
+
+T = TypeVar("T")
+
+_PATIENCE = timedelta(days=30)
+"""The last process may need days longer than the first; one that dies ends the connection at once."""
+
+
+@dataclass(frozen=True)
+class World:
+    """Which of how many processes this is, as the launcher says in its environment variables.
+
+    Attributes:
+        rank: from 0; the process of rank 0 leads: it alone prints and writes the results.
+        size: how many processes there are, on all machines.
+        local_rank: from 0 on each machine; chooses the accelerator.
+        launched: whether a launcher (torchrun, accelerate) started this process at all.
+    """
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    launched: bool = False
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is the process that prints and writes."""
+        return self.rank == 0
+
+    def device(self, asked: str | None) -> str | None:
+        """What is asked for; else this process's own GPU, where several processes and GPUs are."""
+        import torch
+
+        if asked or self.size == 1 or not torch.cuda.is_available():
+            return asked
+        return f"cuda:{self.local_rank}"
+
+    def __str__(self) -> str:
+        return f"{self.size} process{'es' * (self.size != 1)}"
+
+
+def world(environment: Mapping[str, str] = os.environ) -> World:
+    """The world that this process was started in."""
+    rank, size, local = (int(environment.get(name, usual)) for name, usual in _VARIABLES.items())
+    launched = "WORLD_SIZE" in environment or any(name.startswith("ACCELERATE_") for name in environment)
+    return World(rank, size, local, launched)
+
+
+_VARIABLES = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
+
+
+class Group:
+    """Processes that talk to each other; of one process, who talks to itself."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def from_leader(self, value: T) -> T:
+        """The leader's value, in every process."""
+        if self.world.size == 1:
+            return value
+        import torch.distributed as dist
+
+        box = [value]
+        with _together():
+            dist.broadcast_object_list(box, src=0)
+        return box[0]
+
+    @contextmanager
+    def leader_first(self, what: AbstractContextManager[Any]) -> Iterator[None]:
+        """``what`` is entered by the leader alone, before anybody goes on, and left by it after everybody has.
+
+        Raises:
+            RopescaleError: entering failed; in every process.
+        """
+        with ExitStack() as stack:
+            failed = None
+            try:
+                if self.world.leads:
+                    stack.enter_context(what)
+            except RopescaleError as error:
+                failed = error
+            failed = self.from_leader(failed)
+            if failed is not None:
+                raise failed
+            yield
+
+    def from_all(self, value: T) -> list[T]:
+        """Every process's value, by rank, in every process."""
+        if self.world.size == 1:
+            return [value]
+        import torch.distributed as dist
+
+        found: list[Any] = [None] * self.world.size
+        with _together():
+            dist.all_gather_object(found, value)
+        return found
+
+    def to_leader(self, value: T) -> list[T]:
+        """Every process's value, by rank, in the leader; nothing in the others."""
+        if self.world.size == 1:
+            return [value]
+        import torch.distributed as dist
+
+        found: list[Any] | None = [None] * self.world.size if self.world.leads else None
+        with _together():
+            dist.gather_object(value, found, dst=0)
+        return found or []
+
+
+@contextmanager
+def joined(world: World) -> Iterator[Group]:
+    """The group of all the processes of a world, inside."""
+    if world.size == 1:
+        yield Group(world)
+        return
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", timeout=_PATIENCE)
+    try:
+        yield Group(world)
+    finally:
+        dist.destroy_process_group()
+
+
+@contextmanager
+def _together() -> Iterator[None]:
+    """What happens to the others when a process dies."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise RunError("another process of this run has stopped; what it said tells why") from error
+
+
+def owners(batches: Sequence[Batch], size: int) -> list[int]:
+    """The rank that scores each batch: the costliest first, each to the process with the least to do so far.
+
+    Graham's longest-processing-time rule (SIAM J. Appl. Math. 17, 1969): at most 4/3 of the best split.
+    """
+    loads, owner = [0.0] * size, [0] * len(batches)
+    for number in sorted(range(len(batches)), key=lambda number: -cost(batches[number])):
+        owner[number] = loads.index(min(loads))
+        loads[owner[number]] += cost(batches[number])
+    return owner
+
+
+def cost(batch: Batch) -> float:
+    """Time of a batch, up to a factor: linear in its positions, and quadratic in the length of a window.
+
+    Attention takes as long as everything else at about 32,768 positions (57,000 for an 8 B Llama, less for smaller
+    ones); the split needs no more than the order of magnitude.
+    """
+    return len(batch.feeds) * batch.positions * (1 + batch.positions / 32768)
