@@ -1,8 +1,15 @@
-"""Scoring the batches of a plan with a model."""
+"""Scoring the batches of a plan with a model, also where memory is short.
+
+A batch that does not fit is scored in halves; a window that does not fit, in chunks with a key-value cache. Both
+change nothing but rounding, because the rotary tables of a pass are frozen before it starts. On an accelerator, and
+under a limit, running out of memory is an error that can be met; a machine without a limit kills the process instead,
+so long windows go by the estimate first.
+"""
 
 from __future__ import annotations
 
 import gc
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -11,7 +18,7 @@ import torch
 
 from ..errors import RunError
 from .data import Document
-from .memory import is_out_of_memory, release
+from .memory import LEAST_CHUNK, MOST_CHUNK, chunk_for, is_out_of_memory, position_bytes, release
 from .planning import Batch, Feed
 from .scoring import Scorer
 
@@ -43,6 +50,7 @@ class Executor:
     ) -> None:
         self.scorer, self.documents, self.bos, self.note = scorer, documents, bos, note
         self._most: int | None = None  # positions that fit, once something did not
+        self._chunks: dict[int, int | None] = {}  # by the length of a window, how much of it is fed at a time
 
     def check(self, batch: Batch) -> None:
         """The scorer's check at start-up, on the first window of a batch."""
@@ -55,19 +63,23 @@ class Executor:
         Raises:
             RunError: logits that are not finite, or a single window that does not fit into memory.
         """
+        if batch.positions not in self._chunks:
+            self._chunks[batch.positions] = self._estimated_chunk(batch)
         size = len(batch.feeds)
         if self._most is not None:
             size = min(size, max(1, self._most // batch.positions))
-        while (parts := self._in_parts(batch.feeds, size)) is None:
+        while (parts := self._in_parts(batch, size)) is None:
             size = self._smaller(batch, size)
         nll = [each for part in parts for each in part]
         self._check_finite(batch.feeds, nll)
-        return Scored(np.concatenate(nll), len(parts))
+        chunk = self._chunks[batch.positions]
+        return Scored(np.concatenate(nll), len(parts) * (1 if chunk is None else math.ceil(batch.positions / chunk)))
 
-    def _in_parts(self, feeds: Sequence[Feed], size: int) -> list[list[np.ndarray]] | None:
+    def _in_parts(self, batch: Batch, size: int) -> list[list[np.ndarray]] | None:
         """The NLLs of ``size`` windows at a time; None when memory does not suffice."""
+        feeds, chunk = batch.feeds, self._chunks[batch.positions]
         try:
-            return [self._nll(feeds[start : start + size]) for start in range(0, len(feeds), size)]
+            return [self._nll(feeds[start : start + size], chunk) for start in range(0, len(feeds), size)]
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -78,10 +90,8 @@ class Executor:
 
     def _smaller(self, batch: Batch, size: int) -> int:
         if size == 1:
-            raise RunError(
-                f"one window of {batch.positions:,} positions does not fit into the memory of {self.scorer.device}; "
-                "use shorter lengths, --dtype bfloat16, or a device with more memory"
-            )
+            self._smaller_chunk(batch)
+            return 1
         half = (size + 1) // 2
         self._most = half * batch.positions
         self.note(
@@ -90,9 +100,35 @@ class Executor:
         )
         return half
 
+    def _smaller_chunk(self, batch: Batch) -> None:
+        chunk = self._chunks[batch.positions]
+        smaller = min(MOST_CHUNK, batch.positions // 2) if chunk is None else chunk // 2
+        if smaller < LEAST_CHUNK or not self._chunks_agree(batch):
+            raise RunError(
+                f"one window of {batch.positions:,} positions does not fit into the memory of {self.scorer.device}; "
+                "use shorter lengths, --dtype bfloat16, or a device with more memory"
+            )
+        self._chunks[batch.positions] = smaller
+        self.note(f"out of memory with a window of {batch.positions:,} positions; {_feeding(smaller)}")
+
+    def _estimated_chunk(self, batch: Batch) -> int | None:
+        """None where a window is estimated to fit, or cannot be fed in chunks: then it is tried."""
+        chunk = chunk_for(self.scorer.model, batch.positions, self.scorer.logits_bytes)
+        if chunk is None or not self._chunks_agree(batch):
+            return None
+        needed = position_bytes(self.scorer.model, batch.positions) * batch.positions
+        self.note(
+            f"a window of {batch.positions:,} positions would take about {needed / 1e9:.1f} GB; {_feeding(chunk)}"
+        )
+        return chunk
+
     @torch.inference_mode()
-    def _nll(self, feeds: Sequence[Feed]) -> list[np.ndarray]:
-        nll = self.scorer.score(self._ids(feeds)).numpy()
+    def _chunks_agree(self, batch: Batch) -> bool:
+        return self.scorer.chunks_agree(self._ids(batch.feeds[:1])[0])
+
+    @torch.inference_mode()
+    def _nll(self, feeds: Sequence[Feed], chunk: int | None) -> list[np.ndarray]:
+        nll = self.scorer.score(self._ids(feeds), chunk).numpy()
         # The scored tokens of a window are its last ones.
         return [row[len(row) - feed.window.count :] for row, feed in zip(nll, feeds, strict=True)]
 
@@ -114,3 +150,7 @@ class Executor:
             f"the model's logits are NaN or infinite in {self.documents[feed.document].name} at position {position} "
             f"({count} of {sum(map(len, nll))} positions in this batch); try --dtype float32, or a smaller factor"
         )
+
+
+def _feeding(chunk: int) -> str:
+    return f"feeding {chunk:,} at a time with a key-value cache (same numbers up to rounding)"

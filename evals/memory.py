@@ -12,6 +12,9 @@ MOST_BATCH_TOKENS = {"cpu": 8192}
 """Positions beyond which feeding more together gains no speed: a CPU's caches are full long before. Elsewhere 32,768:
 from a few thousand positions on, an accelerator spends its time on arithmetic and no more on reading the weights."""
 
+MOST_CHUNK, LEAST_CHUNK = 4096, 256
+"""Positions of a long window that are fed at once: more gains no speed, fewer would cost it."""
+
 _SHARE = 0.5
 """Of the memory that the weights leave, for one batch. The rest is the allocator's slack and what else runs."""
 
@@ -26,11 +29,40 @@ def default_batch_tokens(model: Any, longest: int, logits_bytes: int) -> int:
         longest: positions of the longest window.
         logits_bytes: budget for one block of fp32 logits.
     """
+    fitting = max(1, int(budget(model, logits_bytes) // position_bytes(model, longest)))
+    most = MOST_BATCH_TOKENS.get(next(model.parameters()).device.type, 32768)
+    return min(1 << (fitting.bit_length() - 1), most)
+
+
+def chunk_for(model: Any, length: int, logits_bytes: int) -> int | None:
+    """How many positions of one window to feed at a time, so that it fits by the estimate; None for all at once.
+
+    In chunks, the keys and values of all layers are kept, and each chunk takes a mask over everything before it.
+    """
+    free = budget(model, logits_bytes)
+    if length * position_bytes(model, length) <= free:
+        return None
+    left = free - length * cache_bytes(model)
+    fitting = max(1, int(left // (position_bytes(model, length) + length)))
+    return min(MOST_CHUNK, max(LEAST_CHUNK, 1 << (fitting.bit_length() - 1)))
+
+
+def budget(model: Any, logits_bytes: int) -> float:
+    """Bytes for what a forward pass holds: a share of what the weights leave, without three blocks of logits."""
     device = next(model.parameters()).device
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
-    free = _SHARE * (total_memory(device) - weights) - 3 * logits_bytes
-    fitting = max(1, int(free // position_bytes(model, longest)))
-    return min(1 << (fitting.bit_length() - 1), MOST_BATCH_TOKENS.get(device.type, 32768))
+    return _SHARE * (total_memory(device) - weights) - 3 * logits_bytes
+
+
+def cache_bytes(model: Any) -> int:
+    """Keys and values of all layers and, while one grows, those of one layer once more; bytes per position."""
+    config = _text_config(model)
+    heads = int(getattr(config, "num_attention_heads", 0) or 1)
+    width = int(getattr(config, "hidden_size", 0) or model.get_input_embeddings().weight.shape[1])
+    head = int(getattr(config, "head_dim", 0) or width // heads)
+    shared = int(getattr(config, "num_key_value_heads", 0) or heads)
+    layers = int(getattr(config, "num_hidden_layers", 0) or 1)
+    return 2 * (layers + 1) * shared * head * next(model.parameters()).element_size()
 
 
 def position_bytes(model: Any, length: int) -> int:
@@ -40,7 +72,7 @@ def position_bytes(model: Any, length: int) -> int:
     or its MLP (gate, up, their product), on top of the residual stream and its fp32 norm. An eager attention also holds
     a score per head and earlier position, in the model's dtype, and its softmax in fp32.
     """
-    config = model.config.get_text_config() if hasattr(model.config, "get_text_config") else model.config
+    config = _text_config(model)
     parameter = next(model.parameters())
     width = int(getattr(config, "hidden_size", 0) or model.get_input_embeddings().weight.shape[1])
     heads = int(getattr(config, "num_attention_heads", 0) or 1)
@@ -75,6 +107,10 @@ def release(device: torch.device) -> None:
     """Gives back what the allocator keeps of a forward pass that failed."""
     if device.type == "cuda":
         torch.cuda.empty_cache()
+
+
+def _text_config(model: Any) -> Any:
+    return model.config.get_text_config() if hasattr(model.config, "get_text_config") else model.config
 
 
 def _number(file: Path) -> int | None:

@@ -66,11 +66,15 @@ class Scorer:
                 "%s computes other logits when its head runs apart; scoring it whole", type(self.model).__name__
             )
 
-    def score(self, ids: torch.Tensor) -> torch.Tensor:
+    def score(self, ids: torch.Tensor, chunk: int | None = None) -> torch.Tensor:
         """NLL in nats of every position but the first, given all before it.
 
         Args:
             ids: windows of equal length, int64 [windows, positions].
+            chunk: feed so many positions at a time and keep the keys and values of those before, for a window whose
+                one forward would not fit into memory; None feeds all at once. The numbers are the same up to rounding
+                where the rotary tables stay as they are, which is for the caller to see to. Ignored for a model that
+                is scored whole.
 
         Returns:
             fp32 on the CPU, [windows, positions - 1]. A value that is not finite is returned as it is.
@@ -78,22 +82,57 @@ class Scorer:
         ids = ids.to(self.device)
         targets = ids[:, 1:].reshape(-1)
         nll = torch.empty(targets.shape, dtype=torch.float32)
-        for rows, logits in self._logits(ids):
+        for rows, logits in self._logits(ids, chunk):
             picked = logits.gather(1, targets[rows].to(logits.device)[:, None]).squeeze(1)
             nll[rows] = (torch.logsumexp(logits, dim=1) - picked).cpu()
         return nll.view(ids.shape[0], -1)
 
-    def _logits(self, ids: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
+    def chunks_agree(self, ids: torch.Tensor) -> bool:
+        """Whether feeding a window in chunks gives what feeding it at once gives, on its first positions.
+
+        Args:
+            ids: a window, int64 [tokens].
+        """
+        probe = ids[: 2 * _PROBE][None]
+        if not self.split:
+            return False
+        try:
+            pieces = self.score(probe, chunk=_PROBE // 2)
+        except (TypeError, ValueError, NotImplementedError, AttributeError):  # a trunk that takes no such cache
+            return False
+        dtype = next(self.model.parameters()).dtype
+        return _agree(pieces, self.score(probe), dtype)
+
+    def _logits(self, ids: torch.Tensor, chunk: int | None) -> Iterator[tuple[slice, torch.Tensor]]:
         """fp32 logits [rows, vocabulary] of each block, and which of the flattened targets it predicts."""
         if not self.split:
             yield from self._whole_logits(ids)
-            return
-        output = self._run_trunk(ids)
-        flat = output.last_hidden_state[:, :-1].reshape(1, -1, output.last_hidden_state.shape[-1])
+        elif chunk is None:
+            output = self._run_trunk(ids)
+            output.last_hidden_state = output.last_hidden_state[:, :-1]
+            yield from self._head_in_blocks(output, ids[:, :-1])
+        else:
+            yield from self._chunked_logits(ids, chunk)
+
+    def _chunked_logits(self, ids: torch.Tensor, chunk: int) -> Iterator[tuple[slice, torch.Tensor]]:
+        """One window after the other, ``chunk`` positions at a time. The last position predicts nothing."""
+        from transformers import DynamicCache
+
+        width = ids.shape[1] - 1
+        for row in range(len(ids)):
+            cache = DynamicCache(config=self.model.config)
+            for start in range(0, width, chunk):
+                part = ids[row : row + 1, start : min(start + chunk, width)]
+                output = self.trunk(input_ids=part, past_key_values=cache, use_cache=True, return_dict=True)
+                for rows, logits in self._head_in_blocks(output, part):
+                    yield slice(row * width + start + rows.start, row * width + start + rows.stop), logits
+
+    def _head_in_blocks(self, output: Any, sources: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
+        """fp32 logits of each block of rows of the trunk's output for these ids."""
+        flat = output.last_hidden_state.reshape(1, -1, output.last_hidden_state.shape[-1])
         output.last_hidden_state = flat
-        sources = ids[:, :-1].reshape(1, -1)
         for rows in self._blocks(flat.shape[1]):
-            yield rows, self._head(output, sources, rows)[0]
+            yield rows, self._head(output, sources.reshape(1, -1), rows)[0]
 
     def _whole_logits(self, ids: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
         width = ids.shape[1] - 1

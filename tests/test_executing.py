@@ -11,6 +11,7 @@ import pytest
 import torch
 from tiny import documents, llama
 
+import ropescale
 from ropescale.errors import RunError
 from ropescale.evals import memory, perplexity
 from ropescale.evals.data import from_ids
@@ -30,11 +31,11 @@ class Small(Scorer):
         self.positions, self.error = positions, error or torch.OutOfMemoryError("CUDA out of memory.")
         self.fed = []
 
-    def score(self, ids):
-        self.fed.append(tuple(ids.shape))
-        if ids.numel() > self.positions:
+    def score(self, ids, chunk=None):
+        self.fed.append((*ids.shape, *([chunk] if chunk else [])))
+        if (chunk or ids.numel()) > self.positions:
             raise self.error
-        return super().score(ids)
+        return super().score(ids, chunk)
 
 
 def executed(scorer, plan):
@@ -72,6 +73,37 @@ def test_a_single_window_that_does_not_fit_says_what_to_do():
         executed(Small(llama(), positions=39), plan)
 
 
+def test_a_window_that_does_not_fit_is_fed_in_chunks_and_the_numbers_stay():
+    ids = from_ids(documents(2, 2000))
+    plan = plan_pass([2000, 2001], 2000, None, False, 2000)
+    small, notes = Small(llama(), positions=600), []
+    executor = Executor(small, ids, None, notes.append)
+    found = [executor.score(batch) for batch in plan.batches]
+    probes = [(1, 64, 16), (1, 64)] * 2  # whether chunks agree, asked before each attempt
+    assert small.fed == [(1, 2000), *probes[:2], (1, 2000, 1000), *probes[:2], (1, 2000, 500), (1, 2000, 500)]
+    assert [each.parts for each in found] == [4, 4]
+    assert "out of memory with a window of 2,000 positions; feeding 1,000 at a time with a key-value" in notes[0]
+    assert "feeding 500 at a time" in notes[1] and len(notes) == 2
+    whole = Executor(Scorer(llama()), ids, None, notes.append)
+    for one, batch in zip(found, plan.batches, strict=True):
+        assert np.abs(one.nll - whole.score(batch).nll).max() < 1e-5
+
+
+def test_a_window_that_is_estimated_not_to_fit_is_fed_in_chunks_at_once(monkeypatch):
+    model = llama()
+    monkeypatch.setattr(memory, "total_memory", lambda device: 2**20)
+    ids, notes = from_ids(documents(1, 2000)), []
+    executor = Executor(Scorer(model, logits_bytes=1), ids, None, notes.append)
+    (batch,) = plan_pass([2000], 2000, None, False, 1).batches
+    assert executor.score(batch).parts == math.ceil(2000 / 256)
+    assert notes[0].startswith("a window of 2,000 positions would take about 0.0 GB; feeding 256 at a time")
+    with ropescale.patch(model, "yarn:factor=8"):
+        found = executor.score(batch).nll
+        monkeypatch.undo()
+        whole = Executor(Scorer(model), ids, None, notes.append).score(batch)
+    assert whole.parts == 1 and np.abs(found - whole.nll).max() < 1e-5
+
+
 def test_another_error_is_not_taken_for_missing_memory():
     plan = plan_pass([40, 41], 40, None, False, 80)
     with pytest.raises(RuntimeError, match="device-side assert"):
@@ -90,15 +122,15 @@ def test_a_run_under_a_real_limit_of_memory_splits_and_says_so_in_its_results():
     resource = pytest.importorskip("resource")
     if not Path("/proc/self/statm").exists():
         pytest.skip("the size of a process is read as Linux tells it")
-    # Wide and shallow, so that 64 windows take some 300 MB and one a few.
-    model, ids = llama(intermediate_size=8192, hidden_size=64), documents(64, 64)
+    # Wide and shallow, so that 64 windows take some 150 MB and one a few.
+    model, ids = llama(intermediate_size=4096, hidden_size=64), documents(64, 64)
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
         torch.set_num_threads(1)
         perplexity(model, ids[:2], [64])  # what is loaded only once is loaded
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (used + 150 * 2**20, resource.RLIM_INFINITY))
+        resource.setrlimit(resource.RLIMIT_AS, (used + 75 * 2**20, resource.RLIM_INFINITY))
         result = perplexity(model, ids, [64], batch_tokens=64 * 64)
         os.write(writer, f"{result.cost[0]['split_batches']} {result.rows[0].nll!r}".encode())
         os._exit(0)

@@ -3,6 +3,7 @@
 import logging
 
 import pytest
+import tiny_models
 import torch
 from tiny import documents, llama, naive_nll
 from transformers import (
@@ -75,6 +76,37 @@ def test_softcap_and_logit_scale_are_honoured_without_a_fallback(config):
         nll = scorer.score(ids)
     assert scorer.split
     assert_close_to_naive(model, ids, nll)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "chunk"),
+    [
+        *[("llama", chunk) for chunk in (1, 7, 99, 100, 1000)],
+        *[(name, 23) for name in ("gemma2", "gemma3_text", "gpt_oss", "deepseek_v3", "gpt_neox")],
+    ],
+)
+def test_chunks_with_a_cache_give_what_one_forward_gives(model_type, chunk):
+    # Also where layers look back only 16 positions, and with softcap, sinks and MLA.
+    model, ids = tiny_models.build(model_type), torch.tensor([each[:100] for each in documents(2, 100)])
+    scorer = Scorer(model, logits_bytes=4 * 61 * 7)
+    with torch.inference_mode():
+        assert scorer.chunks_agree(ids[0])
+        difference = (scorer.score(ids, chunk) - scorer.score(ids)).abs()
+    assert difference.max() < 1e-5
+
+
+def halve(module):
+    module.inv_freq.mul_(0.5)
+
+
+def test_a_model_whose_chunks_do_not_agree_is_noticed():
+    model, ids = llama(), torch.tensor(documents(1, 100)[0])
+    scorer = Scorer(model)
+    with torch.inference_mode():
+        assert scorer.chunks_agree(ids)
+        # Tables that follow what is fed: the keys in the cache keep the rotation that they were given.
+        model.model.rotary_emb.register_forward_pre_hook(lambda module, _: halve(module))
+        assert not scorer.chunks_agree(ids)
 
 
 def test_a_model_that_the_split_would_change_is_scored_whole(caplog):
