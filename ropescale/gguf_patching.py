@@ -190,7 +190,7 @@ def read_model(file: GgufFile) -> GgufModel:
     """
     kind, parts = (file.keys.get(name) for name in ("general.type", "split.count"))
     if kind is not None and kind.value != "model":
-        raise ConfigError(f"{file.path} holds a {kind.value}, not a model; give the language model's file")
+        raise ConfigError(f"{file.path} is of type {kind.value}, not a model; give the language model's file")
     if parts is not None and parts.value > 1:
         raise ConfigError(
             f"{file.path} is one of {parts.value} parts; join them first: llama-gguf-split --merge {file.path} WHOLE"

@@ -83,3 +83,16 @@ def _neighbours(weight: np.ndarray, heads: int) -> np.ndarray:
     """Rows so that the two coordinates of a pair are neighbours, as llama.cpp's ``llama`` wants them."""
     pairs = weight.reshape(heads, 2, weight.shape[0] // heads // 2, *weight.shape[1:])
     return np.ascontiguousarray(pairs.swapaxes(1, 2).reshape(weight.shape))
+
+
+def write_keys(path: Path, arch: str = "llama", tables: dict[str, list[float]] | None = None, **keys: Any) -> Path:
+    """A file with one weight and no more than it takes to know the geometry: 8 pairs, 256 tokens."""
+    writer = gguf.GGUFWriter(path, arch)
+    geometry = {"context_length": 256, "rope.dimension_count": 16, "rope.freq_base": 10000.0}
+    for key, value in (geometry | keys).items():
+        if value is not None:
+            add_key(writer, key if key.startswith(("general.", "split.")) else f"{arch}.{key}", value)
+    writer.add_tensor("token_embd.weight", np.arange(12, dtype=np.float32).reshape(3, 4))
+    for name, numbers in (tables or {}).items():
+        writer.add_tensor(name, np.array(numbers, dtype=np.float32))
+    return close(writer, path)
