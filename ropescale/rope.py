@@ -127,6 +127,9 @@ _TEMPERATURE = "llama_4_scaling_beta"
 _THREE_KEYS = ("phi3", "phi4_multimodal")
 """Types whose v4 code accepts exactly type, short_factor and long_factor."""
 
+_TWO_KEYS = ("olmo", "olmo2")
+"""Types whose v4 code accepts exactly type and factor."""
+
 _SINUSOIDS = "by a sinusoid table that its code computes from rotary_dim and a fixed base of 10000"
 
 _NO_ROPE_PARAMETERS = {
@@ -619,6 +622,8 @@ def _v4_scaling(parameters: Mapping[str, Any], model_type: str) -> dict[str, Any
     """``rope_scaling``: the parameters without what v4 keeps at the top level; null for plain RoPE."""
     if model_type in _THREE_KEYS and parameters["rope_type"] == "longrope":
         return {"type": "longrope"} | {key: parameters[key] for key in ("short_factor", "long_factor")}
+    if model_type in _TWO_KEYS and parameters["rope_type"] in ("linear", "dynamic"):
+        return {"type": parameters["rope_type"], "factor": parameters["factor"]}
     rest = {key: value for key, value in parameters.items() if key not in ("rope_theta", "partial_rotary_factor")}
     return None if rest == {"rope_type": "default"} else rest
 
