@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from .errors import CheckpointError, ConfigError, DataError, RopescaleError, VerificationError
+from .formatting import first_line
 from .generating import DIFFERS, EXPLAINED, UNDECIDED, Say, Stretch, Text, compare, preserved, written
 from .lengths import parse_length
 from .loading import load_model, load_tokenizer, refuse_code
@@ -217,7 +218,7 @@ def _built(folder: Path, trusted: bool, report: Verification) -> nn.Module:
     except RopescaleError:
         raise
     except Exception as error:
-        report.problems.append(f"transformers cannot build this model: {type(error).__name__}: {error}")
+        report.problems.append(f"transformers cannot build this model: {type(error).__name__}: {first_line(error)}")
         return nn.Module()
 
 

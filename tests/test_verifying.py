@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig, LlamaForCausalLM
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+)
 
 import ropescale
 from ropescale.cli.main import main
@@ -379,3 +386,94 @@ def test_a_forward_that_ignores_the_table_is_not_live(held: int | None) -> None:
         model.model.rotary_emb.forward = base.model.rotary_emb.forward
         with pytest.raises(VerificationError, match="its cos does not follow it"):
             ropescale.verify(model)
+
+
+# ---------------------------------------------------------------------------------------------------------
+# The softmax scale of MLA models
+
+
+MLA = {
+    "deepseek_v2": {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "topk_group": 1},
+    "deepseek_v3": {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "topk_group": 1},
+    "minicpm3": {},
+    "youtu": {},
+}
+MSCALES = [  # factor 40: the softmax factor and the attention scale that transformers' classes were seen to have
+    ("mscale=1,mscale_all_dim=1", 1.8739, 1.0),
+    ("mscale=1,mscale_all_dim=0.5", 1.4029, 1.1557),
+    ("truncate=true", 1.0, 1.3689),
+]
+
+
+def tiny_mla(kind: str, **changes: Any) -> Any:
+    sizes = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8}
+    heads = {"head_dim": 8, **({"n_group": 1} if kind.startswith("deepseek") else {})}
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(kind, **{**SMALL, **sizes, **MLA[kind], **heads, **changes})
+    return AutoModelForCausalLM.from_config(config).eval()
+
+
+@pytest.mark.parametrize("kind", MLA)
+@pytest.mark.parametrize(("weights", "softmax", "attention"), MSCALES)
+def test_the_softmax_scale_of_mla_is_verified_on_disk_and_in_memory(
+    kind: str, weights: str, softmax: float, attention: float, tmp_path: Path
+) -> None:
+    model, spec = tiny_mla(kind), f"yarn:factor=40,{weights}"
+    model.save_pretrained(tmp_path / "in")
+    ropescale.patch_checkpoint(tmp_path / "in", tmp_path / "out", spec)
+    on_disk = ropescale.verify(tmp_path / "out")
+    with ropescale.patch(model, spec):
+        in_memory = ropescale.verify(model)
+        for report in (on_disk, in_memory):
+            assert report.softmax_factor == pytest.approx(softmax, rel=3e-5)
+            assert report.modules[0].attention_scale == pytest.approx(attention, rel=3e-5)
+        model.model.layers[1].self_attn.scaling *= 1.01
+        with pytest.raises(VerificationError, match=r"layers\.1\.self_attn multiplies its softmax scale by"):
+            ropescale.verify(model)
+        model.model.layers[1].self_attn.scaling /= 1.01
+    assert ropescale.verify(model).softmax_factor == 1.0
+
+
+def test_a_softmax_scale_other_than_the_recorded_one_is_not_live(tmp_path: Path) -> None:
+    tiny_mla("deepseek_v3").save_pretrained(tmp_path / "in")
+    ropescale.patch_checkpoint(tmp_path / "in", tmp_path / "out", "yarn:factor=40,mscale=1,mscale_all_dim=1")
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    halved = {"mscale": 0.5, "mscale_all_dim": 0.5}  # which leaves the table and the attention scale as they are
+    edit(tmp_path / "out", **{key: {**config[key], **halved} for key in ("rope_parameters", "rope_scaling")})
+    with pytest.raises(VerificationError, match=r"1 more layers\) multiplies .* 1\.4029\d* where 1\.8738"):
+        ropescale.verify(tmp_path / "out")
+
+
+def test_deepseeks_softmax_scale_stays_under_a_table_that_goes_on_top_of_its_own(tmp_path: Path) -> None:
+    yarn = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 40.0, "original_max_position_embeddings": 64}
+    parameters = {**yarn, "mscale": 1.0, "mscale_all_dim": 1.0}
+    tiny_mla("deepseek_v3", rope_parameters=parameters, max_position_embeddings=2560).save_pretrained(tmp_path / "in")
+    ropescale.patch_checkpoint(tmp_path / "in", tmp_path / "out", "giraffe:scale_power=0.5", on_top=True)
+    assert ropescale.verify(tmp_path / "out").softmax_factor == pytest.approx(1.8739, rel=3e-5)
+
+
+def test_deepseeks_own_scaling_is_verified_without_a_record(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(DEEPSEEK_V3))
+    assert ropescale.verify(tmp_path).softmax_factor == pytest.approx(1.8739, rel=3e-5)
+
+
+def test_a_record_from_before_softmax_scales_were_kept_is_read(folder: Path, tmp_path: Path) -> None:
+    ropescale.patch_checkpoint(folder, tmp_path / "out", "yarn:factor=4")
+    edit(tmp_path / "out", "ropescale.json", softmax_factor=None)
+    assert ropescale.verify(tmp_path / "out").live
+    edit(tmp_path / "out", "ropescale.json", softmax_factor={"all": "x"})
+    with pytest.raises(ConfigError, match=r"ropescale\.json is not a record"):
+        ropescale.verify(tmp_path / "out")
+
+
+def test_verifying_leaves_the_tables_that_stock_dynamic_remembers() -> None:
+    model = tiny_llama(rope_parameters={"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0})
+    model(torch.zeros(1, 200, dtype=torch.long))
+    before = model.model.rotary_emb.inv_freq.clone()
+    ropescale.verify(model)
+    assert torch.equal(model.model.rotary_emb.inv_freq, before)
+
+
+def test_a_revision_is_for_the_hub(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", str(folder), "--revision", "main"]) == 2
+    assert "--revision is for a model on the Hub" in capsys.readouterr().err
