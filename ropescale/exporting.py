@@ -14,7 +14,7 @@ from .engines.serving import Command, Server, Serving, as_it_lies, of_plan
 from .errors import ScheduleError
 from .plans import Spec, make_plan
 from .records import original_config, read_record
-from .rope import read_rope
+from .rope import is_scaled, read_rope
 from .schedules import describe
 from .sources import find_model, local_path, read_config
 
@@ -88,17 +88,30 @@ def _serving(
     name: str, folder: Path, schedule: Spec | None, revision: str | None, options: Mapping[str, Any]
 ) -> tuple[Serving, dict[str, str]]:
     stored, record = read_config(folder), read_record(folder)
+    original = original_config(stored, folder)
+    source = {"source": str(record["source"]) if record else None, "revision": revision}
     if schedule is None:
         _refuse_options(options)
-        spec = dict(record["spec"]) if record else {}
-        return as_it_lies(name, stored, _length(stored, record), _one(spec), revision), spec
-    plan = make_plan(original_config(stored, folder), schedule, **options)
+        specs = dict(record["spec"]) if record else {}
+        fresh = record is not None and not any(map(is_scaled, read_rope(original).values()))
+        words = _words(specs, {}) if fresh else ()
+        return as_it_lies(name, stored, _length(stored, record), spec=words, **source), specs
+    plan = make_plan(original, schedule, **options)
     if plan.unsavable:
         raise ScheduleError(plan.unsavable)
     if not plan.changes:
         raise ScheduleError("as-is changes nothing; leave --schedule out to serve the checkpoint as it lies")
-    spec = {key: describe(each) for key, each in plan.schedules.items()}
-    return of_plan(name, stored, plan, _one(spec), revision), spec
+    specs = {key: describe(each) for key, each in plan.schedules.items()}
+    return of_plan(name, stored, plan, spec=_words(specs, options), **source), specs
+
+
+def _words(specs: Mapping[str, str], options: Mapping[str, Any]) -> tuple[str, ...]:
+    """The options of ``ropescale gguf`` that ask for the same; none where layers have schedules of their own."""
+    if len(set(specs.values())) != 1:
+        return ()
+    flags = [f"--{key.replace('_', '-')}" for key in ("replace_scaling", "on_top") if options.get(key)]
+    length = options.get("original_length")
+    return ("--schedule", *set(specs.values()), *(["--original-length", str(length)] if length else []), *flags)
 
 
 def _refuse_options(options: Mapping[str, Any]) -> None:
@@ -107,11 +120,6 @@ def _refuse_options(options: Mapping[str, Any]) -> None:
     if given:
         named = "--set" if given[0] == "overrides" else f"--{given[0].replace('_', '-')}"
         raise ScheduleError(f"{named} belongs to a schedule, and none is given; add --schedule, or leave it out")
-
-
-def _one(spec: Mapping[str, str]) -> str | None:
-    """One spec for all layers that change; None where they differ."""
-    return next(iter(spec.values())) if len(set(spec.values())) == 1 else None
 
 
 def _length(stored: Mapping[str, Any], record: Mapping[str, Any] | None) -> int:
@@ -130,7 +138,7 @@ def _stretches(scaling: Mapping[str, Any]) -> bool:
 
 def _exported(engine: Server, serving: Serving, schedules: Mapping[str, str]) -> Export:
     spelled = engine.spelled(serving)
-    table = [row for layers in spelled.layers for row in rows(engine, layers)]
+    table = [row for layers in spelled.layers for row in rows(engine, spelled, layers)]
     commands = engine.serve(serving) if is_served(table, engine.VERSION) else []
     return Export(
         model=serving.model,
@@ -147,18 +155,14 @@ def _exported(engine: Server, serving: Serving, schedules: Mapping[str, str]) ->
 
 def _warnings(engine: Server, serving: Serving) -> list[str]:
     """What the engine does otherwise in the version that the table is about, each sentence once."""
-    found = [each for layers in serving.layers for each in engine.served(layers)]
+    found = [each for layers in serving.layers for each in engine.served(serving, layers)]
     told = [each for each in found if each.warning and each.status != "honoured" and not each.version]
     return list(dict.fromkeys(sentence([each.who or engine.NAME], each.warning) for each in told))
 
 
 def _refusal(engine: Server, serving: Serving) -> str:
     """Why nothing can be served, and what to do instead."""
-    lost = [
-        layers
-        for layers in serving.layers
-        if not is_served(rows(engine, layers), engine.VERSION) or layers.kind != "default"
-    ]
-    layers = lost[0] if lost else serving.layers[0]
+    lost = (each for each in serving.layers if not is_served(rows(engine, serving, each), engine.VERSION))
+    layers = next(lost, serving.layers[0])
     what = f"{layers.kind} for {layers.model_type}"
     return f"{engine.NAME} cannot compute this schedule ({what}); {engine.way_out(layers)}"

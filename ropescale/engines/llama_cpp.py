@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import PurePath
-from typing import Any
+from typing import Any, Literal
 
-from ..gguf_architectures import OWN_SOFTMAX_SCALE, SLIDING_SHARES_SCALE, TAKES_FREQS
+from ..gguf_architectures import OWN_SOFTMAX_SCALE, SLIDING_SHARES_SCALE, TAKES_FREQS, TAKES_LISTS
 from ..rope import ALL_LAYERS
 from ..schedules.yarn import temperature
 from .facts import Difference, How, Layers
 from .parity import attention_factor
 from .serving import Command, Serving, shell
 
-NAME, VERSION = "llama.cpp", "October 2026 (in llama-cpp-python 0.3.36)"
+NAME, VERSION = "llama.cpp", "in llama-cpp-python 0.3.36"
 
 CARRIES_LISTS = ("phi3", "phimoe", "minicpm", "minicpm3")
 """Types for which the converter writes per-pair factors from a longrope configuration."""
@@ -48,6 +48,7 @@ FLAGS = {"default": "none", "linear": "linear", "yarn": "yarn"}
 """Rope types that the command line can say, and what it calls them."""
 
 _RUN = ("frequencies", "theta", "factor", "original length", "beta_fast", "beta_slow", "truncate", "attention factor")
+_RUN += ("low_freq_factor", "high_freq_factor", "partial_rotary_factor")
 
 
 def how(layers: Layers, field: str) -> How:
@@ -69,28 +70,32 @@ def spelled(serving: Serving) -> Serving:
 
 
 def serve(serving: Serving) -> list[Command]:
-    """``llama-server`` with flags where they can say it, else a GGUF that ``ropescale gguf`` writes."""
+    """``llama-server`` with flags where they can say it, else with a GGUF that ``ropescale gguf`` writes."""
     name = PurePath(serving.model).name
-    gguf, made = f"{name}.gguf", f"{name}-{serving.length}.gguf"
-    told, changed = flags(serving), [layers for layers in serving.layers if layers.kind != "default"]
-    if told is not None:
-        return [_server(serving, gguf, *told)]
-    if serving.spec is not None and all(map(_takes_table, changed)):
-        write = shell("ropescale", "gguf", gguf, "-o", made, "--schedule", serving.spec)
-        serve_it = shell("llama-server", "-m", made, "-c", str(serving.length))
-        return [Command("sh", write, _made_of(serving, gguf)), Command("sh", serve_it)]
-    if all(layers.model_type in CARRIES_LISTS for layers in changed):
-        return [_server(serving, gguf)]
-    return []
+    gguf, made = f"{PurePath(serving.source or serving.model).name}.gguf", f"{name}-{serving.length}.gguf"
+    route = _route(serving)
+    made_of = f"{gguf} is what llama.cpp's convert_hf_to_gguf.py makes of {serving.source or serving.model}"
+    if route == "table":
+        write = shell("ropescale", "gguf", gguf, "-o", made, *serving.spec)
+        return [Command("sh", write, made_of), Command("sh", _server(serving, made))]
+    told = flags(serving) or []
+    return [Command("sh", _server(serving, gguf, *told), made_of)] if route else []
 
 
-def _server(serving: Serving, gguf: str, *flags: str) -> Command:
-    words = shell("llama-server", "-m", gguf, "-c", str(serving.length), *flags)
-    return Command("sh", words, _made_of(serving, gguf))
+def _server(serving: Serving, gguf: str, *told: str) -> str:
+    return shell("llama-server", "-m", gguf, "-c", str(serving.length), *told)
 
 
-def _made_of(serving: Serving, gguf: str) -> str:
-    return f"{gguf} is what llama.cpp's convert_hf_to_gguf.py makes of {serving.model}"
+def _route(serving: Serving) -> Literal["flags", "table", "converted"] | None:
+    """How llama.cpp comes to know the schedule; None where it cannot."""
+    changed = [layers for layers in serving.layers if layers.kind != "default"]
+    said, tabled = flags(serving) is not None, bool(serving.spec) and all(map(_takes_table, changed))
+    if said and not (tabled and any(layers.parameters.get("truncate") is False for layers in changed)):
+        return "flags"
+    if tabled:
+        return "table"
+    lost = [found for layers in changed for found in differences(layers) if found.field == "frequencies"]
+    return None if lost else "converted"
 
 
 def way_out(layers: Layers) -> str:
@@ -112,6 +117,13 @@ def flags(serving: Serving) -> list[str] | None:
     if layers.kind == "linear":
         return told
     return [*told, "--yarn-orig-ctx", str(layers.rope.original_length), *_betas(parameters), *_attention(layers)]
+
+
+def _betas(parameters: Mapping[str, Any]) -> list[str]:
+    """The flags of a ramp that is not llama.cpp's own, 32 to 1."""
+    usual = {"--yarn-beta-fast": ("beta_fast", 32.0), "--yarn-beta-slow": ("beta_slow", 1.0)}
+    given = {flag: parameters.get(key) or default for flag, (key, default) in usual.items()}
+    return [word for flag, value in given.items() if value != usual[flag][1] for word in (flag, f"{value:.10g}")]
 
 
 def _reached_alone(serving: Serving, layers: Layers) -> bool:
@@ -141,30 +153,19 @@ def _takes_correction(layers: Layers) -> bool:
 
 
 def _takes_table(layers: Layers) -> bool:
-    """Whether ``ropescale gguf`` can write this as one frequency per pair."""
-    return architecture(layers) in TAKES_FREQS and layers.kind != "dynamic"
+    """Whether ``ropescale gguf`` can write this as one frequency per pair, or as the two lists."""
+    if layers.key != ALL_LAYERS or layers.kind == "dynamic":
+        return False
+    return architecture(layers) in (TAKES_LISTS if layers.changes_with_length else TAKES_FREQS | TAKES_LISTS)
 
 
-def served(layers: Layers) -> Iterator[Difference]:
+def served(serving: Serving, layers: Layers) -> Iterator[Difference]:
     """What remains otherwise with the commands that :func:`serve` gives."""
-    if layers.kind in FLAGS:
-        yield from (found for found in differences(layers) if not _is_told(layers, found))
-    elif not _takes_table(layers):
-        yield from differences(layers)
-    elif layers.changes_with_length:
-        yield from (found for found in differences(layers) if found.field == "switch")
-
-
-def _is_told(layers: Layers, found: Difference) -> bool:
-    """Whether the flags make up for what the converter leaves out."""
-    return found.field.startswith("beta") or (found.field == "attention factor" and bool(_attention(layers)))
-
-
-def _betas(parameters: Mapping[str, Any]) -> list[str]:
-    """The flags of a ramp that is not llama.cpp's own, 32 to 1."""
-    usual = {"--yarn-beta-fast": ("beta_fast", 32.0), "--yarn-beta-slow": ("beta_slow", 1.0)}
-    given = {flag: parameters.get(key) or default for flag, (key, default) in usual.items()}
-    return [word for flag, value in given.items() if value != usual[flag][1] for word in (flag, f"{value:.10g}")]
+    route = _route(serving)
+    for found in differences(layers):
+        told = found.field.startswith("beta") or (found.field == "attention factor" and bool(_attention(layers)))
+        if not (route == "table" and found.field != "switch") and not (route == "flags" and told):
+            yield found
 
 
 def differences(layers: Layers) -> Iterator[Difference]:
@@ -202,7 +203,7 @@ def _yarn(layers: Layers) -> Iterator[Difference]:
 
 
 def _dynamic(layers: Layers) -> Iterator[Difference]:
-    yield Difference("switch", "dropped", "base RoPE", "has no dynamic scaling and uses base RoPE")
+    yield Difference("frequencies", "dropped", "base RoPE", "has no dynamic scaling and uses base RoPE")
 
 
 def _llama3(layers: Layers) -> Iterator[Difference]:

@@ -10,7 +10,7 @@ from ..schedules import AsIs, compute
 from .facts import Difference, How, Layers, Status
 
 if TYPE_CHECKING:
-    from .serving import Server
+    from .serving import Server, Serving
 
 _FIELDS = {
     "linear": {"factor": "factor"},
@@ -80,12 +80,32 @@ def attention_factor(layers: Layers) -> float:
     return compute(AsIs(), rope, layers.length).attention_scale
 
 
-def rows(engine: Server, layers: Layers) -> list[Row]:
+LOST = ("dropped", "unsupported")
+
+_INTO_FREQUENCIES = frozenset(["theta", "rotary dim", *(field for fields in _FIELDS.values() for field in fields)])
+"""Fields that the frequencies are computed from."""
+
+
+def rows(engine: Server, serving: Serving, layers: Layers) -> list[Row]:
     """One row per field that is asked, and one more for each difference of an older version."""
-    differences = list(engine.served(layers))
+    differences = list(engine.served(serving, layers))
     current = {found.field: found for found in differences if not found.version}
     table = [_row(engine, layers, field, asked, current.get(field)) for field, asked in fields(layers).items()]
-    return table + list(_older(layers, differences))
+    return _consistent(table) + list(_older(layers, differences))
+
+
+def _consistent(table: list[Row]) -> list[Row]:
+    """Frequencies are not as asked where a field that goes into them is not, and no field is where they are lost."""
+    frequencies, *rest = table
+    ignored = [row for row in rest if row.field in _INTO_FREQUENCIES and row.status != "honoured"]
+    if frequencies.status in LOST:
+        kept = ("max length",) if frequencies.status == "unsupported" else ("max length", "theta", "rotary dim")
+        changed = {"status": frequencies.status, "computes": "-", "how": frequencies.how}
+        return [frequencies, *(row if row.field in kept else replace(row, **changed) for row in rest)]
+    if frequencies.status == "honoured" and ignored:
+        computes, how = f"with its own {ignored[0].field}", ignored[0].how
+        return [replace(frequencies, status="recomputed", computes=computes, how=how), *rest]
+    return table
 
 
 def _row(engine: Server, layers: Layers, field: str, asked: str, found: Difference | None) -> Row:
@@ -105,8 +125,7 @@ def _older(layers: Layers, differences: list[Difference]) -> Iterator[Row]:
 
 def is_served(table: list[Row], version: str) -> bool:
     """Whether the engine can compute the frequencies at all, in the version that the table is about."""
-    lost = ("dropped", "unsupported")
-    return not any(row.field == "frequencies" and row.status in lost and row.version == version for row in table)
+    return not any(row.field == "frequencies" and row.status in LOST and row.version == version for row in table)
 
 
 def _frequencies(layers: Layers) -> str:

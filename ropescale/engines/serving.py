@@ -42,7 +42,8 @@ class Serving:
         config: the configuration that is wanted, in both of transformers' dialects.
         layers: every kind of layer that rotates, under ``config``.
         length: the context to serve, in tokens.
-        spec: the schedule as the command line has it; None where nobody asked for one.
+        spec: the options of ropescale's commands that ask for this schedule; empty where no schedule is known.
+        source: where the weights come from, where that is another folder or Hub id.
         revision: branch, tag or commit of a Hub id.
     """
 
@@ -51,7 +52,8 @@ class Serving:
     config: Mapping[str, Any]
     layers: tuple[Layers, ...]
     length: int
-    spec: str | None = None
+    spec: tuple[str, ...] = ()
+    source: str | None = None
     revision: str | None = None
 
     @property
@@ -86,8 +88,8 @@ class Server(Engine, Protocol):
         """What to paste; empty where the engine cannot be told."""
         ...
 
-    def served(self, layers: Layers, /) -> Iterator[Difference]:
-        """What remains otherwise under those commands, for layers that were spelled."""
+    def served(self, serving: Serving, layers: Layers, /) -> Iterator[Difference]:
+        """What remains otherwise under those commands, for one kind of the layers that were spelled."""
         ...
 
     def way_out(self, layers: Layers, /) -> str:
@@ -95,21 +97,16 @@ class Server(Engine, Protocol):
         ...
 
 
-def of_plan(
-    model: str, stored: Mapping[str, Any], plan: Plan, spec: str | None, revision: str | None = None
-) -> Serving:
-    """The original weights under a schedule that is not written anywhere."""
+def of_plan(model: str, stored: Mapping[str, Any], plan: Plan, **others: Any) -> Serving:
+    """The original weights under a schedule that is not written anywhere; ``others`` are fields of :class:`Serving`."""
     changed = {layers.key: layers for layers in layers_of(plan)}
-    others = {layers.key: layers for layers in _layers_in(plan.config, plan.length)}
-    layers = tuple((others | changed).values())
-    return Serving(model, stored, plan.config, layers, plan.length, spec, revision)
+    every = {layers.key: layers for layers in _layers_in(plan.config, plan.length)} | changed
+    return Serving(model, stored, plan.config, tuple(every.values()), plan.length, **others)
 
 
-def as_it_lies(
-    model: str, stored: Mapping[str, Any], length: int, spec: str | None = None, revision: str | None = None
-) -> Serving:
-    """A folder as somebody, ropescale or its makers, wrote it."""
-    return Serving(model, stored, stored, _layers_in(stored, length), length, spec, revision)
+def as_it_lies(model: str, stored: Mapping[str, Any], length: int, **others: Any) -> Serving:
+    """A folder as somebody, ropescale or its makers, wrote it; ``others`` are fields of :class:`Serving`."""
+    return Serving(model, stored, stored, _layers_in(stored, length), length, **others)
 
 
 def _layers_in(config: Mapping[str, Any], length: int) -> tuple[Layers, ...]:

@@ -73,7 +73,7 @@ def differences(layers: Layers) -> Iterator[Difference]:
         yield Difference("rotary dim", "honoured", "left to the model's own code, which was not read")
 
 
-def served(layers: Layers) -> Iterator[Difference]:
+def served(serving: Serving, layers: Layers) -> Iterator[Difference]:
     """What remains otherwise with the command that :func:`serve` gives."""
     return differences(layers)
 

@@ -71,7 +71,7 @@ def spelled(serving: Serving) -> Serving:
     return serving
 
 
-def served(layers: Layers) -> Iterator[Difference]:
+def served(serving: Serving, layers: Layers) -> Iterator[Difference]:
     """What remains otherwise with the code that :func:`serve` gives."""
     return differences(layers)
 

@@ -56,8 +56,8 @@ def spelled(serving: Serving) -> Serving:
 
 def _spelled(layers: Layers, positions: int) -> Mapping[str, Any]:
     parameters = layers.parameters
-    if layers.kind == "dynamic" and "alpha" not in parameters:
-        return {"max_trained_positions": layers.rope.original_length, **parameters}
+    if layers.kind == "dynamic" and not {"alpha", "max_trained_positions"} & parameters.keys():
+        return {**parameters, "max_trained_positions": layers.rope.original_length}
     if layers.kind == "longrope" and not math.isclose(longrope_scale(layers, positions), attention_factor(layers)):
         return with_mscales(layers)
     return parameters
@@ -111,7 +111,7 @@ def overwritten(layers: Layers) -> Iterator[Difference]:
         yield Difference("truncate", "dropped", "true", text)
 
 
-def served(layers: Layers) -> Iterator[Difference]:
+def served(serving: Serving, layers: Layers) -> Iterator[Difference]:
     """What remains otherwise with the command that :func:`serve` gives."""
     return differences(layers)
 
@@ -166,7 +166,7 @@ def _dynamic(layers: Layers) -> Iterator[Difference]:
         yield Difference("switch", "recomputed", f"one table, that of {layers.length} tokens", text, how="run")
     else:
         text = "computes one static table for its maximum length, which without max_trained_positions is base RoPE"
-        yield Difference("switch", "dropped", "base RoPE", text, how="run")
+        yield Difference("frequencies", "dropped", "base RoPE", text, how="run")
 
 
 def _linear(layers: Layers) -> Iterator[Difference]:
