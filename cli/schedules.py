@@ -15,10 +15,14 @@ from .options import json_option, markdown, print_json
 @click.argument("name", required=False)
 @json_option()
 def command(name: str | None, as_json: bool) -> None:
-    """List the schedules with their fields, defaults and papers; with NAME, explain one."""
+    """List the schedules with their fields, defaults and papers; with NAME, explain one.
+
+    NAME may be one of your own: path/to/file.py::Class, or package.module::Class.
+    """
     from ..schedules import lookup, names
 
-    described = [describe(lookup(each)) for each in ([name] if name else names())]
+    described = [describe_own(name)] if name and _is_own(name) else []
+    described = described or [describe(lookup(each)) for each in ([name] if name else names())]
     if as_json:
         print_json(described[0] if name else described)
     elif name:
@@ -39,6 +43,37 @@ def describe(cls: type[Any]) -> dict[str, Any]:
         "paper": cls.paper,
         "documentation": documentation,
     }
+
+
+def _is_own(name: str) -> bool:
+    return "::" in name or name.endswith(".py")
+
+
+def describe_own(name: str) -> dict[str, Any]:
+    """A schedule of the user's own as plain data, with the keys of :func:`describe`."""
+    from ..schedules import specs
+
+    make = specs.parse(name).make
+    documentation = inspect.cleandoc(getattr(make, "__doc__", None) or "")
+    follows = bool(getattr(make, "length_dependent", False))
+    return {
+        "name": name,
+        "summary": documentation.partition("\n")[0],
+        "fields": [_parameter(each) for each in specs.parameters(make).values()],
+        "length_dependent": follows,
+        "by_length": "yes" if follows else "no",
+        "paper": getattr(make, "paper", None),
+        "documentation": documentation,
+    }
+
+
+def _parameter(parameter: Any) -> dict[str, Any]:
+    kind = parameter.hint if isinstance(parameter.hint, str) else getattr(parameter.hint, "__name__", parameter.hint)
+    described = {"name": parameter.name, "type": str(kind), "required": parameter.required}
+    if parameter.required:
+        return described
+    simple = parameter.default is None or isinstance(parameter.default, (bool, int, float, str))
+    return described | {"default": parameter.default if simple else str(parameter.default)}
 
 
 def _by_length(cls: type[Any]) -> str:
@@ -87,7 +122,7 @@ def _page(described: dict[str, Any]) -> str:
         [field["name"], field["type"], "required" if field["required"] else _value(field["default"])]
         for field in described["fields"]
     ]
-    parts = [f"# {described['name']}", described["documentation"]]
+    parts = [f"# {described['name']}", *filter(None, [described["documentation"]])]
     if rows:
         parts.append(markdown(["field", "type", "default"], rows))
     parts.append(f"By length: {described['by_length']}")

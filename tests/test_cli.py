@@ -193,3 +193,42 @@ def test_set_reads_pairs_and_refuses_the_rest(capsys):
 def test_a_closed_stdout_is_not_an_error(monkeypatch):
     monkeypatch.setattr("sys.stdout", None)
     assert shell.main(["schedules"]) == 0
+
+
+OWN = """
+from dataclasses import dataclass
+
+from ropescale import Frequencies
+
+
+@dataclass(frozen=True)
+class Half:
+    \"\"\"Slow only the slow half of the pairs.\"\"\"
+
+    factor: float
+    depth: int = 3
+
+    def __call__(self, rope, length):
+        return Frequencies(rope.inv_freq())
+
+
+def thirds(rope, length):
+    return Frequencies([f / 3 for f in rope.inv_freq()])
+
+
+thirds.length_dependent = True
+"""
+
+
+def test_a_schedule_of_the_users_own_is_explained_like_a_built_in_one(tmp_path, capsys):
+    (tmp_path / "own.py").write_text(OWN)
+    assert shell.main(["schedules", f"{tmp_path}/own.py::Half"]) == 0
+    page = capsys.readouterr().out
+    assert "Slow only the slow half of the pairs." in page
+    assert "| factor | float | required |" in page
+    assert "| depth  | int   | 3        |" in page
+    assert shell.main(["schedules", f"{tmp_path}/own.py::thirds", "--json"]) == 0
+    described = json.loads(capsys.readouterr().out)
+    assert (described["fields"], described["length_dependent"]) == ([], True)
+    assert shell.main(["schedules", f"{tmp_path}/own.py"]) == 2
+    assert "own.py has Half, thirds; say which" in capsys.readouterr().err

@@ -294,7 +294,7 @@ def test_a_class_in_an_installed_module_is_a_schedule(own: Path, monkeypatch: py
         ("from . import x\n", "f", "own.py raised ImportError when it was imported"),
         ("number = 3\n", "number", "own.py::number is not a schedule: 3"),
         ("class Broken: ...\n", "Broken", "class Broken has no __call__(self, rope, length)"),
-        ("x = 1\n", "", "does not name a schedule; write path/to/file.py::Class or package.module::Class"),
+        ("x = 1\n", "", "own.py has no class with a __call__(self, rope, length); a schedule is one"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_one_clear_sentence(
@@ -518,3 +518,17 @@ def test_a_schedule_as_json_lists_what_decides_its_numbers() -> None:
     }
     assert to_dict(Resonance(Linear(2))) == {"name": "resonance", "over": {"name": "linear", "factor": 2}}
     assert to_dict(Table(factors=(1.0, 2.0))) == {"name": "table", "factors": [1.0, 2.0]}
+
+
+@pytest.mark.parametrize("ending", ["", "::", ":factor=4"])
+def test_a_file_without_its_class_is_read_and_not_run_and_says_which_it_has(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / "own.py"
+    helpers = "class Helper:\n    pass\n\n\ndef help_with(one):\n    raise SystemExit\n\n\nhelp_with(1)\n"
+    path.write_text(f"{OWN}\n\ndef thirds(rope, length):\n    return rope.inv_freq()\n\n\n{helpers}")
+    with pytest.raises(ScheduleError, match=r"own\.py has .*Half.*thirds; say which, as in .*own\.py::"):
+        parse(f"{path}{ending}")
+    with pytest.raises(ScheduleError, match=r"missing\.py does not exist; give the path of a Python file"):
+        parse(f"{tmp_path}/missing.py{ending}")
+    path.write_text("def f(:\n")
+    with pytest.raises(ScheduleError, match=r"own\.py is not valid Python: invalid syntax \(line 1\)"):
+        parse(f"{path}{ending}")

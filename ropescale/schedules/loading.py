@@ -5,6 +5,7 @@ Whatever goes wrong on the way is one sentence.
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib
 import importlib.util
@@ -24,6 +25,8 @@ def load(name: str) -> Any:
         ScheduleError: no such file or module, it does not import, or it has no such attribute.
     """
     where, _, attribute = name.rpartition("::")
+    if name.removesuffix("::").endswith(".py"):
+        raise _which(Path(name.removesuffix("::")).expanduser())
     if not where or not attribute:
         raise ScheduleError(f"{name!r} does not name a schedule; write path/to/file.py::Class or package.module::Class")
     is_file = where.endswith(".py") or "/" in where or "\\" in where
@@ -36,14 +39,35 @@ def load(name: str) -> Any:
         raise ScheduleError(f"{where} has no {attribute!r}; {suggest(attribute, public, otherwise)}") from None
 
 
+def _which(path: Path) -> ScheduleError:
+    """About a file without a class: which schedules it has, read and not run."""
+    _check_file(path)
+    tree = _guarded(str(path), lambda: ast.parse(path.read_bytes()))
+    names = [node.name for node in tree.body if not getattr(node, "name", "_").startswith("_") and _is_schedule(node)]
+    if not names:
+        return ScheduleError(f"{path} has no class with a __call__(self, rope, length); a schedule is one")
+    return ScheduleError(f"{path} has {', '.join(names)}; say which, as in {path}::{names[0]}")
+
+
+def _is_schedule(node: Any) -> bool:
+    """Whether a statement defines something that can be called with ``(rope, length)``, as far as reading tells."""
+    if isinstance(node, ast.FunctionDef):
+        return len(node.args.posonlyargs + node.args.args) == 2
+    return isinstance(node, ast.ClassDef) and any(getattr(inner, "name", "") == "__call__" for inner in node.body)
+
+
+def _check_file(path: Path) -> None:
+    if not path.is_file():
+        problem = "is a folder" if path.is_dir() else "does not exist"
+        raise ScheduleError(f"{path} {problem}; give the path of a Python file, as in path/to/file.py::Class")
+
+
 def _own(value: Any, module: ModuleType) -> bool:
     return callable(value) and getattr(value, "__module__", None) == module.__name__
 
 
 def _from_file(path: Path) -> ModuleType:
-    if not path.is_file():
-        problem = "is a folder" if path.is_dir() else "does not exist"
-        raise ScheduleError(f"{path} {problem}; give the path of a Python file, as in path/to/file.py::Class")
+    _check_file(path)
     unique = f"{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(unique, path)
     if spec is None or spec.loader is None:

@@ -24,7 +24,7 @@ from .casting import Parameter, cast_text, check_value, holds_schedule, paramete
 from .loading import load
 
 _WORD = re.compile(r"[\w-]+(?=:[^:\\/]|:?$)")  # a name, and not the drive of a Windows path
-_FILE = re.compile(r"(?P<name>.*?\.py::\w*|[\w.]+::\w*|.*?\.json)(?::(?P<fields>.*))?", re.DOTALL)
+_FILE = re.compile(r"(?P<name>.*?\.py(?:::\w*)?|[\w.]+::\w*|.*?\.json)(?::(?P<fields>.*))?", re.DOTALL)
 _LONG = 8
 
 
