@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..loading import load_model, load_tokenizer
+from .eval import DTYPES, plan_schedules
 from .options import (
     Lengths,
     factor_option,
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from ..evals.retrieving.running import Run
 
 TASKS = ("passkey", "multi-key", "multi-value", "variable-tracking")
-DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
 class Depths(click.ParamType):
@@ -122,7 +122,6 @@ def prepare(model: str, lengths: list[int], options: dict[str, Any]) -> Run:
     from ..evals import windows
     from ..evals.retrieving import running
     from ..sources import find_model
-    from .eval import plan_schedules
 
     lengths = list(windows.check_lengths(lengths))
     depths = running.check_depths(options["depths"])

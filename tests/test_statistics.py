@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from ropescale.evals.statistics import incomplete_beta, ratio, t_quantile
+from ropescale.evals.statistics import incomplete_beta, mcnemar, ratio, t_quantile, wilson
 
 
 @pytest.mark.parametrize(
@@ -58,3 +58,31 @@ def test_intervals_cover_the_truth_about_as_often_as_they_say():
         estimate = ratio(sums, [20] * 8)
         hits += estimate.low < 2.0 < estimate.high
     assert 0.93 <= hits / 1000 <= 0.97
+
+
+@pytest.mark.parametrize(
+    ("hits", "trials", "low", "high"),
+    [(81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611), (1, 29, 0.0061, 0.1718)],
+)
+def test_wilson_intervals_are_those_of_newcombe_1998(hits, trials, low, high):
+    """Statistics in Medicine 17, table I, method 3."""
+    assert wilson(hits, trials) == pytest.approx((low, high), abs=5e-5)
+
+
+def test_a_wilson_interval_is_symmetric_and_ends_at_0_and_1():
+    assert wilson(0, 7)[0] == 0.0 and wilson(7, 7)[1] == 1.0
+    assert wilson(3, 10) == pytest.approx([1 - bound for bound in reversed(wilson(7, 10))])
+    with pytest.raises(ValueError, match="no trials"):
+        wilson(0, 0)
+
+
+def test_wilson_bounds_solve_the_score_equation():
+    for bound in wilson(13, 40, level=0.9):
+        assert abs(13 / 40 - bound) / math.sqrt(bound * (1 - bound) / 40) == pytest.approx(1.6448536, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("gained", "lost", "p"), [(0, 0, 1), (1, 1, 1), (5, 0, 2 / 32), (9, 1, 22 / 1024), (0, 1000, 2.0**-999)]
+)
+def test_mcnemar_is_the_sign_test_of_the_pairs_that_differ(gained, lost, p):
+    assert mcnemar(gained, lost) == mcnemar(lost, gained) == pytest.approx(p, rel=1e-12)

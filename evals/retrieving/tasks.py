@@ -29,15 +29,21 @@ from .words import NAMES, Dice, Filler
 
 TASKS = {
     "passkey": "one key in each prompt",
-    "multi-key": "a named key at every depth, each asked for by its name",
+    "multi-key": "a named key at every depth, each asked for by its name, among four at least",
     "multi-value": "a value at every depth, all asked for in their order",
-    "variable-tracking": "a chain of boxes from every depth; what is in the last box of each",
+    "variable-tracking": "a chain of three boxes from every depth, two at least; what is in the last box of each",
 }
 """The tasks, and what a prompt of each holds."""
 
 DIGITS = 5
 HOPS = 2
-_TRIES = 20_000
+LEAST_KEYS = 4
+LEAST_CHAINS = 2
+_TRIES = 10_000
+_FEW_NAMES = (
+    "the tokenizer tells too few names apart for this task, or too few of the same number of tokens; "
+    "use task passkey, or fewer depths"
+)
 
 
 @dataclass(frozen=True)
@@ -155,13 +161,13 @@ class Encoder:
 
     def inside(self, text: str) -> list[int]:
         """Ids of a text after a full stop; sentencepiece tokenizers put a space before what begins a document."""
-        return self._without_stop(self.beginning(f".{text}"))
+        return self._after_stop(self.beginning(f".{text}"), text)
 
     def sentences(self, texts: Iterable[str]) -> list[list[int]]:
         """The same of many at once."""
-        after = [f".{text}" for text in texts]
-        encoded = self.tokenizer(after, add_special_tokens=False, verbose=False)["input_ids"]
-        return [self._without_stop(list(ids)) for ids in encoded]
+        given = list(texts)
+        encoded = self.tokenizer([f".{text}" for text in given], add_special_tokens=False, verbose=False)["input_ids"]
+        return [self._after_stop(list(ids), text) for ids, text in zip(encoded, given, strict=True)]
 
     def text(self, ids: Sequence[int]) -> str:
         """The text that the ids stand for."""
@@ -171,8 +177,10 @@ class Encoder:
         """How many tokens of ``inside(text)`` lie before its character ``at``; one that straddles it does not."""
         return _common(self.inside(text), self.inside(text[:at]))
 
-    def _without_stop(self, ids: list[int]) -> list[int]:
-        return ids[_common(ids, self._stop) :]
+    def _after_stop(self, ids: list[int], text: str) -> list[int]:
+        """Without the full stop; the text as a beginning where its first token would take the full stop in."""
+        first = len(self._stop)
+        return ids[first:] if ids[:first] == self._stop else self.beginning(text)
 
 
 class _Lots:
@@ -193,7 +201,7 @@ class _Lots:
             name = self.dice.one(NAMES)
             if self._fresh(name):
                 return self._called(name)
-        raise DataError("the tokenizer tells too few names apart for this task; use --task passkey, or fewer depths")
+        raise DataError(_FEW_NAMES)
 
     def pairs(self, count: int, ending: Callable[[str, str], str]) -> list[tuple[str, str]]:
         """Names and numbers for as many endings, all of the same number of tokens, the commonest."""
@@ -201,15 +209,19 @@ class _Lots:
         wanted = max(sorted(set(trial)), key=trial.count)
         return [self._pair(ending, wanted) for _ in range(count)]
 
+    def depths(self, count: int) -> list[float]:
+        """Where to hide what is not asked for."""
+        return [self.dice.below(1001) / 1000 for _ in range(count)]
+
     def _pair(self, ending: Callable[[str, str], str], wanted: int) -> tuple[str, str]:
         for _ in range(_TRIES):
             name, number = self.dice.one(NAMES), self._some_number()
             if self._fresh(name) and self._size(ending(name, number)) == wanted:
                 return self._called(name), self._taken(number)
-        raise DataError("the tokenizer has too few names of one length for so many depths; give fewer depths")
+        raise DataError(_FEW_NAMES)
 
     def _some_number(self) -> str:
-        for _ in range(_TRIES):
+        for _ in range(10 * _TRIES):
             number = str(10 ** (DIGITS - 1) + self.dice.below(9 * 10 ** (DIGITS - 1)))
             if number not in self._numbers and number not in self.filler:
                 return number
@@ -243,10 +255,11 @@ def _multi_key(depths: Sequence[float], lots: _Lots) -> Riddle:
     def ending(name: str, number: str) -> str:
         return f" The pass key of {name} is {number}"
 
-    keys = list(zip(depths, lots.pairs(len(depths), ending)))
+    hidden = [*depths, *lots.depths(LEAST_KEYS - len(depths))]
+    keys = list(zip(hidden, lots.pairs(len(hidden), ending)))
     needles = [Needle(depth, f"{ending(*pair)}.", pair[1]) for depth, pair in keys]
-    asked = [(ending(*pair), [(depth, pair[1])]) for depth, pair in keys]
-    return Riddle("There are pass keys in this text. Remember them.", needles, asked)
+    asked = [(ending(*pair), [(depth, pair[1])]) for depth, pair in keys[: len(depths)]]
+    return Riddle("There are pass keys in this text. Remember them.", _in_order(needles), asked)
 
 
 def _multi_value(depths: Sequence[float], lots: _Lots) -> Riddle:
@@ -262,16 +275,21 @@ def _variable_tracking(depths: Sequence[float], lots: _Lots) -> Riddle:
     def ending(name: str, number: str) -> str:
         return f" The number in the {name} box is {number}"
 
+    starts = [*depths, *lots.depths(LEAST_CHAINS - len(depths))]
     needles, asked = [], []
-    for depth, (last, number) in zip(depths, lots.pairs(len(depths), ending)):
+    for depth, (last, number) in zip(starts, lots.pairs(len(starts), ending)):
         boxes = [*(lots.name() for _ in range(HOPS)), last]
         needles.append(Needle(depth, f"{ending(boxes[0], number)}.", number))
         for hop, (old, new) in enumerate(pairwise(boxes), start=1):
             place = depth + (1 - depth) * hop / (HOPS + 1)
             needles.append(Needle(place, f" The {new} box holds the same number as the {old} box."))
         asked.append((ending(last, number), [(depth, number)]))
-    needles.sort(key=lambda needle: needle.depth)
-    return Riddle("There are numbers in boxes in this text. Remember them.", needles, asked)
+    return Riddle("There are numbers in boxes in this text. Remember them.", _in_order(needles), asked[: len(depths)])
+
+
+def _in_order(needles: list[Needle]) -> list[Needle]:
+    """By depth; of equal ones the first stays first, so that no link comes before what it refers to."""
+    return sorted(needles, key=lambda needle: needle.depth)
 
 
 _RIDDLES: dict[str, Callable[[Sequence[float], _Lots], Riddle]] = {

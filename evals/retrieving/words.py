@@ -117,7 +117,8 @@ class Borrowed:
     """The user's own text, sentence by sentence in its order, from a place that chance chooses; again when it ends."""
 
     def __init__(self, text: str) -> None:
-        self.text = text
+        self._digits = re.findall("[0-9]+", text)
+        self._runs: dict[int, set[str]] = {}
         self._sentences = [sentence for sentence in _SENTENCE.findall(text) if sentence.strip()]
         if not self._sentences:
             raise DataError("the haystack is empty; give text to hide the keys in")
@@ -129,7 +130,10 @@ class Borrowed:
             at = (at + 1) % len(self._sentences)
 
     def __contains__(self, key: str) -> bool:
-        return key in self.text
+        if len(key) not in self._runs:
+            starts = ((run, i) for run in self._digits for i in range(len(run) - len(key) + 1))
+            self._runs[len(key)] = {run[i : i + len(key)] for run, i in starts}
+        return key in self._runs[len(key)]
 
 
 _SENTENCE = re.compile(r"\s*(?:[^.!?\n]|[.!?](?=\w)){1,400}[.!?]*|\s*[.!?]+")
