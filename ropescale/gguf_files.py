@@ -184,18 +184,59 @@ def open_gguf(path: str | Path) -> GgufFile:
         _check_start(path)
         try:
             return GgufFile(path, reader_of(path))
-        except (ValueError, IndexError, KeyError, TypeError, OverflowError, MemoryError) as error:
+        except (ValueError, IndexError, KeyError, TypeError, OverflowError, MemoryError, RecursionError) as error:
             raise ConfigError(
                 f"{path} cannot be understood as GGUF; is the download complete? ({first_line(error)})"
             ) from error
 
 
 def _reader_class() -> type[GGUFReader]:
+    """gguf-py's reader, which takes an array as one piece: token by token, a vocabulary takes it tens of seconds."""
     try:
-        from gguf import GGUFReader
+        from gguf import GGUFReader, GGUFValueType
     except ImportError:
         raise RopescaleError("GGUF files need gguf-py, which is not here; pip install 'ropescale[gguf]'") from None
-    return GGUFReader
+
+    class Reader(GGUFReader):
+        def _get_field_parts(self, orig_offs: int, raw_type: int) -> Any:
+            if raw_type != GGUFValueType.ARRAY:
+                return super()._get_field_parts(orig_offs, raw_type)
+            size = _array_size(self.data, orig_offs)
+            return size, [self.data[orig_offs : orig_offs + size]], [0], [GGUFValueType.ARRAY]
+
+    return Reader
+
+
+_SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
+"""Bytes of each scalar type."""
+_STRING, _ARRAY = 8, 9
+
+
+def _array_size(data: Any, start: int) -> int:
+    """How many bytes an array takes: its items' type, their number and the items.
+
+    Raises:
+        ValueError: it does not end inside the data, or its type is not one.
+    """
+    kind, count = _unpack("<IQ", data, start)
+    end = start + 12
+    if kind in _SIZES:
+        end += count * _SIZES[kind]
+    elif kind in (_STRING, _ARRAY):
+        for _ in range(count):
+            end += 8 + _unpack("<Q", data, end)[0] if kind == _STRING else _array_size(data, end)
+    else:
+        raise ValueError(f"an array of type {kind}")
+    if end > len(data):
+        raise ValueError("an array goes beyond the end of the file")
+    return end - start
+
+
+def _unpack(form: str, data: Any, start: int) -> tuple[int, ...]:
+    try:
+        return struct.unpack_from(form, data, start)
+    except struct.error:
+        raise ValueError("an array goes beyond the end of the file") from None
 
 
 def _expanded(path: str | Path) -> Path:

@@ -220,10 +220,10 @@ def _originals(file: GgufFile) -> tuple[dict[str, Value], dict[str, Sequence[flo
 def _read_record(path: Path, text: Any) -> dict[str, Any]:
     try:
         was = json.loads(text)
-        whole = isinstance(was["keys"], dict) and isinstance(was["tables"], dict)
-        whole = whole and all(pair is None or len(pair) == 2 for pair in was["keys"].values())
-    except (TypeError, ValueError, KeyError):
-        whole = False
+        pairs, tables = was["keys"].values(), was["tables"].values()
+        whole = all(pair is None or len(pair) == 2 for pair in pairs) and all(x is None or list(x) for x in tables)
+    except (TypeError, ValueError, KeyError, AttributeError):
+        was, whole = {}, False
     if not whole:
         raise ConfigError(f"{path}: {ORIGINAL} is not one that ropescale {__version__} can read; patch the original")
     return was
