@@ -16,6 +16,7 @@ from .options import (
     print_json,
     revision_option,
     schedule_option,
+    set_option,
     target_length_option,
 )
 
@@ -31,32 +32,23 @@ if TYPE_CHECKING:
 @click.option(
     "--original-length", type=Length(), metavar="N", help="The trained length, where the config has it wrong."
 )
+@set_option()
 @click.option("--layers", default="full", metavar="full|all|TYPE", help="The layers that the schedule is for.")
-@click.option("--on-top", is_flag=True, help="Compose with scaling that is already there.")
+@click.option("--replace-scaling", is_flag=True, help="Where the makers scaled: from the original length (default).")
+@click.option("--on-top", is_flag=True, help="Where the makers scaled: compose with what is there.")
+@click.option("--freeze-at", type=Length(), metavar="LENGTH", help="Make a length-dependent schedule a fixed table.")
 @click.option("--plot", metavar="FILE", help="Draw wavelength and turns per pair (png, svg or pdf).")
 @revision_option()
 @json_option()
-def command(
-    model: str,
-    schedule: str | None,
-    factor: float | None,
-    target_length: int | None,
-    original_length: int | None,
-    layers: str,
-    on_top: bool,
-    plot: str | None,
-    revision: str | None,
-    as_json: bool,
-) -> None:
+def command(model: str, schedule: str | None, plot: str | None, as_json: bool, **options: Any) -> None:
     """Show the rotary geometry of MODEL (a folder or a Hub id) per layer type.
 
     For every pair: the wavelength in tokens, the turns inside the trained length, and with --schedule what it
-    would become. No weights are read.
+    would become. No weights are read. The options of a schedule are those of `ropescale patch`.
     """
     from ..inspecting import inspect
 
-    options = {"factor": factor, "target_length": target_length, "original_length": original_length}
-    found = inspect(model, schedule, revision=revision, layers=layers, on_top=on_top, **options)
+    found = inspect(model, schedule, **options)
     for warning in found.warnings:
         click.echo(f"warning: {warning}", err=True)
     if plot is not None:

@@ -179,7 +179,7 @@ def inspect(model: str, schedule: Any = None, *, revision: str | None = None, **
         schedule: in any of its forms; without one, scaling that is already there is what is shown.
         revision: branch, tag or commit of a Hub id.
         options: those of :func:`ropescale.plans.make_plan`. Scaling that is already there is replaced here
-            unless ``on_top`` is asked for, because nothing is written.
+            unless ``on_top`` is asked for, because nothing is written; ``replace_scaling`` only says so.
 
     Raises:
         CheckpointError: no such model.
@@ -201,14 +201,24 @@ def inspect(model: str, schedule: Any = None, *, revision: str | None = None, **
     return Inspection(str(model), str(text_section(config).get("model_type")), geometries, warnings)
 
 
+_OF_A_SCHEDULE = {
+    "factor": "a factor was",
+    "overrides": "--set was",
+    "freeze_at": "--freeze-at was",
+    "replace_scaling": "--replace-scaling was",
+    "on_top": "--on-top was",
+}
+"""What makes sense only with a schedule, and how a message says that it was given."""
+
+
 def _plan(config: Mapping[str, Any], schedule: Any, options: dict[str, Any]) -> Plan | None:
     if schedule is None:
-        if options.get("factor") is not None:
-            raise ScheduleError("a factor was given without a schedule; say which with --schedule, such as yarn")
+        for given in (words for name, words in _OF_A_SCHEDULE.items() if options.get(name)):
+            raise ScheduleError(f"{given} given without a schedule; say which with --schedule, such as yarn")
         return None
     ropes = read_rope(config, options.get("original_length"))
     scaled = any(is_scaled(rope) for rope in ropes.values()) and not options.get("on_top")
-    return make_plan(config, schedule, **{**options, "replace_scaling": scaled})
+    return make_plan(config, schedule, **{**options, "replace_scaling": options.get("replace_scaling") or scaled})
 
 
 def _geometry(rope: Rope, plan: Plan | None, target_length: int | None, there: Rope) -> Geometry:
@@ -274,7 +284,8 @@ def _scaling_traps(text: Mapping[str, Any], ropes: Mapping[str, Rope], patched: 
         ):
             yield (
                 f"{kind} changes the frequencies with the length of each forward call{where}; decoding with a cache "
-                "differs from a full forward once the length passes the switch"
+                "differs from a full forward once the length passes the switch (`ropescale verify --generate` measures "
+                "it, `ropescale patch --freeze-at` ends it)"
             )
         recorded = rope.scaling.get("original_max_position_embeddings") or text.get("original_max_position_embeddings")
         if kind in ("yarn", "llama3", "longrope") and not recorded:

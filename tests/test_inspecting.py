@@ -260,3 +260,53 @@ def test_inspect_imports_neither_torch_nor_numpy(checkpoint, python):
     code += "print([name for name in ('torch', 'transformers', 'numpy', 'huggingface_hub') if name in sys.modules])"
     done = python("-c", code, "inspect", checkpoint(LLAMA), "--schedule", "yarn:factor=8")
     assert done.stdout.splitlines()[-1] == "[]", done.stderr
+
+
+SCALED = {
+    **LLAMA,
+    "max_position_embeddings": 1024,
+    "rope_scaling": {"rope_type": "linear", "factor": 4.0, "original_max_position_embeddings": 256},
+}
+
+
+def slowest(capsys):
+    """The divisor of the slowest pair and the trained length that it counts from, as the command printed them."""
+    described = json.loads(capsys.readouterr().out)["layers"]["all"]
+    return described["table"][-1]["divisor"], described["original_length"]
+
+
+@pytest.mark.parametrize(
+    ("words", "divisor", "counted_from"),
+    [([], 8, 256), (["--replace-scaling"], 8, 256), (["--on-top"], 8, 1024)],
+)
+def test_scaling_that_is_there_is_replaced_or_composed_with_as_patch_would(
+    checkpoint, capsys, words, divisor, counted_from
+):
+    folder = checkpoint(SCALED)
+    assert main(["inspect", folder, "--schedule", "linear:factor=8", "--json", *words]) == 0
+    assert slowest(capsys) == (pytest.approx(divisor, rel=1e-12), counted_from)
+
+
+def test_fields_are_set_as_patch_sets_them(checkpoint, capsys):
+    folder = checkpoint(LLAMA)
+    assert main(["inspect", folder, "--schedule", "yarn", "--set", "factor=4", "--set", "beta_fast=16", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["layers"]["all"]["schedule"] == "yarn:factor=4,beta_fast=16"
+
+
+def test_a_length_dependent_schedule_is_shown_frozen(checkpoint, capsys):
+    words = ["--schedule", "dynamic:factor=4", "--freeze-at", "512", "--json"]
+    assert main(["inspect", checkpoint(LLAMA), *words]) == 0
+    theta = 10000 * (4 * 512 / 256 - 3) ** (64 / 62)  # the NTK base at 512 tokens
+    assert slowest(capsys)[0] == pytest.approx((theta / 10000) ** (62 / 64), rel=1e-9)
+
+
+@pytest.mark.parametrize("words", [["--set", "factor=4"], ["--on-top"], ["--replace-scaling"], ["--freeze-at", "512"]])
+def test_what_only_a_schedule_takes_is_wrong_input_without_one(checkpoint, capsys, words):
+    assert main(["inspect", checkpoint(LLAMA), *words]) == 2
+    assert f"error: {words[0]} was given without a schedule; say which with --schedule" in capsys.readouterr().err
+
+
+def test_replacing_and_composing_exclude_each_other(checkpoint, capsys):
+    words = ["--schedule", "linear:factor=2", "--replace-scaling", "--on-top"]
+    assert main(["inspect", checkpoint(SCALED), *words]) == 2
+    assert "exclude each other" in capsys.readouterr().err
