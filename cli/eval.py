@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -92,6 +93,10 @@ def command(
         _measure_into(folder, run, fresh, as_json, group)
 
 
+_SILENCE = 5.0
+"""Seconds until a process that has nothing to say gives up: its end makes the launcher end the one that speaks."""
+
+
 @contextmanager
 def _one_voice(here: World) -> Iterator[None]:
     """Of an error that every process meets, the first one alone speaks; one that stops a run is told by its process."""
@@ -100,6 +105,7 @@ def _one_voice(here: World) -> Iterator[None]:
     except (RopescaleError, click.ClickException) as error:
         if here.leads or isinstance(error, RunError):
             raise
+        time.sleep(_SILENCE)
         raise SystemExit(2) from None  # as main does for wrong input
 
 
@@ -115,7 +121,7 @@ def _prepared(
     if folder is not None and here.leads:
         refuse_if_busy(folder)
     if here.launched and here.leads:
-        click.echo(f"{here} measuring", err=True)
+        click.echo(f"{here} measuring{here.hint}", err=True)
     return prepare(model, source, lengths, options, here), folder
 
 

@@ -33,12 +33,14 @@ class World:
         size: how many processes there are, on all machines.
         local_rank: from 0 on each machine; chooses the accelerator.
         launched: whether a launcher (torchrun, accelerate) started this process at all.
+        hint: for who wonders why there is only one process.
     """
 
     rank: int = 0
     size: int = 1
     local_rank: int = 0
     launched: bool = False
+    hint: str = ""
 
     @property
     def leads(self) -> bool:
@@ -60,10 +62,12 @@ class World:
 def world(environment: Mapping[str, str] = os.environ) -> World:
     """The world that this process was started in."""
     rank, size, local = (int(environment.get(name, usual)) for name, usual in _VARIABLES.items())
-    launched = "WORLD_SIZE" in environment or any(name.startswith("ACCELERATE_") for name in environment)
-    return World(rank, size, local, launched)
+    accelerate = any(name.startswith("ACCELERATE_") for name in environment)
+    hint = _LONELY if accelerate and size == 1 else ""
+    return World(rank, size, local, accelerate or "WORLD_SIZE" in environment, hint)
 
 
+_LONELY = " (on the CPU, accelerate launch starts one whatever --num_processes says; torchrun starts as many as asked)"
 _VARIABLES = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
 
 
