@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..folders import LINKS
+from ..formatting import size
 from .options import (
     Length,
     factor_option,
@@ -160,17 +161,10 @@ def _hub_rows(hub: dict[str, Any] | None) -> list[list[str]]:
     if hub is None:
         return []
     said = ["private"] if hub["private"] else []
-    said += [f"{len(hub['files'])} files", _bytes(sum(hub["files"].values()))]
+    said += [f"{len(hub['files'])} files", size(sum(hub["files"].values()))]
     said += ["and the weights"] if hub["weights_elsewhere"] else []
     what = "uploaded to" if hub["url"] else "would be uploaded to"
     return [[what, f"{hub['url'] or hub['repository']} ({', '.join(said)})"]]
-
-
-def _bytes(size: int) -> str:
-    """``12.3 kB`` or ``4.56 GB``: three digits, in powers of 1000 as the Hub shows them."""
-    units = ["B", "kB", "MB", "GB", "TB"]
-    power = min((len(str(size)) - 1) // 3, len(units) - 1)
-    return f"{size / 1000**power:.3g} {units[power]}"
 
 
 def _written(described: dict[str, Any]) -> str:

@@ -24,5 +24,12 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
 
 
+def size(count: int) -> str:
+    """``12.3 kB`` or ``4.56 GB``: bytes in three digits and powers of 1000."""
+    units = ("B", "kB", "MB", "GB", "TB")
+    power = min((len(str(count)) - 1) // 3, len(units) - 1)
+    return f"{count / 1000**power:.3g} {units[power]}"
+
+
 def _pad(cell: str, width: int, right: bool) -> str:
     return cell.rjust(width) if right else cell.ljust(width)

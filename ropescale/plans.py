@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
+import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from .errors import ConfigError, ScheduleError
+from .formatting import size
 from .lengths import LONGEST, parse_length
 from .rope import ALL_LAYERS, Rope, Scaling, default_of, is_scaled, read_rope, text_section, write_rope
 from .schedules import AsIs, Frequencies, Schedule, Table, compute, describe
@@ -57,6 +60,7 @@ class Plan:
         length: the context the model is meant for now, in tokens.
         notes: what the user should know about how the numbers came about.
         unsavable: why no configuration can carry this schedule, or None.
+        beneath: the makers' scaling, in words, of each layer type whose schedule is composed with it.
     """
 
     config: dict[str, Any]
@@ -67,11 +71,17 @@ class Plan:
     length: int
     notes: tuple[str, ...] = ()
     unsavable: str | None = None
+    beneath: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def changes(self) -> bool:
         """False for ``as-is``, which leaves everything alone."""
         return bool(self.schedules)
+
+    def label(self, layer_type: str) -> str:
+        """A layer type's schedule for people, with what lies under it: ``linear:factor=2 on yarn x32 of 4096``."""
+        label = describe(self.schedules[layer_type])
+        return f"{label} on {self.beneath[layer_type]}" if layer_type in self.beneath else label
 
 
 def make_plan(
@@ -127,8 +137,9 @@ def make_plan(
         if schedules[key] != asked[key]
     ]
     if replace_scaling:
-        notes += [*_lost_softmax_scale(ropes, asked), *_shorter(ropes, asked, target_length)]
-    return _planned(config, schedules, grounds, target_length or frozen, notes)
+        notes += [*_lost_softmax_scale(ropes, asked), *_other_fields(ropes, asked)]
+        notes += _shorter(ropes, asked, target_length)
+    return _planned(config, schedules, grounds, target_length or frozen, notes, ropes)
 
 
 def frequencies_of(
@@ -178,10 +189,17 @@ def _planned(
     ropes: Mapping[str, Rope],
     target_length: int | None,
     notes: list[str],
+    there: Mapping[str, Rope],
 ) -> Plan:
+    """The plan for schedules that stand on ``ropes``; ``there`` is what the configuration has, every layer type."""
     model_type = str(text_section(config).get("model_type"))
     original = max(rope.original_length for rope in ropes.values())
-    length = target_length or max(_stretched(schedules[key], ropes[key]) for key in schedules)
+    reach = {key: _stretched(schedules[key], ropes[key]) for key in schedules}
+    bounding = _bounding(schedules, there)
+    had = max(rope.max_length for rope in there.values())
+    length = (target_length or max(reach[key] for key in bounding)) if bounding else had
+    if not bounding:
+        notes = [*notes, f"only layers that see a window of the text change, so the context stays {had} tokens"]
     for key, schedule in schedules.items():
         _refuse_undeclared(schedule, ropes[key], length)
     tables = {key: compute(schedules[key], ropes[key], length) for key in schedules}
@@ -190,10 +208,20 @@ def _planned(
     _refuse_more_than_theta(model_type, schedules, parameters)
     unsavable = _unsavable(model_type, schedules, parameters, tables)
     written = {key: value or {"rope_type": "default"} for key, value in parameters.items()}
-    max_length = _max_length(written, tables, original, length, model_type)
-    notes += _length_notes(max_length, length, model_type)
+    max_length = _max_length(written, tables, original, length, model_type) if bounding else had
+    notes += _length_notes(max_length, length, model_type, max(rope.rotary_dim for rope in ropes.values()))
     new = write_rope(config, Scaling(written, max_length, original))
-    return Plan(new, config, schedules, ropes, tables, length, tuple(notes), unsavable)
+    beneath = {key: describe_scaling(there[key]) for key, rope in ropes.items() if rope.table is not None}
+    return Plan(new, config, schedules, ropes, tables, length, tuple(notes), unsavable, beneath)
+
+
+def _bounding(schedules: Mapping[str, Schedule], ropes: Mapping[str, Rope]) -> list[str]:
+    """The layer types that change and decide how far the model reaches: not those that see a window of the text.
+
+    Unless all its layers that rotate do, where it is they that were asked for.
+    """
+    full = [key for key in ropes if not _is_windowed(key)]
+    return [key for key in schedules if key in full or not full]
 
 
 def _stretched(schedule: Schedule, rope: Rope) -> int:
@@ -248,7 +276,7 @@ def _layer_types(ropes: Mapping[str, Rope], layers: str, config: Mapping[str, An
     if layers in ropes:
         return [layers]
     if layers != "full":
-        raise ConfigError(f"this model has no layers {layers!r}; it has {', '.join(ropes)} (or full, or all)")
+        raise ConfigError(_no_layers(layers, ropes))
     model_type = str(text_section(config).get("model_type"))
     bound = _FULL_LAYERS_DO_NOT_ROTATE.get(model_type)
     full = [key for key in ropes if not _is_windowed(key)]
@@ -259,6 +287,19 @@ def _layer_types(ropes: Mapping[str, Rope], layers: str, config: Mapping[str, An
             "the same"
         )
     return full
+
+
+def _no_layers(layers: str, ropes: Mapping[str, Rope]) -> str:
+    """What to say of a layer type that is not there; the start of a name or a slip of the pen finds the one meant."""
+    if ALL_LAYERS in ropes:
+        return (
+            f"this model keeps one table for all its layers, so {layers!r} cannot be changed alone; leave --layers out"
+        )
+    known = [*ropes, "full", "all"]
+    begun = [key for key in known if key.startswith(layers)] if layers else []
+    close = begun or difflib.get_close_matches(layers, known, n=1)
+    meant = f"did you mean {close[0]!r}? It has" if close else "it has"
+    return f"this model has no layers {layers!r}; {meant} {', '.join(ropes)} (or full, or all)"
 
 
 def _is_windowed(key: str) -> bool:
@@ -297,6 +338,23 @@ def _lost_softmax_scale(ropes: Mapping[str, Rope], schedules: Mapping[str, Sched
     return [
         "replacing the makers' scaling also drops the softmax scale that they trained with (mscale_all_dim); "
         f"keep it with yarn:...,{weights}, or compose with --on-top"
+    ]
+
+
+def _other_fields(ropes: Mapping[str, Rope], schedules: Mapping[str, Schedule]) -> list[str]:
+    """Where the makers' scaling of the same kind was given other fields, which a spec without them does not keep."""
+    found = {}
+    for key, schedule in schedules.items():
+        theirs = ropes[key].scaling
+        if theirs.get("rope_type") != label_of(schedule):
+            continue
+        for name in ("beta_fast", "beta_slow", "truncate", "low_freq_factor", "high_freq_factor"):
+            ours = plain(getattr(schedule, name, None))
+            if ours is not None and theirs.get(name, ours) != ours:
+                found[name] = (label_of(schedule), json.dumps(theirs[name]), json.dumps(ours))
+    return [
+        f"the makers' {label} has {name}={theirs}, and this one {name}={ours}; keep theirs with {name}={theirs}"
+        for name, (label, theirs, ours) in found.items()
     ]
 
 
@@ -482,12 +540,13 @@ def _keeps_max_length(parameters: Mapping[str, Any]) -> bool:
     return kind in ("linear", "dynamic") or (kind == "proportional" and parameters.get("factor", 1) != 1)
 
 
-def _length_notes(max_length: int, length: int, model_type: str) -> list[str]:
+def _length_notes(max_length: int, length: int, model_type: str, rotary_dim: int) -> list[str]:
     if model_type not in _PHI3 or max_length == length:
         return []
     return [
         f"{model_type} derives its attention scale from max_position_embeddings, which therefore becomes {max_length}; "
-        f"the context is meant to be {length}"
+        f"the context is meant to be {length}, and nothing but you will keep an engine to it (vLLM: --max-model-len "
+        f"{length}; its cos and sin for {max_length} positions take {size(max_length * rotary_dim * 2)} at 16 bits)"
     ]
 
 
