@@ -39,6 +39,9 @@ __all__ = ["AS_IS", "Options", "Run", "Treatment", "label", "patches_in", "perpl
 
 LOG = logging.getLogger(__name__)
 
+Key = tuple[str, str]
+"""Of a pass: the hashes of its rotation and of its plan."""
+
 
 def perplexity(
     model: Any,
@@ -145,7 +148,7 @@ class Job:
     rotation: str
 
     @property
-    def key(self) -> tuple[str, str]:
+    def key(self) -> Key:
         """What the numbers depend on, the model and the tokens being given."""
         return self.rotation, self.plan.sha256
 
@@ -326,7 +329,7 @@ class Run:
 
     # --- executing ---
 
-    def _agree(self, jobs: Sequence[Job], shelves: Mapping[object, Shelf], group: Group) -> None:
+    def _agree(self, jobs: Sequence[Job], shelves: Mapping[Key, Shelf], group: Group) -> None:
         """Every process must measure the same, and know what any of them has on its shelves.
 
         Raises:
@@ -338,7 +341,7 @@ class Run:
         for found in group.from_all({key: shelf.batches for key, shelf in shelves.items()}):
             _merge(shelves, found)
 
-    def _gather(self, jobs: Sequence[Job], shelves: Mapping[object, Shelf], group: Group) -> None:
+    def _gather(self, jobs: Sequence[Job], shelves: Mapping[Key, Shelf], group: Group) -> None:
         """Brings every process's batches to the leader, and finishes the passes there."""
         for found in group.to_leader({key: shelf.batches for key, shelf in shelves.items()}):
             _merge(shelves, found)
@@ -386,7 +389,7 @@ class Run:
 
     # --- saying ---
 
-    def _announce(self, jobs: Sequence[Job], shelves: Mapping[object, Shelf], last: Mapping[str, Any]) -> None:
+    def _announce(self, jobs: Sequence[Job], shelves: Mapping[Key, Shelf], last: Mapping[str, Any]) -> None:
         """What is there already and what the run will cost, before it starts."""
         distinct = list({job.key: job for job in jobs}.values())
         batches = sum(len(job.plan.batches) for job in distinct)
@@ -448,18 +451,18 @@ class Run:
             LOG.warning(line)
 
 
-def _shared(jobs: Sequence[Job], shelves: Mapping[object, Shelf], world: World) -> dict[object, list[Batch]]:
+def _shared(jobs: Sequence[Job], shelves: Mapping[Key, Shelf], world: World) -> dict[Key, list[Batch]]:
     """By job, the batches that are left and that this process is to score; each batch is some process's."""
     distinct = {job.key: job for job in jobs}
     left = [(key, batch) for key, job in distinct.items() for batch in _left(job, shelves[key])]
-    mine: dict[object, list[Batch]] = {}
+    mine: dict[Key, list[Batch]] = {}
     for (key, batch), owner in zip(left, owners([batch for _, batch in left], world.size), strict=True):
         if owner == world.rank:
             mine.setdefault(key, []).append(batch)
     return mine
 
 
-def _merge(shelves: Mapping[object, Shelf], found: Mapping[object, Mapping[int, Scored]]) -> None:
+def _merge(shelves: Mapping[Key, Shelf], found: Mapping[Key, Mapping[int, Scored]]) -> None:
     """What another process scored; not written again, because that process has."""
     for key, batches in found.items():
         shelves[key].batches |= batches

@@ -37,13 +37,15 @@ def default_batch_tokens(model: Any, longest: int, logits_bytes: int) -> int:
 def chunk_for(model: Any, length: int, logits_bytes: int) -> int | None:
     """How many positions of one window to feed at a time, so that it fits by the estimate; None for all at once.
 
-    In chunks, the keys and values of all layers are kept, and each chunk takes a mask over everything before it.
+    In chunks, the keys and values of all layers are kept, and each chunk takes a mask over everything before it, once
+    as booleans and once in the model's dtype.
     """
     free = budget(model, logits_bytes)
     if length * position_bytes(model, length) <= free:
         return None
     left = free - length * cache_bytes(model)
-    fitting = max(1, int(left // (position_bytes(model, length) + length)))
+    mask = length * (1 + next(model.parameters()).element_size())
+    fitting = max(1, int(left // (position_bytes(model, length) + mask)))
     return min(MOST_CHUNK, max(LEAST_CHUNK, 1 << (fitting.bit_length() - 1)))
 
 
