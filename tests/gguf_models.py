@@ -15,16 +15,21 @@ _LAYER = {
     "self_attn.k_proj": "attn_k",
     "self_attn.v_proj": "attn_v",
     "self_attn.o_proj": "attn_output",
+    "self_attn.qkv_proj": "attn_qkv",
     "post_attention_layernorm": "ffn_norm",
     "mlp.gate_proj": "ffn_gate",
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
+    "mlp.gate_up_proj": "ffn_up",
 }
+_NEIGHBOURS = ("llama", "mistral3")
+"""Architectures whose pairs are neighbouring coordinates."""
+
 _REST = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 
 
 def write_gguf(model: Any, path: Path, arch: str = "llama", **metadata: Any) -> Path:
-    """Writes a Llama or Qwen2 with float32 weights and no tokenizer; ``metadata`` is further keys of ``arch``."""
+    """Writes a Llama, Qwen2 or Phi-3 in float32 without a tokenizer; ``metadata`` is further keys of ``arch``."""
     config = model.config
     writer = gguf.GGUFWriter(path, arch)
     writer.add_name("a model of the tests")
@@ -68,7 +73,7 @@ def _tensors(model: Any, arch: str) -> Iterator[tuple[str, np.ndarray]]:
         if name == "lm_head.weight" and config.tie_word_embeddings:
             continue
         array, kind = tensor.float().numpy(), name.split(".")[-2]
-        yield _name(name), _neighbours(array, heads[kind]) if arch == "llama" and kind in heads else array
+        yield _name(name), _neighbours(array, heads[kind]) if arch in _NEIGHBOURS and kind in heads else array
 
 
 def _name(name: str) -> str:
@@ -80,7 +85,7 @@ def _name(name: str) -> str:
 
 
 def _neighbours(weight: np.ndarray, heads: int) -> np.ndarray:
-    """Rows so that the two coordinates of a pair are neighbours, as llama.cpp's ``llama`` wants them."""
+    """Rows so that the two coordinates of a pair are neighbours, as llama.cpp's converter puts them."""
     pairs = weight.reshape(heads, 2, weight.shape[0] // heads // 2, *weight.shape[1:])
     return np.ascontiguousarray(pairs.swapaxes(1, 2).reshape(weight.shape))
 

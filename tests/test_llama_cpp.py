@@ -21,6 +21,7 @@ from ropescale import gguf_architectures as known
 from ropescale import patch_checkpoint
 from ropescale.errors import ScheduleError
 from ropescale.evals.reference import CHECKPOINT, held_out_documents
+from ropescale.gguf_files import open_gguf
 from ropescale.gguf_patching import patch_gguf
 
 pytestmark = pytest.mark.engines
@@ -178,23 +179,26 @@ def test_the_flags_of_yarn_compute(llama_cpp, files, ids, arguments, computes):
     assert _difference(found, _patched(computes, ids), ids)[0] < TOLERANCE
 
 
+SMALL: dict[str, Any] = {
+    "vocab_size": 2048,
+    "hidden_size": 128,
+    "intermediate_size": 192,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": TRAINED,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+    "initializer_range": 0.1,
+}
+"""A random model of any of the families below; its logits are far from flat."""
+
+
 @pytest.fixture(scope="module")
 def qwen2() -> Any:
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=2048,
-        hidden_size=128,
-        intermediate_size=192,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=TRAINED,
-        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
-        initializer_range=0.1,
-    )
-    return Qwen2ForCausalLM(config).eval()
+    return Qwen2ForCausalLM(Qwen2Config(**SMALL)).eval()
 
 
 @pytest.mark.parametrize("schedule", ["yarn:factor=8", "yarn:factor=8,attention_factor=1.5", "ntk:factor=8"])
@@ -216,6 +220,49 @@ def test_qwen2_does_not_load_with_a_table_and_so_is_refused_one(llama_cpp, qwen2
     with_table = tmp_path / "table.gguf"
     as_llama.model.file.rewrite(with_table, {}, {"rope_freqs.weight": [1.0] * 16})
     assert llama_cpp.logits(ids, (with_table, {})) == [None]
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"yarn_beta_fast": -1.0, "yarn_beta_slow": -1.0}, {}], ids=["as in the file", "by default"]
+)
+def test_mistral3_reads_betas_and_llama_cpp_python_passes_others_by_default(llama_cpp, ids, tmp_path, arguments):
+    """The reference model's weights under that architecture's name, whose graph is the same."""
+    schedule = "yarn:factor=8,beta_fast=8,beta_slow=2"
+    made = write_gguf(_stock(CHECKPOINT), tmp_path / "mistral3.gguf", "mistral3")
+    assert patch_gguf(made, tmp_path / "out.gguf", schedule).warnings
+    [found] = llama_cpp.logits(ids, (tmp_path / "out.gguf", arguments))
+    expected = _patched(schedule if arguments else "yarn:factor=8", ids)
+    assert _difference(found, expected, ids)[0] < TOLERANCE
+
+
+def test_pangu_embedded_loads_a_table_in_vain(llama_cpp, ids, tmp_path):
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(LlamaConfig(**SMALL, attention_bias=True)).eval()
+    made = write_gguf(model, tmp_path / "pangu.gguf", "pangu-embedded")
+    with pytest.raises(ScheduleError, match="does not rotate by them in pangu-embedded"):
+        patch_gguf(made, tmp_path / "out.gguf", "llama3:factor=8")
+    open_gguf(made).rewrite(tmp_path / "table.gguf", {}, {"rope_freqs.weight": [1.0] * 8 + [4.0] * 8})
+    plain, table = llama_cpp.logits(ids, (made, {}), (tmp_path / "table.gguf", {}))
+    assert _difference(plain, _transformers(model, ids), ids)[0] < TOLERANCE
+    assert torch.equal(plain, table)
+
+
+@pytest.mark.parametrize("schedule", ["ntk:factor=8", "llama3:factor=8", "yarn:factor=8,truncate=false"])
+def test_phi3_carries_any_table_in_its_lists(llama_cpp, ids, tmp_path, schedule):
+    from transformers import Phi3Config, Phi3ForCausalLM
+
+    import ropescale
+
+    torch.manual_seed(0)
+    more = {"original_max_position_embeddings": TRAINED, "pad_token_id": 0}
+    model = Phi3ForCausalLM(Phi3Config(**SMALL, **more)).eval()
+    made = write_gguf(model, tmp_path / "phi3.gguf", "phi3")
+    patch_gguf(made, tmp_path / "out.gguf", schedule)
+    [found] = llama_cpp.logits(ids, (tmp_path / "out.gguf", {}))
+    with ropescale.patch(model, schedule):
+        assert _difference(found, _transformers(model, ids), ids)[0] < TOLERANCE
 
 
 # ---------------------------------------------------------------------------------------------------------
