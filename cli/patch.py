@@ -99,10 +99,10 @@ def describe(done: PatchedCheckpoint, model: str, out: str | None, options: dict
         "hub": _hub(done.upload),
         "in_place": options["in_place"],
         "length": plan.length,
-        "max_position_embeddings": [_max_positions(plan.before), _max_positions(plan.config)],
+        "max_position_embeddings": [_max_positions(done.before), _max_positions(plan.config)],
         "layers": {
             key: {
-                "schedule": specs.describe(schedule),
+                "schedule": plan.label(key),
                 "fields": specs.to_dict(schedule),
                 "original_length": plan.ropes[key].original_length,
                 "attention_scale": plan.tables[key].attention_scale,

@@ -12,11 +12,11 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from . import cards, frontmatter, uploading
+from . import cards, frontmatter, model_defaults, uploading
 from .backups import BACKUP, put_back, refuse_links, write_in_place
 from .engines import engine_warnings
 from .errors import CheckpointError, RunError, ScheduleError
@@ -24,7 +24,7 @@ from .folders import LINKS, check_target, files_of, is_weight, translated, write
 from .lengths import parse_length
 from .plans import Plan, Spec, make_plan
 from .records import NAME as RECORD
-from .records import as_json, make_record, original_config, read_record
+from .records import as_json, labels_of, make_record, original_config, read_record
 from .rope import text_section
 from .schedules import describe
 from .sources import find_model, local_path, read_config, read_json
@@ -37,6 +37,7 @@ class PatchedCheckpoint:
     Attributes:
         folder: where the patched checkpoint lies (None after a dry run, and where it lies only on the Hub).
         plan: the schedule worked out.
+        before: the configuration that the source has; :attr:`Plan.before` is the makers', where ropescale had patched.
         config_diff: unified diff of ``config.json``.
         warnings: what an engine would compute differently, and which files still hold the old limit.
         links: how each weight file was brought over, ``{name: "hard" | "symlink" | "copy"}``.
@@ -45,6 +46,7 @@ class PatchedCheckpoint:
 
     folder: Path | None
     plan: Plan
+    before: Mapping[str, Any]
     config_diff: str
     warnings: list[str]
     links: dict[str, str] = field(default_factory=dict)
@@ -121,10 +123,12 @@ def patch_checkpoint(
         freeze_at=None if freeze_at is None else parse_length(freeze_at),
     )
     _refuse_unsavable(plan)
+    plan = replace(plan, notes=(*_undone(source), *plan.notes))
     with translated(source, "read"):
         files = _new_files(source, str(model), plan, public=bool(to))
-        difference = _diff(read_config(source), plan.config)
-        result = PatchedCheckpoint(None, plan, difference, _warnings(source, plan, weights=not dry_run or is_local))
+        before = read_config(source)
+        warnings = _warnings(source, plan, weights=not dry_run or is_local)
+        result = PatchedCheckpoint(None, plan, before, _diff(before, plan.config), warnings)
     if in_place:
         refuse_links(source, list(files))
     if dry_run:
@@ -170,6 +174,14 @@ def _refuse_contradiction(
         raise CheckpointError(f"{model} is not a local folder, so --in-place cannot change it; use -o OUT")
     if out is None and not in_place and not dry_run and push_to_hub is None:
         raise CheckpointError("say where the patched checkpoint goes (-o OUT), or --in-place, or --dry-run")
+
+
+def _undone(source: Path) -> Iterator[str]:
+    """What patching a checkpoint again does with the schedule that it has."""
+    record = read_record(source)
+    if record is not None:
+        labels = ", ".join(dict.fromkeys(labels_of(record).values()))
+        yield f"ropescale patched this checkpoint before ({labels}); that is undone, and the new schedule replaces it"
 
 
 def _refuse_unsavable(plan: Plan) -> None:
@@ -303,12 +315,26 @@ def _short(value: Any) -> str:
 
 def _warnings(source: Path, plan: Plan, weights: bool) -> list[str]:
     """``weights`` says whether those of the source should be there: a dry run leaves them on the Hub."""
-    return [*(_no_weights(source) if weights else ()), *_old_limits(source, plan), *engine_warnings(plan)]
+    return [
+        *(_no_weights(source) if weights else ()),
+        *_old_limits(source, plan),
+        *_unknown_type(plan),
+        *engine_warnings(plan),
+    ]
 
 
 def _no_weights(source: Path) -> Iterator[str]:
     if not any(is_weight(name.name) for name in files_of(source)):
         yield f"{source} holds no weight files that ropescale knows, so only its configuration is patched"
+
+
+def _unknown_type(plan: Plan) -> Iterator[str]:
+    model_type = text_section(plan.config).get("model_type")
+    if model_type not in model_defaults.load():
+        yield (
+            f"model type {model_type!r} is not one that ropescale knows: whether its code reads these keys is for "
+            "`ropescale verify` to show"
+        )
 
 
 def _old_limits(source: Path, plan: Plan) -> Iterator[str]:

@@ -40,6 +40,7 @@ def make_record(
         "source": source,
         "schedule": {key: to_dict(schedule) for key, schedule in plan.schedules.items()},
         "spec": {key: describe(schedule) for key, schedule in plan.schedules.items()},
+        "beneath": dict(plan.beneath),
         "original_length": {key: rope.original_length for key, rope in plan.ropes.items()},
         "length": plan.length,
         "tables": {key: _as_table(table) for key, table in plan.tables.items()},
@@ -99,6 +100,7 @@ def _is_whole(record: Mapping[str, Any]) -> bool:
     return (
         _is_length(record.get("length"))
         and isinstance(record.get("spec"), Mapping)
+        and isinstance(record.get("beneath", {}), Mapping)
         and isinstance(undoing, Mapping)
         and isinstance(undoing.get("changed"), Mapping)
         and isinstance(undoing.get("added"), list)
@@ -135,6 +137,12 @@ def _is_number(value: Any) -> bool:
         return isinstance(value, (int, float)) and math.isfinite(value)
     except OverflowError:  # a whole number beyond every float
         return False
+
+
+def labels_of(record: Mapping[str, Any]) -> dict[str, str]:
+    """Each layer type's schedule for people, with the makers' scaling that it was composed with."""
+    beneath = record.get("beneath", {})
+    return {key: f"{spec} on {beneath[key]}" if key in beneath else spec for key, spec in record["spec"].items()}
 
 
 def tables_of(record: Mapping[str, Any]) -> dict[str, Frequencies]:

@@ -40,7 +40,7 @@ from .patching import (
     whole_config,
 )
 from .plans import Plan, describe_scaling
-from .records import around_switch, read_record, softmax_factor, switch_of, tables_of
+from .records import around_switch, labels_of, read_record, softmax_factor, switch_of, tables_of
 from .rope import ALL_LAYERS, Rope, read_rope, text_section
 from .schedules import AsIs, Frequencies, compute, describe
 from .sources import find_model, read_config, read_json
@@ -255,7 +255,7 @@ def _intended(
     report.intended = "; ".join(f"{key}: {describe_scaling(rope)}" for key, rope in ropes.items())
     if record is not None:
         report.length = record["length"]
-        report.intended = "; ".join(f"{key}: {spec}" for key, spec in record["spec"].items())
+        report.intended = "; ".join(f"{key}: {spec}" for key, spec in labels_of(record).items())
     wanted = {key: compute(AsIs(), rope, report.length) for key, rope in ropes.items()}
     return wanted | (tables_of(record) if record is not None else {})
 
@@ -375,6 +375,8 @@ def _examine_model(model: nn.Module) -> Verification:
         read_rope(whole_config(model).to_dict())
         report.problems.append("the model has no rotary module that transformers builds from its configuration")
         return report
+    if any(parameter.is_meta for parameter in model.parameters()):
+        raise ConfigError("this model is on the meta device, where nothing has numbers; load its weights first")
     plan = installed(model)
     with preserved(model):
         _compare_in_memory(model, plan, config, report)
