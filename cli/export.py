@@ -21,7 +21,6 @@ from .options import (
 
 if TYPE_CHECKING:
     from ..engines.parity import Row
-    from ..engines.serving import Command
     from ..exporting import Export
 
 ENGINES = ("vllm", "sglang", "llama.cpp", "transformers4", "transformers5")
@@ -76,12 +75,7 @@ def command(model: str, engine: str, as_json: bool, **options: Any) -> None:
 
 
 def _page(done: Export) -> str:
-    return "\n\n".join([*map(_block, done.commands), _table(done)])
-
-
-def _block(command: Command) -> str:
-    note = f"# {command.note}\n" if command.note else ""
-    return f"```{command.language}\n{note}{command.text}\n```"
+    return "\n\n".join([*(command.fenced() for command in done.commands), _table(done)])
 
 
 def _table(done: Export) -> str:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from .engines import engine_warnings
+from .engines import engine_warnings, llama_cpp, sglang, vllm
+from .engines.serving import Server, as_it_lies
+from .exporting import exported, words
 from .plans import Plan
-from .rope import text_section
 from .schedules import describe
 
 BEGIN, END = "<!-- ropescale: begin -->", "<!-- ropescale: end -->"
@@ -48,7 +47,7 @@ model = AutoModelForCausalLM.from_pretrained("PATH")
 tokenizer = AutoTokenizer.from_pretrained("PATH")
 ```
 
-{_serving(plan)}
+{_serving(plan, source)}
 
 `ropescale verify PATH` proves that transformers uses these frequencies.
 
@@ -56,32 +55,20 @@ tokenizer = AutoTokenizer.from_pretrained("PATH")
 """
 
 
-def _serving(plan: Plan) -> str:
+def _serving(plan: Plan, source: str) -> str:
     """The engines' commands, and right below them what each would compute otherwise."""
     caveats = "\n".join(f"* {warning}" for warning in engine_warnings(plan))
-    commands = f"```sh\nvllm serve PATH --max-model-len {plan.length}\n```\n\n{_llama_cpp(plan)}"
-    return commands + (f"\n\nMind before serving it so:\n\n{caveats}" if caveats else "")
+    blocks = "\n\n".join(_commands(engine, plan, source) for engine in _SERVERS)
+    return blocks + (f"\n\nMind before serving it so:\n\n{caveats}" if caveats else "")
 
 
-def _llama_cpp(plan: Plan) -> str:
-    parameters = text_section(plan.config)["rope_parameters"]
-    kind = parameters.get("rope_type")
-    original = next(iter(plan.ropes.values())).original_length
-    if kind == "yarn":
-        flags = (
-            f"--rope-scaling yarn --rope-scale {parameters['factor']:g} --yarn-orig-ctx {original}{_betas(parameters)}"
-        )
-    elif kind == "linear":
-        flags = f"--rope-scaling linear --rope-scale {parameters['factor']:g}"
-    elif kind == "default":
-        flags = f"--rope-freq-base {parameters['rope_theta']:.10g}"
-    else:
-        return "llama.cpp has no flags for this schedule."
-    return f"```sh\nllama-server -m PATH.gguf -c {plan.length} {flags}\n```"
+_SERVERS: tuple[Server, ...] = (vllm, sglang, llama_cpp)
 
 
-def _betas(parameters: Mapping[str, Any]) -> str:
-    """llama.cpp's flags for a ramp that is not its own, 32 to 1."""
-    flags = {"--yarn-beta-fast": ("beta_fast", 32), "--yarn-beta-slow": ("beta_slow", 1)}
-    given = {flag: parameters.get(key, usual) for flag, (key, usual) in flags.items()}
-    return "".join(f" {flag} {value:g}" for flag, value in given.items() if value != flags[flag][1])
+def _commands(engine: Server, plan: Plan, source: str) -> str:
+    """What to paste for one engine, or why there is nothing."""
+    specs = {key: describe(schedule) for key, schedule in plan.schedules.items()}
+    is_file = any("::" in spec or ".json" in spec for spec in specs.values())  # which the reader does not have
+    spec = () if is_file else words(specs, {})
+    done = exported(engine, as_it_lies("PATH", plan.config, plan.length, spec=spec, source=source), specs)
+    return f"{done.refusal}." if done.refusal else "\n\n".join(command.fenced() for command in done.commands)

@@ -81,7 +81,7 @@ def export(
     folder = find_model(model, revision, weights=False)
     name = str(local_path(model)) if local_path(model).is_dir() else str(model)
     serving, schedules = _serving(name, folder, schedule, revision, options)
-    return _exported(ENGINES[engine], serving, schedules)
+    return exported(ENGINES[engine], serving, schedules)
 
 
 def _serving(
@@ -94,18 +94,18 @@ def _serving(
         _refuse_options(options)
         specs = dict(record["spec"]) if record else {}
         fresh = record is not None and not any(map(is_scaled, read_rope(original).values()))
-        words = _words(specs, {}) if fresh else ()
-        return as_it_lies(name, stored, _length(stored, record), spec=words, **source), specs
+        spec = words(specs, {}) if fresh else ()
+        return as_it_lies(name, stored, _length(stored, record), spec=spec, **source), specs
     plan = make_plan(original, schedule, **options)
     if plan.unsavable:
         raise ScheduleError(plan.unsavable)
     if not plan.changes:
         raise ScheduleError("as-is changes nothing; leave --schedule out to serve the checkpoint as it lies")
     specs = {key: describe(each) for key, each in plan.schedules.items()}
-    return of_plan(name, stored, plan, spec=_words(specs, options), **source), specs
+    return of_plan(name, stored, plan, spec=words(specs, options), **source), specs
 
 
-def _words(specs: Mapping[str, str], options: Mapping[str, Any]) -> tuple[str, ...]:
+def words(specs: Mapping[str, str], options: Mapping[str, Any]) -> tuple[str, ...]:
     """The options of ``ropescale gguf`` that ask for the same; none where layers have schedules of their own."""
     if len(set(specs.values())) != 1:
         return ()
@@ -136,7 +136,8 @@ def _stretches(scaling: Mapping[str, Any]) -> bool:
     return scaling.get("rope_type") == "dynamic" and "alpha" not in scaling
 
 
-def _exported(engine: Server, serving: Serving, schedules: Mapping[str, str]) -> Export:
+def exported(engine: Server, serving: Serving, schedules: Mapping[str, str]) -> Export:
+    """What :func:`export` says about something to serve, under schedules that the command line has for its layers."""
     spelled = engine.spelled(serving)
     table = [row for layers in spelled.layers for row in rows(engine, spelled, layers)]
     commands = engine.serve(serving) if is_served(table, engine.VERSION) else []

@@ -111,7 +111,7 @@ def test_llama_cpp_spreads_llama3_scaling_over_the_whole_head():
 )
 def test_the_cards_llama_cpp_command_has_the_betas_that_are_not_its_own(tmp_path: Path, betas: str, flags: str) -> None:
     text = card(tmp_path / "README.md", make_plan(LLAMA, f"yarn:factor=4{betas}"), "org/name").decode()
-    assert f"--rope-scaling yarn --rope-scale 4 {flags}" in text
+    assert f"--rope-scaling yarn --rope-scale 4 {flags}" in text.replace(" \\\n  ", " ")
 
 
 def test_the_card_links_to_nothing_that_may_not_be_there(tmp_path: Path) -> None:

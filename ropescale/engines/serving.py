@@ -31,6 +31,11 @@ class Command:
     text: str
     note: str = ""
 
+    def fenced(self) -> str:
+        """As a block of Markdown."""
+        note = f"# {self.note}\n" if self.note else ""
+        return f"```{self.language}\n{note}{self.text}\n```"
+
 
 @dataclass(frozen=True)
 class Serving:
@@ -179,13 +184,14 @@ def revision(serving: Serving) -> list[str]:
 
 
 def shell(*words: str) -> str:
-    """A command line; a word that needs quotes gets them, and each option begins a line of its own."""
+    """A command line; a word that needs quotes gets them, and in a long one each option begins a line."""
     lines: list[list[str]] = [[]]
     for word in words:
         if word.startswith("--"):
             lines.append([])
         lines[-1].append(shlex.quote(word))
-    return " \\\n  ".join(" ".join(line) for line in lines)
+    parts = [" ".join(line) for line in lines]
+    return " ".join(parts) if len(" ".join(parts)) <= 110 else " \\\n  ".join(parts)
 
 
 def compact(value: Any) -> str:

@@ -4,19 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from .. import model_defaults
 from ..rope import ALL_LAYERS
 from .facts import Difference, How, Layers
 from .serving import Command, Serving, snippet
 
 NAME, VERSION = "transformers 4", "4.51.3, 4.57.1"
 
-REFUSES_LISTS = ("olmo", "olmo2")
-IGNORES_LISTS = ("nemotron",)
+_TWO_KEYS = ("olmo", "olmo2")
+"""Types that accept linear and dynamic scaling and stop at every other."""
 
+_IGNORES = ("nemotron",)
+"""Types that read ``rope_theta`` and no ``rope_scaling``."""
+
+_THETA_ELSEWHERE = ("dbrx",)
+"""Types that read neither: their theta lies in ``attn_config``."""
+
+_ONE_THETA = ("olmo3",)
+"""Types with one theta for layers that have two in transformers 5."""
+
+_WANTS_ALPHA = ("hunyuan_v1_dense", "hunyuan_v1_moe")
+_IGNORES_BEFORE_4_48 = ("gemma", "gemma2", "jetmoe", "mistral", "mixtral")
+_STOPS_BEFORE_4_54 = ("zamba2",)
+_HAS_BOTH_LISTS = ("phi3",)
+"""Types that chose between two lists before the others did."""
+
+_LOSES_SOFTMAX_SCALE = ("deepseek_v2",)
 
 RUN = frozenset(
-    "cohere deepseek_v2 falcon gemma gemma2 gpt_neox granite llama mistral mixtral olmo2 phi3 qwen2 qwen3 stablelm "
-    "starcoder2".split()
+    "apertus arcee bitnet cohere cohere2 dbrx deepseek_v2 deepseek_v3 diffllama dots1 ernie4_5 exaone4 falcon gemma "
+    "gemma2 gemma3_text glm glm4 gpt_neox gpt_neox_japanese gpt_oss granite granitemoe granitemoehybrid helium "
+    "hunyuan_v1_dense hunyuan_v1_moe jetmoe llama longcat_flash minimax mistral mixtral modernbert-decoder nemotron "
+    "olmo olmo2 olmo3 olmoe persimmon phi phi3 phimoe qwen2 qwen2_moe qwen3 qwen3_moe recurrent_gemma seed_oss smollm3 "
+    "stablelm starcoder2 vaultgemma zamba2".split()
 )
 """Types whose rotary modules tests build in those versions; of the others the shared code was read."""
 
@@ -35,35 +55,99 @@ def serve(serving: Serving) -> list[Command]:
 
 def differences(layers: Layers) -> Iterator[Difference]:
     """What transformers 4 does otherwise for this kind of layer."""
-    parameters = layers.parameters
-    yield from _today(layers)
-    if layers.kind == "longrope" and list(parameters["short_factor"]) != list(parameters["long_factor"]):
-        yield _before("4.45.2", "switch", "the long list, always", "always use{s} the long list", "transformers 4.45")
-    if layers.kind == "yarn":
-        text = "puts max_position_embeddings into the ramp; use 4.51 or later"
-        yield _before("4.45.2", "original length", "max_position_embeddings", text, "transformers before 4.51")
+    today = next(_today(layers), None)
+    if today is not None:
+        yield today
+    elif layers.kind != "default":
+        yield from _in_some_types(layers)
+        yield from _in_yarn(layers)
+        if layers.kind == "longrope" and layers.changes_with_length and layers.model_type not in _HAS_BOTH_LISTS:
+            text = "always use{s} the long list"
+            yield _older("4.45.2", "switch", "the long list, always", text, "transformers before 4.51")
 
 
-def _before(version: str, field: str, computes: str, warning: str, who: str) -> Difference:
-    """What only older versions do: their own line, beside what the current ones do."""
-    return Difference(field, "recomputed", computes, warning, who, version=version)
+def _older(version: str, field: str, computes: str, warning: str, who: str, how: How = "run") -> Difference:
+    """What only other versions do: their own line, beside what the current ones do."""
+    return Difference(field, "recomputed", computes, warning, who, how, version)
 
 
 def _today(layers: Layers) -> Iterator[Difference]:
+    """Why no version 4 computes these frequencies, the weightiest reason first."""
     kind, model_type = layers.kind, layers.model_type
-    if "rope_scaling" not in layers.section or layers.key not in (ALL_LAYERS, "full_attention"):
+    instead = "; load it with transformers 5"
+    if not _has_keys(layers):
         where = "" if layers.key == ALL_LAYERS else f" ({layers.key})"
-        text = f"has no keys for a scaled {model_type}{where}; load it with transformers 5"
-        yield Difference("frequencies", "unsupported", "base RoPE", text)
-    elif kind == "longrope" and model_type in REFUSES_LISTS:
-        text = f"refuses per-pair factors for {model_type}; load it with transformers 5"
-        yield Difference("frequencies", "unsupported", "stops with an error", text)
-    elif kind == "longrope" and model_type in IGNORES_LISTS:
-        text = f"ignores rope_scaling for {model_type}; load it with transformers 5"
-        yield Difference("frequencies", "dropped", "base RoPE", text)
-    elif kind == "proportional":
-        text = "does not know proportional RoPE and stops with a KeyError; load it with transformers 5"
-        yield Difference("frequencies", "unsupported", "stops with a KeyError", text)
+        yield _not_at_all("base RoPE", f"has no keys for a scaled {model_type}{where}{instead}")
+    if model_type in _ONE_THETA and len(_thetas(layers)) > 1:
+        text = f"has one theta for all layers of {model_type}, so the others change as well{instead}"
+        yield Difference("theta", "recomputed", "one theta for all layers", text, how="run")
+    if model_type in _TWO_KEYS and kind not in ("default", "linear", "dynamic"):
+        what = "per-pair factors" if kind == "longrope" else f"{kind} scaling"
+        yield _not_at_all("stops with an error", f"refuses {what} for {model_type}{instead}")
+    if model_type in _IGNORES and kind != "default":
+        text = f"ignores rope_scaling for {model_type}{instead}"
+        yield Difference("frequencies", "dropped", "base RoPE", text, how="run")
+    if model_type in _WANTS_ALPHA and kind == "dynamic":
+        text = f"knows dynamic scaling of {model_type} only with a fixed alpha, and stops with a KeyError{instead}"
+        yield _not_at_all("stops with a KeyError", text)
+    if kind == "proportional":
+        text = f"does not know proportional RoPE and stops with a KeyError{instead}"
+        yield _not_at_all("stops with a KeyError", text)
+
+
+def _not_at_all(computes: str, warning: str) -> Difference:
+    return Difference("frequencies", "unsupported", computes, warning, how="run")
+
+
+def _has_keys(layers: Layers) -> bool:
+    """Whether what was written for this kind of layer lies where version 4 reads it."""
+    if layers.model_type in _THETA_ELSEWHERE:
+        return False
+    if layers.kind == "default":
+        return _theta_is_beside(layers)
+    return "rope_scaling" in layers.section and layers.key in (ALL_LAYERS, "full_attention")
+
+
+def _theta_is_beside(layers: Layers) -> bool:
+    """Another theta is all there is, and a key of version 4 that reaches these layers holds it."""
+    keys = (model_defaults.load().get(layers.model_type) or {}).get("v4", model_defaults.V4)
+    names = [name for name in model_defaults.THETA_NAMES if layers.key in keys.get(name, ())]
+    names += ["rope_theta"] if layers.model_type in _ONE_THETA else []
+    return any(layers.section.get(name) == layers.parameters["rope_theta"] for name in names)
+
+
+def _thetas(layers: Layers) -> set[float]:
+    return {found["rope_theta"] for found in layers.section["rope_parameters"].values()}
+
+
+def _in_some_types(layers: Layers) -> Iterator[Difference]:
+    model_type = layers.model_type
+    if model_type in _IGNORES_BEFORE_4_48:
+        text = f"ignore{{s}} rope_scaling for {model_type}; use 4.48 or later"
+        yield _older("4.45.2", "frequencies", "base RoPE", text, "transformers before 4.48")
+    if model_type in _STOPS_BEFORE_4_54:
+        text = f"stop{{s}} with an error at a scaled {model_type}; use 4.54 or later"
+        yield _older("4.51.3", "frequencies", "stops with an error", text, "transformers before 4.54")
+    if model_type in _LOSES_SOFTMAX_SCALE and layers.parameters.get("mscale_all_dim"):
+        text = f"leave{{s}} out the softmax scale that mscale_all_dim asks for in {model_type}; use 5.15 or later"
+        yield _older("4.57.1", "softmax scale", "none", text, "transformers before 5.15")
+
+
+def _in_yarn(layers: Layers) -> Iterator[Difference]:
+    if layers.kind != "yarn":
+        return
+    text = "put{s} max_position_embeddings into the ramp; use 4.51 or later"
+    yield _older("4.45.2", "original length", "max_position_embeddings", text, "transformers before 4.51")
+    if not layers.parameters.get("truncate", True):
+        text = "always round{s} the ramp to whole pairs (truncate = true); use 4.55 or later"
+        yield _older("4.51.3", "truncate", "true", text, "transformers before 4.55")
+    factor, ratio = layers.parameters["factor"], layers.length / layers.rope.original_length
+    if factor != ratio:
+        text = (
+            f"take{{s}} max_position_embeddings / original_max_position_embeddings = {ratio:.6g} for the factor "
+            f"{factor:.6g}; use 4.56 or later"
+        )
+        yield _older("4.51.3", "factor", f"{ratio:.10g}", text, "transformers 4.51 to 4.55")
 
 
 def spelled(serving: Serving) -> Serving:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ..rope import ALL_LAYERS
 from .facts import Difference, How, Layers
 from .serving import Command, Serving, snippet, stated_positions, v5_changes
 
@@ -28,6 +29,23 @@ def differences(layers: Layers) -> Iterator[Difference]:
         yield Difference("switch", "honoured", "at every call; cached keys keep old angles", text, "transformers")
     elif layers.changes_with_length:
         yield Difference("switch", "honoured", "at every call; cached keys keep old angles")
+    if layers.key != ALL_LAYERS:
+        yield from _kept_per_layer_type(layers)
+
+
+def _kept_per_layer_type(layers: Layers) -> Iterator[Difference]:
+    """Faults of earlier versions where each kind of layer has parameters of its own."""
+    if layers.kind == "longrope":
+        past = layers.rope.original_length
+        text = f"stop{{s}} with an error at the second text past {past} tokens ({layers.key}); use 5.21 or later"
+        yield _stopped("5.20.2", text, "transformers 5.0 to 5.20", "run")
+    if layers.kind == "yarn":
+        text = f"stop{{s}} with a KeyError at yarn kept per layer type ({layers.key}); use 5.9 or later"
+        yield _stopped("5.0.0 to 5.8.1", text, "transformers 5.0 to 5.8", "source")
+
+
+def _stopped(version: str, warning: str, who: str, how: How) -> Difference:
+    return Difference("frequencies", "unsupported", "stops with an error", warning, who, how, version)
 
 
 def spelled(serving: Serving) -> Serving:
