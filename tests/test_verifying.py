@@ -477,3 +477,10 @@ def test_verifying_leaves_the_tables_that_stock_dynamic_remembers() -> None:
 def test_a_revision_is_for_the_hub(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", str(folder), "--revision", "main"]) == 2
     assert "--revision is for a model on the Hub" in capsys.readouterr().err
+
+
+def test_a_model_on_the_meta_device_is_wrong_input() -> None:
+    with torch.device("meta"):
+        model = LlamaForCausalLM(LlamaConfig(**SMALL))
+    with pytest.raises(ConfigError, match="on the meta device"):
+        ropescale.verify(model)
