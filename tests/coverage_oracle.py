@@ -7,10 +7,8 @@ written out again.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -82,7 +80,7 @@ def geometries(model: nn.Module, trained: int) -> dict[str, Geometry]:
 
 def expected(name: str, rope: Geometry) -> Table:
     """What a schedule makes of a geometry."""
-    return {"linear": _linear, "yarn": _yarn, "llama3": _llama3, "table": _waves, "base": _base}[name](rope)
+    return {"linear": _linear, "yarn": yarn_table, "llama3": _llama3, "table": _waves, "base": _base}[name](rope)
 
 
 def _base(rope: Geometry) -> Table:
@@ -93,13 +91,16 @@ def _linear(rope: Geometry) -> Table:
     return rope.plain / FACTOR, 1.0
 
 
-def _yarn(rope: Geometry) -> Table:
+def yarn_table(rope: Geometry, truncate: bool = True) -> Table:
     """Peng et al. 2023, arXiv:2309.00071, and its released code: a ramp over the pair index, rounded outwards."""
 
     def pair_of(turns: float) -> float:
         return rope.dim * math.log(rope.trained / (turns * 2 * math.pi)) / (2 * math.log(rope.theta))
 
-    low, high = max(math.floor(pair_of(32)), 0), min(math.ceil(pair_of(1)), rope.dim - 1)
+    low, high = pair_of(32), pair_of(1)
+    if truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, rope.dim - 1)
     ramp = ((torch.arange(len(rope.plain)) - low).double() / (high - low)).clamp(0, 1)
     return rope.plain / FACTOR * ramp + rope.plain * (1 - ramp), 0.1 * math.log(FACTOR) + 1
 
