@@ -15,8 +15,8 @@ NOTHING = 255
 
 
 class LookupLlama(LlamaForCausalLM):
-    """Looks for the last place, at most ``reach`` positions back, where the same ``words`` tokens stood, and says with a
-    logit of 10 against 0 what came next there; where there is none, token 255.
+    """Looks for the last place, at most ``reach`` positions back, where the same ``words`` tokens stood, and says what
+    came next there with a logit of 10 against 0; where there is none, token 255.
 
     The reach grows as the slowest rotary pair slows down, so a schedule has a known effect: ``linear:factor=4`` sees
     four times as far. Earlier tokens come through a KV cache as in any model.

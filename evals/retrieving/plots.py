@@ -11,6 +11,8 @@ from ...plotting import STYLE, new_figure, save
 if TYPE_CHECKING:
     from .results import Retrieval, Row
 
+    Cells = dict[tuple[int, float | None], Row]
+
 ACROSS = 4
 """Schedules beside each other before the next ones go below."""
 
@@ -32,18 +34,18 @@ def heat_maps(result: Retrieval, path: Path) -> None:
     figure = new_figure(1.5 + width * across, 0.6 + 2 * bands * height)
     from matplotlib import rc_context
 
-    cells = {(row.schedule, row.length, row.depth): row for row in result.rows if row.depth is not None}
+    rows = [row for row in result.rows if row.depth is not None]
+    cells: dict[str, Cells] = {schedule: {} for schedule in result.schedules}
+    for row in rows:
+        cells[row.schedule][row.length, row.depth] = row
     with rc_context({**STYLE, "axes.grid": False}):
         panels = figure.subplots(2 * bands, across, squeeze=False)
-        for part, kind in enumerate((_ACCURACY, _nll_kind(list(cells.values())))):
+        for part, kind in enumerate((_ACCURACY, _nll_kind(rows))):
             grid = panels[part * bands : (part + 1) * bands]
-            image = None
-            for number, axes in enumerate(grid.flat):
-                if number < len(result.schedules):
-                    image = _heat_map(axes, result, result.schedules[number], cells, kind)
-                else:
-                    axes.set_visible(False)
-            figure.colorbar(image, ax=grid, label=kind["label"], shrink=0.9, aspect=12 * bands)
+            images = [_heat_map(axes, result, *each, kind) for axes, each in zip(grid.flat, cells.items())]
+            for axes in grid.flat[len(images) :]:
+                axes.set_visible(False)
+            figure.colorbar(images[0], ax=grid, label=kind["label"], shrink=0.9, aspect=12 * bands)
         figure.suptitle(_title(result), x=0.01, ha="left", fontsize=10)
         save(figure, path)
 
@@ -77,10 +79,8 @@ def _nll_kind(rows: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-def _heat_map(
-    axes: Any, result: Retrieval, schedule: str, cells: dict[tuple[str, int, float], Row], kind: dict[str, Any]
-) -> Any:
-    values = [[_value(cells.get((schedule, n, depth)), kind) for n in result.lengths] for depth in result.depths]
+def _heat_map(axes: Any, result: Retrieval, schedule: str, cells: Cells, kind: dict[str, Any]) -> Any:
+    values = [[_value(cells.get((length, depth)), kind) for length in result.lengths] for depth in result.depths]
     image = axes.imshow(values, cmap=kind["colours"], vmin=kind["low"], vmax=kind["high"], aspect="auto")
     for y, line in enumerate(values):
         for x, value in enumerate(line):

@@ -8,6 +8,7 @@ import json
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -290,7 +291,14 @@ class Retrieval:
         )
 
     def _asked(self, schedule: str, length: int) -> list[Answer]:
-        return [answer for answer in self.answers if (answer.schedule, answer.length) == (schedule, length)]
+        return self._groups.get((schedule, length), [])
+
+    @cached_property
+    def _groups(self) -> dict[tuple[str, int], list[Answer]]:
+        groups: dict[tuple[str, int], list[Answer]] = {}
+        for answer in self.answers:
+            groups.setdefault((answer.schedule, answer.length), []).append(answer)
+        return groups
 
     def _reach(self, overall: dict[tuple[str, int], float], schedule: str, needed: float) -> int | None:
         """Up to the first length that is not good enough, or was not reached before the run stopped."""
@@ -332,7 +340,7 @@ class Retrieval:
         tables = []
         for schedule in self.schedules:
             found = [[rows.get((schedule, length, depth)) for length in self.lengths] for depth in self.depths]
-            body = [[f"{depth:g}", *("" if row is None else _both_cell(row) for row in line)]
+            body = [[f"{depth:.3g}", *("" if row is None else _both_cell(row) for row in line)]
                     for depth, line in zip(self.depths, found)]  # fmt: skip
             tables.append(f"### {schedule}\n\n{markdown(header, body, right=range(1, len(header)))}")
         return "\n\n".join(["## By depth", "Accuracy with its Wilson 95% interval, and the answer's NLL.", *tables])
@@ -352,10 +360,10 @@ class Retrieval:
         versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
         model = f"Model: {self.model['path']} ({self.model['parameters']:,} parameters)."
         odd = self.data["not_retokenized"]
-        joins = f"{odd} of {self.data['documents']} prompts" if odd else "No prompt"
-        ids = (
-            f"{joins} would be cut into other tokens if the text were tokenized at once; the ids were used as they are."
+        which = (
+            f"{odd} of {self.data['documents']} prompts tokenize otherwise" if odd else "Every prompt tokenizes alike"
         )
+        ids = f"{which} when its text is tokenized in one piece; the ids of the pieces were used."
         heading = f"# Retrieval ({self.protocol['task']}): {Path(self.model['path']).name}"
         parts = [heading, self.to_markdown(), f"{image}{self._depth_tables()}", f"{ids}\n\n{model}\n{versions}."]
         return "\n\n".join(parts) + "\n"

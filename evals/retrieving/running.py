@@ -201,8 +201,8 @@ class Run:
             },
             versions=fingerprints.versions(),
             cost={"forward_passes": self.answerer.forward_passes, "shared_context": self.answerer.shares},
-            answers=self.answers,
-            tables=self.tables,
+            answers=list(self.answers),
+            tables=dict(self.tables),
             baseline=self.baseline,
             threshold=options.threshold,
         )
