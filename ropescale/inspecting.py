@@ -195,9 +195,10 @@ def inspect(model: str, schedule: Any = None, *, revision: str | None = None, **
     before = config if stays else original_config(config, folder)  # as patching computes it
     plan = _plan(before, schedule, options)
     remarks = plan.notes if plan else tuple(_length_remarks(ropes))
-    built_on = read_rope(before, options["original_length"])
-    geometries = tuple(_geometry(built_on[key], plan, options["target_length"], there) for key, there in ropes.items())
-    warnings = (*traps(config, ropes, read_files(folder)), *remarks)
+    built_on, files = read_rope(before, options["original_length"]), read_files(folder)
+    length = options["target_length"] or (_meant_for(files) if stays else None)
+    geometries = tuple(_geometry(built_on[key], plan, length, there) for key, there in ropes.items())
+    warnings = (*traps(config, ropes, files), *remarks)
     return Inspection(str(model), str(text_section(config).get("model_type")), geometries, warnings)
 
 
@@ -219,6 +220,12 @@ def _plan(config: Mapping[str, Any], schedule: Any, options: dict[str, Any]) -> 
     ropes = read_rope(config, options.get("original_length"))
     scaled = any(is_scaled(rope) for rope in ropes.values()) and not options.get("on_top")
     return make_plan(config, schedule, **{**options, "replace_scaling": options.get("replace_scaling") or scaled})
+
+
+def _meant_for(files: Mapping[str, Any]) -> int | None:
+    """The context, in tokens, that ropescale patched a checkpoint for; its maximum can say something else."""
+    length = files.get("ropescale.json", {}).get("length")
+    return length if isinstance(length, int) else None
 
 
 def _geometry(rope: Rope, plan: Plan | None, target_length: int | None, there: Rope) -> Geometry:
@@ -327,10 +334,14 @@ def _type_traps(text: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _limit_traps(text: Mapping[str, Any], ropes: Mapping[str, Rope], files: Mapping[str, Any]) -> Iterator[str]:
-    longest = max(rope.max_length for rope in ropes.values())
+    longest, meant = max(rope.max_length for rope in ropes.values()), _meant_for(files)
+    what = "max_position_embeddings"
+    if meant is not None and meant != longest:
+        yield f"this checkpoint is meant for {meant} tokens (ropescale.json), and {what} says {longest}"
+        longest, what = meant, "the length it is meant for,"
     limit = files.get("tokenizer_config.json", {}).get("model_max_length")
     if isinstance(limit, (int, float)) and not isinstance(limit, bool) and limit < longest:
-        yield f"tokenizer_config.json says model_max_length {limit:.0f}, below max_position_embeddings {longest}"
+        yield f"tokenizer_config.json says model_max_length {limit:.0f}, below {what} {longest}"
     maximum = files.get("generation_config.json", {}).get("max_length")
     if isinstance(maximum, int) and 20 < maximum <= longest:  # 20 is transformers' default, which means unset
         yield f"generation_config.json says max_length {maximum}; generation stops there whatever the schedule"

@@ -76,7 +76,7 @@ def fields(layers: Layers) -> dict[str, str]:
 
 def attention_factor(layers: Layers) -> float:
     """What cos and sin are multiplied by, as stock transformers computes it from these parameters."""
-    rope = replace(layers.rope, scaling=layers.parameters, table=None)
+    rope = replace(layers.rope, scaling=layers.parameters, table=None, table_scale=1.0)
     return compute(AsIs(), rope, layers.length).attention_scale
 
 
