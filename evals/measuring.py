@@ -186,7 +186,7 @@ class Run:
         )
         self.passes: list[Pass] = []
         self._plans: dict[int, Plan] = {}
-        self._fed, self._seconds = 0, 0.0
+        self._todo, self._fed, self._seconds = 0, 0, 0.0
 
     def run(self, kept: Store | None = None, group: Group | None = None) -> None:
         """Measures every schedule; what is complete is in :attr:`passes` even when this is interrupted.
@@ -206,6 +206,7 @@ class Run:
                 kept.begin(self._about)
             executor = Executor(self.scorer, self.documents, self.bos, self._warn)
             left = _shared(jobs, shelves, group.world)
+            self._todo = sum(batch.fed for batches in left.values() for batch in batches)
             first = next((batch for batches in left.values() for batch in batches), None)
             if first is not None:
                 executor.check(first)
@@ -375,17 +376,31 @@ class Run:
     def _execute(self, job: Job, batches: Sequence[Batch], executor: Executor, shelf: Shelf) -> None:
         """Scores batches under the tables that are live now, one after the other onto the shelf."""
         hidden = None if self.options.progress else True  # None: tqdm shows itself only on a terminal
-        total = sum(batch.positions * len(batch.feeds) for batch in batches)
-        name = job.treatment.label
-        with tqdm(desc=name, total=total, unit="tok", unit_scale=True, disable=hidden) as bar:
+        total = sum(batch.fed for batch in batches)
+        with tqdm(desc=job.treatment.label, total=total, unit="tok", unit_scale=True, disable=hidden) as bar:
             for batch in batches:
                 start = time.perf_counter()
-                shelf.put(batch.number, executor.score(batch))
-                bar.update(batch.positions * len(batch.feeds))
-                self._fed += batch.positions * len(batch.feeds)
-                self._seconds += time.perf_counter() - start
+                shelf.put(batch.number, self._scored(job, batch, executor))
+                self._count(batch, time.perf_counter() - start)
+                bar.update(batch.fed)
+
+    def _scored(self, job: Job, batch: Batch, executor: Executor) -> Scored:
+        """A batch, once it is certain that it was scored under the tables that it will be stored under."""
+        scored = executor.score(batch)
         if fingerprints.rotation_sha256(self.scorer.model) != job.rotation:
-            raise RunError(f"the rotary tables changed while {name} was measured; nothing of it can be trusted")
+            raise RunError(
+                f"the rotary tables changed while {job.treatment.label} was measured; a schedule, or code in the "
+                "model, that changes them by itself cannot be measured"
+            )
+        return scored
+
+    def _count(self, batch: Batch, seconds: float) -> None:
+        """Keeps the time, and says after the first batch of a long run how long it will be."""
+        first = not self._fed
+        self._fed, self._seconds = self._fed + batch.fed, self._seconds + seconds
+        left = (self._todo - self._fed) * self._seconds / self._fed
+        if first and left > _LONG_SECONDS:
+            self._tell(f"{batch.fed:,} tokens in {seconds:,.1f} s; at this speed about {_duration(left)} to go")
 
     # --- saying ---
 
@@ -403,6 +418,12 @@ class Run:
             self._tell(f"starting a new run: {changed}; what was measured before is kept beside it")
         if self.options.stride is not None:  # a prefix costs one pass and needs no word
             self._announce_cost(distinct)
+        self._tell(memory.described(self.scorer.model, self._widest(jobs), self.options.logits_bytes))
+
+    def _widest(self, jobs: Sequence[Job]) -> Batch:
+        """The batch that takes most memory by the estimate."""
+        batches = (batch for job in jobs for batch in job.plan.batches)
+        return max(batches, key=lambda batch: (batch.fed, batch.positions))
 
     def _announce_cost(self, distinct: Sequence[Job]) -> None:
         for job in sorted(distinct, key=lambda job: job.lengths[-1]):
@@ -466,6 +487,14 @@ def _merge(shelves: Mapping[Key, Shelf], found: Mapping[Key, Mapping[int, Scored
     """What another process scored; not written again, because that process has."""
     for key, batches in found.items():
         shelves[key].batches |= batches
+
+
+_LONG_SECONDS = 60
+
+
+def _duration(seconds: float) -> str:
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min"
 
 
 def _left(job: Job, shelf: Shelf) -> list[Batch]:

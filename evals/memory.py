@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from .planning import Batch
+
 MOST_BATCH_TOKENS = {"cpu": 8192}
 """Positions beyond which feeding more together gains no speed: a CPU's caches are full long before. Elsewhere 32,768:
 from a few thousand positions on, an accelerator spends its time on arithmetic and no more on reading the weights."""
@@ -47,6 +49,21 @@ def chunk_for(model: Any, length: int, logits_bytes: int) -> int | None:
     mask = length * (1 + next(model.parameters()).element_size())
     fitting = max(1, int(left // (position_bytes(model, length) + mask)))
     return min(MOST_CHUNK, max(LEAST_CHUNK, 1 << (fitting.bit_length() - 1)))
+
+
+def described(model: Any, batch: Batch, logits_bytes: int) -> str:
+    """What the weights take and what the estimate says of a batch, for the user to see before it runs."""
+    weights = sum(p.numel() * p.element_size() for p in model.parameters())
+    logits = 3 * min(logits_bytes, 4 * batch.fed * int(model.get_input_embeddings().weight.shape[0]))
+    working = batch.fed * position_bytes(model, batch.positions) + logits
+    return (
+        f"memory: {_size(weights)} of weights, and an estimated {_size(working)} "
+        f"for {batch.fed:,} tokens at a time (in windows of {batch.positions:,})"
+    )
+
+
+def _size(number: float) -> str:
+    return f"{number / 1e9:,.1f} GB" if number >= 1e9 else f"{number / 1e6:,.0f} MB"
 
 
 def budget(model: Any, logits_bytes: int) -> float:

@@ -43,6 +43,11 @@ class Batch:
     positions: int
 
     @property
+    def fed(self) -> int:
+        """How many positions all its windows feed."""
+        return len(self.feeds) * self.positions
+
+    @property
     def scored(self) -> int:
         """How many tokens are scored in all its windows."""
         return sum(feed.window.count for feed in self.feeds)
@@ -129,7 +134,7 @@ def plan_pass(tokens: Sequence[int], length: int, stride: int | None, bos: bool,
     for feed in feeds:
         sizes[feed.document] += feed.window.count
     once = sum(n if stride is not None else min(n, length - bos) for n in tokens) + bos * len(tokens)
-    fed = sum(len(batch.feeds) * batch.positions for batch in batches)
+    fed = sum(batch.fed for batch in batches)
     return Plan(batches, tuple(sizes), Cost(len(feeds), fed, sum(sizes), fed / once if once else 0.0))
 
 

@@ -176,6 +176,39 @@ def test_the_default_batch_follows_the_machine_and_is_a_power_of_two(monkeypatch
     assert perplexity(model, IDS[:2], [16]).protocol["batch_tokens"] == 1
 
 
+def test_what_a_run_will_take_is_said_before_it_starts(caplog):
+    with caplog.at_level("INFO", "ropescale.evals.measuring"):
+        perplexity(llama(), IDS[:3], [16, 40], batch_tokens=80)
+    working = 80 * position_bytes(llama(), 40) + 3 * 4 * 80 * 61
+    weights = 4 * sum(p.numel() for p in llama().parameters())
+    assert caplog.messages[0] == (
+        f"memory: {weights / 1e6:.0f} MB of weights, and an estimated {working / 1e6:.0f} MB "
+        "for 80 tokens at a time (in windows of 40)"
+    )
+
+
+def test_a_long_run_says_after_its_first_batch_how_long_it_will_be(caplog, monkeypatch):
+    times = iter(range(0, 10_000, 100))  # every batch takes 100 seconds
+    monkeypatch.setattr("ropescale.evals.measuring.time.perf_counter", lambda: next(times))
+    with caplog.at_level("INFO", "ropescale.evals.measuring"):
+        perplexity(llama(), IDS, [20], batch_tokens=20)
+    assert [line for line in caplog.messages if "to go" in line] == [
+        "20 tokens in 100.0 s; at this speed about 13 min to go"
+    ]
+
+
+def test_numbers_of_tables_that_change_by_themselves_are_not_kept(tmp_path):
+    def drift(module, args, output):
+        module.inv_freq.mul_(0.5)
+
+    model = llama()
+    model.model.rotary_emb.register_forward_hook(drift)
+    for _ in range(2):  # nor found by the next run
+        with pytest.raises(RunError, match="the rotary tables changed while as-is was measured"):
+            perplexity(model, IDS[:2], [16], out=tmp_path)
+    assert not list(tmp_path.glob("resume/*/*.log"))
+
+
 def test_an_eager_attention_is_estimated_with_its_scores():
     model = llama(attn_implementation="eager")
     assert position_bytes(model, 4096) - position_bytes(model, 64) == 4 * (4096 - 64) * (2 * 4 + 4)
