@@ -29,7 +29,31 @@ if TYPE_CHECKING:
     from ..uploading import Upload
 
 
-@click.command("patch")
+_SECTIONS = {
+    "The schedule": "schedule factor target_length original_length overrides layers freeze_at",
+    "Where the makers scaled already": "replace_scaling on_top",
+    "The result": "out in_place link force dry_run",
+    "The Hub": "push_to_hub private revision",
+}
+
+
+class _InSections(click.Command):
+    """A command whose help keeps together what belongs together."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        left = {str(each.name): each for each in self.get_params(ctx) if isinstance(each, click.Option)}
+        for title, names in _SECTIONS.items():
+            _write(ctx, formatter, title, [left.pop(name) for name in names.split()])
+        _write(ctx, formatter, "Other options", list(left.values()))
+
+
+def _write(ctx: click.Context, formatter: click.HelpFormatter, title: str, options: list[click.Option]) -> None:
+    records = [option.get_help_record(ctx) for option in options]
+    with formatter.section(title):
+        formatter.write_dl([record for record in records if record])
+
+
+@click.command("patch", cls=_InSections)
 @model_argument()
 @click.option("-o", "--out", metavar="OUT", help="The folder to make; it must not exist yet.")
 @schedule_option(required=True)
@@ -40,8 +64,8 @@ if TYPE_CHECKING:
 )
 @set_option()
 @click.option("--layers", default="full", metavar="full|all|TYPE", show_default=True, help="The layers to change.")
-@click.option("--replace-scaling", is_flag=True, help="Where the makers scaled: compute from the original length.")
-@click.option("--on-top", is_flag=True, help="Where the makers scaled: compose with what is there.")
+@click.option("--replace-scaling", is_flag=True, help="Compute from the original length instead.")
+@click.option("--on-top", is_flag=True, help="Compose with what is there.")
 @click.option("--freeze-at", type=Length(), metavar="LENGTH", help="Make a length-dependent schedule a fixed table.")
 @click.option(
     "--link",

@@ -24,8 +24,7 @@ def card(readme: Path, plan: Plan, source: str) -> bytes:
 def section(plan: Plan, source: str) -> str:
     """What was done, and how to load the result in each engine."""
     rows = "\n".join(
-        f"| {key} | `{describe(schedule)}` | {plan.ropes[key].original_length} | {plan.length} |"
-        for key, schedule in plan.schedules.items()
+        f"| {key} | `{plan.label(key)}` | {plan.ropes[key].original_length} | {plan.length} |" for key in plan.schedules
     )
     return f"""{BEGIN}
 

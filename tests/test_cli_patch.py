@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from crashing import tree
 
 from ropescale.cli.main import main
+from ropescale.cli.patch import command
 
 CONFIG: dict[str, Any] = {
     "model_type": "llama",
@@ -210,6 +213,160 @@ def test_scaling_that_is_there_is_replaced_or_built_on(model, word, factor):
     assert patch("--schedule", "linear:factor=2", word) == 0
     slowest = json.loads(Path("out", "ropescale.json").read_text())["tables"]["all"]["inv_freq"][-1]
     assert slowest == pytest.approx(10000 ** (-62 / 64) / (factor or 8.0))
+
+
+def test_help_lists_every_option_once_in_its_section(capsys):
+    assert main(["patch", "-h"]) == 0
+    page = capsys.readouterr().out
+    listed = re.findall(r"^  (?:-\w, )?(--[\w-]+)", page, re.MULTILINE)
+    options = [option for option in command.params if isinstance(option, click.Option)]
+    assert sorted(listed) == sorted(["--help", *(option.opts[-1] for option in options)])
+    titles = re.findall(r"^(\w[^:\n]*):$", page, re.MULTILINE)
+    assert titles == [
+        "The schedule",
+        "Where the makers scaled already",
+        "The result",
+        "The Hub",
+        "Other options",
+    ]
+
+
+def change(folder: Path, **changes: Any) -> None:
+    (folder / "config.json").write_text(json.dumps(CONFIG | changes))
+
+
+GEMMA3 = {
+    "model_type": "gemma3_text",
+    "sliding_window": 128,
+    "rope_local_base_freq": 10000.0,
+    "max_position_embeddings": 4096,
+}
+GPT_OSS: dict[str, Any] = {
+    "model_type": "gpt_oss",
+    "rope_theta": 150000.0,
+    "max_position_embeddings": 131072,
+    "rope_scaling": {
+        "rope_type": "yarn",
+        "factor": 32.0,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "truncate": False,
+        "original_max_position_embeddings": 4096,
+    },
+}
+
+
+def test_patching_again_says_what_is_undone_and_from_which_maximum(capsys):
+    assert patch("--schedule", "yarn:factor=4") == 0
+    assert "patched this checkpoint before" not in capsys.readouterr().err
+    assert main(["patch", "out", "-o", "again", "--schedule", "linear:factor=2"]) == 0
+    captured = capsys.readouterr()
+    assert captured.err.startswith(
+        "note: ropescale patched this checkpoint before (yarn:factor=4); that is undone, and the new schedule "
+        "replaces it\n"
+    )
+    assert rows(captured.out)["max_position_embeddings"] == "1024 -> 256"
+    assert rows(captured.out)["length"] == "256 x 2 = 512 tokens"
+    assert main(["patch", "model", "-o", "fresh", "--schedule", "linear:factor=2"]) == 0
+    assert rows(capsys.readouterr().out)["max_position_embeddings"] == "256, as it was"
+    assert config("again") == config("fresh")
+
+
+@pytest.mark.parametrize(
+    ("layers", "words"),
+    [
+        ("sliding", "did you mean 'sliding_attention'? It has full_attention, sliding_attention (or full, or all)"),
+        ("sliding_atention", "did you mean 'sliding_attention'?"),
+        ("ful", "did you mean 'full_attention'?"),
+        ("xyz", "no layers 'xyz'; it has full_attention, sliding_attention (or full, or all)"),
+        ("", "no layers ''; it has full_attention, sliding_attention (or full, or all)"),
+    ],
+)
+def test_a_slip_in_a_layer_type_names_the_one_meant(model, capsys, layers, words):
+    change(model, **GEMMA3)
+    assert patch("--schedule", "linear:factor=2", "--layers", layers) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_layer_type_of_a_model_with_one_table_is_refused_with_the_way_out(capsys):
+    assert patch("--schedule", "linear:factor=2", "--layers", "sliding_attention") == 2
+    assert capsys.readouterr().err == (
+        "error: this model keeps one table for all its layers, so 'sliding_attention' cannot be changed alone; leave "
+        "--layers out\n"
+    )
+
+
+@pytest.mark.parametrize("schedule", ["yarn:factor=8", "linear:factor=8", "ntk:factor=8"])
+def test_layers_that_see_a_window_do_not_lengthen_the_context(model, capsys, schedule):
+    change(model, **GEMMA3)
+    assert patch("--schedule", schedule, "--layers", "sliding_attention", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["max_position_embeddings"] == [4096, 4096]
+    assert found["length"] == config()["max_position_embeddings"] == 4096
+    assert "only layers that see a window of the text change, so the context stays 4096 tokens" in found["notes"]
+    slowest = json.loads(Path("out", "ropescale.json").read_text())["tables"]["sliding_attention"]["inv_freq"][-1]
+    assert slowest == pytest.approx(10000 ** (-62 / 64) / 8)  # the table changes all the same
+
+
+def test_the_full_layers_decide_how_long_the_context_is(model, capsys):
+    change(model, **GEMMA3)
+    spec = json.dumps({"full_attention": "linear:factor=2", "sliding_attention": "yarn:factor=8"})
+    assert patch("--schedule", spec, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["length"] == 8192
+
+
+def test_fields_of_the_makers_that_replacing_drops_are_named(model, capsys):
+    change(model, **GPT_OSS)
+    note = "note: the makers' yarn has truncate=false, and this one truncate=true; keep theirs with truncate=false\n"
+    assert patch("--replace-scaling", "--schedule", "yarn:factor=64") == 0
+    assert note in capsys.readouterr().err
+    assert config()["rope_parameters"]["truncate"] is True
+    assert patch("--replace-scaling", "--schedule", "yarn:factor=64,truncate=false", out="kept") == 0
+    assert note not in capsys.readouterr().err
+    assert config("kept")["rope_parameters"]["truncate"] is False
+    assert patch("--replace-scaling", "--schedule", "linear:factor=64", out="other") == 0
+    assert "truncate" not in capsys.readouterr().err
+
+
+def test_a_composed_schedule_is_labelled_with_what_it_stands_on(model, capsys):
+    change(model, **GPT_OSS)
+    assert patch("--on-top", "--schedule", "linear:factor=2") == 0
+    label = "linear:factor=2 on yarn x32 of 4096"
+    assert rows(capsys.readouterr().out)["schedule"] == label
+    record = json.loads(Path("out", "ropescale.json").read_text())
+    assert (record["spec"], record["beneath"]) == ({"all": "linear:factor=2"}, {"all": "yarn x32 of 4096"})
+    assert f"`{label}`" in Path("out", "README.md").read_text()
+    assert main(["patch", "out", "-o", "again", "--replace-scaling", "--schedule", "yarn:factor=64"]) == 0
+    assert f"patched this checkpoint before ({label}); that is undone" in capsys.readouterr().err
+
+
+def test_a_model_type_that_ropescale_does_not_know_is_patched_with_a_warning(model, capsys):
+    words = "model type 'frobnicator' is not one that ropescale knows"
+    assert patch("--schedule", "linear:factor=2") == 0
+    assert words not in capsys.readouterr().err
+    change(model, model_type="frobnicator")
+    assert patch("--schedule", "linear:factor=2", out="other") == 0
+    assert f"warning: {words}" in capsys.readouterr().err
+
+
+def test_phi3s_maximum_is_explained_and_inspect_shows_the_length_that_is_meant(model, capsys):
+    """L^(scale^2) with scale = 0.1 ln 32 + 1; vLLM's cos and sin are that many rows of 64 numbers of 16 bits."""
+    change(model, model_type="phi3", max_position_embeddings=4096, original_max_position_embeddings=4096)
+    maximum = round(4096 ** ((0.1 * math.log(32) + 1) ** 2))
+    assert maximum == 3549354
+    assert patch("--schedule", "yarn:factor=32") == 0
+    err = capsys.readouterr().err
+    assert f"therefore becomes {maximum}; the context is meant to be 131072" in err
+    assert f"vLLM: --max-model-len 131072; its cos and sin for {maximum} positions take 454 MB at 16 bits" in err
+    assert main(["inspect", "out", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["layers"]["all"]["target_length"] == 131072
+    assert (
+        f"this checkpoint is meant for 131072 tokens (ropescale.json), and max_position_embeddings says {maximum}"
+        in (found["warnings"])
+    )
+    assert main(["inspect", "out", "--target-length", "8k", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["layers"]["all"]["target_length"] == 8192
 
 
 def test_help_shows_examples_that_work(capsys, monkeypatch):
