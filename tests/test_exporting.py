@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from environments import environment
 from rotary_modules import assert_same_tables, quiet, rotary_classes, stock_config, tables_of
 
 import ropescale
 from ropescale.cli.main import main
+from ropescale.engines import transformers4
 from ropescale.errors import ScheduleError
 from ropescale.evals.reference import CHECKPOINT
 from ropescale.exporting import ENGINES, Export, export
@@ -384,6 +387,20 @@ def test_transformers_4_is_told_in_its_own_keys(tmp_path: Path) -> None:
     [command] = exported("gpt_neox", "transformers4", "yarn:factor=4", tmp_path).commands
     assert "text.rope_scaling = {'rope_type': 'yarn', 'factor': 4.0," in command.text
     assert "rope_parameters" not in command.text
+
+
+@pytest.mark.engines
+@pytest.mark.parametrize("version", transformers4.VERSION.split(", "))
+@pytest.mark.parametrize("spec", ["yarn:factor=8", "ntk-su:factor=4", "llama3:factor=4"])
+def test_transformers_4s_code_runs_there_and_its_model_has_the_table(version: str, spec: str) -> None:
+    python = environment("transformers", f"transformers=={version}")
+    shown = "rotary = model.model.rotary_emb\nprint(json.dumps([rotary.inv_freq.tolist(), rotary.attention_scaling]))"
+    code = f"import json\n{export(CHECKPOINT, 'transformers4', spec).commands[0].text}\n{shown}"
+    done = subprocess.run([str(python), "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    inv_freq, scale = json.loads(done.stdout)
+    table = ropescale.frequencies(CHECKPOINT, spec)
+    assert_same_tables(table, {"all": (torch.tensor(inv_freq, dtype=torch.float64), scale)})
 
 
 # ---------------------------------------------------------------------------------------------------------

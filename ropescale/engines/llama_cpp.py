@@ -54,9 +54,10 @@ _RUN += ("low_freq_factor", "high_freq_factor", "partial_rotary_factor")
 def how(layers: Layers, field: str) -> How:
     """A Llama was run with these flags and with the tables of ``ropescale gguf``; of other architectures code was read.
 
-    The way of the flags is the same for every architecture.
+    The way of the flags is the same for every architecture. ``--override-kv`` was not run, the key that it sets was.
     """
-    return "run" if architecture(layers) == "llama" and field in _RUN else "source"
+    overridden = field == "attention factor" and layers.kind == "yarn" and bool(_attention(layers))
+    return "run" if architecture(layers) == "llama" and field in _RUN and not overridden else "source"
 
 
 def architecture(layers: Layers) -> str | None:
