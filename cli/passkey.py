@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..errors import DataError
 from ..loading import load_model, load_tokenizer
 from .eval import DTYPES, plan_schedules
 from .options import (
@@ -91,7 +92,8 @@ def command(model: str, lengths: list[int], as_json: bool, out: str | None, **op
     """Measure whether numbers hidden in a long text are found, at each length and depth, under each schedule.
 
     The answer is in place and one forward pass scores it: it counts when every token of it is ranked first, so greedy
-    decoding would write it, and its NLL tells schedules apart where none finds it. This works on base models.
+    decoding would write it. This works on base models. The answer's NLL tells schedules apart where none finds it; it
+    falls with whatever makes the model better at that place, not only with finding.
 
     Tasks: passkey hides one number; multi-key a named one at every depth; multi-value one at every depth, all asked for
     in order; variable-tracking passes numbers from box to box.
@@ -145,7 +147,10 @@ def prepare(model: str, lengths: list[int], options: dict[str, Any]) -> Run:
 def _haystack(source: str) -> str:
     from ..evals import data
 
-    return "\n\n".join(text.text for text in data.read_texts(source))
+    try:
+        return "\n\n".join(text.text for text in data.read_texts(source))
+    except DataError as error:
+        raise DataError(str(error).replace("--data", "--haystack")) from None
 
 
 def _keep(run: Run, folder: Path | None) -> None:
