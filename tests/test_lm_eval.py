@@ -204,8 +204,8 @@ def test_perplexity_of_the_original_is_that_of_transformers(original, texts):
 
 
 def test_patching_is_what_makes_the_difference(stretched, original):
-    """0.25 bits per byte is the smallest part of what the collapse past 256 tokens costs this model."""
-    assert stretched.rolling["bits_per_byte"] < original.rolling["bits_per_byte"] - 0.25
+    """With Python 3.11's library 2.05 bits per byte become 1.12; other versions have other texts."""
+    assert stretched.rolling["bits_per_byte"] < original.rolling["bits_per_byte"] - 0.5
     assert stretched.rolling["word_perplexity"] < original.rolling["word_perplexity"]
 
 
