@@ -196,9 +196,9 @@ def test_logits_that_are_not_finite_fail_the_run_and_keep_what_was_finished(
 ):
     score = Scorer.score
 
-    def breaking(self, ids):
+    def breaking(self, ids, chunk=None):
         scaled = self.model.config.rope_parameters["rope_type"] == "linear"
-        return score(self, ids) * (math.nan if scaled else 1.0)
+        return score(self, ids, chunk) * (math.nan if scaled else 1.0)
 
     monkeypatch.setattr(Scorer, "score", breaking)
     words = ["--data", texts, "--lengths", "64", "--schedule", "linear:factor=2", "-o", str(tmp_path / "out")]
