@@ -130,6 +130,9 @@ _THREE_KEYS = ("phi3", "phi4_multimodal")
 _TWO_KEYS = ("olmo", "olmo2")
 """Types whose v4 code accepts exactly type and factor."""
 
+_NULL_HEAD_DIM_IN_V4 = ("mistral",)
+"""Types whose class left an unstated ``head_dim`` null in transformers 4.52 to 4.57."""
+
 _SINUSOIDS = "by a sinusoid table that its code computes from rotary_dim and a fixed base of 10000"
 
 _NO_ROPE_PARAMETERS = {
@@ -420,6 +423,7 @@ def _rope(reader: _Reader, key: str, parameters: dict[str, Any], original_length
     if theta is None or maximum is None:
         raise reader.missing()
     _refuse_theta_per_layer(reader, theta)
+    _refuse_theta_of_attention(reader, theta)
     head_dim = reader.head_dim(key, parameters)
     partial = _number(parameters.get("partial_rotary_factor", 1.0), "partial_rotary_factor", most=1)
     proportional = parameters["rope_type"] == "proportional"
@@ -481,6 +485,17 @@ def _refuse_theta_per_layer(reader: _Reader, theta: Any) -> None:
         raise ConfigError(
             f"layer_rope_theta gives some layers the theta {sorted(others)[0]} beside rope_theta {theta}; "
             "a model with more than one theta in one table cannot be described by one schedule"
+        )
+
+
+def _refuse_theta_of_attention(reader: _Reader, theta: Any) -> None:
+    """DBRX states its theta in ``attn_config``, where transformers 4 looked for it and transformers 5 does not."""
+    part = reader.config.get("attn_config")
+    stated = part.get("rope_theta") if isinstance(part, Mapping) else None
+    if stated is not None and stated != theta:
+        raise ConfigError(
+            f"attn_config says rope_theta is {brief(stated)}, and transformers 5 computes with {theta}, because it "
+            f"only reads the top level; write rope_theta {brief(stated)} there"
         )
 
 
@@ -629,8 +644,9 @@ def _v4_scaling(parameters: Mapping[str, Any], model_type: str) -> dict[str, Any
 
 
 def _write_oddities(section: dict[str, Any], merged: Mapping[str, Mapping[str, Any]], reader: _Reader) -> None:
-    """What transformers 5.23 trips over, or keeps a second copy of."""
-    if "head_dim" in reader.defaults and reader.get("head_dim") is None:  # its rope functions cannot read a null
+    """What transformers trips over, or keeps a second copy of."""
+    is_null = "head_dim" in reader.defaults or reader.model_type in _NULL_HEAD_DIM_IN_V4
+    if is_null and reader.get("head_dim") is None:  # transformers' rope functions cannot read a null
         section["head_dim"] = reader.head_dim(ALL_LAYERS, {})
     per_pair = any(parameters["rope_type"] == "longrope" for parameters in merged.values())
     if reader.defaults.get("head_dims") and per_pair:  # its longrope check asks for the one head_dim there is not

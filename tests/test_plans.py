@@ -623,7 +623,7 @@ WARNINGS = {
         {(model, PER_PAIR) for model in ("llama", "deepseek", "olmo2", "nemotron")},
     ),
     "two lists": ("vLLM and llama.cpp: choose the short or the long list once", {("phi3", "two lists")}),
-    "long list": ("mlx-lm and transformers 4.45: always use the long list", {("phi3", "two lists")}),
+    "long list": ("mlx-lm: always uses the long list", {("phi3", "two lists")}),
     "vLLM's default": (
         "vLLM: serves the original length unless told otherwise",
         {("phi3", "two lists")} | {(model, PER_PAIR) for model in ("llama", "olmo2", "nemotron")},
@@ -655,9 +655,10 @@ WARNINGS = {
             ("llama", "scale 1"),
             ("llama", "no rounding"),
             ("deepseek", "mscale"),
-            ("gemma3", "sliding"),
         },
     ),
+    "transformers before 4.55": ("always rounds the ramp", {("llama", "no rounding")}),
+    "early transformers 5": ("transformers 5.0 to 5.8: stops with a KeyError", {("gemma3", "sliding")}),
     "llama.cpp's llama3": ("llama.cpp: does not apply llama3 scaling", {("qwen3", "llama3:factor=4")}),
     "proportional": ("ignore the factor of proportional RoPE", {("lfm3", "linear:factor=4")}),
     "no v4 keys": (

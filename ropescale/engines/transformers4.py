@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from .. import model_defaults
-from ..rope import ALL_LAYERS
+from ..rope import ALL_LAYERS, Scaling, text_section, write_rope
 from .facts import Difference, How, Layers
-from .serving import Command, Serving, snippet
+from .serving import V4_NAMES, Command, Serving, snippet, stated_positions
 
 NAME, VERSION = "transformers 4", "4.51.3, 4.57.1"
 
@@ -20,7 +21,7 @@ _IGNORES = ("nemotron",)
 _THETA_ELSEWHERE = ("dbrx",)
 """Types that read neither: their theta lies in ``attn_config``."""
 
-_ONE_THETA = ("olmo3",)
+_ONE_THETA = ("modernbert-decoder", "olmo3")
 """Types with one theta for layers that have two in transformers 5."""
 
 _WANTS_ALPHA = ("hunyuan_v1_dense", "hunyuan_v1_moe")
@@ -48,9 +49,12 @@ def how(layers: Layers, field: str) -> How:
 
 def serve(serving: Serving) -> list[Command]:
     """``from_pretrained``, with v4's keys where the folder does not hold them."""
-    changed = serving.changes()
-    v4 = {key: value for key, value in changed.items() if key != "rope_parameters"}
-    return [Command("python", snippet(serving, v4 if not serving.is_written else {}))]
+    changed = {key: value for key, value in spelled(serving).changes().items() if key != "rope_parameters"}
+    if serving.is_written:
+        stored = text_section(serving.stored)
+        only_v5 = "rope_parameters" in stored and not V4_NAMES & stored.keys()
+        changed = {key: value for key, value in changed.items() if key in V4_NAMES and only_v5}
+    return [Command("python", snippet(serving, changed))]
 
 
 def differences(layers: Layers) -> Iterator[Difference]:
@@ -151,8 +155,13 @@ def _in_yarn(layers: Layers) -> Iterator[Difference]:
 
 
 def spelled(serving: Serving) -> Serving:
-    """It reads the configuration as it is written."""
-    return serving
+    """The configuration in v4's keys, also where only transformers 5 has written it."""
+    if not serving.is_written:
+        return serving
+    original = max(layers.rope.original_length for layers in serving.layers)
+    config = write_rope(serving.stored, Scaling({}, stated_positions(serving), original))
+    layers = tuple(replace(each, section=text_section(config)) for each in serving.layers)
+    return replace(serving, config=config, layers=layers)
 
 
 def served(serving: Serving, layers: Layers) -> Iterator[Difference]:
