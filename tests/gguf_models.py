@@ -22,6 +22,13 @@ _LAYER = {
     "mlp.down_proj": "ffn_down",
     "mlp.gate_up_proj": "ffn_up",
 }
+_GEMMA3 = _LAYER | {
+    "post_attention_layernorm": "post_attention_norm",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+}
 _NEIGHBOURS = ("llama", "mistral3")
 """Architectures whose pairs are neighbouring coordinates."""
 
@@ -29,7 +36,7 @@ _REST = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_he
 
 
 def write_gguf(model: Any, path: Path, arch: str = "llama", **metadata: Any) -> Path:
-    """Writes a Llama, Qwen2 or Phi-3 in float32 without a tokenizer; ``metadata`` is further keys of ``arch``."""
+    """Writes a Llama, Qwen2, Phi-3 or Gemma 3 in float32, without a tokenizer; ``metadata``: more keys of ``arch``."""
     config = model.config
     writer = gguf.GGUFWriter(path, arch)
     writer.add_name("a model of the tests")
@@ -40,8 +47,12 @@ def write_gguf(model: Any, path: Path, arch: str = "llama", **metadata: Any) -> 
     writer.add_head_count(config.num_attention_heads)
     writer.add_head_count_kv(config.num_key_value_heads)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_dimension_count(config.hidden_size // config.num_attention_heads)
-    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    writer.add_rope_dimension_count(head_dim)
+    writer.add_key_length(head_dim)
+    writer.add_value_length(head_dim)
+    rope = config.rope_parameters
+    writer.add_rope_freq_base(rope.get("full_attention", rope)["rope_theta"])
     writer.add_vocab_size(config.vocab_size)
     writer.add_tokenizer_model("none")
     for key, value in metadata.items():
@@ -73,15 +84,19 @@ def _tensors(model: Any, arch: str) -> Iterator[tuple[str, np.ndarray]]:
         if name == "lm_head.weight" and config.tie_word_embeddings:
             continue
         array, kind = tensor.float().numpy(), name.split(".")[-2]
-        yield _name(name), _neighbours(array, heads[kind]) if arch in _NEIGHBOURS and kind in heads else array
+        array = array + 1 if arch == "gemma3" and "norm" in kind else array
+        yield (
+            _name(name, _GEMMA3 if arch == "gemma3" else _LAYER),
+            _neighbours(array, heads[kind]) if arch in _NEIGHBOURS and kind in heads else array,
+        )
 
 
-def _name(name: str) -> str:
+def _name(name: str, parts: dict[str, str]) -> str:
     stem, _, kind = name.rpartition(".")
     if stem in _REST:
         return f"{_REST[stem]}.{kind}"
     layer, _, part = stem.removeprefix("model.layers.").partition(".")
-    return f"blk.{layer}.{_LAYER[part]}.{kind}"
+    return f"blk.{layer}.{parts[part]}.{kind}"
 
 
 def _neighbours(weight: np.ndarray, heads: int) -> np.ndarray:

@@ -193,6 +193,18 @@ SMALL: dict[str, Any] = {
 """A random model of any of the families below; its logits are far from flat."""
 
 
+def _gemma3() -> Any:
+    """Five layers that see 64 tokens and turn by a theta of their own, and one that sees everything."""
+    from transformers import Gemma3ForCausalLM, Gemma3TextConfig
+
+    torch.manual_seed(0)
+    thetas = {"full_attention": 10000.0, "sliding_attention": 1000.0}
+    rope = {kind: {"rope_type": "default", "rope_theta": theta} for kind, theta in thetas.items()}
+    kinds = ["sliding_attention"] * 5 + ["full_attention"]
+    more = {"rope_parameters": rope, "num_hidden_layers": 6, "layer_types": kinds, "sliding_window": 64}
+    return Gemma3ForCausalLM(Gemma3TextConfig(**SMALL | more, head_dim=32, query_pre_attn_scalar=32)).eval()
+
+
 @pytest.fixture(scope="module")
 def qwen2() -> Any:
     from transformers import Qwen2Config, Qwen2ForCausalLM
@@ -262,6 +274,46 @@ def test_phi3_carries_any_table_in_its_lists(llama_cpp, ids, tmp_path, schedule)
     patch_gguf(made, tmp_path / "out.gguf", schedule)
     [found] = llama_cpp.logits(ids, (tmp_path / "out.gguf", {}))
     with ropescale.patch(model, schedule):
+        assert _difference(found, _transformers(model, ids), ids)[0] < TOLERANCE
+
+
+@pytest.mark.parametrize("schedule", ["linear:factor=8", "yarn:factor=8", "ntk:factor=8"])
+def test_gemma3_is_scaled_in_its_full_layers_alone(llama_cpp, ids, tmp_path, schedule):
+    """As it is in transformers, where the sliding layers have a table of their own."""
+    import ropescale
+
+    model = _gemma3()
+    window = {"attention.sliding_window": 64, "rope.freq_base_swa": 1000.0}
+    made = write_gguf(model, tmp_path / "gemma3.gguf", "gemma3", **window)
+    patch_gguf(made, tmp_path / "out.gguf", schedule)
+    plain, found = llama_cpp.logits(ids, (made, {}), (tmp_path / "out.gguf", {}))
+    assert _difference(plain, _transformers(model, ids), ids)[0] < TOLERANCE
+    with ropescale.patch(model, schedule):
+        assert _difference(found, _transformers(model, ids), ids)[0] < TOLERANCE
+    assert _difference(found, plain, ids)[0] > 20 * TOLERANCE
+
+
+def test_an_attention_scale_reaches_gemma3s_sliding_layers_and_so_is_refused(llama_cpp, ids, tmp_path):
+    import ropescale
+
+    model, schedule = _gemma3(), "yarn:factor=8,attention_factor=1.5"
+    scaling = {
+        "type": "yarn",
+        "factor": 8.0,
+        "original_context_length": TRAINED,
+        "attn_factor": 1.5 / 1.2079441541679836,
+    }
+    window = {"attention.sliding_window": 64, "rope.freq_base_swa": 1000.0}
+    made = write_gguf(model, tmp_path / "gemma3.gguf", "gemma3", **window)
+    with pytest.raises(ScheduleError, match="would reach the layers with a window"):
+        patch_gguf(made, tmp_path / "out.gguf", schedule)
+    keys = window | {f"rope.scaling.{name}": value for name, value in scaling.items()}
+    [found] = llama_cpp.logits(ids, (write_gguf(model, tmp_path / "scaled.gguf", "gemma3", **keys), {}))
+    with ropescale.patch(model, schedule):
+        assert _difference(found, _transformers(model, ids), ids)[0] > 20 * TOLERANCE
+    everywhere = {"full_attention": schedule, "sliding_attention": {"name": "table", "factors": [1.0] * 16}}
+    everywhere["sliding_attention"] |= {"attention_factor": scaling["attn_factor"]}
+    with ropescale.patch(model, everywhere):
         assert _difference(found, _transformers(model, ids), ids)[0] < TOLERANCE
 
 
