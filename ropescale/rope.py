@@ -651,6 +651,9 @@ def _write_oddities(section: dict[str, Any], merged: Mapping[str, Mapping[str, A
     per_pair = any(parameters["rope_type"] == "longrope" for parameters in merged.values())
     if reader.defaults.get("head_dims") and per_pair:  # its longrope check asks for the one head_dim there is not
         section["allow_global_per_layer_attribute_access"] = True
+    attention = section.get("attn_config")
+    if isinstance(attention, Mapping) and attention.get("rope_theta") is not None:  # DBRX, for transformers 4
+        section["attn_config"] = {**attention, "rope_theta": merged[ALL_LAYERS]["rope_theta"]}
     if isinstance(section.get("layer_rope_theta"), list):  # Granite's SWA models; 0 marks a layer that does not rotate
         theta = merged[ALL_LAYERS]["rope_theta"]
         section["layer_rope_theta"] = [theta if there else there for there in section["layer_rope_theta"]]

@@ -168,7 +168,8 @@ def build(folder: Path, seed: int = 0) -> Any:
     with quiet(), without_timm(), drafters():
         config = AutoConfig.from_pretrained(folder)
         if config.model_type.startswith("musicgen"):  # whose auto class asks for the whole and takes its decoder
-            return MODEL_FOR_CAUSAL_LM_MAPPING[type(config)](config.decoder).eval()
+            cls: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+            return cls(config.decoder).eval()
         return _shaken(AutoModelForCausalLM.from_config(config).eval())
 
 
@@ -238,8 +239,9 @@ def _shallow(fields: Mapping[str, Any]) -> dict[str, Any]:
     first: dict[tuple[str, ...], int] = {}
     for layer in range(depth):
         first.setdefault(tuple(repr(value[layer]) for key, value in lists.items() if key not in indices), layer)
-    rest = (layer for layer in range(depth) if layer not in first.values())
-    chosen = sorted([*first.values(), *([next(rest)] if len(first) == 1 and depth > 1 else [])])
+    chosen = list(first.values())  # in order
+    if len(chosen) == 1 and depth > 1:
+        chosen.append(1)
     small = {name: len(chosen) if value == depth else min(value, 2) for name, value in depths.items()}
     return (
         small

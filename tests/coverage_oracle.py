@@ -120,7 +120,7 @@ def _waves(rope: Geometry) -> Table:
 # What a model does
 
 
-def rotary_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+def rotary_modules(model: Any) -> Iterator[tuple[str, Any]]:
     """The rotary modules of the language model, by name."""
     text = model.config.get_text_config(decoder=True)
     for name, module in model.named_modules():

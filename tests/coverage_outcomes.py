@@ -89,7 +89,7 @@ NOTES = {
     "bamba": "needs `attn_layer_indices`: its default has no attention layer",
     "cohere2_moe": "the v4 keys are not written: transformers 5 would take them for fields of the model",
     "cohere_compass_text": "its default states no rope parameters: the file must",
-    "dbrx": "theta is `rope_theta`; the one in `attn_config` is not used by transformers 5",
+    "dbrx": "refused where `attn_config` has another theta than the top level, which is all that transformers 5 reads",
     "deepseek_v4": "tables `main` and `compress`, named in `rope_parameters`, not in `layer_types`",
     "dots3_note": _TEXT,
     "emu3": _TEXT,

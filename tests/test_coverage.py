@@ -225,3 +225,15 @@ def test_ministral_3_keeps_the_length_that_its_queries_grow_by(tmp_path):
     there = json.loads((source / "config.json").read_text())["rope_parameters"]
     for key in ("llama_4_scaling_beta", "original_max_position_embeddings"):
         assert written["rope_parameters"][key] == there[key]
+
+
+@pytest.mark.parametrize(("schedule", "theta"), [("linear:factor=4", 5e5), ("abf:rope_theta=8e6", 8e6)])
+def test_dbrx_states_its_theta_at_the_top_level_and_the_same_in_attn_config(schedule, theta, tmp_path):
+    """Its releases have the second only, which transformers 5 does not look at and transformers 4 did."""
+    attention = {"kv_n_heads": 2, "rope_theta": 5e5, "clip_qkv": 8.0}
+    model, source = made("dbrx", tmp_path, attn_config=attention, rope_parameters=None, rope_theta=5e5)
+    steps = torch.arange(16, dtype=torch.float64) / 16
+    factor = FACTOR if schedule.startswith("linear") else 1.0
+    written = assert_both(model, source, schedule, {"all": (theta**-steps / factor, 1.0)})
+    assert written["attn_config"]["rope_theta"] == written["rope_theta"] == theta
+    assert ropescale.frequencies(source.parent / "target", "as-is")["all"].inv_freq[1] < 1.0
