@@ -32,6 +32,9 @@ _PER_PAIR_ONLY = (*_PHI3, "phimoe")
 _THETA_ONLY = ("recurrent_gemma",)
 """Types whose configuration class accepts no rope type but ``default``."""
 
+_SPLITS_HEADS = ("gpt_neox_japanese",)
+"""Types that cut heads by ``partial_rotary_factor`` whatever the rope type; proportional RoPE needs them whole."""
+
 _FULL_LAYERS_DO_NOT_ROTATE = {
     "afmoe": "sliding_window",
     "cohere2": "sliding_window",
@@ -483,6 +486,8 @@ def _is_usable(kind: str, rope: Rope, model_type: str) -> bool:
         return kind == "default"
     if model_type in _PER_PAIR_ONLY:
         return kind == "default" or (kind == "longrope" and model_type in _PHI3)
+    if kind == "proportional" and model_type in _SPLITS_HEADS:
+        return False
     return kind != "yarn" or rope.rotary_dim % 2 == 0  # transformers' yarn cannot build half a pair
 
 

@@ -30,6 +30,7 @@ from environments import environment
 import ropescale
 from ropescale import Frequencies, Rope
 from ropescale.checkpoints import PatchedCheckpoint
+from ropescale.engines import transformers4
 from ropescale.rope import ALL_LAYERS, read_rope
 from ropescale.schedules import LongRope, Schedule, Yarn, compute
 
@@ -124,6 +125,7 @@ OTHERS: dict[str, dict[str, Any]] = {
     "nemotron": _THETA | _HEAD | _HALF,
     "cohere": _THETA,
     "dbrx": _DBRX,
+    "gpt_neox_japanese": _THETA,
     "hunyuan_v1_dense": _THETA | _HEAD,
     "zamba2": _THETA
     | {
@@ -151,7 +153,6 @@ USUAL: dict[str, dict[str, Any]] = {
     "gemma": _THETA | _HEAD,
     "glm": _THETA | _HEAD | _HALF,
     "glm4": _THETA | _HEAD | _HALF,
-    "gpt_neox_japanese": _THETA,
     "granite": _THETA,
     "granitemoe": _THETA | _EXPERTS,
     "granitemoehybrid": _THETA
@@ -659,6 +660,10 @@ def test_the_versions_differ_on_a_llama_as_the_documentation_says(tmp_path: Path
         assert " ".join(kinds) == words, schedule
         warned = [any(mentions(text, version) for text in written.patched.warnings) for version in VERSIONS]
         assert warned == [kind != "right" for kind in kinds], schedule
+
+
+def test_what_is_said_to_be_run_in_version_4_is_what_is_read_here() -> None:
+    assert set(NAMED | OTHERS | USUAL) == transformers4.RUN
 
 
 def test_the_lowest_version_tried_is_the_lowest_that_the_package_accepts(repository: Path) -> None:
