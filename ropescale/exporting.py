@@ -139,8 +139,8 @@ def _stretches(scaling: Mapping[str, Any]) -> bool:
 def exported(engine: Server, serving: Serving, schedules: Mapping[str, str]) -> Export:
     """What :func:`export` says about something to serve, under schedules that the command line has for its layers."""
     spelled = engine.spelled(serving)
-    table = [row for layers in spelled.layers for row in rows(engine, spelled, layers)]
-    commands = engine.serve(serving) if is_served(table, engine.VERSION) else []
+    tables = [rows(engine, spelled, layers) for layers in spelled.layers]
+    commands = engine.serve(serving) if all(map(is_served, tables)) else []
     return Export(
         model=serving.model,
         engine=engine.NAME,
@@ -148,7 +148,7 @@ def exported(engine: Server, serving: Serving, schedules: Mapping[str, str]) -> 
         length=serving.length,
         schedule=schedules,
         commands=commands,
-        rows=table,
+        rows=[row for table in tables for row in table],
         warnings=_warnings(engine, spelled),
         refusal=None if commands else _refusal(engine, spelled),
     )
@@ -163,7 +163,7 @@ def _warnings(engine: Server, serving: Serving) -> list[str]:
 
 def _refusal(engine: Server, serving: Serving) -> str:
     """Why nothing can be served, and what to do instead."""
-    lost = (each for each in serving.layers if not is_served(rows(engine, serving, each), engine.VERSION))
+    lost = (each for each in serving.layers if not is_served(rows(engine, serving, each)))
     layers = next(lost, serving.layers[0])
     what = f"{layers.kind} for {layers.model_type}"
     return f"{engine.NAME} cannot compute this schedule ({what}); {engine.way_out(layers)}"

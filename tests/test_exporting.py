@@ -16,9 +16,10 @@ from environments import environment
 from rotary_modules import assert_same_tables, quiet, rotary_classes, stock_config, tables_of
 
 import ropescale
+from ropescale import model_defaults
 from ropescale.cli.main import main
 from ropescale.engines import transformers4
-from ropescale.errors import ScheduleError
+from ropescale.errors import RopescaleError, ScheduleError
 from ropescale.evals.reference import CHECKPOINT
 from ropescale.exporting import ENGINES, Export, export
 from ropescale.plans import make_plan
@@ -389,6 +390,21 @@ def test_transformers_4_is_told_in_its_own_keys(tmp_path: Path) -> None:
     assert "rope_parameters" not in command.text
 
 
+def test_transformers_4_is_told_what_only_5_has_written(tmp_path: Path) -> None:
+    parameters = {"rope_type": "default", "rope_theta": 500000.0}
+    config = {key: value for key, value in LLAMA.items() if key != "rope_theta"} | {"rope_parameters": parameters}
+    [command] = export(folder_of(config, tmp_path), "transformers4").commands
+    assert "text.rope_theta = 500000.0\ntext.rope_scaling = None\n" in command.text
+    [command] = export(folder_of(LLAMA, tmp_path), "transformers4").commands
+    assert "text" not in command.text.replace(str(tmp_path), "")
+
+
+def test_a_version_that_does_otherwise_has_a_row_of_its_own(tmp_path: Path) -> None:
+    done = exported("llama", "transformers4", "yarn:factor=4,truncate=false", tmp_path)
+    found = [(row.version, row.status, row.computes) for row in done.rows if row.field == "truncate"]
+    assert found == [("4.57.1", "honoured", "false"), ("4.51.3", "recomputed", "true")]
+
+
 @pytest.mark.engines
 @pytest.mark.parametrize("version", transformers4.VERSION.split(", "))
 @pytest.mark.parametrize("spec", ["yarn:factor=8", "ntk-su:factor=4", "llama3:factor=4"])
@@ -475,6 +491,24 @@ def test_wrong_usage_exits_with_2_and_one_line(
 def test_an_engine_that_there_is_not_is_named(tmp_path: Path) -> None:
     with pytest.raises(ScheduleError, match=r"there is no engine 'tgi' to export for; choose from vllm, sglang"):
         export(folder_of(LLAMA, tmp_path), "tgi")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ENGINES)
+def test_every_model_type_can_be_asked_about(engine: str, tmp_path: Path) -> None:
+    specs = [None, "yarn:factor=4,truncate=false,attention_factor=1.3", "linear:factor=4", "ntk-su:factor=4"]
+    answered = set()
+    for model_type, entry in model_defaults.load().items():
+        for spec in specs if entry else ():
+            options = {"replace_scaling": True, "layers": "all"} if spec else {}
+            try:
+                done = export(folder_of({"model_type": model_type}, tmp_path), engine, spec, **options)
+            except RopescaleError:  # no rotary embeddings, or a schedule that does not fit
+                continue
+            answered.add(model_type)
+            assert (done.refusal is None) == bool(done.commands), (model_type, spec)
+            assert json.dumps(done.to_dict())
+    assert len(answered) >= 120
 
 
 def test_the_command_lists_the_engines_that_there_are() -> None:

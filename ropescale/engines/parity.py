@@ -91,7 +91,8 @@ def rows(engine: Server, serving: Serving, layers: Layers) -> list[Row]:
     differences = list(engine.served(serving, layers))
     current = {found.field: found for found in differences if not found.version}
     table = [_row(engine, layers, field, asked, current.get(field)) for field, asked in fields(layers).items()]
-    return _consistent(table) + list(_older(layers, differences))
+    older = list(_older(layers, differences))
+    return [_without(older, row) for row in _consistent(table)] + older
 
 
 def _consistent(table: list[Row]) -> list[Row]:
@@ -106,6 +107,12 @@ def _consistent(table: list[Row]) -> list[Row]:
         computes, how = f"with its own {ignored[0].field}", ignored[0].how
         return [replace(frequencies, status="recomputed", computes=computes, how=how), *rest]
     return table
+
+
+def _without(older: list[Row], row: Row) -> Row:
+    """A row whose version leaves out those that have a row of their own for the field."""
+    apart = {each.version for each in older if each.field == row.field}
+    return replace(row, version=", ".join(each for each in row.version.split(", ") if each not in apart))
 
 
 def _row(engine: Server, layers: Layers, field: str, asked: str, found: Difference | None) -> Row:
@@ -123,9 +130,9 @@ def _older(layers: Layers, differences: list[Difference]) -> Iterator[Row]:
             yield Row(layers.key, found.field, text, found.status, found.computes, found.version, found.how or "source")
 
 
-def is_served(table: list[Row], version: str) -> bool:
-    """Whether the engine can compute the frequencies at all, in the version that the table is about."""
-    return not any(row.field == "frequencies" and row.status in LOST and row.version == version for row in table)
+def is_served(table: list[Row]) -> bool:
+    """Whether the engine can compute the frequencies at all, by what :func:`rows` says of one kind of layer."""
+    return table[0].status not in LOST
 
 
 def _frequencies(layers: Layers) -> str:

@@ -119,6 +119,16 @@ def _layers_in(config: Mapping[str, Any], length: int) -> tuple[Layers, ...]:
     return tuple(Layers(key, rope.scaling, section, rope, length) for key, rope in read_rope(config).items())
 
 
+def is_untouched(serving: Serving, layers: Layers) -> bool:
+    """Whether these layers rotate as their makers made them, with no scaling, in the makers' own configuration."""
+    if layers.kind != "default":
+        return False
+    if serving.is_written:
+        return "rope_parameters" not in text_section(serving.stored)
+    there = {each.key: each.parameters for each in _layers_in(serving.stored, serving.length)}
+    return there.get(layers.key) == layers.parameters
+
+
 # ---------------------------------------------------------------------------------------------------------
 # Overriding a configuration
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from .. import model_defaults
 from ..rope import ALL_LAYERS, Scaling, text_section, write_rope
 from .facts import Difference, How, Layers
-from .serving import V4_NAMES, Command, Serving, snippet, stated_positions
+from .serving import V4_NAMES, Command, Serving, is_untouched, snippet, stated_positions
 
 NAME, VERSION = "transformers 4", "4.51.3, 4.57.1"
 
@@ -166,7 +166,7 @@ def spelled(serving: Serving) -> Serving:
 
 def served(serving: Serving, layers: Layers) -> Iterator[Difference]:
     """What remains otherwise with the code that :func:`serve` gives."""
-    return differences(layers)
+    yield from () if is_untouched(serving, layers) else differences(layers)
 
 
 def way_out(layers: Layers) -> str:
