@@ -296,12 +296,17 @@ def rounding(model: Any, ids: torch.Tensor) -> float:
         _, relative = _apart(_whole(model, ids, AROUND), plain)
     finally:
         handle.remove()
-    return max(float(relative.max()), torch.finfo(model.dtype).eps)
+    return max(float(relative.max()), _epsilon(model.dtype))
 
 
 def _nudge(module: Any, args: Any, out: torch.Tensor) -> torch.Tensor:
     signs = torch.randint(2, out.shape, generator=torch.Generator().manual_seed(0)).to(out) * 2 - 1
-    return out + out * signs * torch.finfo(out.dtype).eps
+    return out + out * signs * _epsilon(out.dtype)
+
+
+def _epsilon(dtype: torch.dtype) -> float:
+    """One rounding; in float64 float32's, in which transformers' norms and rotary embeddings compute all the same."""
+    return max(torch.finfo(dtype).eps, torch.finfo(torch.float32).eps)
 
 
 def _judged(

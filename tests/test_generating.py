@@ -8,17 +8,20 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import coverage_models
 import pytest
 import torch
+from coverage_models import TYPES, tiny_config
 from tiny_models import SHAPES, TRAINED, VOCABULARY, assert_same, build, document, reloaded, snapshot
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 import ropescale
-from ropescale import generating
+from ropescale import generating, model_defaults
 from ropescale.cli.main import main
 from ropescale.errors import ConfigError, DataError, RunError, VerificationError
 from ropescale.generating import AROUND, DIFFERS, EQUAL, EXPLAINED, UNDECIDED, compare
+from ropescale.patching import rotary_modules
 from ropescale.verifying import examine
 
 DYNAMIC = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0}
@@ -31,6 +34,8 @@ TWO_LISTS = {
     "attention_factor": 1.2,
     "original_max_position_embeddings": TRAINED,
 }
+QUICK = ["llama", "gemma3_text", "deepseek_v3", "mistral"]
+OTHERS = [*(kind for kind in SHAPES if kind not in QUICK), "qwen3", "recurrent_gemma"]
 PHI3 = {"max_position_embeddings": 256, "original_max_position_embeddings": TRAINED}
 
 
@@ -64,7 +69,7 @@ def naive(model: Any, first: int, last: int) -> tuple[torch.Tensor, torch.Tensor
 # One table for every length
 
 
-@pytest.mark.parametrize("kind", [*SHAPES, "mistral", "qwen3", "recurrent_gemma"])
+@pytest.mark.parametrize("kind", [*QUICK, *(pytest.param(kind, marks=pytest.mark.slow) for kind in OTHERS)])
 def test_one_table_decodes_as_whole_passes_do_across_the_trained_length_and_beyond(kind: str) -> None:
     changes = {"mistral": {"sliding_window": 16}, "recurrent_gemma": {"num_hidden_layers": 3}}
     model = build(kind, **changes.get(kind, {}))
@@ -94,9 +99,7 @@ def test_the_stretches_lie_around_half_the_trained_length_the_trained_length_and
 # Tables that change with the length
 
 
-@pytest.mark.parametrize(
-    ("kind", "parameters"), [("llama", DYNAMIC), ("llama", TWO_LISTS), ("qwen2", DYNAMIC), ("qwen2", TWO_LISTS)]
-)
+@pytest.mark.parametrize(("kind", "parameters"), [("llama", DYNAMIC), ("llama", TWO_LISTS), ("qwen2", TWO_LISTS)])
 def test_a_length_dependent_schedule_differs_by_what_a_naive_loop_finds(kind: str, parameters: dict[str, Any]) -> None:
     model = build(kind, rope_parameters=parameters, max_position_embeddings=TRAINED)
     below, across, *_ = compare(model, TRAINED, 256, text=ids)
@@ -143,11 +146,10 @@ def test_a_schedule_of_ours_that_follows_the_length_differs_as_well_and_held_it_
 
 FROZEN = [
     ("llama", "dynamic:factor=4", {}),
-    ("llama", "dynamic-yarn", {}),
     ("qwen2", {key: TWO_LISTS[key] for key in ("short_factor", "long_factor", "factor")} | {"name": "longrope"}, {}),
     ("gemma3_text", "dynamic-yarn", {}),
     ("phi3", "dynamic:factor=4", {"max_position_embeddings": TRAINED, "original_max_position_embeddings": TRAINED}),
-    ("deepseek_v3", "dynamic-yarn", {}),
+    pytest.param("deepseek_v3", "dynamic-yarn", {}, marks=pytest.mark.slow),
 ]
 
 
@@ -184,7 +186,7 @@ STOCK_UPDATE = DynamicLayer.update
 
 
 @pytest.mark.parametrize("fault", [rounding_keys, forgetting_the_oldest])
-@pytest.mark.parametrize("kind", ["llama", "qwen2", "glm4"])
+@pytest.mark.parametrize("kind", ["llama", pytest.param("glm4", marks=pytest.mark.slow)])
 def test_a_broken_cache_differs(kind: str, fault: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     model = build(kind)
     assert {stretch.verdict for stretch in compare(model, TRAINED, 256)} == {EQUAL}
@@ -200,13 +202,17 @@ def forgetting_the_prompt(self: Any, keys: torch.Tensor, values: torch.Tensor, *
     return kept
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, pytest.param(torch.float16, marks=pytest.mark.slow)])
 def test_a_lost_cache_differs_in_every_dtype(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     model = build(initializer_range=0.1).to(dtype)
     with ropescale.patch(model, "linear:factor=4"):
         assert {stretch.verdict for stretch in compare(model, TRAINED, 256)} == {EQUAL}
         monkeypatch.setattr(DynamicLayer, "update", forgetting_the_prompt)
         assert {stretch.verdict for stretch in compare(model, TRAINED, 256)} == {DIFFERS}
+
+
+def test_float64_is_held_to_the_float32_in_which_norms_and_rotary_embeddings_compute() -> None:
+    assert {stretch.verdict for stretch in compare(build().double(), TRAINED, 256)} == {EQUAL}
 
 
 def test_a_position_that_is_one_off_while_decoding_differs() -> None:
@@ -271,6 +277,14 @@ def test_a_model_that_cannot_generate_is_wrong_input() -> None:
         ropescale.verify(build().model, generate=True)
 
 
+def test_a_model_that_keeps_no_cache_is_wrong_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build()
+    generate = model.generate
+    monkeypatch.setattr(model, "generate", lambda **given: generate(**given, use_cache=False), raising=False)
+    with pytest.raises(ConfigError, match="LlamaForCausalLM keeps no cache"):
+        compare(model, TRAINED, 256)
+
+
 # ---------------------------------------------------------------------------------------------------------
 # Cost, and what is left behind
 
@@ -284,7 +298,8 @@ def test_no_more_logits_are_computed_than_are_compared() -> None:
 
 @pytest.mark.parametrize("parameters", [DYNAMIC, TWO_LISTS, None])
 def test_the_model_is_left_as_it_was_bit_for_bit(parameters: dict[str, Any] | None) -> None:
-    model = build(**({"rope_parameters": parameters} if parameters else {})).train()
+    changes: dict[str, Any] = {"rope_parameters": parameters} if parameters else {}
+    model = build(**changes).train()
     model(input_ids=document(100))  # after which stock dynamic carries another table
     model.generation_config.eos_token_id = [3]
     before, settings = snapshot(model), model.generation_config
@@ -395,6 +410,29 @@ def test_a_checkpoint_that_is_not_live_is_not_loaded(folder: Path, tmp_path: Pat
     report = examine(tmp_path / "out", generate=True)
     assert not report.live
     assert report.generation == []
+
+
+CHOOSING = ("axk2", "deepseek_v32", "dots3_note", "dots3_note_text", "glm_moe_dsa", "hy_v4")
+"""Types that choose what they attend to by scores that are all zero at random weights: rounding decides."""
+
+OWN_WAY = ("moshi", "zamba2")
+"""Types whose decoding is not their whole pass in stock transformers 5.23, below the trained length as well: Moshi's
+by 2 spreads, Zamba 2's by 7e-5, in float64 as in float32, so that it is no rounding."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [kind for kind in TYPES if model_defaults.load().get(kind)])
+def test_every_architecture_decodes_within_half_of_what_is_allowed(kind: str, tmp_path: Path) -> None:
+    if kind.endswith("_assistant"):
+        pytest.skip("a drafter: it decodes on the states of another model")
+    (tmp_path / "config.json").write_text(json.dumps(tiny_config(kind)))
+    model = coverage_models.build(tmp_path)
+    if not dict(rotary_modules(model)):
+        pytest.skip("its rotary modules are in sub-models, or it has none by default")
+    found = compare(model, TRAINED, 256)
+    expected = {DIFFERS} if kind in OWN_WAY else {EQUAL, UNDECIDED} if kind in CHOOSING else {EQUAL}
+    assert {stretch.verdict for stretch in found} <= expected
+    assert all(stretch.relative < stretch.tolerance / 2 for stretch in found if stretch.verdict == EQUAL)
 
 
 @pytest.mark.slow
