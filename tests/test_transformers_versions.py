@@ -363,8 +363,6 @@ def _in_4(version: tuple[int, ...], written: Written) -> Stops | Tables | None:
     model_type, scaled = written.case.model_type, not written.has("default")
     if model_type in _IGNORE and scaled and version < _IGNORE[model_type]:
         return written.plain
-    if model_type == "dbrx":  # whose theta version 4 keeps in attn_config
-        return written.plain
     if model_type in ("olmo", "olmo2") and scaled and not (written.has("linear") or written.has("dynamic")):
         return Stops(("ValueError",))
     if model_type == "zamba2" and scaled and version < (4, 54):
@@ -378,6 +376,7 @@ def _in_4(version: tuple[int, ...], written: Written) -> Stops | Tables | None:
 
 _NEVER = (5, 0)
 _IGNORE = {
+    "dbrx": _NEVER,
     "nemotron": _NEVER,
     "modernbert-decoder": _NEVER,
     "gemma": (4, 48),

@@ -15,11 +15,8 @@ NAME, VERSION = "transformers 4", "4.51.3, 4.57.1"
 _TWO_KEYS = ("olmo", "olmo2")
 """Types that accept linear and dynamic scaling and stop at every other."""
 
-_IGNORES = ("nemotron",)
-"""Types that read ``rope_theta`` and no ``rope_scaling``."""
-
-_THETA_ELSEWHERE = ("dbrx",)
-"""Types that read neither: their theta lies in ``attn_config``."""
+_IGNORES = ("dbrx", "nemotron")
+"""Types that read a theta (DBRX in ``attn_config``) and no ``rope_scaling``."""
 
 _ONE_THETA = ("modernbert-decoder", "olmo3")
 """Types with one theta for layers that have two in transformers 5."""
@@ -105,8 +102,6 @@ def _not_at_all(computes: str, warning: str) -> Difference:
 
 def _has_keys(layers: Layers) -> bool:
     """Whether what was written for this kind of layer lies where version 4 reads it."""
-    if layers.model_type in _THETA_ELSEWHERE:
-        return False
     if layers.kind == "default":
         return _theta_is_beside(layers)
     return "rope_scaling" in layers.section and layers.key in (ALL_LAYERS, "full_attention")
@@ -117,7 +112,8 @@ def _theta_is_beside(layers: Layers) -> bool:
     keys = (model_defaults.load().get(layers.model_type) or {}).get("v4", model_defaults.V4)
     names = [name for name in model_defaults.THETA_NAMES if layers.key in keys.get(name, ())]
     names += ["rope_theta"] if layers.model_type in _ONE_THETA else []
-    return any(layers.section.get(name) == layers.parameters["rope_theta"] for name in names)
+    places = [layers.section.get("attn_config") or {}] if layers.model_type == "dbrx" else [layers.section]
+    return any(place.get(name) == layers.parameters["rope_theta"] for place in places for name in names)
 
 
 def _thetas(layers: Layers) -> set[float]:
