@@ -114,7 +114,8 @@ class Retrieval:
     """A finished (or interrupted) run.
 
     Attributes:
-        model, data, protocol, versions, cost: as results.json has them.
+        model, data, protocol, versions: as results.json has them.
+        cost: per schedule and length, how many contexts went through the model; 0 where another had the same tables.
         answers: schedules in the order they ran, lengths ascending.
         tables: by (schedule, length), the hash of the live rotary tables.
         baseline: the label that the others are compared with.
@@ -125,7 +126,7 @@ class Retrieval:
     data: dict[str, Any]
     protocol: dict[str, Any]
     versions: dict[str, str]
-    cost: dict[str, Any]
+    cost: list[dict[str, Any]]
     answers: list[Answer]
     tables: dict[tuple[str, int], str]
     baseline: str

@@ -153,6 +153,7 @@ class Run:
         quiz.check_ids(self.answerer.vocabulary)
         self.answers: list[Answer] = []
         self.tables: dict[tuple[str, int], str] = {}
+        self.cost: list[dict[str, Any]] = []
         self._asked: dict[tuple[str, int], list[tuple[Prompt, list[Score]]]] = {}
 
     def run(self) -> None:
@@ -200,7 +201,7 @@ class Run:
                 "batch_tokens": options.batch_tokens,
             },
             versions=fingerprints.versions(),
-            cost={"forward_passes": self.answerer.forward_passes, "shared_context": self.answerer.shares},
+            cost=list(self.cost),
             answers=list(self.answers),
             tables=dict(self.tables),
             baseline=self.baseline,
@@ -215,7 +216,7 @@ class Run:
     def _ask(self, label: str, length: int, bar: Any) -> None:
         """All the questions of one length, or none: under the same tables the answers are those of before."""
         model, asked = self.answerer.model, self.quiz.prompts[length]
-        key = (fingerprints.rotation_sha256(model), length)
+        key, before = (fingerprints.rotation_sha256(model), length), self.answerer.forward_passes
         if key in self._asked:
             bar.update(length * len(asked))
         else:
@@ -226,6 +227,8 @@ class Run:
             self._asked[key] = found
         for number, (prompt, scores) in enumerate(self._asked[key]):
             self.answers.extend(_answers(label, number, prompt, scores))
+        passes = self.answerer.forward_passes - before
+        self.cost.append({"schedule": label, "lengths": [length], "forward_passes": passes})
         self.tables[label, length] = fingerprints.table_sha256(model)
 
 

@@ -39,7 +39,7 @@ DIGITS = 5
 HOPS = 2
 LEAST_KEYS = 4
 LEAST_CHAINS = 2
-_TRIES = 10_000
+_TRIES = 4_000
 _FEW_NAMES = (
     "the tokenizer tells too few names apart for this task, or too few of the same number of tokens; "
     "use task passkey, or fewer depths"
@@ -221,7 +221,7 @@ class _Lots:
         raise DataError(_FEW_NAMES)
 
     def _some_number(self) -> str:
-        for _ in range(10 * _TRIES):
+        for _ in range(25 * _TRIES):
             number = str(10 ** (DIGITS - 1) + self.dice.below(9 * 10 ** (DIGITS - 1)))
             if number not in self._numbers and number not in self.filler:
                 return number
