@@ -26,6 +26,7 @@ from .options import (
 
 if TYPE_CHECKING:
     from ..checkpoints import PatchedCheckpoint
+    from ..plans import Plan
     from ..uploading import Upload
 
 
@@ -123,7 +124,7 @@ def describe(done: PatchedCheckpoint, model: str, out: str | None, options: dict
         "hub": _hub(done.upload),
         "in_place": options["in_place"],
         "length": plan.length,
-        "max_position_embeddings": [_max_positions(done.before), _max_positions(plan.config)],
+        "max_position_embeddings": [_max_positions(config, plan) for config in (done.before, plan.config)],
         "layers": {
             key: {
                 "schedule": plan.label(key),
@@ -145,11 +146,12 @@ def _hub(upload: Upload | None) -> dict[str, Any] | None:
     return dataclasses.asdict(upload) if upload else None
 
 
-def _max_positions(config: Mapping[str, Any]) -> int:
-    """What a configuration says, under whatever name the model's class has for it."""
+def _max_positions(config: Mapping[str, Any], plan: Plan) -> int:
+    """What a configuration says, under whatever name the model's class has for it; RecurrentGemma's has none."""
     from ..rope import read_rope
 
-    return max(rope.max_length for rope in read_rope(config).values())
+    trained = max(rope.original_length for rope in plan.ropes.values())
+    return max(rope.max_length for rope in read_rope(config, trained).values())
 
 
 def _parameters(section: Any, key: str) -> dict[str, Any]:

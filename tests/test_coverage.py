@@ -18,6 +18,7 @@ from coverage_oracle import FACTOR, SCHEDULES, Table, buffer, expected, geometri
 from rotary_modules import quiet
 
 import ropescale
+from ropescale.cli.main import main
 from ropescale.errors import ConfigError, ScheduleError
 
 MEASURED = outcomes.load()
@@ -237,3 +238,12 @@ def test_dbrx_states_its_theta_at_the_top_level_and_the_same_in_attn_config(sche
     written = assert_both(model, source, schedule, {"all": (theta**-steps / factor, 1.0)})
     assert written["attn_config"]["rope_theta"] == written["rope_theta"] == theta
     assert ropescale.frequencies(source.parent / "target", "as-is")["all"].inv_freq[1] < 1.0
+
+
+def test_the_command_patches_a_model_whose_trained_length_only_the_user_knows(tmp_path, capsys):
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.mkdir()
+    (source / "config.json").write_text(json.dumps(tiny_config("recurrent_gemma")))
+    words = ["patch", str(source), "-o", str(target), "--schedule", "abf:rope_theta=5e5", "--original-length", "1k"]
+    assert main([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["max_position_embeddings"] == [TRAINED, TRAINED]
