@@ -283,13 +283,24 @@ def _layer_types(ropes: Mapping[str, Rope], layers: str, config: Mapping[str, An
     model_type = str(text_section(config).get("model_type"))
     bound = _FULL_LAYERS_DO_NOT_ROTATE.get(model_type)
     full = [key for key in ropes if not _is_windowed(key)]
-    if (bound and default_of(config, bound)) or not full:
+    if (bound and default_of(config, bound)) or not full or _only_windowed_rotate(config):
         raise ConfigError(
             f"the full-attention layers of {model_type} do not rotate; only the layers that see a window of the text "
             "do, and changing those does not extend the context. Give layers=all (--layers all) to change them all "
             "the same"
         )
     return full
+
+
+def _only_windowed_rotate(config: Mapping[str, Any]) -> bool:
+    """Whether a list per layer (0: no rotation) leaves only layers that see a window (Granite SWA, SmolLM 3)."""
+    section = text_section(config)
+    rotating = section.get("layer_rope_theta") or section.get("no_rope_layers")
+    kinds = section.get("layer_types")
+    if not (isinstance(rotating, list) and isinstance(kinds, list) and len(rotating) == len(kinds)):
+        return False
+    found = {_is_windowed(str(kind)) for kind, theta in zip(kinds, rotating) if theta}
+    return found == {True}
 
 
 def _no_layers(layers: str, ropes: Mapping[str, Rope]) -> str:
