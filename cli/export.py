@@ -64,8 +64,9 @@ def command(model: str, engine: str, as_json: bool, **options: Any) -> None:
     from ..exporting import export
 
     done = export(model, engine, options.pop("schedule"), **options)
-    for warning in done.warnings:
-        click.echo(f"warning: {warning}", err=True)
+    for kind, texts in (("note", done.notes), ("warning", done.warnings)):
+        for text in texts:
+            click.echo(f"{kind}: {text}", err=True)
     if as_json:
         print_json(done.to_dict())
     else:

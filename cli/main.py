@@ -21,7 +21,7 @@ COMMANDS = {
     "restore": "Undo `patch --in-place`.",
     "gguf": "A GGUF file that carries a schedule, for stock llama.cpp.",
     "verify": "Proof that the intended frequencies are the ones in use.",
-    "export": "How to serve a model in an engine, and what that engine will compute.",
+    "export": "How to serve a model in an engine, and what is computed there.",
     "eval": "Perplexity against length, under one schedule or several.",
     "passkey": "Whether numbers hidden in a long text are found, at each length and depth.",
     "report": "Runs side by side in one self-contained page.",

@@ -67,7 +67,6 @@ _SERVERS: tuple[Server, ...] = (vllm, sglang, llama_cpp)
 def _commands(engine: Server, plan: Plan, source: str) -> str:
     """What to paste for one engine, or why there is nothing."""
     specs = {key: describe(schedule) for key, schedule in plan.schedules.items()}
-    is_file = any("::" in spec or ".json" in spec for spec in specs.values())  # which the reader does not have
-    spec = () if is_file else words(specs, {})
-    done = exported(engine, as_it_lies("PATH", plan.config, plan.length, spec=spec, source=source), specs)
+    serving = as_it_lies("PATH", plan.config, plan.length, spec=words(specs, {}), source=source)
+    done = exported(engine, serving, specs)
     return f"{done.refusal}." if done.refusal else "\n\n".join(command.fenced() for command in done.commands)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from .errors import ScheduleError
 from .plans import Spec, make_plan
 from .records import original_config, read_record
 from .rope import is_scaled, read_rope
-from .schedules import describe
+from .schedules import describe, names
 from .sources import find_model, local_path, read_config
 
 ENGINES: dict[str, Server] = {
@@ -41,6 +41,7 @@ class Export:
         commands: what to paste; empty where the engine cannot compute the schedule.
         rows: the parity table.
         warnings: what the engine does otherwise, in sentences.
+        notes: what the user should know about how the schedule's numbers came about.
         refusal: why there is no command and what to do instead, or None.
     """
 
@@ -53,6 +54,7 @@ class Export:
     rows: list[Row]
     warnings: list[str]
     refusal: str | None
+    notes: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data."""
@@ -80,13 +82,13 @@ def export(
         raise ScheduleError(f"there is no engine {engine!r} to export for; choose from {', '.join(ENGINES)}")
     folder = find_model(model, revision, weights=False)
     name = str(local_path(model)) if local_path(model).is_dir() else str(model)
-    serving, schedules = _serving(name, folder, schedule, revision, options)
-    return exported(ENGINES[engine], serving, schedules)
+    serving, schedules, notes = _serving(name, folder, schedule, revision, options)
+    return replace(exported(ENGINES[engine], serving, schedules), notes=notes)
 
 
 def _serving(
     name: str, folder: Path, schedule: Spec | None, revision: str | None, options: Mapping[str, Any]
-) -> tuple[Serving, dict[str, str]]:
+) -> tuple[Serving, dict[str, str], tuple[str, ...]]:
     stored, record = read_config(folder), read_record(folder)
     original = original_config(stored, folder)
     source = {"source": str(record["source"]) if record else None, "revision": revision}
@@ -95,19 +97,22 @@ def _serving(
         specs = dict(record["spec"]) if record else {}
         fresh = record is not None and not any(map(is_scaled, read_rope(original).values()))
         spec = words(specs, {}) if fresh else ()
-        return as_it_lies(name, stored, _length(stored, record), spec=spec, **source), specs
+        return as_it_lies(name, stored, _length(stored, record), spec=spec, **source), specs, ()
     plan = make_plan(original, schedule, **options)
     if plan.unsavable:
         raise ScheduleError(plan.unsavable)
     if not plan.changes:
         raise ScheduleError("as-is changes nothing; leave --schedule out to serve the checkpoint as it lies")
     specs = {key: describe(each) for key, each in plan.schedules.items()}
-    return of_plan(name, stored, plan, spec=words(specs, options), **source), specs
+    return of_plan(name, stored, plan, spec=words(specs, options), **source), specs, plan.notes
 
 
 def words(specs: Mapping[str, str], options: Mapping[str, Any]) -> tuple[str, ...]:
-    """The options of ``ropescale gguf`` that ask for the same; none where layers have schedules of their own."""
-    if len(set(specs.values())) != 1:
+    """The options of ``ropescale gguf`` that ask for the same; none where one name does not say it.
+
+    Layers may have schedules of their own, and a user's own schedule is known by its file.
+    """
+    if len(set(specs.values())) != 1 or next(iter(specs.values())).partition(":")[0] not in names():
         return ()
     flags = [f"--{key.replace('_', '-')}" for key in ("replace_scaling", "on_top") if options.get(key)]
     length = options.get("original_length")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,17 @@ DEEPSEEK = {
     "max_position_embeddings": 4096,
     "rope_theta": 10000.0,
 }
+HALF = """
+from ropescale import Frequencies
+
+class Half:
+    def __init__(self, factor: float = 2.0) -> None:
+        self.factor = factor
+
+    def __call__(self, rope, length):
+        inv_freq = rope.inv_freq()
+        return Frequencies(inv_freq[:16] + [f / self.factor for f in inv_freq[16:]])
+"""
 PER_PAIR = "ntk-su:factor=4"
 
 
@@ -112,6 +124,28 @@ def test_llama_cpp_spreads_llama3_scaling_over_the_whole_head():
 def test_the_cards_llama_cpp_command_has_the_betas_that_are_not_its_own(tmp_path: Path, betas: str, flags: str) -> None:
     text = card(tmp_path / "README.md", make_plan(LLAMA, f"yarn:factor=4{betas}"), "org/name").decode()
     assert f"--rope-scaling yarn --rope-scale 4 {flags}" in text.replace(" \\\n  ", " ")
+
+
+def test_the_card_has_the_numbers_of_a_schedule_whose_file_the_reader_lacks(tmp_path: Path) -> None:
+    (tmp_path / "half.py").write_text(HALF)
+    plan = make_plan(LLAMA, f"{tmp_path}/half.py::Half:factor=4")
+    text = card(tmp_path / "README.md", plan, "org/name").decode()
+    command = next(line for line in text.replace(" \\\n  ", " ").splitlines() if line.startswith("ropescale gguf"))
+    words = shlex.split(command)
+    assert words[:5] == ["ropescale", "gguf", "name.gguf", "-o", "PATH-16384.gguf"]
+    options = dict(zip(words[5::2], words[6::2]))
+    assert set(options) == {"--schedule", "--target-length"}
+    again = make_plan(LLAMA, options["--schedule"], target_length=options["--target-length"])
+    assert again.length == 16384
+    assert again.tables["all"].inv_freq == pytest.approx(plan.tables["all"].inv_freq, rel=1e-14)
+
+
+def test_the_card_has_every_engines_command(tmp_path: Path) -> None:
+    text = card(tmp_path / "README.md", make_plan(LLAMA, "ntk-su:factor=4"), "org/name").decode()
+    assert "vllm serve PATH --max-model-len 16384\n" in text
+    assert "python -m sglang.launch_server --model-path PATH --context-length 16384\n" in text
+    assert "# name.gguf is what llama.cpp's convert_hf_to_gguf.py makes of org/name\n" in text
+    assert "ropescale gguf name.gguf -o PATH-16384.gguf --schedule ntk-su:factor=4\n" in text
 
 
 def test_the_card_links_to_nothing_that_may_not_be_there(tmp_path: Path) -> None:

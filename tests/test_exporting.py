@@ -445,6 +445,14 @@ def test_the_result_goes_to_stdout_and_the_warnings_to_stderr(tmp_path: Path, ca
     assert err == "warning: llama.cpp: always rounds the ramp to whole pairs (truncate = true)\n"
 
 
+def test_what_the_schedule_leaves_alone_is_noted(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    folder = str(folder_of(CONFIGS["gemma3_text"], tmp_path))
+    assert main(["export", folder, "--for", "vllm", "--schedule", "yarn:factor=4"]) == 0
+    out, err = capsys.readouterr()
+    assert err == "note: layers left as they are: sliding_attention\n"
+    assert "| layers " in out and "| sliding_attention | theta " in out
+
+
 def test_json_holds_the_same(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     folder = str(folder_of(LLAMA, tmp_path))
     assert main(["export", folder, "--for", "vllm", "--schedule", "yarn", "--target-length", "32k", "--json"]) == 0

@@ -12,7 +12,7 @@ from ..rope import ALL_LAYERS
 from ..schedules.yarn import temperature
 from .facts import Difference, How, Layers
 from .parity import attention_factor
-from .serving import Command, Serving, shell
+from .serving import Command, Serving, compact, shell
 
 NAME, VERSION = "llama.cpp", "in llama-cpp-python 0.3.36"
 
@@ -77,7 +77,7 @@ def serve(serving: Serving) -> list[Command]:
     route = _route(serving)
     made_of = f"{gguf} is what llama.cpp's convert_hf_to_gguf.py makes of {serving.source or serving.model}"
     if route == "table":
-        write = shell("ropescale", "gguf", gguf, "-o", made, *serving.spec)
+        write = shell("ropescale", "gguf", gguf, "-o", made, *_spec(serving))
         return [Command("sh", write, made_of), Command("sh", _server(serving, made))]
     told = flags(serving) or []
     return [Command("sh", _server(serving, gguf, *told), made_of)] if route else []
@@ -87,10 +87,21 @@ def _server(serving: Serving, gguf: str, *told: str) -> str:
     return shell("llama-server", "-m", gguf, "-c", str(serving.length), *told)
 
 
+def _spec(serving: Serving) -> tuple[str, ...]:
+    """The options of ``ropescale gguf``: the schedule by its name, else the one list that the configuration has."""
+    layers = serving.layers[0]
+    if serving.spec or layers.kind != "longrope" or layers.changes_with_length:
+        return serving.spec
+    factors, scale = list(layers.parameters["long_factor"]), attention_factor(layers)
+    table = compact({"name": "table", "factors": factors, "attention_factor": scale})
+    makers = ("--replace-scaling",) if serving.is_written and serving.source is None else ()
+    return ("--schedule", table, "--target-length", str(serving.length), *makers)
+
+
 def _route(serving: Serving) -> Literal["flags", "table", "converted"] | None:
     """How llama.cpp comes to know the schedule; None where it cannot."""
     changed = [layers for layers in serving.layers if layers.kind != "default"]
-    said, tabled = flags(serving) is not None, bool(serving.spec) and all(map(_takes_table, changed))
+    said, tabled = flags(serving) is not None, bool(_spec(serving)) and all(map(_takes_table, changed))
     if said and not (tabled and any(layers.parameters.get("truncate") is False for layers in changed)):
         return "flags"
     if tabled:
