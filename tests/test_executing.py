@@ -74,16 +74,16 @@ def test_a_single_window_that_does_not_fit_says_what_to_do():
 
 
 def test_a_window_that_does_not_fit_is_fed_in_chunks_and_the_numbers_stay():
-    ids = from_ids(documents(2, 2000))
-    plan = plan_pass([2000, 2001], 2000, None, False, 2000)
-    small, notes = Small(llama(), positions=600), []
+    ids = from_ids(documents(2, 1200))
+    plan = plan_pass([1200, 1201], 1200, None, False, 1200)
+    small, notes = Small(llama(), positions=400), []
     executor = Executor(small, ids, None, notes.append)
     found = [executor.score(batch) for batch in plan.batches]
-    probes = [(1, 64, 16), (1, 64)] * 2  # whether chunks agree, asked before each attempt
-    assert small.fed == [(1, 2000), *probes[:2], (1, 2000, 1000), *probes[:2], (1, 2000, 500), (1, 2000, 500)]
+    probes = [(1, 64, 16), (1, 64)]  # whether chunks agree, asked before each attempt
+    assert small.fed == [(1, 1200), *probes, (1, 1200, 600), *probes, (1, 1200, 300), (1, 1200, 300)]
     assert [each.parts for each in found] == [4, 4]
-    assert "out of memory with a window of 2,000 positions; feeding 1,000 at a time with a key-value" in notes[0]
-    assert "feeding 500 at a time" in notes[1] and len(notes) == 2
+    assert "out of memory with a window of 1,200 positions; feeding 600 at a time with a key-value" in notes[0]
+    assert "feeding 300 at a time" in notes[1] and len(notes) == 2
     whole = Executor(Scorer(llama()), ids, None, notes.append)
     for one, batch in zip(found, plan.batches, strict=True):
         assert np.abs(one.nll - whole.score(batch).nll).max() < 1e-5

@@ -53,7 +53,7 @@ def stored(result):
     return [nll.tolist() for nll in result.passes[0].nll]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(**SETTINGS)
 def test_a_model_that_sees_which_tokens_are_visible_has_its_closed_form(sizes, length, stride, bos, batch_tokens):
     wide = length - bos
@@ -79,7 +79,7 @@ def test_a_model_that_sees_which_tokens_are_visible_has_its_closed_form(sizes, l
     assert result.data["skipped"] == {"too_short": sum(n == 1 for n in sizes) * (not bos), "empty": sizes.count(0)}
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(**SETTINGS)
 def test_a_markov_chain_depends_on_the_token_before_alone(sizes, length, stride, bos, batch_tokens):
     wide = length - bos
@@ -121,7 +121,7 @@ class Probe(torch.nn.Module):
         return types.SimpleNamespace(logits=torch.zeros(*input_ids.shape, self.embedding.num_embeddings))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(tokens=st.integers(2, 40), length=st.integers(2, 16), stride=st.integers(1, 15), batch_tokens=st.integers(1, 60))
 def test_every_token_weighs_one_nth(tokens, length, stride, batch_tokens):
     assume(stride < length <= tokens)
