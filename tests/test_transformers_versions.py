@@ -30,7 +30,8 @@ from environments import environment
 import ropescale
 from ropescale import Frequencies, Rope
 from ropescale.checkpoints import PatchedCheckpoint
-from ropescale.engines import transformers4
+from ropescale.engines import engine_warnings, transformers4
+from ropescale.plans import make_plan
 from ropescale.rope import ALL_LAYERS, read_rope
 from ropescale.schedules import LongRope, Schedule, Yarn, compute
 
@@ -196,7 +197,7 @@ def _two_lists(rope: Rope) -> LongRope:
     return LongRope(short_factor=short, long_factor=long, factor=4.0)
 
 
-SCHEDULES: dict[str, str | Schedule | Callable[[Rope], Schedule]] = {
+SCHEDULES: dict[str, str | Schedule | None] = {
     "theta": "abf:rope_theta=700000",
     "ntk": "ntk:factor=4",
     "linear": "linear:factor=4",
@@ -208,7 +209,7 @@ SCHEDULES: dict[str, str | Schedule | Callable[[Rope], Schedule]] = {
     "yarn, other betas": "yarn:factor=4,beta_fast=4,beta_slow=0.25",
     "yarn, odd factor": "yarn:factor=3.3",
     "llama3": "llama3:factor=4",
-    "two lists": _two_lists,
+    "two lists": None,  # one number per pair: _two_lists
     "per pair": Bent(),
     "dynamic": "dynamic:factor=4",
     "proportional": "proportional:partial_rotary_factor=0.5",
@@ -310,8 +311,7 @@ def _written(sources: Path, root: Path, wanted: Iterable[Case]) -> Iterator[Writ
     for case in wanted:
         folder = sources / f"{case.model_type}{'-v5' if case.saved_by_5 else ''}"
         source = json.loads((folder / "config.json").read_text())
-        asked = SCHEDULES[case.schedule]
-        asked = asked(next(iter(read_rope(source).values()))) if asked is _two_lists else asked
+        asked = SCHEDULES[case.schedule] or _two_lists(next(iter(read_rope(source).values())))
         if not is_refused(case):
             done = ropescale.patch_checkpoint(folder, root / case.name, asked, layers=case.layers, replace_scaling=True)
             written = Written(case, source, asked, done)
@@ -517,21 +517,16 @@ def mentions(sentence: str, version: str) -> bool:
     """Whether a warning is about this version: its subject names it, a range with it, or what comes after it."""
     number, subject = _number(version), sentence.split(": ")[0]
     found = re.findall(r"transformers (before )?(\d+)(?:\.(\d+))?(?: to (\d+)\.(\d+))?", subject)
-    return any(_covers(number, bool(before), *map(_maybe, rest)) for before, *rest in found)
+    return any(_covers(number, *words) for words in found)
 
 
-def _maybe(text: str) -> int | None:
-    return int(text) if text else None
-
-
-def _covers(
-    number: tuple[int, ...], before: bool, major: int, minor: int | None, to_major: int | None, to_minor: int | None
-) -> bool:
-    if minor is None:
-        return number[0] == major
+def _covers(number: tuple[int, ...], before: str, major: str, minor: str, to_major: str, to_minor: str) -> bool:
+    if not minor:
+        return number[0] == int(major)
+    first = int(major), int(minor)
     if before:
-        return number < (major, minor)
-    return (major, minor) <= number <= ((to_major, to_minor) if to_major else (major, minor))
+        return number < first
+    return first <= number <= ((int(to_major), int(to_minor)) if to_major else first)
 
 
 def softmax_scale(written: Written) -> float:
@@ -659,6 +654,46 @@ def test_the_versions_differ_on_a_llama_as_the_documentation_says(tmp_path: Path
         assert " ".join(kinds) == words, schedule
         warned = [any(mentions(text, version) for text in written.patched.warnings) for version in VERSIONS]
         assert warned == [kind != "right" for kind in kinds], schedule
+
+
+OF_TYPES = {
+    ("mistral", "linear:factor=4"): ["transformers before 4.48: ignores rope_scaling for mistral; use 4.48 or later"],
+    ("zamba2", "llama3:factor=4"): [
+        "transformers before 4.54: stops with an error at a scaled zamba2; use 4.54 or later"
+    ],
+    ("deepseek_v2", "yarn:factor=4,mscale=1,mscale_all_dim=1"): [
+        "transformers before 5.15: leaves out the softmax scale that mscale_all_dim asks for in deepseek_v2; use "
+        "5.15 or later",
+        "transformers before 4.51: puts max_position_embeddings into the ramp; use 4.51 or later",
+    ],
+    ("olmo2", "linear:factor=4"): [],
+    ("olmo2", "yarn:factor=4"): ["transformers 4: refuses yarn scaling for olmo2; load it with transformers 5"],
+    ("nemotron", "yarn:factor=4"): ["transformers 4: ignores rope_scaling for nemotron; load it with transformers 5"],
+    ("dbrx", "ntk:factor=4"): [],
+    ("dbrx", "linear:factor=4"): ["transformers 4: ignores rope_scaling for dbrx; load it with transformers 5"],
+    ("olmo3", "ntk:factor=4"): [
+        "transformers 4: has one theta for all layers of olmo3, so the others change as well; load it with "
+        "transformers 5"
+    ],
+    ("gemma3_text", "ntk-su:factor=4"): [
+        "transformers 5.0 to 5.20: stops with an error at the second text past 64 tokens (full_attention); use 5.21 or "
+        "later"
+    ],
+    ("llama", "yarn:factor=3.3"): [
+        "transformers before 4.51: puts max_position_embeddings into the ramp; use 4.51 or later",
+        "transformers 4.51 to 4.55: takes max_position_embeddings / original_max_position_embeddings = 3.29688 for the "
+        "factor 3.3; use 4.56 or later",
+    ],
+}
+
+
+@pytest.mark.parametrize(("model_type", "spec"), OF_TYPES)
+def test_what_versions_make_of_a_type_of_their_own_way_is_said_with_the_version_to_use(
+    model_type: str, spec: str
+) -> None:
+    common = {} if model_type == "dbrx" else _COMMON
+    plan = make_plan({"model_type": model_type} | common | (NAMED | OTHERS)[model_type], spec)
+    assert [text for text in engine_warnings(plan) if text.startswith("transformers")] == OF_TYPES[model_type, spec]
 
 
 def test_what_is_said_to_be_run_in_version_4_is_what_is_read_here() -> None:
