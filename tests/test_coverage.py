@@ -15,6 +15,7 @@ import transformers
 from coverage_measuring import TOKENS, assert_live, measure, snapshot
 from coverage_models import TRAINED, TYPES, build, logits, tiny_config
 from coverage_oracle import FACTOR, SCHEDULES, Table, buffer, expected, geometries, rotary_modules, yarn_table
+from packaging.version import Version
 from rotary_modules import quiet
 
 import ropescale
@@ -38,9 +39,11 @@ A_DOZEN = (
     "bloom",  # no rotary embeddings
 )
 
-_MEASURED_WITH = "5.23.0"
-measured_version = pytest.mark.skipif(
-    transformers.__version__ != _MEASURED_WITH, reason=f"coverage.json was measured with transformers {_MEASURED_WITH}"
+MEASURED_WITH = "5.23.0"
+"""Later versions must do the same; earlier ones lack some of the types."""
+
+pytestmark = pytest.mark.skipif(
+    Version(transformers.__version__) < Version(MEASURED_WITH), reason=f"measured with transformers {MEASURED_WITH}"
 )
 
 
@@ -50,24 +53,33 @@ def of_this_shard(types: list[str]) -> list[str]:
     return types[int(number) - 1 :: int(count)]
 
 
-@measured_version
 @pytest.mark.parametrize("model_type", A_DOZEN)
 def test_a_type_does_under_four_schedules_what_the_support_table_says(model_type, tmp_path):
     assert measure(model_type, tmp_path) == MEASURED[model_type]
 
 
-@measured_version
 @pytest.mark.slow
 @pytest.mark.parametrize("model_type", of_this_shard([name for name in TYPES if name not in A_DOZEN]))
 def test_every_other_type_does_under_four_schedules_what_the_support_table_says(model_type, tmp_path):
     assert measure(model_type, tmp_path) == MEASURED[model_type]
 
 
+@pytest.mark.parametrize("off", [1.00001, 1.001])
+def test_the_check_notices_frequencies_and_scales_that_are_a_little_off(off, tmp_path):
+    model, _ = made("llama", tmp_path)
+    [rope] = geometries(model, TRAINED).values()
+    inv_freq, scale = expected("yarn", rope)
+    with ropescale.patch(model, "yarn:factor=4"):
+        assert_live(model, {"all": (inv_freq, scale)})
+        for wrong in ((inv_freq * off, scale), (inv_freq, scale * off**2)):
+            with pytest.raises(AssertionError):
+                assert_live(model, {"all": wrong})
+
+
 # ---------------------------------------------------------------------------------------------------------
 # The table
 
 
-@measured_version
 def test_the_table_has_every_type_that_transformers_has():
     assert set(MEASURED) == set(TYPES)
     assert len(MEASURED) == 189
@@ -141,7 +153,6 @@ def test_recurrent_gemma_takes_another_theta_in_memory_and_on_disk(schedule, tmp
 NESTED = [name for name, outcome in MEASURED.items() if len(outcome.get("tables", ())) > 1]
 
 
-@measured_version
 def test_the_types_with_a_table_per_layer_type_are_these():
     assert len(NESTED) == 21  # and beam, whose full-attention layers have none
 
