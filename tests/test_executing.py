@@ -142,7 +142,7 @@ def test_a_run_under_a_real_limit_of_memory_splits_and_says_so_in_its_results():
 
 
 @pytest.mark.slow
-def test_the_estimate_of_a_forward_pass_is_at_least_what_it_takes_and_not_thrice():
+def test_the_estimate_of_a_forward_pass_is_near_enough_that_half_of_the_memory_suffices():
     resource = pytest.importorskip("resource")
     model = llama(hidden_size=256, intermediate_size=1024, num_attention_heads=8, num_key_value_heads=8)
     ids = torch.randint(61, (1, 16384))
@@ -161,7 +161,8 @@ def test_the_estimate_of_a_forward_pass_is_at_least_what_it_takes_and_not_thrice
     os.waitpid(child, 0)
     taken = int(os.read(reader, 100))
     estimate = position_bytes(model, 16384) * 16384 + 3 * 4 * 61 * 16384
-    assert taken <= estimate <= 3 * taken
+    # The budget is half of what the weights leave, so a pass may take twice the estimate.
+    assert estimate / 3 <= taken <= 1.5 * estimate
 
 
 def test_the_default_batch_follows_the_machine_and_is_a_power_of_two(monkeypatch):
