@@ -229,7 +229,10 @@ ARGUMENTS: dict[str, tuple[list[str], str]] = {
     "rope parameters": (["--schedule", '{"rope_type": "yarn", "factor": 4}'], "not a schedule"),
     "missing table": (["--schedule", "none.json"], "no file none.json"),
     "layer type": (["--schedule", '{"full_attention": "yarn:factor=4"}'], "one table for all its layers"),
-    "layers": (["--schedule", "yarn:factor=4", "--layers", "some"], "no layers 'some'"),
+    "layers": (
+        ["--schedule", "yarn:factor=4", "--layers", "some"],
+        "keeps one table for all its layers, so 'some' cannot be changed alone; leave --layers out",
+    ),
     "both words": (["--schedule", "yarn:factor=4", "--on-top", "--replace-scaling"], "exclude each other"),
     "as-is": (["--schedule", "as-is"], "as-is changes nothing"),
     "link": (["--schedule", "yarn:factor=4", "--link", "soft"], "'soft' is not one of"),
@@ -333,8 +336,9 @@ def test_a_schedule_file_that_misbehaves_is_refused(model, capsys, monkeypatch, 
         ("no.such.module::f", "no module named 'no'"),
         ("model/config.json::f", "error: "),
         ("model/config.json", "needs a name"),
-        ("mine.py", "no schedule named 'mine.py'"),
-        ("mine.py::", "does not name a schedule"),
+        ("mine.py", "mine.py does not exist; give the path of a Python file, as in path/to/file.py::Class"),
+        ("mine.py::", "mine.py does not exist"),
+        ("my.module::", "does not name a schedule"),
     ],
 )
 def test_a_schedule_that_is_not_there_is_refused(model, capsys, spec, sentence):
