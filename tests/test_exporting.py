@@ -10,9 +10,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import gguf
 import pytest
 import torch
 from environments import environment
+from gguf_models import write_keys
 from rotary_modules import assert_same_tables, quiet, rotary_classes, stock_config, tables_of
 
 import ropescale
@@ -67,6 +69,19 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "glm4": LLAMA | {"model_type": "glm4", "partial_rotary_factor": 0.5},
     "qwen2": LLAMA | {"model_type": "qwen2"},
 }
+HALF = """
+from dataclasses import dataclass
+
+from ropescale import Frequencies
+
+@dataclass(frozen=True)
+class Half:
+    factor: float = 2.0
+
+    def __call__(self, rope, length):
+        inv_freq = rope.inv_freq()
+        return Frequencies(inv_freq[:4] + [f / self.factor for f in inv_freq[4:]])
+"""
 FACTORS = {"name": "table", "factors": [1.0 + i / 8 for i in range(32)], "attention_factor": 1.2}
 
 
@@ -356,6 +371,30 @@ def test_what_llama_cpps_flags_cannot_say_is_written_into_a_gguf(tmp_path: Path)
     write, serve = (shlex.split(command.text.replace("\\\n", "")) for command in done.commands)
     assert write == ["ropescale", "gguf", "made.gguf", "-o", "made-16384.gguf", "--schedule", "ntk-su:factor=4"]
     assert serve == ["llama-server", "-m", "made-16384.gguf", "-c", "16384"]
+
+
+@pytest.mark.parametrize("how", ["told", "patched"])
+@pytest.mark.parametrize(
+    "spec",
+    ["ntk-by-parts:factor=4", "llama3:factor=4", "yarn:factor=4,truncate=false,beta_fast=4", "half.py::Half:factor=4"],
+)
+def test_the_gguf_command_writes_the_table_asked_for(
+    spec: str, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = LLAMA | {"hidden_size": 16, "num_attention_heads": 1, "head_dim": 16, "max_position_embeddings": 256}
+    monkeypatch.chdir(tmp_path)
+    Path("half.py").write_text(HALF)
+    folder = folder_of(config, tmp_path / "made")
+    table = ropescale.frequencies(folder, spec)["all"]
+    if how == "patched":
+        ropescale.patch_checkpoint(folder, tmp_path / "out", spec)
+    done = export(tmp_path / "out", "llama.cpp") if how == "patched" else export(folder, "llama.cpp", spec)
+    program, *words = shlex.split(done.commands[0].text.replace("\\\n", ""))
+    write_keys(Path("made.gguf"))
+    assert program == "ropescale" and main(words) == 0
+    [written] = [each for each in gguf.GGUFReader(words[3]).tensors if each.name == "rope_freqs.weight"]
+    plain = [10000.0 ** (-2 * i / 16) for i in range(8)]
+    assert written.data.tolist() == pytest.approx([b / f for b, f in zip(plain, table.inv_freq)], rel=1e-6)
 
 
 def test_a_patched_folder_names_the_weights_that_it_came_from(tmp_path: Path) -> None:
