@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import NormalDist
 
 LEVEL = 0.95
@@ -75,6 +76,7 @@ def mcnemar(gained: int, lost: int) -> float:
     return min(1.0, 2 * tail / 2**pairs)
 
 
+@lru_cache
 def t_quantile(probability: float, degrees: int) -> float:
     """The ``t`` below which Student's distribution with ``degrees`` of freedom has this probability.
 
