@@ -63,16 +63,35 @@ def table_sha256(model: Any) -> str:
     Where in the model a table sits does not matter, so the same table in memory, from disk or under a wrapper
     has the same hash.
     """
+    digest = hashlib.sha256()
+    for key, values, scale in _distinct_tables(model):
+        digest.update(f"{key} {scale!r} ".encode() + values)
+    return digest.hexdigest()
+
+
+def live_tables(model: Any) -> dict[str, dict[str, Any]]:
+    """The live rotary tables in figures, by layer type: fp32 ``inv_freq`` in radians per token, and its attention scale.
+
+    Where modules of one layer type hold different tables, the second is called "all (2)" and so on.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for key, values, scale in _distinct_tables(model):
+        layer = key.removesuffix("inv_freq").rstrip("_") or "all"
+        again = sum(name.partition(" (")[0] == layer for name in found)
+        name = f"{layer} ({again + 1})" if again else layer
+        found[name] = {"inv_freq": np.frombuffer(values, np.float32).tolist(), "attention_scale": scale}
+    return found
+
+
+def _distinct_tables(model: Any) -> list[tuple[str, bytes, float]]:
+    """Each distinct table once: its buffer's name, its fp32 values, its scale."""
     tables = {
         (key, buffer.detach().float().cpu().numpy().tobytes(), float(_scale(module, key)))
         for module in model.modules()
         for key, buffer in module._buffers.items()
         if buffer is not None and key.endswith("inv_freq") and "original" not in key
     }
-    digest = hashlib.sha256()
-    for key, values, scale in sorted(tables):
-        digest.update(f"{key} {scale!r} ".encode() + values)
-    return digest.hexdigest()
+    return sorted(tables)
 
 
 def rotation_sha256(model: Any) -> str:

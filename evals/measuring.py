@@ -26,7 +26,7 @@ from ..errors import DataError, RunError
 from ..patching import evaluating
 from . import data, fingerprints, memory, store
 from .data import Document, Text
-from .distributing import Group, World, owners
+from .distributing import Group, Team, World, owners
 from .executing import Executor, Scored
 from .planning import Batch, Cost, Plan, plan_pass
 from .results import Pass, Result, writable_folder
@@ -108,6 +108,7 @@ class Options:
         source: what the documents are called in the results.
         path: the checkpoint's folder, whose files are then fingerprinted; else the live parameters are.
         progress: notes and a progress bar on stderr, the bar where that is a terminal.
+        team: the processes that share each window, where one is too long for one device.
     """
 
     stride: int | None = None
@@ -119,12 +120,18 @@ class Options:
     source: str | None = None
     path: str | Path | None = None
     progress: bool = False
+    team: Team | None = None
 
     def __post_init__(self) -> None:
         for name in ("batch_tokens", "logits_bytes", "max_docs"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise DataError(f"{name} must be 1 or more, not {value}")
+
+    @property
+    def sharers(self) -> int:
+        """How many processes share a window."""
+        return 1 if self.team is None else self.team.size
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,13 +186,14 @@ class Run:
         self.documents, self.skipped = select_documents(
             as_documents(documents, tokenizer), self.lengths, self.has_bos, options
         )
-        self.scorer = Scorer(model, options.logits_bytes)
+        self.scorer = _scorer(model, options)
         data.check_ids(self.documents, self.scorer.vocabulary, self.bos)
-        self.batch_tokens = options.batch_tokens or memory.default_batch_tokens(
-            self.scorer.model, self.lengths[-1], options.logits_bytes
+        self.batch_tokens = options.batch_tokens or options.sharers * memory.default_batch_tokens(
+            self.scorer.model, -(-self.lengths[-1] // options.sharers), options.logits_bytes
         )
         self.passes: list[Pass] = []
         self._plans: dict[int, Plan] = {}
+        self._tables: dict[str, dict[str, Any]] = {}
         self._todo, self._fed, self._seconds = 0, 0, 0.0
 
     def run(self, kept: Store | None = None, group: Group | None = None) -> None:
@@ -251,6 +259,7 @@ class Run:
             bos=self.has_bos,
             baseline=self.baseline,
             trained_length=trained_length(self.scorer.model),
+            tables={run.table_sha256: self._tables[run.table_sha256] for run in self.passes},
         )
 
     @functools.cached_property
@@ -274,6 +283,7 @@ class Run:
             "bos": self.bos,
             "stride": self.options.stride,
             "scoring": SCORING,
+            **({"sequence_parallel": self.options.sharers} if self.options.team else {}),  # another rounding
         }
 
     @property
@@ -319,6 +329,7 @@ class Run:
     def _job(self, treatment: Treatment, frozen_at: int | None, lengths: tuple[int, ...]) -> Job:
         """A pass under the tables that are live now."""
         table = fingerprints.table_sha256(self.scorer.model)
+        self._tables[table] = fingerprints.live_tables(self.scorer.model)
         rotation = fingerprints.rotation_sha256(self.scorer.model)
         return Job(treatment, frozen_at, lengths, self._plan(lengths[-1]), table, rotation)
 
@@ -418,7 +429,8 @@ class Run:
             self._tell(f"starting a new run: {changed}; what was measured before is kept beside it")
         if self.options.stride is not None:  # a prefix costs one pass and needs no word
             self._announce_cost(distinct)
-        self._tell(memory.described(self.scorer.model, self._widest(jobs), self.options.logits_bytes))
+        widest, sharers = self._widest(jobs), self.options.sharers
+        self._tell(memory.described(self.scorer.model, widest, self.options.logits_bytes, sharers))
 
     def _widest(self, jobs: Sequence[Job]) -> Batch:
         """The batch that takes most memory by the estimate."""
@@ -456,7 +468,10 @@ class Run:
         place = {"device": str(self.scorer.device), "threads": torch.get_num_threads()}
         if world.size > 1:
             place |= {"rank": world.rank, "processes": world.size}
-        kept.note({"tokens": self._fed, "seconds": self._seconds, "tokens_per_second": speed, **place})
+        if world.team > 1:
+            place |= {"team": world.team}
+        if world.writes:
+            kept.note({"tokens": self._fed, "seconds": self._seconds, "tokens_per_second": speed, **place})
 
     def _tell(self, line: str) -> None:
         if self.options.progress:
@@ -473,14 +488,22 @@ class Run:
 
 
 def _shared(jobs: Sequence[Job], shelves: Mapping[Key, Shelf], world: World) -> dict[Key, list[Batch]]:
-    """By job, the batches that are left and that this process is to score; each batch is some process's."""
+    """By job, the batches that are left and that this process's team is to score; each batch is some team's."""
     distinct = {job.key: job for job in jobs}
     left = [(key, batch) for key, job in distinct.items() for batch in _left(job, shelves[key])]
     mine: dict[Key, list[Batch]] = {}
-    for (key, batch), owner in zip(left, owners([batch for _, batch in left], world.size), strict=True):
-        if owner == world.rank:
+    for (key, batch), owner in zip(left, owners([batch for _, batch in left], world.teams), strict=True):
+        if owner == world.rank // world.team:
             mine.setdefault(key, []).append(batch)
     return mine
+
+
+def _scorer(model: Any, options: Options) -> Scorer:
+    if options.team is None:
+        return Scorer(model, options.logits_bytes)
+    from .sharding import ShardedScorer
+
+    return ShardedScorer(model, options.team, options.logits_bytes)
 
 
 def _merge(shelves: Mapping[Key, Shelf], found: Mapping[Key, Mapping[int, Scored]]) -> None:

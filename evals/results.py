@@ -117,6 +117,7 @@ class Result:
         bos: whether BOS was in front of every window.
         baseline: the label that the others are compared with.
         trained_length: the model's trained context, where known; plots mark it.
+        tables: by table_sha256, the rotary tables as they were live, by layer type.
     """
 
     model: dict[str, Any]
@@ -128,6 +129,7 @@ class Result:
     bos: bool
     baseline: str
     trained_length: int | None = None
+    tables: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False)
 
     @property
     def rows(self) -> list[Row]:
@@ -162,9 +164,23 @@ class Result:
 
     def to_dict(self) -> dict[str, Any]:
         """results.json as plain data."""
-        meta = {"model": self.model, "data": self.data, "protocol": self.protocol, "versions": self.versions}
+        model = self.model | {"trained_length": self.trained_length}
+        meta = {"model": model, "data": self.data, "protocol": self.protocol, "versions": self.versions}
         rows, paired = [asdict(row) for row in self.rows], [asdict(pair) for pair in self.paired]
-        return {"schema": SCHEMA, **meta, "rows": rows, "paired": paired, "cost": self.cost}
+        return {"schema": SCHEMA, **meta, "rows": rows, "paired": paired, "cost": self.cost, "tables": self.tables}
+
+    def to_dataframe(self) -> Any:
+        """The rows as a pandas ``DataFrame``, one per schedule and length, the paired change beside them as in the CSV.
+
+        Raises:
+            RopescaleError: pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError as error:
+            raise RopescaleError(f"to_dataframe() needs {error.name}; pip install pandas") from error
+        missing = [[math.nan if value is None else value for value in line] for line in self._beside()]
+        return pandas.DataFrame(missing, columns=self._columns())
 
     @property
     def cost(self) -> list[dict[str, Any]]:
@@ -227,15 +243,24 @@ class Result:
 
     def to_csv(self) -> str:
         """One line per schedule and length, the paired change beside it."""
-        pairs = {(pair.schedule, pair.length): pair for pair in self.paired}
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
-        writer.writerow([*Row.__dataclass_fields__, "baseline", "delta_nll", "delta_low", "delta_high"])
+        writer.writerow(self._columns())
+        writer.writerows(self._beside())
+        return out.getvalue()
+
+    def _columns(self) -> list[str]:
+        return [*Row.__dataclass_fields__, "baseline", "delta_nll", "delta_low", "delta_high"]
+
+    def _beside(self) -> list[list[Any]]:
+        """Each row's values, and the paired change's; None where it is the baseline."""
+        pairs = {(pair.schedule, pair.length): pair for pair in self.paired}
+        lines = []
         for row in self.rows:
             pair = pairs.get((row.schedule, row.length))
             change = [pair.baseline, pair.delta_nll, pair.low, pair.high] if pair else [None] * 4
-            writer.writerow([*asdict(row).values(), *change])
-        return out.getvalue()
+            lines.append([*asdict(row).values(), *change])
+        return lines
 
     def plot(self, path: str | Path) -> None:
         """Perplexity against length, to an image file.

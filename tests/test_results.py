@@ -63,9 +63,9 @@ def test_pairing_removes_what_the_documents_have_in_common():
 
 def test_the_dictionary_has_the_published_keys(result):
     plain = json.loads(json.dumps(result.to_dict(), allow_nan=False))
-    assert list(plain) == ["schema", "model", "data", "protocol", "versions", "rows", "paired", "cost"]
+    assert list(plain) == ["schema", "model", "data", "protocol", "versions", "rows", "paired", "cost", "tables"]
     assert plain["schema"] == 1
-    assert list(plain["model"]) == ["path", "config_sha256", "weights", "dtype", "parameters"]
+    assert list(plain["model"]) == ["path", "config_sha256", "weights", "dtype", "parameters", "trained_length"]
     assert list(plain["data"]) == ["source", "sha256", "documents", "tokens", "skipped"]
     assert list(plain["protocol"]) == ["name", "mode", "bos", "stride", "seed", "interval", "batch_tokens"]
     assert list(plain["versions"]) == ["ropescale", "torch", "transformers"]
@@ -77,6 +77,46 @@ def test_the_dictionary_has_the_published_keys(result):
     assert plain["data"]["skipped"] == {"too_short": 1, "empty": 0}
     assert plain["model"]["dtype"] == "float32"
     assert plain["model"]["parameters"] == sum(p.numel() for p in llama().parameters())
+
+
+def test_the_tables_are_those_that_transformers_would_compute(result):
+    plain = result.to_dict()
+    assert plain["model"]["trained_length"] == 64
+    base = [10000.0 ** (-2 * i / 8) for i in range(4)]
+    shas = {(row["schedule"], row["length"]): row["table_sha256"] for row in plain["rows"]}
+    assert plain["tables"][shas["as-is", 130]]["all"]["inv_freq"] == pytest.approx(base, rel=1e-6)
+    # transformers' dynamic NTK at 130 tokens: theta grows by (4 * 130 / 64 - 3) ^ (8 / 6)
+    theta = 10000.0 * (4 * 130 / 64 - 3) ** (8 / 6)
+    live = plain["tables"][shas["dynamic:factor=4", 130]]["all"]
+    assert live["inv_freq"] == pytest.approx([theta ** (-2 * i / 8) for i in range(4)], rel=1e-6)
+    assert live["attention_scale"] == 1.0 and set(plain["tables"]) == set(shas.values())
+
+
+def test_the_tables_of_each_layer_type_are_told_apart():
+    from transformers import Gemma3ForCausalLM, Gemma3TextConfig
+
+    shape = {"vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 6}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "sliding_window": 16}
+    model = Gemma3ForCausalLM(Gemma3TextConfig(**shape, **heads, max_position_embeddings=64)).eval()
+    (tables,) = perplexity(model, documents(2, 40), [32]).tables.values()
+    theta = {"full_attention": 1e6, "sliding_attention": 1e4}
+    assert {layer: table["inv_freq"] for layer, table in tables.items()} == {
+        layer: pytest.approx([theta[layer] ** (-i / 4) for i in range(4)], rel=1e-6) for layer in theta
+    }
+
+
+def test_a_dataframe_has_the_columns_and_the_numbers_of_the_csv(result, tmp_path):
+    pandas = pytest.importorskip("pandas")
+    (tmp_path / "a.csv").write_text(result.to_csv())
+    frame, read = result.to_dataframe(), pandas.read_csv(tmp_path / "a.csv")
+    pandas.testing.assert_frame_equal(frame, read, check_dtype=False, rtol=1e-14)
+    assert frame["ppl"].tolist() == [row.ppl for row in result.rows]
+
+
+def test_without_pandas_a_dataframe_is_an_error_that_says_what_is_needed(result, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(RopescaleError, match="needs pandas; pip install pandas"):
+        result.to_dataframe()
 
 
 def test_markdown_has_a_row_per_schedule_and_a_column_per_length(result):
