@@ -70,7 +70,7 @@ def table_sha256(model: Any) -> str:
 
 
 def live_tables(model: Any) -> dict[str, dict[str, Any]]:
-    """The live rotary tables in figures, by layer type: fp32 ``inv_freq`` in radians per token, and its attention scale.
+    """The live rotary tables in figures, by layer type: fp32 ``inv_freq`` in radians per token, and its scale.
 
     Where modules of one layer type hold different tables, the second is called "all (2)" and so on.
     """
