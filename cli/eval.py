@@ -55,6 +55,9 @@ if TYPE_CHECKING:
 @click.option(
     "--batch-tokens", type=click.IntRange(1), metavar="N", help="Fed at once (default: what fits into memory)."
 )
+@click.option(
+    "--sequence-parallel", type=click.IntRange(1), metavar="N", help="Each window by N processes, where it is too long."
+)
 @click.option("--bos", default="auto", show_default=True, metavar="B", help="auto, yes, no, or a token id.")
 @click.option("--layers", default="full", show_default=True, metavar="L", help="full, all, or a layer type.")
 @click.option("--replace-scaling", is_flag=True, help="Replace the scaling that the makers put in.")
@@ -77,13 +80,14 @@ def command(
     same command again continues where it was, whatever stopped it.
 
     Many processes share the work, each with a whole model on its device: `torchrun --nproc_per_node 8 -m ropescale
-    eval ...`, or `accelerate launch -m ropescale eval ...`. The numbers do not depend on how many there are.
+    eval ...`, or `accelerate launch -m ropescale eval ...`. The numbers do not depend on how many there are. Windows
+    that are too long for one device are shared by --sequence-parallel N of them.
     """
     from ..evals.distributing import joined, world
 
     if out is None and fresh:
         raise DataError("--fresh is given, and no folder to start anew in; name it with -o")
-    here = world()
+    here = teamed(world(), options)
     with _one_voice(here), joined(here) as group:
         run, folder = _prepared(model, source, lengths, out, options, group)
         if folder is None:
@@ -95,6 +99,16 @@ def command(
 
 _SILENCE = 5.0
 """Seconds until a process that has nothing to say gives up: its end makes the launcher end the one that speaks."""
+
+
+def teamed(here: World, options: dict[str, Any]) -> World:
+    """The processes in the teams that the options ask for.
+
+    Raises:
+        DataError: that many processes cannot be cut into such teams.
+    """
+    size = options["sequence_parallel"]
+    return here if size is None else here.in_teams(size, f"--sequence-parallel {size}")
 
 
 @contextmanager
@@ -158,6 +172,7 @@ def _print(result: Result, as_json: bool) -> None:
 def prepare(model: str, source: str, lengths: list[int], options: dict[str, Any], here: World) -> Run:
     """Reads and checks everything cheap first, and the weights last."""
     from ..evals import data, measuring, windows
+    from ..evals.distributing import team_of
     from ..sources import find_model
 
     lengths = list(windows.check_lengths(lengths))
@@ -178,7 +193,8 @@ def prepare(model: str, source: str, lengths: list[int], options: dict[str, Any]
     bos = data.bos_id(options["bos"], tokenizer)
     measuring.select_documents(documents, lengths, bos is not None, chosen)
     loaded = load_model(folder, options["dtype"], here.device(options["device"]), trust_remote_code=trusted)
-    chosen = dataclasses.replace(chosen, path=folder)
+    team = team_of(here, next(loaded.parameters()).device) if here.team > 1 else None
+    chosen = dataclasses.replace(chosen, path=folder, team=team)
     return measuring.Run(loaded, documents, lengths, schedules, tokenizer, baseline, options["bos"], chosen)
 
 

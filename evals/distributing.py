@@ -4,19 +4,27 @@ Every process holds the whole model and scores its share of the batches. The bat
 split, so what is fed together, and with it every number, does not depend on how many processes there are; and no
 process waits for another before all of its batches are done. Then the first process gathers them by their numbers.
 Objects travel over gloo, which needs no accelerator and works between machines.
+
+Where a window, or the model, is too large for one process, a team of them scores each batch together: see
+:mod:`ropescale.evals.sharding` for windows; models are transformers' to share out (``--tp``). Then the teams share
+the batches as single processes would.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..errors import RopescaleError, RunError
+from ..errors import DataError, RopescaleError, RunError
 from .planning import Batch
+
+if TYPE_CHECKING:
+    import torch
 
 T = TypeVar("T")
 
@@ -34,6 +42,8 @@ class World:
         local_rank: from 0 on each machine; chooses the accelerator.
         launched: whether a launcher (torchrun, accelerate) started this process at all.
         hint: for who wonders why there is only one process.
+        team: how many processes, of consecutive ranks, share the same batches because the model or a window is too
+            large for one; 1 where each has batches of its own.
     """
 
     rank: int = 0
@@ -41,6 +51,17 @@ class World:
     local_rank: int = 0
     launched: bool = False
     hint: str = ""
+    team: int = 1
+
+    @property
+    def writes(self) -> bool:
+        """Whether this is the process of its team that keeps what the team scored."""
+        return self.rank % self.team == 0
+
+    @property
+    def teams(self) -> int:
+        """How many teams share the batches."""
+        return self.size // self.team
 
     @property
     def leads(self) -> bool:
@@ -56,7 +77,21 @@ class World:
         return f"cuda:{self.local_rank}"
 
     def __str__(self) -> str:
-        return f"{self.size} process{'es' * (self.size != 1)}"
+        together = f" in teams of {self.team}" if self.team > 1 else ""
+        return f"{self.size} process{'es' * (self.size != 1)}{together}"
+
+    def in_teams(self, size: int, option: str) -> World:
+        """This world with its processes in teams of ``size``.
+
+        Raises:
+            DataError: their number is no multiple of it; names ``option``.
+        """
+        if self.size % size:
+            raise DataError(
+                f"{option} needs a multiple of {size} processes, and there {'is' if self.size == 1 else 'are'} "
+                f"{self.size}; start them with torchrun --nproc_per_node {size} -m ropescale eval ..."
+            )
+        return dataclasses.replace(self, team=size)
 
 
 def world(environment: Mapping[str, str] = os.environ) -> World:
@@ -128,6 +163,46 @@ class Group:
         with _together():
             dist.gather_object(value, found, dst=0)
         return found or []
+
+
+@dataclass(frozen=True)
+class Team:
+    """The processes that share a window.
+
+    Attributes:
+        rank: of this one among them, from 0.
+        size: how many they are.
+        group: as torch.distributed knows them.
+    """
+
+    rank: int
+    size: int
+    group: Any
+
+    def gathered(self, own: torch.Tensor) -> list[torch.Tensor]:
+        """Everybody's tensor, by rank; all must have one shape.
+
+        Raises:
+            RunError: one of them has stopped.
+        """
+        import torch
+        import torch.distributed as dist
+
+        own = own.contiguous()
+        parts = [torch.empty_like(own) for _ in range(self.size)]
+        with _together():
+            dist.all_gather(parts, own, group=self.group)
+        return parts
+
+
+def team_of(world: World, device: torch.device) -> Team:
+    """This process's team, talking over NCCL between GPUs; every process of the world must ask for it."""
+    import torch.distributed as dist
+
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    ranks = [list(range(first, first + world.team)) for first in range(0, world.size, world.team)]
+    groups = [dist.new_group(each, timeout=_PATIENCE, backend=backend) for each in ranks]
+    return Team(world.rank % world.team, world.team, groups[world.rank // world.team])
 
 
 @contextmanager

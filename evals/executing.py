@@ -83,6 +83,12 @@ class Executor:
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
+        if not self.scorer.retries:
+            raise RunError(
+                f"out of memory with {len(feeds)} windows of {batch.positions:,} positions shared by several "
+                "processes, which cannot try again one by one; use more of them, a smaller --batch-tokens, or "
+                "--dtype bfloat16"
+            )
         # Out of the handler, because the traceback holds on to every tensor of the pass that failed.
         gc.collect()
         release(self.scorer.device)

@@ -51,14 +51,22 @@ def chunk_for(model: Any, length: int, logits_bytes: int) -> int | None:
     return min(MOST_CHUNK, max(LEAST_CHUNK, 1 << (fitting.bit_length() - 1)))
 
 
-def described(model: Any, batch: Batch, logits_bytes: int) -> str:
-    """What the weights take and what the estimate says of a batch, for the user to see before it runs."""
+def described(model: Any, batch: Batch, logits_bytes: int, sharers: int = 1) -> str:
+    """What the weights take and what the estimate says of a batch, for the user to see before it runs.
+
+    Args:
+        sharers: how many processes share each window; each then gathers the keys and values of one layer, and puts
+            them in order.
+    """
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
-    logits = 3 * min(logits_bytes, 4 * batch.fed * int(model.get_input_embeddings().weight.shape[0]))
-    working = batch.fed * position_bytes(model, batch.positions) + logits
+    own = -(-batch.fed // sharers)
+    logits = 3 * min(logits_bytes, 4 * own * int(model.get_input_embeddings().weight.shape[0]))
+    gathered = 0 if sharers == 1 else 2 * batch.fed * layer_cache_bytes(model)
+    working = own * position_bytes(model, batch.positions) + gathered + logits
+    each = f", in each of the {sharers} processes that share them" if sharers > 1 else ""
     return (
         f"memory: {_size(weights)} of weights, and an estimated {_size(working)} "
-        f"for {batch.fed:,} tokens at a time (in windows of {batch.positions:,})"
+        f"for {batch.fed:,} tokens at a time (in windows of {batch.positions:,}){each}"
     )
 
 
@@ -75,13 +83,18 @@ def budget(model: Any, logits_bytes: int) -> float:
 
 def cache_bytes(model: Any) -> int:
     """Keys and values of all layers and, while one grows, those of one layer once more; bytes per position."""
+    layers = int(getattr(_text_config(model), "num_hidden_layers", 0) or 1)
+    return (layers + 1) * layer_cache_bytes(model)
+
+
+def layer_cache_bytes(model: Any) -> int:
+    """Keys and values of one layer; bytes per position."""
     config = _text_config(model)
     heads = int(getattr(config, "num_attention_heads", 0) or 1)
     width = int(getattr(config, "hidden_size", 0) or model.get_input_embeddings().weight.shape[1])
     head = int(getattr(config, "head_dim", 0) or width // heads)
     shared = int(getattr(config, "num_key_value_heads", 0) or heads)
-    layers = int(getattr(config, "num_hidden_layers", 0) or 1)
-    return 2 * (layers + 1) * shared * head * next(model.parameters()).element_size()
+    return 2 * shared * head * next(model.parameters()).element_size()
 
 
 def position_bytes(model: Any, length: int) -> int:

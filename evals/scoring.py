@@ -36,7 +36,11 @@ class Scorer:
         split: whether the trunk and the head run apart (bounded memory). False when the model has no separate
             trunk, or when the check at start-up found that splitting changes its logits.
         vocabulary: rows of the input embedding, so the ids that the model knows.
+        retries: whether a batch that was out of memory may be tried again in parts. False where other processes
+            take part in every call.
     """
+
+    retries = True
 
     def __init__(self, model: Any, logits_bytes: int = LOGITS_BYTES) -> None:
         self.model = unwrapped(model)

@@ -11,7 +11,8 @@ Below the output folder::
 A pass is found by its facts and by nothing else: a run with other weights, other text or another stride makes a
 folder beside, and one with another schedule more finds what it shares. Of a log, a record counts when its checksum
 is right; what a kill cut off in the middle is dropped when the next run opens it. One process writes one log; a pass
-that several processes share has one log from each, and is read from all of them.
+that several processes share has one log from each, and is read from all of them. Of a team that scores each batch
+together, one process writes.
 
 Numbers are the same bytes whether a run was interrupted or not, on the same machine with the same number of threads
 (which decides how sums are split, and so how they round; it is no fact, so that a run can go on with more of them).
@@ -110,7 +111,7 @@ class Store:
 class FolderStore(Store):
     """The shelves of a run below its output folder; see :func:`opened`."""
 
-    def __init__(self, folder: Path, writer: int = 0) -> None:
+    def __init__(self, folder: Path, writer: int | None = 0) -> None:
         super().__init__()
         self.folder, self.writer = folder, writer
 
@@ -141,9 +142,9 @@ class FolderStore(Store):
 class FolderShelf(Shelf):
     """The finished batches of one pass in a folder of its own."""
 
-    def __init__(self, folder: Path, facts: Mapping[str, Any], plan: Plan, writer: int = 0) -> None:
+    def __init__(self, folder: Path, facts: Mapping[str, Any], plan: Plan, writer: int | None = 0) -> None:
         super().__init__()
-        self.folder, self.facts, self.log = folder, facts, folder / f"{writer}.log"
+        self.folder, self.facts, self.writer, self.log = folder, facts, writer, folder / f"{writer}.log"
         self._file: BinaryIO | None = None
         self._synced = 0.0
         self._size = 0
@@ -156,8 +157,9 @@ class FolderShelf(Shelf):
         Raises:
             CheckpointError: the disk is full, or does not let us. The batches before are kept.
         """
-        with _kept(self.folder):
-            self._append(record(number, scored))
+        if self.writer is not None:
+            with _kept(self.folder):
+                self._append(record(number, scored))
         super().put(number, scored)
 
     def close(self) -> None:
@@ -213,7 +215,7 @@ def opened(out: Path, fresh: bool = False, group: Group | None = None) -> Iterat
     """
     group, folder = group or Group(World()), out / FOLDER
     with group.leader_first(_held(folder, fresh)):
-        store = FolderStore(folder, group.world.rank)
+        store = FolderStore(folder, group.world.rank if group.world.writes else None)
         try:
             yield store
         finally:
