@@ -17,6 +17,8 @@ from typing import Any
 
 import torch
 
+from ..patching import unwrapped
+
 LOG = logging.getLogger(__name__)
 LOGITS_BYTES = 64 * 2**20
 """Default budget for one block of fp32 logits. The peak is about three times this: fp32, its exponentials, the
@@ -158,12 +160,6 @@ class Scorer:
         block = type(output)(**{**output, "last_hidden_state": output.last_hidden_state[:, rows]})
         with _answering(self.trunk, lambda *args, **kwargs: block):
             return self.model(input_ids=ids[:, rows], use_cache=False).logits.float()
-
-
-def unwrapped(model: Any) -> Any:
-    """The causal language model inside a compiled or PEFT-wrapped one (its adapters stay in)."""
-    model = getattr(model, "_orig_mod", model)
-    return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
 def _trunk_of(model: Any) -> Any:

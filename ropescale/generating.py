@@ -23,7 +23,7 @@ import torch
 
 from .errors import ConfigError, DataError, RopescaleError, RunError
 from .formatting import first_line
-from .patching import evaluating, layer_keys, rotary_modules, table_at, text_config, whole_config
+from .patching import evaluating, layer_keys, rotary_modules, table_at, text_config, unwrapped, whole_config
 
 AROUND = 4
 """Tokens that are decoded before and after a length."""
@@ -106,12 +106,6 @@ def compare(
         ids = _ids(model, max(chosen) + AROUND, text)
         allowed = MARGIN * rounding(model, ids[: chosen[0] + AROUND])
         return [_stretch(model, ids, trained, length, allowed) for length in chosen]
-
-
-def unwrapped(model: Any) -> Any:
-    """The causal language model inside a compiled or PEFT-wrapped one (its adapters stay in)."""
-    model = getattr(model, "_orig_mod", model)
-    return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
 def _check(model: Any, lengths: Sequence[int]) -> None:

@@ -340,6 +340,27 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
+def unwrapped(model: Any) -> Any:
+    """The causal language model inside a compiled or PEFT-wrapped one; its adapters stay in.
+
+    Raises:
+        ConfigError: what the adapter adds is not inside (learned prompts), so the model alone would be another one.
+    """
+    while True:
+        if hasattr(model, "_orig_mod"):
+            model = model._orig_mod
+        elif hasattr(model, "get_base_model"):
+            kind = getattr(model, "active_peft_config", None)
+            if getattr(kind, "is_prompt_learning", False):
+                raise ConfigError(
+                    f"the adapter ({type(kind).__name__}) is a learned prompt, which is no part of the model inside; "
+                    "measure the model without it, or an adapter that changes weights, such as LoRA"
+                )
+            model = model.get_base_model()
+        else:
+            return model
+
+
 def installed(model: nn.Module) -> Plan | None:
     """The plan of the newest patch in a model that changes its tables, or None."""
     return next((patch.plan for patch in reversed(patches_in(model)) if patch.plan.changes), None)

@@ -8,7 +8,7 @@ import tiny
 import torch
 
 import ropescale
-from ropescale.errors import RopescaleError
+from ropescale.errors import ConfigError, RopescaleError
 
 
 def with_adapter() -> peft.PeftModel:
@@ -51,3 +51,16 @@ def test_perplexity_counts_the_adapter():
     for ours, theirs, without in zip(adapted.rows, merged.rows, plain.rows, strict=True):
         assert abs(ours.nll - theirs.nll) < 1e-5
         assert abs(ours.nll - without.nll) > 1e-4
+
+
+def test_perplexity_counts_the_adapter_of_a_model_compiled_with_it():
+    ids = [torch.randint(0, 16, (130,), generator=torch.Generator().manual_seed(1)).tolist()]
+    plain = ropescale.evals.perplexity(with_adapter(), ids, [64])
+    assert ropescale.evals.perplexity(torch.compile(with_adapter()), ids, [64]).rows[0].nll == plain.rows[0].nll
+
+
+def test_learned_prompts_are_refused_because_they_are_not_inside_the_model():
+    config = peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)
+    model = peft.get_peft_model(tiny.llama(), config)
+    with pytest.raises(ConfigError, match=r"PromptTuningConfig\) is a learned prompt"):
+        ropescale.evals.perplexity(model, [[1] * 40], [32])

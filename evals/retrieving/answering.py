@@ -22,8 +22,8 @@ import numpy as np
 import torch
 
 from ...errors import RunError
+from ...patching import unwrapped
 from ..memory import is_out_of_memory, release
-from ..scoring import unwrapped
 from .tasks import Prompt
 
 LOG = logging.getLogger(__name__)
