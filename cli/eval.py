@@ -58,6 +58,11 @@ if TYPE_CHECKING:
 @click.option(
     "--sequence-parallel", type=click.IntRange(1), metavar="N", help="Each window by N processes, where it is too long."
 )
+@click.option(
+    "--short-context/--no-short-context",
+    default=True,
+    help="Compare predictions with the baseline's at the largest length up to the trained one (on by default).",
+)
 @click.option("--bos", default="auto", show_default=True, metavar="B", help="auto, yes, no, or a token id.")
 @click.option("--layers", default="full", show_default=True, metavar="L", help="full, all, or a layer type.")
 @click.option("--replace-scaling", is_flag=True, help="Replace the scaling that the makers put in.")
@@ -180,7 +185,7 @@ def prepare(model: str, source: str, lengths: list[int], options: dict[str, Any]
     texts = data.read_texts(source, split=options["split"], text_field=options["text_field"], concat=options["concat"])
     patching = {key: options[key] for key in ("layers", "replace_scaling", "on_top")}
     chosen = measuring.Options(
-        **{key: options[key] for key in ("stride", "min_tokens", "max_docs", "batch_tokens")},
+        **{key: options[key] for key in ("stride", "min_tokens", "max_docs", "batch_tokens", "short_context")},
         patching=patching,
         source=source,
         progress=here.leads,

@@ -8,10 +8,13 @@ so long windows go by the estimate first.
 
 from __future__ import annotations
 
+import functools
 import gc
 import math
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,13 +25,19 @@ from .memory import LEAST_CHUNK, MOST_CHUNK, chunk_for, is_out_of_memory, positi
 from .planning import Batch, Feed
 from .scoring import Scorer
 
+Applied = Callable[[], AbstractContextManager[Any]]
+"""Makes a treatment's tables live inside."""
+
+Feeding = Callable[[Sequence[Feed], "int | None"], list[np.ndarray]]
+"""Feeds windows, whole or so many positions at a time, and says what each gave."""
+
 
 @dataclass(frozen=True)
 class Scored:
     """What a batch gave.
 
     Attributes:
-        nll: of its scored tokens in nats, window after window, fp32.
+        nll: of its scored tokens in nats, window after window, fp32; of a comparison, see :meth:`Executor.compare`.
         parts: in how many parts it was fed; more than 1 where it did not fit into memory.
     """
 
@@ -63,23 +72,48 @@ class Executor:
         Raises:
             RunError: logits that are not finite, or a single window that does not fit into memory.
         """
+        nll, parts = self._fed(batch, self._nll)
+        self._check_finite(batch.feeds, nll)
+        return Scored(np.concatenate(nll), parts)
+
+    def compare(self, batch: Batch, one: Applied, others: Sequence[Applied]) -> list[Scored]:
+        """What each of several treatments predicts otherwise than one of them, at a batch's scored tokens.
+
+        Args:
+            one: makes its tables live inside; so do the ``others``. All are entered once for each part of the batch.
+
+        Returns:
+            For each of the others, the KL divergences from ``one`` in nats, then as many times whether the most
+            likely token is the same (1 or 0).
+
+        Raises:
+            RunError: as :meth:`score`.
+        """
+        found, parts = self._fed(batch, functools.partial(self._divergences, one, others))
+        self._check_finite(batch.feeds, [np.concatenate(each[:, 0]) for each in found])
+        return [
+            Scored(np.concatenate([each[number, row] for row in (0, 1) for each in found]), parts)
+            for number in range(len(others))
+        ]
+
+    def _fed(self, batch: Batch, what: Feeding) -> tuple[list[np.ndarray], int]:
+        """What each window of a batch gave, and in how many parts it was fed."""
         if batch.positions not in self._chunks:
             self._chunks[batch.positions] = self._estimated_chunk(batch)
         size = len(batch.feeds)
         if self._most is not None:
             size = min(size, max(1, self._most // batch.positions))
-        while (parts := self._in_parts(batch, size)) is None:
+        while (parts := self._in_parts(batch, size, what)) is None:
             size = self._smaller(batch, size)
-        nll = [each for part in parts for each in part]
-        self._check_finite(batch.feeds, nll)
         chunk = self._chunks[batch.positions]
-        return Scored(np.concatenate(nll), len(parts) * (1 if chunk is None else math.ceil(batch.positions / chunk)))
+        pieces = 1 if chunk is None else math.ceil(batch.positions / chunk)
+        return [each for part in parts for each in part], len(parts) * pieces
 
-    def _in_parts(self, batch: Batch, size: int) -> list[list[np.ndarray]] | None:
-        """The NLLs of ``size`` windows at a time; None when memory does not suffice."""
+    def _in_parts(self, batch: Batch, size: int, what: Feeding) -> list[list[np.ndarray]] | None:
+        """``size`` windows at a time; None when memory does not suffice."""
         feeds, chunk = batch.feeds, self._chunks[batch.positions]
         try:
-            return [self._nll(feeds[start : start + size], chunk) for start in range(0, len(feeds), size)]
+            return [what(feeds[start : start + size], chunk) for start in range(0, len(feeds), size)]
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -137,6 +171,22 @@ class Executor:
         nll = self.scorer.score(self._ids(feeds), chunk).numpy()
         # The scored tokens of a window are its last ones.
         return [row[len(row) - feed.window.count :] for row, feed in zip(nll, feeds, strict=True)]
+
+    def _divergences(
+        self, one: Applied, others: Sequence[Applied], feeds: Sequence[Feed], chunk: int | None
+    ) -> list[np.ndarray]:
+        """Per window, fp32 [others, 2, scored tokens]. Two states are held at a time, whatever the number of others."""
+        ids = self._ids(feeds)
+        with one(), torch.inference_mode():
+            first = self.scorer.states(ids, chunk)
+        found = []
+        for other in others:
+            with other(), torch.inference_mode():
+                second = self.scorer.states(ids, chunk)
+            with torch.inference_mode():
+                found.append(self.scorer.divergence(ids, first, second).numpy())
+        whole = np.stack(found)  # [others, 2, windows, positions - 1]
+        return [whole[:, :, row, whole.shape[3] - feed.window.count :] for row, feed in enumerate(feeds)]
 
     def _ids(self, feeds: Sequence[Feed]) -> torch.Tensor:
         """What is fed, int64 [windows, positions]."""

@@ -15,7 +15,8 @@ import functools
 import logging
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,13 @@ from tqdm import tqdm
 
 from ..errors import DataError, RunError
 from ..patching import evaluating
-from . import data, fingerprints, memory, store
+from . import comparing, data, fingerprints, memory, store
+from .comparing import Comparison
 from .data import Document, Text
 from .distributing import Group, Team, World, owners
 from .executing import Executor, Scored
 from .planning import Batch, Cost, Plan, plan_pass
-from .results import Pass, Result, writable_folder
+from .results import Divergence, Pass, Result, short_length, writable_folder
 from .scoring import LOGITS_BYTES, SCORING, Scorer
 from .store import Shelf, Store
 from .treatments import AS_IS, Treatment, label, patches_in, treatments
@@ -39,8 +41,8 @@ __all__ = ["AS_IS", "Options", "Run", "Treatment", "label", "patches_in", "perpl
 
 LOG = logging.getLogger(__name__)
 
-Key = tuple[str, str]
-"""Of a pass: the hashes of its rotation and of its plan."""
+Key = tuple[str, ...]
+"""Of a pass: the hashes of its rotation and of its plan. Of a comparison, those of both rotations and of its plan."""
 
 
 def perplexity(
@@ -104,6 +106,8 @@ class Options:
         batch_tokens: feed windows together up to this many positions (at least one window); None estimates what
             fits into memory.
         logits_bytes: budget for one block of fp32 logits.
+        short_context: compare each schedule's predictions with the baseline's at the largest length up to the trained
+            one, which takes each of them, and the baseline, once more through the model at that length.
         patching: keyword arguments of :func:`ropescale.patch`, such as ``layers`` or ``on_top``.
         source: what the documents are called in the results.
         path: the checkpoint's folder, whose files are then fingerprinted; else the live parameters are.
@@ -116,6 +120,7 @@ class Options:
     max_docs: int | None = None
     batch_tokens: int | None = None
     logits_bytes: int = LOGITS_BYTES
+    short_context: bool = True
     patching: dict[str, Any] = dataclasses.field(default_factory=dict)
     source: str | None = None
     path: str | Path | None = None
@@ -192,6 +197,7 @@ class Run:
             self.scorer.model, -(-self.lengths[-1] // options.sharers), options.logits_bytes
         )
         self.passes: list[Pass] = []
+        self.divergences: list[Divergence] = []
         self._plans: dict[int, Plan] = {}
         self._tables: dict[str, dict[str, Any]] = {}
         self._todo, self._fed, self._seconds = 0, 0, 0.0
@@ -207,15 +213,21 @@ class Run:
         self.batch_tokens = group.from_leader(self._same_batch_tokens(kept.last))
         with evaluating(self.scorer.model):
             jobs = self.jobs()
-            shelves = {job.key: kept.shelf(self.facts | job.facts, job.plan) for job in jobs}
-            self._agree(jobs, shelves, group)
-            self._announce(jobs, shelves, kept.last)
+            compared = self.comparisons(jobs)
+            several = comparing.to_run(compared)
+            shelves: dict[Key, Shelf] = {job.key: kept.shelf(self.facts | job.facts, job.plan) for job in jobs}
+            for each in several:
+                shelves[each.key] = kept.shelf(self.facts | each.facts, each.plan, comparing.VALUES)
+            self._agree([*jobs, *several], shelves, group)
+            self._announce(jobs, several, shelves, kept.last)
             if group.world.leads:
                 kept.begin(self._about)
             executor = Executor(self.scorer, self.documents, self.bos, self._warn)
             left = _shared(jobs, shelves, group.world)
+            beside = _owned(comparing.left(several, shelves), group.world)
             self._todo = sum(batch.fed for batches in left.values() for batch in batches)
-            first = next((batch for batches in left.values() for batch in batches), None)
+            self._todo += (1 + len(several)) * sum(batch.fed for batch in beside)
+            first = next((batch for batches in [*left.values(), beside] for batch in batches), None)
             if first is not None:
                 executor.check(first)
             try:
@@ -223,14 +235,24 @@ class Run:
                     self._measure(job, left.pop(job.key, []), executor, shelves[job.key])
                     if group.world.size == 1:
                         self._finish(job, shelves[job.key])
+                self._compare(several, beside, executor, shelves)
             finally:
                 self._tell_timing(kept, group.world)
         if group.world.size > 1:
             self._gather(jobs, shelves, group)
+        if group.world.leads:
+            self.divergences = comparing.finished(compared, shelves)
 
     def jobs(self) -> list[Job]:
         """Every pass, in order. A schedule that does not fit fails here, before hours of the others."""
         return [job for treatment in self.treatments for job in self._jobs(treatment)]
+
+    def comparisons(self, jobs: Sequence[Job]) -> list[Comparison]:
+        """What is run for the short-context cost: every schedule beside the baseline, at one length."""
+        length = short_length(self.lengths, trained_length(self.scorer.model))
+        if length is None or not self.options.short_context:
+            return []
+        return comparing.comparisons(jobs, self.baseline, length, self._plan(length))
 
     def result(self) -> Result:
         """Everything measured so far."""
@@ -260,6 +282,7 @@ class Run:
             baseline=self.baseline,
             trained_length=trained_length(self.scorer.model),
             tables={run.table_sha256: self._tables[run.table_sha256] for run in self.passes},
+            divergences=self.divergences,
         )
 
     @functools.cached_property
@@ -341,7 +364,7 @@ class Run:
 
     # --- executing ---
 
-    def _agree(self, jobs: Sequence[Job], shelves: Mapping[Key, Shelf], group: Group) -> None:
+    def _agree(self, jobs: Sequence[Job | Comparison], shelves: Mapping[Key, Shelf], group: Group) -> None:
         """Every process must measure the same, and know what any of them has on its shelves.
 
         Raises:
@@ -392,34 +415,67 @@ class Run:
             for batch in batches:
                 start = time.perf_counter()
                 shelf.put(batch.number, self._scored(job, batch, executor))
-                self._count(batch, time.perf_counter() - start)
+                self._count(batch.fed, time.perf_counter() - start)
                 bar.update(batch.fed)
+
+    def _compare(
+        self, several: Sequence[Comparison], batches: Sequence[Batch], executor: Executor, shelves: Mapping[Key, Shelf]
+    ) -> None:
+        """Batches of the comparisons, the baseline once for all that lack one."""
+        hidden = None if self.options.progress else True
+        total = sum(batch.fed for batch in batches)
+        with tqdm(desc="short-context cost", total=total, unit="tok", unit_scale=True, disable=hidden) as bar:
+            for batch in batches:
+                start = time.perf_counter()
+                missing = [each for each in several if batch.number not in shelves[each.key].batches]
+                others = [functools.partial(self._live, each.other) for each in missing]
+                found = executor.compare(batch, functools.partial(self._live, missing[0].base), others)
+                for each, scored in zip(missing, found, strict=True):
+                    shelves[each.key].put(batch.number, scored)
+                self._count((1 + len(missing)) * batch.fed, time.perf_counter() - start)
+                bar.update(batch.fed)
+
+    @contextmanager
+    def _live(self, job: Job) -> Iterator[None]:
+        """A job's tables inside; certain to be still there at the end."""
+        with job.treatment.applied(self.model, self.options.patching, job.frozen_at):
+            yield
+            self._check_rotation(job)
 
     def _scored(self, job: Job, batch: Batch, executor: Executor) -> Scored:
         """A batch, once it is certain that it was scored under the tables that it will be stored under."""
         scored = executor.score(batch)
+        self._check_rotation(job)
+        return scored
+
+    def _check_rotation(self, job: Job) -> None:
         if fingerprints.rotation_sha256(self.scorer.model) != job.rotation:
             raise RunError(
                 f"the rotary tables changed while {job.treatment.label} was measured; a schedule, or code in the "
                 "model, that changes them by itself cannot be measured"
             )
-        return scored
 
-    def _count(self, batch: Batch, seconds: float) -> None:
+    def _count(self, fed: int, seconds: float) -> None:
         """Keeps the time, and says after the first batch of a long run how long it will be."""
         first = not self._fed
-        self._fed, self._seconds = self._fed + batch.fed, self._seconds + seconds
+        self._fed, self._seconds = self._fed + fed, self._seconds + seconds
         left = (self._todo - self._fed) * self._seconds / self._fed
         if first and left > _LONG_SECONDS:
-            self._tell(f"{batch.fed:,} tokens in {seconds:,.1f} s; at this speed about {_duration(left)} to go")
+            self._tell(f"{fed:,} tokens in {seconds:,.1f} s; at this speed about {_duration(left)} to go")
 
     # --- saying ---
 
-    def _announce(self, jobs: Sequence[Job], shelves: Mapping[Key, Shelf], last: Mapping[str, Any]) -> None:
+    def _announce(
+        self,
+        jobs: Sequence[Job],
+        several: Sequence[Comparison],
+        shelves: Mapping[Key, Shelf],
+        last: Mapping[str, Any],
+    ) -> None:
         """What is there already and what the run will cost, before it starts."""
         distinct = list({job.key: job for job in jobs}.values())
-        batches = sum(len(job.plan.batches) for job in distinct)
-        done = batches - sum(len(_left(job, shelves[job.key])) for job in distinct)
+        batches = sum(len(each.plan.batches) for each in [*distinct, *several])
+        done = batches - sum(len(_left(each, shelves[each.key])) for each in [*distinct, *several])
         if done == batches:
             self._tell(f"all {batches} batches are done already; nothing is run")
             return
@@ -429,6 +485,8 @@ class Run:
             self._tell(f"starting a new run: {changed}; what was measured before is kept beside it")
         if self.options.stride is not None:  # a prefix costs one pass and needs no word
             self._announce_cost(distinct)
+        if several:
+            self._announce_comparisons(distinct, several)
         widest, sharers = self._widest(jobs), self.options.sharers
         self._tell(memory.described(self.scorer.model, widest, self.options.logits_bytes, sharers))
 
@@ -443,6 +501,14 @@ class Run:
         total = sum(job.plan.cost.positions for job in distinct)
         times = sum(job.plan.cost.times_one_pass for job in distinct)
         self._tell(f"in all {total:,} tokens to feed, {times:,.1f} times the documents")
+
+    def _announce_comparisons(self, distinct: Sequence[Job], several: Sequence[Comparison]) -> None:
+        fed = (1 + len(several)) * several[0].plan.cost.positions
+        share = fed / sum(job.plan.cost.positions for job in distinct)
+        self._tell(
+            f"the short-context cost at {several[0].length:,} takes {fed:,} tokens more ({share:.0%}); "
+            "--no-short-context leaves it out"
+        )
 
     def _changes(self, last: Mapping[str, Any]) -> str:
         """How this run differs from the last one in the same folder; nothing where there was none."""
@@ -498,6 +564,12 @@ def _shared(jobs: Sequence[Job], shelves: Mapping[Key, Shelf], world: World) -> 
     return mine
 
 
+def _owned(batches: Sequence[Batch], world: World) -> list[Batch]:
+    """The batches of one plan that this process's team is to score."""
+    mine = world.rank // world.team
+    return [batch for batch, owner in zip(batches, owners(batches, world.teams), strict=True) if owner == mine]
+
+
 def _scorer(model: Any, options: Options) -> Scorer:
     if options.team is None:
         return Scorer(model, options.logits_bytes)
@@ -520,7 +592,7 @@ def _duration(seconds: float) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min"
 
 
-def _left(job: Job, shelf: Shelf) -> list[Batch]:
+def _left(job: Job | Comparison, shelf: Shelf) -> list[Batch]:
     """The batches that are not on the shelf, in order."""
     return [batch for batch in job.plan.batches if batch.number not in shelf.batches]
 

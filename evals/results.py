@@ -16,7 +16,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -61,6 +61,27 @@ class Pass:
 
 
 @dataclass(frozen=True)
+class Divergence:
+    """How the predictions of a schedule differ from the baseline's, token by token.
+
+    Attributes:
+        schedule, baseline: the labels.
+        length: positions of the windows.
+        kl: per document, KL(baseline || schedule) in nats at each scored token, fp32 [scored].
+        same: per document, 1 where both have the same most likely token, else 0; fp32 [scored].
+        forward_passes, positions: windows that went through the model for it, and what they fed.
+    """
+
+    schedule: str
+    baseline: str
+    length: int
+    kl: list[np.ndarray]
+    same: list[np.ndarray]
+    forward_passes: int
+    positions: int
+
+
+@dataclass(frozen=True)
 class Row:
     """Perplexity of one schedule at one length. The interval is None with fewer than two documents.
 
@@ -85,7 +106,11 @@ class Row:
 
 @dataclass(frozen=True)
 class Paired:
-    """NLL per token of a schedule minus the baseline's, on the same tokens, in nats."""
+    """NLL per token of a schedule minus the baseline's, on the same tokens, in nats.
+
+    ``kl`` is the mean of KL(baseline || schedule) over those tokens in nats, ``top1`` the share of them at which both
+    have the same most likely token; None at lengths where they were not compared.
+    """
 
     schedule: str
     baseline: str
@@ -93,6 +118,15 @@ class Paired:
     delta_nll: float
     low: float | None
     high: float | None
+    kl: float | None = None
+    kl_low: float | None = None
+    kl_high: float | None = None
+    top1: float | None = None
+    top1_low: float | None = None
+    top1_high: float | None = None
+
+
+_COMPARED = ("kl", "kl_low", "kl_high", "top1", "top1_low", "top1_high")
 
 
 @dataclass(frozen=True)
@@ -118,6 +152,7 @@ class Result:
         baseline: the label that the others are compared with.
         trained_length: the model's trained context, where known; plots mark it.
         tables: by table_sha256, the rotary tables as they were live, by layer type.
+        divergences: how predictions differ from the baseline's at the largest length up to the trained one.
     """
 
     model: dict[str, Any]
@@ -130,6 +165,7 @@ class Result:
     baseline: str
     trained_length: int | None = None
     tables: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False)
+    divergences: list[Divergence] = field(default_factory=list, repr=False)
 
     @property
     def rows(self) -> list[Row]:
@@ -184,8 +220,9 @@ class Result:
 
     @property
     def cost(self) -> list[dict[str, Any]]:
-        """What every pass took: windows, tokens fed and scored, and their ratio to feeding every document once."""
-        return [
+        """What every pass took: windows, tokens fed and scored, and their ratio to feeding every document once; and
+        what comparing predictions took."""
+        passes = [
             {
                 "schedule": run.schedule,
                 "lengths": list(run.lengths),
@@ -194,6 +231,16 @@ class Result:
                 "split_batches": run.split_batches,
             }
             for run in self.passes
+        ]
+        return passes + [
+            {
+                "schedule": each.schedule,
+                "compared_with": each.baseline,
+                "lengths": [each.length],
+                "forward_passes": each.forward_passes,
+                "positions": each.positions,
+            }
+            for each in self.divergences
         ]
 
     @property
@@ -209,7 +256,7 @@ class Result:
             delta = {(pair.schedule, pair.length): _delta_cell(pair) for pair in self.paired}
             others = [label for label in self.schedules if label != self.baseline]
             parts += [f"Change in NLL against {self.baseline} on the same tokens (nats per token):"]
-            parts += [self._table("change", delta, others)]
+            parts += [self._table("change", delta, others), *self._short_context()]
         return "\n\n".join([*parts, self.protocol_line()])
 
     def protocol_line(self) -> str:
@@ -250,7 +297,7 @@ class Result:
         return out.getvalue()
 
     def _columns(self) -> list[str]:
-        return [*Row.__dataclass_fields__, "baseline", "delta_nll", "delta_low", "delta_high"]
+        return [*Row.__dataclass_fields__, "baseline", "delta_nll", "delta_low", "delta_high", *_COMPARED]
 
     def _beside(self) -> list[list[Any]]:
         """Each row's values, and the paired change's; None where it is the baseline."""
@@ -259,7 +306,8 @@ class Result:
         for row in self.rows:
             pair = pairs.get((row.schedule, row.length))
             change = [pair.baseline, pair.delta_nll, pair.low, pair.high] if pair else [None] * 4
-            lines.append([*asdict(row).values(), *change])
+            compared = [getattr(pair, name, None) for name in _COMPARED]
+            lines.append([*asdict(row).values(), *change, *compared])
         return lines
 
     def plot(self, path: str | Path) -> None:
@@ -344,8 +392,13 @@ class Result:
     def _pair(self, run: Pass, base: Pass, length: int) -> Paired:
         counts = self._counts(run, length)
         sums = [a - b for a, b in zip(_sums(run, counts), _sums(base, counts), strict=True)]
-        estimate = ratio(sums, counts)
-        return Paired(run.schedule, base.schedule, length, estimate.mean, estimate.low, estimate.high)
+        found = self._divergence(run.schedule, length)
+        figures = [ratio(sums, counts), *([_mean(found.kl), _mean(found.same)] if found else [])]
+        bounds = [bound for each in figures for bound in (each.mean, each.low, each.high)]
+        return Paired(run.schedule, base.schedule, length, *bounds)
+
+    def _divergence(self, schedule: str, length: int) -> Divergence | None:
+        return next((each for each in self.divergences if (each.schedule, each.length) == (schedule, length)), None)
 
     def _bin(self, run: Pass, start: int, stop: int) -> Bin:
         """Over the documents that reach the bin's end; index 0 is position 1."""
@@ -353,6 +406,25 @@ class Result:
         sums = [float(nll.sum(dtype=np.float64)) for nll in reaching]
         estimate = ratio(sums, [stop - start] * len(sums))
         return Bin(start, stop, estimate.mean, estimate.low, estimate.high)
+
+    def _short_context(self) -> list[str]:
+        """What each schedule costs where the model did well before, beside what it gains; or why that is not known."""
+        trained, long = self.trained_length, self.lengths[-1]
+        if trained is None:
+            return []
+        short = short_length(self.lengths, trained)
+        if short is None:
+            return [f"The short-context cost is not known: no length up to the trained {trained:,} was measured."]
+        pairs = {(pair.schedule, pair.length): pair for pair in self.paired}
+        gains = [f"gain at {long:,} (nats)"] if long > trained else []
+        header = ["schedule", f"cost at {short:,} (nats)", "mean KL (nats)", "same top-1", *gains]
+        rows = [
+            [label, *_short_cells(pairs[label, short]), *(_delta_cell(pairs[label, long]) for _ in gains)]
+            for label in self.schedules
+            if (label, short) in pairs and (label, long) in pairs
+        ]
+        title = f"Short-context cost against {self.baseline}, trained at {trained:,} tokens:"
+        return [title, markdown(header, rows, right=range(1, len(header)))]
 
     # --- files ---
 
@@ -378,6 +450,10 @@ class Result:
             (folder / _place(run)).mkdir(parents=True)
             for number, nll in enumerate(run.nll):
                 np.save(folder / _place(run) / f"{number:05d}.npy", nll.astype(np.float32, copy=False))
+        for each in self.divergences:
+            (folder / _place(each)).mkdir(parents=True)
+            for number, both in enumerate(zip(each.kl, each.same, strict=True)):
+                np.save(folder / _place(each) / f"{number:05d}.npy", np.stack(both))
         (folder / "index.json").write_text(json.dumps(self._index(), indent=1) + "\n", encoding="utf-8")
 
     def _index(self) -> dict[str, Any]:
@@ -386,7 +462,11 @@ class Result:
             for run in self.passes
         ]
         documents = [{"name": document.name, "sha256": document.sha256} for document in self.documents]
-        return {"bos": self.bos, "documents": documents, "passes": passes}
+        compared = [
+            {"schedule": each.schedule, "baseline": each.baseline, "length": each.length, "at": _place(each)}
+            for each in self.divergences
+        ]
+        return {"bos": self.bos, "documents": documents, "passes": passes, "divergences": compared}
 
     def _save_plots(self, out: Path) -> bool:
         try:
@@ -430,6 +510,27 @@ def _delta_cell(pair: Paired) -> str:
     return f"{pair.delta_nll:+.4f} ± {(pair.high - pair.low) / 2:.4f}"
 
 
+def short_length(lengths: Iterable[int], trained: int | None) -> int | None:
+    """The largest measured length up to the trained one; None where there is none, or it is not known."""
+    return max((length for length in lengths if trained and length <= trained), default=None)
+
+
+def _short_cells(pair: Paired) -> list[str]:
+    """The change, the mean KL and the agreement, each with half its interval where there is one."""
+    kl = "-" if pair.kl is None else f"{pair.kl:.4f}{_half(pair.kl_low, pair.kl_high, '.4f')}"
+    top1 = "-" if pair.top1 is None else f"{pair.top1:.2%}{_half(pair.top1_low, pair.top1_high, '.2%')}"
+    return [_delta_cell(pair), kl, top1]
+
+
+def _half(low: float | None, high: float | None, form: str) -> str:
+    return "" if low is None or high is None else f" ± {(high - low) / 2:{form}}"
+
+
+def _mean(values: Sequence[np.ndarray]) -> Estimate:
+    """Over all tokens, clustered by document."""
+    return ratio([float(each.sum(dtype=np.float64)) for each in values], [len(each) for each in values])
+
+
 def _figure(value: float) -> str:
     """Four significant digits, thousands with commas."""
     return f"{value:,.0f}" if value >= 1000 else f"{value:#.4g}".rstrip(".")
@@ -440,12 +541,12 @@ def _short(value: float) -> str:
     return f"{value:,.0f}" if value >= 10 else f"{value:#.2g}"
 
 
-def _place(run: Pass) -> str:
+def _place(run: Pass | Divergence) -> str:
     """The folder of a pass: the label where it is a safe file name, else made safe and told apart by a hash."""
     safe = re.sub(r"[^A-Za-z0-9._=,-]+", "_", run.schedule)[:80].strip(".") or "schedule"
     if safe != run.schedule:
         safe += "-" + hashlib.sha256(run.schedule.encode()).hexdigest()[:8]
-    return f"{safe}/{run.lengths[-1]}"
+    return f"{safe}/{run.lengths[-1]}" if isinstance(run, Pass) else f"{safe}/{run.length}-divergence"
 
 
 def writable_folder(out: str | Path) -> Path:

@@ -93,6 +93,53 @@ class Scorer:
             nll[rows] = (torch.logsumexp(logits, dim=1) - picked).cpu()
         return nll.view(ids.shape[0], -1)
 
+    def states(self, ids: torch.Tensor, chunk: int | None = None) -> Any:
+        """What the head makes logits of, for every position but the last, under the tables that are live now.
+
+        The trunk's answer, [windows, positions - 1, width]; the logits themselves for a model that is scored whole.
+
+        Args:
+            ids: windows of equal length, int64 [windows, positions].
+            chunk: as for :meth:`score`.
+        """
+        ids = ids.to(self.device)
+        if not self.split:
+            return torch.cat([self.model(input_ids=row[None], use_cache=False).logits[0, :-1] for row in ids])
+        if chunk is None:
+            output = self._run_trunk(ids)
+            output.last_hidden_state = output.last_hidden_state[:, :-1]
+            return output
+        pieces = [(type(output), output.last_hidden_state) for _, output in self._chunked_outputs(ids, chunk)]
+        return pieces[0][0](last_hidden_state=torch.cat([hidden for _, hidden in pieces], dim=1))
+
+    def divergence(self, ids: torch.Tensor, one: Any, other: Any) -> torch.Tensor:
+        """How two sets of tables differ in what they predict at every position but the last.
+
+        Both go through the head block by block, so full logits are never held.
+
+        Args:
+            ids: the windows that both were computed from, int64 [windows, positions].
+            one, other: of :meth:`states`.
+
+        Returns:
+            fp32 on the CPU, [2, windows, positions - 1]: KL(one || other) in nats, and 1 where both have the same
+            most likely token.
+        """
+        sources = ids.to(self.device)[:, :-1]
+        found = torch.empty((2, sources.numel()), dtype=torch.float32)
+        pairs = zip(self._state_blocks(one, sources), self._state_blocks(other, sources), strict=True)
+        for (rows, first), (_, second) in pairs:
+            found[:, rows] = divergence(first, second).cpu()
+        return found.view(2, *sources.shape)
+
+    def _state_blocks(self, state: Any, sources: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
+        """fp32 logits of blocks of half the budget, because two models' are held at a time."""
+        if self.split:
+            yield from self._head_in_blocks(state, sources, share=2)
+        else:
+            for rows in self._blocks(len(state), share=2):
+                yield rows, state[rows].float()
+
     def chunks_agree(self, ids: torch.Tensor) -> bool:
         """Whether feeding a window in chunks gives what feeding it at once gives, on its first positions.
 
@@ -121,6 +168,13 @@ class Scorer:
             yield from self._chunked_logits(ids, chunk)
 
     def _chunked_logits(self, ids: torch.Tensor, chunk: int) -> Iterator[tuple[slice, torch.Tensor]]:
+        at = 0
+        for part, output in self._chunked_outputs(ids, chunk):
+            for rows, logits in self._head_in_blocks(output, part):
+                yield slice(at + rows.start, at + rows.stop), logits
+            at += part.shape[1]
+
+    def _chunked_outputs(self, ids: torch.Tensor, chunk: int) -> Iterator[tuple[torch.Tensor, Any]]:
         """One window after the other, ``chunk`` positions at a time. The last position predicts nothing."""
         from transformers import DynamicCache
 
@@ -129,15 +183,15 @@ class Scorer:
             cache = DynamicCache(config=self.model.config)
             for start in range(0, width, chunk):
                 part = ids[row : row + 1, start : min(start + chunk, width)]
-                output = self.trunk(input_ids=part, past_key_values=cache, use_cache=True, return_dict=True)
-                for rows, logits in self._head_in_blocks(output, part):
-                    yield slice(row * width + start + rows.start, row * width + start + rows.stop), logits
+                yield part, self.trunk(input_ids=part, past_key_values=cache, use_cache=True, return_dict=True)
 
-    def _head_in_blocks(self, output: Any, sources: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
+    def _head_in_blocks(
+        self, output: Any, sources: torch.Tensor, share: int = 1
+    ) -> Iterator[tuple[slice, torch.Tensor]]:
         """fp32 logits of each block of rows of the trunk's output for these ids."""
         flat = output.last_hidden_state.reshape(1, -1, output.last_hidden_state.shape[-1])
         output.last_hidden_state = flat
-        for rows in self._blocks(flat.shape[1]):
+        for rows in self._blocks(flat.shape[1], share):
             yield rows, self._head(output, sources.reshape(1, -1), rows)[0]
 
     def _whole_logits(self, ids: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
@@ -147,8 +201,9 @@ class Scorer:
             for block in self._blocks(width):
                 yield slice(row * width + block.start, row * width + block.stop), logits[block].float()
 
-    def _blocks(self, rows: int) -> Iterator[slice]:
-        size = max(1, self.logits_bytes // (4 * self.vocabulary))
+    def _blocks(self, rows: int, share: int = 1) -> Iterator[slice]:
+        """Rows whose fp32 logits take one ``share``-th of the budget."""
+        size = max(1, self.logits_bytes // (4 * self.vocabulary * share))
         for start in range(0, rows, size):
             yield slice(start, min(start + size, rows))
 
@@ -160,6 +215,19 @@ class Scorer:
         block = type(output)(**{**output, "last_hidden_state": output.last_hidden_state[:, rows]})
         with _answering(self.trunk, lambda *args, **kwargs: block):
             return self.model(input_ids=ids[:, rows], use_cache=False).logits.float()
+
+
+def divergence(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """KL(one || other) in nats, and 1.0 where the most likely token is the same: [2, rows].
+
+    Args:
+        one, other: fp32 logits [rows, vocabulary]. A token that neither can give (minus infinity) adds nothing.
+    """
+    same = one.argmax(1) == other.argmax(1)
+    one, other = torch.log_softmax(one, 1), torch.log_softmax(other, 1)
+    share = one.exp()
+    kl = torch.where(share > 0, share * (one - other), 0.0).sum(1)
+    return torch.stack([kl, same.to(kl.dtype)])
 
 
 def _trunk_of(model: Any) -> Any:

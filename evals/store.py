@@ -71,16 +71,17 @@ class Store:
     def __init__(self) -> None:
         self._shelves: dict[str, Shelf] = {}
 
-    def shelf(self, facts: Mapping[str, Any], plan: Plan) -> Shelf:
+    def shelf(self, facts: Mapping[str, Any], plan: Plan, values: int = 1) -> Shelf:
         """The shelf of the pass with these facts; the same one for the same facts.
 
         Args:
             facts: all that its numbers depend on, as plain data.
             plan: its batches.
+            values: how many numbers there are for each scored token.
         """
         key = key_of(facts)
         if key not in self._shelves:
-            self._shelves[key] = self._make(key, facts, plan)
+            self._shelves[key] = self._make(key, facts, plan, values)
         return self._shelves[key]
 
     @property
@@ -104,7 +105,7 @@ class Store:
         for shelf in self._shelves.values():
             shelf.close()
 
-    def _make(self, key: str, facts: Mapping[str, Any], plan: Plan) -> Shelf:
+    def _make(self, key: str, facts: Mapping[str, Any], plan: Plan, values: int) -> Shelf:
         return Shelf()
 
 
@@ -135,21 +136,23 @@ class FolderStore(Store):
                 shutil.rmtree(facts.parent)
             (self.folder / "run.json").unlink(missing_ok=True)
 
-    def _make(self, key: str, facts: Mapping[str, Any], plan: Plan) -> Shelf:
-        return FolderShelf(self.folder / key[:16], facts, plan, self.writer)
+    def _make(self, key: str, facts: Mapping[str, Any], plan: Plan, values: int) -> Shelf:
+        return FolderShelf(self.folder / key[:16], facts, plan, self.writer, values)
 
 
 class FolderShelf(Shelf):
     """The finished batches of one pass in a folder of its own."""
 
-    def __init__(self, folder: Path, facts: Mapping[str, Any], plan: Plan, writer: int | None = 0) -> None:
+    def __init__(
+        self, folder: Path, facts: Mapping[str, Any], plan: Plan, writer: int | None = 0, values: int = 1
+    ) -> None:
         super().__init__()
         self.folder, self.facts, self.writer, self.log = folder, facts, writer, folder / f"{writer}.log"
         self._file: BinaryIO | None = None
         self._synced = 0.0
         self._size = 0
         with _kept(folder):
-            self._read(plan)
+            self._read({batch.number: values * batch.scored for batch in plan.batches})
 
     def put(self, number: int, scored: Scored) -> None:
         """Appends the batch to the log; it is safe from the end of this process when this returns.
@@ -168,13 +171,12 @@ class FolderShelf(Shelf):
                 self._file = None
                 os.fsync(file.fileno())
 
-    def _read(self, plan: Plan) -> None:
+    def _read(self, sizes: Mapping[int, int]) -> None:
         logs, facts = sorted(self.folder.glob("*.log")), self.folder / "facts.json"
         if not logs and not facts.exists():  # nor where a run was killed before it wrote the first
             return
         if _loaded(facts) != self.facts:
             raise CheckpointError(f"{self.folder} is not what a run wrote; remove it, or choose another folder with -o")
-        sizes = {batch.number: batch.scored for batch in plan.batches}
         for log in logs:
             found, good = records(log.read_bytes())
             self.batches |= {n: each for n, each in found.items() if sizes.get(n) == len(each.nll)}

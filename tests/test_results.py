@@ -73,7 +73,10 @@ def test_the_dictionary_has_the_published_keys(result):
         *["schedule", "table_sha256", "length", "documents", "tokens", "nll", "ppl", "ppl_low", "ppl_high"],
         *["bits_per_byte", "forward_passes", "mode", "documents_at_length"],
     ]
-    assert list(plain["paired"][0]) == ["schedule", "baseline", "length", "delta_nll", "low", "high"]
+    assert list(plain["paired"][0]) == [
+        *["schedule", "baseline", "length", "delta_nll", "low", "high"],
+        *["kl", "kl_low", "kl_high", "top1", "top1_low", "top1_high"],
+    ]
     assert plain["data"]["skipped"] == {"too_short": 1, "empty": 0}
     assert plain["model"]["dtype"] == "float32"
     assert plain["model"]["parameters"] == sum(p.numel() for p in llama().parameters())

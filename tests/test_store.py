@@ -230,14 +230,19 @@ def written(out):
 
 @pytest.fixture
 def scored(monkeypatch):
-    """Every batch number that is scored from here on."""
-    numbers, score = [], Executor.score
+    """The number of every batch that is scored, or compared, from here on."""
+    numbers, score, compare = [], Executor.score, Executor.compare
 
     def counting(self, batch):
         numbers.append(batch.number)
         return score(self, batch)
 
+    def counting_others(self, batch, one, others):
+        numbers.extend(batch.number for _ in others)
+        return compare(self, batch, one, others)
+
     monkeypatch.setattr(Executor, "score", counting)
+    monkeypatch.setattr(Executor, "compare", counting_others)
     return numbers
 
 
@@ -258,18 +263,22 @@ def whole(tmp_path_factory):
 
 
 def stopping(monkeypatch, after, error=KeyboardInterrupt):
-    """The run stops when this many batches are scored."""
-    score, left = Executor.score, iter(range(after))
+    """The run stops when this many batches are scored or compared."""
+    left = iter(range(after))
 
-    def stop(self, batch):
-        if next(left, None) is None:
-            raise error
-        return score(self, batch)
+    def stopped(method):
+        def stop(*given):
+            if next(left, None) is None:
+                raise error
+            return method(*given)
 
-    monkeypatch.setattr(Executor, "score", stop)
+        return stop
+
+    for name in ("score", "compare"):
+        monkeypatch.setattr(Executor, name, stopped(getattr(Executor, name)))
 
 
-@pytest.mark.parametrize("after", [0, 20])
+@pytest.mark.parametrize("after", [0, 20, 31])
 def test_an_interrupted_run_goes_on_where_it_was_and_ends_byte_for_byte_the_same(
     whole, tmp_path, monkeypatch, scored, lines, after
 ):
@@ -277,11 +286,12 @@ def test_an_interrupted_run_goes_on_where_it_was_and_ends_byte_for_byte_the_same
         stopping(patched, after)
         with pytest.raises(KeyboardInterrupt):
             measured(tmp_path)
-    assert len(scored) == after
+    done = len(scored)
+    assert done == after
     measured(tmp_path)
     total = sum(len(records(log.read_bytes())[0]) for log in whole.glob("resume/*/0.log"))
-    assert len(scored) == total == 30  # each batch once, in both runs together
-    assert (f"resuming: {after} of {total} batches are done" in lines) == (after > 0)
+    assert len(scored) == total == 30 + 6  # each batch once, in both runs together
+    assert (f"resuming: {done} of {total} batches are done" in lines) == (done > 0)
     assert written(tmp_path) == written(whole)
 
 
@@ -304,7 +314,7 @@ def test_a_schedule_more_finds_what_it_shares(whole, tmp_path, scored):
     measured(out, schedules=["linear:factor=1", *SCHEDULES])
     assert scored == []  # the tables of as-is
     result = measured(out, schedules=["ntk:factor=3"])
-    assert len(scored) == sum(len(plan.batches) for plan in plans_of(result))
+    assert len(scored) == sum(len(plan.batches) for plan in plans_of(result)) + 6  # and the comparison at 32
     assert [row.schedule for row in result.rows] == ["as-is", "as-is", "ntk:factor=3", "ntk:factor=3"]
 
 
@@ -315,9 +325,9 @@ def plans_of(result):
 
 
 def test_a_shorter_length_more_needs_no_pass_when_prefixes_are_measured(tmp_path, scored):
-    first = measured(tmp_path, [100], ["yarn:factor=4"], stride=None)
+    first = measured(tmp_path, [100], ["yarn:factor=4"], stride=None, short_context=False)
     scored.clear()
-    second = measured(tmp_path, [20, 100], ["yarn:factor=4"], stride=None)
+    second = measured(tmp_path, [20, 100], ["yarn:factor=4"], stride=None, short_context=False)
     assert scored == []
     assert second.rows[1] == first.rows[0] and second.rows[0].length == 20
 
@@ -370,7 +380,7 @@ def test_fresh_measures_anew(whole, tmp_path, scored):
     out = tmp_path / "out"
     shutil.copytree(whole, out)
     measured(out, fresh=True)
-    assert len(scored) == 30 and written(out) == written(whole)
+    assert len(scored) == 36 and written(out) == written(whole)
 
 
 def test_an_estimate_of_batch_tokens_is_kept_for_the_run_that_goes_on(tmp_path, monkeypatch, scored):
