@@ -549,12 +549,15 @@ def _place(run: Pass | Divergence) -> str:
     return f"{safe}/{run.lengths[-1]}" if isinstance(run, Pass) else f"{safe}/{run.length}-divergence"
 
 
-def writable_folder(out: str | Path) -> Path:
+def writable_folder(out: str | Path, kind: str = "perplexity") -> Path:
     """The folder that a run will be written into, or a refusal before hours of work.
+
+    Args:
+        kind: of the run; results.json says "kind" where it is another than "perplexity".
 
     Raises:
         CheckpointError: no such home; it, or the folder it would be made in, is a file or read-only; or what is
-            in it is not ours to replace.
+            in it is not ours to replace, or the results of another kind of run.
     """
     folder = _named_folder(out)
     nearest = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
@@ -564,7 +567,29 @@ def writable_folder(out: str | Path) -> Path:
     foreign = next((path for path in map(folder.joinpath, _WRITTEN) if not _is_ours(path)), None)
     if foreign is not None:
         raise CheckpointError(f"cannot write into {folder}: {foreign} is not what an evaluation wrote; {_ELSEWHERE}")
+    _refuse_other_kind(folder, kind)
     return folder
+
+
+def _refuse_other_kind(folder: Path, kind: str) -> None:
+    """The results of one kind of run are not replaced by those of another, nor is what a stopped one has kept."""
+    for path in (folder / "results.json", folder / store.FOLDER / "run.json"):
+        there = _kind_in(path)
+        if there not in (None, kind):
+            what = f"of a {there} run, and this is a {kind} run" if there else "not what an evaluation wrote"
+            raise CheckpointError(f"cannot write into {folder}: {path} is {what}; {_ELSEWHERE}")
+
+
+def _kind_in(path: Path) -> str | None:
+    """The kind of run that wrote a file; None where there is no file, nothing where none of ours wrote it."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError):
+        found = None
+    ours = isinstance(found, dict) and bool({"schema", "facts"} & found.keys())
+    return str(found.get("kind", "perplexity")) if ours else ""
 
 
 def _try_writing(folder: Path, nearest: Path) -> None:

@@ -182,6 +182,31 @@ def test_an_output_that_is_not_ours_is_refused_before_the_weights_are_read(capsy
         assert "; choose another folder with -o" in refused(capsys, *words, name)
 
 
+def test_the_results_of_another_kind_of_run_are_refused_and_left_alone(capsys, checkpoint, texts, tmp_path):
+    out, given = tmp_path / "out", ["--lengths", "300", "--depths", "0.5", "--trials", "1"]
+    assert shell.main(["passkey", checkpoint, *given, "-o", str(out)]) == 0
+    before, _ = (out / "results.json").read_bytes(), capsys.readouterr()
+    sentence = refused(capsys, "/no/such/model", "--data", texts, "--lengths", "64", "-o", str(out))
+    assert sentence == (
+        f"error: cannot write into {out}: {out / 'results.json'} is of a retrieval run, and this is a perplexity run; "
+        "choose another folder with -o"
+    )
+    assert (out / "results.json").read_bytes() == before
+    (out / "results.json").write_text('{"somebody": "else"}')
+    assert "results.json is not what an evaluation wrote" in refused(
+        capsys, checkpoint, "--data", texts, "--lengths", "64", "-o", str(out)
+    )
+
+
+def test_what_a_stopped_run_has_kept_is_not_mixed_with_another_kind(capsys, checkpoint, texts, tmp_path):
+    out = tmp_path / "out"
+    assert shell.main(["eval", checkpoint, "--data", texts, "--lengths", "64", "-o", str(out)]) == 0
+    (out / "results.json").unlink()  # as if it had been killed
+    capsys.readouterr()
+    assert shell.main(["passkey", checkpoint, "--lengths", "300", "-o", str(out)]) == 2
+    assert "run.json is of a perplexity run, and this is a retrieval run" in capsys.readouterr().err
+
+
 def test_the_result_is_printed_even_when_it_cannot_be_saved(capsys, checkpoint, texts, tmp_path, monkeypatch):
     def full(*_):
         raise CheckpointError("cannot write: no space left")

@@ -640,7 +640,7 @@ def test_a_folder_with_another_kind_of_run_is_refused(known, tmp_path, monkeypat
     result, _ = known
     monkeypatch.setattr(Retrieval, "plot", lambda self, path: None)  # another test draws
     (tmp_path / "results.json").write_text('{"schema": 1, "rows": [{"ppl": 3}]}')
-    with pytest.raises(CheckpointError, match=r"its results.json is not of a retrieval run"):
+    with pytest.raises(CheckpointError, match=r"results.json is of a perplexity run, and this is a retrieval run; choose another"):
         result.save(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["results.json"]
     result.save(tmp_path / "own")

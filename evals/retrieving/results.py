@@ -376,23 +376,11 @@ def retrieval_folder(out: str | Path) -> Path:
     Raises:
         CheckpointError: it cannot be written, or holds the results of a perplexity run, which would be lost.
     """
-    folder = writable_folder(out)
+    folder = writable_folder(out, "retrieval")
     for name in ("answers.csv", "retrieval.png"):
         if (folder / name).is_dir():
             raise CheckpointError(f"cannot write into {folder}: {folder / name} is a folder; choose another with -o")
-    if (folder / "results.json").exists() and not _is_retrieval(folder / "results.json"):
-        raise CheckpointError(
-            f"cannot write into {folder}: its results.json is not of a retrieval run; choose another folder with -o"
-        )
     return folder
-
-
-def _is_retrieval(path: Path) -> bool:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(found, dict) and found.get("kind") == "retrieval"
 
 
 def _by_prompt(values: Iterable[tuple[int, float]]) -> Any:
