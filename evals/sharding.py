@@ -25,8 +25,10 @@ from typing import Any
 
 import torch
 
-from ..errors import ConfigError
+from ..errors import ConfigError, RopescaleError
+from ..formatting import first_line
 from .distributing import Team
+from .memory import is_out_of_memory
 from .scoring import LOGITS_BYTES, Scorer
 
 NAME = "ropescale_sharded"
@@ -66,14 +68,20 @@ class ShardedScorer(Scorer):
         if not self.split:
             raise _unsuited(self.model, "it has no trunk apart from its head")
         probe = ids[: max(_PROBE, 4 * self.team.size)][None]
-        try:
-            shared = self.score(probe)
-        except (_Unsuited, TypeError, AttributeError, NotImplementedError) as error:
-            raise _unsuited(self.model, str(error)) from error
-        alone = super().score(probe)
+        shared, alone = self._probed(probe), super().score(probe)
         off = (shared - alone).abs().nan_to_num()
         if float(off.mean()) > _tolerance(self.model):
             raise _unsuited(self.model, f"its NLLs would be off by {float(off.mean()):.1e} nats per token")
+
+    def _probed(self, probe: torch.Tensor) -> torch.Tensor:
+        try:
+            return self.score(probe)
+        except _Unsuited as error:
+            raise _unsuited(self.model, str(error)) from error
+        except Exception as error:  # whatever a layer does with a mask, or with fewer positions, that it did not expect
+            if isinstance(error, RopescaleError) or is_out_of_memory(error):
+                raise
+            raise _unsuited(self.model, f"its layers do not take it: {first_line(error)}") from error
 
     def chunks_agree(self, ids: torch.Tensor) -> bool:
         return False
@@ -332,5 +340,5 @@ def _tolerance(model: Any) -> float:
 
 def _unsuited(model: Any, why: str) -> ConfigError:
     return ConfigError(
-        f"{type(model).__name__} cannot be measured with --sequence-parallel ({why}); leave the option out, or use --tp"
+        f"{type(model).__name__} cannot be measured with --sequence-parallel ({why}); leave the option out"
     )

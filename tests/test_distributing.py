@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
-import psutil
 import pytest
 import tiny
 import torch
+from launching import launch
 
 import ropescale
 from ropescale.evals import reference
@@ -42,27 +38,6 @@ def texts(tmp_path_factory):
         words = " ".join(str(each) for each in torch.randperm(40 + 60 * number).tolist())
         (folder / f"{number:02d}.txt").write_text(words)
     return folder
-
-
-def launch(processes: int, *words: object, stop_after: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """``torchrun -m ropescale eval WORDS``, one thread per process; killed once ``stop_after`` is there, if given."""
-    found = str(Path(ropescale.__file__).resolve().parent.parent)
-    path = os.pathsep.join(filter(None, [found, os.environ.get("PYTHONPATH", "")]))
-    asked = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", processes]
-    started = subprocess.Popen(
-        [str(word) for word in [*asked, "-m", "ropescale", "eval", *words]],
-        env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    while stop_after is not None and started.poll() is None:
-        if any(stop_after.glob("resume/*/*.log")):
-            for each in [*psutil.Process(started.pid).children(recursive=True), started]:
-                each.kill()  # the workers have sessions of their own
-        time.sleep(0.01)
-    out, err = started.communicate(timeout=120)
-    return subprocess.CompletedProcess(started.args, started.returncode, out, err)
 
 
 SIZES = [64] * 9, [500, 10, 900, 64, 64], [80]

@@ -1,0 +1,34 @@
+"""``ropescale eval`` in several processes, as a user would start it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+
+import ropescale
+
+
+def launch(processes: int, *words: object, stop_after: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """``torchrun -m ropescale eval WORDS``, one thread per process; killed once ``stop_after`` is there, if given."""
+    found = str(Path(ropescale.__file__).resolve().parent.parent)
+    path = os.pathsep.join(filter(None, [found, os.environ.get("PYTHONPATH", "")]))
+    asked = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", processes]
+    started = subprocess.Popen(
+        [str(word) for word in [*asked, "-m", "ropescale", "eval", *words]],
+        env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while stop_after is not None and started.poll() is None:
+        if any(stop_after.glob("resume/*/*.log")):
+            for each in [*psutil.Process(started.pid).children(recursive=True), started]:
+                each.kill()  # the workers have sessions of their own
+        time.sleep(0.01)
+    out, err = started.communicate(timeout=120)
+    return subprocess.CompletedProcess(started.args, started.returncode, out, err)
