@@ -392,10 +392,10 @@ class Result:
     def _pair(self, run: Pass, base: Pass, length: int) -> Paired:
         counts = self._counts(run, length)
         sums = [a - b for a, b in zip(_sums(run, counts), _sums(base, counts), strict=True)]
-        found = self._divergence(run.schedule, length)
-        figures = [ratio(sums, counts), *([_mean(found.kl), _mean(found.same)] if found else [])]
-        bounds = [bound for each in figures for bound in (each.mean, each.low, each.high)]
-        return Paired(run.schedule, base.schedule, length, *bounds)
+        estimate, found = ratio(sums, counts), self._divergence(run.schedule, length)
+        figures = [_mean(found.kl), _mean(found.same)] if found else []
+        compared = [bound for each in figures for bound in (each.mean, each.low, each.high)]
+        return Paired(run.schedule, base.schedule, length, estimate.mean, estimate.low, estimate.high, *compared)
 
     def _divergence(self, schedule: str, length: int) -> Divergence | None:
         return next((each for each in self.divergences if (each.schedule, each.length) == (schedule, length)), None)

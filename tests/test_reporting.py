@@ -58,6 +58,17 @@ def test_a_runs_own_pairs_are_those_that_it_was_saved_with(folder):
         assert ours == theirs and len(ours) == len(LENGTHS)
 
 
+def test_the_page_has_the_short_context_cost_and_the_frequencies(folder):
+    data = page_data(load([folder]))
+    assert data["trained"] == [64]
+    base, linear, _ = data["series"]
+    saved = json.loads((folder / "results.json").read_text())["paired"]
+    [pair] = [p for p in saved if (p["schedule"], p["length"]) == ("linear:factor=4", 64)]
+    assert pair["kl"] > 0 and linear["paired"][64] == pair and base["paired"] == {}
+    waves = [series["tables"][0]["layers"]["all"]["inv_freq"] for series in (base, linear)]
+    assert waves[0] == pytest.approx([4 * f for f in waves[1]]) and waves[0][0] == 1.0
+
+
 def test_two_models_on_the_same_documents_are_paired_token_by_token(folder, other):
     data = page_data(load([folder, other]))
     labels = [series["label"] for series in data["series"]]
@@ -159,7 +170,7 @@ def test_in_a_browser_the_page_shows_its_plots_and_works_by_keyboard_and_in_a_na
     seen = json.loads(done.stdout)
     assert seen["errors"] == []
     assert [url for url in seen["requests"] if not url.startswith(("file:", "data:", "blob:"))] == []
-    assert seen["plots"] >= 3  # perplexity, change, position; frequencies where the run has them
+    assert seen["plots"] == 4  # perplexity, change, position, frequencies
     assert seen["points"] == 3 * len(LENGTHS) + 2 * len(LENGTHS[1:])
     assert seen["overflow"] <= 0
     saved = {(r["schedule"], r["length"]): r for r in json.loads((folder / "results.json").read_text())["rows"]}
@@ -171,6 +182,13 @@ def test_in_a_browser_the_page_shows_its_plots_and_works_by_keyboard_and_in_a_na
         line[0] for line in seen["curve-table"][1:] if line[0] != "first: linear:factor=4"
     ]
     first, third = stored(folder, "as-is"), stored(folder, "yarn:factor=4")
+    assert seen["cost-table"][0][3:5] == ["mean KL (nats)", "same top-1"]
+    pairs = {p["schedule"]: p for p in json.loads((folder / "results.json").read_text())["paired"] if p["length"] == 64}
+    for line in seen["cost-table"][1:3]:
+        pair = pairs[line[0].removeprefix("first: ")]
+        assert line[1] == "64" and line[3].startswith(f"{pair['kl']:.4f} ± ")
+        assert line[4].startswith(f"{pair['top1']:.2%} ± ")
+    assert [line[3] for line in seen["cost-table"][3:]] == ["-"] * 2  # another model's tokens were not compared
     flipped = {line[0]: line[1:] for line in seen["compared with the third"][1:]}["first: as-is"]
     for cell, length in zip(flipped, LENGTHS, strict=True):
         deltas = [a[: length - 1] - b[: length - 1] for a, b in zip(first, third, strict=True)]

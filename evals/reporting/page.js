@@ -144,15 +144,21 @@
     const trained = data.trained[0];
     const rows = series.map((s) => {
       const all = changes(s, base), short = trained ? all.filter((d) => d.length <= trained).pop() : all[0];
-      const long = all[all.length - 1], extra = short ? s.paired[short.length] || {} : {};
-      return [s.label, short && `${tokens(short.length)}`, short && mark(short), cell(extra.kl), cell(extra.top1),
+      const long = all[all.length - 1], own = short && s.run === base.run && s.paired[short.length];
+      const extra = own && own.baseline === base.schedule ? own : {}; // compared with that one, and no other
+      return [s.label, short && `${tokens(short.length)}`, short && mark(short), cell(extra, "kl"), cell(extra, "top1"),
         long && tokens(long.length), long && mark(long)];
     });
-    const heads = ["schedule", "short length", "cost (nats)", "mean KL", "same top-1", "longest", "gain (nats)"];
+    const heads = ["schedule", "short length", "cost (nats)", "mean KL (nats)", "same top-1", "longest", "gain (nats)"];
     fill(find("cost-table"), heads, rows);
   }
 
-  const cell = (x) => (x === undefined || x === null ? "-" : figures(x, 3));
+  const cell = (pair, name) => {
+    const mean = pair[name], low = pair[`${name}_low`], high = pair[`${name}_high`];
+    if (mean === undefined || mean === null) return "-";
+    const text = (x) => (name === "top1" ? `${(100 * x).toFixed(2)}%` : x.toFixed(4));
+    return low === undefined || low === null ? text(mean) : `${text(mean)} ± ${text((high - low) / 2)}`;
+  };
   function mark(d) {
     const text = d.low === null ? signed(d.mean) : `${signed(d.mean)} ± ${((d.high - d.low) / 2).toFixed(4)}`;
     const sure = d.low !== null && (d.low > 0 || d.high < 0);
