@@ -125,7 +125,9 @@ class Scorer:
             fp32 on the CPU, [2, windows, positions - 1]: KL(one || other) in nats, and 1 where both have the same
             most likely token.
         """
-        sources = ids.to(self.device)[:, :-1]
+        return self._compared(ids.to(self.device)[:, :-1], one, other)
+
+    def _compared(self, sources: torch.Tensor, one: Any, other: Any) -> torch.Tensor:
         found = torch.empty((2, sources.numel()), dtype=torch.float32)
         pairs = zip(self._state_blocks(one, sources), self._state_blocks(other, sources), strict=True)
         for (rows, first), (_, second) in pairs:

@@ -88,10 +88,25 @@ class ShardedScorer(Scorer):
 
     def score(self, ids: torch.Tensor, chunk: int | None = None) -> torch.Tensor:
         """As :meth:`Scorer.score`, and the same in every process of the team."""
-        shard = Shard(self.team, ids.shape[1], self.device, self.own_attention)
-        padded = torch.nn.functional.pad(ids.to(self.device), (0, shard.padded - ids.shape[1]))
+        padded, shard = self._cut(ids)
         own = self._own_nll(padded, shard).view(len(ids), -1)
         return shard.gathered(own)[:, : ids.shape[1] - 1].cpu()
+
+    def states(self, ids: torch.Tensor, chunk: int | None = None) -> Any:
+        """As :meth:`Scorer.states`, of this process's positions alone."""
+        padded, shard = self._cut(ids)
+        return self._run_shard(padded[:, shard.positions], shard)
+
+    def divergence(self, ids: torch.Tensor, one: Any, other: Any) -> torch.Tensor:
+        """As :meth:`Scorer.divergence`, and the same in every process of the team."""
+        padded, shard = self._cut(ids)
+        own = self._compared(padded[:, shard.positions], one, other).to(self.device)
+        return shard.gathered(own, dim=2)[:, :, : ids.shape[1] - 1].cpu()
+
+    def _cut(self, ids: torch.Tensor) -> tuple[torch.Tensor, Shard]:
+        """The windows, long enough to be cut into equal pieces, and which of these are this process's."""
+        shard = Shard(self.team, ids.shape[1], self.device, self.own_attention)
+        return torch.nn.functional.pad(ids.to(self.device), (0, shard.padded - ids.shape[1])), shard
 
     def _own_nll(self, padded: torch.Tensor, shard: Shard) -> torch.Tensor:
         """Of the tokens after this process's positions, flat; of the last position, something to throw away."""

@@ -15,6 +15,7 @@ import tiny_models
 import torch
 from launching import launch
 
+import ropescale
 from ropescale.errors import ConfigError, DataError, RunError
 from ropescale.evals import sharding
 from ropescale.evals.data import from_ids
@@ -83,6 +84,27 @@ def test_any_number_of_processes_shares_any_number_of_positions(size, length):
     for found in teamwork(model, size, lambda scorer: scorer.score(ids)):
         assert found.shape == (2, length - 1)
         assert float((found - naive(model, ids)).abs().max()) < 2e-5
+
+
+@pytest.mark.parametrize("length", [2, 64, 101])
+def test_two_processes_compare_predictions_as_one_does(length):
+    """KL and top-1 agreement at every position, against stock full logits and softmax in fp64."""
+    model, ids = tiny.llama(), torch.tensor([each[:length] for each in tiny.documents(2, length)])
+
+    def both(model, states):
+        first = states()
+        with ropescale.patch(model, "linear:factor=4"):
+            return first, states()
+
+    def compared(scorer):
+        return scorer.divergence(ids, *both(scorer.model, lambda: scorer.states(ids)))
+
+    with torch.no_grad():
+        one, other = both(model, lambda: model(input_ids=ids).logits[:, :-1].double())
+    kl = (one.softmax(2) * (one.log_softmax(2) - other.log_softmax(2))).sum(2)
+    same = (one.argmax(2) == other.argmax(2)).double()
+    for found in teamwork(model, 2, compared):
+        assert float((found.double() - torch.stack([kl, same])).abs().max()) < 2e-5
 
 
 def test_rows_in_many_blocks_are_the_same_rows(monkeypatch):
