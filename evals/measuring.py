@@ -31,6 +31,7 @@ from .data import Document, Text
 from .distributing import Group, Team, World, owners
 from .executing import Executor, Scored
 from .planning import Batch, Cost, Plan, plan_pass
+from .progress import Progress, duration
 from .results import Divergence, Pass, Result, short_length, writable_folder
 from .scoring import LOGITS_BYTES, SCORING, Scorer
 from .store import Shelf, Store
@@ -111,7 +112,7 @@ class Options:
         patching: keyword arguments of :func:`ropescale.patch`, such as ``layers`` or ``on_top``.
         source: what the documents are called in the results.
         path: the checkpoint's folder, whose files are then fingerprinted; else the live parameters are.
-        progress: notes and a progress bar on stderr, the bar where that is a terminal.
+        progress: notes on stderr, and a bar where that is a terminal, else a line a minute.
         team: the processes that share each window, where one is too long for one device.
     """
 
@@ -409,22 +410,22 @@ class Run:
 
     def _execute(self, job: Job, batches: Sequence[Batch], executor: Executor, shelf: Shelf) -> None:
         """Scores batches under the tables that are live now, one after the other onto the shelf."""
-        hidden = None if self.options.progress else True  # None: tqdm shows itself only on a terminal
-        total = sum(batch.fed for batch in batches)
-        with tqdm(desc=job.treatment.label, total=total, unit="tok", unit_scale=True, disable=hidden) as bar:
+        title, total = f"{job.treatment.label} at {job.lengths[-1]:,}", sum(batch.fed for batch in batches)
+        before = [each.nll for each in shelf.batches.values()]
+        with Progress(title, total, self.options.progress, before) as progress:
             for batch in batches:
                 start = time.perf_counter()
-                shelf.put(batch.number, self._scored(job, batch, executor))
+                scored = self._scored(job, batch, executor)
+                shelf.put(batch.number, scored)
                 self._count(batch.fed, time.perf_counter() - start)
-                bar.update(batch.fed)
+                progress.add(batch.fed, scored.nll)
 
     def _compare(
         self, several: Sequence[Comparison], batches: Sequence[Batch], executor: Executor, shelves: Mapping[Key, Shelf]
     ) -> None:
         """Batches of the comparisons, the baseline once for all that lack one."""
-        hidden = None if self.options.progress else True
         total = sum(batch.fed for batch in batches)
-        with tqdm(desc="short-context cost", total=total, unit="tok", unit_scale=True, disable=hidden) as bar:
+        with Progress("short-context cost", total, self.options.progress) as progress:
             for batch in batches:
                 start = time.perf_counter()
                 missing = [each for each in several if batch.number not in shelves[each.key].batches]
@@ -433,7 +434,7 @@ class Run:
                 for each, scored in zip(missing, found, strict=True):
                     shelves[each.key].put(batch.number, scored)
                 self._count((1 + len(missing)) * batch.fed, time.perf_counter() - start)
-                bar.update(batch.fed)
+                progress.add(batch.fed)
 
     @contextmanager
     def _live(self, job: Job) -> Iterator[None]:
@@ -461,7 +462,7 @@ class Run:
         self._fed, self._seconds = self._fed + fed, self._seconds + seconds
         left = (self._todo - self._fed) * self._seconds / self._fed
         if first and left > _LONG_SECONDS:
-            self._tell(f"{fed:,} tokens in {seconds:,.1f} s; at this speed about {_duration(left)} to go")
+            self._tell(f"{fed:,} tokens in {seconds:,.1f} s; at this speed {duration(left)} to go")
 
     # --- saying ---
 
@@ -585,11 +586,6 @@ def _merge(shelves: Mapping[Key, Shelf], found: Mapping[Key, Mapping[int, Scored
 
 
 _LONG_SECONDS = 60
-
-
-def _duration(seconds: float) -> str:
-    hours, minutes = divmod(round(seconds / 60), 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min"
 
 
 def _left(job: Job | Comparison, shelf: Shelf) -> list[Batch]:

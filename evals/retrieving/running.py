@@ -9,12 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from ...errors import DataError
 from ...patching import evaluating
 from .. import data, fingerprints
 from ..measuring import trained_length
+from ..progress import Progress
 from ..treatments import AS_IS, Treatment, treatments
 from ..windows import check_lengths
 from .answering import Answerer, Score
@@ -75,7 +74,7 @@ class Options:
         patching: keyword arguments of :func:`ropescale.patch`, such as ``layers`` or ``on_top``.
         source: what the haystack is called in the results.
         path: the checkpoint's folder, whose files are then fingerprinted; else the live parameters are.
-        progress: a progress bar on stderr, where that is a terminal.
+        progress: a progress bar on stderr where that is a terminal, else a line a minute.
     """
 
     trials: int = 10
@@ -159,17 +158,13 @@ class Run:
     def run(self) -> None:
         """Asks under every schedule; what is complete is in :attr:`answers` even when this is interrupted."""
         frozen = {treatment.label: self._depends_on_length(treatment) for treatment in self.treatments}
-        total, hidden = self.quiz.positions * len(self.treatments), None if self.options.progress else True
-        with (
-            evaluating(self.answerer.model),
-            tqdm(total=total, unit="tok", unit_scale=True, disable=hidden) as bar,  # None: only on a terminal
-        ):
+        with evaluating(self.answerer.model):
             for treatment in self.treatments:
-                bar.set_description(treatment.label)
-                for length in self.quiz.lengths:
-                    frozen_at = length if frozen[treatment.label] else None
-                    with treatment.applied(self.model, self.options.patching, frozen_at):
-                        self._ask(treatment.label, length, bar)
+                with Progress(treatment.label, self.quiz.positions, self.options.progress) as progress:
+                    for length in self.quiz.lengths:
+                        frozen_at = length if frozen[treatment.label] else None
+                        with treatment.applied(self.model, self.options.patching, frozen_at):
+                            self._ask(treatment.label, length, progress)
 
     def result(self) -> Retrieval:
         """Everything asked so far."""
@@ -213,17 +208,17 @@ class Run:
         with treatment.applied(self.model, self.options.patching) as patch:
             return treatment.depends_on_length(self.model, patch)
 
-    def _ask(self, label: str, length: int, bar: Any) -> None:
+    def _ask(self, label: str, length: int, progress: Progress) -> None:
         """All the questions of one length, or none: under the same tables the answers are those of before."""
         model, asked = self.answerer.model, self.quiz.prompts[length]
         key, before = (fingerprints.rotation_sha256(model), length), self.answerer.forward_passes
         if key in self._asked:
-            bar.update(length * len(asked))
+            progress.add(length * len(asked))
         else:
             found = []
             for prompt, scores in self.answerer.answers(asked):
                 found.append((prompt, scores))
-                bar.update(length)
+                progress.add(length)
             self._asked[key] = found
         for number, (prompt, scores) in enumerate(self._asked[key]):
             self.answers.extend(_answers(label, number, prompt, scores))

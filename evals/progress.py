@@ -1,0 +1,97 @@
+"""What a person sees on stderr while a pass runs: a bar on a terminal, elsewhere a line a minute."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Iterable
+from types import TracebackType
+
+import numpy as np
+from tqdm import tqdm
+
+EVERY = 60.0
+"""Seconds between two lines, where stderr is a file or a pipe that nobody may be looking at."""
+
+_TITLE = 48
+"""Characters of a title at most: the bar must fit beside it."""
+
+
+class Progress:
+    """The progress of one pass: tokens fed, their rate, the time left, and the perplexity so far.
+
+    The perplexity is of all that is scored, at whatever position, and token-weighted; no result is made of it.
+
+    Args:
+        title: what is measured.
+        total: tokens to feed.
+        shown: False for a process that says nothing.
+        before: NLLs in nats that are there already, from a run that is continued.
+    """
+
+    def __init__(self, title: str, total: int, shown: bool, before: Iterable[np.ndarray] = ()) -> None:
+        self.title = title if len(title) <= _TITLE else f"{title[: _TITLE - 1]}…"
+        self.total, self._fed = total, 0
+        self._nll, self._scored = 0.0, 0
+        self._start = self._said = time.monotonic()
+        # disable=None: tqdm shows itself only on a terminal.
+        hidden = None if shown else True
+        self._bar = tqdm(desc=self.title, total=total, unit="tok", unit_scale=True, disable=hidden, dynamic_ncols=True)
+        self._lines = shown and self._bar.disable
+        for nll in before:
+            self._weigh(nll)
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._bar.close()
+
+    @property
+    def perplexity(self) -> float | None:
+        """Of what is scored so far."""
+        return math.exp(min(self._nll / self._scored, 709.0)) if self._scored else None
+
+    def add(self, fed: int, nll: np.ndarray | None = None) -> None:
+        """A batch is done.
+
+        Args:
+            fed: its tokens.
+            nll: of its scored tokens in nats.
+        """
+        self._fed += fed
+        if nll is not None:
+            self._weigh(nll)
+            self._bar.set_postfix_str(f"ppl {_figure(self.perplexity)}", refresh=False)
+        self._bar.update(fed)
+        if self._lines and time.monotonic() - self._said >= EVERY and self._fed < self.total:
+            self._said = time.monotonic()
+            print(self._line(), file=sys.stderr, flush=True)
+
+    def _weigh(self, nll: np.ndarray) -> None:
+        self._nll += float(nll.sum(dtype=np.float64))
+        self._scored += len(nll)
+
+    def _line(self) -> str:
+        speed = self._fed / max(time.monotonic() - self._start, 1e-9)
+        so_far = f", perplexity {_figure(self.perplexity)} so far" if self._scored else ""
+        return (
+            f"{self.title}: {self._fed:,} of {self.total:,} tokens ({self._fed / self.total:.0%}){so_far}, "
+            f"{speed:,.0f} tokens/s, {duration((self.total - self._fed) / speed)} to go"
+        )
+
+
+def duration(seconds: float) -> str:
+    """In words, to the minute."""
+    hours, minutes = divmod(round(seconds / 60), 60)
+    if hours:
+        return f"about {hours} h {minutes} min"
+    return f"about {minutes} min" if minutes else "less than a minute"
+
+
+def _figure(value: float | None) -> str:
+    """Four significant digits; huge ones as powers of ten."""
+    if value is None:
+        return "-"
+    return f"{value:#.4g}".rstrip(".") if value < 1000 else f"{value:,.0f}" if value < 1e6 else f"{value:.1e}"
