@@ -50,6 +50,10 @@ class Rope:
     table_scale: float = 1.0
 
     def __post_init__(self) -> None:
+        if self.rotary_dim > LARGEST_HEAD:
+            raise ConfigError(
+                f"a head would rotate {self.rotary_dim} coordinates, and no model comes near that; is the file damaged?"
+            )
         object.__setattr__(self, "head_dim", self.head_dim or self.rotary_dim)
         object.__setattr__(self, "max_length", self.max_length or self.original_length)
 
@@ -529,6 +533,9 @@ def _shown(parameters: Mapping[str, Any], key: str) -> str:
 
 LARGEST = 2**53
 """No length or dimension is larger; beyond it float64 no longer counts one by one."""
+
+LARGEST_HEAD = 2**16
+"""No head has more coordinates; a damaged file that says so would have its table fill the memory."""
 
 LARGEST_THETA = 1e100
 """No theta comes near it; what does would overflow in the formulas."""

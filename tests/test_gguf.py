@@ -210,6 +210,13 @@ def test_llama_cpps_yarn_is_that_of_transformers_but_where_its_ramp_reaches_no_p
         assert found == pytest.approx(expected.tolist(), rel=2e-6)
 
 
+def test_a_damaged_number_of_coordinates_does_not_fill_the_memory():
+    write_keys(Path("in.gguf"), **{"rope.dimension_count": 2**31})
+    with pytest.raises(ConfigError, match="would rotate 2147483648 coordinates"):
+        patch_gguf("in.gguf", "out.gguf", "yarn:factor=4")
+    assert not Path("out.gguf").exists()
+
+
 # ---------------------------------------------------------------------------------------------------------
 # What is kept
 

@@ -85,6 +85,7 @@ CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
     "a type that is a number": ({"model_type": 5}, "model_type"),
     "unknown type": ({"model_type": "newest", "rope_theta": None, "head_dim": None, "hidden_size": None}, "rope_theta"),
     "head_dim 0": ({"head_dim": 0}, "head_dim is 0"),
+    "head_dim vast": ({"head_dim": 2**31}, "a head would rotate 2147483648 coordinates"),
     "head_dim negative": ({"head_dim": -64}, "head_dim is -64"),
     "head_dim string": ({"head_dim": "64"}, "head_dim is '64'"),
     "head_dim list": ({"head_dim": [64]}, "head_dim is [64]"),
