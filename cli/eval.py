@@ -14,6 +14,7 @@ import click
 from ..errors import CheckpointError, DataError, RopescaleError, RunError, ScheduleError
 from ..loading import load_model, load_tokenizer
 from .options import (
+    DEVICE_MAPS,
     DTYPES,
     Length,
     Lengths,
@@ -58,6 +59,10 @@ if TYPE_CHECKING:
 @click.option(
     "--sequence-parallel", type=click.IntRange(1), metavar="N", help="Each window by N processes, where it is too long."
 )
+@click.option("--tp", is_flag=True, help="The model over all processes, where it is too large for one device.")
+@click.option(
+    "--device-map", type=click.Choice(DEVICE_MAPS), help="The model over this machine's devices, by one process."
+)
 @click.option(
     "--short-context/--no-short-context",
     default=True,
@@ -86,7 +91,9 @@ def command(
 
     Many processes share the work, each with a whole model on its device: `torchrun --nproc_per_node 8 -m ropescale
     eval ...`, or `accelerate launch -m ropescale eval ...`. The numbers do not depend on how many there are. Windows
-    that are too long for one device are shared by --sequence-parallel N of them.
+    that are too long for one device are shared by --sequence-parallel N of them. A model that is too large for one
+    device is shared out by --tp over the processes, or by --device-map auto over the devices of one (and its memory and
+    disk, where they do not suffice; slower, because they work one after the other).
     """
     from ..evals.distributing import joined, world
 
@@ -110,10 +117,30 @@ def teamed(here: World, options: dict[str, Any]) -> World:
     """The processes in the teams that the options ask for.
 
     Raises:
-        DataError: that many processes cannot be cut into such teams.
+        DataError: that many processes cannot be cut into such teams, or options that exclude each other.
     """
+    _check_sharing(here, options)
+    if options["tp"]:
+        return here.in_teams(here.size, "--tp")
     size = options["sequence_parallel"]
     return here if size is None else here.in_teams(size, f"--sequence-parallel {size}")
+
+
+def _check_sharing(here: World, options: dict[str, Any]) -> None:
+    """Of the ways to share a model or a window there can be one, and it says itself where things go."""
+    given = [name for name in ("sequence_parallel", "tp", "device_map") if options[name]]
+    names = [f"--{name.replace('_', '-')}" for name in given]
+    if len(given) > 1:
+        raise DataError(f"{' and '.join(names)} are given, and share the work out in different ways; choose one")
+    if given and given[0] != "sequence_parallel" and options["device"]:
+        raise DataError(f"{names[0]} says itself what goes where; leave --device {options['device']} out")
+    if options["device_map"] and here.size > 1:
+        raise DataError(f"--device-map is for one process, and there are {here.size}; leave torchrun out, or use --tp")
+    if options["tp"] and here.size == 1:
+        raise DataError(
+            "--tp shares the model out over several processes, and there is one; start them with "
+            "torchrun --nproc_per_node N -m ropescale eval ..."
+        )
 
 
 @contextmanager
@@ -197,8 +224,15 @@ def prepare(model: str, source: str, lengths: list[int], options: dict[str, Any]
     documents = data.tokenize(texts, tokenizer)
     bos = data.bos_id(options["bos"], tokenizer)
     measuring.select_documents(documents, lengths, bos is not None, chosen)
-    loaded = load_model(folder, options["dtype"], here.device(options["device"]), trust_remote_code=trusted)
-    team = team_of(here, next(loaded.parameters()).device) if here.team > 1 else None
+    loaded = load_model(
+        folder,
+        options["dtype"],
+        here.device(options["device"]),
+        trust_remote_code=trusted,
+        device_map=options["device_map"],
+        tensor_parallel=options["tp"],
+    )
+    team = team_of(here) if (options["sequence_parallel"] or 1) > 1 else None
     chosen = dataclasses.replace(chosen, path=folder, team=team)
     return measuring.Run(loaded, documents, lengths, schedules, tokenizer, baseline, options["bos"], chosen)
 

@@ -19,6 +19,9 @@ Decorator = Callable[[F], F]
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 """What weights can be loaded as; ``auto`` is the checkpoint's own."""
 
+DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
+"""How accelerate can spread a model over several devices."""
+
 
 class Length(click.ParamType):
     """A number of tokens: ``4096``, ``4k``, ``128k``, ``1m`` (k = 1024)."""

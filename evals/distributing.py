@@ -195,13 +195,12 @@ class Team:
         return parts
 
 
-def team_of(world: World, device: torch.device) -> Team:
-    """This process's team, talking over NCCL between GPUs; every process of the world must ask for it."""
+def team_of(world: World) -> Team:
+    """This process's team; every process of the world must ask for it."""
     import torch.distributed as dist
 
-    backend = "nccl" if device.type == "cuda" else "gloo"
     ranks = [list(range(first, first + world.team)) for first in range(0, world.size, world.team)]
-    groups = [dist.new_group(each, timeout=_PATIENCE, backend=backend) for each in ranks]
+    groups = [dist.new_group(each, timeout=_PATIENCE) for each in ranks]
     return Team(world.rank % world.team, world.team, groups[world.rank // world.team])
 
 
@@ -213,11 +212,18 @@ def joined(world: World) -> Iterator[Group]:
         return
     import torch.distributed as dist
 
-    dist.init_process_group("gloo", timeout=_PATIENCE)
+    dist.init_process_group(_backends(world), timeout=_PATIENCE)
     try:
         yield Group(world)
     finally:
         dist.destroy_process_group()
+
+
+def _backends(world: World) -> str:
+    """What carries objects, and tensors within a team where these lie on GPUs."""
+    import torch
+
+    return "cpu:gloo,cuda:nccl" if world.team > 1 and torch.cuda.is_available() else "gloo"
 
 
 @contextmanager

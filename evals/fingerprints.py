@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from .data import Document
+from .memory import device_of
 
 _WEIGHTS = {".safetensors", ".bin", ".pt", ".gguf"}
 _SAMPLE = 256
@@ -110,12 +111,15 @@ def rotation_sha256(model: Any) -> str:
 
 
 def arithmetic(model: Any) -> dict[str, str]:
-    """What decides how the same model rounds: the kind of device, the attention's implementation, the versions."""
+    """What decides how the same model rounds: the kind of device, how many share each layer, the attention's
+    implementation, the versions."""
+    shares = getattr(model, "tp_size", None) or 1
     return {
-        "device": next(model.parameters()).device.type,
+        "device": device_of(model).type,
         "attention": str(getattr(model.config, "_attn_implementation", None)),
         "torch": _version("torch"),
         "transformers": _version("transformers"),
+        **({"tensor_parallel": str(shares)} if shares > 1 else {}),
     }
 
 

@@ -32,7 +32,7 @@ def default_batch_tokens(model: Any, longest: int, logits_bytes: int) -> int:
         logits_bytes: budget for one block of fp32 logits.
     """
     fitting = max(1, int(budget(model, logits_bytes) // position_bytes(model, longest)))
-    most = MOST_BATCH_TOKENS.get(next(model.parameters()).device.type, 32768)
+    most = MOST_BATCH_TOKENS.get(device_of(model).type, 32768)
     return min(1 << (fitting.bit_length() - 1), most)
 
 
@@ -58,7 +58,7 @@ def described(model: Any, batch: Batch, logits_bytes: int, sharers: int = 1) -> 
         sharers: how many processes share each window; each then gathers the keys and values of one layer, and puts
             them in order.
     """
-    weights = sum(p.numel() * p.element_size() for p in model.parameters())
+    weights = sum(weight_bytes(model).values())
     own = -(-batch.fed // sharers)
     logits = 3 * min(logits_bytes, 4 * own * int(model.get_input_embeddings().weight.shape[0]))
     gathered = 0 if sharers == 1 else 2 * batch.fed * layer_cache_bytes(model)
@@ -75,10 +75,29 @@ def _size(number: float) -> str:
 
 
 def budget(model: Any, logits_bytes: int) -> float:
-    """Bytes for what a forward pass holds: a share of what the weights leave, without three blocks of logits."""
-    device = next(model.parameters()).device
-    weights = sum(p.numel() * p.element_size() for p in model.parameters())
-    return _SHARE * (total_memory(device) - weights) - 3 * logits_bytes
+    """Bytes for what a forward pass holds: a share of what the weights leave, without three blocks of logits.
+
+    Of a model on several devices, where they leave least: every window passes through all of them.
+    """
+    weights = weight_bytes(model)
+    devices = {device for device in weights if device.type not in ("cpu", "meta")} or {device_of(model)}
+    return _SHARE * min(total_memory(device) - weights.get(device, 0) for device in devices) - 3 * logits_bytes
+
+
+def weight_bytes(model: Any) -> dict[torch.device, int]:
+    """What this process holds of the weights, by device; "meta" is what waits on the disk."""
+    found: dict[torch.device, int] = {}
+    for parameter in model.parameters():
+        own = parameter.to_local() if hasattr(parameter, "to_local") else parameter  # a part, under --tp
+        found[own.device] = found.get(own.device, 0) + own.numel() * own.element_size()
+    return found
+
+
+def device_of(model: Any) -> torch.device:
+    """Where token ids go in. Weights that wait elsewhere (accelerate's offloading) say nothing about it."""
+    embedding = model.get_input_embeddings()
+    place = getattr(getattr(embedding, "_hf_hook", None), "execution_device", None)
+    return next(model.parameters()).device if place is None else torch.device(place)
 
 
 def cache_bytes(model: Any) -> int:

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from ..patching import unwrapped
+from .memory import device_of
 
 LOG = logging.getLogger(__name__)
 LOGITS_BYTES = 64 * 2**20
@@ -42,12 +43,11 @@ class Scorer:
             take part in every call.
     """
 
-    retries = True
-
     def __init__(self, model: Any, logits_bytes: int = LOGITS_BYTES) -> None:
         self.model = unwrapped(model)
         self.trunk = _trunk_of(self.model)
-        self.device = next(self.model.parameters()).device
+        self.device = device_of(self.model)
+        self.retries = (getattr(self.model, "tp_size", None) or 1) == 1
         self.vocabulary = int(self.model.get_input_embeddings().weight.shape[0])
         self.logits_bytes = logits_bytes
         self.split = self.trunk is not None

@@ -51,11 +51,9 @@ class ShardedScorer(Scorer):
     again with less would do it without the others.
     """
 
-    retries = False
-
     def __init__(self, model: Any, team: Team, logits_bytes: int = LOGITS_BYTES) -> None:
         super().__init__(model, logits_bytes)
-        self.team = team
+        self.team, self.retries = team, False
         self.own_attention = _own_attention(self.model)
 
     def check(self, ids: torch.Tensor) -> None:

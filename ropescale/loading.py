@@ -13,7 +13,13 @@ from .sources import read_config
 
 
 def load_model(
-    folder: Path, dtype: str | None = None, device: str | None = None, *, trust_remote_code: bool = False
+    folder: Path,
+    dtype: str | None = None,
+    device: str | None = None,
+    *,
+    trust_remote_code: bool = False,
+    device_map: str | Mapping[str, Any] | None = None,
+    tensor_parallel: bool = False,
 ) -> Any:
     """The checkpoint as a causal language model on its device, in evaluation mode.
 
@@ -21,10 +27,12 @@ def load_model(
         dtype: ``auto`` (the checkpoint's), or a name such as ``bfloat16``; float32 on the CPU and ``auto`` elsewhere
             when None.
         device: as torch takes it; the GPU where there is one, else the CPU, when None.
+        device_map: spread over the devices of this machine, as transformers takes it: ``auto``, or what goes where.
+        tensor_parallel: each of the processes of this world, which must have joined, holds a part of every layer.
 
     Raises:
         CheckpointError: it does not load.
-        ConfigError: it needs code of its own, which may not run.
+        ConfigError: it needs code of its own, which may not run, or its class has no plan for tensor parallelism.
         DataError: no such device.
     """
     import torch
@@ -41,9 +49,26 @@ def load_model(
     how = {"dtype": chosen if chosen == "auto" else getattr(torch, chosen), **_code(trust_remote_code)}
     try:
         with quiet_transformers():
+            if device_map is not None:
+                return AutoModelForCausalLM.from_pretrained(folder, device_map=device_map, **how).eval()
+            if tensor_parallel:
+                return _parts(folder, how).eval()
             return AutoModelForCausalLM.from_pretrained(folder, **how).to(place).eval()
+    except ConfigError:
+        raise
     except Exception as error:
         raise _refusal(f"{folder} does not load as a causal language model", error) from error
+
+
+def _parts(folder: Path, how: dict[str, Any]) -> Any:
+    """This process's part of the model, by the plan of its class."""
+    from transformers import AutoModelForCausalLM
+    from transformers.distributed import DistributedConfig
+
+    model = AutoModelForCausalLM.from_pretrained(folder, distributed_config=DistributedConfig(tp_plan="auto"), **how)
+    if not any(hasattr(parameter, "to_local") for parameter in model.parameters()):
+        raise ConfigError(f"transformers has no plan for how to share out {type(model).__name__}; leave --tp out")
+    return model
 
 
 def load_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> Any:
