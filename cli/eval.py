@@ -68,6 +68,12 @@ if TYPE_CHECKING:
     default=True,
     help="Compare predictions with the baseline's at the largest length up to the trained one (on by default).",
 )
+@click.option(
+    "--repeat-distance", type=Length(), metavar="N", help="How far back a far repeat is (default: the trained length)."
+)
+@click.option(
+    "--seed", type=click.IntRange(0), default=0, show_default=True, metavar="N", help="Of the bootstrap intervals."
+)
 @click.option("--bos", default="auto", show_default=True, metavar="B", help="auto, yes, no, or a token id.")
 @click.option("--layers", default="full", show_default=True, metavar="L", help="full, all, or a layer type.")
 @click.option("--replace-scaling", is_flag=True, help="Replace the scaling that the makers put in.")
@@ -108,6 +114,9 @@ def command(
             return
         _measure_into(folder, run, fresh, as_json, group)
 
+
+_MEASURED = ("stride", "min_tokens", "max_docs", "batch_tokens", "short_context", "seed", "repeat_distance")
+"""Options of the command that are fields of a measurement's options."""
 
 _SILENCE = 5.0
 """Seconds until a process that has nothing to say gives up: its end makes the launcher end the one that speaks."""
@@ -212,7 +221,7 @@ def prepare(model: str, source: str, lengths: list[int], options: dict[str, Any]
     texts = data.read_texts(source, split=options["split"], text_field=options["text_field"], concat=options["concat"])
     patching = {key: options[key] for key in ("layers", "replace_scaling", "on_top")}
     chosen = measuring.Options(
-        **{key: options[key] for key in ("stride", "min_tokens", "max_docs", "batch_tokens", "short_context")},
+        **{key: options[key] for key in _MEASURED},
         patching=patching,
         source=source,
         progress=here.leads,

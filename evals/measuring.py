@@ -32,6 +32,7 @@ from .distributing import Group, Team, World, owners
 from .executing import Executor, Scored
 from .planning import Batch, Cost, Plan, plan_pass
 from .progress import Progress, duration
+from .resampling import RESAMPLES
 from .results import Divergence, Pass, Result, short_length, writable_folder
 from .scoring import LOGITS_BYTES, SCORING, Scorer
 from .store import Shelf, Store
@@ -109,6 +110,9 @@ class Options:
         logits_bytes: budget for one block of fp32 logits.
         short_context: compare each schedule's predictions with the baseline's at the largest length up to the trained
             one, which takes each of them, and the baseline, once more through the model at that length.
+        seed: of the bootstrap intervals; the perplexities do not depend on it.
+        repeat_distance: how many tokens back something must be for what repeats it to count as a far repeat; None is
+            the trained length.
         patching: keyword arguments of :func:`ropescale.patch`, such as ``layers`` or ``on_top``.
         source: what the documents are called in the results.
         path: the checkpoint's folder, whose files are then fingerprinted; else the live parameters are.
@@ -122,6 +126,8 @@ class Options:
     batch_tokens: int | None = None
     logits_bytes: int = LOGITS_BYTES
     short_context: bool = True
+    seed: int = 0
+    repeat_distance: int | None = None
     patching: dict[str, Any] = dataclasses.field(default_factory=dict)
     source: str | None = None
     path: str | Path | None = None
@@ -129,7 +135,7 @@ class Options:
     team: Team | None = None
 
     def __post_init__(self) -> None:
-        for name in ("batch_tokens", "logits_bytes", "max_docs"):
+        for name in ("batch_tokens", "logits_bytes", "max_docs", "repeat_distance"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise DataError(f"{name} must be 1 or more, not {value}")
@@ -272,8 +278,9 @@ class Run:
                 "mode": "prefix" if options.stride is None else "sliding",
                 "bos": self.bos_option,
                 "stride": options.stride,
-                "seed": 0,
+                "seed": options.seed,
                 "interval": "document-clustered t, 95%",
+                "resamples": RESAMPLES,
                 "batch_tokens": self.batch_tokens,
             },
             versions=versions,
@@ -284,6 +291,7 @@ class Run:
             trained_length=trained_length(self.scorer.model),
             tables={run.table_sha256: self._tables[run.table_sha256] for run in self.passes},
             divergences=self.divergences,
+            repeat_distance=options.repeat_distance or trained_length(self.scorer.model),
         )
 
     @functools.cached_property

@@ -29,6 +29,8 @@ from ..sources import local_path
 from . import store
 from .data import Document
 from .planning import Cost
+from .repeats import ORDER, far_repeats
+from .resampling import block_of, by_block, by_document
 from .statistics import Estimate, ratio
 from .windows import position_bins, prefix
 
@@ -85,6 +87,8 @@ class Divergence:
 class Row:
     """Perplexity of one schedule at one length. The interval is None with fewer than two documents.
 
+    ``tail_nll`` is over the tokens at positions [L/2, L) of the documents that have L. ``ppl_boot_low`` and ``_high``
+    are percentiles over resamples of what ``bootstrap`` says: "documents", or blocks of tokens where there is only one.
     ``mode`` is "prefix" (the first L positions) or "sliding" (whole documents, in windows of L positions), and
     ``documents_at_length`` says how many of the documents have L positions.
     """
@@ -102,6 +106,12 @@ class Row:
     forward_passes: int
     mode: str
     documents_at_length: int
+    tail_nll: float | None = None
+    tail_low: float | None = None
+    tail_high: float | None = None
+    ppl_boot_low: float | None = None
+    ppl_boot_high: float | None = None
+    bootstrap: str | None = None
 
 
 @dataclass(frozen=True)
@@ -124,9 +134,34 @@ class Paired:
     top1: float | None = None
     top1_low: float | None = None
     top1_high: float | None = None
+    boot_low: float | None = None
+    boot_high: float | None = None
+    bootstrap: str | None = None
 
 
 _COMPARED = ("kl", "kl_low", "kl_high", "top1", "top1_low", "top1_high")
+"""Fields of :class:`Paired` that only some lengths have."""
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """Perplexity of the tokens that repeat something far back, and of all others; see :mod:`ropescale.evals.repeats`.
+
+    The interval is None with fewer than two documents, the perplexity where there is no such token.
+    """
+
+    schedule: str
+    length: int
+    distance: int
+    order: int
+    far_tokens: int
+    far_ppl: float | None
+    far_low: float | None
+    far_high: float | None
+    other_tokens: int
+    other_ppl: float | None
+    other_low: float | None
+    other_high: float | None
 
 
 @dataclass(frozen=True)
@@ -153,6 +188,7 @@ class Result:
         trained_length: the model's trained context, where known; plots mark it.
         tables: by table_sha256, the rotary tables as they were live, by layer type.
         divergences: how predictions differ from the baseline's at the largest length up to the trained one.
+        repeat_distance: how many tokens back "far" is, for :attr:`repeats`; None leaves them out.
     """
 
     model: dict[str, Any]
@@ -166,6 +202,8 @@ class Result:
     trained_length: int | None = None
     tables: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False)
     divergences: list[Divergence] = field(default_factory=list, repr=False)
+    repeat_distance: int | None = None
+    _memo: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def rows(self) -> list[Row]:
@@ -178,6 +216,15 @@ class Result:
         base = {length: run for run in self.passes if run.schedule == self.baseline for length in run.lengths}
         others = [(run, n) for run in self.passes if run.schedule != self.baseline for n in run.lengths if n in base]
         return [self._pair(run, base[length], length) for run, length in others]
+
+    @property
+    def repeats(self) -> list[Repeats]:
+        """Every schedule at every length beyond the distance: what repeats something far back, and what does not."""
+        if self.repeat_distance is None:
+            return []
+        far = [self._far(document) for document in self.documents]
+        longer = [(run, n) for run in self.passes for n in run.lengths if n > self.repeat_distance]
+        return [self._repeats(run, length, far) for run, length in longer]
 
     @property
     def schedules(self) -> list[str]:
@@ -202,8 +249,9 @@ class Result:
         """results.json as plain data."""
         model = self.model | {"trained_length": self.trained_length}
         meta = {"model": model, "data": self.data, "protocol": self.protocol, "versions": self.versions}
-        rows, paired = [asdict(row) for row in self.rows], [asdict(pair) for pair in self.paired]
-        return {"schema": SCHEMA, **meta, "rows": rows, "paired": paired, "cost": self.cost, "tables": self.tables}
+        rows, paired, repeats = ([asdict(each) for each in part] for part in (self.rows, self.paired, self.repeats))
+        found = {"rows": rows, "paired": paired, "repeats": repeats}
+        return {"schema": SCHEMA, **meta, **found, "cost": self.cost, "tables": self.tables}
 
     def to_dataframe(self) -> Any:
         """The rows as a pandas ``DataFrame``, one per schedule and length, the paired change beside them as in the CSV.
@@ -257,6 +305,7 @@ class Result:
             others = [label for label in self.schedules if label != self.baseline]
             parts += [f"Change in NLL against {self.baseline} on the same tokens (nats per token):"]
             parts += [self._table("change", delta, others), *self._short_context()]
+        parts += self._repeats_table()
         return "\n\n".join([*parts, self.protocol_line()])
 
     def protocol_line(self) -> str:
@@ -269,7 +318,7 @@ class Result:
             f"protocol {self.protocol['name']}: {self.title[0].lower()}{self.title[1:]} ({bos}), "
             f"every token scored once, token-weighted, {self.model['dtype']}; {documents}"
             f"{f' (skipped: {left_out})' if left_out else ''}, {tokens:,} tokens; "
-            f"± is the {self.protocol['interval']} interval{'' if number > 1 else ' (it needs two documents)'}; "
+            f"{self._interval_line()}; "
             f"text sha256 {self.data['sha256'][:12]}"
         )
 
@@ -279,6 +328,14 @@ class Result:
         if self.sliding:
             return f"Perplexity in sliding windows of L positions, stride {self.protocol['stride']:,}"
         return "Perplexity of the first L positions"
+
+    def _interval_line(self) -> str:
+        if self.data["documents"] > 1:
+            return f"± is the {self.protocol['interval']} interval"
+        blocks = next((row.bootstrap for row in reversed(self.rows) if row.bootstrap), None)
+        if blocks is None:
+            return f"± is the {self.protocol['interval']} interval (it needs two documents)"
+        return f"± † is the 95% interval over resampled {blocks} of the one document, which knows nothing of others"
 
     def _reaching(self) -> str:
         """How many documents are as long as the longest window, where they need not be."""
@@ -358,6 +415,8 @@ class Result:
         counts = self._counts(run, length)
         estimate = ratio(_sums(run, counts), counts)
         low, high = (None if bound is None else _exp(bound) for bound in (estimate.low, estimate.high))
+        tail = self._tail(run, length)
+        drawn, what = self._resampled(_sums(run, counts), counts, run.nll[0][: counts[0]])
         return Row(
             schedule=run.schedule,
             table_sha256=run.table_sha256,
@@ -372,7 +431,57 @@ class Result:
             forward_passes=run.forward_passes,
             mode="sliding" if self.sliding else "prefix",
             documents_at_length=sum(len(nll) >= prefix(length, self.bos).count for nll in run.nll),
+            tail_nll=tail.mean if tail else None,
+            tail_low=tail.low if tail else None,
+            tail_high=tail.high if tail else None,
+            ppl_boot_low=_exp(drawn[0]) if drawn else None,
+            ppl_boot_high=_exp(drawn[1]) if drawn else None,
+            bootstrap=what,
         )
+
+    def _tail(self, run: Pass, length: int) -> Estimate | None:
+        """Mean NLL at positions [L/2, L), over the documents that have them; index 0 is position 1."""
+        start, stop = max(1, length // 2) - 1, prefix(length, self.bos).count
+        reaching = [nll[start:stop] for nll in run.nll if len(nll) >= stop]
+        return _mean(reaching) if reaching else None
+
+    def _resampled(
+        self, sums: Sequence[float], counts: Sequence[int], tokens: np.ndarray
+    ) -> tuple[tuple[float, float] | None, str | None]:
+        """The bootstrap interval of a mean, and what is resampled: documents, or blocks of the only one's tokens."""
+        if len(sums) > 1:
+            key = (*sums, *counts)
+            if key not in self._memo:  # rows are asked for more than once
+                self._memo[key] = by_document(sums, counts, self.seed)
+            return self._memo[key], "documents"
+        drawn = by_block(tokens, self.seed)
+        return drawn, f"blocks of {block_of(len(tokens)):,} tokens" if drawn else None
+
+    @property
+    def seed(self) -> int:
+        """Of the resampling."""
+        return int(self.protocol.get("seed") or 0)
+
+    def _far(self, document: Document) -> np.ndarray:
+        """Of each token that can be scored, whether it repeats something far back."""
+        key = (document.sha256, self.repeat_distance)
+        if key not in self._memo:
+            self._memo[key] = far_repeats(document.ids, self.repeat_distance or 0)[0 if self.bos else 1 :]
+        return self._memo[key]
+
+    def _repeats(self, run: Pass, length: int, far: Sequence[np.ndarray]) -> Repeats:
+        nll = [each[:count] for each, count in zip(run.nll, self._counts(run, length), strict=True)]
+        masks = [mask[: len(each)] for mask, each in zip(far, nll, strict=True)]
+        figures: list[Any] = []
+        for chosen in (masks, [~mask for mask in masks]):
+            picked = [each[mask] for each, mask in zip(nll, chosen, strict=True)]
+            picked = [each for each in picked if len(each)]
+            estimate = _mean(picked) if picked else Estimate(math.nan, None, None)
+            ppl = [
+                None if b is None or math.isnan(b) else _exp(b) for b in (estimate.mean, estimate.low, estimate.high)
+            ]
+            figures += [sum(map(len, picked)), *ppl]
+        return Repeats(run.schedule, length, self.repeat_distance or 0, ORDER, *figures)
 
     def _counts(self, run: Pass, length: int) -> list[int]:
         """Per document, how many of the pass's scored tokens belong to the row at this length."""
@@ -393,9 +502,22 @@ class Result:
         counts = self._counts(run, length)
         sums = [a - b for a, b in zip(_sums(run, counts), _sums(base, counts), strict=True)]
         estimate, found = ratio(sums, counts), self._divergence(run.schedule, length)
+        drawn, what = self._resampled(sums, counts, _difference(run, base, counts))
         figures = [_mean(found.kl), _mean(found.same)] if found else []
-        compared = [bound for each in figures for bound in (each.mean, each.low, each.high)]
-        return Paired(run.schedule, base.schedule, length, estimate.mean, estimate.low, estimate.high, *compared)
+        compared = dict(zip(_COMPARED, (bound for each in figures for bound in (each.mean, each.low, each.high))))
+        low, high = drawn or (None, None)
+        return Paired(
+            schedule=run.schedule,
+            baseline=base.schedule,
+            length=length,
+            delta_nll=estimate.mean,
+            low=estimate.low,
+            high=estimate.high,
+            **compared,
+            boot_low=low,
+            boot_high=high,
+            bootstrap=what,
+        )
 
     def _divergence(self, schedule: str, length: int) -> Divergence | None:
         return next((each for each in self.divergences if (each.schedule, each.length) == (schedule, length)), None)
@@ -425,6 +547,20 @@ class Result:
         ]
         title = f"Short-context cost against {self.baseline}, trained at {trained:,} tokens:"
         return [title, markdown(header, rows, right=range(1, len(header)))]
+
+    def _repeats_table(self) -> list[str]:
+        """At the longest length."""
+        found = [each for each in self.repeats if each.length == self.lengths[-1] and each.far_tokens]
+        if not found:
+            return []
+        far, tokens = found[0], found[0].far_tokens + found[0].other_tokens
+        header = ["perplexity", "far repeats", "others"]
+        rows = [[each.schedule, *(_interval_cell(*ppl) for ppl in _repeated(each))] for each in found]
+        title = (
+            f"Tokens that repeat something {far.distance:,} or more tokens back ({far.far_tokens:,} of {tokens:,} at "
+            f"{far.length:,}: the {far.order} tokens up to there, last seen so far back), and the others:"
+        )
+        return [title, markdown(header, rows, right=(1, 2))]
 
     # --- files ---
 
@@ -499,15 +635,31 @@ def _exp(value: float) -> float:
 
 
 def _ppl_cell(row: Row) -> str:
-    if row.ppl_low is None or row.ppl_high is None:
-        return _figure(row.ppl)
-    return f"{_figure(row.ppl)} ± {_short((row.ppl_high - row.ppl_low) / 2)}"
+    if row.ppl_low is None and row.ppl_boot_low is not None:
+        return f"{_interval_cell(row.ppl, row.ppl_boot_low, row.ppl_boot_high)} †"
+    return _interval_cell(row.ppl, row.ppl_low, row.ppl_high)
+
+
+def _interval_cell(ppl: float | None, low: float | None, high: float | None) -> str:
+    if ppl is None:
+        return "-"
+    return _figure(ppl) if low is None or high is None else f"{_figure(ppl)} ± {_short((high - low) / 2)}"
 
 
 def _delta_cell(pair: Paired) -> str:
-    if pair.low is None or pair.high is None:
-        return f"{pair.delta_nll:+.4f}"
-    return f"{pair.delta_nll:+.4f} ± {(pair.high - pair.low) / 2:.4f}"
+    if pair.low is None and pair.boot_low is not None:
+        return f"{pair.delta_nll:+.4f}{_half(pair.boot_low, pair.boot_high, '.4f')} †"
+    return f"{pair.delta_nll:+.4f}{_half(pair.low, pair.high, '.4f')}"
+
+
+def _repeated(found: Repeats) -> list[tuple[float | None, float | None, float | None]]:
+    return [(found.far_ppl, found.far_low, found.far_high), (found.other_ppl, found.other_low, found.other_high)]
+
+
+def _difference(run: Pass, base: Pass, counts: Sequence[int]) -> np.ndarray:
+    """Of the first document's tokens, fp64."""
+    count = counts[0]
+    return run.nll[0][:count].astype(np.float64) - base.nll[0][:count]
 
 
 def short_length(lengths: Iterable[int], trained: int | None) -> int | None:

@@ -61,21 +61,78 @@ def test_pairing_removes_what_the_documents_have_in_common():
     assert (pair.low, pair.high) == (0.25, 0.25)
 
 
+def test_the_tail_is_the_mean_over_the_second_half_of_the_positions():
+    # Position p is the token with p before it, so nll[p - 1]: of L = 8 the tail is p = 4 to 7. Documents of 8 and 9.
+    result, losses = made_up([0.0, 0.0]), [np.arange(7) + 1.0, 10 * np.arange(8) + 1.0]
+    result.passes[:] = [Pass("as-is", "0", (8,), [each.astype(np.float32)[:7] for each in losses], 2)]
+    (row,) = result.rows
+    means = [np.mean([4, 5, 6, 7]), np.mean([31, 41, 51, 61])]
+    assert row.tail_nll == pytest.approx(np.mean(means))
+    assert row.tail_high - row.tail_nll == pytest.approx(12.7062 * abs(means[1] - means[0]) / 2, rel=1e-5)
+
+
+def test_the_bootstrap_interval_of_two_documents_in_closed_form():
+    # Both documents, either twice: 1, 1.5 and 2 with shares of 1/4, 1/2 and 1/4; of the change, 0 and 0.5.
+    result = made_up([1.0, 2.0], [1.0, 2.5])
+    row, _ = result.rows
+    assert (row.ppl_boot_low, row.ppl_boot_high) == (pytest.approx(math.exp(1)), pytest.approx(math.exp(2)))
+    (pair,) = result.paired
+    assert (pair.boot_low, pair.boot_high, pair.bootstrap) == (0.0, 0.5, "documents")
+
+
+def test_one_long_document_has_an_interval_over_blocks_and_the_table_says_so():
+    result, tokens = made_up([0.0], [0.0]), 20_000
+    noise = np.random.default_rng(1).normal(2.0, 1.0, tokens).astype(np.float32)
+    result.passes[:] = [Pass(n, "0", (tokens + 1,), [noise + d], 1) for n, d in [("as-is", 0), ("other", 0.25)]]
+    row, _ = result.rows
+    assert row.ppl_low is None and row.bootstrap == "blocks of 1,024 tokens"
+    assert math.log(row.ppl_boot_high / row.ppl_boot_low) / 2 == pytest.approx(1.96 / math.sqrt(tokens), rel=0.3)
+    (pair,) = result.paired
+    assert (pair.boot_low, pair.boot_high) == (pytest.approx(0.25, abs=1e-6), pytest.approx(0.25, abs=1e-6))
+    text = result.to_markdown()
+    assert (
+        " † |" in text and "± † is the 95% interval over resampled blocks of 1,024 tokens of the one document" in text
+    )
+
+
+def test_the_seed_decides_the_resamples_and_nothing_else():
+    ids = documents(5, 40)
+    first, same, other = (perplexity(llama(), ids, [32], seed=seed) for seed in (0, 0, 1))
+    assert first.rows == same.rows
+    assert first.rows[0].ppl_boot_low != other.rows[0].ppl_boot_low and first.rows[0].ppl == other.rows[0].ppl
+    assert [each.protocol["seed"] for each in (first, other)] == [0, 1]
+    assert [each.protocol["resamples"] for each in (first, other)] == [2000, 2000]
+
+
 def test_the_dictionary_has_the_published_keys(result):
     plain = json.loads(json.dumps(result.to_dict(), allow_nan=False))
-    assert list(plain) == ["schema", "model", "data", "protocol", "versions", "rows", "paired", "cost", "tables"]
+    assert list(plain) == [
+        "schema",
+        "model",
+        "data",
+        "protocol",
+        "versions",
+        "rows",
+        "paired",
+        "repeats",
+        "cost",
+        "tables",
+    ]
     assert plain["schema"] == 1
     assert list(plain["model"]) == ["path", "config_sha256", "weights", "dtype", "parameters", "trained_length"]
     assert list(plain["data"]) == ["source", "sha256", "documents", "tokens", "skipped"]
-    assert list(plain["protocol"]) == ["name", "mode", "bos", "stride", "seed", "interval", "batch_tokens"]
+    assert list(plain["protocol"]) == [
+        *["name", "mode", "bos", "stride", "seed", "interval", "resamples", "batch_tokens"]
+    ]
     assert list(plain["versions"]) == ["ropescale", "torch", "transformers"]
     assert list(plain["rows"][0]) == [
         *["schedule", "table_sha256", "length", "documents", "tokens", "nll", "ppl", "ppl_low", "ppl_high"],
-        *["bits_per_byte", "forward_passes", "mode", "documents_at_length"],
+        *["bits_per_byte", "forward_passes", "mode", "documents_at_length", "tail_nll", "tail_low", "tail_high"],
+        *["ppl_boot_low", "ppl_boot_high", "bootstrap"],
     ]
     assert list(plain["paired"][0]) == [
         *["schedule", "baseline", "length", "delta_nll", "low", "high"],
-        *["kl", "kl_low", "kl_high", "top1", "top1_low", "top1_high"],
+        *["kl", "kl_low", "kl_high", "top1", "top1_low", "top1_high", "boot_low", "boot_high", "bootstrap"],
     ]
     assert plain["data"]["skipped"] == {"too_short": 1, "empty": 0}
     assert plain["model"]["dtype"] == "float32"
