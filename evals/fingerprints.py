@@ -49,12 +49,18 @@ def files_fingerprint(folder: Path) -> str:
 
 
 def parameters_fingerprint(model: Any) -> str:
-    """SHA-256 over each parameter's name, shape, dtype and a few hundred of its values, evenly spaced."""
+    """SHA-256 over each parameter's name, shape, dtype and a few hundred of its values, evenly spaced.
+
+    Of parameters that accelerate has left on the disk, there are the files' names, sizes and times instead.
+    """
     digest = hashlib.sha256()
     for name, parameter in model.named_parameters():
         flat = parameter.detach().reshape(-1)
-        sample = flat[:: max(1, flat.numel() // _SAMPLE)].float().cpu().numpy()
-        digest.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}".encode() + sample.tobytes())
+        sample = b"" if parameter.is_meta else flat[:: max(1, flat.numel() // _SAMPLE)].float().cpu().numpy().tobytes()
+        digest.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}".encode() + sample)
+    folder = getattr(model, "name_or_path", "")
+    if folder and Path(folder).is_dir() and any(parameter.is_meta for parameter in model.parameters()):
+        digest.update(files_fingerprint(Path(folder)).encode())
     return digest.hexdigest()
 
 

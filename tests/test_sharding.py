@@ -149,7 +149,7 @@ def test_a_model_that_lets_positions_meet_in_another_way_is_refused_by_name(kind
         teamwork(model, 2, checked(IDS))
 
 
-def test_a_class_that_counts_positions_from_nothing_is_known_by_its_source():
+def test_a_class_that_counts_positions_from_nothing_is_known_by_its_code():
     """Llama 4 scales its queries by positions that it counts itself, from 8,192 on: no check would meet that."""
     from transformers.models.llama.modeling_llama import LlamaAttention
     from transformers.models.llama4.modeling_llama4 import Llama4TextAttention
