@@ -11,6 +11,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,8 @@ import numpy as np
 
 from ..errors import DataError
 from ..formatting import first_line
-from ..sources import local_path
+from ..sources import hub_silence, local_path
+from . import caching
 
 
 @dataclass(frozen=True)
@@ -78,14 +80,70 @@ def read_texts(
     return texts
 
 
-def tokenize(texts: Iterable[Text | str], tokenizer: Any) -> list[Document]:
-    """Each text as ids without special tokens, with byte offsets where the tokenizer is a fast one.
+def stream_texts(source: str, *, split: str | None = None, text_field: str | None = None) -> Iterator[Text]:
+    """The documents of a dataset on the Hub, one after the other, read as they are asked for.
+
+    Args:
+        source, split, text_field: as in :func:`read_texts`.
+
+    Raises:
+        DataError: not the name of a dataset, or as :func:`read_texts`.
+    """
+    if _reader(source) is not _hub:
+        raise DataError(f"--streaming is for a dataset on the Hub, and {source} is here; leave --streaming out")
+    rows = _one_split(_from_hub(source, streaming=True), source, split)
+    return _streamed(rows, source, text_field)
+
+
+def tokenize(texts: Iterable[Text | str], tokenizer: Any, *, split_special_tokens: bool = False) -> list[Document]:
+    """Each text as ids without special tokens around it, with byte offsets where the tokenizer is a fast one.
+
+    The tokens of large texts are kept for the next time, see :mod:`ropescale.evals.caching`.
+
+    Args:
+        split_special_tokens: a special token's name in the text, such as ``<|endoftext|>``, is text like any other;
+            else it becomes that token.
 
     Raises:
         DataError: a text that UTF-8 cannot hold (a lone surrogate).
     """
-    named = (text if isinstance(text, Text) else Text(f"document {i}", text) for i, text in enumerate(texts))
-    return [_tokenized(text, tokenizer) for text in named]
+    named = [text if isinstance(text, Text) else Text(f"document {i}", text) for i, text in enumerate(texts)]
+    hashes = [hashlib.sha256(_bytes_of(text)).hexdigest() for text in named]
+    how = {"split_special_tokens": split_special_tokens}
+    large = sum(len(text.text) for text in named) >= caching.LEAST
+    key = caching.key(hashes, tokenizer, **how) if large else None
+    found = None if key is None else caching.load(key, len(named))
+    tokens = found if found is not None else [_tokens(text, tokenizer, **how) for text in named]
+    if key is not None and found is None:
+        caching.save(key, tokens)
+    return [Document(text.name, t.ids, t.byte_ends, h) for text, t, h in zip(named, tokens, hashes, strict=True)]
+
+
+def tokenize_until(
+    texts: Iterable[Text], tokenizer: Any, needed: int, count: int, *, split_special_tokens: bool = False
+) -> list[Document]:
+    """The documents of a stream up to the ``count``-th with ``needed`` tokens, the shorter ones between included.
+
+    Raises:
+        DataError: as :func:`tokenize`.
+    """
+    found: list[Document] = []
+    enough = 0
+    for text in texts:
+        found += tokenize([text], tokenizer, split_special_tokens=split_special_tokens)
+        enough += len(found[-1].ids) >= needed
+        if enough == count:
+            break
+    return found
+
+
+def special_tokens(documents: Iterable[Document], tokenizer: Any) -> int:
+    """How many of the documents' tokens are special ones, which a model reads as the end of a text and the like. The
+    one for what is unknown is not counted: text may be unknown."""
+    added = getattr(tokenizer, "added_tokens_decoder", {})
+    special = {*getattr(tokenizer, "all_special_ids", []), *(i for i, token in added.items() if token.special)}
+    wanted = np.array(sorted(special - {getattr(tokenizer, "unk_token_id", None)}), np.int64)
+    return sum(int(np.isin(np.asarray(document.ids, np.int64), wanted).sum()) for document in documents)
 
 
 def from_ids(documents: Iterable[Sequence[int]]) -> list[Document]:
@@ -174,18 +232,22 @@ def documents_sha256(documents: Iterable[Document]) -> str:
 # --- tokens ----------------------------------------------------------------------------------------------------
 
 
-def _tokenized(text: Text, tokenizer: Any) -> Document:
+def _bytes_of(text: Text) -> bytes:
     try:
-        raw = text.text.encode()
+        return text.text.encode()
     except UnicodeEncodeError as error:
         raise DataError(
             f"{text.name} has a lone surrogate at character {error.start}; it is not valid text; repair or remove it"
         ) from None
+
+
+def _tokens(text: Text, tokenizer: Any, split_special_tokens: bool) -> caching.Tokens:
     fast = bool(getattr(tokenizer, "is_fast", False))
+    how = {"split_special_tokens": True} if split_special_tokens else {}
     # verbose=False: a document longer than model_max_length is what this is for, no warning wanted.
-    encoded = tokenizer(text.text, add_special_tokens=False, return_offsets_mapping=fast, verbose=False)
+    encoded = tokenizer(text.text, add_special_tokens=False, return_offsets_mapping=fast, verbose=False, **how)
     ends = _byte_ends(text.text, encoded["offset_mapping"]) if fast else None
-    return Document(text.name, list(encoded["input_ids"]), ends, hashlib.sha256(raw).hexdigest())
+    return caching.Tokens(list(encoded["input_ids"]), ends)
 
 
 def _byte_ends(text: str, offsets: Sequence[tuple[int, int]]) -> np.ndarray:
@@ -212,7 +274,7 @@ def _too_short(pool: list[Document], needed: int) -> DataError:
         return DataError("every document is empty; give documents with text in them")
     return DataError(
         f"no document has the {needed:,} tokens needed; the longest, {longest.name}, has {len(longest.ids):,}: "
-        "use shorter lengths, longer documents, or concat to join them"
+        "use shorter lengths, longer documents, or --concat (concat=True) to join them"
     )
 
 
@@ -330,25 +392,53 @@ def _saved_dataset(source: str, split: str | None, field: str | None) -> list[Te
 
 
 def _hub(source: str, split: str | None, field: str | None) -> list[Text]:
+    return _dataset_texts(_from_hub(source), source, split, field)
+
+
+def _from_hub(source: str, streaming: bool = False) -> Any:
+    """A dataset of the Hub, from its cache where the Hub does not answer."""
     import datasets
 
     name, _, config = source.partition(":")
+    silence = hub_silence(name, kind="dataset")
     try:
-        loaded = datasets.load_dataset(name, config or None)
+        with _offline(silence is not None):
+            return datasets.load_dataset(name, config or None, streaming=streaming)
     except Exception as error:
-        raise DataError(
-            f"{source!r} is no file or folder here, and loading it from the Hub failed: {first_line(error)}"
-        ) from None
-    return _dataset_texts(loaded, source, split, field)
+        why = first_line(error) if silence is None else f"the Hub cannot be reached ({silence}), nor has its cache it"
+        raise DataError(f"{source!r} is no file or folder here, and no dataset that the Hub gives: {why}") from None
+
+
+@contextmanager
+def _offline(wanted: bool) -> Iterator[None]:
+    """``datasets`` looks into its cache at once inside, where it would ask for half a minute before."""
+    import datasets
+
+    before = datasets.config.HF_HUB_OFFLINE
+    datasets.config.HF_HUB_OFFLINE = before or wanted
+    try:
+        yield
+    finally:
+        datasets.config.HF_HUB_OFFLINE = before
 
 
 def _dataset_texts(loaded: Any, source: str, split: str | None, field: str | None) -> list[Text]:
-    if isinstance(loaded, dict):
-        loaded = loaded[_split_of(loaded, source, split)]
-    else:
-        _refuse(source, "one part of a dataset", split=split)
-    rows = list(loaded)
+    rows = list(_one_split(loaded, source, split))
     return _texts_of(rows, [f"{source} row {i}" for i in range(len(rows))], field, source)
+
+
+def _one_split(loaded: Any, source: str, split: str | None) -> Any:
+    if isinstance(loaded, dict):
+        return loaded[_split_of(loaded, source, split)]
+    _refuse(source, "one part of a dataset", split=split)
+    return loaded
+
+
+def _streamed(rows: Iterable[dict[str, Any]], source: str, field: str | None) -> Iterator[Text]:
+    for number, row in enumerate(rows):
+        field = _guess_field(row, source) if field is None else field
+        name = f"{source} row {number}"
+        yield Text(name, _field_of(row, field, name))
 
 
 def _split_of(parts: dict[str, Any], source: str, asked: str | None) -> str:

@@ -114,7 +114,7 @@ def _from_hub(model: str, revision: str | None, weights: bool) -> Path:
     """The snapshot of a Hub model: up to date where the Hub answers, else as the cache has it."""
     from huggingface_hub import snapshot_download
 
-    silence = _silence(model, revision)
+    silence = hub_silence(model, revision)
     try:
         return Path(
             snapshot_download(
@@ -128,15 +128,16 @@ def _from_hub(model: str, revision: str | None, weights: bool) -> Path:
         raise CheckpointError(_refusal(model, revision, error, silence)) from error
 
 
-def _silence(model: str, revision: str | None) -> str | None:
-    """Why the Hub does not answer; None where it does, whatever it says."""
+def hub_silence(name: str, revision: str | None = None, kind: str = "model") -> str | None:
+    """Why the Hub does not answer when asked for a model or a dataset; None where it does, whatever it says."""
     from huggingface_hub import HfApi, constants
     from huggingface_hub.errors import HfHubHTTPError
 
     if constants.HF_HUB_OFFLINE:
         return "HF_HUB_OFFLINE is set"
     try:
-        HfApi().model_info(model, revision=revision, timeout=_PATIENCE)
+        ask = HfApi().dataset_info if kind == "dataset" else HfApi().model_info
+        ask(name, revision=revision, timeout=_PATIENCE)
     except HfHubHTTPError:
         return None
     except Exception as error:
