@@ -1,0 +1,81 @@
+"""Real models on real text against an independent loop: stock transformers, full logits, log-softmax in float64.
+
+The loop knows nothing of ropescale: one forward pass per window, and the windows written down again.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from ropescale.evals import perplexity, read_texts, reference, tokenize
+
+CHECKPOINTS = os.environ.get("ROPESCALE_STORIES260K", "")
+"""A folder with the checkpoint ``stories260k/``; without it, what needs it is skipped."""
+TEXTS = os.environ.get("ROPESCALE_TEXTS", "")
+"""A folder of texts: each file is one, each folder in it is one of several documents."""
+
+
+def naive(model, fed: list[int], scored: int) -> list[float]:
+    """NLLs of the last ``scored`` tokens of what is fed."""
+    with torch.no_grad():
+        logits = model(input_ids=torch.tensor([fed]), use_cache=False).logits[0].double()
+    right = torch.log_softmax(logits[:-1], 1).gather(1, torch.tensor(fed[1:])[:, None])
+    return (-right[len(fed) - 1 - scored :, 0]).tolist()
+
+
+def naive_prefix(model, ids: list[int], length: int, bos: int) -> list[float]:
+    return naive(model, [bos, *ids[: length - 1]], length - 1)
+
+
+def naive_sliding(model, ids: list[int], length: int, stride: int, bos: int) -> list[float]:
+    """Windows of ``length - 1`` tokens after BOS, ``stride`` apart; each scores what the one before did not reach."""
+    found: list[float] = []
+    for start in range(0, len(ids), stride):
+        window = ids[start : start + length - 1]
+        found += naive(model, [bos, *window], start + len(window) - len(found))
+        if len(found) == len(ids):
+            break
+    return found
+
+
+def compare(folder, texts, length: int, stride: int | None, longest: int) -> str:
+    """Asserts that the two agree, and says how well."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    ids = [document.ids[:longest] for document in tokenize(texts, tokenizer)]
+    bos = tokenizer.bos_token_id
+    result = perplexity(model, ids, [length], stride=stride, bos=bos)
+    ours = np.concatenate(result.passes[0].nll).astype(np.float64)
+    if stride is None:
+        theirs = [naive_prefix(model, each, length, bos) for each in ids if len(each) >= length - 1]
+    else:
+        theirs = [naive_sliding(model, each, length, stride, bos) for each in ids]
+    exact = np.concatenate(theirs)
+    apart, mean = np.abs(ours - exact), abs(ours.mean() - exact.mean())
+    assert len(ours) == len(exact) == result.rows[0].tokens
+    assert apart.max() < 1e-4 and mean < 1e-6
+    assert result.rows[0].nll == pytest.approx(exact.mean(), abs=1e-6)
+    return f"{len(exact):,} tokens: mean {mean:.1e}, mean of the differences {apart.mean():.1e}, max {apart.max():.1e}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("length", "stride"), [(1024, None), (256, 128)])
+def test_the_reference_model_has_the_nlls_of_the_naive_loop(length, stride):
+    documents = reference.held_out_documents()[:6]
+    compare(reference.CHECKPOINT, documents, length, stride, longest=2048)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (CHECKPOINTS and TEXTS), reason="ROPESCALE_STORIES260K and ROPESCALE_TEXTS name no folders")
+@pytest.mark.parametrize("which", [reference.CHECKPOINT, Path(CHECKPOINTS) / "stories260k"], ids=lambda path: path.name)
+@pytest.mark.parametrize(("length", "stride"), [(2048, None), (512, 256)])
+def test_other_texts_have_the_nlls_of_the_naive_loop(which, length, stride):
+    for text in sorted(Path(TEXTS).iterdir()):
+        agreement = compare(which, read_texts(str(text)), length, stride, longest=4096)
+        print(f"\n{which.name}, {text.name}, length {length}, stride {stride}: {agreement}")
