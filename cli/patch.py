@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -107,6 +108,8 @@ def command(model: str, as_json: bool, **options: Any) -> None:
         print_json(described)
     else:
         click.echo(_page(described))
+        if described["written"] and (folder := described["out"] or (described["in_place"] and model)):
+            click.echo(f"next: ropescale verify {shlex.quote(folder)}", err=True)
 
 
 def describe(done: PatchedCheckpoint, model: str, out: str | None, options: dict[str, Any]) -> dict[str, Any]:
@@ -171,7 +174,8 @@ def _page(described: dict[str, Any]) -> str:
         ["max_position_embeddings", _change(*described["max_position_embeddings"])],
         ["weights", _weights(described)],
     ]
-    return f"{markdown(['patched', 'value'], rows)}\n\n```diff\n{described['config_diff']}```"
+    changes = f"```diff\n{described['config_diff']}```" if described["config_diff"] else "config.json is as it was."
+    return f"{markdown(['patched', 'value'], rows)}\n\n{changes}"
 
 
 def _change(before: int, after: int) -> str:

@@ -21,7 +21,7 @@ def markdown(header: Sequence[str], rows: Iterable[Sequence[str]], right: Iterab
 
 def first_line(error: BaseException) -> str:
     """What an error of somebody else's library says, short enough to go inside a sentence of ours."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".:")
 
 
 def size(count: int) -> str:

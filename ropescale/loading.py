@@ -81,10 +81,16 @@ def load_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> Any:
     from transformers import AutoTokenizer
 
     refuse_code(folder, trust_remote_code)
+    if not any(any(folder.glob(pattern)) for pattern in _TOKENIZER_FILES):
+        raise CheckpointError(f"{folder} has no tokenizer; copy the model's tokenizer files into it (tokenizer.json)")
     try:
         return AutoTokenizer.from_pretrained(folder, **_code(trust_remote_code))
     except Exception as error:  # transformers raises whatever its parts raise; all mean the same here
         raise _refusal(f"{folder} has no tokenizer that transformers can load", error) from error
+
+
+_TOKENIZER_FILES = ("*token*", "vocab*", "merges.txt", "*.model", "*.spm", "*.tiktoken", "spiece*", "*.vocab")
+"""One of these is there whatever the tokenizer; a class of its own may read more."""
 
 
 def refuse_code(folder: Path, trust_remote_code: bool = False) -> None:

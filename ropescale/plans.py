@@ -286,8 +286,8 @@ def _layer_types(ropes: Mapping[str, Rope], layers: str, config: Mapping[str, An
     if (bound and default_of(config, bound)) or not full or _only_windowed_rotate(config):
         raise ConfigError(
             f"the full-attention layers of {model_type} do not rotate; only the layers that see a window of the text "
-            "do, and changing those does not extend the context. Give layers=all (--layers all) to change them all "
-            "the same"
+            "do, and changing those does not extend the context. Give --layers all (layers='all' in Python) to "
+            "change them all the same"
         )
     return full
 

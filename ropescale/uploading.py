@@ -82,14 +82,14 @@ def repository(name: str, *, private: bool = False, force: bool = False, ask: bo
         name: ``user/name`` or ``organisation/name``.
         private: make it private; it must not exist as a public one.
         force: replace what it holds, if that was written by ropescale.
-        ask: False looks only at what is known here, and sends nothing.
+        ask: False looks only at what is known here, needs no token and sends nothing.
 
     Raises:
         CheckpointError: the name is none, there is no token, the Hub refuses it or cannot be reached, or the
             repository holds something already.
     """
     _refuse_name(name)
-    found = Repository(name, private, force, _token())
+    found = Repository(name, private, force, _token() if ask else "")
     if ask:
         held = _held(found)
         _refuse_identity(found)

@@ -357,6 +357,13 @@ def test_what_changes_the_numbers_starts_a_new_run_and_is_named(whole, tmp_path,
     assert logs and all(after[name] == before[name] for name in logs)
 
 
+def test_a_schedule_that_is_no_longer_asked_for_is_named(whole, tmp_path, lines):
+    out = tmp_path / "out"
+    shutil.copytree(whole, out)
+    measured(out, schedules=["linear:factor=2"])
+    assert any(line.startswith("the results will be without yarn:factor=4, dynamic:factor=4, ") for line in lines)
+
+
 def test_going_back_to_what_was_measured_before_runs_nothing(whole, tmp_path, scored):
     out = tmp_path / "out"
     shutil.copytree(whole, out)

@@ -246,6 +246,8 @@ def test_without_a_token_nothing_is_sent(hub, capsys, monkeypatch, tmp_path):
         "error: there is no token for the Hub; log in with `hf auth login`, or set HF_TOKEN\n"
     )
     assert (hub.requests, tree(tmp_path)) == ([], before)
+    assert push("--dry-run") == 0
+    assert (hub.requests, tree(tmp_path)) == ([], before)
 
 
 def test_a_token_in_the_file_of_hf_auth_login_is_used(hub, monkeypatch, tmp_path):
