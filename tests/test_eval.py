@@ -8,7 +8,9 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+import torch
 from tiny import byte_tokenizer, llama, naive_nll
+from transformers import AutoModelForCausalLM
 
 from ropescale.cli import main as shell
 from ropescale.errors import CheckpointError
@@ -75,6 +77,18 @@ def test_json_has_every_digit_and_equals_the_naive_loop(capsys, checkpoint, text
         ]
         losses = [loss for ids in fed for loss in naive_nll(model, ids)]
         assert row["nll"] == pytest.approx(sum(losses) / len(losses), abs=2e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_dtype_asked_for_is_the_one_that_is_measured(capsys, checkpoint, texts, dtype):
+    words = ["--data", texts, "--lengths", "64", "--dtype", dtype, "--json"]
+    code, out, _ = run(capsys, checkpoint, *words)
+    found, stock = json.loads(out), AutoModelForCausalLM.from_pretrained(checkpoint, dtype=getattr(torch, dtype))
+    encode = byte_tokenizer()
+    ids = [[256, *encode(text, add_special_tokens=False).input_ids][:64] for text in (TEXT * 3, TEXT[::-1] * 3)]
+    losses = [loss for each in ids for loss in naive_nll(stock, each)]
+    assert (code, found["model"]["dtype"]) == (0, dtype)
+    assert found["rows"][0]["nll"] == pytest.approx(sum(losses) / len(losses), abs=2e-6)
 
 
 def test_out_holds_the_whole_run(capsys, checkpoint, texts, tmp_path):
@@ -168,7 +182,8 @@ def test_a_checkpoint_without_weights_or_tokenizer_is_one_sentence(capsys, check
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text(llama(vocab_size=257).config.to_json_string())
     words = ["--data", texts, "--lengths", "64"]
-    assert "no tokenizer that transformers can load" in refused(capsys, str(tmp_path / "model"), *words)
+    sentence = refused(capsys, str(tmp_path / "model"), *words)
+    assert "has no tokenizer; copy the model's tokenizer files into it (tokenizer.json)" in sentence
     byte_tokenizer().save_pretrained(tmp_path / "model")
     assert "does not load as a causal language model" in refused(capsys, str(tmp_path / "model"), *words)
 
