@@ -3,6 +3,7 @@
 import io
 import json
 import sys
+import time
 import warnings
 
 import pytest
@@ -17,7 +18,10 @@ from ropescale.evals.data import (
     from_ids,
     read_texts,
     select,
+    special_tokens,
+    stream_texts,
     tokenize,
+    tokenize_until,
 )
 
 
@@ -250,3 +254,156 @@ def test_names_say_where_a_document_came_from(tmp_path):
     names = [text.name for text in read_texts(tmp_path / "a.jsonl")]
     assert names == [f"{tmp_path / 'a.jsonl'} line 1", f"{tmp_path / 'a.jsonl'} line 3"]
     assert tokenize([Text("here", "x")], byte_tokenizer())[0].name == "here"
+
+
+# --- the Hub, without a network ---
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    """A Hub that answers and has ``org/books``, with two splits; what it was asked is in the list."""
+    import datasets
+
+    from ropescale.evals import data
+
+    rows = {"text": [f"row {i} " + "x" * 10 * i for i in range(6)], "id": list("abcdef")}
+    parts = {"train": datasets.Dataset.from_dict(rows), "test": datasets.Dataset.from_dict(rows).select([1])}
+    asked = []
+
+    def load_dataset(name, config=None, streaming=False):
+        asked.append((name, config, streaming, datasets.config.HF_HUB_OFFLINE))
+        if name != "org/books":
+            raise FileNotFoundError(f"Dataset {name!r} doesn't exist on the Hub\nand more")
+        whole = datasets.DatasetDict(parts)
+        streams = {key: part.to_iterable_dataset() for key, part in parts.items()}
+        return datasets.IterableDatasetDict(streams) if streaming else whole
+
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    monkeypatch.setattr(data, "hub_silence", lambda name, kind: None)
+    return asked
+
+
+def test_a_name_on_the_hub_may_have_a_configuration_after_a_colon(hub):
+    assert contents(read_texts("org/books:en", split="test")) == ["row 1 " + "x" * 10]
+    assert contents(read_texts("org/books", split="train"))[0] == "row 0 "
+    assert hub == [("org/books", "en", False, False), ("org/books", None, False, False)]
+
+
+def test_a_name_that_the_hub_does_not_have_is_one_sentence(hub):
+    with pytest.raises(
+        DataError, match=r"'org/boks' is no file or folder here, and no dataset that the Hub gives: "
+    ) as e:
+        read_texts("org/boks")
+    assert str(e.value).endswith("Dataset 'org/boks' doesn't exist on the Hub")
+
+
+def test_a_hub_that_is_silent_is_not_asked_again_and_the_cache_is_read(hub, monkeypatch):
+    """The client by itself retries for 24 s (datasets 5.2)."""
+    import datasets
+
+    from ropescale.evals import data
+
+    monkeypatch.setattr(data, "hub_silence", lambda name, kind: "no route")
+    assert len(read_texts("org/books", split="train")) == 6
+    with pytest.raises(DataError, match=r"the Hub cannot be reached \(no route\), nor has its cache it"):
+        read_texts("org/other")
+    assert [offline for *_, offline in hub] == [True, True] and datasets.config.HF_HUB_OFFLINE is False
+
+
+def test_the_hub_is_asked_for_a_dataset_once_and_in_vain(monkeypatch):
+    """Through the real clients: the question that finds it silent is the only one."""
+    import datasets
+    import huggingface_hub
+    from huggingface_hub import constants
+
+    asked = []
+
+    def dataset_info(self, name, revision=None, timeout=None):
+        asked.append((name, timeout))
+        raise OSError("no route")
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", dataset_info)
+    started = time.monotonic()
+    with pytest.raises(DataError, match="cannot be reached"):
+        read_texts("nobody/nothing-at-all")
+    assert asked == [("nobody/nothing-at-all", 10.0)] and time.monotonic() - started < 5
+
+
+def test_a_stream_is_read_until_enough_documents_are_long_enough(hub):
+    seen = []
+    texts = (seen.append(text.name) or text for text in stream_texts("org/books", split="train"))
+    found = tokenize_until(texts, byte_tokenizer(), needed=26, count=2)
+    assert [len(document.ids) for document in found] == [6, 16, 26, 36]
+    assert seen == [f"org/books row {i}" for i in range(4)] and hub[0][2] is True
+    assert select(found, 26, max_docs=2)[1] == {"too_short": 2, "empty": 0}
+
+
+def test_a_stream_that_ends_early_is_all_there_is(hub):
+    assert len(tokenize_until(stream_texts("org/books", split="train"), byte_tokenizer(), 26, 100)) == 6
+
+
+def test_streaming_takes_a_name_on_the_hub_and_an_existing_split(hub, tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "one"}')
+    with pytest.raises(DataError, match="--streaming is for a dataset on the Hub, and .*a.jsonl is here; leave"):
+        stream_texts(str(tmp_path / "a.jsonl"))
+    with pytest.raises(DataError, match="no split 'dev'; choose one with --split: train, test"):
+        stream_texts("org/books", split="dev")
+    with pytest.raises(DataError, match="org/books row 0 has no field 'body'; it has text, id"):
+        list(stream_texts("org/books", split="train", text_field="body"))
+
+
+# --- tokenizers ---
+
+
+def test_special_tokens_in_the_text_are_counted_or_split():
+    """A name such as <s> in a web page, which the model would read as the beginning of a text."""
+    tokenizer, text = byte_tokenizer(), "a<s>b<s>"
+    read, split = tokenize([text], tokenizer), tokenize([text], tokenizer, split_special_tokens=True)
+    assert [len(d.ids) for d in (*read, *split)] == [4, 8]
+    assert read[0].ids[1] == 256 == tokenizer.bos_token_id and tokenizer.decode(split[0].ids) == text
+    assert (special_tokens(read, tokenizer), special_tokens(split, tokenizer)) == (2, 0)
+    assert [d.bytes_between(0, len(d.ids)) for d in (*read, *split)] == [8, 8]
+    assert special_tokens(read, None) == 0
+
+
+def test_an_unknown_word_is_no_special_token_of_the_text():
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+
+    made = Tokenizer(models.WordLevel({"<unk>": 0, "a": 1}, unk_token="<unk>"))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=made, unk_token="<unk>")
+    found = tokenize(["what"], tokenizer)
+    assert found[0].ids == [0] and special_tokens(found, tokenizer) == 0
+
+
+def test_bytes_of_a_tokenizer_that_falls_back_to_bytes_are_those_of_the_text():
+    """As Llama 2's: a character that it does not know becomes one token per byte, all with the character's span."""
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+
+    vocabulary = {"<unk>": 0, **{f"<0x{byte:02X}>": byte + 1 for byte in range(256)}, "a": 257, "b": 258}
+    made = Tokenizer(models.BPE(vocab=vocabulary, merges=[], byte_fallback=True, unk_token="<unk>"))
+    (found,) = tokenize(["a😀b"], PreTrainedTokenizerFast(tokenizer_object=made, unk_token="<unk>"))
+    assert found.ids == [257, *(byte + 1 for byte in "😀".encode()), 258]
+    assert found.byte_ends.tolist() == [1, 5, 5, 5, 5, 6] and found.bytes_between(0, 6) == len("a😀b".encode())
+
+
+def test_a_tokenizer_without_bos_puts_none_in_front():
+    tokenizer = byte_tokenizer(bos=False)
+    assert bos_id("auto", tokenizer) is None
+    with pytest.raises(DataError, match="the tokenizer has no BOS token; give its id or use bos=no"):
+        bos_id("yes", tokenizer)
+
+
+def test_a_tokenizer_that_adds_bos_by_itself_does_not_add_it_to_the_text():
+    """It is put in front once, by whoever feeds it."""
+    from tokenizers.processors import TemplateProcessing
+
+    tokenizer = byte_tokenizer()
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 256)])
+    assert tokenizer("ab").input_ids[0] == 256
+    (found,) = tokenize(["ab"], tokenizer)
+    assert 256 not in found.ids and len(found.ids) == 2
