@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,7 @@ from .options import (
 )
 
 if TYPE_CHECKING:
+    from ..evals.data import Text
     from ..evals.distributing import Group, World
     from ..evals.measuring import Run
     from ..evals.results import Result
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
 @click.option("--concat", is_flag=True, help="Join all documents into one, a blank line between two.")
 @click.option("--min-tokens", type=click.IntRange(0), default=0, metavar="N", help="Skip documents with fewer tokens.")
 @click.option("--max-docs", type=click.IntRange(1), metavar="N", help="At most this many documents.")
+@click.option("--streaming", is_flag=True, help="Read a Hub dataset only as far as --max-docs needs.")
+@click.option("--split-special-tokens", is_flag=True, help="Special tokens named in the text are text like any other.")
 @click.option(
     "--stride", type=Length(), metavar="N", help="Whole documents, in sliding windows N tokens apart (slower)."
 )
@@ -218,7 +221,7 @@ def prepare(model: str, source: str, lengths: list[int], options: dict[str, Any]
 
     lengths = list(windows.check_lengths(lengths))
     windows.check_stride(options["stride"], lengths)
-    texts = data.read_texts(source, split=options["split"], text_field=options["text_field"], concat=options["concat"])
+    texts = _texts(source, options)
     patching = {key: options[key] for key in ("layers", "replace_scaling", "on_top")}
     chosen = measuring.Options(
         **{key: options[key] for key in _MEASURED},
@@ -230,8 +233,13 @@ def prepare(model: str, source: str, lengths: list[int], options: dict[str, Any]
     folder = find_model(model, options["revision"])
     trusted = options["trust_remote_code"]
     tokenizer = load_tokenizer(folder, trust_remote_code=trusted)
-    documents = data.tokenize(texts, tokenizer)
     bos = data.bos_id(options["bos"], tokenizer)
+    how = {"split_special_tokens": options["split_special_tokens"]}
+    if options["streaming"]:
+        needed = measuring.tokens_needed(lengths, bos is not None, chosen)
+        documents = data.tokenize_until(texts, tokenizer, needed, options["max_docs"], **how)
+    else:
+        documents = data.tokenize(texts, tokenizer, **how)
     measuring.select_documents(documents, lengths, bos is not None, chosen)
     loaded = load_model(
         folder,
@@ -244,6 +252,20 @@ def prepare(model: str, source: str, lengths: list[int], options: dict[str, Any]
     team = team_of(here) if (options["sequence_parallel"] or 1) > 1 else None
     chosen = dataclasses.replace(chosen, path=folder, team=team)
     return measuring.Run(loaded, documents, lengths, schedules, tokenizer, baseline, options["bos"], chosen)
+
+
+def _texts(source: str, options: dict[str, Any]) -> Iterable[Text]:
+    """The documents; of a stream, as they are asked for."""
+    from ..evals import data
+
+    how = {"split": options["split"], "text_field": options["text_field"]}
+    if not options["streaming"]:
+        return data.read_texts(source, concat=options["concat"], **how)
+    if options["max_docs"] is None:
+        raise DataError("--streaming is given, and a stream may have no end; say how many documents with --max-docs")
+    if options["concat"]:
+        raise DataError("--streaming reads one document after the other; leave --concat out")
+    return data.stream_texts(source, **how)
 
 
 def plan_schedules(folder: Path, options: dict[str, Any], patching: dict[str, Any]) -> tuple[list[Any], Any]:

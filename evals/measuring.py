@@ -200,6 +200,7 @@ class Run:
         )
         self.scorer = _scorer(model, options)
         data.check_ids(self.documents, self.scorer.vocabulary, self.bos)
+        self.special = data.special_tokens(self.documents, tokenizer)
         self.batch_tokens = options.batch_tokens or options.sharers * memory.default_batch_tokens(
             self.scorer.model, -(-self.lengths[-1] // options.sharers), options.logits_bytes
         )
@@ -272,6 +273,7 @@ class Run:
                 "documents": len(self.documents),
                 "tokens": self._positions,
                 "skipped": self.skipped,
+                **({"special_tokens": self.special} if self.special else {}),
             },
             protocol={
                 "name": "ropescale",
@@ -483,6 +485,11 @@ class Run:
     ) -> None:
         """What is there already and what the run will cost, before it starts."""
         distinct = list({job.key: job for job in jobs}.values())
+        if self.special:
+            self._tell(
+                f"{self.special:,} tokens of the text are special ones of the tokenizer, as if a text began or ended "
+                "there; --split-special-tokens takes them for text"
+            )
         batches = sum(len(each.plan.batches) for each in [*distinct, *several])
         done = batches - sum(len(_left(each, shelves[each.key])) for each in [*distinct, *several])
         if done == batches:
@@ -637,11 +644,14 @@ def select_documents(
         DataError: none is long enough, or the stride does not fit the lengths.
     """
     check_stride(options.stride, lengths)
+    needed, whole = tokens_needed(lengths, bos, options), prefix(lengths[-1], bos).stop
+    return data.select(documents, needed, max_docs=options.max_docs, one_with=whole)
+
+
+def tokens_needed(lengths: Sequence[int], bos: bool, options: Options) -> int:
+    """How many tokens a document must have to be measured on."""
     window = prefix(lengths[-1], bos)
-    limits = {"min_tokens": options.min_tokens, "max_docs": options.max_docs}
-    if options.stride is None:
-        return data.select(documents, window.stop, **limits)
-    return data.select(documents, window.scored + 1, **limits, one_with=window.stop)
+    return max(window.stop if options.stride is None else window.scored + 1, options.min_tokens)
 
 
 def as_documents(documents: Iterable[Any], tokenizer: Any) -> list[Document]:
