@@ -55,6 +55,9 @@ READS_BETAS = frozenset("grok mistral3".split())
 OWN_SOFTMAX_SCALE = frozenset("deepseek2 deepseek32 glm-dsa mistral4".split())
 """Architectures that derive a softmax scale from the scaling factor, whatever the scaling's type."""
 
+READS_LOG_MULTIPLIER = frozenset("deepseek2 deepseek32 mistral3 mistral4".split())
+"""Architectures that read ``rope.scaling.yarn_log_multiplier``, in which the converter writes ``mscale_all_dim``."""
+
 OUT_OF_REACH = frozenset("cogvlm deepseek2-ocr deepseek4".split())
 """Architectures that rotate, in some layers at least, by numbers that the keys do not set."""
 
@@ -71,3 +74,66 @@ SLIDING_SHARES_THETA = frozenset("laguna mellum olmo2".split())
 
 SLIDING_SHARES_SCALE = SLIDING_UNSCALED - SLIDING_SHARES_THETA
 """Those of them where ``rope.scaling.attn_factor`` reaches the layers with a window all the same."""
+
+OF_MODEL_TYPES = {
+    **{
+        name: name
+        for name in (
+            "afmoe apertus arcee bitnet cohere2 dbrx dots1 ernie4_5 exaone4 falcon gemma gemma2 glm4 granite "
+            "granite_swa granitemoe hrm_text hy_v3 hy_v4 jais2 laguna lfm2 llama mellum minicpm minicpm3 nemotron "
+            "olmo olmo2 olmoe phi3 phimoe qwen2 qwen3 seed_oss smollm3 stablelm starcoder2"
+        ).split()
+    },
+    "bamba": "granitehybrid",
+    "cohere": "command-r",
+    "cohere2_moe": "cohere2moe",
+    "deepseek_v2": "deepseek2",
+    "deepseek_v3": "deepseek2",
+    "deepseek_v32": "deepseek32",
+    "deepseek_v4": "deepseek4",
+    "dots3_note_text": "dots3note",
+    "ernie4_5_moe": "ernie4_5-moe",
+    "exaone_moe": "exaone-moe",
+    "falcon_h1": "falcon-h1",
+    "gemma3_text": "gemma3",
+    "gemma3n_text": "gemma3n",
+    "gemma4_text": "gemma4",
+    "gemma4_unified_text": "gemma4",
+    "glm": "chatglm",
+    "glm4_moe": "glm4moe",
+    "glm4_moe_lite": "deepseek2",
+    "glm_moe_dsa": "glm-dsa",
+    "gpt_neox": "gptneox",
+    "gpt_oss": "gpt-oss",
+    "granitemoe_swa": "granite_swa",
+    "granitemoehybrid": "granitehybrid",
+    "granitemoeshared": "granitemoe",
+    "hunyuan_v1_dense": "hunyuan-dense",
+    "hunyuan_v1_moe": "hunyuan-moe",
+    "internlm3": "llama",
+    "iquestcoder": "llama",
+    "lfm2_moe": "lfm2moe",
+    "llama4_text": "llama4",
+    "mimo_v2_flash": "mimo2",
+    "minimax_m2": "minimax-m2",
+    "ministral3": "mistral3",
+    "mistral": "llama",
+    "mixtral": "llama",
+    "olmo3": "olmo2",
+    "phi": "phi2",
+    "qwen2_moe": "qwen2moe",
+    "qwen3_5_moe_text": "qwen35moe",
+    "qwen3_5_text": "qwen35",
+    "qwen3_moe": "qwen3moe",
+    "qwen3_next": "qwen3next",
+    "qwen4_exp_text": "qwen4exp",
+    "solar_open": "glm4moe",
+    "youtu": "deepseek2",
+}
+"""What the converter calls the architecture of a model type of transformers; the others it does not convert.
+
+``minicpm`` comes with Python code of its own, and ``phimoe`` is converted under the class name that its makers gave it.
+"""
+
+OF_WRAPPERS = {"mistral3": {"ministral3": "mistral3", "mistral": "mistral3", "mistral4": "mistral4"}}
+"""The same where a wrapper around the language model decides: its type, then the language model's."""

@@ -13,15 +13,16 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from . import __version__
 from . import gguf_architectures as known
 from .errors import CheckpointError, ConfigError, ScheduleError
 from .gguf_files import GgufFile, Value, open_gguf
 from .plans import Plan, Spec, length_dependent, make_plan
-from .rope import Rope
+from .rope import ALL_LAYERS, Rope
 from .schedules import Frequencies, Schedule, compute, describe
+from .schedules.as_is import from_rope_parameters
 from .schedules.base import label_of
 from .schedules.table import NEVER_TURNS
 from .schedules.yarn import temperature
@@ -230,6 +231,14 @@ def _read_record(path: Path, text: Any) -> dict[str, Any]:
 
 
 def _refuse_other_rotations(model: GgufModel) -> None:
+    _refuse_architecture(model)
+    name = model.architecture
+    for key in ("rope.dimension_count", "rope.freq_base", "context_length"):
+        if model.file.is_array(f"{name}.{key}"):
+            raise ConfigError(f"{name}.{key} differs from layer to layer, which one schedule cannot describe")
+
+
+def _refuse_architecture(model: GgufModel) -> None:
     name = model.architecture
     if name in known.NO_ROPE:
         raise ConfigError(f"{name} has no rotary position embeddings in llama.cpp; there is nothing to scale")
@@ -242,9 +251,6 @@ def _refuse_other_rotations(model: GgufModel) -> None:
             f"the full-attention layers of {name} do not rotate; only the layers that see a window of the text do, and "
             "changing those does not extend the context"
         )
-    for key in ("rope.dimension_count", "rope.freq_base", "context_length"):
-        if model.file.is_array(f"{name}.{key}"):
-            raise ConfigError(f"{name}.{key} differs from layer to layer, which one schedule cannot describe")
 
 
 def config_of(model: GgufModel) -> dict[str, Any]:
@@ -366,6 +372,35 @@ def find_route(model: GgufModel, plan: Plan) -> Route:
         route = _by_formula(model, plan, rope, table) or _by_table(model, schedule, rope, table)
     _refuse_own_softmax_scale(model, route)
     return _with_attention_scale(model, route, table.attention_scale)
+
+
+def refusal(
+    architecture: str, keys: Mapping[str, Value], parameters: Mapping[str, Any], rope: Rope, length: int
+) -> str | None:
+    """Why :func:`patch_gguf` would refuse a schedule in some file of an architecture; None where it would write it.
+
+    Args:
+        architecture: what the file's ``general.architecture`` says.
+        keys: those keys of the file that the answer can depend on, without the architecture.
+        parameters: the schedule as v5 rope parameters.
+        rope: the geometry of the file.
+        length: the context that is wanted, in tokens.
+    """
+    nowhere = cast(GgufFile, None)  # no key is read from it that is not among these
+    model = GgufModel(nowhere, architecture, {f"{architecture}.{name}": value for name, value in keys.items()}, {})
+    usual = {"beta_fast": _BETAS[0], "beta_slow": _BETAS[1]}
+    stated = usual | {name: value for name, value in parameters.items() if value is not None}
+    schedule, ground = from_rope_parameters(replace(rope, scaling=stated, table=None, table_scale=1.0))
+    table = compute(schedule, ground, length)
+    plan = Plan(
+        {"rope_parameters": stated}, {}, {ALL_LAYERS: schedule}, {ALL_LAYERS: ground}, {ALL_LAYERS: table}, length
+    )
+    try:
+        _refuse_architecture(model)
+        find_route(model, plan)
+    except (ConfigError, ScheduleError) as error:
+        return str(error)
+    return None
 
 
 def _by_formula(model: GgufModel, plan: Plan, rope: Rope, table: Frequencies) -> Route | None:

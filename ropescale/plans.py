@@ -223,7 +223,7 @@ def _bounding(schedules: Mapping[str, Schedule], ropes: Mapping[str, Rope]) -> l
 
     Unless all its layers that rotate do, where it is they that were asked for.
     """
-    full = [key for key in ropes if not _is_windowed(key)]
+    full = [key for key in ropes if not is_windowed(key)]
     return [key for key in schedules if key in full or not full]
 
 
@@ -282,7 +282,7 @@ def _layer_types(ropes: Mapping[str, Rope], layers: str, config: Mapping[str, An
         raise ConfigError(_no_layers(layers, ropes))
     model_type = str(text_section(config).get("model_type"))
     bound = _FULL_LAYERS_DO_NOT_ROTATE.get(model_type)
-    full = [key for key in ropes if not _is_windowed(key)]
+    full = [key for key in ropes if not is_windowed(key)]
     if (bound and default_of(config, bound)) or not full or _only_windowed_rotate(config):
         raise ConfigError(
             f"the full-attention layers of {model_type} do not rotate; only the layers that see a window of the text "
@@ -299,7 +299,7 @@ def _only_windowed_rotate(config: Mapping[str, Any]) -> bool:
     kinds = section.get("layer_types")
     if not (isinstance(rotating, list) and isinstance(kinds, list) and len(rotating) == len(kinds)):
         return False
-    found = {_is_windowed(str(kind)) for kind, theta in zip(kinds, rotating) if theta}
+    found = {is_windowed(str(kind)) for kind, theta in zip(kinds, rotating) if theta}
     return found == {True}
 
 
@@ -316,7 +316,8 @@ def _no_layers(layers: str, ropes: Mapping[str, Rope]) -> str:
     return f"this model has no layers {layers!r}; {meant} {', '.join(ropes)} (or full, or all)"
 
 
-def _is_windowed(key: str) -> bool:
+def is_windowed(key: str) -> bool:
+    """Whether the name of a layer type says that its layers see only a window of the text."""
     return any(word in key for word in _WINDOWED) or key == "main"  # DeepSeek-V4's layers without a compressor
 
 
@@ -326,7 +327,7 @@ def _notes(
     notes = []
     rope = next(iter(ropes.values()))
     kinds = set(default_of(config, "layer_types") or ())
-    if ALL_LAYERS in ropes and len(kinds) > 1 and any(map(_is_windowed, kinds)):
+    if ALL_LAYERS in ropes and len(kinds) > 1 and any(map(is_windowed, kinds)):
         notes.append("this model keeps one table for all its layers, so the sliding layers change as well")
     if rope.original_length != rope.max_length and not is_scaled(rope) and original_length is None:
         notes.append(
