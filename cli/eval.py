@@ -74,6 +74,7 @@ if TYPE_CHECKING:
 @click.option(
     "--repeat-distance", type=Length(), metavar="N", help="How far back a far repeat is (default: the trained length)."
 )
+@click.option("--key-spans", metavar="FILE", help="Perplexity of the key tokens too, that `ropescale keys` found.")
 @click.option(
     "--seed", type=click.IntRange(0), default=0, show_default=True, metavar="N", help="Of the bootstrap intervals."
 )
@@ -109,7 +110,7 @@ def command(
     if out is None and fresh:
         raise DataError("--fresh is given, and no folder to start anew in; name it with -o")
     here = teamed(world(), options)
-    with _one_voice(here), joined(here) as group:
+    with one_voice(here), joined(here) as group:
         run, folder = _prepared(model, source, lengths, out, options, group)
         if folder is None:
             run.run(group=group)
@@ -118,7 +119,10 @@ def command(
         _measure_into(folder, run, fresh, as_json, group)
 
 
-_MEASURED = ("stride", "min_tokens", "max_docs", "batch_tokens", "short_context", "seed", "repeat_distance")
+_MEASURED = (
+    *("stride", "min_tokens", "max_docs", "batch_tokens", "short_context"),
+    *("seed", "repeat_distance", "key_spans"),
+)
 """Options of the command that are fields of a measurement's options."""
 
 _SILENCE = 5.0
@@ -156,7 +160,7 @@ def _check_sharing(here: World, options: dict[str, Any]) -> None:
 
 
 @contextmanager
-def _one_voice(here: World) -> Iterator[None]:
+def one_voice(here: World) -> Iterator[None]:
     """Of an error that every process meets, the first one alone speaks; one that stops a run is told by its process."""
     try:
         yield

@@ -25,11 +25,12 @@ from tqdm import tqdm
 
 from ..errors import DataError, RunError
 from ..patching import evaluating
-from . import comparing, data, fingerprints, memory, store
+from . import comparing, data, fingerprints, keys, memory, store
 from .comparing import Comparison
 from .data import Document, Text
 from .distributing import Group, Team, World, owners
 from .executing import Executor, Scored
+from .keys import KeySpans
 from .planning import Batch, Cost, Plan, plan_pass
 from .progress import Progress, duration
 from .resampling import RESAMPLES
@@ -113,6 +114,7 @@ class Options:
         seed: of the bootstrap intervals; the perplexities do not depend on it.
         repeat_distance: how many tokens back something must be for what repeats it to count as a far repeat; None is
             the trained length.
+        key_spans: a file of `ropescale keys`, or what it holds: the perplexity of those tokens is given, too.
         patching: keyword arguments of :func:`ropescale.patch`, such as ``layers`` or ``on_top``.
         source: what the documents are called in the results.
         path: the checkpoint's folder, whose files are then fingerprinted; else the live parameters are.
@@ -128,6 +130,7 @@ class Options:
     short_context: bool = True
     seed: int = 0
     repeat_distance: int | None = None
+    key_spans: str | Path | KeySpans | None = None
     patching: dict[str, Any] = dataclasses.field(default_factory=dict)
     source: str | None = None
     path: str | Path | None = None
@@ -199,6 +202,11 @@ class Run:
             as_documents(documents, tokenizer), self.lengths, self.has_bos, options
         )
         self.scorer = _scorer(model, options)
+        spans = options.key_spans
+        self.key_spans = spans if spans is None or isinstance(spans, KeySpans) else keys.load(spans)
+        if self.key_spans is not None:
+            for document in self.documents:
+                self.key_spans.marks(document)
         data.check_ids(self.documents, self.scorer.vocabulary, self.bos)
         self.special = data.special_tokens(self.documents, tokenizer)
         self.batch_tokens = options.batch_tokens or options.sharers * memory.default_batch_tokens(
@@ -228,6 +236,7 @@ class Run:
                 shelves[each.key] = kept.shelf(self.facts | each.facts, each.plan, comparing.VALUES)
             self._agree([*jobs, *several], shelves, group)
             self._announce(jobs, several, shelves, kept.last)
+            self._announce_left_out(kept.last)
             if group.world.leads:
                 kept.begin(self._about)
             executor = Executor(self.scorer, self.documents, self.bos, self._warn)
@@ -293,6 +302,7 @@ class Run:
             trained_length=trained_length(self.scorer.model),
             tables={run.table_sha256: self._tables[run.table_sha256] for run in self.passes},
             divergences=self.divergences,
+            key_spans=self.key_spans,
             repeat_distance=options.repeat_distance or trained_length(self.scorer.model),
         )
 
@@ -505,6 +515,14 @@ class Run:
             self._announce_comparisons(distinct, several)
         widest, sharers = self._widest(jobs), self.options.sharers
         self._tell(memory.described(self.scorer.model, widest, self.options.logits_bytes, sharers))
+
+    def _announce_left_out(self, last: Mapping[str, Any]) -> None:
+        left_out = [label for label in last.get("schedules", []) if label not in self._about["schedules"]]
+        if left_out:
+            self._tell(
+                f"the results will be without {', '.join(left_out)}, measured here before; name every schedule that "
+                "they should hold, and what is done is not run again"
+            )
 
     def _widest(self, jobs: Sequence[Job]) -> Batch:
         """The batch that takes most memory by the estimate."""

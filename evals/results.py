@@ -28,6 +28,7 @@ from ..formatting import markdown
 from ..sources import local_path
 from . import store
 from .data import Document
+from .keys import KeyRow, KeySpans
 from .planning import Cost
 from .repeats import ORDER, far_repeats
 from .resampling import block_of, by_block, by_document
@@ -188,6 +189,7 @@ class Result:
         trained_length: the model's trained context, where known; plots mark it.
         tables: by table_sha256, the rotary tables as they were live, by layer type.
         divergences: how predictions differ from the baseline's at the largest length up to the trained one.
+        key_spans: where the key tokens lie, for :attr:`key_rows`; None leaves them out.
         repeat_distance: how many tokens back "far" is, for :attr:`repeats`; None leaves them out.
     """
 
@@ -203,6 +205,7 @@ class Result:
     tables: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False)
     divergences: list[Divergence] = field(default_factory=list, repr=False)
     repeat_distance: int | None = None
+    key_spans: KeySpans | None = None
     _memo: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
@@ -225,6 +228,15 @@ class Result:
         far = [self._far(document) for document in self.documents]
         longer = [(run, n) for run in self.passes for n in run.lengths if n > self.repeat_distance]
         return [self._repeats(run, length, far) for run, length in longer]
+
+    @property
+    def key_rows(self) -> list[KeyRow]:
+        """Every schedule at every length, over the key tokens alone."""
+        if self.key_spans is None:
+            return []
+        first = 0 if self.bos else 1
+        marks = [self.key_spans.marks(document)[first:] for document in self.documents]
+        return [self._key_row(run, length, marks) for run in self.passes for length in run.lengths]
 
     @property
     def schedules(self) -> list[str]:
@@ -250,7 +262,7 @@ class Result:
         model = self.model | {"trained_length": self.trained_length}
         meta = {"model": model, "data": self.data, "protocol": self.protocol, "versions": self.versions}
         rows, paired, repeats = ([asdict(each) for each in part] for part in (self.rows, self.paired, self.repeats))
-        found = {"rows": rows, "paired": paired, "repeats": repeats}
+        found = {"rows": rows, "paired": paired, "repeats": repeats, **self._keys()}
         return {"schema": SCHEMA, **meta, **found, "cost": self.cost, "tables": self.tables}
 
     def to_dataframe(self) -> Any:
@@ -305,7 +317,7 @@ class Result:
             others = [label for label in self.schedules if label != self.baseline]
             parts += [f"Change in NLL against {self.baseline} on the same tokens (nats per token):"]
             parts += [self._table("change", delta, others), *self._short_context()]
-        parts += self._repeats_table()
+        parts += [*self._repeats_table(), *self._keys_table()]
         return "\n\n".join([*parts, self.protocol_line()])
 
     def protocol_line(self) -> str:
@@ -474,13 +486,8 @@ class Result:
         masks = [mask[: len(each)] for mask, each in zip(far, nll, strict=True)]
         figures: list[Any] = []
         for chosen in (masks, [~mask for mask in masks]):
-            picked = [each[mask] for each, mask in zip(nll, chosen, strict=True)]
-            picked = [each for each in picked if len(each)]
-            estimate = _mean(picked) if picked else Estimate(math.nan, None, None)
-            ppl = [
-                None if b is None or math.isnan(b) else _exp(b) for b in (estimate.mean, estimate.low, estimate.high)
-            ]
-            figures += [sum(map(len, picked)), *ppl]
+            tokens, estimate = _masked(nll, chosen)
+            figures += [tokens, *_perplexities(estimate)]
         return Repeats(run.schedule, length, self.repeat_distance or 0, ORDER, *figures)
 
     def _counts(self, run: Pass, length: int) -> list[int]:
@@ -528,6 +535,34 @@ class Result:
         sums = [float(nll.sum(dtype=np.float64)) for nll in reaching]
         estimate = ratio(sums, [stop - start] * len(sums))
         return Bin(start, stop, estimate.mean, estimate.low, estimate.high)
+
+    def _key_row(self, run: Pass, length: int, marks: Sequence[np.ndarray]) -> KeyRow:
+        nll = [each[:count] for each, count in zip(run.nll, self._counts(run, length), strict=True)]
+        masks = [mask[: len(each)] for mask, each in zip(marks, nll, strict=True)]
+        tokens, estimate = _masked(nll, masks)
+        fraction = tokens / sum(map(len, nll))
+        mean = estimate.mean if estimate else None
+        return KeyRow(run.schedule, length, tokens, fraction, mean, *_perplexities(estimate))
+
+    def _keys(self) -> dict[str, Any]:
+        """The part of results.json about key tokens, where they are looked at."""
+        if self.key_spans is None:
+            return {}
+        about = {**self.key_spans.made, "spans_sha256": self.key_spans.sha256}
+        return {"key_tokens": about | {"rows": [asdict(row) for row in self.key_rows]}}
+
+    def _keys_table(self) -> list[str]:
+        if self.key_spans is None:
+            return []
+        made, rows = self.key_spans.made, self.key_rows
+        cells = {(row.schedule, row.length): _interval_cell(row.ppl, row.ppl_low, row.ppl_high) for row in rows}
+        last = rows[-1]
+        model = Path(str(made.get("key_model", {}).get("path", "?"))).name
+        title = (
+            f"Key tokens ({last.tokens:,}, {last.fraction:.2%} of all, at {last.length:,}), by {model} with "
+            f"{made.get('window', 0):,} positions against {made.get('short', 0):,}:"
+        )
+        return [title, self._table("perplexity", cells, self.schedules)]
 
     def _short_context(self) -> list[str]:
         """What each schedule costs where the model did well before, beside what it gains; or why that is not known."""
@@ -681,6 +716,18 @@ def _half(low: float | None, high: float | None, form: str) -> str:
 def _mean(values: Sequence[np.ndarray]) -> Estimate:
     """Over all tokens, clustered by document."""
     return ratio([float(each.sum(dtype=np.float64)) for each in values], [len(each) for each in values])
+
+
+def _masked(nll: Sequence[np.ndarray], masks: Sequence[np.ndarray]) -> tuple[int, Estimate | None]:
+    """How many tokens are marked, and their mean over the documents that have any."""
+    picked = [each[mask] for each, mask in zip(nll, masks, strict=True) if mask.any()]
+    return sum(map(len, picked)), _mean(picked) if picked else None
+
+
+def _perplexities(estimate: Estimate | None) -> list[float | None]:
+    """Of a mean and its bounds; None for what there is not."""
+    bounds = (estimate.mean, estimate.low, estimate.high) if estimate else (None, None, None)
+    return [None if bound is None else _exp(bound) for bound in bounds]
 
 
 def _figure(value: float) -> str:

@@ -1,0 +1,85 @@
+"""``ropescale keys MODEL --data SRC -o keys.json``: which tokens need long context, by a fixed key model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..errors import CheckpointError
+from ..loading import load_model, load_tokenizer
+from .options import (
+    DTYPES,
+    Length,
+    json_option,
+    model_argument,
+    print_json,
+    revision_option,
+    trust_option,
+)
+
+
+@click.command("keys")
+@model_argument()
+@click.option("--data", "source", required=True, metavar="SRC", help="As for `ropescale eval`.")
+@click.option("-o", "--out", required=True, metavar="FILE", help="Write the key spans here, as JSON.")
+@click.option("--window", type=Length(), metavar="N", help="The long context (default: the trained length).")
+@click.option("--short", type=Length(), metavar="N", help="The short context (default: a quarter of the long one).")
+@click.option("--stride", type=Length(), metavar="N", help="Between the windows (default: half the short one).")
+@click.option(
+    "--alpha", type=float, default=2.0, show_default=True, metavar="A", help="Nats that long context must gain."
+)
+@click.option(
+    "--beta", type=float, default=-2.0, show_default=True, metavar="B", help="The long-context NLL must be below -B."
+)
+@click.option("--split", metavar="S", help="Split of a dataset.")
+@click.option("--text-field", metavar="F", help="Field that holds the text.")
+@click.option("--concat", is_flag=True, help="Join all documents into one, a blank line between two.")
+@click.option("--bos", default="auto", show_default=True, metavar="B", help="auto, yes, no, or a token id.")
+@click.option("--dtype", type=click.Choice(DTYPES), help="Default: float32 on the CPU, the checkpoint's on a GPU.")
+@click.option("--device", metavar="D", help="Default: the GPU where there is one, else cpu.")
+@revision_option()
+@trust_option()
+@json_option()
+def command(model: str, source: str, out: str, as_json: bool, **options: Any) -> None:
+    """Find the tokens that need long context, for `ropescale eval --key-spans FILE`.
+
+    MODEL is the key model. Inside its own window it says, of every token, how much better it is predicted with long
+    context than with short (LongPPL, arXiv:2410.23771). The perplexity of those key tokens tells models apart that an
+    average over all tokens does not. Measure every model with the same file.
+    """
+    from ..evals import keys
+
+    path = Path(out).expanduser()
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise CheckpointError(f"cannot write {out}: it is a folder, or in none; choose another file with -o")
+    found = keys.find(_measured(model, source, options), options["alpha"], options["beta"])
+    found.save(path)
+    if as_json:
+        print_json(found.made)
+    else:
+        made = found.made
+        click.echo(
+            f"{made['key_tokens']:,} of {made['tokens']:,} tokens are key ({made['key_tokens'] / made['tokens']:.2%}): "
+            f"{options['alpha']:g} nats or more better with {made['window']:,} positions than with {made['short']:,}"
+        )
+    click.echo(f"written to {out}", err=True)
+
+
+def _measured(model: str, source: str, options: dict[str, Any]) -> Any:
+    """The key model's NLLs with short and with long context."""
+    from ..evals import data, keys, measuring
+    from ..sources import find_model
+
+    texts = data.read_texts(source, split=options["split"], text_field=options["text_field"], concat=options["concat"])
+    folder, trusted = find_model(model, options["revision"]), options["trust_remote_code"]
+    tokenizer = load_tokenizer(folder, trust_remote_code=trusted)
+    documents = data.tokenize(texts, tokenizer)
+    loaded = load_model(folder, options["dtype"], options["device"], trust_remote_code=trusted)
+    lengths = keys.windows_of(measuring.trained_length(loaded), options["window"], options["short"])
+    stride = options["stride"] or max(1, lengths[0] // 2)
+    chosen = measuring.Options(stride=stride, source=source, path=folder, progress=True, short_context=False)
+    run = measuring.Run(loaded, documents, lengths, [], tokenizer, None, options["bos"], chosen)
+    run.run()
+    return run.result()
