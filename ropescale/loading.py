@@ -65,10 +65,13 @@ def _parts(folder: Path, how: dict[str, Any]) -> Any:
     from transformers import AutoModelForCausalLM
     from transformers.distributed import DistributedConfig
 
-    model = AutoModelForCausalLM.from_pretrained(folder, distributed_config=DistributedConfig(tp_plan="auto"), **how)
-    if not any(hasattr(parameter, "to_local") for parameter in model.parameters()):
-        raise ConfigError(f"transformers has no plan for how to share out {type(model).__name__}; leave --tp out")
-    return model
+    try:
+        return AutoModelForCausalLM.from_pretrained(folder, distributed_config=DistributedConfig(tp_plan="auto"), **how)
+    except ValueError as error:
+        if "has no `tp_plan`" not in str(error):
+            raise
+        kind = read_config(folder).get("model_type")
+        raise ConfigError(f"transformers has no plan for sharing out {folder} ({kind}); leave --tp out") from None
 
 
 def load_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> Any:

@@ -347,7 +347,7 @@ def test_a_stream_that_ends_early_is_all_there_is(hub):
 
 def test_streaming_takes_a_name_on_the_hub_and_an_existing_split(hub, tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": "one"}')
-    with pytest.raises(DataError, match="--streaming is for a dataset on the Hub, and .*a.jsonl is here; leave"):
+    with pytest.raises(DataError, match=r"--streaming is for a dataset on the Hub, and .*a\.jsonl is here; leave"):
         stream_texts(str(tmp_path / "a.jsonl"))
     with pytest.raises(DataError, match="no split 'dev'; choose one with --split: train, test"):
         stream_texts("org/books", split="dev")
