@@ -10,7 +10,7 @@ import click
 
 from ..errors import DataError
 from ..loading import load_model, load_tokenizer
-from .eval import DTYPES, plan_schedules
+from .eval import DTYPES, one_voice, plan_schedules
 from .options import (
     Lengths,
     factor_option,
@@ -24,6 +24,7 @@ from .options import (
 )
 
 if TYPE_CHECKING:
+    from ..evals.distributing import Group, World
     from ..evals.retrieving.running import Run
 
 TASKS = ("passkey", "multi-key", "multi-value", "variable-tracking")
@@ -100,26 +101,45 @@ def command(model: str, lengths: list[int], as_json: bool, out: str | None, **op
 
     The model as it is always runs, and is what the others are compared with unless --baseline says otherwise.
     --factor and --target-length give the factor to every schedule that takes one and does not say it itself.
+
+    Many processes share the prompts: `torchrun --nproc_per_node 8 -m ropescale passkey ...`. The answers do not depend
+    on how many there are.
     """
+    from ..evals.distributing import joined, world
     from ..evals.retrieving.results import retrieval_folder
 
-    folder = None if out is None else retrieval_folder(out)
-    run = prepare(model, lengths, options)
+    here = world()
+    with one_voice(here), joined(here) as group:
+        folder = None if out is None else retrieval_folder(out)
+        if here.launched and here.leads:
+            click.echo(f"{here} asking{here.hint}", err=True)
+        run = prepare(model, lengths, options, here)
+        _ask(run, folder, group)
+        if here.leads:
+            _conclude(run, folder, as_json)
+
+
+def _ask(run: Run, folder: Path | None, group: Group) -> None:
     try:
-        run.run()
+        run.run(group)
     except BaseException:  # Ctrl-C, logits that are not finite: hours may lie in what is done
-        _keep(run, folder)
+        if group.world.leads:
+            _keep(run, folder)
         raise
+
+
+def _conclude(run: Run, folder: Path | None, as_json: bool) -> None:
+    """Prints the numbers and then writes them, so that a disk that is full takes nothing away."""
     result = run.result()
     if as_json:
         print_json(result.to_dict())
     else:
         click.echo(result.to_markdown())
-    if folder is not None:  # after the numbers were printed: a disk that is full now takes nothing away
+    if folder is not None:
         click.echo(f"written to {result.save(folder)}", err=True)
 
 
-def prepare(model: str, lengths: list[int], options: dict[str, Any]) -> Run:
+def prepare(model: str, lengths: list[int], options: dict[str, Any], here: World) -> Run:
     """Reads and checks everything cheap first, and the weights last."""
     from ..evals import windows
     from ..evals.retrieving import running
@@ -133,14 +153,14 @@ def prepare(model: str, lengths: list[int], options: dict[str, Any]) -> Run:
         haystack=None if options["haystack"] is None else _haystack(options["haystack"]),
         patching=patching,
         source=options["haystack"],
-        progress=True,
+        progress=here.leads,
     )
     schedules, baseline = plan_schedules(find_model(model, options["revision"], weights=False), options, patching)
     folder = find_model(model, options["revision"])
     trusted = options["trust_remote_code"]
     tokenizer = load_tokenizer(folder, trust_remote_code=trusted)
     quiz = running.Quiz(tokenizer, lengths, depths, options["task"], options["bos"], chosen)
-    loaded = load_model(folder, options["dtype"], options["device"], trust_remote_code=trusted)
+    loaded = load_model(folder, options["dtype"], here.device(options["device"]), trust_remote_code=trusted)
     return running.Run(loaded, quiz, schedules, baseline, dataclasses.replace(chosen, path=folder))
 
 

@@ -13,13 +13,15 @@ import psutil
 import ropescale
 
 
-def launch(processes: int, *words: object, stop_after: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """``torchrun -m ropescale eval WORDS``, one thread per process; killed once ``stop_after`` is there, if given."""
+def launch(
+    processes: int, *words: object, stop_after: Path | None = None, command: str = "eval"
+) -> subprocess.CompletedProcess[str]:
+    """``torchrun -m ropescale COMMAND WORDS``, one thread per process; killed once ``stop_after`` is there, if given."""
     found = str(Path(ropescale.__file__).resolve().parent.parent)
     path = os.pathsep.join(filter(None, [found, os.environ.get("PYTHONPATH", "")]))
     asked = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", processes]
     started = subprocess.Popen(
-        [str(word) for word in [*asked, "-m", "ropescale", "eval", *words]],
+        [str(word) for word in [*asked, "-m", "ropescale", command, *words]],
         env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -30,5 +32,5 @@ def launch(processes: int, *words: object, stop_after: Path | None = None) -> su
             for each in [*psutil.Process(started.pid).children(recursive=True), started]:
                 each.kill()  # the workers have sessions of their own
         time.sleep(0.01)
-    out, err = started.communicate(timeout=120)
+    out, err = started.communicate(timeout=300)
     return subprocess.CompletedProcess(started.args, started.returncode, out, err)

@@ -167,3 +167,17 @@ def test_a_process_that_fails_says_why(texts, tmp_path):
     done = launch(2, tmp_path / "model", "--data", texts, "--lengths", "64", "--batch-tokens", 64)
     assert done.returncode and "the model's logits are NaN or infinite" in done.stderr
     assert done.stdout == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["passkey", "multi-key"])
+def test_processes_share_the_prompts_of_a_retrieval_run(model, tmp_path, task):
+    """Two lengths, a schedule whose tables follow the length and one that repeats others': the same bytes."""
+    words = [model, "--lengths", "700,900", "--depths", "0,0.5,1", "--trials", 3, "--task", task]
+    words += ["--batch-tokens", 1400, "--schedule", "dynamic:factor=2", "--schedule", "linear:factor=1"]
+    runs = [launch(n, *words, "-o", tmp_path / str(n), command="passkey") for n in (1, 2, 3)]
+    assert [run.returncode for run in runs] == [0, 0, 0], runs[-1].stderr
+    for name in ("results.json", "answers.csv"):
+        assert len({(tmp_path / str(n) / name).read_bytes() for n in (1, 2, 3)}) == 1
+    assert len({run.stdout for run in runs}) == 1 and runs[1].stdout.count("| accuracy ") == 1
+    assert "2 processes asking" in runs[1].stderr

@@ -317,7 +317,7 @@ def test_questions_that_share_a_reading_score_as_if_each_was_asked_whole(task, s
             assert [score.nll for score in one] == pytest.approx([score.nll for score in other], abs=1e-5)
             assert [score.correct for score in one] == [score.correct for score in other]
     assert together.shares
-    assert together.forward_passes == 2 + 1  # one for each prompt, and the check
+    assert together.forward_passes == 2  # one for each prompt
     assert apart.forward_passes == 2 * 3
 
 
@@ -513,7 +513,7 @@ def test_every_key_of_a_shared_prompt_is_found_exactly_within_the_reach(depths):
     correct = [answer.correct for answer in result.answers]
     assert correct == [answer.length - answer.tokens - answer.position <= 300 for answer in result.answers]
     # One for each prompt; with several questions one more, the check.
-    assert [each["forward_passes"] for each in result.cost] == ([2, 2] if depths == [0.5] else [2 + 1, 2])
+    assert [each["forward_passes"] for each in result.cost] == [2, 2]
 
 
 def test_copying_alone_finds_no_chain_but_the_one_whose_number_came_last():
@@ -640,7 +640,9 @@ def test_a_folder_with_another_kind_of_run_is_refused(known, tmp_path, monkeypat
     result, _ = known
     monkeypatch.setattr(Retrieval, "plot", lambda self, path: None)  # another test draws
     (tmp_path / "results.json").write_text('{"schema": 1, "rows": [{"ppl": 3}]}')
-    with pytest.raises(CheckpointError, match=r"results.json is of a perplexity run, and this is a retrieval run; choose another"):
+    with pytest.raises(
+        CheckpointError, match=r"results.json is of a perplexity run, and this is a retrieval run; choose another"
+    ):
         result.save(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["results.json"]
     result.save(tmp_path / "own")

@@ -51,7 +51,7 @@ class Answerer:
 
     Attributes:
         shares: whether the endings of a prompt continue from one reading of its context.
-        forward_passes: how many times a whole context went through the model.
+        forward_passes: how many times a whole context went through the model, the check at the start left out.
     """
 
     def __init__(self, model: Any, batch_tokens: int = 8192) -> None:
@@ -64,19 +64,22 @@ class Answerer:
         self._checked = False
         self._keeps = "logits_to_keep" in inspect.signature(self.model.forward).parameters
 
+    def batches(self, prompts: Sequence[Prompt]) -> list[Sequence[Prompt]]:
+        """Prompts of one length as they are fed together; a prompt with several endings is read by itself."""
+        alone = bool(prompts) and len(prompts[0].endings) > 1
+        size = 1 if alone or not prompts else max(1, self.batch_tokens // prompts[0].length)
+        return [prompts[start : start + size] for start in range(0, len(prompts), size)]
+
     def answers(self, prompts: Sequence[Prompt]) -> Iterator[tuple[Prompt, list[Score]]]:
         """Every prompt of one length with the scores of its questions, in their order.
 
         Raises:
             RunError: logits that are not finite, or a prompt that does not fit into memory.
         """
-        if prompts and len(prompts[0].endings) > 1:
-            for prompt in prompts:
-                yield prompt, _scores(prompt, self._several(prompt))
-            return
-        size = max(1, self.batch_tokens // prompts[0].length) if prompts else 1
-        for start in range(0, len(prompts), size):
-            batch = prompts[start : start + size]
+        for batch in self.batches(prompts):
+            if len(batch[0].endings) > 1:
+                yield batch[0], _scores(batch[0], self._several(batch[0]))
+                continue
             for prompt, tokens in zip(batch, self._whole([(prompt, 0) for prompt in batch])):
                 yield prompt, _scores(prompt, [tokens])
 
@@ -89,7 +92,9 @@ class Answerer:
         if not self._checked:
             self._checked = True
             # The last one: a cache that the endings before it changed shows there.
+            before = self.forward_passes
             self.shares = self._agree(shared[-1], self._whole([(prompt, endings[-1])])[0])
+            self.forward_passes = before  # every process checks; what is asked is counted
             if not self.shares:
                 LOG.warning("%s computes other logits from its cache; every question is asked whole", self._name)
                 return self._several(prompt)

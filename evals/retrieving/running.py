@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from ...errors import DataError
 from ...patching import evaluating
 from .. import data, fingerprints
+from ..distributing import Group, World, dealt, window_cost
 from ..measuring import trained_length
 from ..progress import Progress
 from ..treatments import AS_IS, Treatment, treatments
@@ -142,6 +143,33 @@ class Quiz:
                 data.check_ids([document], vocabulary, self.bos)
 
 
+Key = tuple[str, int]
+"""What answers depend on, the model and the prompts being given: the hash of the rotation, and the length."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """The questions of one length under one schedule.
+
+    Attributes:
+        treatment: the schedule.
+        length: of the prompts.
+        frozen_at: the length whose tables are live, where they depend on the length.
+        rotation: a hash of all that the schedule decides; jobs with the same one have the same answers.
+        table_sha256: of the live tables, as the results show it.
+    """
+
+    treatment: Treatment
+    length: int
+    frozen_at: int | None
+    rotation: str
+    table_sha256: str
+
+    @property
+    def key(self) -> Key:
+        return self.rotation, self.length
+
+
 class Run:
     """A run that can be interrupted: :meth:`result` holds the schedules and lengths that are complete."""
 
@@ -153,18 +181,33 @@ class Run:
         self.answers: list[Answer] = []
         self.tables: dict[tuple[str, int], str] = {}
         self.cost: list[dict[str, Any]] = []
-        self._asked: dict[tuple[str, int], list[tuple[Prompt, list[Score]]]] = {}
+        self._scores: dict[Key, dict[int, list[list[Score]]]] = {}  # by batch, by prompt
+        self._passes: dict[Key, int] = {}
 
-    def run(self) -> None:
-        """Asks under every schedule; what is complete is in :attr:`answers` even when this is interrupted."""
-        frozen = {treatment.label: self._depends_on_length(treatment) for treatment in self.treatments}
+    def run(self, group: Group | None = None) -> None:
+        """Asks under every schedule; what is complete is in :attr:`answers` even when this is interrupted.
+
+        Args:
+            group: the processes that share the prompts; only the leader's :attr:`answers` are complete then.
+        """
+        group = group or Group(World())
         with evaluating(self.answerer.model):
+            jobs = self.jobs()
+            left = self._shared(jobs, group.world)
             for treatment in self.treatments:
-                with Progress(treatment.label, self.quiz.positions, self.options.progress) as progress:
-                    for length in self.quiz.lengths:
-                        frozen_at = length if frozen[treatment.label] else None
-                        with treatment.applied(self.model, self.options.patching, frozen_at):
-                            self._ask(treatment.label, length, progress)
+                own = [job for job in jobs if job.treatment is treatment]
+                total = sum(job.length * len(batch) for job in own for batch in left.get(job.key, {}).values())
+                with Progress(treatment.label, total, self.options.progress and total > 0) as progress:
+                    for job in own:
+                        self._ask(job, left.pop(job.key, {}), progress)
+                        if group.world.size == 1:
+                            self._finish(job)
+        if group.world.size > 1:
+            self._gather(jobs, group)
+
+    def jobs(self) -> list[Job]:
+        """Every schedule at every length. One that does not fit fails here, before hours of the others."""
+        return [job for treatment in self.treatments for job in self._jobs(treatment)]
 
     def result(self) -> Retrieval:
         """Everything asked so far."""
@@ -203,28 +246,63 @@ class Run:
             threshold=options.threshold,
         )
 
-    def _depends_on_length(self, treatment: Treatment) -> bool:
-        """Also finds a schedule that does not fit, before hours of the others."""
+    def _jobs(self, treatment: Treatment) -> list[Job]:
         with treatment.applied(self.model, self.options.patching) as patch:
-            return treatment.depends_on_length(self.model, patch)
+            frozen = treatment.depends_on_length(self.model, patch)
+        return [self._job(treatment, length, length if frozen else None) for length in self.quiz.lengths]
 
-    def _ask(self, label: str, length: int, progress: Progress) -> None:
-        """All the questions of one length, or none: under the same tables the answers are those of before."""
-        model, asked = self.answerer.model, self.quiz.prompts[length]
-        key, before = (fingerprints.rotation_sha256(model), length), self.answerer.forward_passes
-        if key in self._asked:
-            progress.add(length * len(asked))
-        else:
-            found = []
-            for prompt, scores in self.answerer.answers(asked):
-                found.append((prompt, scores))
-                progress.add(length)
-            self._asked[key] = found
-        for number, (prompt, scores) in enumerate(self._asked[key]):
-            self.answers.extend(_answers(label, number, prompt, scores))
-        passes = self.answerer.forward_passes - before
-        self.cost.append({"schedule": label, "lengths": [length], "forward_passes": passes})
-        self.tables[label, length] = fingerprints.table_sha256(model)
+    def _job(self, treatment: Treatment, length: int, frozen_at: int | None) -> Job:
+        model = self.answerer.model
+        with treatment.applied(self.model, self.options.patching, frozen_at):
+            rotation, table = fingerprints.rotation_sha256(model), fingerprints.table_sha256(model)
+        return Job(treatment, length, frozen_at, rotation, table)
+
+    def _shared(self, jobs: Sequence[Job], world: World) -> dict[Key, dict[int, Sequence[Prompt]]]:
+        """By job, the batches that this process is to ask, by their numbers; each batch is some process's."""
+        keys = dict.fromkeys(job.key for job in jobs)
+        every = [(k, n, b) for k in keys for n, b in enumerate(self.answerer.batches(self.quiz.prompts[k[1]]))]
+        owners = dealt([len(batch) * window_cost(key[1]) for key, _, batch in every], world.size)
+        mine: dict[Key, dict[int, Sequence[Prompt]]] = {}
+        for (key, number, batch), owner in zip(every, owners, strict=True):
+            if owner == world.rank:
+                mine.setdefault(key, {})[number] = batch
+        return mine
+
+    def _ask(self, job: Job, batches: Mapping[int, Sequence[Prompt]], progress: Progress) -> None:
+        """These batches of one length, or none: under the same tables the answers are those of before."""
+        if not batches:
+            return
+        found, before = {}, self.answerer.forward_passes
+        with job.treatment.applied(self.model, self.options.patching, job.frozen_at):
+            for number, batch in batches.items():
+                found[number] = [scores for _, scores in self.answerer.answers(batch)]
+                progress.add(job.length * len(batch))
+        self._scores[job.key] = found
+        self._passes[job.key] = self.answerer.forward_passes - before
+
+    def _gather(self, jobs: Sequence[Job], group: Group) -> None:
+        """Brings every process's answers to the leader, and finishes the jobs there."""
+        found = group.to_leader((self._scores, self._passes))
+        if not group.world.leads:
+            return
+        self._scores = {job.key: {} for job in jobs}
+        self._passes = dict.fromkeys(self._scores, 0)
+        for scores, passes in found:
+            for key in scores:
+                self._scores[key] |= scores[key]
+                self._passes[key] += passes[key]
+        for job in jobs:
+            self._finish(job)
+
+    def _finish(self, job: Job) -> None:
+        """A job whose batches are all there, for the results."""
+        label, batches = job.treatment.label, self._scores[job.key]
+        scores = [each for number in sorted(batches) for each in batches[number]]
+        for number, (prompt, own) in enumerate(zip(self.quiz.prompts[job.length], scores, strict=True)):
+            self.answers.extend(_answers(label, number, prompt, own))
+        passes = self._passes.pop(job.key, 0)  # of the first job that has these tables
+        self.cost.append({"schedule": label, "lengths": [job.length], "forward_passes": passes})
+        self.tables[label, job.length] = job.table_sha256
 
 
 def check_task(task: str) -> str:
