@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 from .engines import engine_warnings, llama_cpp, sglang, vllm
 from .engines.serving import Server, as_it_lies
-from .exporting import exported, words
+from .exporting import asked_of, exported, scaling_option, words
 from .plans import Plan
+from .rope import read_rope
 from .schedules import describe
 
 BEGIN, END = "<!-- ropescale: begin -->", "<!-- ropescale: end -->"
@@ -67,6 +69,9 @@ _SERVERS: tuple[Server, ...] = (vllm, sglang, llama_cpp)
 def _commands(engine: Server, plan: Plan, source: str) -> str:
     """What to paste for one engine, or why there is nothing."""
     specs = {key: describe(schedule) for key, schedule in plan.schedules.items()}
-    serving = as_it_lies("PATH", plan.config, plan.length, spec=words(specs, {}), source=source)
+    lengths = {key: rope.original_length for key, rope in plan.ropes.items()}
+    given = asked_of(read_rope(plan.before), lengths, plan.beneath)
+    told: dict[str, Any] = {"spec": words(specs, given), "scaled": scaling_option(given), "source": source}
+    serving = as_it_lies("PATH", plan.config, plan.length, **told)
     done = exported(engine, serving, specs)
     return f"{done.refusal}." if done.refusal else "\n\n".join(command.fenced() for command in done.commands)

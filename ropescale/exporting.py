@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from .engines import llama_cpp, sglang, transformers4, transformers5, vllm
-from .engines.facts import sentence
-from .engines.parity import Row, is_served, rows
+from .engines.facts import Layers, sentence
+from .engines.parity import LOST, Row, is_served, rows
 from .engines.serving import Command, Server, Serving, as_it_lies, of_plan
 from .errors import ScheduleError
-from .plans import Spec, make_plan
+from .plans import Spec, is_windowed, make_plan
 from .records import original_config, read_record
-from .rope import is_scaled, read_rope
+from .rope import Rope, is_scaled, read_rope
 from .schedules import describe, names
 from .sources import find_model, local_path, read_config
 
@@ -91,32 +91,61 @@ def _serving(
 ) -> tuple[Serving, dict[str, str], tuple[str, ...]]:
     stored, record = read_config(folder), read_record(folder)
     original = original_config(stored, folder)
-    source = {"source": str(record["source"]) if record else None, "revision": revision}
+    there = read_rope(original)
+    source: dict[str, Any] = {"source": str(record["source"]) if record else None, "revision": revision}
     if schedule is None:
         _refuse_options(options)
         specs = dict(record["spec"]) if record else {}
-        fresh = record is not None and not any(map(is_scaled, read_rope(original).values()))
-        spec = words(specs, {}) if fresh else ()
-        return as_it_lies(name, stored, _length(stored, record), spec=spec, **source), specs, ()
+        given = _recorded(record, there) if record else {}
+        source |= {"spec": words(specs, given), "scaled": scaling_option(given)}
+        return as_it_lies(name, stored, _length(stored, record), **source), specs, ()
     plan = make_plan(original, schedule, **options)
     if plan.unsavable:
         raise ScheduleError(plan.unsavable)
     if not plan.changes:
         raise ScheduleError("as-is changes nothing; leave --schedule out to serve the checkpoint as it lies")
     specs = {key: describe(each) for key, each in plan.schedules.items()}
-    return of_plan(name, stored, plan, spec=words(specs, options), **source), specs, plan.notes
+    source |= {"spec": words(specs, options), "scaled": scaling_option(options)}
+    return of_plan(name, stored, plan, **source), specs, plan.notes
+
+
+def _recorded(record: Mapping[str, Any], there: Mapping[str, Rope]) -> dict[str, Any]:
+    """The options under which a folder was patched, as far as they can be told from its record and its original."""
+    return asked_of(there, record["original_length"], record.get("beneath", {}))
+
+
+def asked_of(there: Mapping[str, Rope], lengths: Mapping[str, int], beneath: Mapping[str, str]) -> dict[str, Any]:
+    """The options that a schedule takes on a source.
+
+    Args:
+        there: the geometry of the source, per layer type.
+        lengths: the trained length that the schedule was computed from, for the layer types that it changed.
+        beneath: the scaling that it was composed with, likewise.
+    """
+    scaled = any(is_scaled(there[key]) for key in lengths if key in there)
+    other = [length for key, length in lengths.items() if key in there and length != there[key].original_length]
+    options = {"on_top": bool(beneath), "replace_scaling": scaled and not beneath}
+    return options | ({"original_length": other[0]} if other else {})
+
+
+def scaling_option(options: Mapping[str, Any]) -> tuple[str, ...]:
+    """``--replace-scaling`` or ``--on-top``, where one of them was given."""
+    return tuple(f"--{key.replace('_', '-')}" for key in ("replace_scaling", "on_top") if options.get(key))
 
 
 def words(specs: Mapping[str, str], options: Mapping[str, Any]) -> tuple[str, ...]:
     """The options of ``ropescale gguf`` that ask for the same; none where one name does not say it.
 
-    Layers may have schedules of their own, and a user's own schedule is known by its file.
+    Layers may have schedules of their own, those with a window may change as well, and a user's own schedule is known
+    by its file.
     """
     if len(set(specs.values())) != 1 or next(iter(specs.values())).partition(":")[0] not in names():
         return ()
-    flags = [f"--{key.replace('_', '-')}" for key in ("replace_scaling", "on_top") if options.get(key)]
+    if any(map(is_windowed, specs)):
+        return ()
     length = options.get("original_length")
-    return ("--schedule", *set(specs.values()), *(["--original-length", str(length)] if length else []), *flags)
+    told = ["--original-length", str(length)] if length else []
+    return ("--schedule", *set(specs.values()), *told, *scaling_option(options))
 
 
 def _refuse_options(options: Mapping[str, Any]) -> None:
@@ -146,6 +175,7 @@ def exported(engine: Server, serving: Serving, schedules: Mapping[str, str]) -> 
     spelled = engine.spelled(serving)
     tables = [rows(engine, spelled, layers) for layers in spelled.layers]
     commands = engine.serve(serving) if all(map(is_served, tables)) else []
+    warnings, why = _warnings(engine, spelled), _why(engine, spelled)
     return Export(
         model=serving.model,
         engine=engine.NAME,
@@ -154,21 +184,37 @@ def exported(engine: Server, serving: Serving, schedules: Mapping[str, str]) -> 
         schedule=schedules,
         commands=commands,
         rows=[row for table in tables for row in table],
-        warnings=_warnings(engine, spelled),
-        refusal=None if commands else _refusal(engine, spelled),
+        warnings=warnings if commands else [text for text in warnings if text != why],
+        refusal=None if commands else _refusal(engine, spelled, why),
     )
 
 
 def _warnings(engine: Server, serving: Serving) -> list[str]:
-    """What the engine does otherwise in the version that the table is about, each sentence once."""
+    """What the engine does otherwise in the version that the table is about, each sentence once.
+
+    The commands see to the conditions under which it honours a field, but not to those on the frequencies themselves.
+    """
     found = [each for layers in serving.layers for each in engine.served(serving, layers)]
-    told = [each for each in found if each.warning and each.status != "honoured" and not each.version]
+    matters = [each for each in found if each.status != "honoured" or each.field == "frequencies"]
+    told = [each for each in matters if each.warning and not each.version]
     return list(dict.fromkeys(sentence([each.who or engine.NAME], each.warning) for each in told))
 
 
-def _refusal(engine: Server, serving: Serving) -> str:
+def _lost(engine: Server, serving: Serving) -> Layers:
+    """The layers for whose sake nothing can be served."""
+    return next((each for each in serving.layers if not is_served(rows(engine, serving, each))), serving.layers[0])
+
+
+def _why(engine: Server, serving: Serving) -> str:
+    """The warning that says what is lost; empty where there is none."""
+    found = engine.served(serving, _lost(engine, serving))
+    lost = [each for each in found if each.status in LOST and each.warning and not each.version]
+    return next((sentence([each.who or engine.NAME], each.warning) for each in lost), "")
+
+
+def _refusal(engine: Server, serving: Serving, why: str) -> str:
     """Why nothing can be served, and what to do instead."""
-    lost = (each for each in serving.layers if not is_served(rows(engine, serving, each)))
-    layers = next(lost, serving.layers[0])
+    layers = _lost(engine, serving)
+    because = f": {why.partition(';')[0].partition(': ')[2]}" if why.startswith(f"{engine.NAME}: ") else ""
     what = f"{layers.kind} for {layers.model_type}"
-    return f"{engine.NAME} cannot compute this schedule ({what}); {engine.way_out(layers)}"
+    return f"{engine.NAME} cannot compute this schedule ({what}){because}; {engine.way_out(layers)}"

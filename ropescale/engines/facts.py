@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from ..model_defaults import is_nested, load
@@ -27,6 +27,7 @@ class Layers:
         section: the language model's configuration.
         rope: the geometry.
         length: the context the model is meant for, in tokens.
+        config: the whole configuration, of which ``section`` is a part or all.
     """
 
     key: str
@@ -34,6 +35,7 @@ class Layers:
     section: Mapping[str, Any]
     rope: Rope
     length: int
+    config: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def kind(self) -> str:
@@ -115,7 +117,10 @@ class Engine(Protocol):
 def layers_of(plan: Plan) -> list[Layers]:
     """What a plan saves, for each kind of layer that it changes."""
     section = text_section(plan.config)
-    return [Layers(key, parameters_of(section, key), section, plan.ropes[key], plan.length) for key in plan.schedules]
+    return [
+        Layers(key, parameters_of(section, key), section, plan.ropes[key], plan.length, plan.config)
+        for key in plan.schedules
+    ]
 
 
 def parameters_of(section: Mapping[str, Any], key: str) -> Mapping[str, Any]:

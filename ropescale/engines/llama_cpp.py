@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import PurePath
 from typing import Any, Literal
 
-from ..gguf_architectures import OWN_SOFTMAX_SCALE, SLIDING_SHARES_SCALE, TAKES_FREQS, TAKES_LISTS
-from ..rope import ALL_LAYERS
+from .. import gguf_architectures as known
+from ..gguf_files import Value
+from ..gguf_patching import refusal
+from ..model_defaults import load
+from ..plans import is_windowed
+from ..records import softmax_factor
+from ..rope import ALL_LAYERS, default_of
 from ..schedules.yarn import temperature
 from .facts import Difference, How, Layers
 from .parity import attention_factor
@@ -26,23 +32,6 @@ CARRIES_LLAMA3 = tuple(
 
 Falcon-H1's loads them too, and rotates without them.
 """
-
-_ARCHITECTURES = {
-    **dict.fromkeys(("llama", "mistral", "mixtral"), "llama"),
-    **dict.fromkeys(("deepseek_v2", "deepseek_v3"), "deepseek2"),
-    "exaone_moe": "exaone-moe",
-    "gemma3_text": "gemma3",
-    "gemma4_text": "gemma4",
-    "gpt_neox": "gptneox",
-    "gpt_oss": "gpt-oss",
-    "granitemoehybrid": "granitehybrid",
-    "llama4_text": "llama4",
-    "qwen2_moe": "qwen2moe",
-    "qwen3_moe": "qwen3moe",
-    **{name: name for name in "apertus arcee exaone4 falcon gemma gemma2 glm4 granite granitemoe minicpm".split()},
-    **{name: name for name in "minicpm3 nemotron olmo olmo2 phi3 phimoe qwen2 qwen3 stablelm starcoder2".split()},
-}
-"""What GGUF files call the architecture of a model type, where it is known here."""
 
 FLAGS = {"default": "none", "linear": "linear", "yarn": "yarn"}
 """Rope types that the command line can say, and what it calls them."""
@@ -62,7 +51,8 @@ def how(layers: Layers, field: str) -> How:
 
 def architecture(layers: Layers) -> str | None:
     """What a GGUF file calls this type of model; None where that is not known here."""
-    return _ARCHITECTURES.get(layers.model_type)
+    of_wrapper = known.OF_WRAPPERS.get(str(layers.config.get("model_type")), {})
+    return of_wrapper.get(layers.model_type) or known.OF_MODEL_TYPES.get(layers.model_type)
 
 
 def spelled(serving: Serving) -> Serving:
@@ -72,15 +62,17 @@ def spelled(serving: Serving) -> Serving:
 
 def serve(serving: Serving) -> list[Command]:
     """``llama-server`` with flags where they can say it, else with a GGUF that ``ropescale gguf`` writes."""
-    name = PurePath(serving.model).name
-    gguf, made = f"{PurePath(serving.source or serving.model).name}.gguf", f"{name}-{serving.length}.gguf"
-    route = _route(serving)
-    made_of = f"{gguf} is what llama.cpp's convert_hf_to_gguf.py makes of {serving.source or serving.model}"
+    route = route_of(serving)
+    if route is None:
+        return []
+    of = serving.model if route == "converted" else serving.source or serving.model
+    gguf, made = f"{PurePath(of).name}.gguf", f"{PurePath(serving.model).name}-{serving.length}.gguf"
+    made_of = f"{gguf} is what llama.cpp's convert_hf_to_gguf.py makes of {of}"
     if route == "table":
         write = shell("ropescale", "gguf", gguf, "-o", made, *_spec(serving))
         return [Command("sh", write, made_of), Command("sh", _server(serving, made))]
-    told = flags(serving) or []
-    return [Command("sh", _server(serving, gguf, *told), made_of)] if route else []
+    told = flags(serving) if route == "flags" else _not_in_the_file(serving)
+    return [Command("sh", _server(serving, gguf, *(told or [])), made_of)]
 
 
 def _server(serving: Serving, gguf: str, *told: str) -> str:
@@ -90,31 +82,87 @@ def _server(serving: Serving, gguf: str, *told: str) -> str:
 def _spec(serving: Serving) -> tuple[str, ...]:
     """The options of ``ropescale gguf``: the schedule by its name, else the one list that the configuration has."""
     layers = serving.layers[0]
-    if serving.spec or layers.kind != "longrope" or layers.changes_with_length:
+    if serving.spec or layers.key != ALL_LAYERS or layers.kind != "longrope" or layers.changes_with_length:
         return serving.spec
     factors, scale = list(layers.parameters["long_factor"]), attention_factor(layers)
     table = compact({"name": "table", "factors": factors, "attention_factor": scale})
-    makers = ("--replace-scaling",) if serving.is_written and serving.source is None else ()
+    makers = ("--replace-scaling",) if serving.is_makers else serving.scaled and ("--replace-scaling",)
     return ("--schedule", table, "--target-length", str(serving.length), *makers)
 
 
-def _route(serving: Serving) -> Literal["flags", "table", "converted"] | None:
-    """How llama.cpp comes to know the schedule; None where it cannot."""
-    changed = [layers for layers in serving.layers if layers.kind != "default"]
-    said, tabled = flags(serving) is not None, bool(_spec(serving)) and all(map(_takes_table, changed))
-    if said and not (tabled and any(layers.parameters.get("truncate") is False for layers in changed)):
+def route_of(serving: Serving) -> Literal["flags", "table", "converted"] | None:
+    """How llama.cpp comes to know the schedule; None where it cannot.
+
+    With flags, or with what ``ropescale gguf`` writes, it serves the makers' weights; where they have scaled them,
+    only the latter, because no flag takes back the keys and tables that the converter writes for that.
+    """
+    if not _is_converted(serving):
+        return None
+    tabled = bool(_spec(serving)) and why_not(serving) is None
+    if serving.is_makers:
+        return "converted" if _survives(serving) else "table" if tabled else None
+    said = flags(serving) is not None and not serving.scaled
+    if said and not (tabled and any(layers.parameters.get("truncate") is False for layers in serving.layers)):
         return "flags"
     if tabled:
         return "table"
-    lost = [found for layers in changed for found in differences(layers) if found.field == "frequencies"]
-    return None if lost else "converted"
+    return "converted" if serving.is_written and _survives(serving) else None
+
+
+def _is_converted(serving: Serving) -> bool:
+    """Whether a GGUF file can be made of this type of model; the converter may know types that are not known here."""
+    return any(architecture(layers) or layers.model_type not in load() for layers in serving.layers)
+
+
+def _survives(serving: Serving) -> bool:
+    """Whether the converter carries over what a folder's configuration says."""
+    plain = all(layers.kind == "default" for layers in serving.layers if is_windowed(layers.key))
+    lost = [found for layers in serving.layers for found in differences(layers) if found.field in _DECISIVE]
+    return not lost and (plain or serving.is_makers)
+
+
+_DECISIVE = ("frequencies", "softmax scale")
+
+
+def why_not(serving: Serving) -> str | None:
+    """Why ``ropescale gguf`` would refuse the schedule in the file of this model; None where it would write it."""
+    layers = _changed(serving)
+    name = architecture(layers)
+    if name is None:
+        return f"{layers.model_type} is not a model type that llama.cpp's converter knows"
+    window = default_of(layers.section, "sliding_window")
+    keys = {"attention.sliding_window": Value("UINT32", window)} if window else {}
+    if name == "llama4":
+        keys = {"attention.sliding_window": Value("UINT32", default_of(layers.section, "attention_chunk_size") or 0)}
+    if layers.key != ALL_LAYERS and name not in known.SLIDING_UNSCALED | known.OUT_OF_REACH:
+        return f"llama.cpp's {name} has one table for all its layers"
+    keys |= {"rope.scaling.factor": Value("FLOAT32", 2.0)} if serving.scaled else {}  # by whatever its makers did
+    return refusal(name, keys, layers.parameters, layers.rope, serving.length)
+
+
+def _changed(serving: Serving) -> Layers:
+    """The layers that a schedule is meant for, where it has not been given to all."""
+    return next((layers for layers in serving.layers if not is_windowed(layers.key)), serving.layers[0])
 
 
 def way_out(layers: Layers) -> str:
     """What to do where it cannot be served."""
     if layers.kind == "dynamic":
         return "freeze it at a length (--freeze-at N), or use yarn"
+    if architecture(layers) is None and layers.model_type in load():
+        return "serve it with transformers"
+    if architecture(layers) in known.OWN_SOFTMAX_SCALE:
+        return f"use another rope_theta (ntk, abf){_by_converting(layers)}"
+    if layers.kind in FLAGS:  # what it has for every architecture, but not for these layers
+        return "serve it with transformers"
     return "use yarn, linear or another rope_theta (ntk, abf), which it has for every architecture"
+
+
+def _by_converting(layers: Layers) -> str:
+    """What a GGUF of the makers' weights cannot be told, and one of a patched folder says."""
+    if layers.kind != "yarn" or any(found.field in _DECISIVE for found in differences(layers)):
+        return ", or yarn with mscale=1,mscale_all_dim=1 in a patched folder, converted as it is"
+    return ", or patch a folder with this schedule and convert that"
 
 
 def flags(serving: Serving) -> list[str] | None:
@@ -125,10 +173,23 @@ def flags(serving: Serving) -> list[str] | None:
     parameters = layers.parameters
     if layers.kind == "default":
         return ["--rope-freq-base", f"{parameters['rope_theta']:.10g}"]
+    if architecture(layers) in known.OWN_SOFTMAX_SCALE:
+        return None
     told = ["--rope-scaling", FLAGS[layers.kind], "--rope-scale", f"{parameters['factor']:.10g}"]
     if layers.kind == "linear":
         return told
     return [*told, "--yarn-orig-ctx", str(layers.rope.original_length), *_betas(parameters), *_attention(layers)]
+
+
+def _not_in_the_file(serving: Serving) -> list[str]:
+    """Flags for what llama.cpp does not read from a file that the converter made."""
+    return [word for layers in serving.layers if layers.kind == "yarn" for word in _lost_in_the_file(layers)]
+
+
+def _lost_in_the_file(layers: Layers) -> list[str]:
+    betas = [] if architecture(layers) in known.READS_BETAS else _betas(layers.parameters)
+    correction = attention_factor(layers) / converted_attention_factor(layers)
+    return [*betas, *_override(layers, correction)]
 
 
 def _betas(parameters: Mapping[str, Any]) -> list[str]:
@@ -140,44 +201,99 @@ def _betas(parameters: Mapping[str, Any]) -> list[str]:
 
 def _reached_alone(serving: Serving, layers: Layers) -> bool:
     """Whether the flags reach the layers that they are meant for and no others."""
+    name = architecture(layers)
+    if name in known.OUT_OF_REACH:
+        return False
     if layers.key == ALL_LAYERS:
         return True
     others = [each.kind for each in serving.layers if each.key != layers.key]
-    reached = layers.key == "full_attention" and architecture(layers) in SLIDING_SHARES_SCALE
+    reached = layers.key == "full_attention" and name in known.SLIDING_UNSCALED
     return reached and layers.kind != "default" and set(others) <= {"default"}
 
 
 def _attention(layers: Layers) -> list[str]:
     """An attention factor other than ``0.1 ln s + 1``, which no flag of its own carries: the metadata key does."""
-    correction = _correction(layers)
-    if math.isclose(correction, 1) or not _takes_correction(layers):
+    return _override(layers, attention_factor(layers) / temperature(layers.parameters["factor"]))
+
+
+def _override(layers: Layers, correction: float) -> list[str]:
+    if math.isclose(correction, 1, rel_tol=1e-6) or not _takes_correction(layers):
         return []
     return ["--override-kv", f"{architecture(layers)}.rope.scaling.attn_factor=float:{correction:.10g}"]
 
 
-def _correction(layers: Layers) -> float:
-    return attention_factor(layers) / temperature(layers.parameters["factor"])
-
-
 def _takes_correction(layers: Layers) -> bool:
-    known = architecture(layers)
-    return known is not None and known not in OWN_SOFTMAX_SCALE and layers.key == ALL_LAYERS
-
-
-def _takes_table(layers: Layers) -> bool:
-    """Whether ``ropescale gguf`` can write this as one frequency per pair, or as the two lists."""
-    if layers.key != ALL_LAYERS or layers.kind == "dynamic":
-        return False
-    return architecture(layers) in (TAKES_LISTS if layers.changes_with_length else TAKES_FREQS | TAKES_LISTS)
+    name = architecture(layers)
+    alone = layers.key == ALL_LAYERS or name in known.SLIDING_SHARES_THETA
+    return name is not None and name not in known.OWN_SOFTMAX_SCALE and alone
 
 
 def served(serving: Serving, layers: Layers) -> Iterator[Difference]:
     """What remains otherwise with the commands that :func:`serve` gives."""
-    route = _route(serving)
-    for found in differences(layers):
-        told = found.field.startswith("beta") or (found.field == "attention factor" and bool(_attention(layers)))
-        if not (route == "table" and found.field != "switch") and not (route == "flags" and told):
-            yield found
+    route = route_of(serving)
+    if route is None:
+        yield from _refused(serving, layers)
+    elif route == "converted":
+        told = _lost_in_the_file(layers) if layers.kind == "yarn" else []
+        yield from (found for found in differences(layers) if not _is_told(found, told))
+    else:
+        yield from _softmax_scale(layers, 0.0)
+        yield from _shared_theta(serving, layers)
+        yield from _by_flags(layers) if route == "flags" else ()
+        yield from (found for found in differences(layers) if found.field == "switch")
+
+
+def _refused(serving: Serving, layers: Layers) -> Iterator[Difference]:
+    """The reason, where it is one of the field's own, else what ``ropescale gguf`` would say."""
+    if not _is_converted(serving):
+        yield Difference("frequencies", "unsupported", "the converter stops", _UNKNOWN.format(layers.model_type))
+    elif architecture(layers) in known.OWN_SOFTMAX_SCALE and layers.kind in ("linear", "yarn"):
+        yield _own_softmax_scale(layers)
+    elif any(found.field == "frequencies" for found in differences(layers)):
+        yield from differences(layers)
+    elif layers is _changed(serving) or layers.kind != "default":
+        text = (why_not(serving) or "has no way of telling these layers apart").partition(";")[0]
+        yield Difference(
+            "frequencies", "unsupported", "-", text.removeprefix("llama.cpp's ").removeprefix("llama.cpp ")
+        )
+
+
+def _own_softmax_scale(layers: Layers) -> Difference:
+    asked, computed = _asked_softmax_factor(layers), _softmax_factor(layers, 0.0)
+    text = f"derives a softmax scale of its own from the scaling factor ({computed:.4g} instead of {asked:.4g})"
+    if math.isclose(asked, computed, rel_tol=1e-6):  # then it is the other scale, and no key changes it alone
+        text = "ties its softmax scale to the attention factor, which cannot be told by itself"
+    return Difference("softmax scale", "unsupported", f"{computed:.6g}", text)
+
+
+_UNKNOWN = "its converter does not know {}"
+
+
+def _is_told(found: Difference, told: list[str]) -> bool:
+    """Whether a flag mends what the converter loses."""
+    flag = {"beta_fast": "--yarn-beta", "beta_slow": "--yarn-beta", "attention factor": "--override-kv"}
+    return any(word.startswith(flag.get(found.field, "?")) for word in told)
+
+
+def _by_flags(layers: Layers) -> Iterator[Difference]:
+    """What the flags of yarn cannot say."""
+    if layers.kind != "yarn":
+        return
+    usual, asked = temperature(layers.parameters["factor"]), attention_factor(layers)
+    if not math.isclose(asked, usual, rel_tol=1e-6) and not _attention(layers):
+        yield _recomputed(asked, usual)
+    if not layers.parameters.get("truncate", True):
+        yield _NOT_TRUNCATED
+
+
+def _shared_theta(serving: Serving, layers: Layers) -> Iterator[Difference]:
+    """A theta that reaches the layers with a window as well."""
+    full = _changed(serving)
+    theta = full.parameters["rope_theta"]
+    shared = architecture(layers) in known.SLIDING_SHARES_THETA and is_windowed(layers.key)
+    if shared and theta != layers.parameters["rope_theta"]:
+        text = f"takes the theta of {layers.key} from that of {full.key}"
+        yield Difference("theta", "recomputed", f"{theta:.10g}", text)
 
 
 def differences(layers: Layers) -> Iterator[Difference]:
@@ -189,29 +305,90 @@ def differences(layers: Layers) -> Iterator[Difference]:
 
 def _longrope(layers: Layers) -> Iterator[Difference]:
     if layers.model_type not in CARRIES_LISTS:
-        text = "its converter drops per-pair factors for this architecture, silently leaving base RoPE"
-        yield Difference("frequencies", "dropped", "base RoPE", text)
+        lost = "its converter drops per-pair factors for this architecture, silently leaving base RoPE"
+        yield Difference("frequencies", "dropped", "base RoPE", f"{lost}; {_instead(layers)}")
     if layers.changes_with_length:
         text = "choose{s} the short or the long list once, by the engine's maximum length"
         yield Difference("switch", "recomputed", "once, by the context's size (-c)", text)
 
 
+def _linear(layers: Layers) -> Iterator[Difference]:
+    yield from _softmax_scale(layers, 0.0)
+
+
+def _instead(layers: Layers) -> str:
+    """What to do about a table that the converter drops."""
+    name = architecture(layers)
+    table = known.TAKES_LISTS if layers.changes_with_length else known.TAKES_FREQS | known.TAKES_LISTS
+    if name in table and layers.key == ALL_LAYERS:
+        return "`ropescale gguf` puts them into a GGUF file (`ropescale export --for llama.cpp` has the command)"
+    return "`ropescale export --for llama.cpp` says what it can be told"
+
+
 def _yarn(layers: Layers) -> Iterator[Difference]:
     parameters = layers.parameters
-    usual = temperature(parameters["factor"])
-    scale = parameters.get("attention_factor", usual)
-    if scale != usual:
-        text = f"recompute{{s}} the attention factor ({usual:.4g} instead of {scale:.4g})"
-        yield Difference("attention factor", "recomputed", f"{usual:.6g}", text)
-    if parameters.get("mscale") and parameters.get("mscale_all_dim"):
-        text = "recomputes the attention factor from mscale_all_dim"
-        yield Difference("attention factor", "recomputed", "from mscale_all_dim", text)
+    asked, computed = attention_factor(layers), converted_attention_factor(layers)
+    if not math.isclose(asked, computed, rel_tol=1e-6):
+        yield _recomputed(asked, computed)
+    yield from _softmax_scale(layers, _log_multiplier(layers))
     if not parameters.get("truncate", True):
-        yield Difference("truncate", "dropped", "true", "always round{s} the ramp to whole pairs (truncate = true)")
-    if _betas(parameters):
+        yield _NOT_TRUNCATED
+    if _betas(parameters) and architecture(layers) not in known.READS_BETAS:
         text = f"takes other betas from its flags only ({' '.join(_betas(parameters))})"
         yield Difference("beta_fast", "recomputed", "32", text)
         yield Difference("beta_slow", "recomputed", "1")
+
+
+_NOT_TRUNCATED = Difference("truncate", "dropped", "true", "always round{s} the ramp to whole pairs (truncate = true)")
+
+
+def _recomputed(asked: float, computed: float) -> Difference:
+    text = f"recompute{{s}} the attention factor ({computed:.4g} instead of {asked:.4g})"
+    return Difference("attention factor", "recomputed", f"{computed:.6g}", text)
+
+
+def _log_multiplier(layers: Layers) -> float:
+    """``mscale_all_dim`` as llama.cpp reads it from a file that the converter made."""
+    reads = architecture(layers) in known.READS_LOG_MULTIPLIER
+    return float(layers.parameters.get("mscale_all_dim") or 0.0) if reads else 0.0
+
+
+def converted_attention_factor(layers: Layers) -> float:
+    """What llama.cpp multiplies cos and sin by under yarn, in a file that the converter made (llama-context.cpp)."""
+    factor, under = layers.parameters["factor"], _log_multiplier(layers)
+    if not under:
+        return temperature(factor)
+    over = under if architecture(layers) == "deepseek2" and under != 1 else 1.0
+    return temperature(factor, over) / temperature(factor, under)
+
+
+def _softmax_scale(layers: Layers, multiplier: float) -> Iterator[Difference]:
+    """What becomes of the scale of the softmax, which DeepSeek's kind of attention multiplies (deepseek2.cpp).
+
+    ``multiplier`` is the file's log multiplier.
+    """
+    asked, computed = _asked_softmax_factor(layers), _softmax_factor(layers, multiplier)
+    if math.isclose(asked, computed, rel_tol=1e-6):
+        return
+    if computed == 1:
+        text = f"leaves out the softmax scale that mscale_all_dim asks for in {layers.model_type}"
+        yield Difference("softmax scale", "dropped", "1", text)
+    else:
+        text = f"derives a softmax scale of its own from the scaling factor ({computed:.4g} instead of {asked:.4g})"
+        yield Difference("softmax scale", "recomputed", f"{computed:.6g}", text)
+
+
+def _asked_softmax_factor(layers: Layers) -> float:
+    return softmax_factor(replace(layers.rope, scaling=layers.parameters)) if layers.is_mla else 1.0
+
+
+def _softmax_factor(layers: Layers, multiplier: float) -> float:
+    """``(a (1 + 0.1 m ln s))^2``: m the log multiplier, a the attention factor, but 0.1 ln s + 1 under linear too."""
+    if architecture(layers) not in known.OWN_SOFTMAX_SCALE or layers.kind not in ("linear", "yarn"):
+        return 1.0
+    factor = layers.parameters["factor"]
+    own = converted_attention_factor(layers) if multiplier else temperature(factor)
+    return (own * temperature(factor, multiplier)) ** 2
 
 
 def _dynamic(layers: Layers) -> Iterator[Difference]:
@@ -237,6 +414,7 @@ def _proportional(layers: Layers) -> Iterator[Difference]:
 
 
 _BY_KIND = {
+    "linear": _linear,
     "longrope": _longrope,
     "yarn": _yarn,
     "dynamic": _dynamic,

@@ -91,6 +91,8 @@ def rows(engine: Server, serving: Serving, layers: Layers) -> list[Row]:
     differences = list(engine.served(serving, layers))
     current = {found.field: found for found in differences if not found.version}
     table = [_row(engine, layers, field, asked, current.get(field)) for field, asked in fields(layers).items()]
+    beyond = [found for field, found in current.items() if field not in fields(layers)]
+    table += [_row(engine, layers, found.field, "1" if "scale" in found.field else "-", found) for found in beyond]
     older = list(_older(layers, differences))
     return [_without(older, row) for row in _consistent(table)] + older
 
@@ -131,8 +133,9 @@ def _older(layers: Layers, differences: list[Difference]) -> Iterator[Row]:
 
 
 def is_served(table: list[Row]) -> bool:
-    """Whether the engine can compute the frequencies at all, by what :func:`rows` says of one kind of layer."""
-    return table[0].status not in LOST
+    """Whether the engine can compute the schedule at all, by what :func:`rows` says of one kind of layer."""
+    scales = [row.status for row in table if row.field == "softmax scale"]
+    return table[0].status not in LOST and "unsupported" not in scales
 
 
 def _frequencies(layers: Layers) -> str:

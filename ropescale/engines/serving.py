@@ -50,6 +50,8 @@ class Serving:
         spec: the options of ropescale's commands that ask for this schedule; empty where no schedule is known.
         source: where the weights come from, where that is another folder or Hub id.
         revision: branch, tag or commit of a Hub id.
+        scaled: the option of ropescale's commands that says what becomes of the scaling that the weights' makers put
+            in; empty where they put in none, or where it is they whose configuration is served.
     """
 
     model: str
@@ -60,6 +62,12 @@ class Serving:
     spec: tuple[str, ...] = ()
     source: str | None = None
     revision: str | None = None
+    scaled: tuple[str, ...] = ()
+
+    @property
+    def is_makers(self) -> bool:
+        """Whether the folder is served as it lies and ropescale has not been there."""
+        return self.is_written and self.source is None
 
     @property
     def section(self) -> Mapping[str, Any]:
@@ -116,7 +124,8 @@ def as_it_lies(model: str, stored: Mapping[str, Any], length: int, **others: Any
 
 def _layers_in(config: Mapping[str, Any], length: int) -> tuple[Layers, ...]:
     section = text_section(config)
-    return tuple(Layers(key, rope.scaling, section, rope, length) for key, rope in read_rope(config).items())
+    ropes = read_rope(config).items()
+    return tuple(Layers(key, rope.scaling, section, rope, length, config) for key, rope in ropes)
 
 
 def is_untouched(serving: Serving, layers: Layers) -> bool:
