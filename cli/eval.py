@@ -54,6 +54,13 @@ if TYPE_CHECKING:
 @click.option("--streaming", is_flag=True, help="Read a Hub dataset only as far as --max-docs needs.")
 @click.option("--split-special-tokens", is_flag=True, help="Special tokens named in the text are text like any other.")
 @click.option(
+    "--protocol",
+    type=click.Choice(["ropescale", "yarn-paper", "hf-docs"]),
+    default="ropescale",
+    show_default=True,
+    help="How windows become a number; the others reproduce published scripts, with their bugs.",
+)
+@click.option(
     "--stride", type=Length(), metavar="N", help="Whole documents, in sliding windows N tokens apart (slower)."
 )
 @click.option(
@@ -109,8 +116,8 @@ def command(
 
     if out is None and fresh:
         raise DataError("--fresh is given, and no folder to start anew in; name it with -o")
-    here = teamed(world(), options)
-    with one_voice(here), joined(here) as group:
+    here = world()
+    with one_voice(here), joined(teamed(here, options)) as group:
         run, folder = _prepared(model, source, lengths, out, options, group)
         if folder is None:
             run.run(group=group)
@@ -120,7 +127,7 @@ def command(
 
 
 _MEASURED = (
-    *("stride", "min_tokens", "max_docs", "batch_tokens", "short_context"),
+    *("protocol", "stride", "min_tokens", "max_docs", "batch_tokens", "short_context"),
     *("seed", "repeat_distance", "key_spans"),
 )
 """Options of the command that are fields of a measurement's options."""
@@ -219,12 +226,13 @@ def _print(result: Result, as_json: bool) -> None:
 
 def prepare(model: str, source: str, lengths: list[int], options: dict[str, Any], here: World) -> Run:
     """Reads and checks everything cheap first, and the weights last."""
-    from ..evals import data, measuring, windows
+    from ..evals import data, measuring, protocols, windows
     from ..evals.distributing import team_of
     from ..sources import find_model
 
     lengths = list(windows.check_lengths(lengths))
-    windows.check_stride(options["stride"], lengths)
+    if options["protocol"] == "ropescale":
+        windows.check_stride(options["stride"], lengths)
     texts = _texts(source, options)
     patching = {key: options[key] for key in ("layers", "replace_scaling", "on_top")}
     chosen = measuring.Options(
@@ -244,7 +252,8 @@ def prepare(model: str, source: str, lengths: list[int], options: dict[str, Any]
         documents = data.tokenize_until(texts, tokenizer, needed, options["max_docs"], **how)
     else:
         documents = data.tokenize(texts, tokenizer, **how)
-    measuring.select_documents(documents, lengths, bos is not None, chosen)
+    fed, first = protocols.placed(options["protocol"], documents, options["bos"], tokenizer)
+    measuring.select_documents(fed, lengths, first is not None, chosen)
     loaded = load_model(
         folder,
         options["dtype"],
