@@ -72,6 +72,9 @@ SLIDING_UNSCALED = frozenset(
 SLIDING_SHARES_THETA = frozenset("laguna mellum olmo2".split())
 """Those of them whose layers with a window take theta from ``rope.freq_base`` (laguna: unless it has its own)."""
 
+SLIDING_HAS_THETA = frozenset(["dots3note"])
+"""Architectures whose layers with a window have a theta of their own, and share everything else."""
+
 SLIDING_SHARES_SCALE = SLIDING_UNSCALED - SLIDING_SHARES_THETA
 """Those of them where ``rope.scaling.attn_factor`` reaches the layers with a window all the same."""
 

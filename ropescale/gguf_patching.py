@@ -624,7 +624,8 @@ def _refuse_to_replace(target: Path, force: bool) -> None:
 def _notes(model: GgufModel, route: Route) -> list[str]:
     name, kind = model.architecture, route.keys["rope.scaling.type"].value
     notes = []
-    if model.windowed and name not in known.SLIDING_UNSCALED:
+    apart = known.SLIDING_UNSCALED | (known.SLIDING_HAS_THETA if kind == "none" else frozenset())
+    if model.windowed and name not in apart:
         notes.append("this model keeps one table for all its layers, so the layers with a window change as well")
     elif model.windowed and kind == "none" and name in known.SLIDING_SHARES_THETA:
         notes.append("the layers with a window take their theta from the same key, so they change as well")

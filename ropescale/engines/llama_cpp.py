@@ -134,10 +134,16 @@ def why_not(serving: Serving) -> str | None:
     keys = {"attention.sliding_window": Value("UINT32", window)} if window else {}
     if name == "llama4":
         keys = {"attention.sliding_window": Value("UINT32", default_of(layers.section, "attention_chunk_size") or 0)}
-    if layers.key != ALL_LAYERS and name not in known.SLIDING_UNSCALED | known.OUT_OF_REACH:
-        return f"llama.cpp's {name} has one table for all its layers"
+    if layers.key != ALL_LAYERS and not _is_apart(name, layers):
+        return f"llama.cpp's {name} scales the layers with a window as well"
     keys |= {"rope.scaling.factor": Value("FLOAT32", 2.0)} if serving.scaled else {}  # by whatever its makers did
     return refusal(name, keys, layers.parameters, layers.rope, serving.length)
+
+
+def _is_apart(name: str, layers: Layers) -> bool:
+    """Whether what is told of the full-attention layers leaves those with a window alone."""
+    theta_alone = name in known.SLIDING_HAS_THETA and layers.kind == "default"
+    return theta_alone or name in known.SLIDING_UNSCALED | known.OUT_OF_REACH
 
 
 def _changed(serving: Serving) -> Layers:
