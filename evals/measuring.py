@@ -25,7 +25,7 @@ from tqdm import tqdm
 
 from ..errors import DataError, RunError
 from ..patching import evaluating
-from . import comparing, data, fingerprints, keys, memory, store
+from . import comparing, data, fingerprints, keys, memory, protocols, store
 from .comparing import Comparison
 from .data import Document, Text
 from .distributing import Group, Team, World, owners
@@ -38,7 +38,7 @@ from .results import Divergence, Pass, Result, short_length, writable_folder
 from .scoring import LOGITS_BYTES, SCORING, Scorer
 from .store import Shelf, Store
 from .treatments import AS_IS, Treatment, label, patches_in, treatments
-from .windows import check_lengths, check_stride, prefix
+from .windows import check_lengths, check_stride, prefix, sliding
 
 __all__ = ["AS_IS", "Options", "Run", "Treatment", "label", "patches_in", "perplexity", "treatments"]
 
@@ -102,6 +102,8 @@ class Options:
     """What else a measurement can be told.
 
     Attributes:
+        protocol: "ropescale", or one of the published recipes in :mod:`ropescale.evals.protocols`, which have a stride
+            of their own where none is given.
         stride: None measures the first L positions of each document; a number measures whole documents in sliding
             windows of L positions, each this many tokens after the one before.
         min_tokens: skip documents with fewer tokens.
@@ -122,6 +124,7 @@ class Options:
         team: the processes that share each window, where one is too long for one device.
     """
 
+    protocol: str = protocols.ROPESCALE
     stride: int | None = None
     min_tokens: int = 0
     max_docs: int | None = None
@@ -138,6 +141,10 @@ class Options:
     team: Team | None = None
 
     def __post_init__(self) -> None:
+        if self.stride is None:
+            object.__setattr__(self, "stride", protocols.protocol(self.protocol).stride)
+        elif not self.exact and self.stride < 1:
+            raise DataError(f"stride {self.stride} is not a whole number of tokens; use 1 or more")
         for name in ("batch_tokens", "logits_bytes", "max_docs", "repeat_distance"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -147,6 +154,11 @@ class Options:
     def sharers(self) -> int:
         """How many processes share a window."""
         return 1 if self.team is None else self.team.size
+
+    @property
+    def exact(self) -> bool:
+        """Whether every token is scored once and weighs the same."""
+        return protocols.protocol(self.protocol).exact
 
 
 @dataclasses.dataclass(frozen=True)
@@ -196,11 +208,9 @@ class Run:
     ) -> None:
         self.model, self.options, self.bos_option = model, options, bos
         self.lengths = check_lengths(lengths)
-        self.bos = data.bos_id(bos, tokenizer)
         self.treatments, self.baseline = treatments(schedules, baseline)
-        self.documents, self.skipped = select_documents(
-            as_documents(documents, tokenizer), self.lengths, self.has_bos, options
-        )
+        pool, self.bos = protocols.placed(options.protocol, as_documents(documents, tokenizer), bos, tokenizer)
+        self.documents, self.skipped = select_documents(pool, self.lengths, self.has_bos, options)
         self.scorer = _scorer(model, options)
         spans = options.key_spans
         self.key_spans = spans if spans is None or isinstance(spans, KeySpans) else keys.load(spans)
@@ -285,7 +295,7 @@ class Run:
                 **({"special_tokens": self.special} if self.special else {}),
             },
             protocol={
-                "name": "ropescale",
+                "name": options.protocol,
                 "mode": "prefix" if options.stride is None else "sliding",
                 "bos": self.bos_option,
                 "stride": options.stride,
@@ -380,7 +390,9 @@ class Run:
     def _plan(self, length: int) -> Plan:
         if length not in self._plans:
             tokens = [len(document.ids) for document in self.documents]
-            self._plans[length] = plan_pass(tokens, length, self.options.stride, self.has_bos, self.batch_tokens)
+            slide = sliding if self.options.exact else protocols.published_windows
+            stride = self.options.stride
+            self._plans[length] = plan_pass(tokens, length, stride, self.has_bos, self.batch_tokens, slide)
         return self._plans[length]
 
     # --- executing ---
@@ -530,11 +542,23 @@ class Run:
         return max(batches, key=lambda batch: (batch.fed, batch.positions))
 
     def _announce_cost(self, distinct: Sequence[Job]) -> None:
+        if not self.options.exact:
+            self._warn_of_missed({job.lengths[-1]: job.plan.cost.scored for job in distinct})
         for job in sorted(distinct, key=lambda job: job.lengths[-1]):
             self._tell(f"{job.treatment.label} at {job.lengths[-1]:,}: {_described(job.plan.cost)}")
         total = sum(job.plan.cost.positions for job in distinct)
         times = sum(job.plan.cost.times_one_pass for job in distinct)
         self._tell(f"in all {total:,} tokens to feed, {times:,.1f} times the documents")
+
+    def _warn_of_missed(self, scored: Mapping[int, int]) -> None:
+        """Tokens that the windows of a published protocol leave out, by length, though something comes before them."""
+        tokens = sum(len(each.ids) - (not self.has_bos) for each in self.documents)
+        for length, count in scored.items():
+            if count < tokens:
+                self._warn(
+                    f"{self.options.protocol} at {length:,}, stride {self.options.stride:,}: {tokens - count:,} of "
+                    f"{tokens:,} tokens are never scored, as with the published script"
+                )
 
     def _announce_comparisons(self, distinct: Sequence[Job], several: Sequence[Comparison]) -> None:
         fed = (1 + len(several)) * several[0].plan.cost.positions
@@ -661,9 +685,13 @@ def select_documents(
     Raises:
         DataError: none is long enough, or the stride does not fit the lengths.
     """
-    check_stride(options.stride, lengths)
+    if options.exact:
+        check_stride(options.stride, lengths)
     needed, whole = tokens_needed(lengths, bos, options), prefix(lengths[-1], bos).stop
-    return data.select(documents, needed, max_docs=options.max_docs, one_with=whole)
+    kept, skipped = data.select(documents, needed, max_docs=options.max_docs, one_with=whole)
+    if not options.exact:
+        protocols.check_windows(options.protocol, kept, lengths, options.stride or 1, bos)
+    return kept, skipped
 
 
 def tokens_needed(lengths: Sequence[int], bos: bool, options: Options) -> int:

@@ -10,7 +10,7 @@ is scored in parts, which changes nothing but rounding, and the store says so.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
@@ -119,7 +119,14 @@ class Plan:
                 start += feed.window.count
 
 
-def plan_pass(tokens: Sequence[int], length: int, stride: int | None, bos: bool, batch_tokens: int) -> Plan:
+def plan_pass(
+    tokens: Sequence[int],
+    length: int,
+    stride: int | None,
+    bos: bool,
+    batch_tokens: int,
+    slide: Callable[[int, int, int, bool], Iterable[Window]] = sliding,
+) -> Plan:
     """The plan of one pass at one length.
 
     Args:
@@ -127,8 +134,10 @@ def plan_pass(tokens: Sequence[int], length: int, stride: int | None, bos: bool,
         stride: of the sliding windows; None feeds the first ``length`` positions of each document, which must have
             them.
         batch_tokens: positions that are fed together at most; at least one window always is.
+        slide: gives the windows of a document where there is a stride; another protocol has others.
     """
-    feeds = [Feed(number, w) for number, n in enumerate(tokens) for w in _windows(n, length, stride, bos)]
+    windows = ((prefix(length, bos),) if stride is None else slide(n, length, stride, bos) for n in tokens)
+    feeds = [Feed(number, window) for number, each in enumerate(windows) for window in each]
     batches = tuple(_batches(feeds, bos, batch_tokens))
     sizes = [0] * len(tokens)
     for feed in feeds:
@@ -136,10 +145,6 @@ def plan_pass(tokens: Sequence[int], length: int, stride: int | None, bos: bool,
     once = sum(n if stride is not None else min(n, length - bos) for n in tokens) + bos * len(tokens)
     fed = sum(batch.fed for batch in batches)
     return Plan(batches, tuple(sizes), Cost(len(feeds), fed, sum(sizes), fed / once if once else 0.0))
-
-
-def _windows(tokens: int, length: int, stride: int | None, bos: bool) -> Iterable[Window]:
-    return [prefix(length, bos)] if stride is None else sliding(tokens, length, stride, bos)
 
 
 def _batches(feeds: Iterable[Feed], bos: bool, batch_tokens: int) -> Iterator[Batch]:

@@ -30,6 +30,7 @@ from . import store
 from .data import Document
 from .keys import KeyRow, KeySpans
 from .planning import Cost
+from .protocols import PROTOCOLS, ROPESCALE, published_windows, weighted
 from .repeats import ORDER, far_repeats
 from .resampling import block_of, by_block, by_document
 from .statistics import Estimate, ratio
@@ -113,6 +114,7 @@ class Row:
     ppl_boot_low: float | None = None
     ppl_boot_high: float | None = None
     bootstrap: str | None = None
+    protocol: str = ROPESCALE
 
 
 @dataclass(frozen=True)
@@ -223,7 +225,7 @@ class Result:
     @property
     def repeats(self) -> list[Repeats]:
         """Every schedule at every length beyond the distance: what repeats something far back, and what does not."""
-        if self.repeat_distance is None:
+        if self.repeat_distance is None or not self.exact:
             return []
         far = [self._far(document) for document in self.documents]
         longer = [(run, n) for run in self.passes for n in run.lengths if n > self.repeat_distance]
@@ -232,7 +234,7 @@ class Result:
     @property
     def key_rows(self) -> list[KeyRow]:
         """Every schedule at every length, over the key tokens alone."""
-        if self.key_spans is None:
+        if self.key_spans is None or not self.exact:
             return []
         first = 0 if self.bos else 1
         marks = [self.key_spans.marks(document)[first:] for document in self.documents]
@@ -251,8 +253,10 @@ class Result:
     def by_position(self, schedule: str) -> list[Bin]:
         """Mean NLL in position bins that grow by sqrt(2), from the schedule's longest pass.
 
-        Shows the cliff at the trained length that a prefix perplexity averages away.
+        Shows the cliff at the trained length that a prefix perplexity averages away. None under another protocol.
         """
+        if not self.exact:  # windows may skip tokens, so that their order does not tell their places
+            return []
         run = max((run for run in self.passes if run.schedule == schedule), key=lambda run: run.lengths[-1])
         stop = 1 + max(map(len, run.nll))
         return [self._bin(run, low, high) for low, high in position_bins(stop)]
@@ -311,7 +315,8 @@ class Result:
     def to_markdown(self) -> str:
         """Perplexity per schedule and length, the paired change, and the protocol they were measured under."""
         ppl = {(row.schedule, row.length): _ppl_cell(row) for row in self.rows}
-        parts = [self._table("perplexity", ppl, self.schedules)]
+        corner = "perplexity" if self.exact else f"perplexity ({self.protocol['name']})"
+        parts = [self._table(corner, ppl, self.schedules)]
         if self.paired:
             delta = {(pair.schedule, pair.length): _delta_cell(pair) for pair in self.paired}
             others = [label for label in self.schedules if label != self.baseline]
@@ -328,7 +333,7 @@ class Result:
         documents = f"{number} document{'s' * (number != 1)}{self._reaching()}"
         return (
             f"protocol {self.protocol['name']}: {self.title[0].lower()}{self.title[1:]} ({bos}), "
-            f"every token scored once, token-weighted, {self.model['dtype']}; {documents}"
+            f"{PROTOCOLS[self.protocol['name']].said}, {self.model['dtype']}; {documents}"
             f"{f' (skipped: {left_out})' if left_out else ''}, {tokens:,} tokens; "
             f"{self._interval_line()}; "
             f"text sha256 {self.data['sha256'][:12]}"
@@ -353,8 +358,8 @@ class Result:
         """How many documents are as long as the longest window, where they need not be."""
         if not (self.sliding and self.passes):
             return ""
-        longest = prefix(self.lengths[-1], self.bos).count
-        reaching = sum(len(nll) >= longest for nll in self.passes[0].nll)
+        longest = prefix(self.lengths[-1], self.bos).stop
+        reaching = sum(len(each.ids) >= longest for each in self.documents)
         return f" ({reaching} of {self.lengths[-1]:,} positions or more)"
 
     def to_csv(self) -> str:
@@ -425,10 +430,11 @@ class Result:
 
     def _row(self, run: Pass, length: int) -> Row:
         counts = self._counts(run, length)
-        estimate = ratio(_sums(run, counts), counts)
+        sums, shares = self._weighted(run.nll, length, counts)
+        estimate = ratio(sums, shares)
         low, high = (None if bound is None else _exp(bound) for bound in (estimate.low, estimate.high))
         tail = self._tail(run, length)
-        drawn, what = self._resampled(_sums(run, counts), counts, run.nll[0][: counts[0]])
+        drawn, what = self._resampled(sums, shares, run.nll[0][: counts[0]])
         return Row(
             schedule=run.schedule,
             table_sha256=run.table_sha256,
@@ -442,23 +448,42 @@ class Result:
             bits_per_byte=self._bits_per_byte(estimate, counts),
             forward_passes=run.forward_passes,
             mode="sliding" if self.sliding else "prefix",
-            documents_at_length=sum(len(nll) >= prefix(length, self.bos).count for nll in run.nll),
+            documents_at_length=sum(len(each.ids) >= prefix(length, self.bos).stop for each in self.documents),
             tail_nll=tail.mean if tail else None,
             tail_low=tail.low if tail else None,
             tail_high=tail.high if tail else None,
             ppl_boot_low=_exp(drawn[0]) if drawn else None,
             ppl_boot_high=_exp(drawn[1]) if drawn else None,
             bootstrap=what,
+            protocol=self.protocol["name"],
         )
+
+    def _weighted(
+        self, nll: Sequence[np.ndarray], length: int, counts: Sequence[int]
+    ) -> tuple[list[float], Sequence[float]]:
+        """Per document, the sum of its losses and what it weighs: its tokens, or what another protocol says."""
+        if self.exact:
+            return [float(each[:count].sum(dtype=np.float64)) for each, count in zip(nll, counts, strict=True)], counts
+        name, stride = self.protocol["name"], self.protocol["stride"]
+        windows = (list(published_windows(len(each.ids), length, stride, self.bos)) for each in self.documents)
+        pairs = [weighted(name, each, losses) for each, losses in zip(windows, nll, strict=True)]
+        return [total for total, _ in pairs], [share for _, share in pairs]
+
+    @property
+    def exact(self) -> bool:
+        """Whether every token was scored once and weighs the same; else a published script is reproduced."""
+        return self.protocol["name"] == ROPESCALE
 
     def _tail(self, run: Pass, length: int) -> Estimate | None:
         """Mean NLL at positions [L/2, L), over the documents that have them; index 0 is position 1."""
+        if not self.exact:
+            return None
         start, stop = max(1, length // 2) - 1, prefix(length, self.bos).count
         reaching = [nll[start:stop] for nll in run.nll if len(nll) >= stop]
         return _mean(reaching) if reaching else None
 
     def _resampled(
-        self, sums: Sequence[float], counts: Sequence[int], tokens: np.ndarray
+        self, sums: Sequence[float], counts: Sequence[float], tokens: np.ndarray
     ) -> tuple[tuple[float, float] | None, str | None]:
         """The bootstrap interval of a mean, and what is resampled: documents, or blocks of the only one's tokens."""
         if len(sums) > 1:
@@ -466,7 +491,7 @@ class Result:
             if key not in self._memo:  # rows are asked for more than once
                 self._memo[key] = by_document(sums, counts, self.seed)
             return self._memo[key], "documents"
-        drawn = by_block(tokens, self.seed)
+        drawn = by_block(tokens, self.seed) if self.exact else None
         return drawn, f"blocks of {block_of(len(tokens)):,} tokens" if drawn else None
 
     @property
@@ -501,15 +526,17 @@ class Result:
         first = 0 if self.bos else 1
         pairs = zip(self.documents, counts, strict=True)
         covered = [document.bytes_between(first, first + count) for document, count in pairs]
-        if None in covered or not sum(filter(None, covered)):
+        if not self.exact or None in covered or not sum(filter(None, covered)):
             return None
         return estimate.mean * sum(counts) / (math.log(2) * sum(filter(None, covered)))
 
     def _pair(self, run: Pass, base: Pass, length: int) -> Paired:
         counts = self._counts(run, length)
-        sums = [a - b for a, b in zip(_sums(run, counts), _sums(base, counts), strict=True)]
-        estimate, found = ratio(sums, counts), self._divergence(run.schedule, length)
-        drawn, what = self._resampled(sums, counts, _difference(run, base, counts))
+        ours, shares = self._weighted(run.nll, length, counts)
+        theirs, _ = self._weighted(base.nll, length, counts)
+        sums = [a - b for a, b in zip(ours, theirs, strict=True)]
+        estimate, found = ratio(sums, shares), self._divergence(run.schedule, length)
+        drawn, what = self._resampled(sums, shares, _difference(run, base, counts))
         figures = [_mean(found.kl), _mean(found.same)] if found else []
         compared = dict(zip(_COMPARED, (bound for each in figures for bound in (each.mean, each.low, each.high))))
         low, high = drawn or (None, None)
@@ -546,13 +573,13 @@ class Result:
 
     def _keys(self) -> dict[str, Any]:
         """The part of results.json about key tokens, where they are looked at."""
-        if self.key_spans is None:
+        if self.key_spans is None or not self.exact:
             return {}
         about = {**self.key_spans.made, "spans_sha256": self.key_spans.sha256}
         return {"key_tokens": about | {"rows": [asdict(row) for row in self.key_rows]}}
 
     def _keys_table(self) -> list[str]:
-        if self.key_spans is None:
+        if self.key_spans is None or not self.exact:
             return []
         made, rows = self.key_spans.made, self.key_rows
         cells = {(row.schedule, row.length): _interval_cell(row.ppl, row.ppl_low, row.ppl_high) for row in rows}
@@ -642,7 +669,8 @@ class Result:
     def _save_plots(self, out: Path) -> bool:
         try:
             self.plot(out / "ppl_vs_length.png")
-            self.plot_by_position(out / "loss_by_position.png")
+            if self.exact:
+                self.plot_by_position(out / "loss_by_position.png")
         except CheckpointError:
             raise
         except RopescaleError as error:
@@ -651,17 +679,14 @@ class Result:
         return True
 
     def _report(self, plots: bool) -> str:
-        images = "![Perplexity against length](ppl_vs_length.png)\n\n![Loss by position](loss_by_position.png)\n\n"
+        images = "![Perplexity against length](ppl_vs_length.png)\n\n"
+        if self.exact:
+            images += "![Loss by position](loss_by_position.png)\n\n"
         versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
         source = f"Data: {self.data['source']}, text sha256 `{self.data['sha256']}`."
         model = f"Model: {self.model['path']} ({self.model['parameters']:,} parameters)."
         heading = f"# Perplexity against length: {Path(self.model['path']).name}"
         return f"{heading}\n\n{self.to_markdown()}\n\n{images if plots else ''}{model}\n{source}\n{versions}.\n"
-
-
-def _sums(run: Pass, counts: Sequence[int]) -> list[float]:
-    """Per document, the fp64 sum of its first NLLs, as many as ``counts`` says."""
-    return [float(nll[:count].sum(dtype=np.float64)) for nll, count in zip(run.nll, counts, strict=True)]
 
 
 def _exp(value: float) -> float:

@@ -25,7 +25,7 @@ class Estimate:
     high: float | None
 
 
-def ratio(sums: Sequence[float], counts: Sequence[int], level: float = LEVEL) -> Estimate:
+def ratio(sums: Sequence[float], counts: Sequence[float], level: float = LEVEL) -> Estimate:
     """Token-weighted mean ``r = sum S_d / sum m_d`` and its document-clustered t interval.
 
     ``SE(r) = sqrt(D / (D - 1) * sum (S_d - r m_d)^2) / sum m_d``. Paired differences between two schedules on
@@ -33,7 +33,7 @@ def ratio(sums: Sequence[float], counts: Sequence[int], level: float = LEVEL) ->
 
     Args:
         sums: per document, the sum over its tokens (nats).
-        counts: per document, how many tokens that sum covers.
+        counts: per document, how many tokens that sum covers; or what it weighs.
         level: two-sided coverage.
     """
     documents, tokens = len(sums), math.fsum(counts)

@@ -128,7 +128,7 @@ def test_the_dictionary_has_the_published_keys(result):
     assert list(plain["rows"][0]) == [
         *["schedule", "table_sha256", "length", "documents", "tokens", "nll", "ppl", "ppl_low", "ppl_high"],
         *["bits_per_byte", "forward_passes", "mode", "documents_at_length", "tail_nll", "tail_low", "tail_high"],
-        *["ppl_boot_low", "ppl_boot_high", "bootstrap"],
+        *["ppl_boot_low", "ppl_boot_high", "bootstrap", "protocol"],
     ]
     assert list(plain["paired"][0]) == [
         *["schedule", "baseline", "length", "delta_nll", "low", "high"],

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import DataError
+from ..protocols import ROPESCALE
 from ..results import SCHEMA
 from ..statistics import Estimate, ratio
 from ..windows import position_bins, prefix
@@ -56,7 +57,13 @@ class StoredRun:
     def tokens(self) -> tuple[Any, ...]:
         """What decides which tokens were scored; runs that have it in common can be paired."""
         documents = tuple(document["sha256"] for document in self.index["documents"])
-        return (documents, self.index["bos"], self.results["protocol"].get("stride"))
+        protocol = self.results["protocol"]
+        return (documents, self.index["bos"], protocol.get("stride"), protocol.get("name"))
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether tokens weigh the same; under another protocol, they do not, and windows may skip some."""
+        return self.results["protocol"].get("name", ROPESCALE) == ROPESCALE
 
     def sums(self, schedule: str, length: int) -> tuple[list[float], list[int]] | None:
         """Per document, the fp64 sum of the NLLs at a length and how many there are; None where none are stored."""
@@ -73,7 +80,7 @@ class StoredRun:
 
         Each over the documents that reach its end; position 1 is the first token that is scored.
         """
-        lengths = [n for each in self._passes(schedule) for n in each["lengths"]]
+        lengths = [n for each in self._passes(schedule) for n in each["lengths"]] if self.is_exact else []
         nll = self._nll(schedule, max(lengths)) if lengths else None
         if nll is None:
             return []
@@ -111,13 +118,29 @@ def load(folders: Sequence[str | Path]) -> list[StoredRun]:
 
 
 def paired(run: StoredRun, schedule: str, other: StoredRun, baseline: str, length: int) -> Estimate | None:
-    """NLL per token of one schedule minus another's on the same tokens; None where they scored different ones."""
+    """NLL per token of one schedule minus another's on the same tokens; None where they scored different ones.
+
+    Under another protocol, what the run itself has found, against its own baseline.
+    """
     if run.tokens != other.tokens:
         return None
+    if not run.is_exact:
+        return _found(run, schedule, baseline, length) if run is other else None
     ours, theirs = run.sums(schedule, length), other.sums(baseline, length)
     if ours is None or theirs is None or ours[1] != theirs[1]:
         return None
     return ratio([a - b for a, b in zip(ours[0], theirs[0], strict=True)], ours[1])
+
+
+def _found(run: StoredRun, schedule: str, baseline: str, length: int) -> Estimate | None:
+    pairs = {(p["schedule"], p["baseline"], p["length"]): p for p in run.results.get("paired", [])}
+    pair, turned = pairs.get((schedule, baseline, length)), pairs.get((baseline, schedule, length))
+    if pair is not None:
+        return Estimate(pair["delta_nll"], pair["low"], pair["high"])
+    if turned is None:
+        return None
+    low, high = (None if bound is None else -bound for bound in (turned["high"], turned["low"]))
+    return Estimate(-turned["delta_nll"], low, high)
 
 
 def _mean(nll: Sequence[np.ndarray], start: int, stop: int) -> Estimate:
