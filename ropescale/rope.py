@@ -196,6 +196,20 @@ def read_rope(config: Mapping[str, Any], original_length: int | None = None) -> 
     return ropes
 
 
+def ignored_keys(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Keys of a configuration, with their values, at which its type's code does not look and which are not kept.
+
+    Raises:
+        ConfigError: as :func:`read_rope` does.
+    """
+    reader = _Reader(text_section(config))
+    read = reader.parameters().values()
+    beside = reader.config.get("partial_rotary_factor")
+    if reader.known and beside not in (None, 1) and not any("partial_rotary_factor" in each for each in read):
+        reader.ignored["partial_rotary_factor"] = beside
+    return reader.ignored
+
+
 def text_section(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """The part of a configuration that holds the language model: itself, or a multimodal one's ``text_config``."""
     entry = model_defaults.load().get(str(config.get("model_type")))
@@ -232,6 +246,7 @@ class _Reader:
         self.default_parameters: Mapping[str, Any] = entry.get("rope_parameters") or {}
         self.v4: Mapping[str, list[str]] = entry.get("v4", model_defaults.V4)
         self.new, self.old = self._given("rope_parameters"), self._given("rope_scaling")
+        self.ignored: dict[str, Any] = {}  # keys that the type does not look at, found while reading
         unstated = entry.get("rope_parameters") == {}  # a class that leaves every layer type to the file
         self.per_type = unstated or model_defaults.is_nested(self.default_parameters or self.new)
         self._refuse_ignored()
@@ -266,6 +281,7 @@ class _Reader:
     def _refuse_ignored(self) -> None:
         """What transformers 5 would drop, or choke on, without a word."""
         nested = model_defaults.is_nested(self.new)
+        self._refuse_named_by_type()
         types = ", ".join(self.default_parameters or self.defaults.get("layer_types", ()))
         if self.per_type and self.new and not nested and "rope_parameters" not in self.v4:
             raise ConfigError(
@@ -283,9 +299,20 @@ class _Reader:
                 f"write it as rope_parameters{f' under a layer type ({types})' if self.per_type else ''}"
             )
 
+    def _refuse_named_by_type(self) -> None:
+        kind = None if "rope_type" in self.old else self.old.get("type")
+        if kind not in (None, "default") and self.defaults.get("ignores_type"):
+            raise ConfigError(
+                f"rope_scaling says type {kind!r}, and {self.model_type} only reads rope_type there, so transformers "
+                "computes without scaling; write rope_type instead of type, or remove rope_scaling"
+            )
+
     def get(self, field: str) -> Any:
-        """A field of the file, under the class's own name for it, else the class's default."""
-        for name in (field, self.name_of(field)):
+        """A field of the file, under whichever of its names the class prefers, else the class's default."""
+        own = self.name_of(field)
+        ours = [name for name, theirs in self.defaults.get("names", {}).items() if theirs == own]
+        own_wins = any(name in self.defaults.get("own_name_wins", ()) for name in ours)
+        for name in [own, *ours] if own_wins else [*ours, own]:
             if self.config.get(name) is not None:
                 return self.config[name]
         return self.defaults.get(field)
@@ -298,7 +325,14 @@ class _Reader:
         """Rope parameters in v5 form, theta and partial factor filled in, per layer type that rotates."""
         if not self.per_type:
             return {ALL_LAYERS: self._flat()}
-        return {key: self._of_type(key) for key in self._layer_types()}
+        types = self._layer_types()
+        left = [key for key in types if key not in self.new] if model_defaults.is_nested(self.new) else []
+        if left and self.defaults.get("needs_every_type"):
+            raise ConfigError(
+                f"rope_parameters leave out {left[0]}, which {self.model_type} does not fill in; state its parameters "
+                "too"
+            )
+        return {key: self._of_type(key) for key in types}
 
     def _flat(self) -> dict[str, Any]:
         if self.new and self.old:
@@ -329,34 +363,68 @@ class _Reader:
         default = self._default(key)
         stated = given or (default if self.defaults.get("fixed") else {**default, "rope_theta": None})
         parameters = _normalised(stated)
+        way = self._way(given)
         theta, partial = (
-            self._beside(key, names) for names in (model_defaults.THETA_NAMES, model_defaults.PARTIAL_NAMES)
+            self._beside(key, names, way) for names in (model_defaults.THETA_NAMES, model_defaults.PARTIAL_NAMES)
         )
         if given:
             _refuse_another(parameters, "rope_theta", theta, key)
             _refuse_another(parameters, "partial_rotary_factor", partial, key)
-        parameters["partial_rotary_factor"] = self._partial(key, parameters if given else {}, partial)
-        if parameters["partial_rotary_factor"] is None:
+        filled = self._fills(key, way)
+        parameters["partial_rotary_factor"] = self._partial(parameters if given else {}, partial, filled)
+        if parameters["partial_rotary_factor"] is None or self._ignores_partial(parameters):
             del parameters["partial_rotary_factor"]
         if parameters.get("rope_theta") is None:
-            parameters["rope_theta"] = self._default_theta(key, given) if theta is None else theta[1]
+            parameters["rope_theta"] = theta[1] if theta else filled.get("rope_theta")
+        if given and parameters["rope_type"] == "yarn" and filled.get("attention_factor") is not None:
+            parameters.setdefault("attention_factor", filled["attention_factor"])
         return parameters
+
+    def _way(self, given: Mapping[str, Any]) -> str:
+        """How the file gives these parameters, as ``beside`` in the table of defaults names it."""
+        if not given:
+            return "nothing"
+        flat = self.per_type and not model_defaults.is_nested(self.new)
+        where = "rope_scaling" if self.old else "flat" if flat else "rope_parameters"
+        return where if _normalised(given)["rope_type"] == "default" else f"{where} scaled"
+
+    def _fills(self, key: str, way: str) -> Mapping[str, Any]:
+        """What the class fills in: other than its whole default, in parameters that are given."""
+        default, theta = self._default(key), self.defaults.get("default_theta")
+        theta = theta.get(key) if isinstance(theta, Mapping) else theta
+        usual = {**default, "rope_theta": default.get("rope_theta", theta) if way == "nothing" else theta}
+        return self.defaults.get("beside", {}).get(way, {}).get("fills", {}).get(key, usual)
+
+    def _ignores_partial(self, parameters: Mapping[str, Any]) -> bool:
+        """Whether this type does not look at the partial factor, which its file may state all the same.
+
+        It turns whole heads then, or (dots3_note) works the factor out by itself. Scaled tables follow the factor in
+        every type, and have half the pairs that such a type's attention needs.
+        """
+        kind, partial = parameters["rope_type"], parameters["partial_rotary_factor"]
+        ignored = self.defaults.get("ignores_partial", ())
+        if "linear" in ignored:
+            return True
+        if "default" not in ignored or kind == "proportional" or partial == 1:
+            return False
+        if kind != "default":
+            raise ConfigError(
+                f"rope_parameters has {kind} with partial_rotary_factor {brief(partial)}, but {self.model_type} turns "
+                "whole heads, and transformers cannot run this; remove the partial_rotary_factor"
+            )
+        self.ignored["partial_rotary_factor"] = partial
+        return True
 
     def _default(self, key: str) -> Mapping[str, Any]:
         return (self.default_parameters.get(key) if self.per_type else self.default_parameters) or {}
 
-    def _default_theta(self, key: str, given: Mapping[str, Any]) -> Any:
-        """Of parameters that state none; a class's whole default may have another."""
-        by_class = self.defaults.get("default_theta")
-        by_class = by_class.get(key) if isinstance(by_class, Mapping) else by_class
-        return by_class if given else self._default(key).get("rope_theta", by_class)
-
-    def _beside(self, key: str, names: Iterable[str]) -> tuple[str, Any] | None:
+    def _beside(self, key: str, names: Iterable[str], way: str) -> tuple[str, Any] | None:
         """The first of these top-level keys that the file has and that reaches this layer type, with its value."""
-        found = ((name, self.config.get(name)) for name in names if key in self.v4.get(name, ()))
+        reaches = self.defaults.get("beside", {}).get(way, {}).get("reaches", self.v4)
+        found = ((name, self.config.get(name)) for name in names if key in reaches.get(name, ()))
         return next(((name, value) for name, value in found if value is not None), None)
 
-    def _partial(self, key: str, stated: Mapping[str, Any], beside: tuple[str, Any] | None) -> Any:
+    def _partial(self, stated: Mapping[str, Any], beside: tuple[str, Any] | None, filled: Mapping[str, Any]) -> Any:
         if stated.get("partial_rotary_factor") is not None:
             return stated["partial_rotary_factor"]
         if beside is not None:
@@ -364,14 +432,15 @@ class _Reader:
         if self.model_type == "minimax_m2" and self.config.get("rotary_dim"):  # its releases say it in coordinates
             head_dim = _whole(self.get("head_dim"), "head_dim")
             return _whole(self.config["rotary_dim"], "rotary_dim") / head_dim
-        return self._default(key).get("partial_rotary_factor")
+        return filled.get("partial_rotary_factor")
 
     def _refuse_disagreement(self, key: str, new: Mapping[str, Any], old: Mapping[str, Any], whole: bool) -> None:
         """v4 and v5 keys may stand side by side only where they say the same: transformers 5 takes v4's."""
         left, right = _present(_normalised(new)), _present(_normalised(old))
-        theta = self._beside(key, model_defaults.THETA_NAMES)
+        way = self._way(old)
+        theta = self._beside(key, model_defaults.THETA_NAMES, way)
         if whole:
-            right.setdefault("rope_theta", self._default_theta(key, old) if theta is None else theta[1])
+            right.setdefault("rope_theta", theta[1] if theta else self._fills(key, way).get("rope_theta"))
         for own in ("partial_rotary_factor", "original_max_position_embeddings"):  # which may stand elsewhere
             if own not in right:
                 left.pop(own, None)
@@ -424,6 +493,11 @@ class _Reader:
 def _rope(reader: _Reader, key: str, parameters: dict[str, Any], original_length: int | None) -> Rope:
     """The geometry that one set of parameters describes."""
     theta, maximum = parameters.get("rope_theta"), reader.get("max_position_embeddings") or original_length
+    if theta is None and reader.known:
+        where = "" if key == ALL_LAYERS else f" for {key}"
+        raise ConfigError(
+            f"rope_parameters{where} state no rope_theta, and {reader.model_type} does not fill it in; state it there"
+        )
     if theta is None or maximum is None:
         raise reader.missing()
     _refuse_theta_per_layer(reader, theta)
@@ -598,7 +672,10 @@ def write_rope(config: Mapping[str, Any], scaling: Scaling) -> dict[str, Any]:
     reader = _Reader(text_section(config))
     merged = {key: _merged(old, scaling.parameters.get(key)) for key, old in reader.parameters().items()}
     section["rope_parameters"] = {**_untouched(reader), **merged} if reader.per_type else merged[ALL_LAYERS]
-    section[reader.name_of("max_position_embeddings")] = scaling.max_length
+    own = reader.name_of("max_position_embeddings")
+    if own != "max_position_embeddings":  # either name may be there, and either may win
+        section.pop("max_position_embeddings", None)
+    section[own] = scaling.max_length
     section["original_max_position_embeddings"] = scaling.original_length
     _write_v4(section, merged, reader)
     _write_oddities(section, merged, reader)

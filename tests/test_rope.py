@@ -272,8 +272,9 @@ def test_scaling_that_is_already_there_is_seen(name):
 
 def test_a_proportional_factor_is_scaling_and_its_share_is_not():
     full = {"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.25}
-    plain = read_rope({"model_type": "gemma4_text", "rope_parameters": {"full_attention": full}})["full_attention"]
-    scaled = {"model_type": "gemma4_text", "rope_parameters": {"full_attention": {**full, "factor": 8.0}}}
+    both = {"full_attention": full, "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}
+    plain = read_rope({"model_type": "gemma4_text", "rope_parameters": both})["full_attention"]
+    scaled = {"model_type": "gemma4_text", "rope_parameters": both | {"full_attention": {**full, "factor": 8.0}}}
     assert not is_scaled(plain) and is_scaled(read_rope(scaled)["full_attention"])
     assert (plain.pairs, plain.rotated_pairs) == (256, 64)
 
@@ -432,7 +433,10 @@ MALFORMED = {
         LLAMA31 | {"original_max_position_embeddings": "x", "rope_scaling": None},
         "is 'x'",
     ),
-    "nothing left to rotate": (LLAMA | {"partial_rotary_factor": 0.001}, "leaves no coordinate to rotate"),
+    "nothing left to rotate": (
+        LLAMA | {"model_type": "stablelm", "partial_rotary_factor": 0.001},
+        "leaves no coordinate to rotate",
+    ),
     "a rope_type that is not text": (
         LLAMA | {"rope_scaling": {"rope_type": 4, "factor": 2}},
         "rope_type must be a name",
