@@ -13,7 +13,18 @@ from typing import Any, cast
 from .errors import ConfigError, ScheduleError
 from .formatting import size
 from .lengths import LONGEST, parse_length
-from .rope import ALL_LAYERS, Rope, Scaling, default_of, is_scaled, read_rope, text_section, write_rope
+from .rope import (
+    ALL_LAYERS,
+    Rope,
+    Scaling,
+    brief,
+    default_of,
+    ignored_keys,
+    is_scaled,
+    read_rope,
+    text_section,
+    write_rope,
+)
 from .schedules import AsIs, Frequencies, Schedule, Table, compute, describe
 from .schedules import specs as schedule_specs
 from .schedules.as_is import from_rope_parameters
@@ -130,15 +141,13 @@ def make_plan(
         return Plan(dict(config), config, {}, {}, {}, max(rope.max_length for rope in ropes.values()))
     notes = _notes(config, ropes, chosen, original_length)
     grounds = {key: _ground(ropes[key], replace_scaling, on_top, original_length) for key in chosen}
+    grounds = _counted_alike(grounds, original_length)
     given = {"factor": factor, "target_length": target_length, "overrides": overrides}
     asked = {key: schedule_specs.resolve(part, grounds[key], **given) for key, part in chosen.items()}
     schedules = {key: _frozen(schedule, grounds[key], freeze_at) for key, schedule in asked.items()}
     frozen = freeze_at if schedules != asked else None
-    notes += [
-        f"{describe(asked[key])} is frozen as it is at {frozen} tokens; that table serves every length"
-        for key in asked
-        if schedules[key] != asked[key]
-    ]
+    if freeze_at is not None:
+        notes += _freezing_notes(asked, schedules, grounds, freeze_at)
     if replace_scaling:
         notes += [*_lost_softmax_scale(ropes, asked), *_other_fields(ropes, asked)]
         notes += _shorter(ropes, asked, target_length)
@@ -334,6 +343,11 @@ def _notes(
             f"the configuration says {rope.max_length} positions, of which {rope.original_length} were trained; "
             f"computing from {rope.original_length} (--original-length says otherwise)"
         )
+    notes += [
+        f"{name} {brief(value)} is left out of the new configuration: {text_section(config).get('model_type')} turns "
+        "whole heads and does not look at it, but transformers' scaled tables would"
+        for name, value in ignored_keys(config).items()
+    ]
     untouched = [key for key in ropes if key not in chosen]
     if untouched:
         notes.append(f"layers left as they are: {', '.join(untouched)}")
@@ -397,6 +411,17 @@ def _ground(rope: Rope, replace_scaling: bool, on_top: bool, original_length: in
     )
 
 
+def _counted_alike(grounds: Mapping[str, Rope], original_length: int | None) -> dict[str, Rope]:
+    """Layers without scaling, beside composed ones, are computed from the length that the model has now, too."""
+    composed = any(rope.table is not None for rope in grounds.values())
+    return {
+        key: dataclasses.replace(rope, original_length=original_length or rope.max_length)
+        if composed and rope.table is None
+        else rope
+        for key, rope in grounds.items()
+    }
+
+
 def _is_recorded(rope: Rope) -> bool:
     """Whether a scaled model's configuration says what length it was trained at."""
     return bool(rope.scaling.get("original_max_position_embeddings")) or rope.original_length != rope.max_length
@@ -443,6 +468,37 @@ def _frozen(schedule: Schedule, rope: Rope, length: int | None) -> Schedule:
         return schedule
     table = compute(schedule, rope, length)
     return Table(inv_freq=tuple(table.inv_freq), attention_factor=table.attention_scale / rope.table_scale)
+
+
+def _freezing_notes(
+    asked: Mapping[str, Schedule], schedules: Mapping[str, Schedule], ropes: Mapping[str, Rope], length: int
+) -> list[str]:
+    """What freezing made of each layer type's schedule.
+
+    Raises:
+        ScheduleError: at this length none of them changes anything yet.
+    """
+    frozen = [key for key in asked if schedules[key] != asked[key]]
+    idle = [key for key in frozen if compute(schedules[key], ropes[key], length) == _untouched(ropes[key])]
+    if idle and len(idle) == len(asked):
+        rope = ropes[idle[0]]
+        raise ScheduleError(
+            f"{describe(asked[idle[0]])} frozen at {length} tokens leaves every frequency as it is: the trained length "
+            f"is {rope.original_length}, and it only changes what is longer; freeze it at a longer length"
+        )
+    return [
+        f"{describe(asked[key])} leaves every frequency as it is at {length} tokens"
+        if key in idle
+        else f"{describe(asked[key])} is frozen as it is at {length} tokens; that table serves every length"
+        if key in frozen
+        else f"{describe(asked[key])} is the same at every length, so there is nothing to freeze at {length} tokens"
+        for key in asked
+    ]
+
+
+def _untouched(rope: Rope) -> Frequencies:
+    """What a schedule that changes nothing makes of a geometry."""
+    return Frequencies(rope.inv_freq(), rope.table_scale)
 
 
 def _without_effect(

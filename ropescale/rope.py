@@ -451,6 +451,11 @@ class _Reader:
                     "(with rope_theta beside it); make the two views agree, or remove one"
                 )
 
+    def recorded_length(self) -> Any:
+        """The trained length that scaled layers record, which holds for those beside them too."""
+        lengths = [each.get("original_max_position_embeddings") for each in self.parameters().values()]
+        return max((each for each in lengths if isinstance(each, (int, float))), default=None)
+
     def head_dim(self, key: str, parameters: Mapping[str, Any]) -> int:
         """Coordinates of a head: stated, the class's own, or hidden_size / num_attention_heads."""
         if self.get("qk_rope_head_dim") and parameters.get("partial_rotary_factor") in (None, 1):
@@ -538,9 +543,11 @@ def _original_length(reader: _Reader, parameters: Mapping[str, Any], max_length:
     top, inner, where = reader.config.get(name), parameters.get(name), "at the top level"
     if top is None and parameters["rope_type"] == "longrope":  # Phi-3's class has a top-level default
         top, where = reader.defaults.get(name), f"by {reader.model_type}'s default (state it at the top level)"
+    if reader.per_type:  # whose tables do not look at the top level
+        top = top if inner is None else inner
     if top is not None and inner is not None and top != inner:
         raise ConfigError(f"{name} is {top} {where} and {inner} inside the rope parameters; make them agree")
-    recorded = inner if top is None else top
+    recorded = next((each for each in (top, inner, reader.recorded_length()) if each is not None), None)
     if recorded is not None:
         return _whole(recorded, name)
     return QWEN3_TRAINED if _is_qwen3(reader.model_type) and max_length == QWEN3_MAXIMUM else max_length
