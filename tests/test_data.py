@@ -407,3 +407,48 @@ def test_a_tokenizer_that_adds_bos_by_itself_does_not_add_it_to_the_text():
     assert tokenizer("ab").input_ids[0] == 256
     (found,) = tokenize(["ab"], tokenizer)
     assert 256 not in found.ids and len(found.ids) == 2
+
+
+def test_a_stream_gives_the_rows_of_the_same_documents_in_a_file(hub, tmp_path, capsys):
+    """And the report counts what was read and was too short."""
+    from tiny import llama
+
+    from ropescale.cli.main import main
+
+    llama(vocab_size=258).save_pretrained(tmp_path / "model")
+    byte_tokenizer().save_pretrained(tmp_path / "model")
+    words = ["eval", str(tmp_path / "model"), "--lengths", "20", "--json", "--data"]
+    (tmp_path / "a.jsonl").write_text("\n".join(json.dumps({"text": f"row {i} " + "x" * 10 * i}) for i in (2, 3)))
+    capsys.readouterr()
+    assert main([*words, str(tmp_path / "a.jsonl")]) == 0
+    file = json.loads(capsys.readouterr().out)
+    assert main([*words, "org/books", "--split", "train", "--streaming", "--max-docs", "2"]) == 0
+    stream = json.loads(capsys.readouterr().out)
+    assert stream["rows"] == file["rows"] and stream["rows"][0]["documents"] == 2
+    assert stream["data"]["skipped"] == {"too_short": 2, "empty": 0}
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ([], "--streaming is given, and a stream may have no end; say how many documents with --max-docs"),
+        (["--max-docs", "2", "--concat"], "--streaming reads one document after the other; leave --concat out"),
+    ],
+)
+def test_a_stream_without_an_end_or_joined_is_refused(more, said, capsys):
+    from ropescale.cli.main import main
+
+    assert main(["eval", "nowhere", "--lengths", "20", "--data", "org/books", "--streaming", *more]) == 2
+    assert capsys.readouterr().err == f"error: {said}\n"
+
+
+def test_the_results_count_special_tokens_of_the_text(capsys):
+    from tiny import llama
+
+    from ropescale.evals import perplexity
+
+    model, texts = llama(vocab_size=258), ["abc<s>" * 5, "plain text"]
+    found = perplexity(model, texts, [8], tokenizer=byte_tokenizer(), progress=True).to_dict()
+    assert found["data"]["special_tokens"] == 5
+    assert "5 tokens of the text are special ones of the tokenizer" in capsys.readouterr().err
+    assert "special_tokens" not in perplexity(model, texts[1:], [8], tokenizer=byte_tokenizer()).to_dict()["data"]
