@@ -1,4 +1,4 @@
-"""The rotary layers of engines whose wheels are too large to install: downloaded once, and only that package kept."""
+"""Sources of engines whose wheels are too large to install: downloaded once, and only the parts in question kept."""
 
 from __future__ import annotations
 
@@ -15,21 +15,28 @@ PACKAGES = {
     "vllm": "vllm/model_executor/layers/rotary_embedding",
     "sglang": "sglang/srt/layers/rotary_embedding",
 }
+REGISTRIES = {"vllm": "vllm/model_executor/models/registry.py", "sglang": "sglang/srt/models/"}
+"""What lists the models that an engine has."""
 
 
 def rotary_package(engine: str, version: str) -> Path:
-    """The folder of an engine's rotary layers, out of its wheel; the second call finds it there.
+    """The folder of an engine's rotary layers, as :func:`sources` has it."""
+    return sources(engine, version) / PACKAGES[engine]
+
+
+def sources(engine: str, version: str) -> Path:
+    """A folder with an engine's rotary layers and its list of models, out of its wheel; the second call finds it there.
 
     Raises:
         RuntimeError: pip could not download the wheel; the message holds the end of what it said.
     """
-    folder = CACHE / f"{engine}-{version}-rotary"
+    folder = CACHE / f"{engine}-{version}-sources"
     CACHE.mkdir(parents=True, exist_ok=True)
     with filelock.FileLock(f"{folder}.lock"):
         if not (folder / ".done").exists():
             _extract(engine, version, folder)
             (folder / ".done").touch()
-    return folder / PACKAGES[engine]
+    return folder
 
 
 def _extract(engine: str, version: str, folder: Path) -> None:
@@ -40,5 +47,5 @@ def _extract(engine: str, version: str, folder: Path) -> None:
             raise RuntimeError(f"pip could not download {engine} {version}:\n{done.stderr[-2000:]}")
         [wheel] = Path(beside).glob("*.whl")
         with zipfile.ZipFile(wheel) as archive:
-            kept = [name for name in archive.namelist() if name.startswith(f"{PACKAGES[engine]}/")]
-            archive.extractall(folder, kept)
+            wanted = (f"{PACKAGES[engine]}/", REGISTRIES[engine])
+            archive.extractall(folder, [name for name in archive.namelist() if name.startswith(wanted)])

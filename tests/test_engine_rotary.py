@@ -40,6 +40,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "phi3": LLAMA | {"model_type": "phi3"},
     "mrope": LLAMA | {"model_type": "qwen2_vl_text", "rope_scaling": {"type": "mrope", "mrope_section": [8, 12, 12]}},
     "gemma3": {"model_type": "gemma3_text", "max_position_embeddings": 4096, "head_dim": 64},
+    **{name: LLAMA | {"model_type": name} for name in "gemma2 granite mistral mixtral qwen2 qwen3".split()},
+    **{name: LLAMA | {"model_type": name} for name in ("cohere2_moe", "ernie4_5_moe")},
 }
 LISTS = {"short_factor": [1.0 + i / 16 for i in range(32)], "long_factor": [1.0 + i / 4 for i in range(32)]}
 SPECS: dict[str, Any] = {
@@ -73,8 +75,16 @@ CASES = [
     ("mrope", "linear:factor=4"),
     ("gemma3", "yarn:factor=4"),
     ("gemma3", "linear:factor=4"),
+    *(
+        (name, spec)
+        for name in "gemma2 granite mistral mixtral qwen2 qwen3 cohere2_moe ernie4_5_moe".split()
+        for spec in ("yarn:factor=4", "ntk:factor=4", "ntk-su:factor=4", "llama3:factor=4")
+    ),
 ]
-NEIGHBOURS = ("glm4",)
+NEIGHBOURS = ("cohere2_moe", "ernie4_5_moe", "glm4")
+SGLANG_TAKES_THETA_ONLY = {"gemma2": float, "mixtral": int}
+"""Types whose code in SGLang gives the rotary layer a theta of this type, and no scaling."""
+
 SGLANG_READS_SHARE = ("glm4",)
 """Types whose code in SGLang looks for ``partial_rotary_factor`` in the rope parameters."""
 
@@ -85,7 +95,7 @@ OUTSIDE = ("max length", "switch", "softmax scale")
 def told(engine: str, config: dict[str, Any], spec: Any, folder: Path) -> tuple[Any, dict[str, Any]]:
     """What export says about a schedule, and the rope parameters and length that its command leaves in the engine."""
     (folder / "config.json").write_text(json.dumps(config))
-    done = export(folder, engine, spec)
+    done = export(folder, engine, spec, layers=_layers(config))
     if done.refusal is not None:
         return done, {}
     words = shlex.split(done.commands[0].text.replace("\\\n", ""))
@@ -94,11 +104,21 @@ def told(engine: str, config: dict[str, Any], spec: Any, folder: Path) -> tuple[
     return done, changed
 
 
-def case(done: Any, config: dict[str, Any], changed: dict[str, Any], spec: Any, key: str) -> dict[str, Any]:
-    planned = text_section(make_plan(config, spec).config)
+def _layers(config: dict[str, Any]) -> str:
+    return "all" if config["model_type"] == "cohere2_moe" else "full"  # whose full-attention layers do not rotate
+
+
+def case(
+    engine: str, done: Any, config: dict[str, Any], changed: dict[str, Any], spec: Any, key: str
+) -> dict[str, Any]:
+    planned = text_section(make_plan(config, spec, layers=_layers(config)).config)
     parameters = changed.get("rope_parameters", planned["rope_parameters"])
+    parameters = parameters if key == "all" else parameters[key]
+    if engine == "sglang" and config["model_type"] in SGLANG_TAKES_THETA_ONLY:
+        theta = SGLANG_TAKES_THETA_ONLY[config["model_type"]](parameters["rope_theta"])
+        parameters = {"rope_type": "default", "rope_theta": theta}
     longest = changed.get("max_position_embeddings", config["max_position_embeddings"])
-    return asking(config["model_type"], parameters if key == "all" else parameters[key], longest, done.length)
+    return asking(config["model_type"], parameters, longest, done.length)
 
 
 def asking(model_type: str, parameters: dict[str, Any], max_position: int, length: int) -> dict[str, Any]:
@@ -125,7 +145,7 @@ def run(engine: str, cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def asked(config: dict[str, Any], spec: Any, key: str, length: int) -> Frequencies:
-    return ropescale.frequencies(config, spec, length)[key]
+    return ropescale.frequencies(config, spec, length, layers=_layers(config))[key]
 
 
 def is_as_asked(answer: dict[str, Any], positions: list[int], table: Frequencies) -> bool:
@@ -146,11 +166,11 @@ def test_what_the_table_calls_honoured_comes_out_as_asked_and_nothing_else_does(
     for name, label in CASES:
         config, spec = CONFIGS[name], SPECS.get(label, label)
         done, changed = told(engine, config, spec, tmp_path)
-        for key in make_plan(config, spec).schedules:
+        for key in make_plan(config, spec, layers=_layers(config)).schedules:
             honoured = all(
                 row.status == "honoured" for row in done.rows if row.layers == key and row.field not in OUTSIDE
             )
-            prepared.append((name, label, key, honoured, case(done, config, changed, spec, key)))
+            prepared.append((name, label, key, honoured, case(engine, done, config, changed, spec, key)))
     answers, wrong = run(engine, [each[-1] for each in prepared]), []
     for (name, label, key, honoured, sent), answer in zip(prepared, answers):
         table = asked(CONFIGS[name], SPECS.get(label, label), key, sent["max_model_len"])
@@ -158,6 +178,10 @@ def test_what_the_table_calls_honoured_comes_out_as_asked_and_nothing_else_does(
             wrong.append((name, label, key, f"honoured: {honoured}", str(answer)[:200]))
     assert not wrong
     assert {honoured for _, _, _, honoured, _ in prepared} == {True, False}
+
+
+def test_these_types_are_those_that_the_table_calls_run() -> None:
+    assert {CONFIGS[name]["model_type"] for name, _ in CASES} == vllm.RUN
 
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096, "rope_theta": 10000.0}

@@ -7,11 +7,12 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import engine_registries
 import pytest
 
 import ropescale
 from ropescale.cards import card
-from ropescale.engines import engine_warnings
+from ropescale.engines import engine_warnings, registries, sglang, vllm
 from ropescale.plans import make_plan
 
 LLAMA = {
@@ -70,7 +71,10 @@ def test_engines_do_not_load_proportional_rope_on_a_llama(share):
 
 def test_a_model_made_with_proportional_rope_is_no_surprise_to_llama_cpp():
     found = warned({"model_type": "lfm3", "max_position_embeddings": 8192}, "ntk:factor=4")
-    assert found == ["transformers 4: has no keys for a scaled lfm3 (full_attention); load it with transformers 5"]
+    assert found == [
+        "vLLM and SGLang: know no Lfm3ForCausalLM; serve it with transformers",
+        "transformers 4: lacks lfm3, which came with transformers 5",
+    ]
 
 
 def test_vllm_builds_the_ramp_of_an_mrope_model_from_four_times_the_length():
@@ -93,24 +97,76 @@ def test_vllm_reads_an_attention_factor_of_one_as_another_type_on_mla_models(con
     assert sum("deepseek_llama_scaling" in line for line in warned(config, spec)) == times
 
 
-@pytest.mark.parametrize("model_type", ["cohere", "glm", "glm4"])
+@pytest.mark.parametrize("model_type", ["cohere", "cohere2_moe", "ernie4_5_moe", "glm4"])
 def test_vllm_has_no_per_pair_factors_for_pairs_of_neighbours(model_type):
     config = LLAMA | {"model_type": model_type}
     text = f"vLLM and SGLang: cannot turn the pairs of {model_type} by per-pair factors; serve it with transformers"
-    assert text in warned(config, PER_PAIR)
-    assert not [line for line in warned(config, "yarn:factor=4") if "per-pair" in line]
+    assert text in engine_warnings(make_plan(config, PER_PAIR, layers="all"))
+    assert not [
+        line for line in engine_warnings(make_plan(config, "yarn:factor=4", layers="all")) if "per-pair" in line
+    ]
+
+
+def test_every_type_that_turns_neighbours_in_transformers_is_told_apart_from_the_engines_halves(repository):
+    outcomes = json.loads((repository / "tests" / "coverage.json").read_text())
+    neighbours = {name for name, outcome in outcomes.items() if outcome.get("pairs") == "neighbours"}
+    assert neighbours == vllm.TURN_NEIGHBOURS | vllm.TURN_HALVES_AFTER_ALL
+    assert not vllm.TURN_NEIGHBOURS & vllm.TURN_HALVES_AFTER_ALL
+
+
+def test_a_model_that_an_engine_has_no_code_for_is_turned_by_transformers_code_as_it_should():
+    for model_type in ("glm", "helium"):
+        found = warned(LLAMA | {"model_type": model_type}, PER_PAIR)
+        assert not [line for line in found if "cannot turn" in line or line.startswith("SGLang")]
+
+
+def test_vllm_permutes_llama_4s_weights_and_so_has_its_per_pair_factors():
+    config = LLAMA | {"model_type": "llama4_text", "no_rope_layers": [1], "num_hidden_layers": 1}
+    found = engine_warnings(make_plan(config, PER_PAIR, layers="all"))
+    assert not [line for line in found if "cannot turn" in line]
+
+
+@pytest.mark.parametrize(
+    ("config", "text"),
+    [
+        ({"model_type": "mycustom"}, "vLLM and SGLang: know no mycustom; serve it with transformers"),
+        ({"architectures": ["LlamaTwiceForCausalLM"]}, "vLLM and SGLang: know no LlamaTwiceForCausalLM; serve it with"),
+        (
+            {"model_type": "my", "architectures": ["My"], "auto_map": {"AutoModel": "my.My"}},
+            "vLLM and SGLang: run My by the checkpoint's own code, if at all; nobody has read that",
+        ),
+        ({"model_type": "bamba"}, "SGLang: knows no BambaForCausalLM; serve it with transformers"),
+        (
+            {"model_type": "mixtral"},
+            "SGLang: does not scale mixtral, silently leaving base RoPE; use another rope_theta",
+        ),
+    ],
+)
+def test_a_model_that_an_engine_does_not_have_or_scale_is_warned_about(config, text):
+    assert [line for line in warned(LLAMA | config, "yarn:factor=4") if line.startswith(text)]
+
+
+def test_a_model_saved_without_its_head_is_looked_up_by_its_type():
+    assert not [line for line in warned(LLAMA | {"architectures": ["LlamaModel"]}, "yarn:factor=4") if "know" in line]
+
+
+@pytest.mark.engines
+def test_the_lists_of_models_are_those_of_the_engines_sources():
+    assert registries.load()["versions"]["vllm"] == vllm.VERSION
+    assert registries.load()["versions"]["sglang"] == sglang.VERSION
+    assert engine_registries.generate() == registries.load()
 
 
 def test_vllm_serves_per_pair_factors_at_the_trained_length_by_default():
     text = "vLLM: serves the original length unless told otherwise; pass --max-model-len 16384"
     assert text in warned(LLAMA, PER_PAIR)
-    assert not [line for line in warned(GLM, PER_PAIR) if "--max-model-len" in line]
+    assert text in warned(GLM, PER_PAIR)  # by transformers' code there, which turns neighbours as well
+    glm4 = GLM | {"model_type": "glm4"}
+    assert not [line for line in warned(glm4, PER_PAIR) if "--max-model-len" in line]
 
 
-def test_llama_cpp_spreads_llama3_scaling_over_the_whole_head():
-    text = "llama.cpp: its converter spreads llama3 scaling over all 64 coordinates of a head, though 32 rotate"
-    assert warned(PARTIAL, "llama3:factor=4") == [text]
-    assert warned(LLAMA, "llama3:factor=4") == []
+def test_a_share_that_llama_does_not_read_makes_nothing_partial():
+    assert warned(PARTIAL, "llama3:factor=4") == warned(LLAMA, "llama3:factor=4") == []
 
 
 @pytest.mark.parametrize(

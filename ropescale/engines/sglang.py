@@ -11,7 +11,8 @@ from ..schedules.yarn import temperature
 from . import vllm
 from .facts import Difference, How, Layers
 from .parity import attention_factor
-from .serving import Command, Serving, compact, needed_positions, overrides, revision, shell
+from .registries import code, is_known_for, not_its_own
+from .serving import Command, Serving, compact, needed_positions, overrides, revision, shell, stated_positions
 
 NAME, VERSION = "SGLang", "0.5.23"
 
@@ -20,26 +21,39 @@ _MULTIPLIED = ("linear", "dynamic")
 
 
 def how(layers: Layers, field: str) -> How:
-    """Where the model's own code steps in, it was read; the rotary layer was run."""
-    by_model = layers.is_mla or field in ("rotary dim", "partial_rotary_factor")
+    """The rotary layer was run, for some types; the code around it, which gives it its width, was read."""
+    by_model = field in ("rotary dim", "partial_rotary_factor") or code("sglang", layers) != "own"
     return "source" if by_model else vllm.how(layers, field)
 
 
 def serve(serving: Serving) -> list[Command]:
     """``sglang.launch_server``, with the configuration's changes where the folder does not hold them."""
-    told = _nulled(serving, overrides(spelled(serving), needed_positions(serving, _MULTIPLIED)))
+    told = _nulled(serving, overrides(spelled(serving), _positions(serving)))
     words = ["python", "-m", "sglang.launch_server", "--model-path", serving.model]
     words += ["--context-length", str(serving.length), *revision(serving)]
     return [Command("sh", shell(*words, *(["--json-model-override-args", compact(told)] if told else [])))]
 
 
+def _positions(serving: Serving) -> int:
+    """The ``max_position_embeddings`` that is needed; transformers' code tabulates nothing, and counts from it."""
+    if code("sglang", serving.layers[0]) == "own":
+        return needed_positions(serving, _MULTIPLIED)
+    return stated_positions(serving)
+
+
 def way_out(layers: Layers) -> str:
     """What to do where it cannot be served."""
+    if code("sglang", layers) != "own":
+        return "serve it with transformers"
+    if is_known_for("sglang", "unscaled", layers):
+        return "use another rope_theta (ntk, abf), or serve it with transformers"
     return vllm.way_out(layers)
 
 
 def spelled(serving: Serving) -> Serving:
     """The same schedule with the keys that SGLang has of its own, where it needs them."""
+    if code("sglang", serving.layers[0]) != "own":
+        return serving
     positions = needed_positions(serving, _MULTIPLIED)
     return serving.spelled({layers.key: _spelled(layers, positions) for layers in serving.layers})
 
@@ -64,6 +78,26 @@ def _nulled(serving: Serving, told: dict[str, Any]) -> dict[str, Any]:
 
 def differences(layers: Layers) -> Iterator[Difference]:
     """What SGLang does otherwise for this kind of layer."""
+    if code("sglang", layers) == "own":
+        yield from _in_its_own_code(layers)
+    else:
+        yield from not_its_own("sglang", layers)
+    if layers.kind == "linear" and code("sglang", layers) != "none":
+        text = "multipl{ies} max_position_embeddings by the factor{self}; do not raise it by hand"
+        yield Difference("max length", "honoured", f"{layers.length}, max_position_embeddings times the factor", text)
+
+
+def _in_its_own_code(layers: Layers) -> Iterator[Difference]:
+    if (layers.model_type, layers.key) == ("deepseek_v4", "main") and layers.kind != "default":
+        text = f"never scales the {layers.key} layers of {layers.model_type}"
+        yield Difference("frequencies", "dropped", "base RoPE", text)
+        return
+    if is_known_for("sglang", "whole theta", layers) and not float(layers.parameters["rope_theta"]).is_integer():
+        yield Difference("theta", "honoured", f"{int(layers.parameters['rope_theta'])}, its whole part")
+    if is_known_for("sglang", "unscaled", layers) and layers.kind != "default":
+        text = f"does not scale {layers.model_type}, silently leaving base RoPE; use another rope_theta (ntk, abf)"
+        yield Difference("frequencies", "dropped", "base RoPE", text)
+        return
     of_kind = _BY_KIND.get(layers.kind)
     if of_kind is not None:
         yield from of_kind(layers)
@@ -79,7 +113,7 @@ def served(serving: Serving, layers: Layers) -> Iterator[Difference]:
 
 
 def _longrope(layers: Layers) -> Iterator[Difference]:
-    if layers.model_type in vllm.TURN_NEIGHBOURS:
+    if vllm.turns_neighbours(layers):
         text = f"cannot turn the pairs of {layers.model_type} by per-pair factors; serve it with transformers"
         yield Difference("frequencies", "unsupported", "stops with a ValueError", text)
     asked, computed = attention_factor(layers), vllm.longrope_scale(layers, layers.length)
@@ -112,11 +146,6 @@ def _dynamic(layers: Layers) -> Iterator[Difference]:
         yield Difference("switch", "recomputed", f"one table, that of {length} tokens", text, how="run")
 
 
-def _linear(layers: Layers) -> Iterator[Difference]:
-    text = "multipl{ies} max_position_embeddings by the factor{self}; do not raise it by hand"
-    yield Difference("max length", "honoured", f"{layers.length}, max_position_embeddings times the factor", text)
-
-
 def _proportional(layers: Layers) -> Iterator[Difference]:
     if layers.parameters.get("factor", 1) != 1:
         yield Difference("factor", "dropped", "1", "ignore{s} the factor of proportional RoPE", how="run")
@@ -129,6 +158,5 @@ _BY_KIND = {
     "longrope": _longrope,
     "yarn": _yarn,
     "dynamic": _dynamic,
-    "linear": _linear,
     "proportional": _proportional,
 }

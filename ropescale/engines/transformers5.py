@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ..model_defaults import load
 from ..rope import ALL_LAYERS
 from .facts import Difference, How, Layers
 from .serving import Command, Serving, snippet, stated_positions, v5_changes
@@ -13,7 +14,12 @@ NAME, VERSION = "transformers 5", "5.23.0"
 
 def how(layers: Layers, field: str) -> How:
     """The rotary modules of every model type are built and compared; it has no maximum length to run into."""
-    return "source" if field == "max length" else "run"
+    return "source" if field == "max length" or is_foreign(layers) else "run"
+
+
+def is_foreign(layers: Layers) -> bool:
+    """Whether a model's code does not come with transformers."""
+    return layers.model_type not in load() and str(layers.config.get("model_type")) not in load()
 
 
 def serve(serving: Serving) -> list[Command]:
@@ -24,6 +30,8 @@ def serve(serving: Serving) -> list[Command]:
 
 def differences(layers: Layers) -> Iterator[Difference]:
     """What transformers 5 does otherwise for this kind of layer."""
+    if is_foreign(layers):
+        yield Difference("frequencies", "honoured", "as asked, where the model's own code reads these keys")
     if layers.kind == "dynamic":
         text = "keeps state between calls, so results depend on earlier ones; cached keys keep old angles"
         yield Difference("switch", "honoured", "at every call; cached keys keep old angles", text, "transformers")

@@ -9,15 +9,38 @@ from typing import Any
 from ..schedules.yarn import temperature
 from .facts import Difference, How, Layers
 from .parity import attention_factor
-from .serving import Command, Serving, compact, needed_positions, overrides, revision, shell
+from .registries import architecture, code, not_its_own
+from .serving import Command, Serving, compact, needed_positions, overrides, revision, shell, stated_positions
 
 NAME, VERSION = "vLLM", "0.33.0"
 
-TURN_NEIGHBOURS = ("cohere", "cohere2", "ernie4_5", "glm", "glm4")
-"""Types whose pairs are neighbours: the longrope layer refuses some, and turns the wrong pairs of the others.
+TURN_NEIGHBOURS = frozenset(
+    "axk1 axk2 bailing_hybrid cohere cohere2 cohere2_moe deepseek_v2 deepseek_v3 deepseek_v32 deepseek_v4 dots3_note "
+    "dots3_note_text ernie4_5 ernie4_5_moe glm glm4 glm4_moe_lite glm_moe_dsa helium longcat_flash youtu".split()
+)
+"""Types whose pairs are neighbours: the longrope layer refuses them, or (ernie4_5) turns the wrong pairs.
 
-glm4 and cohere2 are listed by kinship.
+Those with latent attention among them have it from :func:`overwritten` already. Others (glm, helium) have no code in
+these engines, and transformers' code turns theirs as it should.
 """
+
+TURN_HALVES_AFTER_ALL = frozenset(["llama4", "llama4_text"])
+"""Types whose pairs are neighbours in transformers; vLLM permutes their weights as it loads them (models/llama4.py)."""
+
+RUN = frozenset(
+    "cohere2_moe ernie4_5_moe gemma2 gemma3_text glm4 granite llama mistral mixtral phi3 qwen2 qwen2_vl_text "
+    "qwen3".split()
+)
+"""Types with whose parameters tests run the rotary layer; how others call it was not tried."""
+
+_PLAIN = {("deepseek_v4", "main"), ("dots3_note", "sliding_attention"), ("dots3_note_text", "sliding_attention")}
+"""Layers that rotate by a theta alone, whatever the configuration says (models/deepseek_v4, models/dots3_note)."""
+
+_UNSCALED = frozenset(
+    "MiMoV2FlashForCausalLM MiMoV2ForCausalLM MiMoV2OmniForCausalLM MiniMaxM3SparseForCausalLM "
+    "MiniMaxM3SparseForConditionalGeneration".split()
+)
+"""Models all of whose layers do (mimo_v2.py, models/minimax_m3)."""
 
 MLA_BUT_PLAIN = ("minicpm3",)
 """Types with latent attention whose rope parameters reach the rotary layer as they are."""
@@ -28,20 +51,28 @@ _RUN += ("attention factor", "low_freq_factor", "high_freq_factor", "partial_rot
 
 
 def how(layers: Layers, field: str) -> How:
-    """Where the model's own code steps in, it was read; the rotary layer was run."""
-    special = (layers.is_mla and layers.kind != "default") or layers.model_type == "gpt_oss"
-    return "run" if field in _RUN and not special else "source"
+    """The rotary layer was run, for some types; the code around it was read."""
+    return "run" if field in _RUN and layers.model_type in RUN and code("vllm", layers) == "own" else "source"
 
 
 def serve(serving: Serving) -> list[Command]:
     """``vllm serve``, with the configuration's changes where the folder does not hold them."""
-    told = overrides(spelled(serving), needed_positions(serving))
+    told = overrides(spelled(serving), _positions(serving))
     words = ["vllm", "serve", serving.model, "--max-model-len", str(serving.length), *revision(serving)]
     return [Command("sh", shell(*words, *(["--hf-overrides", compact(told)] if told else [])))]
 
 
+def _positions(serving: Serving) -> int:
+    """The ``max_position_embeddings`` that is needed; transformers' code tabulates nothing, and counts from it."""
+    if code("vllm", serving.layers[0]) == "own":
+        return needed_positions(serving)
+    return stated_positions(serving)
+
+
 def way_out(layers: Layers) -> str:
     """What to do where it cannot be served."""
+    if code("vllm", layers) != "own":
+        return "serve it with transformers"
     if layers.kind == "proportional":
         return "stop the pairs with a table (table:factors=[1,...,1e30]), or use transformers"
     others = "yarn" if layers.is_mla or layers.model_type == "gpt_oss" else "yarn, linear or another rope_theta (ntk)"
@@ -50,6 +81,8 @@ def way_out(layers: Layers) -> str:
 
 def spelled(serving: Serving) -> Serving:
     """The same schedule with the keys that vLLM has of its own, where it needs them."""
+    if code("vllm", serving.layers[0]) != "own":
+        return serving
     positions = needed_positions(serving)
     return serving.spelled({layers.key: _spelled(layers, positions) for layers in serving.layers})
 
@@ -88,6 +121,36 @@ def deepseek_scale(parameters: Mapping[str, Any]) -> float:
 
 def differences(layers: Layers) -> Iterator[Difference]:
     """What vLLM does otherwise for this kind of layer."""
+    if code("vllm", layers) == "own":
+        yield from _in_its_own_code(layers)
+    else:
+        yield from not_its_own("vllm", layers)
+    if code("vllm", layers) != "none":
+        yield from _max_length(layers)
+
+
+def _max_length(layers: Layers) -> Iterator[Difference]:
+    """What has to be told about the longest text, which the engine works out before it looks for the model's code."""
+    refused = layers.is_mla or (code("vllm", layers) == "own" and turns_neighbours(layers))
+    if layers.kind == "longrope" and layers.length > layers.rope.original_length and not refused:
+        text = f"serve{{s}} the original length unless told otherwise; pass --max-model-len {layers.length}"
+        yield Difference("max length", "honoured", f"{layers.length}, because --max-model-len says so", text)
+    if layers.kind == "linear":
+        text = "multipl{ies} max_position_embeddings by the factor{self}; do not raise it by hand"
+        yield Difference("max length", "honoured", f"{layers.length}, max_position_embeddings times the factor", text)
+
+
+def turns_neighbours(layers: Layers) -> bool:
+    """Whether a layer that knows only halves is given pairs of neighbours."""
+    return layers.model_type in TURN_NEIGHBOURS and not layers.is_mla
+
+
+def _in_its_own_code(layers: Layers) -> Iterator[Difference]:
+    plain = (layers.model_type, layers.key) in _PLAIN or architecture(layers) in _UNSCALED
+    if plain and layers.kind != "default":
+        text = f"never scales the {layers.key} layers of {layers.model_type}"
+        yield Difference("frequencies", "dropped", "base RoPE", text)
+        return
     of_kind = _BY_KIND.get(layers.kind)
     if of_kind is not None:
         yield from of_kind(layers)
@@ -117,12 +180,9 @@ def served(serving: Serving, layers: Layers) -> Iterator[Difference]:
 
 
 def _longrope(layers: Layers) -> Iterator[Difference]:
-    if layers.model_type in TURN_NEIGHBOURS:
+    if turns_neighbours(layers):
         text = f"cannot turn the pairs of {layers.model_type} by per-pair factors; serve it with transformers"
         yield Difference("frequencies", "unsupported", "stops, or turns the wrong pairs", text)
-    elif layers.length > layers.rope.original_length and not layers.is_mla:
-        text = f"serve{{s}} the original length unless told otherwise; pass --max-model-len {layers.length}"
-        yield Difference("max length", "honoured", f"{layers.length}, because --max-model-len says so", text)
     yield from _longrope_scale(layers)
     if layers.changes_with_length:
         text = "choose{s} the short or the long list once, by the engine's maximum length"
@@ -169,11 +229,6 @@ def _dynamic(layers: Layers) -> Iterator[Difference]:
         yield Difference("frequencies", "dropped", "base RoPE", text, how="run")
 
 
-def _linear(layers: Layers) -> Iterator[Difference]:
-    text = "multipl{ies} max_position_embeddings by the factor{self}; do not raise it by hand"
-    yield Difference("max length", "honoured", f"{layers.length}, max_position_embeddings times the factor", text)
-
-
 def _proportional(layers: Layers) -> Iterator[Difference]:
     if not layers.parameters.get("partial_rotary_factor", 1.0):
         text = "refuses proportional RoPE with partial_rotary_factor 0; serve it with transformers"
@@ -186,6 +241,5 @@ _BY_KIND = {
     "longrope": _longrope,
     "yarn": _yarn,
     "dynamic": _dynamic,
-    "linear": _linear,
     "proportional": _proportional,
 }

@@ -1,0 +1,81 @@
+"""Whose code vLLM and SGLang run a model with: their own, that of transformers, or none.
+
+``engine_registries.json`` is generated from their sources (``tests/engine_registries.py``), and a test keeps the two
+equal. It holds the ``versions`` that were read, the class that loads each model type (``architectures``), and per
+engine the classes that it has ``own`` code for, and those that it runs with the newest ``transformers`` it admits; for
+SGLang also those whose own code passes no scaling to the rotary layer (``unscaled``), or no more than the whole part of
+theta (``whole theta``).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from ..rope import ALL_LAYERS
+from .facts import Difference, Layers
+
+PATH = Path(__file__).parent.parent / "engine_registries.json"
+
+Code = Literal["own", "transformers", "checkpoint", "none"]
+"""Its own, that of transformers, the checkpoint's, or it has none."""
+
+
+@cache
+def load() -> dict[str, Any]:
+    """The table, as in the module's docstring."""
+    return json.loads(PATH.read_text(encoding="utf-8"))
+
+
+def architecture(layers: Layers) -> str | None:
+    """The class that loads a model: what its configuration says, else transformers' for its type; None for neither.
+
+    A model saved without its head names a class that is not for text; then its type says which one is.
+    """
+    stated = layers.config.get("architectures")
+    first = stated[0] if isinstance(stated, list) and stated and isinstance(stated[0], str) else None
+    usual = load()["architectures"].get(str(layers.config.get("model_type")))
+    return usual if first is None or (usual and first.endswith("Model")) else first
+
+
+def code(engine: str, layers: Layers) -> Code:
+    """Whose code an engine (``vllm`` or ``sglang``) runs a model with."""
+    name, known = architecture(layers), load()[engine]
+    if name in known["own"]:
+        return "own"
+    if name in known["transformers"]:
+        return "transformers"
+    return "checkpoint" if layers.config.get("auto_map") else "none"
+
+
+def is_known_for(engine: str, what: str, layers: Layers) -> bool:
+    """Whether an engine's code for a model is listed under ``what``, such as ``unscaled``."""
+    return architecture(layers) in load()[engine][what]
+
+
+def not_its_own(engine: str, layers: Layers) -> Iterator[Difference]:
+    """What an engine does with a model that it has no code of its own for."""
+    whose, name = code(engine, layers), architecture(layers) or layers.model_type
+    if whose == "none":
+        text = f"know{{s}} no {name}; serve it with transformers"
+        yield Difference("frequencies", "unsupported", "stops, for it has no code for this model", text)
+    elif whose == "checkpoint":
+        text = f"run{{s}} {name} by the checkpoint's own code, if at all; nobody has read that"
+        yield Difference("frequencies", "honoured", "what the checkpoint's own code makes of them", text)
+    else:
+        yield from _in_transformers(layers)
+
+
+def _in_transformers(layers: Layers) -> Iterator[Difference]:
+    """A rotary module of transformers, of a version before 5.21, given a batch of texts at a time."""
+    if layers.kind == "longrope" and layers.key != ALL_LAYERS:
+        text = f"use{{s}} transformers 5.20 or older here, which stops at longrope kept per layer type ({layers.key})"
+        yield Difference("frequencies", "unsupported", "stops with an error, by transformers' code", text)
+    else:
+        yield Difference("frequencies", "honoured", "as asked, by transformers' code for this model")
+    if layers.changes_with_length:
+        text = "change{s} the table batch by batch, also under keys that are cached already"
+        yield Difference("switch", "recomputed", "for the whole batch, by its longest position", text)
