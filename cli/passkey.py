@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import DataError
+from ..errors import CheckpointError, DataError
 from ..loading import load_model, load_tokenizer
 from .eval import DTYPES, one_voice, plan_schedules
 from .options import (
@@ -26,6 +27,7 @@ from .options import (
 if TYPE_CHECKING:
     from ..evals.distributing import Group, World
     from ..evals.retrieving.running import Run
+    from ..evals.store import Store
 
 TASKS = ("passkey", "multi-key", "multi-value", "variable-tracking")
 
@@ -89,7 +91,8 @@ class Depths(click.ParamType):
 @click.option(
     "-o", "--out", metavar="OUT", help="Write results, every answer, heat maps and REPORT.md into this folder."
 )
-def command(model: str, lengths: list[int], as_json: bool, out: str | None, **options: Any) -> None:
+@click.option("--fresh", is_flag=True, help="Ask anew what is stored in OUT, instead of continuing.")
+def command(model: str, lengths: list[int], as_json: bool, out: str | None, fresh: bool, **options: Any) -> None:
     """Measure whether numbers hidden in a long text are found, at each length and depth, under each schedule.
 
     The answer is in place and one forward pass scores it: it counts when every token of it is ranked first, so greedy
@@ -100,36 +103,50 @@ def command(model: str, lengths: list[int], as_json: bool, out: str | None, **op
     in order; variable-tracking passes numbers from box to box.
 
     The model as it is always runs, and is what the others are compared with unless --baseline says otherwise.
-    --factor and --target-length give the factor to every schedule that takes one and does not say it itself.
+    --factor and --target-length give the factor to every schedule that takes one and does not say it itself. With -o,
+    every finished batch is kept in OUT/resume: the same command again continues where it was, whatever stopped it.
 
     Many processes share the prompts: `torchrun --nproc_per_node 8 -m ropescale passkey ...`. The answers do not depend
     on how many there are.
     """
     from ..evals.distributing import joined, world
     from ..evals.retrieving.results import retrieval_folder
+    from ..evals.store import refuse_if_busy
 
+    if out is None and fresh:
+        raise DataError("--fresh is given, and no folder to start anew in; name it with -o")
     here = world()
     with one_voice(here), joined(here) as group:
         folder = None if out is None else retrieval_folder(out)
+        if folder is not None and here.leads:
+            refuse_if_busy(folder)
         if here.launched and here.leads:
             click.echo(f"{here} asking{here.hint}", err=True)
         run = prepare(model, lengths, options, here)
-        _ask(run, folder, group)
-        if here.leads:
-            _conclude(run, folder, as_json)
+        if folder is None:
+            run.run(group=group)
+            _conclude(run, None, as_json, group)
+        else:
+            _ask_into(folder, run, fresh, as_json, group)
 
 
-def _ask(run: Run, folder: Path | None, group: Group) -> None:
-    try:
-        run.run(group)
-    except BaseException:  # Ctrl-C, logits that are not finite: hours may lie in what is done
-        if group.world.leads:
-            _keep(run, folder)
-        raise
+def _ask_into(folder: Path, run: Run, fresh: bool, as_json: bool, group: Group) -> None:
+    from ..evals.store import opened
+
+    with opened(folder, fresh, group) as kept:
+        try:
+            run.run(kept, group)
+        except BaseException:  # Ctrl-C, logits that are not finite: hours may lie in what is done
+            if group.world.leads:
+                _keep(run, kept, folder)
+            raise
+        _conclude(run, folder, as_json, group)
 
 
-def _conclude(run: Run, folder: Path | None, as_json: bool) -> None:
+def _conclude(run: Run, folder: Path | None, as_json: bool, group: Group) -> None:
     """Prints the numbers and then writes them, so that a disk that is full takes nothing away."""
+    if not group.world.leads:
+        return
     result = run.result()
     if as_json:
         print_json(result.to_dict())
@@ -173,8 +190,16 @@ def _haystack(source: str) -> str:
         raise DataError(str(error).replace("--data", "--haystack")) from None
 
 
-def _keep(run: Run, folder: Path | None) -> None:
-    """Saves the lengths that were complete when the run stopped."""
-    if run.tables and folder is not None:
-        kept = run.result().save(folder)
-        click.echo(f"the run stopped; the {len(run.tables)} finished parts are kept in {kept}", err=True)
+def _keep(run: Run, kept: Store, folder: Path) -> None:
+    """Saves the lengths that were complete when the run stopped, and says what is kept."""
+    if not kept.finished:
+        return
+    tables = ""
+    if run.tables:
+        with suppress(CheckpointError):  # a full disk may be what stopped it, and that is said already
+            run.result().save(folder)
+            tables = f", and the tables of the {len(run.tables)} finished parts"
+    click.echo(
+        f"the run stopped; {kept.finished} finished batches are kept in {folder}{tables}; the same command continues",
+        err=True,
+    )

@@ -240,15 +240,10 @@ def owners(batches: Sequence[Batch], size: int) -> list[int]:
 
     Graham's longest-processing-time rule (SIAM J. Appl. Math. 17, 1969): at most 4/3 of the best split.
     """
-    return dealt([cost(batch) for batch in batches], size)
-
-
-def dealt(costs: Sequence[float], size: int) -> list[int]:
-    """Which of ``size`` processes takes each piece of work, by the rule of :func:`owners`."""
-    loads, owner = [0.0] * size, [0] * len(costs)
-    for number in sorted(range(len(costs)), key=lambda number: -costs[number]):
+    loads, owner = [0.0] * size, [0] * len(batches)
+    for number in sorted(range(len(batches)), key=lambda number: -cost(batches[number])):
         owner[number] = loads.index(min(loads))
-        loads[owner[number]] += costs[number]
+        loads[owner[number]] += cost(batches[number])
     return owner
 
 
@@ -258,9 +253,4 @@ def cost(batch: Batch) -> float:
     Attention takes as long as everything else at about 32,768 positions (57,000 for an 8 B Llama, less for smaller
     ones); the split needs no more than the order of magnitude.
     """
-    return len(batch.feeds) * window_cost(batch.positions)
-
-
-def window_cost(positions: int) -> float:
-    """Of one window, in the units of :func:`cost`."""
-    return positions * (1 + positions / 32768)
+    return len(batch.feeds) * batch.positions * (1 + batch.positions / 32768)

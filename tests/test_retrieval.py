@@ -24,11 +24,13 @@ from ropescale.cli import main as shell
 from ropescale.cli import passkey as command_module
 from ropescale.errors import CheckpointError, DataError, RunError
 from ropescale.evals.reference import CHECKPOINT
-from ropescale.evals.retrieving.answering import Answerer
+from ropescale.evals.retrieving import running
+from ropescale.evals.retrieving.answering import Answerer, Score
 from ropescale.evals.retrieving.results import Retrieval
 from ropescale.evals.retrieving.running import check_depths
 from ropescale.evals.retrieving.tasks import HOPS, TASKS, Prompt, Question, prompts
 from ropescale.evals.retrieving.words import NAMES, Borrowed, Dice, Generated
+from ropescale.evals.store import opened
 
 TEXT = "The ferry left at 12 o'clock.\nNobody saw it go! Was it 24681 metres long?\n\nThe harbour was empty. "
 
@@ -777,3 +779,77 @@ def test_wrong_input_is_told_before_the_weights_are_read(capsys, tmp_path):
 def test_the_names_are_public():
     assert ropescale.evals.Retrieval is Retrieval
     assert NOTHING == 255 and Question.__dataclass_fields__
+
+
+# --- going on ----------------------------------------------------------------------------------------------------
+
+AGAIN = ["--lengths", "700,800", "--depths", "0,1", "--trials", "3", "--batch-tokens", "1600", "--task"]
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """How many prompts each batch had, that was put to a model."""
+    real, sizes = Answerer.answers, []
+
+    def answers(self, prompts):
+        sizes.append(len(prompts))
+        return real(self, prompts)
+
+    monkeypatch.setattr(Answerer, "answers", answers)
+    monkeypatch.setattr(Retrieval, "plot", lambda self, path: None)  # another test draws
+    return sizes
+
+
+def files(folder):
+    return {name: (folder / name).read_bytes() for name in ("results.json", "answers.csv", "results.csv")}
+
+
+@pytest.mark.parametrize("task", ["passkey", "multi-key"])
+def test_an_interrupted_run_asks_what_is_left_and_ends_byte_for_byte_the_same(
+    capsys, checkpoint, tmp_path, monkeypatch, asked, task
+):
+    words = [checkpoint, *AGAIN, task, "--schedule", "dynamic:factor=2", "--schedule", "linear:factor=1", "-o"]
+    assert run(capsys, *words, str(tmp_path / "whole"))[0] == 0
+    batches = len(asked)
+    with monkeypatch.context() as patched:
+        real, left = Answerer.answers, iter(range(batches - 2))
+        stop = lambda self, prompts: real(self, prompts) if next(left, None) is not None else interrupt()  # noqa: E731
+        patched.setattr(Answerer, "answers", stop)
+        code, _, err = run(capsys, *words, str(tmp_path / "out"))
+    assert code == 130 and f"{batches - 2} finished batches are kept in {tmp_path / 'out'}" in err
+    assert files(tmp_path / "out") != files(tmp_path / "whole")  # the tables of what was finished
+    code, _, err = run(capsys, *words, str(tmp_path / "out"))
+    assert code == 0 and f"resuming: {batches - 2} of {batches} batches are done" in err
+    assert len(asked) == 2 * batches
+    assert files(tmp_path / "out") == files(tmp_path / "whole")
+    asked.clear()
+    code, out, err = run(capsys, *words, str(tmp_path / "out"))
+    assert code == 0 and asked == [] and f"all {batches} batches are done already; nothing is asked" in err
+    assert "| accuracy " in out and files(tmp_path / "out") == files(tmp_path / "whole")
+    assert run(capsys, *words, str(tmp_path / "out"), "--fresh")[0] == 0
+    assert len(asked) == batches and files(tmp_path / "out") == files(tmp_path / "whole")
+
+
+def interrupt():
+    raise KeyboardInterrupt
+
+
+def test_other_prompts_are_another_run_and_a_length_more_finds_the_rest(capsys, checkpoint, tmp_path, asked):
+    words = [checkpoint, "--depths", "0,1", "--trials", "2", "-o", str(tmp_path)]
+    assert run(capsys, *words, "--lengths", "700")[0] == 0
+    code, _, err = run(capsys, *words, "--lengths", "700", "--seed", "1")
+    assert code == 0 and "starting a new run, with another seed; the answers before are kept beside it" in err
+    asked.clear()
+    code, _, err = run(capsys, *words, "--lengths", "700,800")
+    assert code == 0 and len(asked) == 1 and "resuming: 1 of 2 batches are done" in err
+
+
+def test_a_busy_folder_is_refused_before_the_model_is_read(capsys, tmp_path):
+    with opened(tmp_path):
+        code, out, err = run(capsys, "/no/such/model", "--lengths", "700", "-o", str(tmp_path))
+    assert (code, out) == (2, "") and err.startswith("error: another run (process ") and err.count("\n") == 1
+
+
+def test_a_score_is_kept_to_the_last_bit():
+    scores = [Score(math.pi, True), Score(1e-300, False), Score(41.24 + 1e-14, True)]
+    assert running._unpacked(running._packed(scores)) == scores

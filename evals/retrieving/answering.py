@@ -64,11 +64,10 @@ class Answerer:
         self._checked = False
         self._keeps = "logits_to_keep" in inspect.signature(self.model.forward).parameters
 
-    def batches(self, prompts: Sequence[Prompt]) -> list[Sequence[Prompt]]:
-        """Prompts of one length as they are fed together; a prompt with several endings is read by itself."""
-        alone = bool(prompts) and len(prompts[0].endings) > 1
-        size = 1 if alone or not prompts else max(1, self.batch_tokens // prompts[0].length)
-        return [prompts[start : start + size] for start in range(0, len(prompts), size)]
+    def together(self, prompts: Sequence[Prompt]) -> int:
+        """How many prompts of one length are fed at once; one that has several endings is read by itself."""
+        alone = not prompts or len(prompts[0].endings) > 1
+        return 1 if alone else max(1, self.batch_tokens // prompts[0].length)
 
     def answers(self, prompts: Sequence[Prompt]) -> Iterator[tuple[Prompt, list[Score]]]:
         """Every prompt of one length with the scores of its questions, in their order.
@@ -76,7 +75,8 @@ class Answerer:
         Raises:
             RunError: logits that are not finite, or a prompt that does not fit into memory.
         """
-        for batch in self.batches(prompts):
+        size = self.together(prompts)
+        for batch in (prompts[start : start + size] for start in range(0, len(prompts), size)):
             if len(batch[0].endings) > 1:
                 yield batch[0], _scores(batch[0], self._several(batch[0]))
                 continue

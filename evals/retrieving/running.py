@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ...errors import DataError
 from ...patching import evaluating
 from .. import data, fingerprints
-from ..distributing import Group, World, dealt, window_cost
+from ..distributing import Group, World, owners
+from ..executing import Scored
 from ..measuring import trained_length
+from ..planning import Batch, Cost, Feed, Plan
 from ..progress import Progress
+from ..store import Shelf, Store
 from ..treatments import AS_IS, Treatment, treatments
-from ..windows import check_lengths
+from ..windows import Window, check_lengths
 from .answering import Answerer, Score
 from .results import Answer, Retrieval
 from .tasks import DIGITS, TASKS, Prompt, prompts
@@ -157,6 +164,8 @@ class Job:
         frozen_at: the length whose tables are live, where they depend on the length.
         rotation: a hash of all that the schedule decides; jobs with the same one have the same answers.
         table_sha256: of the live tables, as the results show it.
+        plan: which prompts are asked together.
+        asked: a hash of the prompts and of where their answers are.
     """
 
     treatment: Treatment
@@ -164,10 +173,17 @@ class Job:
     frozen_at: int | None
     rotation: str
     table_sha256: str
+    plan: Plan
+    asked: str
 
     @property
     def key(self) -> Key:
         return self.rotation, self.length
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the answers depend on besides the model, as the store keeps it."""
+        return {"length": self.length, "rotation": self.rotation, "plan": self.plan.sha256, "asked": self.asked}
 
 
 class Run:
@@ -181,29 +197,39 @@ class Run:
         self.answers: list[Answer] = []
         self.tables: dict[tuple[str, int], str] = {}
         self.cost: list[dict[str, Any]] = []
-        self._scores: dict[Key, dict[int, list[list[Score]]]] = {}  # by batch, by prompt
-        self._passes: dict[Key, int] = {}
+        self._plans: dict[int, Plan] = {}
+        self._finished: set[Key] = set()
 
-    def run(self, group: Group | None = None) -> None:
+    def run(self, kept: Store | None = None, group: Group | None = None) -> None:
         """Asks under every schedule; what is complete is in :attr:`answers` even when this is interrupted.
 
         Args:
+            kept: finished batches are taken from it and put into it.
             group: the processes that share the prompts; only the leader's :attr:`answers` are complete then.
         """
-        group = group or Group(World())
+        kept, group = kept or Store(), group or Group(World())
         with evaluating(self.answerer.model):
             jobs = self.jobs()
-            left = self._shared(jobs, group.world)
+            shelves = {job.key: kept.shelf(self.facts | job.facts, job.plan, _VALUES) for job in jobs}
+            for found in group.from_all({key: shelf.batches for key, shelf in shelves.items()}):
+                _merge(shelves, found)
+            self._announce(jobs, shelves, kept.last)
+            if group.world.leads:
+                kept.begin(self._about)
+            left = _shared(jobs, shelves, group.world)
             for treatment in self.treatments:
                 own = [job for job in jobs if job.treatment is treatment]
-                total = sum(job.length * len(batch) for job in own for batch in left.get(job.key, {}).values())
+                total = sum(batch.fed for job in own for batch in left.get(job.key, []))
                 with Progress(treatment.label, total, self.options.progress and total > 0) as progress:
                     for job in own:
-                        self._ask(job, left.pop(job.key, {}), progress)
+                        self._ask(job, left.pop(job.key, []), shelves[job.key], progress)
                         if group.world.size == 1:
-                            self._finish(job)
+                            self._finish(job, shelves[job.key])
         if group.world.size > 1:
-            self._gather(jobs, group)
+            for found in group.to_leader({key: shelf.batches for key, shelf in shelves.items()}):
+                _merge(shelves, found)
+            for job in jobs if group.world.leads else []:
+                self._finish(job, shelves[job.key])
 
     def jobs(self) -> list[Job]:
         """Every schedule at every length. One that does not fit fails here, before hours of the others."""
@@ -212,9 +238,8 @@ class Run:
     def result(self) -> Retrieval:
         """Everything asked so far."""
         options, quiz = self.options, self.quiz
-        model = fingerprints.describe(self.answerer.model, options.path)
         return Retrieval(
-            model={**model, "trained_length": trained_length(self.answerer.model)},
+            model={**self.model_facts, "trained_length": trained_length(self.answerer.model)},
             data={
                 "source": options.source or ("generated" if options.haystack is None else "in memory"),
                 "sha256": _sha256(quiz.every),
@@ -246,6 +271,48 @@ class Run:
             threshold=options.threshold,
         )
 
+    @functools.cached_property
+    def model_facts(self) -> dict[str, Any]:
+        """The "model" part of results.json; of the model before any schedule."""
+        return fingerprints.describe(self.answerer.model, self.options.path)
+
+    @functools.cached_property
+    def facts(self) -> dict[str, Any]:
+        """What every answer depends on, next to a job's own facts."""
+        return {
+            "kind": "retrieval",
+            **{name: self.model_facts[name] for name in ("weights", "config_sha256", "dtype")},
+            **fingerprints.arithmetic(self.answerer.model),
+            "bos": self.quiz.bos,
+            "answering": ANSWERING,
+        }
+
+    @property
+    def _about(self) -> dict[str, Any]:
+        """What the next run in the same folder compares itself with."""
+        names = ("trials", "seed", "batch_tokens", "source")
+        chosen = {name: getattr(self.options, name) for name in names}
+        quiz = {"task": self.quiz.task, "lengths": list(self.quiz.lengths), "depths": list(self.quiz.depths)}
+        return {"kind": "retrieval", "facts": self.facts, **quiz, **chosen}
+
+    def _announce(self, jobs: Sequence[Job], shelves: Mapping[Key, Shelf], last: Mapping[str, Any]) -> None:
+        """What is there already, before it starts."""
+        distinct = {job.key: job for job in jobs}.values()
+        count = sum(len(job.plan.batches) for job in distinct)
+        done = count - sum(len(_left(job, shelves[job.key])) for job in distinct)
+        before, now = {**last, **last.get("facts", {})}, {**self._about, **self.facts}
+        changed = [name.replace("_", "-") for name in now if name != "facts" and before.get(name) != now[name]]
+        if done == count:
+            self._tell(f"all {count} batches are done already; nothing is asked")
+        elif done:
+            self._tell(f"resuming: {done} of {count} batches are done")
+        elif last:
+            self._tell(f"starting a new run, with another {', '.join(changed)}; the answers before are kept beside it")
+
+    def _tell(self, line: str) -> None:
+        if self.options.progress:
+            print(line, file=sys.stderr)
+
     def _jobs(self, treatment: Treatment) -> list[Job]:
         with treatment.applied(self.model, self.options.patching) as patch:
             frozen = treatment.depends_on_length(self.model, patch)
@@ -255,54 +322,97 @@ class Run:
         model = self.answerer.model
         with treatment.applied(self.model, self.options.patching, frozen_at):
             rotation, table = fingerprints.rotation_sha256(model), fingerprints.table_sha256(model)
-        return Job(treatment, length, frozen_at, rotation, table)
+        plan, asked = self._plan(length), _questions_sha256(self.quiz.prompts[length])
+        return Job(treatment, length, frozen_at, rotation, table, plan, asked)
 
-    def _shared(self, jobs: Sequence[Job], world: World) -> dict[Key, dict[int, Sequence[Prompt]]]:
-        """By job, the batches that this process is to ask, by their numbers; each batch is some process's."""
-        keys = dict.fromkeys(job.key for job in jobs)
-        every = [(k, n, b) for k in keys for n, b in enumerate(self.answerer.batches(self.quiz.prompts[k[1]]))]
-        owners = dealt([len(batch) * window_cost(key[1]) for key, _, batch in every], world.size)
-        mine: dict[Key, dict[int, Sequence[Prompt]]] = {}
-        for (key, number, batch), owner in zip(every, owners, strict=True):
-            if owner == world.rank:
-                mine.setdefault(key, {})[number] = batch
-        return mine
+    def _plan(self, length: int) -> Plan:
+        """The prompts of one length as windows whose last tokens are scored, one for each question."""
+        if length not in self._plans:
+            prompts = self.quiz.prompts[length]
+            feeds = [Feed(n, Window(0, length, length - len(each.questions))) for n, each in enumerate(prompts)]
+            self._plans[length] = _planned(feeds, self.answerer.together(prompts), length)
+        return self._plans[length]
 
-    def _ask(self, job: Job, batches: Mapping[int, Sequence[Prompt]], progress: Progress) -> None:
-        """These batches of one length, or none: under the same tables the answers are those of before."""
+    def _ask(self, job: Job, batches: Sequence[Batch], shelf: Shelf, progress: Progress) -> None:
+        """Batches of one length, or none: under the same tables the answers are those of before."""
         if not batches:
             return
-        found, before = {}, self.answerer.forward_passes
+        prompts = self.quiz.prompts[job.length]
         with job.treatment.applied(self.model, self.options.patching, job.frozen_at):
-            for number, batch in batches.items():
-                found[number] = [scores for _, scores in self.answerer.answers(batch)]
-                progress.add(job.length * len(batch))
-        self._scores[job.key] = found
-        self._passes[job.key] = self.answerer.forward_passes - before
+            for batch in batches:
+                before = self.answerer.forward_passes
+                asked = self.answerer.answers([prompts[feed.document] for feed in batch.feeds])
+                packed = _packed(score for _, scores in asked for score in scores)
+                shelf.put(batch.number, Scored(packed, self.answerer.forward_passes - before))
+                progress.add(batch.fed)
 
-    def _gather(self, jobs: Sequence[Job], group: Group) -> None:
-        """Brings every process's answers to the leader, and finishes the jobs there."""
-        found = group.to_leader((self._scores, self._passes))
-        if not group.world.leads:
-            return
-        self._scores = {job.key: {} for job in jobs}
-        self._passes = dict.fromkeys(self._scores, 0)
-        for scores, passes in found:
-            for key in scores:
-                self._scores[key] |= scores[key]
-                self._passes[key] += passes[key]
-        for job in jobs:
-            self._finish(job)
-
-    def _finish(self, job: Job) -> None:
-        """A job whose batches are all there, for the results."""
-        label, batches = job.treatment.label, self._scores[job.key]
-        scores = [each for number in sorted(batches) for each in batches[number]]
-        for number, (prompt, own) in enumerate(zip(self.quiz.prompts[job.length], scores, strict=True)):
-            self.answers.extend(_answers(label, number, prompt, own))
-        passes = self._passes.pop(job.key, 0)  # of the first job that has these tables
+    def _finish(self, job: Job, shelf: Shelf) -> None:
+        """A job whose batches are all on the shelf, for the results."""
+        label, prompts = job.treatment.label, self.quiz.prompts[job.length]
+        scores = iter([each for batch in job.plan.batches for each in _unpacked(shelf.batches[batch.number].nll)])
+        for number, prompt in enumerate(prompts):
+            self.answers.extend(_answers(label, number, prompt, [next(scores) for _ in prompt.questions]))
+        again = job.key in self._finished
+        passes = 0 if again else sum(each.parts for each in shelf.batches.values())
+        self._finished.add(job.key)
         self.cost.append({"schedule": label, "lengths": [job.length], "forward_passes": passes})
         self.tables[label, job.length] = job.table_sha256
+
+
+ANSWERING = 1
+"""Raised whenever the same model and the same prompts would give other answers, so that stored ones are not reused."""
+
+_VALUES = 3
+"""Numbers that are kept of each question."""
+
+
+def _packed(scores: Iterable[Score]) -> np.ndarray:
+    """Three numbers for each question, fp32: the two halves of its NLL, which is fp64, and whether it is correct."""
+    given = list(scores)
+    halves = np.array([score.nll for score in given], "<f8").view("<f4").reshape(-1, 2)
+    right = np.array([[score.correct] for score in given], "<f4")
+    return np.concatenate([halves, right], axis=1).ravel()
+
+
+def _unpacked(values: np.ndarray) -> list[Score]:
+    table = values.reshape(-1, _VALUES)
+    nll = np.ascontiguousarray(table[:, :2]).view("<f8")[:, 0]
+    return [Score(float(one), bool(right)) for one, right in zip(nll, table[:, 2])]
+
+
+def _planned(feeds: Sequence[Feed], together: int, length: int) -> Plan:
+    starts = range(0, len(feeds), together)
+    batches = tuple(Batch(n, tuple(feeds[start : start + together]), length) for n, start in enumerate(starts))
+    sizes, fed = tuple(feed.window.count for feed in feeds), length * len(feeds)
+    return Plan(batches, sizes, Cost(len(feeds), fed, sum(sizes), 1.0))
+
+
+def _left(job: Job, shelf: Shelf) -> list[Batch]:
+    """The batches that are not on the shelf, in order."""
+    return [batch for batch in job.plan.batches if batch.number not in shelf.batches]
+
+
+def _shared(jobs: Sequence[Job], shelves: Mapping[Key, Shelf], world: World) -> dict[Key, list[Batch]]:
+    """By job, the batches that are left and that this process is to ask; each batch is some process's."""
+    distinct = {job.key: job for job in jobs}
+    left = [(key, batch) for key, job in distinct.items() for batch in _left(job, shelves[key])]
+    mine: dict[Key, list[Batch]] = {}
+    for (key, batch), owner in zip(left, owners([batch for _, batch in left], world.size), strict=True):
+        if owner == world.rank:
+            mine.setdefault(key, []).append(batch)
+    return mine
+
+
+def _merge(shelves: Mapping[Key, Shelf], found: Mapping[Key, Mapping[int, Scored]]) -> None:
+    """What another process has; not written again, because that process does."""
+    for key, batches in found.items():
+        shelves[key].batches |= batches
+
+
+def _questions_sha256(prompts: Sequence[Prompt]) -> str:
+    """Of the prompts' ids, and of which of them are the answers."""
+    places = [(each.ending, each.start, each.stop) for prompt in prompts for each in prompt.questions]
+    return hashlib.sha256(f"{_sha256(prompts)} {places}".encode()).hexdigest()
 
 
 def check_task(task: str) -> str:
