@@ -9,7 +9,7 @@ from typing import Any
 
 from .engines import llama_cpp, sglang, transformers4, transformers5, vllm
 from .engines.facts import Layers, sentence
-from .engines.parity import LOST, Row, is_served, rows
+from .engines.parity import LOST, Row, is_served, rows, version_of
 from .engines.serving import Command, Server, Serving, as_it_lies, of_plan
 from .errors import ScheduleError
 from .plans import Spec, is_windowed, make_plan
@@ -105,7 +105,8 @@ def _serving(
     if not plan.changes:
         raise ScheduleError("as-is changes nothing; leave --schedule out to serve the checkpoint as it lies")
     specs = {key: describe(each) for key, each in plan.schedules.items()}
-    source |= {"spec": words(specs, options), "scaled": scaling_option(options)}
+    scaled = scaling_option(options) if any(map(is_scaled, there.values())) else ()
+    source |= {"spec": words(specs, options), "scaled": scaled}
     return of_plan(name, stored, plan, **source), specs, plan.notes
 
 
@@ -179,7 +180,7 @@ def exported(engine: Server, serving: Serving, schedules: Mapping[str, str]) -> 
     return Export(
         model=serving.model,
         engine=engine.NAME,
-        version=engine.VERSION,
+        version=version_of(engine, spelled),
         length=serving.length,
         schedule=schedules,
         commands=commands,

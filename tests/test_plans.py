@@ -646,7 +646,8 @@ WARNINGS = {
         "llama.cpp and mlx-lm: recompute the attention factor (1.139 instead of 1)",
         {("llama", "scale 1")},
     ),
-    "mscale": ("llama.cpp: recomputes the attention factor from mscale_all_dim", {("deepseek", "mscale")}),
+    "mscale": ("llama.cpp: recomputes the attention factor (1 instead of 1.065)", {("deepseek", "mscale")}),
+    "softmax scale": ("llama.cpp: derives a softmax scale of its own", {("deepseek", "linear:factor=4")}),
     "truncate": ("llama.cpp and mlx-lm: always round the ramp", {("llama", "no rounding")}),
     "old transformers": (
         "transformers before 4.51",
@@ -660,11 +661,16 @@ WARNINGS = {
     "transformers before 4.55": ("always rounds the ramp", {("llama", "no rounding")}),
     "early transformers 5": ("transformers 5.0 to 5.8: stops with a KeyError", {("gemma3", "sliding")}),
     "llama.cpp's llama3": ("llama.cpp: does not apply llama3 scaling", {("qwen3", "llama3:factor=4")}),
-    "proportional": ("ignore the factor of proportional RoPE", {("lfm3", "linear:factor=4")}),
+    "proportional": ("the factor of proportional RoPE", {("lfm3", "linear:factor=4")}),
     "no v4 keys": (
         "transformers 4: has no keys for a scaled",
-        {("lfm3", "linear:factor=4"), ("cohere2_moe", "linear:factor=4"), ("gemma3", "sliding")},
+        {("gemma3", "sliding")},
     ),
+    "not in v4": (
+        "transformers 4: lacks",
+        {("lfm3", "linear:factor=4"), ("cohere2_moe", "linear:factor=4")},
+    ),
+    "not before 4.55": ("transformers before 4.55: lacks gpt_oss", {("gpt-oss", "linear:factor=4")}),
     "v4 refuses": ("transformers 4: refuses per-pair factors for olmo2", {("olmo2", PER_PAIR)}),
     "v4 ignores": ("transformers 4: ignores rope_scaling for nemotron", {("nemotron", PER_PAIR)}),
 }

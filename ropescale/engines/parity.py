@@ -90,11 +90,17 @@ def rows(engine: Server, serving: Serving, layers: Layers) -> list[Row]:
     """One row per field that is asked, and one more for each difference of an older version."""
     differences = list(engine.served(serving, layers))
     current = {found.field: found for found in differences if not found.version}
-    table = [_row(engine, layers, field, asked, current.get(field)) for field, asked in fields(layers).items()]
+    version = version_of(engine, serving)
+    table = [_row(engine, version, layers, field, each, current.get(field)) for field, each in fields(layers).items()]
     beyond = [found for field, found in current.items() if field not in fields(layers)]
-    table += [_row(engine, layers, found.field, "1" if "scale" in found.field else "-", found) for found in beyond]
+    table += [_row(engine, version, layers, found.field, _unasked(found.field), found) for found in beyond]
     older = list(_older(layers, differences))
     return [_without(older, row) for row in _consistent(table)] + older
+
+
+def _unasked(field: str) -> str:
+    """What a field is that no schedule says, and an engine changes."""
+    return "1" if field == "softmax scale" else "-"
 
 
 def _consistent(table: list[Row]) -> list[Row]:
@@ -117,11 +123,21 @@ def _without(older: list[Row], row: Row) -> Row:
     return replace(row, version=", ".join(each for each in row.version.split(", ") if each not in apart))
 
 
-def _row(engine: Server, layers: Layers, field: str, asked: str, found: Difference | None) -> Row:
+def version_of(engine: Server, serving: Serving) -> str:
+    """The versions that the table is about: those looked at, without those that cannot compute this at all."""
+    versions = engine.VERSION.split(", ")
+    if not versions[1:]:
+        return engine.VERSION
+    found = (each for layers in serving.layers for each in engine.served(serving, layers))
+    unable = {each.version for each in found if each.field == "frequencies" and each.status == "unsupported"}
+    return ", ".join(version for version in versions if version not in unable)
+
+
+def _row(engine: Server, version: str, layers: Layers, field: str, asked: str, found: Difference | None) -> Row:
     how = engine.how(layers, field)
     if found is None:
-        return Row(layers.key, field, asked, "honoured", asked, engine.VERSION, how)
-    return Row(layers.key, field, asked, found.status, found.computes, engine.VERSION, found.how or "source")
+        return Row(layers.key, field, asked, "honoured", asked, version, how)
+    return Row(layers.key, field, asked, found.status, found.computes, version, found.how or "source")
 
 
 def _older(layers: Layers, differences: list[Difference]) -> Iterator[Row]:

@@ -12,6 +12,22 @@ from .serving import V4_NAMES, Command, Serving, is_untouched, snippet, stated_p
 
 NAME, VERSION = "transformers 4", "4.51.3, 4.57.1"
 
+CAME_WITH = {
+    "4.51": (
+        "aria_text bamba cohere cohere2 dbrx deepseek_v3 diffllama emu3_text_model falcon gemma gemma2 gemma3_text glm "
+        "glm4 gpt_neox gpt_neox_japanese granite granitemoe granitemoeshared helium jetmoe llama llama4_text mistral "
+        "mixtral mllama_text_model moshi nemotron olmo olmo2 olmoe persimmon phi phi3 phi4_multimodal phimoe qwen2 "
+        "qwen2_moe qwen3 qwen3_moe recurrent_gemma stablelm starcoder2 zamba2"
+    ).split(),
+    "4.52": "bitnet granitemoehybrid".split(),
+    "4.53": "arcee dots1 falcon_h1 gemma3n_text minimax smollm3".split(),
+    "4.54": "deepseek_v2 doge ernie4_5 ernie4_5_moe exaone4 glm4_moe lfm2 modernbert-decoder".split(),
+    "4.55": ["gpt_oss"],
+    "4.56": "apertus hunyuan_v1_dense hunyuan_v1_moe seed_oss".split(),
+    "4.57": "blt flex_olmo longcat_flash ministral olmo3 qwen3_next vaultgemma".split(),
+}
+"""The versions that first knew the types that ropescale knows (4.51: or an earlier one); the others came with 5."""
+
 _TWO_KEYS = ("olmo", "olmo2")
 """Types that accept linear and dynamic scaling and stop at every other."""
 
@@ -54,17 +70,57 @@ def serve(serving: Serving) -> list[Command]:
     return [Command("python", snippet(serving, changed))]
 
 
+def came_with(layers: Layers) -> str | None:
+    """The version that first knew this type of model, ``5`` for all of transformers 5; None where it is not known."""
+    found = (version for version, types in CAME_WITH.items() if layers.model_type in types)
+    return next(found, "5" if layers.model_type in model_defaults.load() else None)
+
+
+def _is_later(layers: Layers, version: str) -> bool:
+    """Whether a version of transformers 4, such as 4.55, is the first that knew this type of model, or older."""
+    came = came_with(layers)
+    if came in (None, "4.51"):  # that one, or any before it
+        return False
+    return tuple(map(int, came.split("."))) >= tuple(map(int, version.split(".")))
+
+
 def differences(layers: Layers) -> Iterator[Difference]:
     """What transformers 4 does otherwise for this kind of layer."""
+    if came_with(layers) == "5":
+        yield _not_at_all(_NO_TYPE, f"lacks {layers.model_type}, which came with transformers 5")
+        return
     today = next(_today(layers), None)
     if today is not None:
         yield today
-    elif layers.kind != "default":
-        yield from _in_some_types(layers)
-        yield from _in_yarn(layers)
-        if layers.kind == "longrope" and layers.changes_with_length and layers.model_type not in _HAS_BOTH_LISTS:
-            text = "always use{s} the long list"
-            yield _older("4.45.2", "switch", "the long list, always", text, "transformers before 4.51")
+        return
+    if _is_later(layers, "4.52"):
+        came = came_with(layers)
+        text = f"lack{{s}} {layers.model_type}; use {came} or later"
+        who = f"transformers before {came}"
+        yield Difference("frequencies", "unsupported", _NO_TYPE, text, who, "run", "4.51.3")
+    if layers.kind != "default":
+        yield from _of_older(layers)
+
+
+_NO_TYPE = "stops: no such model type"
+
+
+def _of_older(layers: Layers) -> Iterator[Difference]:
+    """What versions did that are older than the current ones, but not older than the type of model."""
+    for found in _in_older(layers):
+        until = found.warning.partition("; use ")[2].partition(" ")[0]
+        if _is_later(layers, "4.52") and found.version in ("4.45.2", "4.51.3"):  # which did not have this type
+            found = replace(found, version=f"before {until}", how="source")
+        if until.startswith("5") or not _is_later(layers, until):
+            yield found
+
+
+def _in_older(layers: Layers) -> Iterator[Difference]:
+    yield from _in_some_types(layers)
+    yield from _in_yarn(layers)
+    if layers.kind == "longrope" and layers.changes_with_length and layers.model_type not in _HAS_BOTH_LISTS:
+        text = "always use{s} the long list; use 4.51 or later"
+        yield _older("4.45.2", "switch", "the long list, always", text, "transformers before 4.51")
 
 
 def _older(version: str, field: str, computes: str, warning: str, who: str, how: How = "run") -> Difference:
@@ -127,7 +183,8 @@ def _in_some_types(layers: Layers) -> Iterator[Difference]:
         yield _older("4.45.2", "frequencies", "base RoPE", text, "transformers before 4.48")
     if model_type in _STOPS_BEFORE_4_54:
         text = f"stop{{s}} with an error at a scaled {model_type}; use 4.54 or later"
-        yield _older("4.51.3", "frequencies", "stops with an error", text, "transformers before 4.54")
+        found = _older("4.51.3", "frequencies", "stops with an error", text, "transformers before 4.54")
+        yield replace(found, status="unsupported")
     if model_type in _LOSES_SOFTMAX_SCALE and layers.parameters.get("mscale_all_dim"):
         text = f"leave{{s}} out the softmax scale that mscale_all_dim asks for in {model_type}; use 5.15 or later"
         yield _older("4.57.1", "softmax scale", "none", text, "transformers before 5.15")
