@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import math
 import re
@@ -18,7 +19,7 @@ import torch
 from gguf_models import write_gguf
 
 from ropescale import gguf_architectures as known
-from ropescale import patch_checkpoint
+from ropescale import model_defaults, patch_checkpoint
 from ropescale.errors import ScheduleError
 from ropescale.evals.reference import CHECKPOINT, held_out_documents
 from ropescale.gguf_files import open_gguf
@@ -323,9 +324,9 @@ def test_an_attention_scale_reaches_gemma3s_sliding_layers_and_so_is_refused(lla
 
 @pytest.fixture(scope="module")
 def source() -> Path:
-    """llama.cpp's ``src``, out of llama-cpp-python's source archive; fetched once."""
+    """llama.cpp's ``src``, out of llama-cpp-python's source archive; fetched once. The converter lies beside it."""
     folder = environments.CACHE / f"llama-cpp-python-{VERSION}-source"
-    if not (folder / "src").is_dir():
+    if not all((folder / name).is_dir() for name in _KEPT):
         folder.mkdir(parents=True, exist_ok=True)
         words = ["download", "--no-deps", "--no-binary=llama-cpp-python", "-d", str(folder)]
         subprocess.run([sys.executable, "-m", "pip", *words, f"llama-cpp-python=={VERSION}"], check=True)
@@ -333,10 +334,14 @@ def source() -> Path:
     return folder / "src"
 
 
+_KEPT = ("src", "conversion", "gguf-py")
+
+
 def _unpack(archive: Path, folder: Path) -> None:
     inside = f"llama_cpp_python-{VERSION}/vendor/llama.cpp/"
     with tarfile.open(archive) as packed:
-        members = [m for m in packed.getmembers() if m.name.startswith(f"{inside}src/")]
+        kept = tuple(f"{inside}{name}/" for name in _KEPT)
+        members = [m for m in packed.getmembers() if m.name.startswith(kept)]
         for member in members:
             member.name = member.name.removeprefix(inside)
         packed.extractall(folder, members, filter="data")
@@ -417,6 +422,69 @@ def test_betas_are_read_by_two(read):
 def test_softmax_scales_of_their_own_hang_on_the_factor(read):
     derived = {name for name in read.bodies if "logf(1.0f / freq_scale)" in read.graph(name)}
     assert derived - known.OUT_OF_REACH == known.OWN_SOFTMAX_SCALE
+
+
+def test_log_multipliers_are_read_by_four(read):
+    """Mistral 4 reads its keys as DeepSeek 2 does."""
+    found = {name for name in read.bodies if "ROPE_SCALING_YARN_LOG_MUL" in read.text[read.bodies[name]]}
+    assert "struct llama_model_mistral4 : public llama_model_deepseek2" in read.header
+    assert found | {"mistral4"} == known.READS_LOG_MULTIPLIER
+
+
+def test_a_window_with_a_theta_of_its_own_is_scaled_all_the_same(read):
+    graph = read.graph("dots3note")
+    assert "get_rope_freq_base(cparams, il)" in graph and "get_rope_freq_scale" not in graph
+
+
+def _converter(folder: Path) -> dict[str, str]:
+    """The architecture that the converter writes for each class of transformers that it is registered for."""
+    names = dict(re.findall(r'MODEL_ARCH\.(\w+):\s+"([\w.-]+)"', (folder / "gguf-py/gguf/constants.py").read_text()))
+    classes: dict[str, tuple[list[str], str | None, list[str]]] = {}
+    for path in sorted((folder / "conversion").glob("*.py")):
+        nodes = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef))
+        classes |= {node.name: (_registered(node), _own_architecture(node), _parents(node)) for node in nodes}
+    found: dict[str, str] = {}
+    for name, (registered, _, _) in classes.items():
+        architecture = names.get(_inherited(classes, name) or "")
+        found |= dict.fromkeys(registered, architecture) if architecture and architecture != "clip" else {}
+    return found
+
+
+def _registered(node: ast.ClassDef) -> list[str]:
+    calls = [each for each in node.decorator_list if isinstance(each, ast.Call)]
+    return [word.value for each in calls for word in each.args if isinstance(word, ast.Constant)]
+
+
+def _own_architecture(node: ast.ClassDef) -> str | None:
+    own = (each for each in node.body if isinstance(each, ast.Assign) and ast.unparse(each.targets[0]) == "model_arch")
+    return next((ast.unparse(each.value).rpartition(".")[2] for each in own), None)
+
+
+def _parents(node: ast.ClassDef) -> list[str]:
+    return [ast.unparse(each).rpartition(".")[2] for each in node.bases]
+
+
+def _inherited(classes: dict[str, tuple[list[str], str | None, list[str]]], name: str) -> str | None:
+    _, own, parents = classes.get(name, ([], None, []))
+    return own or next((found for parent in parents if (found := _inherited(classes, parent))), None)
+
+
+def test_architectures_of_model_types_are_those_that_the_converter_writes(source):
+    from transformers.models.auto.modeling_auto import (
+        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+        MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+    )
+
+    written = _converter(source.parent)
+    expected = {}
+    for model_type, entry in model_defaults.load().items():
+        classes = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(model_type)
+        if entry and "text" not in entry and isinstance(classes, str) and classes in written:
+            expected[model_type] = written[classes]
+    unified = MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES["gemma4_unified"]
+    elsewhere = {"minicpm": "MiniCPMForCausalLM", "phimoe": "PhiMoEForCausalLM", "gemma4_unified_text": unified}
+    assert expected | {name: written[cls] for name, cls in elsewhere.items()} == known.OF_MODEL_TYPES
+    assert written["Mistral3ForConditionalGeneration"] == "mistral3"
 
 
 # ---------------------------------------------------------------------------------------------------------
