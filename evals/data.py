@@ -412,14 +412,14 @@ def _from_hub(source: str, streaming: bool = False) -> Any:
 @contextmanager
 def _offline(wanted: bool) -> Iterator[None]:
     """``datasets`` looks into its cache at once inside, where it would ask for half a minute before."""
-    import datasets
+    from datasets import config
 
-    before = datasets.config.HF_HUB_OFFLINE
-    datasets.config.HF_HUB_OFFLINE = before or wanted
+    before = config.HF_HUB_OFFLINE
+    config.HF_HUB_OFFLINE = before or wanted
     try:
         yield
     finally:
-        datasets.config.HF_HUB_OFFLINE = before
+        config.HF_HUB_OFFLINE = before
 
 
 def _dataset_texts(loaded: Any, source: str, split: str | None, field: str | None) -> list[Text]:

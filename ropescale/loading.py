@@ -63,7 +63,7 @@ def load_model(
 def _parts(folder: Path, how: dict[str, Any]) -> Any:
     """This process's part of the model, by the plan of its class."""
     from transformers import AutoModelForCausalLM
-    from transformers.distributed import DistributedConfig
+    from transformers.distributed.configuration_utils import DistributedConfig
 
     try:
         return AutoModelForCausalLM.from_pretrained(folder, distributed_config=DistributedConfig(tp_plan="auto"), **how)
