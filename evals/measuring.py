@@ -145,6 +145,8 @@ class Options:
             object.__setattr__(self, "stride", protocols.protocol(self.protocol).stride)
         elif not self.exact and self.stride < 1:
             raise DataError(f"stride {self.stride} is not a whole number of tokens; use 1 or more")
+        if self.key_spans is not None and not self.exact:
+            raise DataError(f"key tokens are not part of {self.protocol}; leave --key-spans or --protocol out")
         for name in ("batch_tokens", "logits_bytes", "max_docs", "repeat_distance"):
             value = getattr(self, name)
             if value is not None and value < 1:

@@ -23,11 +23,10 @@ def last_seen(ids: Sequence[int], order: int = ORDER) -> np.ndarray:
     Returns:
         int64 [tokens].
     """
-    ids = np.asarray(ids, dtype=np.int64)
     distances = np.zeros(len(ids), np.int64)
     if len(ids) < order:
         return distances
-    gram = _grams(ids, order)
+    gram = _grams(np.asarray(ids, dtype=np.int64), order)
     by_gram = np.argsort(gram, kind="stable")  # equal n-grams together, each in order of place
     same = gram[by_gram[1:]] == gram[by_gram[:-1]]
     later, earlier = by_gram[1:][same], by_gram[:-1][same]

@@ -343,7 +343,8 @@ class Result:
     def title(self) -> str:
         """What the perplexities are of, in a few words."""
         if self.sliding:
-            return f"Perplexity in sliding windows of L positions, stride {self.protocol['stride']:,}"
+            name = "" if self.exact else f" ({self.protocol['name']})"
+            return f"Perplexity{name} in sliding windows of L positions, stride {self.protocol['stride']:,}"
         return "Perplexity of the first L positions"
 
     def _interval_line(self) -> str:
@@ -812,8 +813,9 @@ def _kind_in(path: Path) -> str | None:
         return None
     except (OSError, ValueError):
         found = None
-    ours = isinstance(found, dict) and bool({"schema", "facts"} & found.keys())
-    return str(found.get("kind", "perplexity")) if ours else ""
+    if not isinstance(found, dict) or not {"schema", "facts"} & found.keys():
+        return ""
+    return str(found.get("kind", "perplexity"))
 
 
 def _try_writing(folder: Path, nearest: Path) -> None:

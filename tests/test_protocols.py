@@ -183,6 +183,7 @@ def test_the_protocol_is_with_every_number(tmp_path, caplog):
     assert "every token scored once" not in text
     assert result.to_csv().splitlines()[1].count("yarn-paper") == 1
     data = page_data(load([out]))
+    assert [series["label"] for series in data["series"]] == ["as-is (yarn-paper)", "linear:factor=2 (yarn-paper)"]
     assert [d["mean"] for d in data["pairs"]["0:1"]] == [p["delta_nll"] for p in saved["paired"]]
     assert [series["bins"] for series in data["series"]] == [[], []]  # windows that skip tokens do not tell positions
     assert not (out / "loss_by_position.png").exists()
@@ -199,6 +200,8 @@ def test_the_strides_of_the_scripts_are_taken_where_none_is_given(tmp_path, caps
     assert main([*words, "--protocol", "hf-docs", "--stride", "0"]) == 2
     with pytest.raises(DataError, match="no protocol named 'yarn'; there are ropescale, yarn-paper, hf-docs"):
         perplexity(llama(), IDS, [64], protocol="yarn")
+    with pytest.raises(DataError, match="key tokens are not part of hf-docs"):
+        perplexity(llama(), IDS, [64], protocol=HF, key_spans="keys.json")
 
 
 def test_the_same_windows_are_not_run_again_for_another_protocol(tmp_path):

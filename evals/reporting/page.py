@@ -39,7 +39,7 @@ def page(runs: Sequence[StoredRun], title: str = "Context extension, measured") 
         from plotly.offline import get_plotlyjs
     except ImportError as error:
         raise RopescaleError(f"the report needs {error.name}; pip install 'ropescale[report]'") from error
-    files = resources.files(__package__)
+    files = resources.files(__package__ or "ropescale.evals.reporting")
     loader = PackageLoader("ropescale.evals.reporting", ".")
     environment = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     data = page_data(runs)
@@ -117,7 +117,7 @@ def _series(number: int, run: StoredRun, schedule: str, many: bool) -> dict[str,
         "id": number,
         "run": run.name,
         "schedule": schedule,
-        "label": f"{run.name}: {schedule}" if many else schedule,
+        "label": (f"{run.name}: {schedule}" if many else schedule) + run.protocol_note,
         "colour": LINES[number % len(LINES)],
         "symbol": SYMBOLS[number % len(SYMBOLS)],
         "dash": DASHES[number // len(LINES) % len(DASHES)],

@@ -65,6 +65,11 @@ class StoredRun:
         """Whether tokens weigh the same; under another protocol, they do not, and windows may skip some."""
         return self.results["protocol"].get("name", ROPESCALE) == ROPESCALE
 
+    @property
+    def protocol_note(self) -> str:
+        """What to add to the name of numbers that reproduce a published script."""
+        return "" if self.is_exact else f" ({self.results['protocol']['name']})"
+
     def sums(self, schedule: str, length: int) -> tuple[list[float], list[int]] | None:
         """Per document, the fp64 sum of the NLLs at a length and how many there are; None where none are stored."""
         nll = self._nll(schedule, length)
