@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from . import evals, schedules
     from .checkpoints import patch_checkpoint, restore
     from .errors import RopescaleError
+    from .gguf_patching import patch_gguf
     from .patching import Patch, patch
     from .rope import Rope
     from .schedules import Frequencies, Schedule
@@ -43,6 +44,7 @@ __all__ = [
     "frequencies",
     "patch",
     "patch_checkpoint",
+    "patch_gguf",
     "restore",
     "schedules",
     "verify",
@@ -57,6 +59,7 @@ _HOMES = {
     "frequencies": "tables",
     "patch": "patching",
     "patch_checkpoint": "checkpoints",
+    "patch_gguf": "gguf_patching",
     "restore": "checkpoints",
     "verify": "verifying",
 }

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from .engines import engine_warnings, llama_cpp, sglang, vllm
-from .engines.serving import Server, as_it_lies
+from .engines.serving import Server, as_it_lies, needs_remote_code
 from .exporting import asked_of, exported, scaling_option, words
 from .plans import Plan
 from .rope import read_rope
@@ -16,15 +16,20 @@ from .schedules import describe
 BEGIN, END = "<!-- ropescale: begin -->", "<!-- ropescale: end -->"
 
 
-def card(readme: Path, plan: Plan, source: str) -> bytes:
-    """The source's card, front matter, licence and all, with one section of ours at the end (replaced if there)."""
+def card(readme: Path, plan: Plan, source: str, name: str = "PATH") -> bytes:
+    """The source's card, front matter, licence and all, with one section of ours at the end (replaced if there).
+
+    ``name`` is what the commands call the checkpoint: the repository that it goes to, where that is known.
+    """
     text = readme.read_bytes().decode("utf-8", "surrogateescape") if readme.exists() else ""  # keeps every byte
     kept = re.sub(rf"\s*{re.escape(BEGIN)}.*?{re.escape(END)}\s*", "\n\n", text, flags=re.DOTALL).rstrip()
-    return ((kept + "\n\n" if kept else "") + section(plan, source)).encode("utf-8", "surrogateescape")
+    return ((kept + "\n\n" if kept else "") + section(plan, source, name)).encode("utf-8", "surrogateescape")
 
 
-def section(plan: Plan, source: str) -> str:
+def section(plan: Plan, source: str, name: str = "PATH") -> str:
     """What was done, and how to load the result in each engine."""
+    remote = needs_remote_code(plan.config)
+    trusting, flag = (", trust_remote_code=True", " --trust-remote-code") if remote else ("", "")
     rows = "\n".join(
         f"| {key} | `{plan.label(key)}` | {plan.ropes[key].original_length} | {plan.length} |" for key in plan.schedules
     )
@@ -44,34 +49,34 @@ Stock transformers loads it as it is:
 ```python
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-model = AutoModelForCausalLM.from_pretrained("PATH")
-tokenizer = AutoTokenizer.from_pretrained("PATH")
+model = AutoModelForCausalLM.from_pretrained("{name}"{trusting})
+tokenizer = AutoTokenizer.from_pretrained("{name}"{trusting})
 ```
 
-{_serving(plan, source)}
+{_serving(plan, source, name)}
 
-`ropescale verify PATH` proves that transformers uses these frequencies.
+`ropescale verify {name}{flag}` proves that transformers uses these frequencies.
 
 {END}
 """
 
 
-def _serving(plan: Plan, source: str) -> str:
+def _serving(plan: Plan, source: str, name: str) -> str:
     """The engines' commands, and right below them what each would compute otherwise."""
     caveats = "\n".join(f"* {warning}" for warning in engine_warnings(plan))
-    blocks = "\n\n".join(_commands(engine, plan, source) for engine in _SERVERS)
+    blocks = "\n\n".join(_commands(engine, plan, source, name) for engine in _SERVERS)
     return blocks + (f"\n\nMind before serving it so:\n\n{caveats}" if caveats else "")
 
 
 _SERVERS: tuple[Server, ...] = (vllm, sglang, llama_cpp)
 
 
-def _commands(engine: Server, plan: Plan, source: str) -> str:
+def _commands(engine: Server, plan: Plan, source: str, name: str) -> str:
     """What to paste for one engine, or why there is nothing."""
     specs = {key: describe(schedule) for key, schedule in plan.schedules.items()}
     lengths = {key: rope.original_length for key, rope in plan.ropes.items()}
     given = asked_of(read_rope(plan.before), lengths, plan.beneath)
     told: dict[str, Any] = {"spec": words(specs, given), "scaled": scaling_option(given), "source": source}
-    serving = as_it_lies("PATH", plan.config, plan.length, **told)
+    serving = as_it_lies(name, plan.config, plan.length, **told)
     done = exported(engine, serving, specs)
     return f"{done.refusal}." if done.refusal else "\n\n".join(command.fenced() for command in done.commands)

@@ -125,7 +125,7 @@ def patch_checkpoint(
     _refuse_unsavable(plan)
     plan = replace(plan, notes=(*_undone(source), *plan.notes))
     with translated(source, "read"):
-        files = _new_files(source, str(model), plan, public=bool(to))
+        files = _new_files(source, str(model), plan, to.name if to else None)
         before = read_config(source)
         warnings = _warnings(source, plan, weights=not dry_run or is_local)
         result = PatchedCheckpoint(None, plan, before, _diff(before, plan.config), warnings)
@@ -202,14 +202,14 @@ def _write(source: Path, target: Path | None, files: Mapping[str, bytes], link: 
     return source, {}
 
 
-def _new_files(source: Path, name: str, plan: Plan, public: bool = False) -> dict[str, bytes]:
-    """The content of every file that differs from the source's; ``public`` where strangers will read them."""
+def _new_files(source: Path, name: str, plan: Plan, to: str | None = None) -> dict[str, bytes]:
+    """The content of every file that differs from the source's; strangers will read them in the repository ``to``."""
     original = (source / "config.json").read_bytes()
-    named = _source_name(name, public)
+    named = _source_name(name, bool(to))
     files = {
         "config.json": as_json(plan.config, "config.json"),
         RECORD: as_json(make_record(plan, named, original, read_record(source)), RECORD),
-        "README.md": _card(source / "README.md", plan, named, None if local_path(name).is_dir() else name, public),
+        "README.md": _card(source / "README.md", plan, named, None if local_path(name).is_dir() else name, to),
     }
     tokenizer = _raised_tokenizer(source / "tokenizer_config.json", plan.length)
     return files | ({"tokenizer_config.json": tokenizer} if tokenizer else {})
@@ -223,12 +223,12 @@ def _source_name(name: str, public: bool = False) -> str:
     return path.resolve().name if public else str(path.resolve())
 
 
-def _card(readme: Path, plan: Plan, source: str, hub_id: str | None, public: bool) -> bytes:
+def _card(readme: Path, plan: Plan, source: str, hub_id: str | None, to: str | None) -> bytes:
     """The makers' card with our section, and what the Hub reads of it where it has to do with the Hub."""
-    card = cards.card(readme, plan, source)
-    if hub_id or public:
+    card = cards.card(readme, plan, source, to or "PATH")
+    if hub_id or to:
         card = frontmatter.with_metadata(card, hub_id)
-    if public:
+    if to:
         frontmatter.check(card, str(readme))
     return card
 

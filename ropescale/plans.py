@@ -7,7 +7,7 @@ import difflib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from .errors import ConfigError, ScheduleError
@@ -75,6 +75,8 @@ class Plan:
         notes: what the user should know about how the numbers came about.
         unsavable: why no configuration can carry this schedule, or None.
         beneath: the makers' scaling, in words, of each layer type whose schedule is composed with it.
+        frozen: what was frozen and where, in words, of each layer type whose table stands for a schedule that is not
+            fixed: ``dynamic:factor=4 frozen at 16384 tokens``.
     """
 
     config: dict[str, Any]
@@ -86,6 +88,7 @@ class Plan:
     notes: tuple[str, ...] = ()
     unsavable: str | None = None
     beneath: Mapping[str, str] = field(default_factory=dict)
+    frozen: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def changes(self) -> bool:
@@ -94,7 +97,7 @@ class Plan:
 
     def label(self, layer_type: str) -> str:
         """A layer type's schedule for people, with what lies under it: ``linear:factor=2 on yarn x32 of 4096``."""
-        label = describe(self.schedules[layer_type])
+        label = self.frozen.get(layer_type) or describe(self.schedules[layer_type])
         return f"{label} on {self.beneath[layer_type]}" if layer_type in self.beneath else label
 
 
@@ -151,7 +154,9 @@ def make_plan(
     if replace_scaling:
         notes += [*_lost_softmax_scale(ropes, asked), *_other_fields(ropes, asked)]
         notes += _shorter(ropes, asked, target_length)
-    return _planned(config, schedules, grounds, target_length or frozen, notes, ropes)
+    plan = _planned(config, schedules, grounds, target_length or frozen, notes, ropes)
+    changed = {key: describe(asked[key]) for key in asked if schedules[key] != asked[key]}
+    return replace(plan, frozen={key: f"{spec} frozen at {freeze_at} tokens" for key, spec in changed.items()})
 
 
 def frequencies_of(

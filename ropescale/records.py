@@ -41,6 +41,7 @@ def make_record(
         "schedule": {key: to_dict(schedule) for key, schedule in plan.schedules.items()},
         "spec": {key: describe(schedule) for key, schedule in plan.schedules.items()},
         "beneath": dict(plan.beneath),
+        "frozen": dict(plan.frozen),
         "original_length": {key: rope.original_length for key, rope in plan.ropes.items()},
         "length": plan.length,
         "tables": {key: _as_table(table) for key, table in plan.tables.items()},
@@ -101,6 +102,7 @@ def _is_whole(record: Mapping[str, Any]) -> bool:
         _is_length(record.get("length"))
         and isinstance(record.get("spec"), Mapping)
         and isinstance(record.get("beneath", {}), Mapping)
+        and isinstance(record.get("frozen", {}), Mapping)
         and isinstance(undoing, Mapping)
         and isinstance(undoing.get("changed"), Mapping)
         and isinstance(undoing.get("added"), list)
@@ -141,8 +143,8 @@ def _is_number(value: Any) -> bool:
 
 def labels_of(record: Mapping[str, Any]) -> dict[str, str]:
     """Each layer type's schedule for people, with the makers' scaling that it was composed with."""
-    beneath = record.get("beneath", {})
-    return {key: f"{spec} on {beneath[key]}" if key in beneath else spec for key, spec in record["spec"].items()}
+    beneath, labels = record.get("beneath", {}), record["spec"] | record.get("frozen", {})
+    return {key: f"{label} on {beneath[key]}" if key in beneath else label for key, label in labels.items()}
 
 
 def tables_of(record: Mapping[str, Any]) -> dict[str, Frequencies]:

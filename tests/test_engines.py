@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from pathlib import Path
 from typing import Any
 
 import engine_registries
+import gguf
 import pytest
+from gguf_models import write_keys
 
 import ropescale
 from ropescale.cards import card
@@ -220,3 +223,51 @@ def test_the_card_says_under_its_commands_what_an_engine_does_otherwise(tmp_path
     before, after = card.split("Mind before serving it so:")
     assert "vllm serve PATH" in before
     assert "* vLLM: computes one static table" in after
+
+
+def patched_card(tmp_path: Path, config: dict[str, Any], spec: str, **options: Any) -> str:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "config.json").write_text(json.dumps(config))
+    ropescale.patch_checkpoint(tmp_path / "in", tmp_path / "out", spec, **options)
+    return (tmp_path / "out" / "README.md").read_text()
+
+
+def test_the_card_of_a_repository_has_its_name_in_every_command(tmp_path: Path) -> None:
+    text = card(tmp_path / "README.md", make_plan(LLAMA, "ntk-su:factor=4"), "org/base", "me/long").decode()
+    assert "PATH" not in text
+    for command in ("vllm serve me/long ", "--model-path me/long ", "`ropescale verify me/long`", "-o long-16384.gguf"):
+        assert command in text
+    assert text.count('from_pretrained("me/long")') == 2
+
+
+def test_the_card_lets_code_run_only_where_the_checkpoint_needs_its_own(tmp_path: Path) -> None:
+    auto_map = {"auto_map": {"AutoModelForCausalLM": "modeling.My"}}
+    own = card(
+        tmp_path / "README.md", make_plan(LLAMA | auto_map | {"model_type": "my"}, "yarn:factor=4"), "a"
+    ).decode()
+    assert own.count('from_pretrained("PATH", trust_remote_code=True)') == 2
+    assert "ropescale verify PATH --trust-remote-code" in own
+    assert len([line for line in own.splitlines() if "serve" in line and "--trust-remote-code" in line]) == 2
+    stock = card(tmp_path / "README.md", make_plan(LLAMA | auto_map, "yarn:factor=4"), "a").decode()
+    assert "trust" not in stock
+
+
+def test_the_card_and_the_record_say_what_was_frozen_and_at_what_length(tmp_path: Path) -> None:
+    text = patched_card(tmp_path, LLAMA, "dynamic:factor=4", freeze_at="16k")
+    assert "| all | `dynamic:factor=4 frozen at 16384 tokens` | 4096 | 16384 |" in text
+    record = json.loads((tmp_path / "out" / "ropescale.json").read_text())
+    assert record["frozen"] == {"all": "dynamic:factor=4 frozen at 16384 tokens"}
+    assert record["spec"]["all"].startswith("table:")
+    assert "frozen at" not in card(tmp_path / "README.md", make_plan(LLAMA, "yarn:factor=4"), "a").decode()
+
+
+def test_the_python_in_the_page_about_llama_cpp_writes_the_file(repository, tmp_path, monkeypatch) -> None:
+    page = (repository / "docs" / "llama.cpp.md").read_text()
+    [code] = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    monkeypatch.chdir(tmp_path)
+    write_keys(Path("llama.gguf"))
+    names: dict[str, Any] = {}
+    exec(compile(code, "llama.cpp.md", "exec"), names)
+    assert names["done"].path.resolve() == (tmp_path / "llama-8k.gguf").resolve()
+    fields = gguf.GGUFReader("llama-8k.gguf").fields
+    assert fields["llama.rope.scaling.factor"].contents() == 32.0

@@ -218,9 +218,20 @@ def compact(value: Any) -> str:
     return json.dumps(value)
 
 
+def needs_remote_code(config: Mapping[str, Any]) -> bool:
+    """Whether transformers has to run the checkpoint's own code, having none for this type of model."""
+    return bool(config.get("auto_map")) and str(config.get("model_type")) not in load()
+
+
+def trusting(serving: Serving) -> list[str]:
+    """The option of vLLM and SGLang that lets them run it."""
+    return ["--trust-remote-code"] if needs_remote_code(serving.config) else []
+
+
 def snippet(serving: Serving, changed: Mapping[str, Any]) -> str:
     """Python that loads the model with transformers, after these changes to the language model's configuration."""
     given = "" if serving.revision is None else f", revision={serving.revision!r}"
+    given += ", trust_remote_code=True" if needs_remote_code(serving.config) else ""
     model = f"{serving.model!r}{given}"
     if not changed:
         load_it = [f"model = AutoModelForCausalLM.from_pretrained({model})"]

@@ -12,7 +12,7 @@ from . import vllm
 from .facts import Difference, How, Layers
 from .parity import attention_factor
 from .registries import code, is_known_for, not_its_own
-from .serving import Command, Serving, compact, needed_positions, overrides, revision, shell, stated_positions
+from .serving import Command, Serving, compact, needed_positions, overrides, revision, shell, stated_positions, trusting
 
 NAME, VERSION = "SGLang", "0.5.23"
 
@@ -30,7 +30,7 @@ def serve(serving: Serving) -> list[Command]:
     """``sglang.launch_server``, with the configuration's changes where the folder does not hold them."""
     told = _nulled(serving, overrides(spelled(serving), _positions(serving)))
     words = ["python", "-m", "sglang.launch_server", "--model-path", serving.model]
-    words += ["--context-length", str(serving.length), *revision(serving)]
+    words += ["--context-length", str(serving.length), *revision(serving), *trusting(serving)]
     return [Command("sh", shell(*words, *(["--json-model-override-args", compact(told)] if told else [])))]
 
 

@@ -10,7 +10,7 @@ from ..schedules.yarn import temperature
 from .facts import Difference, How, Layers
 from .parity import attention_factor
 from .registries import architecture, code, not_its_own
-from .serving import Command, Serving, compact, needed_positions, overrides, revision, shell, stated_positions
+from .serving import Command, Serving, compact, needed_positions, overrides, revision, shell, stated_positions, trusting
 
 NAME, VERSION = "vLLM", "0.33.0"
 
@@ -58,7 +58,15 @@ def how(layers: Layers, field: str) -> How:
 def serve(serving: Serving) -> list[Command]:
     """``vllm serve``, with the configuration's changes where the folder does not hold them."""
     told = overrides(spelled(serving), _positions(serving))
-    words = ["vllm", "serve", serving.model, "--max-model-len", str(serving.length), *revision(serving)]
+    words = [
+        "vllm",
+        "serve",
+        serving.model,
+        "--max-model-len",
+        str(serving.length),
+        *revision(serving),
+        *trusting(serving),
+    ]
     return [Command("sh", shell(*words, *(["--hf-overrides", compact(told)] if told else [])))]
 
 
