@@ -272,7 +272,21 @@ def config_of(model: GgufModel) -> dict[str, Any]:
 
 
 def _rotary_dim(model: GgufModel) -> int:
-    """``rope.dimension_count``, else the head's width, as llama.cpp takes it."""
+    """``rope.dimension_count``, else the head's width, as llama.cpp takes it.
+
+    Raises:
+        ConfigError: neither is known, or it is odd: llama.cpp turns pairs, and wants one factor for each.
+    """
+    stated = _stated_rotary_dim(model)
+    if stated % 2:
+        raise ConfigError(
+            f"{model.file.path} has {model.architecture} rotate {stated} coordinates of a head, and llama.cpp turns "
+            "them in pairs; an even rope.dimension_count is needed"
+        )
+    return stated
+
+
+def _stated_rotary_dim(model: GgufModel) -> int:
     stated = model.number("rope.dimension_count", model.number("attention.key_length"))
     if stated is not None:
         return stated

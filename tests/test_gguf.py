@@ -397,6 +397,7 @@ WINDOW = {"attention.sliding_window": 64}
         ("llama", {"general.type": "adapter"}, "ntk:factor=8", ConfigError, "is of type adapter, not a model"),
         ("llama", {"split.count": 3}, "ntk:factor=8", ConfigError, "one of 3 parts; join them first"),
         ("llama", {"rope.dimension_count": [16, 8]}, "ntk:factor=8", ConfigError, "differs from layer to layer"),
+        ("llama", {"rope.dimension_count": 15}, "llama3:factor=8", ConfigError, "rotate 15 coordinates.*in pairs"),
         ("llama", {"context_length": None}, "ntk:factor=8", ConfigError, "lacks llama.context_length"),
         ("llama", {"rope.freq_base": "x"}, "ntk:factor=8", ConfigError, "must be a number"),
         ("llama", {"rope.freq_base": float("nan")}, "ntk:factor=8", ConfigError, "rope_theta is nan"),
