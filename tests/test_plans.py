@@ -236,6 +236,90 @@ def test_what_is_written_reads_back_the_same_here_and_in_stock_transformers(name
     assert_same_tables(plan.tables, stock_tables(plan.config))
 
 
+OLMO3 = {
+    "model_type": "olmo3",
+    "hidden_size": 4096,
+    "num_attention_heads": 32,
+    "num_hidden_layers": 4,
+    "layer_types": ["sliding_attention", "sliding_attention", "sliding_attention", "full_attention"],
+    "max_position_embeddings": 65536,
+    "rope_theta": 500000,
+    "rope_scaling": {
+        "attention_factor": 1.2079441541679836,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "factor": 8.0,
+        "original_max_position_embeddings": 8192,
+        "rope_type": "yarn",
+    },
+}
+"""As Olmo 3 is published: only its full-attention layers are scaled."""
+
+
+@pytest.mark.parametrize("model_type", ["olmo3", "gemma3_text", "gemma3n_text", "deepseek_v4"])
+def test_the_trained_length_that_one_layer_type_records_is_that_of_all(model_type):
+    config = {key: OLMO3[key] for key in OLMO3 if key not in ("layer_types", "num_hidden_layers")}
+    config["model_type"] = model_type
+    assert {rope.original_length for rope in read_rope(config).values()} == {8192}
+    plan = make_plan(config, "yarn:factor=16", layers="all", replace_scaling=True)
+    assert plan.length == plan.config["max_position_embeddings"] == 131072
+    assert len(plan.ropes) == 2 and {rope.original_length for rope in plan.ropes.values()} == {8192}
+    assert_same_tables(plan.tables, stock_tables(plan.config))
+
+
+def test_olmo_3_is_extended_in_all_layers_by_the_closed_form_of_yarn():
+    plan = make_plan(OLMO3, "yarn:factor=16", layers="all", replace_scaling=True)
+    low, high = (64 * math.log(8192 / (turns * 2 * math.pi)) / math.log(500000) for turns in (32, 1))
+    low, high = math.floor(low), math.ceil(high)
+    ramp = [min(max((i - low) / (high - low), 0), 1) for i in range(64)]
+    wanted = [f / 16 * r + f * (1 - r) for f, r in zip(series(500000, 128), ramp)]
+    for table in plan.tables.values():
+        assert list(table.inv_freq) == pytest.approx(wanted, rel=1e-12)
+    top = make_plan(OLMO3, "linear:factor=2", layers="all", on_top=True)
+    assert {rope.original_length for rope in top.ropes.values()} == {65536}
+    assert_same_tables(top.tables, stock_tables(top.config))
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Keys that the model does not look at
+
+
+WHOLE_HEADS = {
+    "llama": LLAMA,
+    "qwen3": QWEN3,
+    "deepseek_v3": {key: value for key, value in DEEPSEEK_V3.items() if key != "rope_scaling"},
+    "gemma3_text": GEMMA3,
+}
+
+
+@pytest.mark.parametrize("spec", ["linear:factor=4", "yarn:factor=4", PER_PAIR])
+@pytest.mark.parametrize("name", WHOLE_HEADS)
+def test_a_partial_factor_that_a_type_ignores_is_left_out_because_scaled_tables_would_follow_it(name, spec):
+    plain = WHOLE_HEADS[name]
+    said = plain | {"partial_rotary_factor": 0.5}
+    assert_same_tables({key: compute(AsIs(), rope) for key, rope in read_rope(said).items()}, stock_tables(said))
+    plan, without = (make_plan(config, spec, layers="all") for config in (said, plain))
+    assert plan.config == without.config
+    assert any(note.startswith("partial_rotary_factor 0.5 is left out") for note in plan.notes)
+    assert not any("left out" in note for note in without.notes)
+    assert_same_tables(plan.tables, stock_tables(plan.config))
+
+
+def test_a_partial_factor_that_a_type_ignores_is_found_inside_the_rope_parameters_too():
+    said = {k: v for k, v in LLAMA.items() if k != "rope_theta"}
+    said["rope_parameters"] = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
+    plan = make_plan(said, "linear:factor=4")
+    assert "partial_rotary_factor" not in json.dumps(plan.config)
+    assert list(plan.tables["all"].inv_freq) == pytest.approx([f / 4 for f in series(10000, 64)], rel=1e-14)
+    assert_same_tables(plan.tables, stock_tables(plan.config))
+
+
+def test_scaling_with_a_partial_factor_that_no_attention_of_the_type_can_use_is_refused():
+    broken = LLAMA31 | {"partial_rotary_factor": 0.5}
+    with pytest.raises(ConfigError, match=r"llama3 with partial_rotary_factor 0\.5, but llama turns whole heads"):
+        make_plan(broken, "yarn:factor=16", replace_scaling=True)
+
+
 @pytest.mark.parametrize("spec", SPECS)
 def test_both_key_sets_say_the_same_of_a_model_with_one_table(spec):
     new = make_plan(LLAMA, spec).config
@@ -583,8 +667,26 @@ def test_a_frozen_dynamic_schedule_is_the_closed_form_at_that_length():
     assert_same_tables(plan.tables, stock_tables(plan.config))
 
 
-def test_freezing_a_fixed_schedule_changes_nothing():
-    assert make_plan(LLAMA, "yarn:factor=8", freeze_at=6000).config == make_plan(LLAMA, "yarn:factor=8").config
+def test_freezing_a_fixed_schedule_changes_nothing_and_says_so():
+    frozen, plain = make_plan(LLAMA, "yarn:factor=8", freeze_at=6000), make_plan(LLAMA, "yarn:factor=8")
+    assert frozen.config == plain.config
+    assert [note for note in frozen.notes if note not in plain.notes] == [
+        "yarn:factor=8 is the same at every length, so there is nothing to freeze at 6000 tokens"
+    ]
+
+
+@pytest.mark.parametrize("spec", ["dynamic:factor=4", "dynamic-yarn"])
+def test_a_schedule_cannot_be_frozen_where_it_changes_nothing_yet(spec):
+    for length in (2048, 4096):
+        with pytest.raises(ScheduleError, match=f"frozen at {length} tokens leaves every frequency as it is.*is 4096"):
+            make_plan(LLAMA, spec, freeze_at=length)
+    assert make_plan(LLAMA, spec, freeze_at=4352).tables["all"].inv_freq != series(10000, 64)
+
+
+def test_layers_that_stay_plain_when_frozen_are_named_beside_those_that_change():
+    spec = {"full_attention": "dynamic:factor=4", "sliding_attention": "linear:factor=2"}
+    plan = make_plan(GEMMA3, spec, freeze_at=8192)
+    assert "dynamic:factor=4 leaves every frequency as it is at 8192 tokens" in plan.notes
 
 
 def test_stock_dynamic_is_saved_natively():
@@ -662,6 +764,7 @@ WARNINGS = {
     "early transformers 5": ("transformers 5.0 to 5.8: stops with a KeyError", {("gemma3", "sliding")}),
     "llama.cpp's llama3": ("llama.cpp: does not apply llama3 scaling", {("qwen3", "llama3:factor=4")}),
     "proportional": ("the factor of proportional RoPE", {("lfm3", "linear:factor=4")}),
+    "no code": ("vLLM and SGLang: know no Lfm3ForCausalLM", {("lfm3", "linear:factor=4")}),
     "no v4 keys": (
         "transformers 4: has no keys for a scaled",
         {("gemma3", "sliding")},
