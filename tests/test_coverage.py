@@ -221,6 +221,34 @@ def test_a_model_that_does_not_rotate_as_its_type_usually_does_is_refused_in_mem
     assert not (tmp_path / "target").exists()
 
 
+@pytest.mark.parametrize(
+    ("model_type", "said"),
+    [
+        ("llama", {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}}),
+        ("deepseek_v3", {"rope_theta": 1e4, "partial_rotary_factor": 0.5}),
+        ("cohere2_moe", {"rope_theta": 5e4}),
+    ],
+)
+@pytest.mark.parametrize("schedule", ["linear", "table"])
+def test_what_transformers_reads_of_older_keys_is_what_is_scaled_in_memory_and_on_disk(
+    model_type, said, schedule, tmp_path
+):
+    """A partial factor that plain tables ignore and scaled ones would follow; a theta that nothing else states."""
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "config.json").write_text(json.dumps(without_rope_keys(tiny_config(model_type)) | said))
+    model = build(source)
+    before, ropes = logits(model, TOKENS), geometries(model, TRAINED)
+    assert ropes["all"].theta == said.get("rope_theta", 1e4) and ropes["all"].dim == 32
+    wanted = {"all": expected(schedule, ropes["all"])}
+    assert_both(model, source, SCHEDULES[schedule], wanted, layers="all")
+    assert torch.equal(logits(model, TOKENS), before)
+
+
+def without_rope_keys(config: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in config.items() if key not in ("rope_parameters", "rope_theta", "rope_scaling")}
+
+
 @pytest.mark.parametrize("model_type", ["mixtral", "minimax"])
 def test_a_null_head_dim_is_written_out(model_type, tmp_path):
     model, source = made(model_type, tmp_path)
