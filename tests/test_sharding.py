@@ -107,6 +107,13 @@ def test_two_processes_compare_predictions_as_one_does(length):
         assert float((found.double() - torch.stack([kl, same])).abs().max()) < 2e-5
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_rounding_in_half_precision_is_no_reason_to_refuse(dtype):
+    model, ids = tiny.llama().to(dtype), torch.tensor(tiny.documents(1, 101))
+    shared, _ = teamwork(model, 2, checked(ids))
+    assert float((shared - naive(model, ids)).abs().mean()) < 2 * torch.finfo(dtype).eps
+
+
 def test_rows_in_many_blocks_are_the_same_rows(monkeypatch):
     model, ids = tiny_models.build("gemma2"), tiny_models.document(101)
     monkeypatch.setitem(sharding._BLOCK_BYTES, "cpu", 10_000)
