@@ -40,7 +40,9 @@ if TYPE_CHECKING:
 
 @click.command("eval")
 @model_argument()
-@click.option("--data", "source", required=True, metavar="SRC", help="Text, folder, JSONL, parquet, Hub NAME[:CONFIG], -.")
+@click.option(
+    "--data", "source", required=True, metavar="SRC", help="File, folder, JSONL, parquet, Hub NAME[:CONFIG] or -."
+)
 @click.option("--lengths", type=Lengths(), required=True, metavar="N,...", help="Positions, BOS included: 2k,4k,8k.")
 @schedules_option()
 @factor_option()
