@@ -205,7 +205,7 @@ def _write(source: Path, target: Path | None, files: Mapping[str, bytes], link: 
 def _new_files(source: Path, name: str, plan: Plan, to: str | None = None) -> dict[str, bytes]:
     """The content of every file that differs from the source's; strangers will read them in the repository ``to``."""
     original = (source / "config.json").read_bytes()
-    named = _source_name(name, bool(to))
+    named = _source_name(name)
     files = {
         "config.json": as_json(plan.config, "config.json"),
         RECORD: as_json(make_record(plan, named, original, read_record(source)), RECORD),
@@ -215,12 +215,10 @@ def _new_files(source: Path, name: str, plan: Plan, to: str | None = None) -> di
     return files | ({"tokenizer_config.json": tokenizer} if tokenizer else {})
 
 
-def _source_name(name: str, public: bool = False) -> str:
-    """A Hub id as it is; a folder in full, but by its last name alone where strangers would read of our folders."""
+def _source_name(name: str) -> str:
+    """A Hub id as it is; a folder by its last name alone, because whoever is given the result reads it too."""
     path = local_path(name)
-    if not path.is_dir():
-        return name
-    return path.resolve().name if public else str(path.resolve())
+    return path.resolve().name if path.is_dir() else name
 
 
 def _card(readme: Path, plan: Plan, source: str, hub_id: str | None, to: str | None) -> bytes:

@@ -156,7 +156,7 @@ def test_the_record_says_what_was_done_and_to_what(source, tmp_path):
     patch_checkpoint(source, tmp_path / "out", "yarn:factor=4,beta_fast=16")
     record = read(tmp_path / "out" / "ropescale.json")
     assert record["schema"] == 1
-    assert record["source"] == str(source)
+    assert record["source"] == source.name
     assert record["spec"] == {"all": "yarn:factor=4,beta_fast=16"}
     assert record["schedule"]["all"]["factor"] == 4
     assert record["original_length"] == {"all": 256}
@@ -201,13 +201,26 @@ def test_a_source_without_a_card_gets_ours(source, tmp_path):
     assert "## Context extension" in (tmp_path / "out" / "README.md").read_text()
 
 
+@pytest.mark.parametrize("schedule", ["yarn:factor=4", "ntk-su:factor=4", "dynamic:factor=4"])
+def test_no_file_that_is_written_holds_the_path_of_the_source(schedule, source, tmp_path):
+    patch_checkpoint(source, tmp_path / "out", schedule)
+    patch_checkpoint(tmp_path / "out", tmp_path / "again", "linear:factor=2")
+    patch_checkpoint(source, None, schedule, in_place=True)
+    for folder in (tmp_path / "out", tmp_path / "again", source):
+        for name in ("README.md", "ropescale.json", "config.json"):
+            assert str(tmp_path) not in (folder / name).read_text(), (folder, name)
+    if schedule != "dynamic:factor=4":  # which llama.cpp does not have
+        made_of = "# source.gguf is what llama.cpp's convert_hf_to_gguf.py makes of source\n"
+        assert made_of in (tmp_path / "out" / "README.md").read_text()
+
+
 def test_a_patched_checkpoint_is_computed_from_the_original(source, tmp_path):
     patch_checkpoint(source, tmp_path / "a", "yarn:factor=8")
     patch_checkpoint(tmp_path / "a", tmp_path / "b", "linear:factor=2")
     patch_checkpoint(source, tmp_path / "direct", "linear:factor=2")
     assert read(tmp_path / "b" / "config.json") == read(tmp_path / "direct" / "config.json")
     again, direct = (read(tmp_path / name / "ropescale.json") for name in ("b", "direct"))
-    assert again["source"] == str(tmp_path / "a")
+    assert again["source"] == "a"
     same = again.keys() - {"source", "undo"}
     assert {key: again[key] for key in same} == {key: direct[key] for key in same}
 
@@ -778,7 +791,7 @@ def test_there_must_be_something_to_restore(source, tmp_path):
     with pytest.raises(CheckpointError, match=r"was not patched in place$"):
         restore(source)
     patch_checkpoint(source, tmp_path / "out", "yarn:factor=4")
-    with pytest.raises(CheckpointError, match=f"it was patched from {source}, which is untouched"):
+    with pytest.raises(CheckpointError, match=f"it was patched from {source.name}, which is untouched"):
         restore(tmp_path / "out")
     with pytest.raises(CheckpointError, match="there is no folder"):
         restore(tmp_path / "none")

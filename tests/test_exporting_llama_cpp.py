@@ -252,3 +252,31 @@ def test_a_table_of_ones_own_for_qwen2_is_refused_once(tmp_path: Path, capsys: p
 def test_the_architectures_of_gguf_files_are_those_that_llama_cpp_rotates() -> None:
     for config in ({"model_type": name} for name in known.OF_MODEL_TYPES):
         assert known.OF_MODEL_TYPES[config["model_type"]] in known.ROPE
+
+
+# ---------------------------------------------------------------------------------------------------------
+# What patch says to do
+
+
+def _said(model_type: str, spec: str) -> list[str]:
+    return engine_warnings(make_plan({"model_type": model_type, "max_position_embeddings": 4096}, spec))
+
+
+def test_a_table_that_the_converter_drops_is_warned_about_with_what_puts_it_in() -> None:
+    lost = "llama.cpp: its converter drops per-pair factors for this architecture, silently leaving base RoPE; "
+    puts = "`ropescale gguf` puts them into a GGUF file (`ropescale export --for llama.cpp` has the command)"
+    assert lost + puts in _said("llama", "ntk-su:factor=4")
+    assert lost + "`ropescale export --for llama.cpp` says what it can be told" in _said("qwen2", "ntk-su:factor=4")
+
+
+def test_what_fixes_a_dynamic_schedule_is_said_once() -> None:
+    found = _said("llama", "dynamic:factor=4")
+    assert sum("--freeze-at" in text for text in found) == 1
+    assert sum("`ropescale export --for vllm` supplies it" in text for text in found) == 1
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_a_schedule_that_becomes_one_table_is_not_honoured_in_its_first_row(engine: str, tmp_path: Path) -> None:
+    config = {"model_type": "llama", "max_position_embeddings": 4096}
+    first = export(_folder(config, tmp_path), engine, "dynamic:factor=4").rows[0]
+    assert (first.status, first.computes) == ("recomputed", "not those of every length: see switch")

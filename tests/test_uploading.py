@@ -143,7 +143,6 @@ def test_a_checkpoint_changed_in_place_is_sent_without_its_backup(hub, model):
 
 
 def test_no_path_of_this_machine_is_published(hub, tmp_path):
-    """A local patch records the source's folder in full; strangers see its name alone."""
     assert push("-o", "out") == 0
     assert json.loads(Path("out", "ropescale.json").read_text())["source"] == "model"
     for name, content in sent(hub).items():

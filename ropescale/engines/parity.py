@@ -111,6 +111,8 @@ def _consistent(table: list[Row]) -> list[Row]:
         kept = ("max length",) if frequencies.status == "unsupported" else ("max length", "theta", "rotary dim")
         changed = {"status": frequencies.status, "computes": "-", "how": frequencies.how}
         return [frequencies, *(row if row.field in kept else replace(row, **changed) for row in rest)]
+    if frequencies.status == "honoured" and any(row.field == "switch" and row.status != "honoured" for row in rest):
+        return [replace(frequencies, status="recomputed", computes="not those of every length: see switch"), *rest]
     if frequencies.status == "honoured" and ignored:
         computes, how = f"with its own {ignored[0].field}", ignored[0].how
         return [replace(frequencies, status="recomputed", computes=computes, how=how), *rest]

@@ -33,7 +33,10 @@ def differences(layers: Layers) -> Iterator[Difference]:
     if is_foreign(layers):
         yield Difference("frequencies", "honoured", "as asked, where the model's own code reads these keys")
     if layers.kind == "dynamic":
-        text = "keeps state between calls, so results depend on earlier ones; cached keys keep old angles"
+        text = (
+            "keeps state between calls, so results depend on earlier ones; cached keys keep old angles; "
+            "--freeze-at LENGTH makes one fixed table of it"
+        )
         yield Difference("switch", "honoured", "at every call; cached keys keep old angles", text, "transformers")
     elif layers.changes_with_length:
         yield Difference("switch", "honoured", "at every call; cached keys keep old angles")

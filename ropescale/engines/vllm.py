@@ -233,7 +233,10 @@ def _dynamic(layers: Layers) -> Iterator[Difference]:
         text = f"compute{{s}} one static table, that of {layers.length} tokens, for every length"
         yield Difference("switch", "recomputed", f"one table, that of {layers.length} tokens", text, how="run")
     else:
-        text = "computes one static table for its maximum length, which without max_trained_positions is base RoPE"
+        text = (
+            "computes one static table for its maximum length, which without max_trained_positions is base RoPE; "
+            "`ropescale export --for vllm` supplies it"
+        )
         yield Difference("frequencies", "dropped", "base RoPE", text, how="run")
 
 
