@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..errors import CheckpointError
 from ..loading import load_model, load_tokenizer
+from .eval import one_voice
 from .options import (
     DTYPES,
     Length,
@@ -18,6 +19,10 @@ from .options import (
     revision_option,
     trust_option,
 )
+
+if TYPE_CHECKING:
+    from ..evals.distributing import Group
+    from ..evals.results import Result
 
 
 @click.command("keys")
@@ -50,11 +55,17 @@ def command(model: str, source: str, out: str, as_json: bool, **options: Any) ->
     average over all tokens does not. Measure every model with the same file.
     """
     from ..evals import keys
+    from ..evals.distributing import joined, world
 
     path = Path(out).expanduser()
     if path.is_dir() or not path.absolute().parent.is_dir():
         raise CheckpointError(f"cannot write {out}: it is a folder, or in none; choose another file with -o")
-    found = keys.find(_measured(model, source, options), options["alpha"], options["beta"])
+    here = world()
+    with one_voice(here), joined(here) as group:
+        measured = _measured(model, source, options, group)
+        if measured is None:
+            return
+        found = keys.find(measured, options["alpha"], options["beta"])
     found.save(path)
     if as_json:
         print_json(found.made)
@@ -67,8 +78,8 @@ def command(model: str, source: str, out: str, as_json: bool, **options: Any) ->
     click.echo(f"written to {out}", err=True)
 
 
-def _measured(model: str, source: str, options: dict[str, Any]) -> Any:
-    """The key model's NLLs with short and with long context."""
+def _measured(model: str, source: str, options: dict[str, Any], group: Group) -> Result | None:
+    """The key model's NLLs with short and with long context; None in all processes but the first."""
     from ..evals import data, keys, measuring
     from ..sources import find_model
 
@@ -76,10 +87,13 @@ def _measured(model: str, source: str, options: dict[str, Any]) -> Any:
     folder, trusted = find_model(model, options["revision"]), options["trust_remote_code"]
     tokenizer = load_tokenizer(folder, trust_remote_code=trusted)
     documents = data.tokenize(texts, tokenizer)
-    loaded = load_model(folder, options["dtype"], options["device"], trust_remote_code=trusted)
+    device = group.world.device(options["device"])
+    loaded = load_model(folder, options["dtype"], device, trust_remote_code=trusted)
     lengths = keys.windows_of(measuring.trained_length(loaded), options["window"], options["short"])
     stride = options["stride"] or max(1, lengths[0] // 2)
-    chosen = measuring.Options(stride=stride, source=source, path=folder, progress=True, short_context=False)
+    chosen = measuring.Options(
+        stride=stride, source=source, path=folder, progress=group.world.leads, short_context=False
+    )
     run = measuring.Run(loaded, documents, lengths, [], tokenizer, None, options["bos"], chosen)
-    run.run()
-    return run.result()
+    run.run(group=group)
+    return run.result() if group.world.leads else None

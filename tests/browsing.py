@@ -29,7 +29,8 @@ def look(page_file: Path, chromium: str, picture: Path) -> dict[str, Any]:
         found["title"] = page.title()
         found["plots"] = page.eval_on_selector_all(".plot .main-svg:first-child", "each => each.length")
         found["points"] = page.eval_on_selector_all("#curve .scatterlayer .point", "each => each.length")
-        found |= {name: rows(page, name) for name in ("curve-table", "change-table", "cost-table", "protocol-table")}
+        tables = ("curve-table", "change-table", "cost-table", "subsets-table", "protocol-table")
+        found |= {name: rows(page, name) for name in tables}
         with_keyboard(page, found)
         page.set_viewport_size({"width": 360, "height": 700})
         page.wait_for_timeout(300)

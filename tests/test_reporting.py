@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -18,6 +19,7 @@ from environments import environment
 from ropescale.cli.main import main
 from ropescale.errors import DataError
 from ropescale.evals import perplexity
+from ropescale.evals.keys import KeySpans
 from ropescale.evals.reporting.page import page, page_data
 from ropescale.evals.reporting.runs import load
 
@@ -29,15 +31,20 @@ SCHEDULES = ["linear:factor=4", "yarn:factor=4"]
 def folder(tmp_path_factory):
     """A run of a tiny model over four documents."""
     out = tmp_path_factory.mktemp("runs") / "first"
-    perplexity(tiny.llama(), tiny.documents(4, 140), LENGTHS, SCHEDULES).save(out)
+    perplexity(tiny.llama(), repeating(), LENGTHS, SCHEDULES).save(out)
     return out
+
+
+def repeating() -> list[list[int]]:
+    """Four documents, each with 20 tokens that were there 100 tokens before."""
+    return [[*ids[:110], *ids[10:30], *ids[130:]] for ids in tiny.documents(4, 140)]
 
 
 @pytest.fixture(scope="module")
 def other(tmp_path_factory):
     """Another model on the same documents."""
     out = tmp_path_factory.mktemp("runs") / "second"
-    perplexity(tiny.llama(seed=1), tiny.documents(4, 140), LENGTHS[1:], SCHEDULES[1:]).save(out)
+    perplexity(tiny.llama(seed=1), repeating(), LENGTHS[1:], SCHEDULES[1:]).save(out)
     return out
 
 
@@ -69,6 +76,23 @@ def test_the_page_has_the_short_context_cost_and_the_frequencies(folder):
     assert waves[0] == pytest.approx([4 * f for f in waves[1]]) and waves[0][0] == 1.0
 
 
+def test_the_page_has_the_far_repeats_and_the_key_tokens(folder, tmp_path):
+    saved = json.loads((folder / "results.json").read_text())["repeats"]
+    [linear] = [row for row in saved if row["schedule"] == "linear:factor=4"]
+    assert (linear["length"], linear["far_tokens"]) == (128, 4 * (128 - 110 - 7))
+    series = page_data(load([folder]))["series"]
+    found = {"mean": linear["far_ppl"], "low": linear["far_low"], "high": linear["far_high"]}
+    assert [(s["length"], s["far"], s["key"]) for s in series[1]["subsets"]] == [(128, found, None)]
+    text = "It was a bright cold day in April, and the clocks. "
+    spans = KeySpans({hashlib.sha256(text.encode()).hexdigest(): [(3, 9)]})
+    model, tokenizer = tiny.llama(vocab_size=257), tiny.byte_tokenizer()
+    result = perplexity(model, [text], [20], tokenizer=tokenizer, key_spans=spans)
+    result.save(tmp_path / "keys")
+    [row] = page_data(load([tmp_path / "keys"]))["series"][0]["subsets"]
+    assert (row["length"], row["far"], row["key"]["mean"]) == (20, None, result.key_rows[0].ppl)
+    assert result.key_rows[0].tokens == 6
+
+
 def test_two_models_on_the_same_documents_are_paired_token_by_token(folder, other):
     data = page_data(load([folder, other]))
     labels = [series["label"] for series in data["series"]]
@@ -88,7 +112,7 @@ def test_runs_on_other_documents_are_not_paired(folder, tmp_path):
 
 
 def test_loss_by_position_is_that_of_the_result(folder):
-    result = perplexity(tiny.llama(), tiny.documents(4, 140), LENGTHS, SCHEDULES)
+    result = perplexity(tiny.llama(), repeating(), LENGTHS, SCHEDULES)
     for series in page_data(load([folder]))["series"]:
         expected = [(b.start, b.stop, b.nll) for b in result.by_position(series["schedule"])]
         assert [(b["start"], b["stop"], b["mean"]) for b in series["bins"]] == expected
@@ -189,6 +213,11 @@ def test_in_a_browser_the_page_shows_its_plots_and_works_by_keyboard_and_in_a_na
         assert line[1] == "64" and line[3].startswith(f"{pair['kl']:.4f} ± ")
         assert line[4].startswith(f"{pair['top1']:.2%} ± ")
     assert [line[3] for line in seen["cost-table"][3:]] == ["-"] * 2  # another model's tokens were not compared
+    far = {r["schedule"]: r for r in json.loads((folder / "results.json").read_text())["repeats"]}
+    assert seen["subsets-table"][0] == ["perplexity", "length", "far repeats", "others", "key tokens"]
+    for line in seen["subsets-table"][1:4]:
+        shown = float(line[2].split(" ± ")[0].replace(",", ""))
+        assert shown == pytest.approx(far[line[0].removeprefix("first: ")]["far_ppl"], rel=1e-3) and line[4] == "-"
     flipped = {line[0]: line[1:] for line in seen["compared with the third"][1:]}["first: as-is"]
     for cell, length in zip(flipped, LENGTHS, strict=True):
         deltas = [a[: length - 1] - b[: length - 1] for a, b in zip(first, third, strict=True)]

@@ -35,6 +35,7 @@
     const log = (x) => (x === null ? null : Math.log(x));
     const loss = { mean: row.nll, low: log(row.ppl_low), high: log(row.ppl_high) };
     if (kind === "nll") return loss;
+    if (kind === "tail_nll") return typeof row.tail_nll === "number" ? { mean: row.tail_nll, low: row.tail_low, high: row.tail_high } : null;
     if (row.bits_per_byte === null) return null;
     const scale = (x) => (x === null ? null : (x * row.bits_per_byte) / row.nll);
     return { mean: row.bits_per_byte, low: scale(loss.low), high: scale(loss.high) };
@@ -165,6 +166,15 @@
     return { text, kind: sure ? (d.mean < 0 ? "better" : "worse") : "" };
   }
 
+  function subsets() {
+    const section = find("subsets-section");
+    section.hidden = !data.series.some((s) => s.subsets.length);
+    if (section.hidden) return;
+    const text = (v) => (!v ? "-" : v.low === null ? figures(v.mean) : `${figures(v.mean)} ± ${figures((v.high - v.low) / 2, 2)}`);
+    const rows = shown().flatMap((s) => s.subsets.map((row) => [s.label, tokens(row.length), text(row.far), text(row.other), text(row.key)]));
+    fill(find("subsets-table"), ["perplexity", "length", "far repeats", "others", "key tokens"], rows);
+  }
+
   function position() {
     const series = shown().filter((s) => s.bins.length);
     const traces = series.flatMap((s) => {
@@ -247,7 +257,7 @@
   }
 
   function draw() {
-    if (data.series.length) [curve, change, cost, position, frequency].forEach((part) => part());
+    if (data.series.length) [curve, change, cost, subsets, position, frequency].forEach((part) => part());
     retrieval();
   }
 

@@ -124,8 +124,32 @@ def _series(number: int, run: StoredRun, schedule: str, many: bool) -> dict[str,
         "rows": sorted(rows, key=lambda row: row["length"]),
         "bins": [{"start": a, "stop": b, **_estimate(e)} for a, b, e in run.by_position(schedule)],
         "paired": {p["length"]: p for p in results.get("paired", []) if p["schedule"] == schedule},
+        "subsets": _subsets(results, schedule),
         "tables": [{"length": n, "layers": tables[sha]} for sha, n in own.items() if sha in tables],
     }
+
+
+def _subsets(results: dict[str, Any], schedule: str) -> list[dict[str, Any]]:
+    """Perplexities of some of the tokens alone, where the run has them: far repeats, all others, key tokens."""
+    repeats = [r for r in results.get("repeats", []) if r["schedule"] == schedule and r["far_tokens"]]
+    keys = [r for r in results.get("key_tokens", {}).get("rows", []) if r["schedule"] == schedule]
+    lengths = sorted({row["length"] for row in [*repeats, *keys]})
+    far, key = {row["length"]: row for row in repeats}, {row["length"]: row for row in keys}
+    return [
+        {
+            "length": length,
+            "far": _bounds(far.get(length), "far_ppl", "far_low", "far_high"),
+            "other": _bounds(far.get(length), "other_ppl", "other_low", "other_high"),
+            "key": _bounds(key.get(length), "ppl", "ppl_low", "ppl_high"),
+        }
+        for length in lengths
+    ]
+
+
+def _bounds(row: dict[str, Any] | None, *names: str) -> dict[str, float | None] | None:
+    if row is None or row[names[0]] is None:
+        return None
+    return dict(zip(("mean", "low", "high"), (row[name] for name in names), strict=True))
 
 
 def _pairs(series: Sequence[tuple[StoredRun, str]]) -> dict[str, list[dict[str, Any]]]:
