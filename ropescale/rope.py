@@ -368,8 +368,8 @@ class _Reader:
             self._beside(key, names, way) for names in (model_defaults.THETA_NAMES, model_defaults.PARTIAL_NAMES)
         )
         if given:
-            _refuse_another(parameters, "rope_theta", theta, key)
-            _refuse_another(parameters, "partial_rotary_factor", partial, key)
+            _refuse_another(parameters, "rope_theta", self._beside(key, model_defaults.THETA_NAMES), key)
+            _refuse_another(parameters, "partial_rotary_factor", self._beside(key, model_defaults.PARTIAL_NAMES), key)
         filled = self._fills(key, way)
         parameters["partial_rotary_factor"] = self._partial(parameters if given else {}, partial, filled)
         if parameters["partial_rotary_factor"] is None or self._ignores_partial(parameters):
@@ -418,8 +418,11 @@ class _Reader:
     def _default(self, key: str) -> Mapping[str, Any]:
         return (self.default_parameters.get(key) if self.per_type else self.default_parameters) or {}
 
-    def _beside(self, key: str, names: Iterable[str], way: str) -> tuple[str, Any] | None:
-        """The first of these top-level keys that the file has and that reaches this layer type, with its value."""
+    def _beside(self, key: str, names: Iterable[str], way: str = "") -> tuple[str, Any] | None:
+        """The first of these top-level keys that the file has and that reaches this layer type, with its value.
+
+        In this way of giving parameters, or by its meaning.
+        """
         reaches = self.defaults.get("beside", {}).get(way, {}).get("reaches", self.v4)
         found = ((name, self.config.get(name)) for name in names if key in reaches.get(name, ()))
         return next(((name, value) for name, value in found if value is not None), None)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections import Counter
 
 import pytest
-from rotary_modules import assert_same_tables, quiet, stock_tables
+from coverage_reading import REFUSALS, ways
+from rotary_modules import assert_same_tables, quiet, stock_config, stock_tables
 from transformers import CONFIG_MAPPING
 
 from ropescale import model_defaults
 from ropescale.errors import ConfigError
+from ropescale.plans import make_plan
 from ropescale.rope import read_rope
 from ropescale.schedules import AsIs, compute
 
@@ -81,6 +84,70 @@ def test_a_type_that_rotates_when_its_configuration_says_so_reads_as_the_table_t
 ):
     config = default_config(model_type) | switch
     assert_same_tables({key: compute(AsIs(), rope) for key, rope in read_rope(config).items()}, stock_tables(config))
+
+
+A_FEW = (
+    "llama",  # turns whole heads
+    "stablelm",  # part of them
+    "gpt_neox",  # under names of its own
+    "deepseek_v3",
+    "apertus",  # scaled by its makers
+    "cohere2_moe",  # looks at rope_theta when there are no rope_parameters
+    "gemma3_text",
+    "olmo3",
+    "deepseek_v4",
+    "dots3_note_text",
+)
+"""Types that read transformers 4's keys in ways of their own, and some that do not."""
+
+
+@pytest.mark.parametrize(
+    "model_type", [pytest.param(key, marks=[] if key in A_FEW else pytest.mark.slow) for key in TYPES if key != "blt"]
+)
+def test_every_way_of_writing_reads_as_the_table_that_transformers_builds_or_is_refused(model_type):
+    """With each key of transformers 4, without rope_parameters, beside them and beside rope_scaling."""
+    outcomes = Counter(outcome(config) for config in ways(model_type))
+    assert outcomes["the same"] >= 20, outcomes
+
+
+def outcome(config: dict) -> str:
+    """What becomes of one configuration; raises an AssertionError where it reads otherwise than stock's."""
+    try:
+        expected = stock_tables(config)
+    except Exception:
+        return "stock transformers cannot"
+    try:
+        ropes = read_rope(config, 8192 if config["model_type"] == "recurrent_gemma" else None)
+    except ConfigError as error:
+        return next(words for words in REFUSALS if words in str(error))
+    assert_same_tables({key: compute(AsIs(), rope) for key, rope in ropes.items()}, expected)
+    return "the same"
+
+
+NAMED = [
+    (key, ours, theirs)
+    for key in TYPES
+    for ours, theirs in model_defaults.load()[key].get("names", {}).items()
+    if key != "recurrent_gemma"  # whose name is that of a window
+]
+
+
+@pytest.mark.parametrize(("model_type", "ours", "theirs"), NAMED)
+@pytest.mark.parametrize("stated", [(1, 2), (2, 1), (1, None), (None, 1)])
+def test_a_field_with_two_names_reads_as_the_one_that_transformers_prefers_and_is_written_so(
+    model_type, ours, theirs, stated
+):
+    size = model_defaults.load()[model_type].get(ours) or 64
+    switch = {"use_mem_rope": True} if model_type == "zamba2" else {}
+    both = {name: size * times for name, times in zip((ours, theirs), stated) if times}
+    config = {"model_type": model_type, **switch, **both}
+    ropes = read_rope(config)
+    stock = stock_config(config)
+    assert {rope.max_length for rope in ropes.values()} == {stock.max_position_embeddings}
+    assert_same_tables({key: compute(AsIs(), rope) for key, rope in ropes.items()}, stock_tables(config))
+    plan = make_plan(config, "ntk:factor=2")
+    assert stock_config(plan.config).max_position_embeddings == plan.length == 2 * stock.max_position_embeddings
+    assert_same_tables(plan.tables, stock_tables(plan.config))
 
 
 def test_reading_the_table_imports_neither_transformers_nor_torch(python):
