@@ -35,6 +35,8 @@ def look(page_file: Path, chromium: str, picture: Path) -> dict[str, Any]:
         page.set_viewport_size({"width": 360, "height": 700})
         page.wait_for_timeout(300)
         found["overflow"] = page.evaluate("document.scrollingElement.scrollWidth - window.innerWidth")
+        widths = page.eval_on_selector_all("tbody th:first-child", "each => each.map(cell => cell.offsetWidth)")
+        found["narrowest label"] = min(widths)
         page.screenshot(path=str(picture), full_page=True)
         browser.close()
     return found
