@@ -850,6 +850,15 @@ def test_a_busy_folder_is_refused_before_the_model_is_read(capsys, tmp_path):
     assert (code, out) == (2, "") and err.startswith("error: another run (process ") and err.count("\n") == 1
 
 
+def test_the_python_call_continues_too(tmp_path, asked):
+    model, tokenizer = llama(vocab_size=257), byte_tokenizer()
+    first, second = (
+        ropescale.evals.retrieval(model, tokenizer, [700], [0.5], trials=2, out=tmp_path) for _ in range(2)
+    )
+    assert asked == [2] and second.answers == first.answers and second.cost == first.cost
+    assert json.loads((tmp_path / "results.json").read_text())["rows"] == [dataclasses.asdict(r) for r in first.rows]
+
+
 def test_a_score_is_kept_to_the_last_bit():
     scores = [Score(math.pi, True), Score(1e-300, False), Score(41.24 + 1e-14, True)]
     assert running._unpacked(running._packed(scores)) == scores

@@ -21,11 +21,11 @@ from ..executing import Scored
 from ..measuring import trained_length
 from ..planning import Batch, Cost, Feed, Plan
 from ..progress import Progress
-from ..store import Shelf, Store
+from ..store import Shelf, Store, opened
 from ..treatments import AS_IS, Treatment, treatments
 from ..windows import Window, check_lengths
 from .answering import Answerer, Score
-from .results import Answer, Retrieval
+from .results import Answer, Retrieval, retrieval_folder
 from .tasks import DIGITS, TASKS, Prompt, prompts
 from .words import Borrowed, Generated
 
@@ -40,6 +40,8 @@ def retrieval(
     task: str = "passkey",
     baseline: Any = None,
     bos: str | int = "auto",
+    out: str | Path | None = None,
+    fresh: bool = False,
     **options: Any,
 ) -> Retrieval:
     """Whether ``model`` finds numbers hidden in long texts, at every length and depth, under every schedule.
@@ -56,17 +58,28 @@ def retrieval(
         schedules: specs like "yarn:factor=8", or schedule objects.
         task: "passkey", "multi-key", "multi-value" or "variable-tracking".
         bos: "auto" (the tokenizer's, if it has one), "yes", "no", or an id.
+        out: a folder for the result, and for every batch as soon as it is finished: the same call again continues
+            where this one was interrupted.
+        fresh: ask anew what is stored in ``out``.
         options: the fields of :class:`Options`.
 
     Raises:
         DataError: lengths too short for the task, depths outside [0, 1], a tokenizer that cannot write numbers.
         ScheduleError: a schedule that does not exist or does not fit; raised before anything is measured.
         RunError: NaN or infinite logits, or a prompt that does not fit into memory.
+        CheckpointError: ``out`` cannot be written, holds another kind of run, or another process is writing into it.
     """
     chosen = Options(**options)
     run = Run(model, Quiz(tokenizer, lengths, depths, task, bos, chosen), schedules, baseline, chosen)
-    run.run()
-    return run.result()
+    if out is None:
+        run.run()
+        return run.result()
+    folder = retrieval_folder(out)
+    with opened(folder, fresh) as kept:
+        run.run(kept)
+        result = run.result()
+        result.save(folder)
+    return result
 
 
 @dataclass(frozen=True)
