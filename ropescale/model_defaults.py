@@ -16,6 +16,7 @@ null for a model that has no rotary embeddings driven by ``rope_parameters``, or
   layer types a top-level key ``reaches``, and what it ``fills`` in without one; in a file that has ``nothing`` else,
   ``rope_parameters`` as the class keeps them, ``flat`` ones in a class with a table per layer type, or
   ``rope_scaling``; and the same once they are ``scaled``, because transformers' scaled tables look once more;
+* ``partial_of_slice``: a class that computes an unstated partial factor from ``qk_rope_head_dim``;
 * ``ignores_type``: a class that reads ``rope_type`` in ``rope_scaling``, but not ``type``;
 * ``needs_every_type``: a class that does not complete ``rope_parameters`` that leave out a layer type;
 * ``ignores_partial``: the rope types (``default``; ``linear`` stands for every scaling) under which the class turns
@@ -135,6 +136,7 @@ def _entry(config: Any) -> dict[str, Any] | None:
         "fixed": flat and not any(_reached(cls, base, **{name: _ODD}) for name in THETA_NAMES),
         "own_name_wins": _own_name_wins(cls, found.get("names", {})),
         "beside": _beside(cls, {**found, "v4": v4}, layer_types),
+        "partial_of_slice": _partial_of_slice(cls, base),
         "ignores_type": _ignores_type(cls, base, v4),
         "needs_every_type": _needs_every_type(cls, base, layer_types),
         "ignores_partial": [kind for kind in ("default", "linear") if _ignores_partial(cls, base, layer_types, kind)],
@@ -314,11 +316,18 @@ def _ignores_partial(cls: type[Any], base: Mapping[str, Any], layer_types: list[
 def _partial_of_table(cls: type[Any], base: Mapping[str, Any], layer_types: list[str]) -> dict[str, float]:
     """The partial factor that the code of plain tables has by itself, where it is that of the class (MiMo-V2)."""
     parts = {key: (value or {}).get("partial_rotary_factor") for key, value in base.items() if _is_per_type(base)}
-    if len({*parts.values()} - {None}) != 1:
+    stated = {value for value in parts.values() if value is not None}
+    if len(stated) != 1:
         return {}
-    [part] = {*parts.values()} - {None}
+    [part] = stated
     unstated, own, whole = (_pairs_with(cls, base, layer_types, "default", each) for each in (None, part, 1.0))
-    return {key: part for key in parts if unstated == own != whole}
+    return dict.fromkeys(parts, part) if unstated == own != whole else {}
+
+
+def _partial_of_slice(cls: type[Any], base: Mapping[str, Any]) -> bool:
+    """Whether a class without a partial factor computes it from ``qk_rope_head_dim`` (DeepSeek-V4)."""
+    found = _parameters(cls, base, {"head_dim": 512, "qk_rope_head_dim": 96}) or {}
+    return bool(found) and all(value.get("partial_rotary_factor") == 96 / 512 for value in found.values())
 
 
 def _pairs_with(

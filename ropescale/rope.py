@@ -435,6 +435,9 @@ class _Reader:
         if self.model_type == "minimax_m2" and self.config.get("rotary_dim"):  # its releases say it in coordinates
             head_dim = _whole(self.get("head_dim"), "head_dim")
             return _whole(self.config["rotary_dim"], "rotary_dim") / head_dim
+        slice_dim = self.config.get("qk_rope_head_dim")
+        if slice_dim and self.defaults.get("partial_of_slice") and "partial_rotary_factor" in filled:
+            return _whole(slice_dim, "qk_rope_head_dim") / _whole(self.get("head_dim"), "head_dim")
         return filled.get("partial_rotary_factor")
 
     def _refuse_disagreement(self, key: str, new: Mapping[str, Any], old: Mapping[str, Any], whole: bool) -> None:

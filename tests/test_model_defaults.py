@@ -124,6 +124,14 @@ def outcome(config: dict) -> str:
     return "the same"
 
 
+@pytest.mark.parametrize("said", [{}, {"rope_scaling": {"rope_type": "linear", "factor": 3.0}}, {"rope_theta": 5e5}])
+def test_deepseek_v4_turns_the_slice_of_a_head_that_its_older_key_states(said):
+    config = {"model_type": "deepseek_v4", "head_dim": 256, "qk_rope_head_dim": 128, **said}
+    ropes = read_rope(config)
+    assert {rope.rotary_dim for rope in ropes.values()} == {128}
+    assert_same_tables({key: compute(AsIs(), rope) for key, rope in ropes.items()}, stock_tables(config))
+
+
 NAMED = [
     (key, ours, theirs)
     for key in TYPES
