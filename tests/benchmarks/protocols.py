@@ -1,7 +1,8 @@
 """What each way of measuring makes of the same model and text: the table of docs/measuring.md.
 
-``python tests/benchmarks/protocols.py`` takes minutes, most of them at a stride of 1. The protocols that ropescale has are run
-through it; lm-evaluation-harness and llama.cpp are transcribed here, window by window, with stock forward passes.
+``python tests/benchmarks/protocols.py`` takes minutes, most of them at a stride of 1. The protocols that ropescale
+has are run through it; lm-evaluation-harness and llama.cpp are transcribed here, window by window, with stock forward
+passes.
 """
 
 from __future__ import annotations
