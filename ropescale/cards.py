@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from .engines import engine_warnings, llama_cpp, sglang, vllm
 from .engines.serving import Server, as_it_lies, needs_remote_code
+from .errors import ConfigError
 from .exporting import asked_of, exported, scaling_option, words
 from .plans import Plan
-from .rope import read_rope
+from .rope import Rope, read_rope
 from .schedules import describe
 
 BEGIN, END = "<!-- ropescale: begin -->", "<!-- ropescale: end -->"
@@ -75,8 +77,16 @@ def _commands(engine: Server, plan: Plan, source: str, name: str) -> str:
     """What to paste for one engine, or why there is nothing."""
     specs = {key: describe(schedule) for key, schedule in plan.schedules.items()}
     lengths = {key: rope.original_length for key, rope in plan.ropes.items()}
-    given = asked_of(read_rope(plan.before), lengths, plan.beneath)
+    given = asked_of(_source_ropes(plan), lengths, plan.beneath)
     told: dict[str, Any] = {"spec": words(specs, given), "scaled": scaling_option(given), "source": source}
     serving = as_it_lies(name, plan.config, plan.length, **told)
     done = exported(engine, serving, specs)
     return f"{done.refusal}." if done.refusal else "\n\n".join(command.fenced() for command in done.commands)
+
+
+def _source_ropes(plan: Plan) -> Mapping[str, Rope]:
+    """The geometry of the source; the plan's, where only the user knows the trained length."""
+    try:
+        return read_rope(plan.before)
+    except ConfigError:
+        return plan.ropes

@@ -401,7 +401,8 @@ class _Reader:
         It turns whole heads then, or (dots3_note) works the factor out by itself. Scaled tables follow the factor in
         every type, and have half the pairs that such a type's attention needs.
         """
-        kind, partial = parameters["rope_type"], parameters["partial_rotary_factor"]
+        kind = parameters["rope_type"]
+        partial = _share(parameters["partial_rotary_factor"])
         ignored = self.defaults.get("ignores_partial", ())
         if "linear" in ignored:
             return True
@@ -514,7 +515,7 @@ def _rope(reader: _Reader, key: str, parameters: dict[str, Any], original_length
     _refuse_theta_per_layer(reader, theta)
     _refuse_theta_of_attention(reader, theta)
     head_dim = reader.head_dim(key, parameters)
-    partial = _number(parameters.get("partial_rotary_factor", 1.0), "partial_rotary_factor", most=1)
+    partial = _share(parameters.get("partial_rotary_factor", 1.0))
     proportional = parameters["rope_type"] == "proportional"
     max_length = _whole(maximum, reader.name_of("max_position_embeddings"))
     rotary_dim = head_dim if proportional else int(head_dim * partial)
@@ -641,6 +642,13 @@ def brief(value: Any) -> str:
     except ValueError:  # Python refuses to write out integers of thousands of digits
         text = "an enormous number"
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _share(value: Any) -> float:
+    """The partial factor, of which a type that ignores it takes no harm, but its reader deserves a number."""
+    if _number(value, "partial_rotary_factor", most=1) == 0:
+        raise ConfigError("partial_rotary_factor is 0 in the configuration, which leaves no coordinate to rotate")
+    return value
 
 
 def _whole(value: Any, name: str) -> int:

@@ -109,7 +109,7 @@ CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
     "theta inf": ({"rope_theta": float("inf")}, "rope_theta is inf"),
     "theta list": ({"rope_theta": [1e4]}, "rope_theta is [10000.0]"),
     "partial string": ({"partial_rotary_factor": "half"}, "partial_rotary_factor is 'half'"),
-    "partial 0": ({"partial_rotary_factor": 0}, "partial_rotary_factor 0"),
+    "partial 0": ({"partial_rotary_factor": 0}, "partial_rotary_factor is 0"),
     "partial NaN": ({"partial_rotary_factor": float("nan")}, "partial_rotary_factor is nan"),
     "partial above 1": ({"partial_rotary_factor": 1.5}, "partial_rotary_factor is 1.5"),
     "partial enormous": ({"partial_rotary_factor": 1e308}, "partial_rotary_factor is 1e+308"),
