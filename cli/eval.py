@@ -27,6 +27,7 @@ from .options import (
     target_length_option,
     trust_option,
 )
+from .sections import in_sections
 
 if TYPE_CHECKING:
     from ..evals.data import Text
@@ -38,7 +39,16 @@ if TYPE_CHECKING:
     from ..schedules.specs import Spec
 
 
-@click.command("eval")
+_SECTIONS = {
+    "What is measured": "source lengths schedules factor target_length baseline layers replace_scaling on_top",
+    "The text": "split text_field concat min_tokens max_docs streaming split_special_tokens bos",
+    "How": "protocol stride short_context repeat_distance key_spans seed",
+    "The result": "out fresh as_json",
+    "Memory and devices": "dtype device batch_tokens sequence_parallel tp device_map",
+}
+
+
+@click.command("eval", cls=in_sections(_SECTIONS))
 @model_argument()
 @click.option(
     "--data", "source", required=True, metavar="SRC", help="File, folder, JSONL, parquet, Hub NAME[:CONFIG] or -."

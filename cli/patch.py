@@ -24,6 +24,7 @@ from .options import (
     set_option,
     target_length_option,
 )
+from .sections import in_sections
 
 if TYPE_CHECKING:
     from ..checkpoints import PatchedCheckpoint
@@ -39,23 +40,7 @@ _SECTIONS = {
 }
 
 
-class _InSections(click.Command):
-    """A command whose help keeps together what belongs together."""
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        left = {str(each.name): each for each in self.get_params(ctx) if isinstance(each, click.Option)}
-        for title, names in _SECTIONS.items():
-            _write(ctx, formatter, title, [left.pop(name) for name in names.split()])
-        _write(ctx, formatter, "Other options", list(left.values()))
-
-
-def _write(ctx: click.Context, formatter: click.HelpFormatter, title: str, options: list[click.Option]) -> None:
-    records = [option.get_help_record(ctx) for option in options]
-    with formatter.section(title):
-        formatter.write_dl([record for record in records if record])
-
-
-@click.command("patch", cls=_InSections)
+@click.command("patch", cls=in_sections(_SECTIONS))
 @model_argument()
 @click.option("-o", "--out", metavar="OUT", help="The folder to make; it must not exist yet.")
 @schedule_option(required=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 from importlib import import_module
 
 import click
@@ -35,6 +36,15 @@ def test_every_listed_command_exists_and_explains_itself(name, capsys):
         out = capsys.readouterr().out
         assert out.startswith(f"Usage: ropescale {name}")
         assert "--debug" in out
+
+
+@pytest.mark.parametrize("name", shell.COMMANDS)
+def test_a_commands_help_lists_every_option_once(name, capsys):
+    assert shell.main([name, "-h"]) == 0
+    listed = re.findall(r"^  (?:-\w, )?(--[\w-]+)", capsys.readouterr().out, re.MULTILINE)
+    parameters = import_module(f"ropescale.cli.{name}").command.params
+    longest = [max(each.opts, key=len) for each in parameters if isinstance(each, click.Option)]
+    assert sorted(listed) == sorted(["--help", *longest])
 
 
 def test_help_lists_every_command_with_its_line(capsys):
