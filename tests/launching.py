@@ -16,7 +16,7 @@ import ropescale
 def launch(
     processes: int, *words: object, stop_after: Path | None = None, command: str = "eval"
 ) -> subprocess.CompletedProcess[str]:
-    """``torchrun -m ropescale COMMAND WORDS``, one thread per process; killed once ``stop_after`` is there, if given."""
+    """``torchrun -m ropescale COMMAND WORDS``, one thread per process; killed once ``stop_after`` is there."""
     found = str(Path(ropescale.__file__).resolve().parent.parent)
     path = os.pathsep.join(filter(None, [found, os.environ.get("PYTHONPATH", "")]))
     asked = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", processes]
