@@ -58,7 +58,7 @@ _SECTIONS = {
 @factor_option()
 @target_length_option()
 @click.option("--baseline", metavar="SPEC", help="What the others are compared with (default: as-is).")
-@click.option("--split", metavar="S", help="Split of a dataset.")
+@click.option("--split", metavar="S", help="Split of a dataset (default: test, or the only one).")
 @click.option("--text-field", metavar="F", help="Field that holds the text.")
 @click.option("--concat", is_flag=True, help="Join all documents into one, a blank line between two.")
 @click.option("--min-tokens", type=click.IntRange(0), default=0, metavar="N", help="Skip documents with fewer tokens.")

@@ -49,6 +49,11 @@ class Document:
     byte_ends: np.ndarray | None
     sha256: str
 
+    @property
+    def ids_sha256(self) -> str:
+        """SHA-256 of the ids as little-endian int64: what the tokenizer made of the text."""
+        return hashlib.sha256(np.asarray(self.ids, "<i8").tobytes()).hexdigest()
+
     def bytes_between(self, start: int, stop: int) -> int | None:
         """UTF-8 bytes of the text that tokens ``[start, stop)`` cover."""
         if self.byte_ends is None or stop <= start:
@@ -195,10 +200,10 @@ def select(
     enough = [document for document in pool if len(document.ids) >= needed]
     empty = sum(not len(document.ids) for document in pool)
     if not enough:
-        raise _too_short(pool, needed)
+        raise _too_short(pool, needed, "a smaller --min-tokens" if needed == min_tokens else "shorter lengths")
     kept = enough if max_docs is None else enough[:max_docs]
     if all(len(document.ids) < one_with for document in kept):
-        raise _too_short(kept, one_with)
+        raise _too_short(kept, one_with, "shorter lengths")
     skipped = {"too_short": len(pool) - len(enough) - empty, "empty": empty}
     return kept, skipped | ({"over_max_docs": len(enough) - len(kept)} if len(kept) < len(enough) else {})
 
@@ -268,13 +273,13 @@ def _from_ids(name: str, ids: Sequence[int]) -> Document:
     return Document(name, array.tolist(), None, hashlib.sha256(array.astype("<i8").tobytes()).hexdigest())
 
 
-def _too_short(pool: list[Document], needed: int) -> DataError:
+def _too_short(pool: list[Document], needed: int, instead: str) -> DataError:
     longest = max(pool, key=lambda document: len(document.ids), default=None)
     if longest is None or not len(longest.ids):
         return DataError("every document is empty; give documents with text in them")
     return DataError(
         f"no document has the {needed:,} tokens needed; the longest, {longest.name}, has {len(longest.ids):,}: "
-        "use shorter lengths, longer documents, or --concat (concat=True) to join them"
+        f"use {instead}, longer documents, or --concat (concat=True) to join them"
     )
 
 
@@ -332,10 +337,39 @@ def _hidden(path: Path) -> bool:
 
 
 def _text_file(path: Path) -> Text:
+    """A file that is text; what holds texts in another form would be measured with its brackets and commas.
+
+    Raises:
+        DataError: it cannot be read, is not UTF-8, is compressed, or is a table.
+    """
+    kind = _NO_TEXT.get(path.suffix.lower())
+    if kind:
+        raise DataError(f"{path} is {kind}, or a text that should be called .txt")
     try:
-        return _decoded(str(path), path.read_bytes())
+        text = _decoded(str(path), path.read_bytes())
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
+    if path.suffix.lower() == ".json" and _is_array(text.text):
+        raise DataError(f"{path} is a JSON array; write it as .jsonl, one object per line")
+    return text
+
+
+_TABLE = "a table; make it JSONL or parquet"
+_COMPRESSED = "compressed; unpack it first"
+_NO_TEXT = {
+    **dict.fromkeys((".csv", ".tsv"), _TABLE),
+    **dict.fromkeys((".gz", ".bz2", ".xz", ".zst", ".zip"), _COMPRESSED),
+}
+
+
+def _is_array(text: str) -> bool:
+    """Whether a text is a JSON list of texts or rows."""
+    if not text.lstrip().startswith("["):
+        return False
+    try:
+        return all(isinstance(each, (dict, str)) for each in json.loads(text))
+    except (ValueError, RecursionError):
+        return False
 
 
 def _decoded(name: str, raw: bytes) -> Text:
@@ -424,7 +458,8 @@ def _offline(wanted: bool) -> Iterator[None]:
 
 def _dataset_texts(loaded: Any, source: str, split: str | None, field: str | None) -> list[Text]:
     rows = list(_one_split(loaded, source, split))
-    return _texts_of(rows, [f"{source} row {i}" for i in range(len(rows))], field, source)
+    part = f"{source} {_split_of(loaded, source, split)}" if isinstance(loaded, dict) else source
+    return _texts_of(rows, [f"{part} row {i}" for i in range(len(rows))], field, source)
 
 
 def _one_split(loaded: Any, source: str, split: str | None) -> Any:

@@ -522,7 +522,7 @@ class Run:
         if done:
             self._tell(f"resuming: {done} of {batches} batches are done")
         elif changed := self._changes(last):
-            self._tell(f"starting a new run: {changed}; what was measured before is kept beside it")
+            self._tell(f"starting a new run: {changed}; its results replace the old ones, whose batches stay in resume/")
         if self.options.stride is not None:  # a prefix costs one pass and needs no word
             self._announce_cost(distinct)
         if several:

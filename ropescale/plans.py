@@ -628,13 +628,17 @@ def _length_notes(max_length: int, length: int, model_type: str, rotary_dim: int
     ]
 
 
+_PHI3_PRECISION = 1e-5
+"""How near Phi-3's derived attention scale must be; at a trained length of 4,096 it is nearer than 1e-6."""
+
+
 def _phi3_length(attention_scale: float, original: int) -> int:
     """The maximum from which Phi-3's own code derives this attention scale: ``L^(scale^2)``.
 
     Its v4 class accepts no attention factor and computes ``sqrt(1 + ln(max / L) / ln L)``.
 
     Raises:
-        ScheduleError: the maximum would be longer than any context.
+        ScheduleError: the maximum would be longer than any context, or no whole number gives this scale.
     """
     log_length = max(attention_scale, 1.0) ** 2 * math.log(original)
     if log_length > math.log(LONGEST):
@@ -642,7 +646,15 @@ def _phi3_length(attention_scale: float, original: int) -> int:
             f"an attention scale of {attention_scale:g} needs a max_position_embeddings of e^{log_length:.0f} in this "
             "model, which derives the one from the other; give a smaller attention_factor"
         )
-    return round(original ** (max(attention_scale, 1.0) ** 2))
+    maximum = round(original ** (max(attention_scale, 1.0) ** 2))
+    derived = math.sqrt(math.log(maximum) / math.log(original))
+    if not math.isclose(derived, max(attention_scale, 1.0), rel_tol=_PHI3_PRECISION):
+        raise ScheduleError(
+            f"this model derives its attention scale from the whole number max_position_embeddings, and at a trained "
+            f"length of {original} none gives {attention_scale:.6g} (the nearest, {maximum}, gives {derived:.6g}); "
+            f"give attention_factor={derived!r}"
+        )
+    return maximum
 
 
 def _refuse_more_than_theta(

@@ -2,15 +2,18 @@
 
 import io
 import json
+import re
 import sys
 import time
 import warnings
 
+import datasets
 import pytest
 from tiny import byte_tokenizer
 
 from ropescale.errors import DataError
 from ropescale.evals.data import (
+    Document,
     Text,
     bos_id,
     check_ids,
@@ -452,3 +455,41 @@ def test_the_results_count_special_tokens_of_the_text(capsys):
     assert found["data"]["special_tokens"] == 5
     assert "5 tokens of the text are special ones of the tokenizer" in capsys.readouterr().err
     assert "special_tokens" not in perplexity(model, texts[1:], [8], tokenizer=byte_tokenizer()).to_dict()["data"]
+
+
+# --- what would be measured with its brackets and commas -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["alone", "in a folder"])
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("rows.json", json.dumps([{"text": "one"}, {"text": "two"}]), "is a JSON array; write it as .jsonl"),
+        ("rows.JSON", '\n ["one", "two"]', "is a JSON array"),
+        ("rows.csv", "text\none\n", "is a table; make it JSONL or parquet, or a text that should be called .txt"),
+        ("rows.jsonl.gz", "", "is compressed; unpack it first"),
+    ],
+)
+def test_a_file_that_holds_texts_in_another_form_is_refused(tmp_path, name, content, sentence, where):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(DataError, match=re.escape(sentence)):
+        read_texts(tmp_path / name if where == "alone" else tmp_path)
+
+
+def test_json_that_is_no_list_of_texts_is_a_text(tmp_path):
+    for content in ('{"a": [1, 2]}', "[1, 2, 3]", "[not JSON", "[" * 50):
+        (tmp_path / "a.json").write_text(content)
+        assert contents(read_texts(tmp_path / "a.json")) == [content]
+
+
+def test_min_tokens_that_nothing_reaches_are_named():
+    with pytest.raises(DataError, match="no document has the 9 tokens needed.*use a smaller --min-tokens, longer"):
+        select([Document("a", [1] * 5, None, "")], 3, min_tokens=9)
+
+
+def test_the_split_that_is_taken_stands_in_the_documents_names(tmp_path):
+    parts = {"train": {"text": ["a", "b"]}, "test": {"text": ["c"]}}
+    datasets.DatasetDict({name: datasets.Dataset.from_dict(rows) for name, rows in parts.items()}).save_to_disk(
+        tmp_path / "saved"
+    )
+    assert [text.name for text in read_texts(tmp_path / "saved")] == [f"{tmp_path / 'saved'} test row 0"]

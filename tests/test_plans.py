@@ -928,3 +928,17 @@ def test_a_context_that_becomes_shorter_than_the_makers_is_noted() -> None:
     notes = make_plan(LLAMA31, "yarn:factor=2", replace_scaling=True).notes
     assert any("shorter than the makers' 131072" in note for note in notes)
     assert not any("shorter" in n for n in make_plan(LLAMA31, "yarn:factor=32", replace_scaling=True).notes)
+
+
+def test_phi3_is_refused_a_scale_that_no_whole_maximum_gives_and_told_the_nearest():
+    rope = {"type": "longrope", "short_factor": [1.0] * 48, "long_factor": [2.0] * 48}
+    config = {"model_type": "phi3", "hidden_size": 96, "num_attention_heads": 1, "rope_scaling": rope}
+    small = config | {"original_max_position_embeddings": 64, "max_position_embeddings": 256}
+    with pytest.raises(ScheduleError, match=r"at a trained length of 64 none gives 1.13863 .*, 220, gives 1.13881"):
+        make_plan(small, "yarn:factor=4", replace_scaling=True)
+    nearest = math.sqrt(math.log(220) / math.log(64))
+    plan = make_plan(small, f"yarn:factor=4,attention_factor={nearest!r}", replace_scaling=True)
+    assert plan.config["max_position_embeddings"] == 220
+    large = config | {"original_max_position_embeddings": 4096, "max_position_embeddings": 131072}
+    found = make_plan(large, "yarn:factor=4", replace_scaling=True).config["max_position_embeddings"]
+    assert math.sqrt(math.log(found) / math.log(4096)) == pytest.approx(0.1 * math.log(4) + 1, rel=1e-6)

@@ -350,7 +350,7 @@ def test_what_changes_the_numbers_starts_a_new_run_and_is_named(whole, tmp_path,
     shutil.copytree(whole, out)
     before = tree(out / "resume")
     measured(out, schedules=[], **change)
-    assert f"starting a new run: {sentence}; what was measured before is kept beside it" in lines
+    assert f"starting a new run: {sentence}; its results replace the old ones, whose batches stay in resume/" in lines
     assert len(scored) >= 6
     after = tree(out / "resume")
     logs = [name for name in before if name.endswith(".log")]
