@@ -16,6 +16,10 @@ def command(runs: tuple[str, ...], out: str, title: str) -> None:
     The page holds everything, needs no network, and can be mailed as it is. Needs the extra `report`.
     """
     from ..evals.reporting.page import page, write
-    from ..evals.reporting.runs import load
+    from ..evals.reporting.runs import load, unpaired
 
-    click.echo(f"written to {write(page(load(runs), title), out)}", err=True)
+    loaded = load(runs)
+    written = write(page(loaded, title), out)
+    for line in unpaired(loaded):
+        click.echo(f"note: {line}", err=True)
+    click.echo(f"written to {written}", err=True)

@@ -19,7 +19,7 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -35,6 +35,9 @@ from .repeats import ORDER, far_repeats
 from .resampling import block_of, by_block, by_document
 from .statistics import Estimate, ratio
 from .windows import position_bins, prefix
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SCHEMA = 1
 
@@ -122,7 +125,7 @@ class Paired:
     """NLL per token of a schedule minus the baseline's, on the same tokens, in nats.
 
     ``kl`` is the mean of KL(baseline || schedule) over those tokens in nats, ``top1`` the share of them at which both
-    have the same most likely token; None at lengths where they were not compared.
+    have the same most likely token; None where they were not compared, as beyond the trained length.
     """
 
     schedule: str
@@ -349,7 +352,7 @@ class Result:
 
     def _interval_line(self) -> str:
         if self.data["documents"] > 1:
-            return f"± is the {self.protocol['interval']} interval"
+            return f"± or (low to high) is the {self.protocol['interval']} interval"
         blocks = next((row.bootstrap for row in reversed(self.rows) if row.bootstrap), None)
         if blocks is None:
             return f"± is the {self.protocol['interval']} interval (it needs two documents)"
@@ -385,25 +388,32 @@ class Result:
             lines.append([*asdict(row).values(), *change, *compared])
         return lines
 
-    def plot(self, path: str | Path) -> None:
-        """Perplexity against length, to an image file.
+    def plot(self, path: str | Path | None = None) -> Figure:
+        """Perplexity against length, as a matplotlib ``Figure`` that belongs to no window.
+
+        Args:
+            path: an image file to write it to, too; png, svg or pdf.
 
         Raises:
             RopescaleError: matplotlib is not installed.
+            CheckpointError: the file cannot be written.
         """
         from .plots import ppl_vs_length
 
-        ppl_vs_length(self, Path(path))
+        return ppl_vs_length(self, path)
 
-    def plot_by_position(self, path: str | Path) -> None:
-        """Loss by position, to an image file.
+    def plot_by_position(self, path: str | Path | None = None) -> Figure:
+        """Loss by position; otherwise as :meth:`plot`.
 
         Raises:
-            RopescaleError: matplotlib is not installed.
+            RopescaleError: matplotlib is not installed, or windows that skip tokens do not tell positions.
+            CheckpointError: the file cannot be written.
         """
         from .plots import loss_by_position
 
-        loss_by_position(self, Path(path))
+        if not self.exact:
+            raise RopescaleError(f"there is no loss by position under {self.protocol['name']}, which may skip tokens")
+        return loss_by_position(self, path)
 
     def save(self, out: str | Path) -> Path:
         """Writes results.json, results.csv, nll/, the plots and REPORT.md into ``out`` and returns it.
@@ -536,10 +546,8 @@ class Result:
         ours, shares = self._weighted(run.nll, length, counts)
         theirs, _ = self._weighted(base.nll, length, counts)
         sums = [a - b for a, b in zip(ours, theirs, strict=True)]
-        estimate, found = ratio(sums, shares), self._divergence(run.schedule, length)
+        estimate, compared = ratio(sums, shares), self._compared(run, base, length)
         drawn, what = self._resampled(sums, shares, _difference(run, base, counts))
-        figures = [_mean(found.kl), _mean(found.same)] if found else []
-        compared = dict(zip(_COMPARED, (bound for each in figures for bound in (each.mean, each.low, each.high))))
         low, high = drawn or (None, None)
         return Paired(
             schedule=run.schedule,
@@ -554,8 +562,27 @@ class Result:
             bootstrap=what,
         )
 
-    def _divergence(self, schedule: str, length: int) -> Divergence | None:
-        return next((each for each in self.divergences if (each.schedule, each.length) == (schedule, length)), None)
+    def _compared(self, run: Pass, base: Pass, length: int) -> dict[str, float | None]:
+        """The mean KL and the agreement over the row's tokens, with bounds, under their names; nothing if unknown."""
+        found = self._divergence(run, base, length)
+        if found is None:
+            return {}
+        counts = self._counts(run, length)
+        figures = [
+            _mean([each[:count] for each, count in zip(per_token, counts, strict=True)])
+            for per_token in (found.kl, found.same)
+        ]
+        return dict(zip(_COMPARED, (bound for each in figures for bound in (each.mean, each.low, each.high))))
+
+    def _divergence(self, run: Pass, base: Pass, length: int) -> Divergence | None:
+        """The comparison that holds a row's tokens: made at its length, or at a longer one under the same tables."""
+        made = (each for each in self.divergences if each.schedule == run.schedule)
+        return next((each for each in made if each.length == length or self._reads(each, run, base, length)), None)
+
+    def _reads(self, made: Divergence, run: Pass, base: Pass, length: int) -> bool:
+        """Whether a comparison's windows begin with a shorter length's, and both passes were one for both lengths."""
+        shared = set(run.lengths) & set(base.lengths)
+        return not self.sliding and length < made.length and made.length in shared
 
     def _bin(self, run: Pass, start: int, stop: int) -> Bin:
         """Over the documents that reach the bin's end; index 0 is position 1."""
@@ -596,7 +623,8 @@ class Result:
         """What each schedule costs where the model did well before, beside what it gains; or why that is not known."""
         trained, long = self.trained_length, self.lengths[-1]
         if trained is None:
-            return []
+            repeats = ", nor are far repeats told apart (--repeat-distance)" if self.repeat_distance is None else ""
+            return [f"The short-context cost is not known{repeats}: the model does not say how long it was trained at."]
         short = short_length(self.lengths, trained)
         if short is None:
             return [f"The short-context cost is not known: no length up to the trained {trained:,} was measured."]
@@ -604,7 +632,7 @@ class Result:
         gains = [f"gain at {long:,} (nats)"] if long > trained else []
         header = ["schedule", f"cost at {short:,} (nats)", "mean KL (nats)", "same top-1", *gains]
         rows = [
-            [label, *_short_cells(pairs[label, short]), *(_delta_cell(pairs[label, long]) for _ in gains)]
+            [label, *_short_cells(pairs[label, short]), *(_delta_cell(pairs[label, long], -1) for _ in gains)]
             for label in self.schedules
             if (label, short) in pairs and (label, long) in pairs
         ]
@@ -660,7 +688,10 @@ class Result:
             {"schedule": run.schedule, "table_sha256": run.table_sha256, "lengths": run.lengths, "at": _place(run)}
             for run in self.passes
         ]
-        documents = [{"name": document.name, "sha256": document.sha256} for document in self.documents]
+        documents = [
+            {"name": document.name, "sha256": document.sha256, "ids_sha256": document.ids_sha256}
+            for document in self.documents
+        ]
         compared = [
             {"schedule": each.schedule, "baseline": each.baseline, "length": each.length, "at": _place(each)}
             for each in self.divergences
@@ -701,16 +732,36 @@ def _ppl_cell(row: Row) -> str:
     return _interval_cell(row.ppl, row.ppl_low, row.ppl_high)
 
 
-def _interval_cell(ppl: float | None, low: float | None, high: float | None) -> str:
-    if ppl is None:
+def _interval_cell(value: float | None, low: float | None, high: float | None) -> str:
+    """``13.82 ± 2.2``, or ``96.44 (12.3 to 756)`` where half the interval is much of the value.
+
+    Intervals are symmetric in nats, so those of perplexities are not, and a wide one may not be written with a ±.
+    """
+    if value is None:
         return "-"
-    return _figure(ppl) if low is None or high is None else f"{_figure(ppl)} ± {_short((high - low) / 2)}"
+    if low is None or high is None:
+        return _figure(value)
+    half = (high - low) / 2
+    if half > _WIDE * value:
+        return f"{_figure(value)} ({_bound(low)} to {_bound(high)})"
+    return f"{_figure(value)} ± {_short(half)}"
 
 
-def _delta_cell(pair: Paired) -> str:
+_WIDE = 0.3
+"""Of a perplexity; at this half-width, the bounds of exp(nats) are 26% below and 34% above it."""
+
+
+def _delta_cell(pair: Paired, sign: int = 1) -> str:
+    """The change of the loss with half its interval; ``sign`` -1 turns it into a gain."""
     if pair.low is None and pair.boot_low is not None:
-        return f"{pair.delta_nll:+.4f}{_half(pair.boot_low, pair.boot_high, '.4f')} †"
-    return f"{pair.delta_nll:+.4f}{_half(pair.low, pair.high, '.4f')}"
+        return f"{_signed(sign * pair.delta_nll)}{_half(pair.boot_low, pair.boot_high)} †"
+    return f"{_signed(sign * pair.delta_nll)}{_half(pair.low, pair.high)}"
+
+
+def _signed(value: float) -> str:
+    """Four decimals; what rounds to zero has no sign."""
+    text = f"{value:+.4f}"
+    return text if float(text) else text[1:]
 
 
 def _repeated(found: Repeats) -> list[tuple[float | None, float | None, float | None]]:
@@ -730,13 +781,17 @@ def short_length(lengths: Iterable[int], trained: int | None) -> int | None:
 
 def _short_cells(pair: Paired) -> list[str]:
     """The change, the mean KL and the agreement, each with half its interval where there is one."""
-    kl = "-" if pair.kl is None else f"{pair.kl:.4f}{_half(pair.kl_low, pair.kl_high, '.4f')}"
+    kl = "-" if pair.kl is None else f"{pair.kl:z.4f}{_half(pair.kl_low, pair.kl_high)}"
     top1 = "-" if pair.top1 is None else f"{pair.top1:.2%}{_half(pair.top1_low, pair.top1_high, '.2%')}"
     return [_delta_cell(pair), kl, top1]
 
 
-def _half(low: float | None, high: float | None, form: str) -> str:
-    return "" if low is None or high is None else f" ± {(high - low) / 2:{form}}"
+def _half(low: float | None, high: float | None, form: str = ".4f") -> str:
+    """Half an interval; one that is there but rounds to nothing is not shown as none."""
+    if low is None or high is None:
+        return ""
+    half, least = (high - low) / 2, 1e-4
+    return f" ± <{least:{form}}" if 0 < half < least / 2 else f" ± {half:{form}}"
 
 
 def _mean(values: Sequence[np.ndarray]) -> Estimate:
@@ -757,8 +812,17 @@ def _perplexities(estimate: Estimate | None) -> list[float | None]:
 
 
 def _figure(value: float) -> str:
-    """Four significant digits, thousands with commas."""
+    """Four significant digits, thousands with commas, millions as powers of ten."""
+    if value >= 1e6:
+        return f"{value:.3e}"
     return f"{value:,.0f}" if value >= 1000 else f"{value:#.4g}".rstrip(".")
+
+
+def _bound(value: float) -> str:
+    """Three significant digits, thousands with commas, millions as powers of ten."""
+    if value >= 1e6:
+        return f"{value:.2e}"
+    return f"{value:,.0f}" if value >= 1000 else f"{value:#.3g}".rstrip(".")
 
 
 def _short(value: float) -> str:

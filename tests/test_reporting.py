@@ -15,13 +15,15 @@ import numpy as np
 import pytest
 import tiny
 from environments import environment
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 from ropescale.cli.main import main
 from ropescale.errors import DataError
 from ropescale.evals import perplexity
 from ropescale.evals.keys import KeySpans
 from ropescale.evals.reporting.page import page, page_data
-from ropescale.evals.reporting.runs import load
+from ropescale.evals.reporting.runs import load, unpaired
 
 LENGTHS = [16, 64, 128]
 SCHEDULES = ["linear:factor=4", "yarn:factor=4"]
@@ -109,6 +111,55 @@ def test_runs_on_other_documents_are_not_paired(folder, tmp_path):
     perplexity(tiny.llama(), tiny.documents(4, 140, seed=1), LENGTHS).save(tmp_path / "elsewhere")
     data = page_data(load([folder, tmp_path / "elsewhere"]))
     assert set(data["pairs"]) == {"0:1", "0:2", "1:2"}
+
+
+TEXT = "It was a bright cold day in April, and the clocks were striking thirteen, though the thaw was there. " * 2
+
+
+def pair_tokenizer() -> PreTrainedTokenizerFast:
+    """One token per byte, but one for each "th"; id 257 is BOS."""
+    vocabulary = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "th"]
+    tokenizer = Tokenizer(models.BPE(vocab={token: i for i, token in enumerate(vocabulary)}, merges=[("t", "h")]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>")
+
+
+@pytest.fixture(scope="module")
+def tokenized(tmp_path_factory):
+    """Two models with one tokenizer and one with another, all on the same text."""
+    out = tmp_path_factory.mktemp("tokenized")
+    made = {"bytes": tiny.byte_tokenizer(), "again": tiny.byte_tokenizer(), "pairs": pair_tokenizer()}
+    for number, (name, tokenizer) in enumerate(made.items()):
+        model = tiny.llama(seed=number, vocab_size=258)
+        perplexity(model, [TEXT], [16, 64], ["linear:factor=2"], tokenizer=tokenizer).save(out / name)
+    return [out / name for name in made]
+
+
+def test_the_same_text_in_the_tokens_of_another_tokenizer_is_not_paired_and_that_is_said(tokenized):
+    runs = load(tokenized)
+    found = [hashlib.sha256(np.array(t(TEXT, add_special_tokens=False).input_ids, "<i8").tobytes()).hexdigest()
+             for t in (tiny.byte_tokenizer(), pair_tokenizer())]  # fmt: skip
+    assert [run.ids for run in runs] == [(found[0],), (found[0],), (found[1],)] and found[0] != found[1]
+    assert set(page_data(runs)["pairs"]) == {"0:1", "2:3", "4:5", "0:2", "0:3", "1:2", "1:3"}
+    said = (
+        "are of the same text in other tokens, so they are not compared token by token; bits per byte can be compared"
+    )
+    assert unpaired(runs) == [f"bytes and pairs {said}", f"again and pairs {said}"]
+    assert unpaired(runs[:2]) == []
+
+
+def test_a_folder_that_does_not_say_which_tokens_it_scored_is_paired_with_itself_alone_and_that_is_said(
+    tokenized, tmp_path, capsys
+):
+    old = tmp_path / "old"
+    shutil.copytree(tokenized[0], old)
+    index = json.loads((old / "nll" / "index.json").read_text())
+    for document in index["documents"]:
+        del document["ids_sha256"]
+    (old / "nll" / "index.json").write_text(json.dumps(index))
+    assert set(page_data(load([old, tokenized[1]]))["pairs"]) == {"0:1", "2:3"}
+    assert main(["report", str(old), str(tokenized[1]), "-o", str(tmp_path / "report.html")]) == 0
+    assert f"note: {old} does not say which tokens its tokenizer made" in capsys.readouterr().err
 
 
 def test_loss_by_position_is_that_of_the_result(folder):

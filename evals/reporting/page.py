@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import math
@@ -100,11 +101,19 @@ def _run(run: StoredRun) -> dict[str, Any]:
         **{key: _plain(data[key]) for key in ("source", "documents", "tokens") if key in data},
         "skipped": ", ".join(f"{n} {why.replace('_', ' ')}" for why, n in data.get("skipped", {}).items() if n),
         "text sha256": str(data.get("sha256", ""))[:12],
+        "token ids sha256": _tokens(run),
         **{f"protocol: {key.replace('_', ' ')}": _plain(value) for key, value in protocol.items()},
         "forward passes": f"{sum(each['forward_passes'] for each in cost):,}" if cost else "",
         "versions": ", ".join(f"{name} {version}" for name, version in results["versions"].items()),
     }
     return {"name": run.name, "facts": {key: value or "-" for key, value in facts.items()}}
+
+
+def _tokens(run: StoredRun) -> str:
+    """A short hash of all documents' tokens: runs that have it in common are compared token by token."""
+    if not run.is_perplexity:
+        return ""
+    return "not recorded" if run.ids is None else hashlib.sha256("".join(run.ids).encode()).hexdigest()[:12]
 
 
 def _series(number: int, run: StoredRun, schedule: str, many: bool) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -54,11 +55,23 @@ class StoredRun:
         return self.results["protocol"].get("stride") is None
 
     @cached_property
-    def tokens(self) -> tuple[Any, ...]:
-        """What decides which tokens were scored; runs that have it in common can be paired."""
+    def text(self) -> tuple[Any, ...]:
+        """Which text was scored, and how it was cut into windows."""
         documents = tuple(document["sha256"] for document in self.index["documents"])
         protocol = self.results["protocol"]
         return (documents, self.index["bos"], protocol.get("stride"), protocol.get("name"))
+
+    @cached_property
+    def ids(self) -> tuple[str, ...] | None:
+        """Per document, a hash of its token ids; None in a folder of a version that did not write them."""
+        found = [document.get("ids_sha256") for document in self.index["documents"]]
+        return None if None in found else tuple(found)
+
+    def same_tokens(self, other: StoredRun) -> bool:
+        """Whether the same tokens were scored, so that losses can be paired; not where that is not known."""
+        if self is other:
+            return True
+        return self.text == other.text and self.ids is not None and self.ids == other.ids
 
     @property
     def is_exact(self) -> bool:
@@ -127,7 +140,7 @@ def paired(run: StoredRun, schedule: str, other: StoredRun, baseline: str, lengt
 
     Under another protocol, what the run itself has found, against its own baseline.
     """
-    if run.tokens != other.tokens:
+    if not run.same_tokens(other):
         return None
     if not run.is_exact:
         return _found(run, schedule, baseline, length) if run is other else None
@@ -135,6 +148,27 @@ def paired(run: StoredRun, schedule: str, other: StoredRun, baseline: str, lengt
     if ours is None or theirs is None or ours[1] != theirs[1]:
         return None
     return ratio([a - b for a, b in zip(ours[0], theirs[0], strict=True)], ours[1])
+
+
+def unpaired(runs: Sequence[StoredRun]) -> list[str]:
+    """A sentence for each two runs of the same text whose losses nevertheless are not those of the same tokens, or
+    are not known to be."""
+    measured = [run for run in runs if run.is_perplexity]
+    alike = [(a, b) for a, b in itertools.combinations(measured, 2) if a.text == b.text and not a.same_tokens(b)]
+    apart = [(a.name, b.name) for a, b in alike if a.ids is not None and b.ids is not None]
+    old = dict.fromkeys(run.folder for pair in alike for run in pair if run.ids is None)
+    return [
+        *(
+            f"{a} and {b} are of the same text in other tokens, so they are not compared token by token; bits per byte "
+            "can be compared"
+            for a, b in apart
+        ),
+        *(
+            f"{folder} does not say which tokens its tokenizer made, so it is not compared with other runs; the same "
+            "`ropescale eval` again, into the same folder, writes it and measures only what is missing"
+            for folder in old
+        ),
+    ]
 
 
 def _found(run: StoredRun, schedule: str, baseline: str, length: int) -> Estimate | None:
