@@ -212,6 +212,7 @@ class Run:
         self.lengths = check_lengths(lengths)
         self.treatments, self.baseline = treatments(schedules, baseline)
         pool, self.bos = protocols.placed(options.protocol, as_documents(documents, tokenizer), bos, tokenizer)
+        self.bos_once = protocols.bos_once(options.protocol, bos, tokenizer)
         self.documents, self.skipped = select_documents(pool, self.lengths, self.has_bos, options)
         self.scorer = _scorer(model, options)
         spans = options.key_spans
@@ -300,6 +301,7 @@ class Run:
                 "name": options.protocol,
                 "mode": "prefix" if options.stride is None else "sliding",
                 "bos": self.bos_option,
+                **({} if self.bos_once is None else {"bos_once": self.bos_once}),
                 "stride": options.stride,
                 "seed": options.seed,
                 "interval": "document-clustered t, 95%",
@@ -522,7 +524,8 @@ class Run:
         if done:
             self._tell(f"resuming: {done} of {batches} batches are done")
         elif changed := self._changes(last):
-            self._tell(f"starting a new run: {changed}; its results replace the old ones, whose batches stay in resume/")
+            kept = "its results replace the old ones, whose batches stay in resume/"
+            self._tell(f"starting a new run: {changed}; {kept}")
         if self.options.stride is not None:  # a prefix costs one pass and needs no word
             self._announce_cost(distinct)
         if several:
