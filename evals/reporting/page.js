@@ -3,14 +3,21 @@
   const data = JSON.parse(document.getElementById("data").textContent);
   const find = (id) => document.getElementById(id);
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
-  const still = window.matchMedia("(prefers-reduced-motion: reduce)").matches;
   const config = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["lasso2d", "select2d"] };
 
   const ink = () => getComputedStyle(document.documentElement).getPropertyValue("--ink").trim();
   const grid = () => getComputedStyle(document.documentElement).getPropertyValue("--line").trim();
   const colour = (series) => (series.colour === "#000000" ? ink() : series.colour);
   const tokens = (n) => (n >= 1024 && n % 1024 === 0 ? `${n / 1024}k` : String(n));
-  const figures = (x, digits = 4) => (x >= 1000 ? Math.round(x).toLocaleString("en") : Number(x.toPrecision(digits)).toString());
+  const figures = (x, digits = 4) => {
+    if (x >= 1e9) return x.toExponential(2);
+    return x >= 1000 ? Math.round(x).toLocaleString("en") : Number(x.toPrecision(digits)).toString();
+  };
+  const isZero = (x) => Number(x.toFixed(4)) === 0; // as it is shown
+  const signed = (x) => (isZero(x) ? "0.0000" : `${x < 0 ? "−" : "+"}${Math.abs(x).toFixed(4)}`);
+  const has = (bound) => bound !== null && bound !== undefined;
+  const bounded = (v) => has(v.low) && has(v.high);
+  const signedCell = (d) => (bounded(d) ? `${signed(d.mean)} ± ${((d.high - d.low) / 2).toFixed(4)}` : signed(d.mean));
   const shown = () => {
     const boxes = [...document.querySelectorAll("#controls input[name=series]:checked")];
     return boxes.map((box) => data.series[Number(box.value)]);
@@ -18,14 +25,25 @@
   const baseline = () => data.series[Number(find("baseline").value)];
   const quantity = () => find("quantity").value;
 
+  /* An estimate of something positive. Half its interval says too little where that is wide: both ends then, since an
+     exponentiated interval is not symmetric. */
+  function positiveCell(v) {
+    if (!v) return "-";
+    if (!bounded(v)) return figures(v.mean);
+    const half = (v.high - v.low) / 2;
+    if (half <= 0.3 * v.mean) return `${figures(v.mean)} ± ${figures(half, 2)}`;
+    return `${figures(v.mean)} (${figures(v.low, 3)} to ${figures(v.high, 3)})`;
+  }
+
+  const minus = (x) => (has(x) ? -x : null);
+  const negated = (d) => ({ ...d, mean: -d.mean, low: minus(d.high), high: minus(d.low) });
+
   /* NLL of a series minus the baseline's, by length. */
   function changes(series, base) {
     if (series.id === base.id) return [];
     const forward = data.pairs[`${base.id}:${series.id}`];
     if (forward) return forward;
-    const back = data.pairs[`${series.id}:${base.id}`] || [];
-    const minus = (x) => (x === null ? null : -x);
-    return back.map((d) => ({ length: d.length, mean: -d.mean, low: minus(d.high), high: minus(d.low) }));
+    return (data.pairs[`${series.id}:${base.id}`] || []).map(negated);
   }
 
   /* Perplexity has its interval in the results; loss has its logarithm; bits per byte are in proportion to the loss. */
@@ -73,11 +91,10 @@
       margin: { l: 60, r: 16, t: 28, b: 56 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       font: { color: ink(), size: 13 }, hovermode: "closest",
       xaxis: { ...axis, title: { text: xTitle, standoff: 8 }, type: "log", tickvals: spread(ticks), ticktext: spread(ticks).map(tokens) },
-      yaxis: { ...axis, title: { text: yTitle }, type: options.log ? "log" : "linear", ...(options.log ? logTicks(options.log) : {}) },
+      yaxis: { ...axis, title: { text: yTitle, standoff: 12 }, type: options.log ? "log" : "linear", ...(options.log ? logTicks(options.log) : {}) },
       shapes: marks.map((n) => ({ type: "line", x0: n, x1: n, yref: "paper", y0: 0, y1: 1, line: { color: ink(), width: 1, dash: "dash" } })),
       annotations: marks.map((n) => ({ x: Math.log10(n), y: 1, yref: "paper", text: `trained at ${tokens(n)}`, showarrow: false, xanchor: "left", yanchor: "top", xshift: 4, font: { size: 11 } })),
       modebar: { bgcolor: "rgba(0,0,0,0)", color: grid(), activecolor: ink() },
-      transition: { duration: still ? 0 : 150 },
     };
   }
 
@@ -112,11 +129,7 @@
       return line(s, points, (p) => `${s.label}<br>${tokens(p.x)} tokens: ${figures(p.mean)}`);
     });
     plot("curve", traces, layout("context length (tokens)", name, lengthsOf(series), { log: quantity() === "ppl" && traces }));
-    table("curve-table", name, series, (row) => {
-      const v = value(row);
-      if (!v) return "-";
-      return v.low === null ? figures(v.mean) : `${figures(v.mean)} ± ${figures((v.high - v.low) / 2, 2)}`;
-    });
+    table("curve-table", name, series, (row) => positiveCell(value(row)));
   }
 
   function change() {
@@ -133,22 +146,21 @@
     const cells = new Map(series.map((s) => [s.id, new Map(changes(s, base).map((d) => [d.length, d]))]));
     table("change-table", `change against ${base.label}`, series, (row, s) => {
       const d = cells.get(s.id).get(row.length);
-      if (!d) return "-";
-      return d.low === null ? signed(d.mean) : `${signed(d.mean)} ± ${((d.high - d.low) / 2).toFixed(4)}`;
+      return d ? signedCell(d) : "-";
     });
   }
 
-  const signed = (x) => `${x < 0 ? "−" : "+"}${Math.abs(x).toFixed(4)}`;
-
+  /* The change up to the length that the series' own model was trained at, and minus the change beyond it. Where that
+     length is not known, neither. */
   function cost() {
     const base = baseline(), series = shown().filter((s) => s.id !== base.id && changes(s, base).length);
-    const trained = data.trained[0];
     const rows = series.map((s) => {
-      const all = changes(s, base), short = trained ? all.filter((d) => d.length <= trained).pop() : all[0];
-      const long = all[all.length - 1], own = short && s.run === base.run && s.paired[short.length];
+      const all = changes(s, base), trained = s.trained ?? NaN;
+      const short = all.filter((d) => d.length <= trained).pop(), long = all.filter((d) => d.length > trained).pop();
+      const own = short && s.run === base.run && s.paired[short.length];
       const extra = own && own.baseline === base.schedule ? own : {}; // compared with that one, and no other
-      return [s.label, short && `${tokens(short.length)}`, short && mark(short), cell(extra, "kl"), cell(extra, "top1"),
-        long && tokens(long.length), long && mark(long)];
+      return [s.label, short && tokens(short.length), short && marked(short, -1), cell(extra, "kl"), cell(extra, "top1"),
+        long && tokens(long.length), long && marked(negated(long), 1)];
     });
     const heads = ["schedule", "short length", "cost (nats)", "mean KL (nats)", "same top-1", "longest", "gain (nats)"];
     fill(find("cost-table"), heads, rows);
@@ -156,22 +168,23 @@
 
   const cell = (pair, name) => {
     const mean = pair[name], low = pair[`${name}_low`], high = pair[`${name}_high`];
-    if (mean === undefined || mean === null) return "-";
-    const text = (x) => (name === "top1" ? `${(100 * x).toFixed(2)}%` : x.toFixed(4));
-    return low === undefined || low === null ? text(mean) : `${text(mean)} ± ${text((high - low) / 2)}`;
+    if (!has(mean)) return "-";
+    const text = (x) => (name === "top1" ? `${(100 * x).toFixed(2)}%` : (isZero(x) ? 0 : x).toFixed(4));
+    return bounded({ low, high }) ? `${text(mean)} ± ${text((high - low) / 2)}` : text(mean);
   };
-  function mark(d) {
-    const text = d.low === null ? signed(d.mean) : `${signed(d.mean)} ± ${((d.high - d.low) / 2).toFixed(4)}`;
-    const sure = d.low !== null && (d.low > 0 || d.high < 0);
-    return { text, kind: sure ? (d.mean < 0 ? "better" : "worse") : "" };
+
+  /* In colour where the interval keeps away from what is shown as zero; `better` is the sign of the better side. */
+  function marked(d, better) {
+    const sure = bounded(d) && d.low * d.high > 0 && !isZero(d.low) && !isZero(d.high);
+    return { text: signedCell(d), kind: sure ? (d.mean * better > 0 ? "better" : "worse") : "" };
   }
 
   function subsets() {
     const section = find("subsets-section");
     section.hidden = !data.series.some((s) => s.subsets.length);
     if (section.hidden) return;
-    const text = (v) => (!v ? "-" : v.low === null ? figures(v.mean) : `${figures(v.mean)} ± ${figures((v.high - v.low) / 2, 2)}`);
-    const rows = shown().flatMap((s) => s.subsets.map((row) => [s.label, tokens(row.length), text(row.far), text(row.other), text(row.key)]));
+    const rows = shown().flatMap((s) => s.subsets.map((row) =>
+      [s.label, tokens(row.length), positiveCell(row.far), positiveCell(row.other), positiveCell(row.key)]));
     fill(find("subsets-table"), ["perplexity", "length", "far repeats", "others", "key tokens"], rows);
   }
 
@@ -211,20 +224,44 @@
 
   function retrieval() {
     data.retrieval.forEach((map, number) => {
-      const lengths = [...new Set(map.rows.map((r) => r.length))].sort((a, b) => a - b);
-      const depths = [...new Set(map.rows.map((r) => r.depth))].sort((a, b) => a - b);
-      const at = (n, d) => map.rows.find((r) => r.length === n && r.depth === d);
-      const z = depths.map((d) => lengths.map((n) => at(n, d)?.accuracy ?? null));
-      const text = z.map((row) => row.map((v) => (v === null ? "" : `${Math.round(100 * v)}%`)));
-      const form = layout("context length (tokens)", "depth", []);
-      form.xaxis = { ...form.xaxis, type: "category", tickvals: lengths.map(tokens), ticktext: lengths.map(tokens) };
-      form.yaxis = { ...form.yaxis, type: "category", autorange: "reversed" };
-      plot(`retrieval-${number}`, [{
-        type: "heatmap", x: lengths.map(tokens), y: depths.map((d) => `${Math.round(100 * d)}%`), z, text, zmin: 0, zmax: 1,
-        colorscale: "Cividis", texttemplate: "%{text}", hovertemplate: "%{x} tokens, depth %{y}: %{text}<extra></extra>",
-        colorbar: { tickformat: ".0%" },
-      }], form);
+      heat(`accuracy-${number}`, map, {
+        value: (row) => row.accuracy, text: percent, low: 0, high: 1, reversed: false, title: "accuracy", tickformat: ".0%",
+      });
+      const all = data.retrieval.filter((other) => other.run === map.run).flatMap((other) => other.rows);
+      const losses = all.map((row) => row.answer_nll).filter(has); // one scale for all schedules of a run
+      heat(`answer-nll-${number}`, map, {
+        value: (row) => row.answer_nll, text: (x) => figures(x, 3), low: Math.min(...losses), high: Math.max(...losses) + 1e-6,
+        reversed: true, title: "nats", tickformat: "", // bright is good here too
+      });
     });
+    const rows = data.retrieval.flatMap((map) => map.overall.map((row) => [
+      `${map.run}: ${map.schedule}`, tokens(row.length),
+      `${percent(row.accuracy)} (${percent(row.accuracy_low)} to ${percent(row.accuracy_high)})`,
+      positiveCell({ mean: row.answer_nll, low: row.answer_nll_low, high: row.answer_nll_high }),
+    ]));
+    if (rows.length) fill(find("retrieval-table"), ["all depths", "length", "accuracy", "answer NLL (nats)"], rows);
+  }
+
+  const percent = (x) => `${Math.round(100 * x)}%`;
+  const depthText = (x) => `${Number((100 * x).toPrecision(3))}%`;
+
+  /* A number in every cell; lengths across, depths down. */
+  function heat(id, map, kind) {
+    const lengths = [...new Set(map.rows.map((r) => r.length))].sort((a, b) => a - b);
+    const depths = [...new Set(map.rows.map((r) => r.depth))].sort((a, b) => a - b);
+    const at = (n, d) => map.rows.find((r) => r.length === n && r.depth === d);
+    const z = depths.map((d) => lengths.map((n) => (at(n, d) ? kind.value(at(n, d)) : null)));
+    const text = z.map((row) => row.map((v) => (has(v) ? kind.text(v) : "")));
+    const form = layout("context length (tokens)", "depth", []);
+    form.margin = { ...form.margin, t: 8, r: 8 };
+    form.xaxis = { ...form.xaxis, type: "category", tickvals: lengths.map(tokens), ticktext: lengths.map(tokens) };
+    form.yaxis = { ...form.yaxis, type: "category", autorange: "reversed" };
+    plot(id, [{
+      type: "heatmap", x: lengths.map(tokens), y: depths.map(depthText), z, text, zmin: kind.low, zmax: kind.high,
+      colorscale: "Cividis", reversescale: kind.reversed, texttemplate: "%{text}",
+      hovertemplate: "%{x} tokens, depth %{y}: %{text}<extra></extra>",
+      colorbar: { tickformat: kind.tickformat, thickness: 14, title: { text: kind.title, side: "right" } },
+    }], form);
   }
 
   /* One row per series, one column per length. */

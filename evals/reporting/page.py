@@ -126,6 +126,7 @@ def _series(number: int, run: StoredRun, schedule: str, many: bool) -> dict[str,
         "id": number,
         "run": run.name,
         "schedule": schedule,
+        "trained": results["model"].get("trained_length"),
         "label": (f"{run.name}: {schedule}" if many else schedule) + run.protocol_note,
         "colour": LINES[number % len(LINES)],
         "symbol": SYMBOLS[number % len(SYMBOLS)],
@@ -193,11 +194,13 @@ def _trained(runs: Sequence[StoredRun]) -> list[int]:
 
 
 def _heat_maps(run: StoredRun) -> list[dict[str, Any]]:
-    """One map per schedule of a retrieval run: accuracy by length and depth."""
+    """Per schedule of a retrieval run: its rows by length and depth, and those over all depths."""
     found = []
     for schedule in run.schedules:
-        rows = [row for row in run.results["rows"] if row["schedule"] == schedule and row.get("depth") is not None]
-        found.append({"run": run.name, "schedule": schedule, "rows": rows})
+        mine = [row for row in run.results["rows"] if row["schedule"] == schedule]
+        rows = [row for row in mine if row.get("depth") is not None]
+        overall = [row for row in mine if row.get("depth") is None]
+        found.append({"run": run.name, "schedule": schedule, "rows": rows, "overall": overall})
     return [each for each in found if each["rows"]]
 
 
