@@ -12,17 +12,23 @@ from typing import TYPE_CHECKING, Any
 from ..plotting import COLOURS, STYLE, new_figure, save
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from .results import Bin, Result, Row
 
 LINES = [COLOURS[name] for name in ("black", "blue", "vermilion", "green", "purple", "sky", "orange")]
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
 
 
-def ppl_vs_length(result: Result, path: Path) -> None:
+def ppl_vs_length(result: Result, path: str | Path | None = None) -> Figure:
     """One line per schedule with its 95% band, both axes logarithmic, the trained length marked.
+
+    Args:
+        path: of an image file to write it to; None only returns the figure.
 
     Raises:
         RopescaleError: matplotlib is not installed.
+        CheckpointError: the file cannot be written.
     """
     figure, axes = _figure()
     for number, schedule in enumerate(result.schedules):
@@ -33,16 +39,20 @@ def ppl_vs_length(result: Result, path: Path) -> None:
     _length_axis(axes, result.lengths, "context length (tokens)")
     axes.set_ylabel("perplexity")
     _plain_numbers(axes)
-    _finish(figure, axes, result, path, result.title)
+    return _finish(figure, axes, result, path, result.title)
 
 
-def loss_by_position(result: Result, path: Path) -> None:
+def loss_by_position(result: Result, path: str | Path | None = None) -> Figure:
     """Mean NLL of the tokens around each position, one line per schedule, positions from 16 on.
 
     The very first tokens of a document are hard under every schedule and would flatten the rest.
 
+    Args:
+        path: of an image file to write it to; None only returns the figure.
+
     Raises:
         RopescaleError: matplotlib is not installed.
+        CheckpointError: the file cannot be written.
     """
     figure, axes = _figure()
     shown = {schedule: _later(result.by_position(schedule)) for schedule in result.schedules}
@@ -56,7 +66,7 @@ def loss_by_position(result: Result, path: Path) -> None:
     powers = [2**k for k in range(last.bit_length() + 1) if first <= 2**k <= last]
     _length_axis(axes, powers or [first, last], "position (tokens before)")
     axes.set_ylabel("loss (nats per token)")
-    _finish(figure, axes, result, path, "Loss by position")
+    return _finish(figure, axes, result, path, "Loss by position")
 
 
 def _later(bins: list[Bin], first: int = 16) -> list[Bin]:
@@ -131,7 +141,7 @@ def _plain_numbers(axes: Any) -> None:
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 
-def _finish(figure: Any, axes: Any, result: Result, path: Path, title: str) -> None:
+def _finish(figure: Figure, axes: Any, result: Result, path: str | Path | None, title: str) -> Figure:
     low, high = axes.get_xlim()
     if result.trained_length and low < result.trained_length < high:
         axes.axvline(result.trained_length, color="#555555", linewidth=1, linestyle=(0, (4, 3)), zorder=0)
@@ -151,4 +161,6 @@ def _finish(figure: Any, axes: Any, result: Result, path: Path, title: str) -> N
     axes.set_title(f"{title}\n{about}", loc="left", fontsize=10)
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles, [_short(label) for label in labels], loc="outside right upper", fontsize=8, frameon=False)
-    save(figure, path)
+    if path is not None:
+        save(figure, path)
+    return figure

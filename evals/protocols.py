@@ -126,15 +126,24 @@ def placed(
 ) -> tuple[list[Document], int | None]:
     """The documents as they are fed, and the id in front of every window, if any.
 
-    ``hf-docs`` tokenizes with the tokenizer's defaults and then cuts: BOS, if the tokenizer adds one by itself (or is
-    asked to), is the document's first token and in no other window.
+    Under ``hf-docs``, see :func:`bos_once`. A document without a token stays without one, to be counted as empty.
     """
-    found = bos_id(bos, tokenizer)
-    if name != HF or found is None:
-        return list(documents), found
-    if bos == "auto" and not _adds(tokenizer, found):
+    if name != HF:
+        return list(documents), bos_id(bos, tokenizer)
+    once = bos_once(name, bos, tokenizer)
+    if once is None:
         return list(documents), None
-    return [_with_bos(document, found) for document in documents], None
+    return [_with_bos(document, once) if len(document.ids) else document for document in documents], None
+
+
+def bos_once(name: str, bos: str | int, tokenizer: Any) -> int | None:
+    """The id that is the first token of each document and in no other window, if any.
+
+    ``hf-docs`` tokenizes with the tokenizer's defaults and then cuts: that is BOS, if the tokenizer adds one by itself
+    or is asked to.
+    """
+    found = bos_id(bos, tokenizer) if name == HF else None
+    return None if found is None or (bos == "auto" and not _adds(tokenizer, found)) else found
 
 
 def _adds(tokenizer: Any, bos: int) -> bool:

@@ -330,7 +330,8 @@ class Result:
 
     def protocol_line(self) -> str:
         """One sentence that says how the numbers were made."""
-        bos = "BOS first" if self.bos else "no BOS"
+        once = self.protocol.get("bos_once") is not None
+        bos = "BOS first" if self.bos else "BOS first in each document, in no other window" if once else "no BOS"
         number, tokens, skipped = self.data["documents"], self.data["tokens"], self.data["skipped"]
         left_out = ", ".join(f"{count} {why.replace('_', ' ')}" for why, count in skipped.items() if count)
         documents = f"{number} document{'s' * (number != 1)}{self._reaching()}"

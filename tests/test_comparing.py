@@ -63,7 +63,10 @@ def test_kl_and_agreement_are_those_of_a_naive_loop_over_full_logits(schedule, l
     pair = at(result, schedule, short)
     assert pair.kl == pytest.approx(np.mean([k for k, _ in tokens]), abs=1e-6)
     assert pair.top1 == pytest.approx(np.mean([s for _, s in tokens]), abs=1e-12)
-    assert [each.kl for each in result.paired if each.length != short] == [None, None]
+    assert at(result, schedule, 128).kl is None
+    shorter = [token for each in naive(model, schedule, [ids[:32] for ids in IDS], [31] * 4) for token in each]
+    assert at(result, schedule, 32).kl == pytest.approx(np.mean([k for k, _ in shorter]), abs=1e-6)
+    assert at(result, schedule, 32).top1 == pytest.approx(np.mean([s for _, s in shorter]), abs=1e-12)
     for ours, theirs in zip(result.divergences[0].kl, expected, strict=True):
         assert ours.tolist() == pytest.approx([k for k, _ in theirs], abs=2e-5)
 
@@ -91,6 +94,35 @@ def test_in_sliding_windows_each_token_is_compared_once_in_the_window_that_score
     assert len(tokens) == sum(map(len, ids)) - 2
     assert at(result, SCHEDULES[0], 64).kl == pytest.approx(np.mean([k for k, _ in tokens]), abs=1e-6)
     assert at(result, SCHEDULES[0], 64).top1 == pytest.approx(np.mean([s for _, s in tokens]), abs=1e-12)
+
+
+def test_a_shorter_length_is_read_from_the_comparison_only_where_its_tables_were_the_same():
+    """Tables that follow the length, by a schedule of ours: at 32 they are others than at 64."""
+    from dataclasses import dataclass
+
+    from ropescale import Frequencies, Rope
+
+    @dataclass(frozen=True)
+    class Following:
+        """Every pair slowed by the length."""
+
+        length_dependent = True
+
+        def __call__(self, rope: Rope, length: int) -> Frequencies:
+            return Frequencies([f * 32 / length for f in rope.inv_freq()])
+
+    result = perplexity(llama(), IDS, [32, 64], [Following(), SCHEDULES[0]])
+    known = {(pair.schedule == SCHEDULES[0], pair.length): pair.kl is not None for pair in result.paired}
+    assert known == {(False, 32): False, (False, 64): True, (True, 32): True, (True, 64): True}
+
+
+def test_the_shorter_lengths_take_no_forward_pass_and_have_intervals():
+    result = perplexity(llama(), IDS, [16, 32, 64], SCHEDULES[:1])
+    alone = perplexity(llama(), IDS, [32], SCHEDULES[:1])
+    assert [each["lengths"] for each in result.cost if "compared_with" in each] == [[64]]
+    ours, theirs = at(result, SCHEDULES[0], 32), at(alone, SCHEDULES[0], 32)
+    for name in ("kl", "kl_low", "kl_high", "top1", "top1_low", "top1_high"):
+        assert getattr(ours, name) == pytest.approx(getattr(theirs, name), abs=1e-6)
 
 
 def test_the_other_way_round_is_another_number():
@@ -202,7 +234,7 @@ def test_markdown_csv_and_files_have_them(tmp_path):
     assert cells[1].startswith(f"{pair.delta_nll:+.4f} ± ")
     assert cells[2] == f"{pair.kl:.4f} ± {(pair.kl_high - pair.kl_low) / 2:.4f}"
     assert cells[3] == f"{pair.top1:.2%} ± {(pair.top1_high - pair.top1_low) / 2:.2%}"
-    assert cells[4].startswith(f"{gain.delta_nll:+.4f} ± ")
+    assert cells[4].startswith(f"{-gain.delta_nll:+.4f} ± ")
     saved = json.loads((out / "results.json").read_text())
     assert [p["kl"] for p in saved["paired"]][4] == pair.kl
     index = json.loads((out / "nll" / "index.json").read_text())

@@ -4,6 +4,7 @@ import csv
 import errno
 import json
 import math
+import re
 import sys
 
 import numpy as np
@@ -187,10 +188,57 @@ def test_markdown_has_a_row_per_schedule_and_a_column_per_length(result):
     assert as_is.startswith("| as-is ") and dynamic.startswith("| dynamic:factor=4 ")
     assert len({len(line) for line in lines[:4]}) == 1  # aligned
     row = result.rows[0]
-    half = (row.ppl_high - row.ppl_low) / 2
-    number, error = as_is.split("|")[2].replace(",", "").split("±")
+    shown = as_is.split("|")[2].strip().replace(",", "")
+    number, low, high = re.fullmatch(r"(\S+) \((\S+) to (\S+)\)", shown).groups()
     assert float(number) == pytest.approx(row.ppl, rel=5e-4)
-    assert float(error) == pytest.approx(half, rel=0.05)
+    assert (float(low), float(high)) == pytest.approx((row.ppl_low, row.ppl_high), rel=0.005)
+
+
+def cells_of(text: str, start: str) -> list[str]:
+    """The cells of the first table row that starts so."""
+    line = next(line for line in text.splitlines() if line.startswith(f"| {start} "))
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def test_a_wide_interval_of_a_perplexity_is_shown_by_its_bounds():
+    """Mean 1.5 and t(1) = 12.7062: e^(1.5 +- 12.7062 / 2) for 1 and 2 nats, +- 0.6353 for 1.45 and 1.55 nats."""
+    wide, middling, close = (made_up(each).to_markdown() for each in ([1.0, 2.0], [1.45, 1.55], [1.49, 1.51]))
+    assert cells_of(wide, "as-is")[1] == "4.482 (0.00780 to 2,574)"
+    assert cells_of(middling, "as-is")[1] == "4.482 (2.37 to 8.46)"
+    assert cells_of(close, "as-is")[1] == f"4.482 ± {4.48169 * math.sinh(12.7062 * 0.01):.2f}"
+    assert "± or (low to high) is the document-clustered t, 95% interval" in wide
+
+
+def test_perplexities_of_a_broken_model_do_not_take_hundreds_of_digits():
+    cell = cells_of(made_up([100.0, 400.0]).to_markdown(), "as-is")[1]
+    assert cell.startswith("3.746e+108 (") and len(cell) < 40
+
+
+def test_what_rounds_to_nothing_is_shown_without_a_sign_and_not_as_certain():
+    """A change of -2e-7 and one of -2e-5 nats, the same on both documents or a little different."""
+    tiny, small = made_up([1.0, 2.0], [1.0 - 2e-7, 2.0 - 2e-7]), made_up([1.0, 2.0], [1.00001, 1.99997])
+    assert -1e-6 < tiny.paired[0].delta_nll < 0
+    clear = made_up([1.0, 2.0], [1.5, 2.500001])
+    changes = [cells_of(each.to_markdown().split("Change")[1], "other")[1] for each in (tiny, small, clear)]
+    assert changes == ["0.0000 ± <0.0001", "0.0000 ± 0.0003", "+0.5000 ± <0.0001"]
+
+
+def test_a_gain_is_positive_where_the_loss_falls():
+    result = made_up([1.0, 2.0], [0.75, 1.75])
+    result.passes[:] = [Pass(run.schedule, "0" * 64, (2, 3), run.nll, 2) for run in result.passes]
+    result.trained_length = 2
+    assert cells_of(result.to_markdown().split("Short-context")[1], "schedule")[-1] == "gain at 3 (nats)"
+    shown = cells_of(result.to_markdown().split("Short-context")[1], "other")
+    assert shown[1] == "-0.2500 ± 0.0000" and shown[-1] == "+0.2500 ± 0.0000"
+
+
+def test_a_trained_length_that_nobody_knows_is_said():
+    text = made_up([1.0, 2.0], [0.75, 1.75]).to_markdown()
+    assert "short-context cost is not known, nor are far repeats told apart (--repeat-distance): the model" in text
+    known = made_up([1.0, 2.0], [0.75, 1.75])
+    known.repeat_distance = 1
+    assert "short-context cost is not known: the model does not say how long it was trained at." in known.to_markdown()
+    assert "Short-context" not in made_up([1.0, 2.0]).to_markdown()  # nothing to compare
 
 
 def test_markdown_shows_the_paired_change_and_the_protocol(result):
@@ -273,8 +321,8 @@ def test_plots_show_every_schedule_and_mark_the_trained_length(result, tmp_path,
     pytest.importorskip("matplotlib")
     seen = []
     monkeypatch.setattr("ropescale.evals.plots.save", lambda figure, path: seen.append(figure))
-    result.plot(tmp_path / "a.png")
-    result.plot_by_position(tmp_path / "b.png")
+    returned = [result.plot(tmp_path / "a.png"), result.plot_by_position(tmp_path / "b.png")]
+    assert returned == seen
     for drawn in seen:
         (axes,) = drawn.axes
         assert axes.get_legend_handles_labels()[1] == ["as-is", "dynamic:factor=4"]
@@ -283,6 +331,17 @@ def test_plots_show_every_schedule_and_mark_the_trained_length(result, tmp_path,
     curve = seen[0].axes[0].lines[1]
     assert curve.get_xdata().tolist() == [16, 64, 130]
     assert curve.get_ydata().tolist() == [row.ppl for row in result.rows if row.schedule == "dynamic:factor=4"]
+
+
+def test_without_a_path_the_figure_is_returned_and_nothing_written(result, tmp_path, monkeypatch):
+    figures = pytest.importorskip("matplotlib.figure")
+    monkeypatch.chdir(tmp_path)
+    for figure, heading in [(result.plot(), result.title), (result.plot_by_position(), "Loss by position")]:
+        assert isinstance(figure, figures.Figure)
+        assert figure.axes[0].get_title(loc="left").startswith(heading)
+    assert not list(tmp_path.iterdir())
+    figure.savefig(tmp_path / "own.png")
+    assert (tmp_path / "own.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_an_output_that_is_a_file_is_one_sentence(result, tmp_path):

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from ...plotting import STYLE, new_figure, save
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from .results import Retrieval, Row
 
     Cells = dict[tuple[int, float | None], Row]
@@ -20,10 +22,13 @@ COLOURS = "cividis"
 """Made for colour-blind readers, and its lightness rises evenly, so grey print keeps the order (Nuñez et al. 2018)."""
 
 
-def heat_maps(result: Retrieval, path: Path) -> None:
+def heat_maps(result: Retrieval, path: str | Path | None = None) -> Figure:
     """Above, accuracy; below, the answer's NLL; both by length and depth, the trained length marked.
 
     The NLL shows differences where accuracy is all or nothing. One scale for all the schedules.
+
+    Args:
+        path: of an image file to write it to; None only returns the figure.
 
     Raises:
         RopescaleError: matplotlib is not installed.
@@ -47,7 +52,9 @@ def heat_maps(result: Retrieval, path: Path) -> None:
                 axes.set_visible(False)
             figure.colorbar(images[0], ax=grid, label=kind["label"], shrink=0.9, aspect=12 * bands)
         figure.suptitle(_title(result), x=0.01, ha="left", fontsize=10)
-        save(figure, path)
+        if path is not None:
+            save(figure, path)
+    return figure
 
 
 def _panel(result: Retrieval) -> tuple[float, float]:

@@ -10,12 +10,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...errors import CheckpointError, RopescaleError
 from ...formatting import markdown
 from ..results import writable_folder
 from ..statistics import mcnemar, ratio, wilson
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SCHEMA = 1
 
@@ -219,15 +222,19 @@ class Retrieval:
         """One line per schedule, length and depth (empty over all depths)."""
         return _csv(Row, self.rows)
 
-    def plot(self, path: str | Path) -> None:
-        """Heat maps of accuracy and answer NLL by length and depth, one column per schedule, to an image file.
+    def plot(self, path: str | Path | None = None) -> Figure:
+        """Heat maps of accuracy and answer NLL by length and depth, one column per schedule: a matplotlib ``Figure``.
+
+        Args:
+            path: an image file to write it to, too; png, svg or pdf.
 
         Raises:
             RopescaleError: matplotlib is not installed.
+            CheckpointError: the file cannot be written.
         """
         from .plots import heat_maps
 
-        heat_maps(self, Path(path))
+        return heat_maps(self, path)
 
     def save(self, out: str | Path) -> Path:
         """Writes results.json, results.csv, answers.csv, retrieval.png and REPORT.md into ``out`` and returns it.
