@@ -171,6 +171,19 @@ def test_bos_is_once_in_front_of_the_text_in_the_guide_and_in_every_window_of_th
     assert row.ppl == pytest.approx(guide(model, [[256, *plain]], 64, 20), rel=1e-6)
 
 
+def test_a_bos_that_only_the_text_begins_with_is_said_and_does_not_fill_an_empty_text():
+    tokenizer, model = byte_tokenizer(), llama(vocab_size=257)
+    texts = ["It was a bright cold day in April, and the clocks were striking thirteen. ", ""]
+    how = {"tokenizer": tokenizer, "stride": 20, "protocol": HF}
+    asked, auto = (perplexity(model, texts, [32], bos=bos, **how) for bos in ("yes", "auto"))
+    assert "L positions, stride 20 (BOS first in each document, in no other window)" in asked.protocol_line()
+    assert "L positions, stride 20 (no BOS)" in auto.protocol_line()
+    assert [each.to_dict()["protocol"].get("bos_once") for each in (asked, auto)] == [256, None]
+    assert [each.data["skipped"] for each in (asked, auto)] == [{"too_short": 0, "empty": 1}] * 2
+    assert "1 document (" in asked.protocol_line() and "(skipped: 1 empty)" in asked.protocol_line()
+    assert asked.data["tokens"] == auto.data["tokens"] + 1
+
+
 def test_the_protocol_is_with_every_number(tmp_path, caplog):
     result = perplexity(llama(), IDS, [32, 64], ["linear:factor=2"], protocol=YARN, stride=64)
     assert "64, stride 64: 3 of 284 tokens are never scored, as with the published script" in caplog.text
