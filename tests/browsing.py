@@ -29,17 +29,46 @@ def look(page_file: Path, chromium: str, picture: Path) -> dict[str, Any]:
         found["title"] = page.title()
         found["plots"] = page.eval_on_selector_all(".plot .main-svg:first-child", "each => each.length")
         found["points"] = page.eval_on_selector_all("#curve .scatterlayer .point", "each => each.length")
-        tables = ("curve-table", "change-table", "cost-table", "subsets-table", "protocol-table")
+        tables = ("curve-table", "change-table", "cost-table", "subsets-table", "retrieval-table", "protocol-table")
         found |= {name: rows(page, name) for name in tables}
+        found["coloured"] = page.eval_on_selector_all("#cost-table .better, #cost-table .worse", COLOURED)
+        found["heat"] = page.eval_on_selector_all(".heat", HEAT)
+        found["titles in the way"] = page.evaluate(TITLES_IN_THE_WAY)
         with_keyboard(page, found)
+        toggled(page, found)
         page.set_viewport_size({"width": 360, "height": 700})
         page.wait_for_timeout(300)
+        found["titles in the way"] += page.evaluate(TITLES_IN_THE_WAY)
         found["overflow"] = page.evaluate("document.scrollingElement.scrollWidth - window.innerWidth")
         widths = page.eval_on_selector_all("tbody th:first-child", "each => each.map(cell => cell.offsetWidth)")
         found["narrowest label"] = min(widths)
         page.screenshot(path=str(picture), full_page=True)
         browser.close()
     return found
+
+
+COLOURED = "each => each.map(cell => [cell.closest('tr').cells[0].textContent, cell.textContent, cell.className])"
+
+HEAT = "each => each.map(map => [map.id, [...map.querySelectorAll('.heatmap-label')].map(cell => cell.textContent)])"
+
+TITLES_IN_THE_WAY = """() => [...document.querySelectorAll('.plot')].filter(plot => {
+  const title = plot.querySelector('.ytitle')?.getBoundingClientRect();
+  const ticks = [...plot.querySelectorAll('.ytick text')].map(tick => tick.getBoundingClientRect());
+  return title && ticks.some(tick => tick.left < title.right && tick.top < title.bottom && tick.bottom > title.top);
+}).map(plot => plot.id)"""
+"""The plots whose vertical axis has its title over the numbers."""
+
+
+def toggled(page: Any, found: dict[str, Any]) -> None:
+    """Shows all series, hides one, hides all, shows all; half a second each, as long as any animation would run."""
+    boxes = page.locator("#controls input[name=series]")
+    found["points by how many are shown"] = []
+    for count in (boxes.count(), boxes.count() - 1, 0, boxes.count()):
+        for number in range(boxes.count()):
+            boxes.nth(number).set_checked(number < count)
+        page.wait_for_timeout(500)
+        points = page.eval_on_selector_all("#curve .scatterlayer .point", "each => each.length")
+        found["points by how many are shown"].append([count, points])
 
 
 def with_keyboard(page: Any, found: dict[str, Any]) -> None:

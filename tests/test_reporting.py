@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from transformers import PreTrainedTokenizerFast
 
 from ropescale.cli.main import main
 from ropescale.errors import DataError
-from ropescale.evals import perplexity
+from ropescale.evals import perplexity, retrieval
 from ropescale.evals.keys import KeySpans
 from ropescale.evals.reporting.page import page, page_data
 from ropescale.evals.reporting.runs import load, unpaired
@@ -44,9 +45,9 @@ def repeating() -> list[list[int]]:
 
 @pytest.fixture(scope="module")
 def other(tmp_path_factory):
-    """Another model on the same documents."""
+    """Another model, trained at 128 tokens, on the same documents."""
     out = tmp_path_factory.mktemp("runs") / "second"
-    perplexity(tiny.llama(seed=1), repeating(), LENGTHS[1:], SCHEDULES[1:]).save(out)
+    perplexity(tiny.llama(seed=1, max_position_embeddings=128), repeating(), LENGTHS[1:], SCHEDULES[1:]).save(out)
     return out
 
 
@@ -69,7 +70,7 @@ def test_a_runs_own_pairs_are_those_that_it_was_saved_with(folder):
 
 def test_the_page_has_the_short_context_cost_and_the_frequencies(folder):
     data = page_data(load([folder]))
-    assert data["trained"] == [64]
+    assert [series["trained"] for series in data["series"]] == [64, 64, 64]
     base, linear, _ = data["series"]
     saved = json.loads((folder / "results.json").read_text())["paired"]
     [pair] = [p for p in saved if (p["schedule"], p["length"]) == ("linear:factor=4", 64)]
@@ -231,46 +232,152 @@ def test_a_page_that_cannot_be_written_leaves_the_old_one(folder, tmp_path, caps
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
 
 
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory):
+    """A retrieval run of a model that was never taught to answer, and its result."""
+    out = tmp_path_factory.mktemp("runs") / "asked"
+    model, tokenizer = tiny.llama(vocab_size=257), tiny.byte_tokenizer(limit=400)
+    result = retrieval(model, tokenizer, [200, 300], [0, 0.5, 1], ["linear:factor=4"], trials=3)
+    result.save(out)
+    return out, result
+
+
+def test_a_retrieval_runs_page_has_accuracy_and_the_answers_nll_at_every_length_and_depth(asked):
+    out, result = asked
+    maps = page_data(load([out]))["retrieval"]
+    assert [each["schedule"] for each in maps] == ["as-is", "linear:factor=4"]
+    for each in maps:
+        for rows, depths in ((each["rows"], [0, 0.5, 1]), (each["overall"], [None])):
+            assert [(row["length"], row["depth"]) for row in rows] == [(n, d) for n in (200, 300) for d in depths]
+            for row in rows:
+                mine = [a for a in result.answers if (a.schedule, a.length) == (each["schedule"], row["length"])]
+                mine = [answer for answer in mine if row["depth"] in (None, answer.depth)]
+                assert row["answer_nll"] == pytest.approx(np.mean([answer.nll for answer in mine]))
+                assert row["accuracy"] == np.mean([answer.correct for answer in mine])
+
+
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+in_a_browser = pytest.mark.skipif(CHROMIUM is None, reason="needs a Chromium; CHROMIUM=/path/to/chrome names one")
+
+
+def browsed(folders: list[Path], where: Path) -> dict[str, Any]:
+    """What a browser makes of the page of these runs; see browsing.py."""
+    (where / "page.html").write_text(page(load(folders)), encoding="utf-8")
+    python, script = environment("browser", "playwright==1.55.0"), Path(__file__).with_name("browsing.py")
+    words = [python, script, where / "page.html", CHROMIUM, where / "narrow.png"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def number(cell: str) -> float:
+    """The estimate before its interval."""
+    return float(re.split(r" ± | \(", cell)[0].replace(",", "").replace("−", "-").removesuffix("%"))
+
+
+def interval_is_shown(cell: str, low: float, mean: float, high: float) -> bool:
+    """Half of it up to 30% of the value, else both ends."""
+    if (high - low) / 2 <= 0.3 * mean:
+        return math.isclose(float(cell.split(" ± ")[1].replace(",", "")), (high - low) / 2, rel_tol=0.05)
+    ends = re.fullmatch(r".* \((.*) to (.*)\)", cell.replace(",", ""))
+    return ends is not None and [float(end) for end in ends.groups()] == pytest.approx([low, high], rel=0.005)
+
+
+def read(folder: Path, part: str) -> list[dict[str, Any]]:
+    """A table of results.json."""
+    return json.loads((folder / "results.json").read_text())[part]
+
+
+@pytest.fixture(scope="module")
+def seen(folder, other, tmp_path_factory):
+    """What a browser makes of two models' runs."""
+    return browsed([folder, other], tmp_path_factory.mktemp("page"))
 
 
 @pytest.mark.engines
-@pytest.mark.skipif(CHROMIUM is None, reason="needs a Chromium; CHROMIUM=/path/to/chrome names one")
-def test_in_a_browser_the_page_shows_its_plots_and_works_by_keyboard_and_in_a_narrow_window(folder, other, tmp_path):
-    (tmp_path / "page.html").write_text(page(load([folder, other])), encoding="utf-8")
-    python, script = environment("browser", "playwright==1.55.0"), Path(__file__).with_name("browsing.py")
-    words = [python, script, tmp_path / "page.html", CHROMIUM, tmp_path / "narrow.png"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    seen = json.loads(done.stdout)
+@in_a_browser
+def test_in_a_browser_the_page_shows_its_plots_and_works_by_keyboard_and_in_a_narrow_window(folder, seen):
     assert seen["errors"] == []
     assert [url for url in seen["requests"] if not url.startswith(("file:", "data:", "blob:"))] == []
     assert seen["plots"] == 4  # perplexity, change, position, frequencies
     assert seen["points"] == 3 * len(LENGTHS) + 2 * len(LENGTHS[1:])
     assert seen["overflow"] <= 0 and seen["narrowest label"] >= 90  # a label is words, not a column of letters
-    saved = {(r["schedule"], r["length"]): r for r in json.loads((folder / "results.json").read_text())["rows"]}
-    assert seen["curve-table"][0] == ["perplexity", "16", "64", "128"]
-    for line, schedule in zip(seen["curve-table"][1:4], ["as-is", *SCHEDULES], strict=True):
-        shown = [float(cell.split(" ± ")[0].replace(",", "")) for cell in line[1:]]
-        assert shown == pytest.approx([saved[schedule, n]["ppl"] for n in LENGTHS], rel=1e-3)
+    assert seen["titles in the way"] == []
     assert [line[0] for line in seen["after hiding"][1:]] == [
         line[0] for line in seen["curve-table"][1:] if line[0] != "first: linear:factor=4"
     ]
     first, third = stored(folder, "as-is"), stored(folder, "yarn:factor=4")
-    assert seen["cost-table"][0][3:5] == ["mean KL (nats)", "same top-1"]
-    pairs = {p["schedule"]: p for p in json.loads((folder / "results.json").read_text())["paired"] if p["length"] == 64}
-    for line in seen["cost-table"][1:3]:
-        pair = pairs[line[0].removeprefix("first: ")]
-        assert line[1] == "64" and line[3].startswith(f"{pair['kl']:.4f} ± ")
-        assert line[4].startswith(f"{pair['top1']:.2%} ± ")
-    assert [line[3] for line in seen["cost-table"][3:]] == ["-"] * 2  # another model's tokens were not compared
-    far = {r["schedule"]: r for r in json.loads((folder / "results.json").read_text())["repeats"]}
-    assert seen["subsets-table"][0] == ["perplexity", "length", "far repeats", "others", "key tokens"]
-    for line in seen["subsets-table"][1:4]:
-        shown = float(line[2].split(" ± ")[0].replace(",", ""))
-        assert shown == pytest.approx(far[line[0].removeprefix("first: ")]["far_ppl"], rel=1e-3) and line[4] == "-"
     flipped = {line[0]: line[1:] for line in seen["compared with the third"][1:]}["first: as-is"]
     for cell, length in zip(flipped, LENGTHS, strict=True):
-        deltas = [a[: length - 1] - b[: length - 1] for a, b in zip(first, third, strict=True)]
-        mean = float(cell.split(" ± ")[0].replace("−", "-"))
-        assert math.isclose(mean, np.concatenate(deltas).mean(), abs_tol=6e-5)
+        assert math.isclose(number(cell), rise(first, third, length), abs_tol=6e-5)
+
+
+def rise(nll: list[np.ndarray], base: list[np.ndarray], length: int) -> float:
+    """Mean of the differences over all tokens of a length, found by hand."""
+    return float(np.concatenate([a[: length - 1] - b[: length - 1] for a, b in zip(nll, base, strict=True)]).mean())
+
+
+@pytest.mark.engines
+@in_a_browser
+def test_in_a_browser_the_tables_hold_the_stored_figures_and_a_gain_is_what_the_loss_falls_by(folder, other, seen):
+    saved = {(r["schedule"], r["length"]): r for r in read(folder, "rows")}
+    assert seen["curve-table"][0] == ["perplexity", "16", "64", "128"]
+    for line, schedule in zip(seen["curve-table"][1:4], ["as-is", *SCHEDULES], strict=True):
+        for cell, row in zip(line[1:], (saved[schedule, n] for n in LENGTHS), strict=True):
+            assert number(cell) == pytest.approx(row["ppl"], rel=1e-3)
+            assert interval_is_shown(cell, row["ppl_low"], row["ppl"], row["ppl_high"]), cell
+    assert {"±" in cell for line in seen["curve-table"][1:] for cell in line[1:] if cell} == {True, False}
+    far = {r["schedule"]: r for r in read(folder, "repeats")}
+    assert seen["subsets-table"][0] == ["perplexity", "length", "far repeats", "others", "key tokens"]
+    for line, row in zip(seen["subsets-table"][1:4], (far[s] for s in ["as-is", *SCHEDULES]), strict=True):
+        assert number(line[2]) == pytest.approx(row["far_ppl"], rel=1e-3) and line[4] == "-"
+        assert interval_is_shown(line[2], row["far_low"], row["far_ppl"], row["far_high"]), line[2]
+
+    assert seen["cost-table"][0][3:5] == ["mean KL (nats)", "same top-1"]
+    pairs = {p["schedule"]: p for p in read(folder, "paired") if p["length"] == 64}
+    base = stored(folder, "as-is")
+    for line, schedule in zip(seen["cost-table"][1:3], SCHEDULES, strict=True):
+        nll, pair = stored(folder, schedule), pairs[schedule]
+        assert [line[0], line[1], line[5]] == [f"first: {schedule}", "64", "128"]
+        assert number(line[2]) == pytest.approx(rise(nll, base, 64), abs=6e-5)
+        assert line[3].startswith(f"{pair['kl']:.4f} ± ") and line[4].startswith(f"{pair['top1']:.2%} ± ")
+        assert number(line[6]) == pytest.approx(-rise(nll, base, 128), abs=6e-5) and number(line[6]) != 0
+    for line, schedule in zip(seen["cost-table"][3:], ["as-is", SCHEDULES[1]], strict=True):
+        assert line[1] == "128" and number(line[2]) == pytest.approx(rise(stored(other, schedule), base, 128), abs=6e-5)
+        assert line[3:] == ["-"] * 4  # another model's tokens were not compared; trained at 128, nothing is beyond
+
+
+@pytest.mark.engines
+@in_a_browser
+def test_in_a_browser_a_dozen_series_can_be_hidden_and_shown_and_rounding_is_no_difference(folder, asked, tmp_path):
+    moved = {"rounded": -2e-6, "better": -0.01, "worse": 0.01}  # every token alike: no interval has zero in it
+    for name, nats in moved.items():
+        shutil.copytree(folder, tmp_path / name)
+        for file in (tmp_path / name / "nll").rglob("*.npy"):
+            np.save(file, np.load(file) + np.float32(nats))
+    seen = browsed([folder, *(tmp_path / name for name in moved), asked[0]], tmp_path)
+    assert seen["errors"] == [] and seen["titles in the way"] == []
+    series = 4 * 3
+    points = [[n, len(LENGTHS) * n] for n in (series, series - 1, 0, series)]
+    assert seen["points by how many are shown"] == points
+
+    cost = {line[0]: line for line in seen["cost-table"][1:]}
+    assert [cost["rounded: as-is"][n] for n in (2, 6)] == ["0.0000 ± 0.0000"] * 2
+    assert [cost["better: as-is"][n] for n in (2, 6)] == ["−0.0100 ± 0.0000", "+0.0100 ± 0.0000"]
+    assert [cost["worse: as-is"][n] for n in (2, 6)] == ["+0.0100 ± 0.0000", "−0.0100 ± 0.0000"]
+    coloured = [(label, kind) for label, _, kind in seen["coloured"] if label.endswith("as-is")]
+    assert coloured == 2 * [("better: as-is", "better")] + 2 * [("worse: as-is", "worse")]
+
+    result, heat = asked[1], dict(seen["heat"])
+    for place, schedule in enumerate(["as-is", "linear:factor=4"]):
+        cells = [r for r in result.rows if r.schedule == schedule and r.depth is not None]
+        cells.sort(key=lambda row: (row.depth, row.length))
+        assert heat[f"accuracy-{place}"] == [f"{row.accuracy:.0%}" for row in cells]
+        assert [float(text) for text in heat[f"answer-nll-{place}"]] == pytest.approx(
+            [row.answer_nll for row in cells], abs=0.051
+        )
+    overall = [row for row in result.rows if row.depth is None]
+    for line, row in zip(seen["retrieval-table"][1:], overall, strict=True):
+        assert line[:2] == [f"asked: {row.schedule}", str(row.length)]
+        assert number(line[2]) == round(100 * row.accuracy)
+        assert number(line[3]) == pytest.approx(row.answer_nll, rel=1e-3)

@@ -22,6 +22,7 @@
     const boxes = [...document.querySelectorAll("#controls input[name=series]:checked")];
     return boxes.map((box) => data.series[Number(box.value)]);
   };
+  const trained = () => [...new Set(shown().map((s) => s.trained).filter(has))].sort((a, b) => a - b);
   const baseline = () => data.series[Number(find("baseline").value)];
   const quantity = () => find("quantity").value;
 
@@ -84,7 +85,7 @@
   }
 
   function layout(xTitle, yTitle, ticks, options = {}) {
-    const inside = data.trained.filter((n) => ticks.length && n >= ticks[0] && n <= ticks[ticks.length - 1]);
+    const inside = trained().filter((n) => ticks.length && n >= ticks[0] && n <= ticks[ticks.length - 1]);
     const marks = options.noMarks ? [] : inside;
     const axis = { gridcolor: grid(), zerolinecolor: grid(), linecolor: grid(), automargin: true, fixedrange: false };
     return {
@@ -93,7 +94,7 @@
       xaxis: { ...axis, title: { text: xTitle, standoff: 8 }, type: "log", tickvals: spread(ticks), ticktext: spread(ticks).map(tokens) },
       yaxis: { ...axis, title: { text: yTitle, standoff: 12 }, type: options.log ? "log" : "linear", ...(options.log ? logTicks(options.log) : {}) },
       shapes: marks.map((n) => ({ type: "line", x0: n, x1: n, yref: "paper", y0: 0, y1: 1, line: { color: ink(), width: 1, dash: "dash" } })),
-      annotations: marks.map((n) => ({ x: Math.log10(n), y: 1, yref: "paper", text: `trained at ${tokens(n)}`, showarrow: false, xanchor: "left", yanchor: "top", xshift: 4, font: { size: 11 } })),
+      annotations: marks.map((n, i) => ({ x: Math.log10(n), y: 1, yref: "paper", text: `trained at ${tokens(n)}`, showarrow: false, xanchor: "left", yanchor: "top", xshift: 4, yshift: -13 * i, font: { size: 11 } })),
       modebar: { bgcolor: "rgba(0,0,0,0)", color: grid(), activecolor: ink() },
     };
   }
@@ -155,8 +156,8 @@
   function cost() {
     const base = baseline(), series = shown().filter((s) => s.id !== base.id && changes(s, base).length);
     const rows = series.map((s) => {
-      const all = changes(s, base), trained = s.trained ?? NaN;
-      const short = all.filter((d) => d.length <= trained).pop(), long = all.filter((d) => d.length > trained).pop();
+      const all = changes(s, base), limit = s.trained ?? NaN;
+      const short = all.filter((d) => d.length <= limit).pop(), long = all.filter((d) => d.length > limit).pop();
       const own = short && s.run === base.run && s.paired[short.length];
       const extra = own && own.baseline === base.schedule ? own : {}; // compared with that one, and no other
       return [s.label, short && tokens(short.length), short && marked(short, -1), cell(extra, "kl"), cell(extra, "top1"),
@@ -217,8 +218,8 @@
     })));
     const form = layout("pair", "wavelength (tokens)", [], { log: traces, noMarks: true });
     form.xaxis = { ...form.xaxis, type: "linear", tickvals: undefined, ticktext: undefined };
-    form.shapes = data.trained.map((n) => ({ type: "line", xref: "paper", x0: 0, x1: 1, y0: n, y1: n, line: { color: ink(), width: 1, dash: "dash" } }));
-    form.annotations = data.trained.map((n) => ({ x: 0, xref: "paper", y: Math.log10(n), text: `trained at ${tokens(n)}`, showarrow: false, xanchor: "left", yanchor: "bottom", font: { size: 11 } }));
+    form.shapes = trained().map((n) => ({ type: "line", xref: "paper", x0: 0, x1: 1, y0: n, y1: n, line: { color: ink(), width: 1, dash: "dash" } }));
+    form.annotations = trained().map((n) => ({ x: 0, xref: "paper", y: Math.log10(n), text: `trained at ${tokens(n)}`, showarrow: false, xanchor: "left", yanchor: "bottom", font: { size: 11 } }));
     plot("frequency", traces, form);
   }
 
@@ -230,7 +231,7 @@
       const all = data.retrieval.filter((other) => other.run === map.run).flatMap((other) => other.rows);
       const losses = all.map((row) => row.answer_nll).filter(has); // one scale for all schedules of a run
       heat(`answer-nll-${number}`, map, {
-        value: (row) => row.answer_nll, text: (x) => figures(x, 3), low: Math.min(...losses), high: Math.max(...losses) + 1e-6,
+        value: (row) => row.answer_nll, text: (x) => x.toFixed(1), low: Math.min(...losses), high: Math.max(...losses) + 1e-6,
         reversed: true, title: "nats", tickformat: "", // bright is good here too
       });
     });

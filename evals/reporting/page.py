@@ -82,7 +82,6 @@ def page_data(runs: Sequence[StoredRun]) -> dict[str, Any]:
         "series": [_series(number, run, schedule, len(measured) > 1) for number, (run, schedule) in enumerate(series)],
         "pairs": _pairs(series),
         "baseline": _baseline(series),
-        "trained": _trained(runs),
         "retrieval": [heat for run in runs if not run.is_perplexity for heat in _heat_maps(run)],
     }
 
@@ -187,10 +186,6 @@ def _baseline(series: Sequence[tuple[StoredRun, str]]) -> int:
         if any(pair["baseline"] == schedule for pair in run.results.get("paired", [])):
             return number
     return 0
-
-
-def _trained(runs: Sequence[StoredRun]) -> list[int]:
-    return sorted({n for run in runs if (n := run.results["model"].get("trained_length"))})
 
 
 def _heat_maps(run: StoredRun) -> list[dict[str, Any]]:
