@@ -188,6 +188,15 @@ def test_the_page_is_one_file_that_asks_for_nothing(folder):
     assert embedded and json.loads(embedded[1]) == json.loads(json.dumps(page_data(load([folder]))))
 
 
+def test_a_run_of_unknown_trained_length_is_said_to_have_no_cost_and_no_gain(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "unknown")
+    results = json.loads((folder / "results.json").read_text())
+    results["model"]["trained_length"] = None
+    (tmp_path / "unknown" / "results.json").write_text(json.dumps(results))
+    text = page(load([folder, tmp_path / "unknown"]))
+    assert re.findall(r"The trained length of (.*?) is not known", text) == ["unknown"]
+
+
 def test_what_a_run_is_called_cannot_break_the_page(folder, tmp_path):
     odd = tmp_path / "<script>alert(1)<"
     shutil.copytree(folder, odd)
