@@ -357,7 +357,8 @@ class Result:
         blocks = next((row.bootstrap for row in reversed(self.rows) if row.bootstrap), None)
         if blocks is None:
             return f"± is the {self.protocol['interval']} interval (it needs two documents)"
-        return f"± † is the 95% interval over resampled {blocks} of the one document, which knows nothing of others"
+        resampled = f"resampled {blocks} of the one document, which knows nothing of others"
+        return f"± or (low to high) † is the 95% interval over {resampled}"
 
     def _reaching(self) -> str:
         """How many documents are as long as the longest window, where they need not be."""
