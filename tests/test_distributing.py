@@ -13,6 +13,7 @@ import torch
 from launching import launch
 
 import ropescale
+from ropescale.cli.main import main
 from ropescale.evals import reference
 from ropescale.evals.distributing import World, cost, owners, world
 from ropescale.evals.planning import plan_pass
@@ -76,13 +77,18 @@ def test_each_process_takes_its_own_gpu_unless_told_otherwise(monkeypatch):
 
 @pytest.mark.slow
 def test_one_two_and_three_processes_write_the_same_bytes(model, texts, tmp_path):
-    """With a length-dependent schedule, sliding windows and documents of all sizes."""
+    """With a length-dependent schedule, sliding windows, documents of all sizes and key tokens."""
+    keys = ["keys", model, "--data", texts, "--alpha", 0, "--beta", -9, "-o", tmp_path / "keys.json"]
+    assert main([*map(str, keys)]) == 0
     words = [model, "--data", texts, "--lengths", LENGTHS, "--stride", 32, "--batch-tokens", 256]
-    words += ["--schedule", "yarn:factor=2", "--schedule", "dynamic:factor=2", "-o"]
+    words += ["--schedule", "yarn:factor=2", "--schedule", "dynamic:factor=2"]
+    words += ["--key-spans", tmp_path / "keys.json", "-o"]
     runs = [launch(n, *words, tmp_path / str(n)) for n in (1, 2, 3)]
     assert [run.returncode for run in runs] == [0, 0, 0], runs[-1].stderr
     assert len({(tmp_path / str(n) / "results.json").read_bytes() for n in (1, 2, 3)}) == 1
     assert len({run.stdout for run in runs}) == 1 and "| yarn:factor=2" in runs[0].stdout
+    found = json.loads((tmp_path / "3" / "results.json").read_text())["key_tokens"]["rows"]
+    assert len(found) == 6 and all(row["tokens"] > 100 and row["ppl"] > 1 for row in found)
     assert [run.stderr.splitlines()[0] for run in runs] == [
         "1 process measuring",
         "2 processes measuring",
