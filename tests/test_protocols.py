@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tiny import byte_tokenizer, documents, llama
 
 from ropescale.cli.main import main
-from ropescale.errors import DataError
+from ropescale.errors import DataError, RopescaleError
 from ropescale.evals import perplexity
 from ropescale.evals.protocols import HF, YARN, published_windows, weights
 from ropescale.evals.reporting.page import page_data
@@ -200,6 +200,8 @@ def test_the_protocol_is_with_every_number(tmp_path, caplog):
     assert [d["mean"] for d in data["pairs"]["0:1"]] == [p["delta_nll"] for p in saved["paired"]]
     assert [series["bins"] for series in data["series"]] == [[], []]  # windows that skip tokens do not tell positions
     assert not (out / "loss_by_position.png").exists()
+    with pytest.raises(RopescaleError, match="no loss by position under yarn-paper, which may skip tokens"):
+        result.plot_by_position()
 
 
 def test_the_strides_of_the_scripts_are_taken_where_none_is_given(tmp_path, capsys):

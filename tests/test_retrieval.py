@@ -657,8 +657,9 @@ def test_the_heat_map_shows_the_known_accuracies(known, monkeypatch):
 
     caught = []
     monkeypatch.setattr(plots, "save", lambda figure, path: caught.append(figure))
-    known[0].plot("unused.png")
-    panels = [axes for axes in caught[0].axes if axes.images]
+    returned = known[0].plot("a.png")
+    assert caught == [returned] and known[0].plot() is not returned and len(caught) == 1
+    panels = [axes for axes in returned.axes if axes.images]
     assert [axes.get_title(loc="left") for axes in panels] == ["as-is", "linear:factor=4"] * 2
     maps = [axes.images[0].get_array().tolist() for axes in panels]
     assert maps[:2] == [[[1, 0, 0], [1, 1, 0], [1, 1, 1]], [[1, 1, 1]] * 3]
