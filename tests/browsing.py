@@ -54,9 +54,9 @@ HEAT = "each => each.map(map => [map.id, [...map.querySelectorAll('.heatmap-labe
 TITLES_IN_THE_WAY = """() => [...document.querySelectorAll('.plot')].filter(plot => {
   const title = plot.querySelector('.ytitle')?.getBoundingClientRect();
   const ticks = [...plot.querySelectorAll('.ytick text')].map(tick => tick.getBoundingClientRect());
-  return title && ticks.some(tick => tick.left < title.right && tick.top < title.bottom && tick.bottom > title.top);
+  return title && ticks.some(tick => tick.left < title.right);
 }).map(plot => plot.id)"""
-"""The plots whose vertical axis has its title over the numbers."""
+"""The plots whose vertical axis has its title in the column of its numbers."""
 
 
 def toggled(page: Any, found: dict[str, Any]) -> None:
