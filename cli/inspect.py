@@ -75,7 +75,7 @@ def _summary(geometry: Geometry) -> list[list[str]]:
             "rope_theta",
             f"{described['rope_theta']:,g}" if described["rope_theta"] < 1e6 else f"{described['rope_theta']:g}",
         ],
-        ["trained length", f"{described['original_length']} tokens"],
+        [_length_name(geometry), f"{described['original_length']} tokens"],
         ["max_position_embeddings", str(described["max_position_embeddings"])],
         ["scaling in the config", _scaling(described["scaling"])],
         ["pairs without a full turn in training", _unturned(geometry)],
@@ -87,6 +87,11 @@ def _summary(geometry: Geometry) -> list[list[str]]:
             ["attention scale", f"{geometry.frequencies.attention_scale:.6g}"],
         ]
     return rows
+
+
+def _length_name(geometry: Geometry) -> str:
+    """Scaling that is in the configuration may have been trained, so the length before it is not the trained one."""
+    return "original length" if geometry.scaling else "trained length"
 
 
 def _scaling(scaling: dict[str, Any] | None) -> str:

@@ -23,8 +23,9 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from ..errors import DataError, RunError
-from ..patching import evaluating
+from ..errors import DataError, RopescaleError, RunError
+from ..patching import configuration_before, evaluating
+from ..rope import is_scaled, read_rope
 from . import comparing, data, fingerprints, keys, memory, protocols, store
 from .comparing import Comparison
 from .data import Document, Text
@@ -724,10 +725,15 @@ def as_documents(documents: Iterable[Any], tokenizer: Any) -> list[Document]:
 
 
 def trained_length(model: Any) -> int | None:
-    """The context the model was trained at before any scaling, where its configuration says so."""
-    config = model.config.get_text_config() if hasattr(model.config, "get_text_config") else model.config
-    parameters = getattr(config, "rope_parameters", None) or {}
-    nested = [value for value in parameters.values() if isinstance(value, dict)]
-    known = [each.get("original_max_position_embeddings") for each in [parameters, *nested]]
-    original = next((value for value in known if value), getattr(config, "original_max_position_embeddings", None))
-    return original or getattr(config, "max_position_embeddings", None)
+    """The context the model was trained at, as far as its configuration says so.
+
+    Scaling that a model comes with is its makers', who trained it with that, up to ``max_position_embeddings``; the
+    original length, which `ropescale inspect` shows beside it, is what schedules count from. Scaling of ours, in memory
+    or in the folder that the model was loaded from, does not count.
+    """
+    try:
+        ropes = read_rope(configuration_before(model)).values()
+    except RopescaleError:  # no rotation that can be read, such as learned positions
+        config = model.config.get_text_config() if hasattr(model.config, "get_text_config") else model.config
+        return getattr(config, "max_position_embeddings", None)
+    return max(rope.max_length if is_scaled(rope) else rope.original_length for rope in ropes)
