@@ -402,7 +402,7 @@ class _Reader:
         every type, and have half the pairs that such a type's attention needs.
         """
         kind = parameters["rope_type"]
-        partial = _share(parameters["partial_rotary_factor"])
+        partial = _share(parameters["partial_rotary_factor"], kind)
         ignored = self.defaults.get("ignores_partial", ())
         if "linear" in ignored:
             return True
@@ -515,7 +515,7 @@ def _rope(reader: _Reader, key: str, parameters: dict[str, Any], original_length
     _refuse_theta_per_layer(reader, theta)
     _refuse_theta_of_attention(reader, theta)
     head_dim = reader.head_dim(key, parameters)
-    partial = _share(parameters.get("partial_rotary_factor", 1.0))
+    partial = _share(parameters.get("partial_rotary_factor", 1.0), parameters["rope_type"])
     proportional = parameters["rope_type"] == "proportional"
     max_length = _whole(maximum, reader.name_of("max_position_embeddings"))
     rotary_dim = head_dim if proportional else int(head_dim * partial)
@@ -644,9 +644,9 @@ def brief(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _share(value: Any) -> float:
-    """The partial factor, of which a type that ignores it takes no harm, but its reader deserves a number."""
-    if _number(value, "partial_rotary_factor", most=1) == 0:
+def _share(value: Any, kind: str) -> float:
+    """The partial factor; checked also where a type ignores it. Only proportional RoPE can do without a pair."""
+    if _number(value, "partial_rotary_factor", most=1) == 0 and kind != "proportional":
         raise ConfigError("partial_rotary_factor is 0 in the configuration, which leaves no coordinate to rotate")
     return value
 
