@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -214,7 +214,7 @@ def _measure_into(folder: Path, run: Run, fresh: bool, as_json: bool, group: Gro
             run.run(kept, group)
         except BaseException:  # Ctrl-C, logits that are not finite, memory that is full: hours may lie in what is done
             if group.world.leads:
-                _keep(run, kept, folder)
+                keep(run.result, f"{len(run.passes)} finished passes" if run.passes else "", kept, folder)
             raise
         _conclude(run, folder, as_json, group)
 
@@ -347,15 +347,20 @@ def _filled(spec: Spec, schedule: Schedule | None) -> Spec:
     return spec if factor is None or factor == spec.get("factor") else spec.with_fields(factor=factor)
 
 
-def _keep(run: Run, kept: Store, folder: Path) -> None:
-    """Writes the tables of the passes that were complete when the run stopped, and says what is kept."""
+def keep(result: Callable[[], Any], finished: str, kept: Store, folder: Path) -> None:
+    """Saves what was complete when a run stopped, and says what is kept.
+
+    Args:
+        result: gives the result of what is complete.
+        finished: what that is, such as ``2 finished passes``; nothing where it is nothing.
+    """
     if not kept.finished:
         return
     tables = ""
-    if run.passes:
+    if finished:
         with suppress(CheckpointError):  # a full disk may be what stopped it, and that is said already
-            run.result().save(folder)
-            tables = f", and the tables of the {len(run.passes)} finished passes"
+            result().save(folder)
+            tables = f", and the tables of the {finished}"
     click.echo(
         f"the run stopped; {kept.finished} finished batches are kept in {folder}{tables}; the same command continues",
         err=True,

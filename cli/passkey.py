@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import CheckpointError, DataError
+from ..errors import DataError
 from ..loading import load_model, load_tokenizer
-from .eval import DTYPES, one_voice, plan_schedules
+from .eval import DTYPES, keep, one_voice, plan_schedules
 from .options import (
     Lengths,
     factor_option,
@@ -27,7 +26,6 @@ from .options import (
 if TYPE_CHECKING:
     from ..evals.distributing import Group, World
     from ..evals.retrieving.running import Run
-    from ..evals.store import Store
 
 TASKS = ("passkey", "multi-key", "multi-value", "variable-tracking")
 
@@ -138,7 +136,7 @@ def _ask_into(folder: Path, run: Run, fresh: bool, as_json: bool, group: Group) 
             run.run(kept, group)
         except BaseException:  # Ctrl-C, logits that are not finite: hours may lie in what is done
             if group.world.leads:
-                _keep(run, kept, folder)
+                keep(run.result, f"{len(run.tables)} finished parts" if run.tables else "", kept, folder)
             raise
         _conclude(run, folder, as_json, group)
 
@@ -188,18 +186,3 @@ def _haystack(source: str) -> str:
         return "\n\n".join(text.text for text in data.read_texts(source))
     except DataError as error:
         raise DataError(str(error).replace("--data", "--haystack")) from None
-
-
-def _keep(run: Run, kept: Store, folder: Path) -> None:
-    """Saves the lengths that were complete when the run stopped, and says what is kept."""
-    if not kept.finished:
-        return
-    tables = ""
-    if run.tables:
-        with suppress(CheckpointError):  # a full disk may be what stopped it, and that is said already
-            run.result().save(folder)
-            tables = f", and the tables of the {len(run.tables)} finished parts"
-    click.echo(
-        f"the run stopped; {kept.finished} finished batches are kept in {folder}{tables}; the same command continues",
-        err=True,
-    )
