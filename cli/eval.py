@@ -15,17 +15,17 @@ from ..errors import CheckpointError, DataError, RopescaleError, RunError, Sched
 from ..loading import load_model, load_tokenizer
 from .options import (
     DEVICE_MAPS,
-    DTYPES,
     Length,
     Lengths,
+    bos_option,
     factor_option,
     json_option,
+    loading_options,
     model_argument,
+    patching_options,
     print_json,
-    revision_option,
     schedules_option,
     target_length_option,
-    trust_option,
 )
 from .sections import in_sections
 
@@ -97,14 +97,9 @@ _SECTIONS = {
 @click.option(
     "--seed", type=click.IntRange(0), default=0, show_default=True, metavar="N", help="Of the bootstrap intervals."
 )
-@click.option("--bos", default="auto", show_default=True, metavar="B", help="auto, yes, no, or a token id.")
-@click.option("--layers", default="full", show_default=True, metavar="L", help="full, all, or a layer type.")
-@click.option("--replace-scaling", is_flag=True, help="Replace the scaling that the makers put in.")
-@click.option("--on-top", is_flag=True, help="Compose with the scaling that the makers put in.")
-@click.option("--dtype", type=click.Choice(DTYPES), help="Default: float32 on the CPU, the checkpoint's on a GPU.")
-@click.option("--device", metavar="D", help="Default: the GPU where there is one, else cpu.")
-@revision_option()
-@trust_option()
+@bos_option()
+@patching_options()
+@loading_options()
 @json_option()
 @click.option("-o", "--out", metavar="OUT", help="Write results, per-token NLLs, plots and REPORT.md into this folder.")
 @click.option("--fresh", is_flag=True, help="Measure anew what is stored in OUT, instead of continuing.")

@@ -11,13 +11,12 @@ from ..errors import CheckpointError
 from ..loading import load_model, load_tokenizer
 from .eval import one_voice
 from .options import (
-    DTYPES,
     Length,
+    bos_option,
     json_option,
+    loading_options,
     model_argument,
     print_json,
-    revision_option,
-    trust_option,
 )
 
 if TYPE_CHECKING:
@@ -41,11 +40,8 @@ if TYPE_CHECKING:
 @click.option("--split", metavar="S", help="Split of a dataset.")
 @click.option("--text-field", metavar="F", help="Field that holds the text.")
 @click.option("--concat", is_flag=True, help="Join all documents into one, a blank line between two.")
-@click.option("--bos", default="auto", show_default=True, metavar="B", help="auto, yes, no, or a token id.")
-@click.option("--dtype", type=click.Choice(DTYPES), help="Default: float32 on the CPU, the checkpoint's on a GPU.")
-@click.option("--device", metavar="D", help="Default: the GPU where there is one, else cpu.")
-@revision_option()
-@trust_option()
+@bos_option()
+@loading_options()
 @json_option()
 def command(model: str, source: str, out: str, as_json: bool, **options: Any) -> None:
     """Find the tokens that need long context, for `ropescale eval --key-spans FILE`.

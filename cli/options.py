@@ -66,6 +66,42 @@ def trust_option() -> Decorator[F]:
     )
 
 
+def loading_options() -> Decorator[F]:
+    """How weights are loaded: ``dtype``, ``device``, ``revision`` and ``trust_remote_code``."""
+    return _together(
+        click.option(
+            "--dtype", type=click.Choice(DTYPES), help="Default: float32 on the CPU, the checkpoint's on a GPU."
+        ),
+        click.option("--device", metavar="D", help="Default: the GPU where there is one, else cpu."),
+        revision_option(),
+        trust_option(),
+    )
+
+
+def bos_option() -> Decorator[F]:
+    return click.option("--bos", default="auto", show_default=True, metavar="B", help="auto, yes, no, or a token id.")
+
+
+def patching_options() -> Decorator[F]:
+    """Where measured schedules go: ``layers``, ``replace_scaling`` and ``on_top``."""
+    return _together(
+        click.option("--layers", default="full", show_default=True, metavar="L", help="full, all, or a layer type."),
+        click.option("--replace-scaling", is_flag=True, help="Replace the scaling that the makers put in."),
+        click.option("--on-top", is_flag=True, help="Compose with the scaling that the makers put in."),
+    )
+
+
+def _together(*options: Decorator[Any]) -> Decorator[Any]:
+    """One decorator for several, whose help keeps their order."""
+
+    def add(command: Any) -> Any:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
 def schedule_option(required: bool = False) -> Decorator[F]:
     """``--schedule SPEC``, once."""
     return click.option("--schedule", metavar="SPEC", required=required, help=_SCHEDULE_HELP)

@@ -10,17 +10,18 @@ import click
 
 from ..errors import DataError
 from ..loading import load_model, load_tokenizer
-from .eval import DTYPES, keep, one_voice, plan_schedules
+from .eval import keep, one_voice, plan_schedules
 from .options import (
     Lengths,
+    bos_option,
     factor_option,
     json_option,
+    loading_options,
     model_argument,
+    patching_options,
     print_json,
-    revision_option,
     schedules_option,
     target_length_option,
-    trust_option,
 )
 
 if TYPE_CHECKING:
@@ -77,14 +78,9 @@ class Depths(click.ParamType):
 @click.option(
     "--batch-tokens", type=click.IntRange(1), default=8192, show_default=True, metavar="N", help="Fed at once."
 )
-@click.option("--bos", default="auto", show_default=True, metavar="B", help="auto, yes, no, or a token id.")
-@click.option("--layers", default="full", show_default=True, metavar="L", help="full, all, or a layer type.")
-@click.option("--replace-scaling", is_flag=True, help="Replace the scaling that the makers put in.")
-@click.option("--on-top", is_flag=True, help="Compose with the scaling that the makers put in.")
-@click.option("--dtype", type=click.Choice(DTYPES), help="Default: float32 on the CPU, the checkpoint's on a GPU.")
-@click.option("--device", metavar="D", help="Default: the GPU where there is one, else cpu.")
-@revision_option()
-@trust_option()
+@bos_option()
+@patching_options()
+@loading_options()
 @json_option()
 @click.option(
     "-o", "--out", metavar="OUT", help="Write results, every answer, heat maps and REPORT.md into this folder."

@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .options import (
-    DTYPES,
     Length,
     json_option,
+    loading_options,
     markdown,
     model_argument,
     print_json,
-    revision_option,
-    trust_option,
 )
 
 if TYPE_CHECKING:
@@ -29,10 +27,7 @@ if TYPE_CHECKING:
 @click.option(
     "--length", "lengths", type=Length(), multiple=True, metavar="N", help="Where to compare; may be repeated."
 )
-@click.option("--dtype", type=click.Choice(DTYPES), help="Default: float32 on the CPU, the checkpoint's on a GPU.")
-@click.option("--device", metavar="D", help="Default: the GPU where there is one, else cpu.")
-@revision_option()
-@trust_option()
+@loading_options()
 @json_option()
 def command(model: str, lengths: tuple[int, ...], as_json: bool, **options: Any) -> None:
     """Prove that the intended table is live in every layer of MODEL (a folder or a Hub id).
