@@ -52,7 +52,7 @@ Key = tuple[str, ...]
 def perplexity(
     model: Any,
     documents: Iterable[Any],
-    lengths: Iterable[int],
+    lengths: int | str | Iterable[int | str],
     schedules: Iterable[Any] = (AS_IS,),
     *,
     tokenizer: Any = None,
@@ -71,7 +71,7 @@ def perplexity(
         model: a causal language model of transformers, possibly compiled or PEFT-wrapped.
         documents: lists of token ids (fed as they are; BOS only if ``bos`` is an id or there is a tokenizer with
             one), strings or :class:`Text` (with ``tokenizer``), or :class:`Document`.
-        lengths: positions the model sees, BOS included.
+        lengths: positions the model sees, BOS included; one or several, as numbers or like ``"2k,4k"``.
         schedules: specs like "yarn:factor=8", or schedule objects.
         tokenizer: encodes strings, and says what BOS is.
         bos: "auto" (the tokenizer's, if it has one), "yes", "no", or an id.
@@ -202,7 +202,7 @@ class Run:
         self,
         model: Any,
         documents: Iterable[Any],
-        lengths: Iterable[int],
+        lengths: int | str | Iterable[int | str],
         schedules: Iterable[Any],
         tokenizer: Any,
         baseline: Any,

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from ..errors import DataError
+from ..lengths import parse_lengths
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +62,14 @@ def sliding(tokens: int, length: int, stride: int, bos: bool) -> Iterator[Window
         start, scored = start + stride, stop
 
 
-def check_lengths(lengths: Iterable[int]) -> tuple[int, ...]:
-    """The lengths, ascending, each once.
+def check_lengths(lengths: int | str | Iterable[int | str]) -> tuple[int, ...]:
+    """The lengths, ascending, each once; one alone, or written like ``"2k,4k"``, will do.
 
     Raises:
         DataError: none given, or one that is not a whole number of at least 2 positions.
     """
-    given = list(lengths)
+    listed = [lengths] if isinstance(lengths, (int, str)) else list(lengths)
+    given = [length for each in listed for length in (parse_lengths(each) if isinstance(each, str) else [each])]
     for length in given:
         if isinstance(length, bool) or not isinstance(length, int):
             raise DataError(f"length {length!r} is not a whole number of tokens; write it like 4096")

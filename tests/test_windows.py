@@ -27,9 +27,11 @@ def test_a_length_of_one_leaves_nothing_to_score():
 
 def test_lengths_come_out_ascending_and_once():
     assert check_lengths([8, 2, 8, 4]) == (2, 4, 8)
+    assert check_lengths(256) == (256,)
+    assert check_lengths("2k,256") == check_lengths(["2k", 256]) == (256, 2048)
 
 
-@pytest.mark.parametrize("lengths", [[], [0], [-3], [1], [2.5], ["8"], [True]])
+@pytest.mark.parametrize("lengths", [[], [0], [-3], [1], [2.5], ["eight"], "", [True]])
 def test_lengths_that_cannot_be_are_refused(lengths):
     with pytest.raises(DataError):
         check_lengths(lengths)

@@ -33,7 +33,7 @@ from .words import Borrowed, Generated
 def retrieval(
     model: Any,
     tokenizer: Any,
-    lengths: Iterable[int],
+    lengths: int | str | Iterable[int | str],
     depths: Iterable[float] | int = 5,
     schedules: Iterable[Any] = (AS_IS,),
     *,
@@ -128,9 +128,14 @@ class Quiz:
     """
 
     def __init__(
-        self, tokenizer: Any, lengths: Iterable[int], depths: Iterable[float] | int, task: str, bos: str | int,
+        self,
+        tokenizer: Any,
+        lengths: int | str | Iterable[int | str],
+        depths: Iterable[float] | int,
+        task: str,
+        bos: str | int,
         options: Options,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.task, self.lengths, self.depths = check_task(task), check_lengths(lengths), check_depths(depths)
         self.bos_option, self.bos = bos, data.bos_id(bos, tokenizer)
         filler = Generated() if options.haystack is None else Borrowed(options.haystack)
