@@ -131,7 +131,7 @@ def _tensor_sha256(tensor: Any) -> str:
         digest.update("".join([repr(about), *(_tensor_sha256(getattr(tensor, name)) for name in names)]).encode())
     elif not tensor.is_meta:
         for block in _blocks(tensor):
-            digest.update(block.contiguous().cpu().view(torch.uint8).numpy())
+            digest.update(block.contiguous().cpu().view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
