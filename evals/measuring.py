@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -261,6 +262,7 @@ class Run:
             first = next((batch for batches in [*left.values(), beside] for batch in batches), None)
             if first is not None:
                 executor.check(first)
+                self._announce_time(executor, first, [*chain(*left.values()), *beside * (1 + len(several))])
             try:
                 for job in jobs:
                     self._measure(job, left.pop(job.key, []), executor, shelves[job.key])
@@ -542,6 +544,19 @@ class Run:
                 "they should hold, and what is done is not run again"
             )
 
+    def _announce_time(self, executor: Executor, first: Batch, batches: Sequence[Batch]) -> None:
+        """How long a long run will be, from a pass that is short beside it; the first batch will tell more exactly."""
+        fed = min(_TIMED, first.positions)
+        if self.options.sharers > 1 or self._todo < _TIMED_SHARE * fed:
+            return
+        model, taken = self.scorer.model, executor.seconds(first, fed)
+        if taken is None:
+            return
+        work = sum(batch.fed * memory.work(model, batch.positions) for batch in batches)
+        expected = taken * work / (fed * memory.work(model, fed))
+        if expected > _LONG_SECONDS:
+            self._tell(f"time: an estimated {duration(expected).removeprefix('about ')}, by a pass of {fed:,} tokens")
+
     def _widest(self, jobs: Sequence[Job]) -> Batch:
         """The batch that takes most memory by the estimate."""
         batches = (batch for job in jobs for batch in job.plan.batches)
@@ -649,6 +664,9 @@ def _merge(shelves: Mapping[Key, Shelf], found: Mapping[Key, Mapping[int, Scored
 
 
 _LONG_SECONDS = 60
+
+_TIMED, _TIMED_SHARE = 512, 200
+"""Tokens that are fed to estimate the time (three times), where two hundred times as many and more are to come."""
 
 
 def _left(job: Job | Comparison, shelf: Shelf) -> list[Batch]:

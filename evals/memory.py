@@ -108,11 +108,8 @@ def cache_bytes(model: Any) -> int:
 
 def layer_cache_bytes(model: Any) -> int:
     """Keys and values of one layer; bytes per position."""
-    config = _text_config(model)
-    heads = int(getattr(config, "num_attention_heads", 0) or 1)
-    width = int(getattr(config, "hidden_size", 0) or model.get_input_embeddings().weight.shape[1])
-    head = int(getattr(config, "head_dim", 0) or width // heads)
-    shared = int(getattr(config, "num_key_value_heads", 0) or heads)
+    heads, head = _heads(model)
+    shared = int(getattr(_text_config(model), "num_key_value_heads", 0) or heads)
     return 2 * shared * head * next(model.parameters()).element_size()
 
 
@@ -125,9 +122,7 @@ def position_bytes(model: Any, length: int) -> int:
     """
     config = _text_config(model)
     parameter = next(model.parameters())
-    width = int(getattr(config, "hidden_size", 0) or model.get_input_embeddings().weight.shape[1])
-    heads = int(getattr(config, "num_attention_heads", 0) or 1)
-    head = int(getattr(config, "head_dim", 0) or width // heads)
+    width, (heads, head) = _width(model), _heads(model)
     inner = int(getattr(config, "intermediate_size", 0) or 4 * width)
     stream = (3 * parameter.element_size() + 2 * 4) * width
     attention = 6 * parameter.element_size() * heads * head
@@ -158,6 +153,30 @@ def release(device: torch.device) -> None:
     """Gives back what the allocator keeps of a forward pass that failed."""
     if device.type == "cuda":
         torch.cuda.empty_cache()
+
+
+def work(model: Any, positions: int) -> float:
+    """FLOPs per token of a forward pass over this many positions: two per weight, and four per coordinate and key.
+
+    A key counts half, because the average token of a causal model sees half of them.
+    """
+    config = _text_config(model)
+    layers = int(getattr(config, "num_hidden_layers", 0) or 1)
+    heads, head = _heads(model)
+    weights = sum(parameter.numel() for parameter in model.parameters())
+    return 2.0 * weights + 2.0 * layers * heads * head * positions
+
+
+def _heads(model: Any) -> tuple[int, int]:
+    """How many heads a layer has, and how wide they are."""
+    config = _text_config(model)
+    heads = int(getattr(config, "num_attention_heads", 0) or 1)
+    return heads, int(getattr(config, "head_dim", 0) or _width(model) // heads)
+
+
+def _width(model: Any) -> int:
+    """Of the residual stream."""
+    return int(getattr(_text_config(model), "hidden_size", 0) or model.get_input_embeddings().weight.shape[1])
 
 
 def _text_config(model: Any) -> Any:

@@ -214,3 +214,56 @@ def test_an_eager_attention_is_estimated_with_its_scores():
     model = llama(attn_implementation="eager")
     assert position_bytes(model, 4096) - position_bytes(model, 64) == 4 * (4096 - 64) * (2 * 4 + 4)
     assert math.isclose(position_bytes(llama(), 4096), position_bytes(llama(), 64))
+
+
+# --- how long it will be -------------------------------------------------------------------------------------------
+
+
+class Timed(Scorer):
+    """Takes a second per ten tokens, by a clock of its own."""
+
+    clock = 0.0
+
+    def score(self, ids, chunk=None):
+        Timed.clock += ids.numel() / 10
+        return super().score(ids, chunk)
+
+
+def told(monkeypatch, ids, lengths, **options):
+    lines = []
+    monkeypatch.setattr("ropescale.evals.measuring.Run._tell", lambda self, line: lines.append(line))
+    monkeypatch.setattr("ropescale.evals.measuring.Scorer", Timed, raising=False)
+    monkeypatch.setattr("ropescale.evals.measuring._scorer", lambda model, options: Timed(model))
+    monkeypatch.setattr("ropescale.evals.executing.time.perf_counter", lambda: Timed.clock)
+    perplexity(llama(), ids, lengths, bos="no", **options)
+    return [line for line in lines if line.startswith("time:")]
+
+
+def test_a_long_run_says_before_it_starts_how_long_it_will_be(monkeypatch):
+    monkeypatch.setattr("ropescale.evals.measuring._TIMED", 16)
+    ids = documents(60, 64)
+    grown = memory.work(llama(), 64) / memory.work(llama(), 16)
+    minutes = round(60 * 64 / 10 * grown / 60)
+    assert minutes >= 6
+    assert told(monkeypatch, ids, [64]) == [f"time: an estimated {minutes} min, by a pass of 16 tokens"]
+
+
+def test_a_short_run_says_nothing_of_time(monkeypatch):
+    monkeypatch.setattr("ropescale.evals.measuring._TIMED", 16)
+    assert told(monkeypatch, documents(20, 64), [64]) == []
+
+
+def test_the_work_of_a_token_is_two_flops_per_weight_and_grows_with_what_it_attends_to():
+    model = llama()
+    config, weights = model.config, sum(parameter.numel() for parameter in model.parameters())
+    attention = 2 * config.num_hidden_layers * config.num_attention_heads * config.head_dim
+    assert memory.work(model, 1000) == 2 * weights + attention * 1000
+
+
+def test_a_probe_that_does_not_fit_gives_no_estimate_and_another_error_is_one(monkeypatch):
+    plan = plan_pass([len(each) for each in IDS], 40, None, False, 320)
+    small = Executor(Small(llama(), positions=10), from_ids(IDS), None, print)
+    assert small.seconds(plan.batches[0], 16) is None
+    broken = Executor(Small(llama(), positions=10, error=ValueError("broken")), from_ids(IDS), None, print)
+    with pytest.raises(ValueError, match="broken"):
+        broken.seconds(plan.batches[0], 16)
