@@ -10,7 +10,7 @@ NEEDED := pyproject.toml constraints.txt
 
 help:
 	@echo "make demo    the main job on the bundled model, under a minute once installed"
-	@echo "make test    the test suite (about two minutes)"
+	@echo "make test    the test suite (two to three minutes)"
 	@echo "make slow    the tests marked slow"
 	@echo "make engines the tests that run other versions of transformers and other engines, each in its own environment"
 	@echo "make lint    ruff, as the continuous integration runs it"
