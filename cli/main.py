@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ import click
 
 from .. import __version__
 from ..errors import RopescaleError, RunError, VerificationError
+from ..interrupts import Terminated, terminable
 
 COMMANDS = {
     "demo": "The main job on the bundled model and text, in a minute.",
@@ -84,26 +86,40 @@ def group(ctx: click.Context) -> None:
 def main(args: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit code.
 
-    0 done; 1 the check or the run failed; 2 the input or the usage is wrong; 130 interrupted. Results go to
-    stdout; an error is one line on stderr, ``error: ...``, after its traceback where ``--debug`` is given.
+    0 done; 1 the check or the run failed; 2 the input or the usage is wrong; 130 interrupted (143 by SIGTERM). Results
+    go to stdout; an error is one line on stderr, ``error: ...``, after its traceback where ``--debug`` is given.
     """
     words = list(sys.argv[1:] if args is None else args)
     try:
-        code = group.main(words, prog_name="ropescale", standalone_mode=False)
+        with terminable():
+            code = group.main(words, prog_name="ropescale", standalone_mode=False)
         if sys.stdout:  # None where the caller closed it
             sys.stdout.flush()
         return code if isinstance(code, int) else DONE
     except BrokenPipeError:
         return _reader_left()
-    except (click.Abort, KeyboardInterrupt):
-        click.echo("interrupted", err=True)
-        return INTERRUPTED
+    except (click.Abort, KeyboardInterrupt) as error:
+        cause = error.__cause__ or error  # click puts an exception of its own in front
+        return _failed(cause, words) if isinstance(cause, EOFError) else _interrupted(cause)
     except Exception as error:
-        if "--debug" in words:
-            traceback.print_exc()
-        code, sentence = translate(error)
-        click.echo(f"error: {sentence}", err=True)
-        return code
+        return _failed(error, words)
+
+
+def _failed(error: Exception, words: Sequence[str]) -> int:
+    if "--debug" in words:
+        traceback.print_exc()
+    code, sentence = translate(error)
+    click.echo(f"error: {sentence}", err=True)
+    return code
+
+
+def _interrupted(error: BaseException) -> int:
+    """Say what stopped the command."""
+    if isinstance(error, Terminated):
+        click.echo(f"terminated ({signal.Signals(error.number).name})", err=True)
+        return 128 + error.number
+    click.echo("interrupted", err=True)
+    return INTERRUPTED
 
 
 def translate(error: Exception) -> tuple[int, str]:

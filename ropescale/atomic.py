@@ -14,11 +14,11 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from . import locks
+from . import interrupts, locks, renaming
 
 LOG = logging.getLogger(__name__)
 
@@ -50,11 +50,12 @@ def create(path: Path, content: bytes | str) -> None:
 
 
 @contextmanager
-def part(path: Path, *, new: bool = False) -> Iterator[Path]:
+def part(path: Path, *, new: bool = False, check: Callable[[Path], None] | None = None) -> Iterator[Path]:
     """Give an empty file beside ``path`` to fill, which takes its name at the end and is gone where something fails.
 
     Args:
         new: never replace what has that name, whenever it appeared.
+        check: called with the very file that is about to go; raises if it must not, and then it stays.
 
     Raises:
         FileExistsError: with ``new``, there is something of that name.
@@ -66,7 +67,7 @@ def part(path: Path, *, new: bool = False) -> Iterator[Path]:
     try:
         yield beside
         os.fsync(handle)
-        (_name_new if new else os.replace)(beside, path)
+        _take_name(beside, path, new, check)
     except BaseException:
         with suppress(OSError):
             beside.unlink()
@@ -84,6 +85,30 @@ def _opened(path: Path) -> tuple[int, Path]:
         if is_still(handle, beside):
             return handle, beside
         os.close(handle)
+
+
+def _take_name(beside: Path, path: Path, new: bool, check: Callable[[Path], None] | None) -> None:
+    if new or (check is not None and not os.path.lexists(path)):
+        _name_new(beside, path)
+    elif check is None:
+        os.replace(beside, path)
+    else:
+        with interrupts.deferred():
+            _replace_checked(beside, path, check)
+
+
+def _replace_checked(beside: Path, path: Path, check: Callable[[Path], None]) -> None:
+    """Exchange the two names, and look at what was there only then: nobody can change it in between."""
+    if not renaming.exchange(beside, path):
+        check(path)
+        os.replace(beside, path)
+        return
+    try:
+        check(beside)
+    except BaseException:
+        renaming.exchange(beside, path)
+        raise
+    beside.unlink()
 
 
 def _name_new(beside: Path, path: Path) -> None:

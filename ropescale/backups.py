@@ -1,17 +1,24 @@
 """Changing a checkpoint where it lies, so that it can be undone byte for byte even after a crash.
 
 The originals are copied into a folder of ours inside the checkpoint, then its manifest is written, and only then is
-a file replaced. So without a manifest nothing has been changed yet, and with one everything can be put back.
+a file replaced. So without a manifest nothing has been changed yet, and with one everything can be put back. The
+manifest says what was replaced by what, by SHA-256, so that nothing is overwritten that somebody changed since; and at
+last that all is done, so that an interrupted patch is known for one.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from . import atomic, interrupts, locks
 from .errors import CheckpointError, ConfigError
 from .sources import read_json
 
@@ -21,70 +28,200 @@ BACKUP = "ropescale-backup"
 FILES = ("config.json", "ropescale.json", "README.md", "tokenizer_config.json")
 """All that patching ever writes; the weights and whatever else lies in a checkpoint are never replaced."""
 
-_MANIFEST, _PART = "manifest.json", "part"
-"""``{"replaced": [names kept here], "added": [names that were not there]}``; and a file that is being written."""
+_MANIFEST, _PART = "manifest.json", ".part.ropescale"
+_EARLIER_PART = "part"
+"""What a file was called while versions that kept no hashes wrote it."""
+
+
+@dataclass
+class Manifest:
+    """What ``manifest.json`` says.
+
+    Attributes:
+        replaced: names whose originals are kept here.
+        added: names that were not there.
+        written: SHA-256 of whatever ropescale wrote under each name.
+        originals: SHA-256 of each original.
+        finished: whether all that was begun was done; None in one of a version that did not say.
+    """
+
+    replaced: list[str] = field(default_factory=list)
+    added: list[str] = field(default_factory=list)
+    written: dict[str, list[str]] = field(default_factory=dict)
+    originals: dict[str, str] = field(default_factory=dict)
+    finished: bool | None = True
+
+    @property
+    def names(self) -> list[str]:
+        """Every name that patching wrote."""
+        return self.replaced + self.added
 
 
 def write_in_place(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Keeps what is there, then replaces file by file.
+    """Keep what is there, then replace file by file.
 
     Args:
         folder: the checkpoint.
         files: the new content of each file, by its name, one of :data:`FILES`.
 
     Raises:
-        CheckpointError: the backup is a link to another folder.
+        CheckpointError: the backup is a link to another folder, holds files that are not ours, or another command is
+            at work; a file was changed since it was patched, and the backup does not have that.
         ConfigError: an earlier backup is damaged.
     """
     assert set(files) <= set(FILES), "restoring would refuse the others"
-    _keep_originals(folder, list(files))
-    for name, content in files.items():
-        _replace(folder, name, content)
+    with _held(folder, make=True) as backup:
+        manifest = _manifest(backup)
+        _refuse_changed(folder, manifest, "patching again")
+        _keep_originals(folder, backup, list(files), manifest)
+        for name, content in files.items():
+            manifest.written.setdefault(name, []).append(_sha256(content))
+        _store(backup, manifest, finished=False)
+        for name, content in files.items():
+            _replace(folder, name, content)
+        manifest.written = {**manifest.written, **{name: [_sha256(content)] for name, content in files.items()}}
+        _store(backup, manifest, finished=True)
 
 
 def put_back(folder: Path) -> bool:
-    """Puts every original back and removes what was added; False where nothing had been changed.
+    """Put every original back and remove what was added; False where nothing had been changed.
+
+    Raises:
+        CheckpointError: the backup is a link to another folder, or another command is at work; a file was changed since
+            it was patched.
+        ConfigError: the manifest is damaged.
+    """
+    if not os.path.lexists(folder / BACKUP):
+        return False
+    with _held(folder) as backup:
+        manifest = _manifest(backup)
+        changed = (backup / _MANIFEST).exists()
+        if changed:
+            _refuse_changed(folder, manifest, "restoring")
+            _put_back(folder, backup, manifest)
+        _clear(folder, backup, manifest)
+    return changed
+
+
+def is_interrupted(folder: Path) -> bool:
+    """Tell whether patching in place, or restoring, was begun here and not finished; or is being done right now.
 
     Raises:
         CheckpointError: the backup is a link to another folder.
         ConfigError: the manifest is damaged.
     """
     backup = folder / BACKUP
-    if not backup.is_dir():
+    if not (backup / _MANIFEST).exists():
         return False
     manifest = _manifest(backup)
-    changed = (backup / _MANIFEST).exists()
-    if changed:
-        _put_back(folder, backup, manifest)
-    shutil.rmtree(backup)
-    return changed
+    if any(not os.path.lexists(backup / name) for name in manifest.replaced):
+        return True  # a restore has put it back
+    return not (_looks_finished(folder, manifest) if manifest.finished is None else manifest.finished)
 
 
-def _put_back(folder: Path, backup: Path, manifest: Mapping[str, list[str]]) -> None:
-    for name in manifest["replaced"]:
+def _looks_finished(folder: Path, manifest: Manifest) -> bool:
+    """Of a version that did not say: the record is written after the configuration, and belongs to it."""
+    backup, record = folder / BACKUP, FILES[1]
+    if record in manifest.added:
+        return (folder / record).exists()
+    replaced = [name for name in FILES[:2] if name in manifest.replaced]
+    changed = [(folder / name).exists() and not _are_same(folder / name, backup / name) for name in replaced]
+    return all(changed) or not any(changed)
+
+
+def _are_same(one: Path, other: Path) -> bool:
+    return one.read_bytes() == other.read_bytes()
+
+
+@contextmanager
+def _held(folder: Path, make: bool = False) -> Iterator[Path]:
+    """The backup's folder, made if need be and locked against other commands; where it cannot be, without a lock."""
+    backup = folder / BACKUP
+    _refuse_link(backup)
+    if make:
+        backup.mkdir(exist_ok=True)
+    handle = _opened(backup)
+    try:
+        if handle is not None and (locks.take(handle) is False or not atomic.is_still(handle, backup)):
+            make = False
+            raise CheckpointError(f"another command is changing {folder} in place; wait until it is done")
+        yield backup
+    except BaseException:
+        if make:
+            with suppress(OSError):
+                backup.rmdir()  # where nothing was kept
+        raise
+    finally:
+        if handle is not None:
+            os.close(handle)
+
+
+def _opened(folder: Path) -> int | None:
+    try:
+        return os.open(folder, os.O_RDONLY)
+    except OSError:  # Windows opens no folders
+        return None
+
+
+def _refuse_link(backup: Path) -> None:
+    if backup.is_symlink():
+        raise CheckpointError(f"{backup} is a symbolic link, and only a folder holds originals; remove the link")
+    if backup.exists() and not backup.is_dir():
+        raise CheckpointError(f"{backup} is a file, and originals are kept in a folder of that name; move it away")
+
+
+def _refuse_changed(folder: Path, manifest: Manifest, doing: str) -> None:
+    """What somebody changed since is in no backup, so it must not be lost."""
+    for name in manifest.names:
+        ours = [*manifest.written.get(name, []), manifest.originals.get(name)]
+        if name not in manifest.written or not os.path.lexists(folder / name):  # a version that kept no hashes
+            continue
+        if (folder / name).is_symlink() or _sha256((folder / name).read_bytes()) not in ours:
+            raise CheckpointError(
+                f"{folder / name} was changed since it was patched in place, and {doing} would lose that; "
+                "move the file away first"
+            )
+
+
+def _put_back(folder: Path, backup: Path, manifest: Manifest) -> None:
+    for name in manifest.replaced:
         if os.path.lexists(backup / name):  # not there: put back by a restore that was interrupted
             os.replace(backup / name, folder / name)
-    for name in manifest["added"]:
+    for name in manifest.added:
         (folder / name).unlink(missing_ok=True)
-    (backup / _MANIFEST).unlink()
 
 
-def _keep_originals(folder: Path, names: list[str]) -> None:
-    """Adds to the backup what is not in it yet: after a second patch it still holds the first originals."""
-    backup = folder / BACKUP
-    manifest = _manifest(backup)
-    new = [name for name in names if name not in manifest["replaced"] + manifest["added"]]
+def _clear(folder: Path, backup: Path, manifest: Manifest) -> None:
+    """Remove what is ours in the backup, the manifest last, and then the folder unless it holds something else."""
+    with interrupts.deferred():
+        earlier = [_EARLIER_PART] if manifest.finished is None else []
+        for name in (_PART, *earlier, *(name for name in FILES if _is_copy(folder, backup, name)), _MANIFEST):
+            (backup / name).unlink(missing_ok=True)
+        with suppress(OSError):
+            backup.rmdir()
+
+
+def _is_copy(folder: Path, backup: Path, name: str) -> bool:
+    """Whether a file in the backup is only a copy, as a patch leaves that was killed before it wrote the manifest."""
+    kept, there = backup / name, folder / name
+    return kept.is_file() and there.is_file() and not kept.is_symlink() and _are_same(kept, there)
+
+
+def _keep_originals(folder: Path, backup: Path, names: list[str], manifest: Manifest) -> None:
+    """Add to the backup what is not in it yet: after a second patch it still holds the first originals."""
+    new = [name for name in names if name not in manifest.names]
     there = [name for name in new if os.path.lexists(folder / name)]
-    backup.mkdir(exist_ok=True)
     for name in there:
-        (backup / name).unlink(missing_ok=True)
-        shutil.copy2(folder / name, backup / name, follow_symlinks=False)
-    manifest["replaced"] += there
-    manifest["added"] += [name for name in new if name not in there]
-    _replace(folder, f"{BACKUP}/{_MANIFEST}", (json.dumps(manifest, indent=2) + "\n").encode())
+        if os.path.lexists(backup / name) and not _is_copy(folder, backup, name):
+            raise CheckpointError(f"{backup / name} is not what ropescale kept; move {backup} away")
+        shutil.copy2(folder / name, backup / _PART, follow_symlinks=False)
+        os.replace(backup / _PART, backup / name)
+        manifest.originals[name] = _sha256((backup / name).read_bytes())
+    manifest.replaced += there
+    manifest.added += [name for name in new if name not in there]
 
 
-def _manifest(backup: Path) -> dict[str, list[str]]:
+def _manifest(backup: Path) -> Manifest:
     """What lies in the backup; it may have been downloaded with the checkpoint, so it reaches no file but ours.
 
     Raises:
@@ -92,21 +229,40 @@ def _manifest(backup: Path) -> dict[str, list[str]]:
         ConfigError: the manifest is damaged, or names a file that patching never writes.
     """
     path = backup / _MANIFEST
-    if backup.is_symlink():
-        raise CheckpointError(f"{backup} is a symbolic link, and only a folder holds originals; remove the link")
+    _refuse_link(backup)
     if not path.exists():
-        return {"replaced": [], "added": []}
-    manifest = read_json(path)
-    names = [manifest.get("replaced"), manifest.get("added")]
-    if not all(isinstance(each, list) and all(name in FILES for name in each) for each in names):
+        return Manifest()
+    found = read_json(path)
+    lists, hashes = [found.get("replaced"), found.get("added")], found.get("written", {})
+    whole = all(isinstance(each, list) and all(name in FILES for name in each) for each in lists)
+    if not whole or not _are_hashes(hashes) or not isinstance(found.get("originals", {}), dict):
         raise ConfigError(f"{path} is damaged; the originals lie beside it, put them back by hand")
-    return manifest
+    finished = found.get("finished")
+    return Manifest(*lists, hashes, found.get("originals", {}), finished if isinstance(finished, bool) else None)
+
+
+def _are_hashes(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(each, list) for each in value.values())
+
+
+def _store(backup: Path, manifest: Manifest, finished: bool) -> None:
+    manifest.finished = finished
+    names = ("replaced", "added", "written", "originals", "finished")
+    content = json.dumps({name: getattr(manifest, name) for name in names}, indent=2) + "\n"
+    _replace(backup.parent, f"{BACKUP}/{_MANIFEST}", content.encode())
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def _replace(folder: Path, name: str, content: bytes) -> None:
     """Writes a file in one step; the half-written one lies in the backup, where restoring clears it away."""
     part, target = folder / BACKUP / _PART, folder / name
-    part.write_bytes(content)
+    with open(part, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
     if target.exists():
         shutil.copymode(target, part)
     os.replace(part, target)

@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from . import cards, frontmatter, model_defaults, uploading
-from .backups import BACKUP, put_back, refuse_links, write_in_place
+from .backups import BACKUP, is_interrupted, put_back, refuse_links, write_in_place
+from .building import recover
 from .engines import engine_warnings
 from .errors import CheckpointError, RunError, ScheduleError
-from .folders import LINKS, check_target, files_of, is_weight, translated, write_folder
+from .folders import LINKS, Listing, check_target, files_of, is_weight, remove_ours, translated, write_folder
 from .lengths import parse_length
 from .plans import Plan, Spec, make_plan
 from .records import NAME as RECORD
@@ -108,7 +109,9 @@ def patch_checkpoint(
     if push_to_hub is not None:
         to = uploading.repository(push_to_hub, private=private, force=force, ask=not dry_run)
     is_local = local_path(model).is_dir()
+    resumed = _resumed(local_path(model)) if in_place and not dry_run else ()
     source = find_model(model, revision, weights=not dry_run)
+    left = [] if out is None or dry_run else recover(local_path(out), remove_ours)
     target = None if out is None else check_target(source, out, force)
     plan = make_plan(
         original_config(read_config(source), source),
@@ -123,23 +126,25 @@ def patch_checkpoint(
         freeze_at=None if freeze_at is None else parse_length(freeze_at),
     )
     _refuse_unsavable(plan)
-    plan = replace(plan, notes=(*_undone(source), *plan.notes))
+    plan = replace(plan, notes=(*resumed, *_undone(source), *plan.notes))
     with translated(source, "read"):
         files = _new_files(source, str(model), plan, to.name if to else None)
+        record = _record(source, str(model), plan)
         before = read_config(source)
         warnings = _warnings(source, plan, weights=not dry_run or is_local)
         result = PatchedCheckpoint(None, plan, before, _diff(before, plan.config), warnings)
     if in_place:
-        refuse_links(source, list(files))
+        refuse_links(source, [*files, RECORD])
     if dry_run:
-        result.upload = uploading.intended(source, files, to, not is_local) if to else None
+        told = {**files, RECORD: as_json(record, RECORD)}
+        result.upload = uploading.intended(source, told, to, not is_local) if to else None
         return result
     with _place(target, None if in_place else to) as place:
-        result.folder, result.links = _write(source, place, files, link)
+        result.folder, result.links = _write(source, place, files, record, link)
         result.upload = uploading.upload(result.folder, to, _message(plan)) if to else None
     if place != target:
         result.folder, result.links = None, {}  # the temporary one is gone
-    result.warnings += _link_words(result.links, link)
+    result.warnings += [*_link_words(result.links, link), *map(_left_words, left)]
     return result
 
 
@@ -176,6 +181,15 @@ def _refuse_contradiction(
         raise CheckpointError("say where the patched checkpoint goes (-o OUT), or --in-place, or --dry-run")
 
 
+def _resumed(folder: Path) -> tuple[str, ...]:
+    """Undo what an interrupted ``--in-place`` (or restore) has done, so that this one begins from the originals."""
+    with translated(folder):
+        if not is_interrupted(folder):
+            return ()
+        put_back(folder)
+    return ("an earlier change in place was interrupted; it was undone, and this begins from the originals",)
+
+
 def _undone(source: Path) -> Iterator[str]:
     """What patching a checkpoint again does with the schedule that it has."""
     record = read_record(source)
@@ -191,24 +205,33 @@ def _refuse_unsavable(plan: Plan) -> None:
         raise ScheduleError("as-is changes nothing, so there is nothing to write; name the schedule that you want")
 
 
-def _write(source: Path, target: Path | None, files: Mapping[str, bytes], link: str) -> tuple[Path, dict[str, str]]:
+def _write(
+    source: Path, target: Path | None, files: Mapping[str, bytes], record: Mapping[str, Any], link: str
+) -> tuple[Path, dict[str, str]]:
     """Into a new folder, or where the source lies when there is no target."""
     if target is not None:
         with translated(source, "read"):
             _refuse_missing_shards(source)
-        return target, write_folder(source, target, files, link)
+        return target, write_folder(source, target, files, lambda listing: _with_files(record, listing), link)
     with translated(source):
-        write_in_place(source, files)
+        write_in_place(source, {**files, RECORD: as_json(record, RECORD)})
     return source, {}
 
 
+def _with_files(record: Mapping[str, Any], files: Listing) -> bytes:
+    """The record with what was written, by which ``--force`` knows it again."""
+    return as_json({**record, "files": files}, RECORD)
+
+
+def _record(source: Path, name: str, plan: Plan) -> dict[str, Any]:
+    return make_record(plan, _source_name(name), (source / "config.json").read_bytes(), read_record(source))
+
+
 def _new_files(source: Path, name: str, plan: Plan, to: str | None = None) -> dict[str, bytes]:
-    """The content of every file that differs from the source's; strangers will read them in the repository ``to``."""
-    original = (source / "config.json").read_bytes()
+    """The content of every file that differs from the source's, but the record; strangers will read them in ``to``."""
     named = _source_name(name)
     files = {
         "config.json": as_json(plan.config, "config.json"),
-        RECORD: as_json(make_record(plan, named, original, read_record(source)), RECORD),
         "README.md": _card(source / "README.md", plan, named, None if local_path(name).is_dir() else name, to),
     }
     tokenizer = _raised_tokenizer(source / "tokenizer_config.json", plan.length)
@@ -377,6 +400,11 @@ def _number(value: Any) -> float | None:
 
 def _optional_json(path: Path) -> dict[str, Any]:
     return read_json(path) if path.exists() else {}
+
+
+def _left_words(path: Path) -> str:
+    """A word about what a command that was stopped left, and that cannot be told from what a living one writes."""
+    return f"{path} was left by a command that was stopped; remove it yourself once no other is writing there"
 
 
 def _link_words(links: Mapping[str, str], asked: str) -> list[str]:

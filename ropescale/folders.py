@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import fnmatch
+import itertools
+import logging
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
+from . import building, ownership
 from .backups import BACKUP
 from .errors import CheckpointError
 from .records import NAME as RECORD
+from .records import files_in
+
+LOG = logging.getLogger(__name__)
 
 LINKS = ("auto", "hard", "symlink", "copy")
 """The ways a weight file may come over."""
@@ -77,11 +82,10 @@ def _refuse_to_replace(source: Path, target: Path, force: bool) -> None:
     """``--force`` replaces what ropescale wrote: no other files, nor weights that are about to be linked."""
     if not force:
         raise CheckpointError(f"{target} exists already; choose another folder, or replace it with --force")
-    empty = target.is_dir() and not any(target.iterdir())
-    if not (empty or (target / RECORD).exists()):
-        raise CheckpointError(
-            f"{target} was not written by ropescale (no {RECORD}), so --force leaves it; remove it yourself"
-        )
+    with translated(target, "read"):
+        foreign = None if _is_empty(target) else why_not_ours(target)
+    if foreign is not None:
+        raise CheckpointError(foreign)
     there = target.resolve()
     for name in files_of(source):
         if is_weight(name.name) and there in (source / name).resolve().parents:
@@ -91,31 +95,114 @@ def _refuse_to_replace(source: Path, target: Path, force: bool) -> None:
             )
 
 
-def write_folder(source: Path, target: Path, files: Mapping[str, bytes], link: str) -> dict[str, str]:
+def _is_empty(folder: Path) -> bool:
+    return folder.is_dir() and not folder.is_symlink() and not any(folder.iterdir())
+
+
+def why_not_ours(folder: Path) -> str | None:
+    """Say why ``--force`` may not replace a folder, naming a file of it; None where ropescale wrote all of it."""
+    if folder.is_symlink() or not folder.is_dir():
+        kind = "a symbolic link" if folder.is_symlink() else "a file"
+        return f"{folder} was not written by ropescale ({kind}), so --force leaves it; choose another folder"
+    if not os.path.lexists(folder / RECORD):
+        return f"{folder} was not written by ropescale (no {RECORD}), so --force leaves it; remove it yourself"
+    if os.path.lexists(folder / BACKUP):
+        return (
+            f"{folder} was patched in place and holds {BACKUP}, so --force leaves it; choose another folder, or undo "
+            f"that first: ropescale restore {folder}"
+        )
+    files = files_in(folder)
+    if files is None:
+        return (
+            f"{folder / RECORD} does not list the files that ropescale wrote (it is damaged, or of an earlier "
+            f"version), so --force cannot tell them from yours; look into {folder} and remove it yourself"
+        )
+    found = list(itertools.islice(ownership.foreign(folder, files, (RECORD,)), _MOST_COUNTED))
+    if not found:
+        return None
+    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+    return f"{folder / found[0]}{more}, so --force leaves {folder}; move that away, or choose another folder"
+
+
+_MOST_COUNTED = 1000
+"""Foreign files that are counted; a home directory holds millions."""
+
+
+def remove_ours(folder: Path, complete: bool) -> str | None:
+    """Remove a folder of ours, as :data:`ropescale.building.Remove` wants it."""
+    if not complete and not os.path.lexists(folder / RECORD):
+        shutil.rmtree(folder, ignore_errors=True)
+        return None
+    if not _holds_files(folder):  # its record went last
+        shutil.rmtree(folder, ignore_errors=True)
+        return None
+    why = why_not_ours(folder)
+    if why is None and not ownership.remove(folder, files_in(folder) or (), (RECORD,)):
+        LOG.warning(
+            "%s holds something that appeared while it was removed; look into it and remove it yourself", folder
+        )
+    return why
+
+
+def _holds_files(folder: Path) -> bool:
+    return any(files for _, _, files in os.walk(folder))
+
+
+def write_folder(
+    source: Path, target: Path, files: Mapping[str, bytes], record: Callable[[Listing], bytes], link: str
+) -> dict[str, str]:
     """Builds the folder beside its final place and renames it: it is there whole, or not at all.
+
+    What is there already is replaced, if it is an empty folder or all in it was written by ropescale.
 
     Args:
         files: the content of every file that differs from the source's, or is not there.
+        record: gives the content of the record, once it is known how every other file came over.
         link: how weights come over, one of :data:`LINKS`.
 
     Returns:
         How each weight file came over, ``{name: "hard" | "symlink" | "copy"}``.
 
     Raises:
-        CheckpointError: something cannot be read or written; nothing is left behind.
+        CheckpointError: something cannot be read or written, or has appeared meanwhile; nothing is left behind.
     """
-    with translated(target), _building_beside(target) as building:
-        links = {}
-        for name in files_of(source):
-            if name.as_posix() in files:
-                continue
-            (building / name).parent.mkdir(parents=True, exist_ok=True)
-            how = _bring(source / name, building / name, link if is_weight(name.name) else None)
-            links |= {name.as_posix(): how} if how else {}
-        for text, content in files.items():
-            (building / text).write_bytes(content)
-        _swap_in(building, target)
+    force = os.path.lexists(target)
+    with translated(target), building.building(target) as new:
+        links = _fill(source, new.path, files, link)
+        written = [name.as_posix() for name in files_of(new.path)]
+        listing = {name: ownership.entry_of(new.path / name, links.get(name)) for name in written}
+        _write_synced(new.path / RECORD, record(listing))
+        if not force:
+            new.place()
+        elif _is_empty(target):
+            new.place_in_empty()
+        else:
+            new.replace(remove_ours)
     return links
+
+
+Listing = Mapping[str, Mapping[str, Any]]
+"""What a record says of each file that was written, see :func:`ropescale.ownership.entry_of`."""
+
+
+def _fill(source: Path, folder: Path, files: Mapping[str, bytes], link: str) -> dict[str, str]:
+    links = {}
+    for name in files_of(source):
+        if name.as_posix() in (*files, RECORD):
+            continue
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        how = _bring(source / name, folder / name, link if is_weight(name.name) else None)
+        links |= {name.as_posix(): how} if how else {}
+    for text, content in files.items():
+        _write_synced(folder / text, content)
+    return links
+
+
+def _write_synced(path: Path, content: bytes) -> None:
+    with open(path, "xb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _bring(path: Path, destination: Path, link: str | None) -> str | None:
@@ -167,44 +254,3 @@ def translated(where: Path, what: Literal["read", "written"] = "written") -> Ite
 def _is_elsewhere(name: object, where: Path) -> bool:
     """Whether a file that failed is not one of ours, so that the sentence must name it."""
     return isinstance(name, str) and not (name.startswith(str(where)) or f".{where.name[:200]}." in name)
-
-
-@contextmanager
-def _building_beside(target: Path) -> Iterator[Path]:
-    """A new hidden folder next to ``target``; gone afterwards, unless it was renamed away."""
-    parent = target.absolute().parent
-    made = [folder for folder in (parent, *parent.parents) if not folder.exists()]
-    building = None
-    try:
-        parent.mkdir(parents=True, exist_ok=True)
-        building = Path(tempfile.mkdtemp(prefix=f".{target.name[:200]}.", suffix=".ropescale", dir=parent))
-        building.chmod(0o777 & ~umask())
-        yield building
-    except BaseException:
-        if building is not None:
-            shutil.rmtree(building, ignore_errors=True)
-        for folder in made:
-            with suppress(OSError):
-                folder.rmdir()
-        raise
-
-
-def umask() -> int:
-    """The process's file mode creation mask, which can only be read by setting it."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
-def _swap_in(building: Path, target: Path) -> None:
-    if not os.path.lexists(target):
-        building.rename(target)
-        return
-    aside = building.with_name(building.name + ".old")
-    target.rename(aside)
-    try:
-        building.rename(target)
-    except BaseException:
-        aside.rename(target)
-        raise
-    aside.unlink() if aside.is_symlink() else shutil.rmtree(aside, ignore_errors=True)

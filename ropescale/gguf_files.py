@@ -9,20 +9,24 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
-import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from . import atomic
 from .errors import CheckpointError, ConfigError, RopescaleError
-from .folders import translated, umask
+from .folders import translated
 from .formatting import first_line
 
 if TYPE_CHECKING:
     from gguf import GGUFReader
 
 MAGIC = b"GGUF"
+SIZE, TIME = "ropescale.size", "ropescale.time"
+"""Keys by which a file that we wrote is known again: its bytes, and when it was written in seconds since 1970. What
+another program makes of it (a quantized one) copies the keys and has another size or time."""
 BLOCK = 64 * 2**20
 """Bytes of tensor data that are held at once."""
 
@@ -106,22 +110,26 @@ class GgufFile:
         keys: Mapping[str, Value | None],
         tensors: Mapping[str, Sequence[float] | None],
         progress: Callable[[int], Any] = lambda copied: None,
+        check: Callable[[Path], None] | None = None,
     ) -> None:
         """Writes a copy with these keys and tensors set (None: removed); it is there whole or not at all.
 
         What is not named keeps its bytes, its type and its order. What is new comes last; a tensor that is set is
-        one-dimensional float32.
+        one-dimensional float32. :data:`SIZE` and :data:`TIME`, where they are among the keys, get the file's own.
 
         Args:
             progress: called with the number of bytes after each block that was copied.
+            check: raises if the file that has this name now must stay; without it, there may be none.
 
         Raises:
-            CheckpointError: something cannot be read or written; nothing is left behind.
+            CheckpointError: something cannot be read or written, or appeared meanwhile; nothing is left behind.
         """
-        with translated(target), _beside(target) as file:
+        written_at = int(time.time()) // 2 * 2  # FAT counts in steps of two seconds
+        stamped = {**keys, **({TIME: Value("UINT64", written_at)} if TIME in keys else {})}
+        with translated(target), _beside(target, check, written_at) as file:
             kept = [tensor for tensor in self._reader.tensors if tensor.name not in tensors]
             added = {name: struct.pack(f"<{len(x)}f", *x) for name, x in tensors.items() if x is not None}
-            file.write(self._header(keys, kept, added))
+            file.write(self._header(stamped, kept, added))
             _pad(file, int(self._reader.alignment))
             with self.path.open("rb") as source:
                 for tensor in kept:
@@ -131,6 +139,19 @@ class GgufFile:
             for data in added.values():
                 file.write(data)
                 _pad(file, int(self._reader.alignment))
+            if SIZE in keys:
+                stamped[SIZE] = Value("UINT64", file.tell())
+                file.seek(0)
+                file.write(self._header(stamped, kept, added))  # as long as before
+
+    @property
+    def is_as_written(self) -> bool | None:
+        """Whether it is the very file that :meth:`rewrite` wrote, by its size and time; None where it says neither."""
+        size, written_at = (self.keys.get(name) for name in (SIZE, TIME))
+        if size is None or written_at is None:
+            return None
+        there = self.path.stat()
+        return (size.value, written_at.value) == (there.st_size, there.st_mtime_ns / 10**9)
 
     def _header(self, keys: Mapping[str, Value | None], kept: Sequence[Any], added: Mapping[str, bytes]) -> bytes:
         """Everything before the tensors' data, whose offsets are counted anew."""
@@ -270,18 +291,12 @@ def _pad(file: BinaryIO, alignment: int) -> None:
 
 
 @contextlib.contextmanager
-def _beside(target: Path) -> Iterator[BinaryIO]:
+def _beside(target: Path, check: Callable[[Path], None] | None, seconds: int) -> Iterator[BinaryIO]:
     """A new file beside ``target`` that takes its name at the end, and is gone where something fails."""
-    parent = target.absolute().parent
-    handle, name = tempfile.mkstemp(prefix=f".{target.name[:200]}.", suffix=".ropescale", dir=parent)
     try:
-        with open(handle, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, 0o666 & ~umask())
-        os.replace(name, target)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise
+        with atomic.part(target, new=check is None, check=check) as part:
+            with part.open("wb") as file:
+                yield file
+            os.utime(part, (seconds, seconds))
+    except FileExistsError:
+        raise CheckpointError(f"{target} exists already: it appeared meanwhile; choose another file") from None

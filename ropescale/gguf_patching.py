@@ -12,13 +12,14 @@ import os
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 from . import __version__
 from . import gguf_architectures as known
 from .errors import CheckpointError, ConfigError, ScheduleError
-from .gguf_files import GgufFile, Value, open_gguf
+from .gguf_files import SIZE, TIME, GgufFile, Value, open_gguf
 from .plans import Plan, Spec, length_dependent, make_plan
 from .rope import ALL_LAYERS, Rope
 from .schedules import Frequencies, Schedule, compute, describe
@@ -173,8 +174,11 @@ def patch_gguf(
     notes, warnings = [*plan.notes, *_notes(model, route)], [*_warnings(model, plan)]
     result = PatchedGguf(None, model, plan, route, keys, tables, notes, warnings)
     if target is not None and not dry_run:
-        set_keys = {name: after for name, (_, after) in keys.items()}
-        file.rewrite(target, set_keys, {name: after for name, (_, after) in tables.items()}, progress)
+        set_keys = {name: after for name, (_, after) in keys.items()} | {
+            name: Value("UINT64", 0) for name in (SIZE, TIME)
+        }
+        check = partial(_refuse_foreign, target) if os.path.lexists(target) else None
+        file.rewrite(target, set_keys, {name: after for name, (_, after) in tables.items()}, progress, check)
         result.path = target
     return result
 
@@ -623,12 +627,28 @@ def _check_target(source: Path, out: str | Path, force: bool) -> Path:
 def _refuse_to_replace(target: Path, force: bool) -> None:
     if not force:
         raise CheckpointError(f"{target} exists already; choose another file, or replace it with --force")
+    _refuse_foreign(target, target)
+
+
+def _refuse_foreign(target: Path, path: Path) -> None:
+    """``--force`` replaces the very file that we wrote, and none that was made of it.
+
+    Args:
+        target: what the file is called.
+        path: where it lies.
+    """
     try:
-        ours = SCHEDULE in open_gguf(target).keys
+        file = None if path.is_symlink() else open_gguf(path)
     except (CheckpointError, ConfigError):
-        ours = False
-    if not ours:
+        file = None
+    if file is None or SCHEDULE not in file.keys:
         raise CheckpointError(f"{target} was not written by ropescale, so --force leaves it; remove it yourself")
+    if not file.is_as_written:
+        why = "an earlier version wrote it, or " if file.is_as_written is None else ""
+        raise CheckpointError(
+            f"{target} may not be as ropescale wrote it ({why}another program changed or copied it), so --force leaves "
+            "it; remove it yourself"
+        )
 
 
 # ---------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from . import __version__
-from .errors import ConfigError
+from .errors import CheckpointError, ConfigError
 from .plans import Plan, length_dependent
 from .rope import Rope, read_rope
 from .schedules import Frequencies, Schedule, compute, describe, to_dict
@@ -139,6 +139,23 @@ def _is_number(value: Any) -> bool:
         return isinstance(value, (int, float)) and math.isfinite(value)
     except OverflowError:  # a whole number beyond every float
         return False
+
+
+def files_in(folder: Path) -> Mapping[str, Mapping[str, Any]] | None:
+    """What the record in a folder says of each file that was written; None where no valid record says it."""
+    try:
+        record = read_record(folder) or {}
+    except (ConfigError, CheckpointError):
+        return None
+    files = record.get("files")
+    if not isinstance(files, Mapping) or not all(_stays_inside(name) for name in files):
+        return None
+    return files if all(isinstance(entry, Mapping) for entry in files.values()) else None
+
+
+def _stays_inside(name: str) -> bool:
+    """Whether a name can only be that of a file below its folder."""
+    return bool(name) and "\0" not in name and not name.startswith("/") and not {"", ".", ".."} & set(name.split("/"))
 
 
 def labels_of(record: Mapping[str, Any]) -> dict[str, str]:

@@ -28,9 +28,11 @@ def find_model(model: str | Path, revision: str | None = None, *, weights: bool 
     path = local_path(model)
     if not str(model):
         raise CheckpointError("the model's name is empty; give a checkpoint's folder or a Hub id like org/name")
+    _bring_back(path)
     if path.is_dir():
         if revision is not None:
             raise CheckpointError(f"--revision is for a model on the Hub, and {model} is a folder; leave it out")
+        _refuse_interrupted(path)
         return _checked(path)
     if path.is_file():
         raise CheckpointError(f"{model} is a file; give the checkpoint's folder (the one with config.json)")
@@ -84,6 +86,26 @@ def read_json(path: Path) -> dict[str, Any]:
             f"{path} holds a JSON {type(value).__name__}, not an object; restore it from where it was downloaded"
         )
     return value
+
+
+def _bring_back(folder: Path) -> None:
+    """An earlier result that a killed ``--force`` had set aside, and not replaced yet, is where it was again."""
+    from . import building
+    from .folders import remove_ours
+
+    if folder.name and not folder.exists():
+        building.recover(folder, remove_ours)
+
+
+def _refuse_interrupted(folder: Path) -> None:
+    """Half a patch is neither the one model nor the other."""
+    from .backups import is_interrupted
+
+    if is_interrupted(folder):
+        raise CheckpointError(
+            f"{folder} was being patched in place, and that was interrupted (or goes on now); undo it with "
+            f"`ropescale restore {folder}`, or patch it in place again"
+        )
 
 
 def _checked(folder: Path) -> Path:

@@ -1,0 +1,72 @@
+"""Signals that end a command: cleaned up after like Ctrl-C, and held back where a step must not be cut in two."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+_ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+"""What asks a program to end: `kill`, a scheduler, a terminal that was closed."""
+
+
+class Terminated(KeyboardInterrupt):
+    """A signal that ends the command, as an exception: whatever cleans up after Ctrl-C cleans up after it.
+
+    Attributes:
+        number: of the signal.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """Turn SIGTERM and SIGHUP into :class:`Terminated` meanwhile, unless they are ignored (nohup).
+
+    Not in one of several processes that a launcher started: the launcher ends them with SIGTERM while they wait for one
+    another inside the communication library, where no Python code runs. Nor outside the main thread.
+    """
+    if os.environ.get("WORLD_SIZE", "1") not in ("", "1") or not _in_main_thread():
+        yield
+        return
+    with _handled([number for number in _ENDING if signal.getsignal(number) == signal.SIG_DFL], _terminate):
+        yield
+
+
+@contextmanager
+def deferred() -> Iterator[None]:
+    """Hold back what would end the command until a step that must be whole is done; then it acts as before."""
+    if not _in_main_thread():  # Python handles signals in that one alone
+        yield
+        return
+    came: list[int] = []
+    try:
+        with _handled([signal.SIGINT, *_ENDING], lambda number, frame: came.append(number)):
+            yield
+    finally:
+        if came:
+            signal.raise_signal(came[0])
+
+
+@contextmanager
+def _handled(numbers: list[Any], handler: Any) -> Iterator[None]:
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, signal.SIG_DFL if old is None else old)
+
+
+def _terminate(number: int, frame: Any) -> None:
+    raise Terminated(number)
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()

@@ -1,0 +1,118 @@
+"""Which files of a folder ropescale wrote: only these are ever replaced.
+
+The record of a patched checkpoint lists them. A weight file counts as ours when it is the hard link, the symbolic link
+or the copy that we made, which its inode, its target or its size and time tell without reading it; any other file by
+its SHA-256.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+_BLOCK = 2**20
+
+
+def entry_of(path: Path, how: str | None) -> dict[str, Any]:
+    """Describe a file that was just written, so that :func:`foreign` knows it again.
+
+    Args:
+        how: "hard", "symlink" or "copy" for weights, whose content is not read; None for any other file.
+    """
+    if how is None:
+        return {"sha256": sha256_of(path)}
+    if how == "symlink":  # not the target itself: it holds the path of somebody's machine
+        return {"how": how, "sha256": _sha256(os.fsencode(os.readlink(path)))}
+    there = path.lstat()
+    if how == "hard":
+        return {"how": how, "inode": there.st_ino}
+    return {"how": how, "size": there.st_size, "mtime_ns": there.st_mtime_ns}
+
+
+def sha256_of(path: Path) -> str:
+    """The SHA-256 of a file's content, read in blocks."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def foreign(folder: Path, files: Mapping[str, Mapping[str, Any]], known: Iterable[str] = ()) -> Iterator[str]:
+    """Name what lies in a folder and is not as it was written, each with the reason.
+
+    Args:
+        folder: a real folder; links in it are not followed.
+        files: what :func:`entry_of` said of each file, by its name relative to the folder.
+        known: further files that are ours whatever they hold.
+    """
+    folders = {str(above) for name in (*files, *known) for above in Path(name).parents}
+    for name, entry in _walk(folder, ""):
+        if entry.is_dir(follow_symlinks=False):
+            if name not in folders:
+                yield f"{name}/ was not written by ropescale"
+        elif name in files:
+            why = _difference(folder / name, files[name])
+            if why:
+                yield f"{name} {why}"
+        elif name not in known or not entry.is_file(follow_symlinks=False):
+            yield f"{name} was not written by ropescale"
+
+
+def _walk(folder: Path, below: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """Every file and folder, those above before those below; what lies in a folder of a stranger counts as one."""
+    for entry in sorted(os.scandir(folder / below), key=lambda each: each.name):
+        name = f"{below}/{entry.name}" if below else entry.name
+        yield name, entry
+        if entry.is_dir(follow_symlinks=False):
+            yield from _walk(folder, name)
+
+
+def _difference(path: Path, entry: Mapping[str, Any]) -> str | None:
+    """What tells a file from the one that was written; None where nothing does."""
+    there, how = path.lstat(), entry.get("how")
+    if how == "symlink":
+        same = stat.S_ISLNK(there.st_mode) and _sha256(os.fsencode(os.readlink(path))) == entry.get("sha256")
+        return None if same else "is not the link that ropescale made"
+    if not stat.S_ISREG(there.st_mode):
+        return "is not the file that ropescale wrote"
+    if how == "hard":
+        return _difference_of_link(there, entry)
+    if how == "copy":
+        same = (there.st_size, there.st_mtime_ns) == (entry.get("size"), entry.get("mtime_ns"))
+    else:
+        same = sha256_of(path) == entry.get("sha256")
+    return None if same else "was changed since ropescale wrote it"
+
+
+def _difference_of_link(there: os.stat_result, entry: Mapping[str, Any]) -> str | None:
+    """A hard link is ours by its inode; while the file has another name, removing this one loses nothing."""
+    if there.st_ino != entry.get("inode"):
+        return "is not the link that ropescale made"
+    return None if there.st_nlink > 1 else "is the only copy left of these weights"
+
+
+def remove(folder: Path, files: Iterable[str], last: Iterable[str]) -> bool:
+    """Remove these files of a folder and then the folder; False where it holds something else, which stays.
+
+    Args:
+        files: names relative to the folder.
+        last: the files by which the others are known, so that an interrupted removal can be finished.
+    """
+    names = [*files, *last]
+    for name in names:
+        (folder / name).unlink(missing_ok=True)
+    above = {folder / parent for name in names for parent in Path(name).parents}
+    for each in sorted(above, key=lambda path: len(path.parts), reverse=True):
+        with suppress(OSError):
+            each.rmdir()
+    return not os.path.lexists(folder)
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
