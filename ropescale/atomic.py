@@ -81,8 +81,7 @@ def _opened(path: Path) -> tuple[int, Path]:
     while True:
         beside = path.with_name(hidden_name(path.name))
         handle = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o666)
-        locks.take(handle)
-        if is_still(handle, beside):
+        if locks.take(handle) is not False and is_still(handle, beside):
             return handle, beside
         os.close(handle)
 

@@ -212,8 +212,7 @@ def _opened(target: Path) -> tuple[int, Path]:
     while True:
         journal = target.with_name(atomic.hidden_name(target.name) + JOURNAL)
         handle = os.open(journal, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o666)
-        locks.take(handle)
-        if atomic.is_still(handle, journal):
+        if locks.take(handle) is not False and atomic.is_still(handle, journal):
             return handle, journal
         os.close(handle)
 

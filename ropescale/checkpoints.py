@@ -140,7 +140,7 @@ def patch_checkpoint(
         result.upload = uploading.intended(source, told, to, not is_local) if to else None
         return result
     with _place(target, None if in_place else to) as place:
-        result.folder, result.links = _write(source, place, files, record, link)
+        result.folder, result.links = _write(source, place, files, record, link, force)
         result.upload = uploading.upload(result.folder, to, _message(plan)) if to else None
     if place != target:
         result.folder, result.links = None, {}  # the temporary one is gone
@@ -206,13 +206,13 @@ def _refuse_unsavable(plan: Plan) -> None:
 
 
 def _write(
-    source: Path, target: Path | None, files: Mapping[str, bytes], record: Mapping[str, Any], link: str
+    source: Path, target: Path | None, files: Mapping[str, bytes], record: Mapping[str, Any], link: str, force: bool
 ) -> tuple[Path, dict[str, str]]:
     """Into a new folder, or where the source lies when there is no target."""
     if target is not None:
         with translated(source, "read"):
             _refuse_missing_shards(source)
-        return target, write_folder(source, target, files, lambda listing: _with_files(record, listing), link)
+        return target, write_folder(source, target, files, lambda listing: _with_files(record, listing), link, force)
     with translated(source):
         write_in_place(source, {**files, RECORD: as_json(record, RECORD)})
     return source, {}

@@ -149,16 +149,15 @@ def _holds_files(folder: Path) -> bool:
 
 
 def write_folder(
-    source: Path, target: Path, files: Mapping[str, bytes], record: Callable[[Listing], bytes], link: str
+    source: Path, target: Path, files: Mapping[str, bytes], record: Callable[[Listing], bytes], link: str, force: bool
 ) -> dict[str, str]:
     """Builds the folder beside its final place and renames it: it is there whole, or not at all.
-
-    What is there already is replaced, if it is an empty folder or all in it was written by ropescale.
 
     Args:
         files: the content of every file that differs from the source's, or is not there.
         record: gives the content of the record, once it is known how every other file came over.
         link: how weights come over, one of :data:`LINKS`.
+        force: replace what is there, if it is an empty folder or all in it was written by ropescale.
 
     Returns:
         How each weight file came over, ``{name: "hard" | "symlink" | "copy"}``.
@@ -166,13 +165,12 @@ def write_folder(
     Raises:
         CheckpointError: something cannot be read or written, or has appeared meanwhile; nothing is left behind.
     """
-    force = os.path.lexists(target)
     with translated(target), building.building(target) as new:
         links = _fill(source, new.path, files, link)
         written = [name.as_posix() for name in files_of(new.path)]
         listing = {name: ownership.entry_of(new.path / name, links.get(name)) for name in written}
         _write_synced(new.path / RECORD, record(listing))
-        if not force:
+        if not force or not os.path.lexists(target):
             new.place()
         elif _is_empty(target):
             new.place_in_empty()

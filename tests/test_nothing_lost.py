@@ -227,6 +227,24 @@ def test_an_output_that_appears_meanwhile_is_left(source, tmp_path, monkeypatch,
     assert set(os.listdir(source)) == {"config.json", WEIGHTS, "LICENSE", "nested"}
 
 
+def test_a_result_of_another_patch_that_appears_meanwhile_is_left(source, tmp_path, monkeypatch):
+    """Two at once into one folder, the other being quicker."""
+    from ropescale import checkpoints
+
+    out, check = tmp_path / "out", checkpoints.check_target
+
+    def overtaken(*arguments: object) -> Path:
+        target = check(*arguments)
+        monkeypatch.setattr(checkpoints, "check_target", check)
+        patch_checkpoint(source, out, "linear:factor=2")
+        return target
+
+    monkeypatch.setattr(checkpoints, "check_target", overtaken)
+    with pytest.raises(CheckpointError, match="appeared meanwhile"):
+        patch_checkpoint(source, out, "yarn:factor=4")
+    assert rope_type(out) == "linear"
+
+
 def test_an_empty_output_that_is_filled_meanwhile_is_left(source, tmp_path, monkeypatch, either_way):
     (tmp_path / "out").mkdir()
     during(monkeypatch, lambda: plant(tmp_path / "out" / "thesis.txt"))
