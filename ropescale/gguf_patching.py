@@ -18,6 +18,7 @@ from typing import Any, cast
 from . import __version__
 from . import gguf_architectures as known
 from .errors import CheckpointError, ConfigError, ScheduleError
+from .formatting import brief
 from .gguf_files import GgufFile, Value, open_gguf
 from .plans import Plan, Spec, length_dependent, make_plan
 from .rope import ALL_LAYERS, Rope
@@ -71,7 +72,7 @@ class GgufModel:
         """The same, which must be a number."""
         value = self.get(name, default)
         if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
-            raise ConfigError(f"{self.architecture}.{name} is {value!r} in {self.file.path}; it must be a number")
+            raise ConfigError(f"{self.architecture}.{name} is {brief(value)} in {self.file.path}; it must be a number")
         return value
 
     @property
