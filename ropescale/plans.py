@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from .errors import ConfigError, ScheduleError
-from .formatting import brief, listed, size
+from .formatting import brief, cut, listed, size
 from .lengths import LONGEST, parse_length
 from .rope import (
     ALL_LAYERS,
@@ -436,7 +436,7 @@ def describe_scaling(rope: Rope) -> str:
     factor = parameters.get("factor")
     known = isinstance(factor, (int, float)) and factor <= LONGEST
     times = f" x{factor:g}" if known else ""
-    return f"{parameters.get('rope_type', 'default')}{times} of {rope.original_length}"
+    return f"{cut(str(parameters.get('rope_type', 'default')), 60)}{times} of {rope.original_length}"
 
 
 def _plain(rope: Rope, original_length: int | None) -> Rope:

@@ -122,6 +122,10 @@ _READERS = {
 }
 
 
+KINDS = tuple(_READERS)
+"""The rope types that can be read."""
+
+
 def _some(there: Mapping[str, Any], *keys: str) -> dict[str, Any]:
     return {key: there[key] for key in keys if key in there}
 
