@@ -24,7 +24,9 @@ def markdown(header: Sequence[str], rows: Iterable[Sequence[str]], right: Iterab
 
 def first_line(error: BaseException) -> str:
     """What an error of somebody else's library says, short enough to go inside a sentence of ours."""
-    return cut((str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".:"), _LONGEST_LINE)
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    said = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]  # the reason stands below
+    return cut(said.rstrip(".:"), _LONGEST_LINE)
 
 
 _LONGEST_LINE = 300

@@ -71,7 +71,8 @@ class GgufModel:
     def number(self, name: str, default: float | None = None) -> Any:
         """The same, which must be a number."""
         value = self.get(name, default)
-        return value if value is None else _number(self.file.path, f"{self.architecture}.{name}", value)
+        where = cast("GgufFile | None", self.file)  # None where only a few keys are asked about
+        return value if value is None else _number(where and where.path, f"{self.architecture}.{name}", value)
 
     @property
     def windowed(self) -> bool:
@@ -79,7 +80,7 @@ class GgufModel:
         return bool(self.number("attention.sliding_window", 1 if self.architecture == "llama4" else 0))
 
 
-def _number(path: Path, name: str, value: Any) -> Any:
+def _number(path: Path | None, name: str, value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         raise ConfigError(f"{name} is {brief(value)} in {path}; it must be a finite number")
     return value
@@ -196,7 +197,8 @@ def read_model(file: GgufFile) -> GgufModel:
     """
     kind, parts = (file.keys.get(name) for name in ("general.type", "split.count"))
     if kind is not None and kind.value != "model":
-        raise ConfigError(f"{file.path} is of type {cut(str(kind.value), 60)}, not a model; give the language model's file")
+        other = cut(str(kind.value), 60)
+        raise ConfigError(f"{file.path} is of type {other}, not a model; give the language model's file")
     if parts is not None and _number(file.path, "split.count", parts.value) > 1:
         raise ConfigError(
             f"{file.path} is one of {parts.value} parts; join them first: llama-gguf-split --merge {file.path} WHOLE"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import ScheduleError
+from .formatting import brief
 from .plans import Plan, is_as_is, make_plan, tokens
 from .records import original_config
 from .rope import ALL_LAYERS, LARGEST, Rope, is_scaled, read_rope, text_section
@@ -340,8 +341,9 @@ def _limit_traps(text: Mapping[str, Any], ropes: Mapping[str, Rope], files: Mapp
         yield f"this checkpoint is meant for {meant} tokens (ropescale.json), and {what} says {longest}"
         longest, what = meant, "the length it is meant for,"
     limit = files.get("tokenizer_config.json", {}).get("model_max_length")
-    if isinstance(limit, (int, float)) and not isinstance(limit, bool) and -LARGEST < limit < longest:
-        yield f"tokenizer_config.json says model_max_length {limit:.0f}, below {what} {longest}"
+    if isinstance(limit, (int, float)) and not isinstance(limit, bool) and limit < longest:
+        shown = f"{limit:.0f}" if isinstance(limit, float) else brief(limit)
+        yield f"tokenizer_config.json says model_max_length {shown}, below {what} {longest}"
     maximum = files.get("generation_config.json", {}).get("max_length")
     if isinstance(maximum, int) and 20 < maximum <= longest:  # 20 is transformers' default, which means unset
         yield f"generation_config.json says max_length {maximum}; generation stops there whatever the schedule"

@@ -18,10 +18,10 @@ import torch
 from torch import nn
 
 from .errors import CheckpointError, ConfigError, DataError, RopescaleError, VerificationError
-from .formatting import first_line
+from .formatting import brief, first_line
 from .generating import DIFFERS, EXPLAINED, UNDECIDED, Say, Stretch, Text, compare, preserved, written
 from .lengths import parse_length
-from .loading import load_model, load_tokenizer, refuse_code
+from .loading import load_model, load_tokenizer, refuse_code, refuse_unloadable
 from .patching import (
     RTOL,
     build_stock,
@@ -41,7 +41,7 @@ from .patching import (
 )
 from .plans import Plan, describe_scaling
 from .records import around_switch, labels_of, read_record, softmax_factor, switch_of, tables_of
-from .rope import ALL_LAYERS, Rope, read_rope, text_section
+from .rope import ALL_LAYERS, LARGEST, Rope, read_rope, text_section
 from .schedules import AsIs, Frequencies, compute, describe
 from .sources import find_model, read_config, read_json
 
@@ -190,6 +190,7 @@ def _examine_folder(name: str, folder: Path, trusted: bool) -> Verification:
     config = read_config(folder)
     record = read_record(folder)
     report = Verification(name, "", 0)
+    refuse_unloadable(folder)
     refuse_code(folder, trusted)
     with quiet_transformers():
         skeleton = _built(folder, trusted, report)
@@ -350,9 +351,10 @@ def _rotates_by(module: nn.Module, key: str, wanted: Frequencies, length: int) -
 def _check_tokenizer(folder: Path, report: Verification) -> None:
     path = folder / "tokenizer_config.json"
     limit = read_json(path).get("model_max_length") if path.exists() else None
-    if isinstance(limit, (int, float)) and limit < report.length:
+    if isinstance(limit, (int, float)) and not isinstance(limit, bool) and limit < report.length:
+        shown = f"{limit:g}" if abs(limit) < LARGEST else brief(limit)
         report.problems.append(
-            f"tokenizer_config.json: model_max_length is {limit:g}, below the {report.length} tokens the model is for"
+            f"tokenizer_config.json: model_max_length is {shown}, below the {report.length} tokens the model is for"
         )
 
 
