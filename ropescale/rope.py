@@ -362,8 +362,10 @@ class _Reader:
     def _layer_types(self) -> list[str]:
         """Those that the model has and that rotate: null marks one that does not."""
         stated = self.new if model_defaults.is_nested(self.new) else {}
-        if len(stated) > MOST_TYPES:
-            raise ConfigError(f"rope_parameters name {len(stated)} layer types, and no model has that many")
+        if len(stated) > MOST_TYPES or not all(map(_is_name, stated)):
+            raise ConfigError(
+                f"rope_parameters name {len(stated)} layer types ({listed(stated, 1)}), and no model has these"
+            )
         rotating = [key for key, value in {**self.default_parameters, **stated}.items() if value is not None]
         present = self.config.get("layer_types") or self.defaults.get("layer_types")
         used = [key for key in rotating if key in present] if isinstance(present, list) else []
@@ -633,7 +635,11 @@ def _original_length(reader: _Reader, parameters: Mapping[str, Any], max_length:
 
 
 def _are_names(value: Any) -> bool:
-    return isinstance(value, (list, tuple)) and all(isinstance(each, str) for each in value)
+    return isinstance(value, (list, tuple)) and all(map(_is_name, value))
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and len(value) <= LONGEST_NAME
 
 
 def _is_qwen3(model_type: str) -> bool:
@@ -665,7 +671,7 @@ def _refuse_theta_of_attention(reader: _Reader, theta: Any) -> None:
 
 def _model_type(config: Mapping[str, Any]) -> str:
     model_type = config.get("model_type")
-    if not isinstance(model_type, str) or not model_type:
+    if not model_type or not _is_name(model_type):
         raise ConfigError("the configuration has no model_type; is this a transformers checkpoint's config.json?")
     return model_type
 
@@ -674,7 +680,7 @@ def _normalised(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """A copy with ``rope_type`` first, and ``type``, ``su`` and ``mrope`` translated."""
     new, old = parameters.get("rope_type"), parameters.get("type")
     for kind in (new, old):
-        if kind and not isinstance(kind, str):
+        if kind and not _is_name(kind):
             raise ConfigError(f"rope_type must be a name such as 'yarn', not {brief(kind)}")
     if new and old and _RENAMED_TYPES.get(old, old) != _RENAMED_TYPES.get(new, new):
         raise ConfigError(f"the rope parameters have rope_type {brief(new)} and type {brief(old)}; keep one")
@@ -697,6 +703,9 @@ LARGEST = 2**53
 
 LARGEST_HEAD = 2**16
 """No head has more coordinates; a damaged file that says so would have its table fill the memory."""
+
+LONGEST_NAME = 100
+"""Characters of a name that a configuration gives to a kind of model, of layer or of scaling."""
 
 MOST_TYPES = 64
 """No model has more kinds of layers with tables of their own."""

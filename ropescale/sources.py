@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from .errors import CheckpointError, ConfigError
-from .formatting import first_line, size
+from .formatting import brief, cut, first_line, size
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+|[\w-]+")
 
@@ -209,7 +209,7 @@ def refuse_special_files(folder: Path) -> None:
 def _checked(folder: Path) -> Path:
     if (folder / "adapter_config.json").exists():  # with a config.json beside it transformers still loads the base
         base = read_json(folder / "adapter_config.json").get("base_model_name_or_path")
-        named = f" ({base})" if base else ""
+        named = f" ({cut(str(base), 200) if isinstance(base, str) else brief(base)})" if base else ""
         raise CheckpointError(f"{folder} is a PEFT adapter; patch the base{named}, then attach the adapter to it")
     if (folder / "config.json").exists():
         return folder

@@ -203,8 +203,13 @@ def _examine_folder(name: str, folder: Path, trusted: bool) -> Verification:
     wanted = _intended(ropes, record, report)
     sides = _both_sides(ropes) | (switch_of(record) if record is not None else {})
     for where, module in modules:
-        _compare_module(where, module, wanted, report)
-        _compare_both_sides(where, module, sides, report)
+        try:
+            _compare_module(where, module, wanted, report)
+            _compare_both_sides(where, module, sides, report)
+        except RopescaleError:
+            raise
+        except Exception as error:
+            report.problems.append(f"{where} cannot compute its table: {type(error).__name__}: {first_line(error)}")
     _missing_tables(modules, wanted, report)
     _compare_softmax(skeleton, _intended_softmax(ropes, record), report)
     _check_tokenizer(folder, report)
@@ -219,15 +224,25 @@ def _built(folder: Path, trusted: bool, report: Verification) -> nn.Module:
     except RopescaleError:
         raise
     except Exception as error:
-        report.problems.append(f"transformers cannot build this model: {type(error).__name__}: {first_line(error)}")
+        report.problems.append(_unbuilt(error))
         return nn.Module()
+
+
+def _unbuilt(error: Exception) -> str:
+    return f"transformers cannot build this model: {type(error).__name__}: {first_line(error)}"
 
 
 def _stock_modules(skeleton: nn.Module, config: Mapping[str, Any], report: Verification) -> list[tuple[str, nn.Module]]:
     """The rotary modules of a model on the meta device, for real."""
     if report.problems:
         return []
-    modules = [(name, build_stock(module, module.config)) for name, module in rotary_modules(skeleton)]
+    try:
+        modules = [(name, build_stock(module, module.config)) for name, module in rotary_modules(skeleton)]
+    except RopescaleError:
+        raise
+    except Exception as error:
+        report.problems.append(_unbuilt(error))
+        return []
     if not modules:
         read_rope(config)  # says why, where the reason is that the model has no RoPE
         report.problems.append(
@@ -316,7 +331,8 @@ def _compare_softmax(model: nn.Module, wanted: Mapping[str, float], report: Veri
     if not found or ALL_LAYERS not in wanted:
         return
     report.softmax_factor = wanted[ALL_LAYERS]
-    wrong = {name: own for name, own in found.items() if not abs(own / wanted[ALL_LAYERS] - 1) <= _SOFTMAX_RTOL}
+    asked = wanted[ALL_LAYERS]
+    wrong = {name: own for name, own in found.items() if not abs(own - asked) <= _SOFTMAX_RTOL * abs(asked)}
     for name, own in list(wrong.items())[:1]:
         others = f" (and {len(wrong) - 1} more layers)" if len(wrong) > 1 else ""
         report.problems.append(

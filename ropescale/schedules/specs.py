@@ -245,8 +245,8 @@ def load_json(path: Path) -> dict[str, Any]:
         raise ScheduleError(f"no file {path}; give the path of a saved schedule, or a name")
     try:
         text = read_bytes(path).decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise ScheduleError(f"{path} cannot be read: {error}") from None
+    except UnicodeDecodeError:
+        raise ScheduleError(f"{path} is not a text file; give the path of a saved schedule") from None
     except CheckpointError as error:
         raise ScheduleError(str(error)) from None
     return _json(text, str(path))
