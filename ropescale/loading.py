@@ -182,7 +182,7 @@ def refuse_unloadable(folder: Path) -> None:
     config = read_config(folder)
     for name, value in _numbers(config):
         most = next((most for words, most in _MOST if words.search(name)), None)
-        if most is not None and value > most:
+        if most is not None and not value <= most:
             raise ConfigError(f"{name} is {brief(value)} in {folder}/config.json, and no model has more than {most}")
 
 
@@ -196,12 +196,12 @@ _MOST = (
 """What a configuration's numbers are called from which modules, lists and tables are made, and their bounds."""
 
 
-def _numbers(config: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
-    """The whole numbers of a configuration and of its parts, by name."""
+def _numbers(config: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """The numbers of a configuration and of its parts, by name."""
     for name, value in config.items():
         if isinstance(value, Mapping):
             yield from _numbers(value)
-        elif isinstance(value, int):
+        elif isinstance(value, (int, float)):
             yield name, value
 
 

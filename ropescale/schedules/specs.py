@@ -246,7 +246,9 @@ def load_json(path: Path) -> dict[str, Any]:
     try:
         text = read_bytes(path).decode("utf-8")
     except UnicodeDecodeError:
-        raise ScheduleError(f"{path} is not a text file; give the path of a saved schedule") from None
+        raise ScheduleError(
+            f"{path} cannot be read: it is not a text file; give the path of a saved schedule"
+        ) from None
     except CheckpointError as error:
         raise ScheduleError(str(error)) from None
     return _json(text, str(path))
