@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..formatting import brief, cut
 from .options import (
     Length,
     factor_option,
@@ -99,8 +100,14 @@ def _scaling(scaling: dict[str, Any] | None) -> str:
     if not scaling:
         return "none"
     fields = {key: value for key, value in scaling.items() if key not in ("rope_type", "rope_theta")}
-    shown = [f"{k}={len(v)} values" if isinstance(v, list) else f"{k}={v}" for k, v in fields.items()]
-    return f"{scaling['rope_type']}: {', '.join(shown)}"
+    shown = [f"{cut(k, 60)}={_value(v)}" for k, v in fields.items()]
+    return cut(f"{scaling['rope_type']}: {', '.join(shown)}", 500)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, list):
+        return f"{len(value)} values"
+    return cut(value, 60) if isinstance(value, str) else brief(value)
 
 
 def _unturned(geometry: Geometry) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -13,6 +14,7 @@ import click
 
 from .. import __version__
 from ..errors import RopescaleError, RunError, VerificationError
+from ..formatting import cut
 from ..interrupts import Terminated, terminable
 
 COMMANDS = {
@@ -90,6 +92,7 @@ def main(args: Sequence[str] | None = None) -> int:
     go to stdout; an error is one line on stderr, ``error: ...``, after its traceback where ``--debug`` is given.
     """
     words = list(sys.argv[1:] if args is None else args)
+    _print_anything()
     try:
         with terminable():
             code = group.main(words, prog_name="ropescale", standalone_mode=False)
@@ -145,8 +148,20 @@ def _usage_sentence(error: click.ClickException) -> str:
     return f"{message}; see `{ctx.command_path} -h`" if ctx else message
 
 
+_LONGEST_LINE = 2000
+"""Characters of an error; what is longer repeats a file, and says no more for it."""
+
+
 def _one_line(text: str) -> str:
-    return " ".join(text.split())
+    """What is wrong on one line of bounded length; nothing that a file holds steers the terminal."""
+    line = cut(" ".join(text.split()), _LONGEST_LINE)
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+
+
+def _print_anything() -> None:
+    """A result may hold names that are no text, or none in the terminal's encoding; they are printed escaped."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _reader_left() -> int:

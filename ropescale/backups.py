@@ -20,7 +20,7 @@ from typing import Any
 
 from . import atomic, interrupts, locks
 from .errors import CheckpointError, ConfigError
-from .sources import read_json
+from .sources import read_bytes, read_json
 
 BACKUP = "ropescale-backup"
 """The folder in which ``--in-place`` keeps what it replaced."""
@@ -130,7 +130,7 @@ def _looks_finished(folder: Path, manifest: Manifest) -> bool:
 
 
 def _are_same(one: Path, other: Path) -> bool:
-    return one.read_bytes() == other.read_bytes()
+    return read_bytes(one) == read_bytes(other)
 
 
 @contextmanager
@@ -176,7 +176,7 @@ def _refuse_changed(folder: Path, manifest: Manifest, doing: str) -> None:
         ours = [*manifest.written.get(name, []), manifest.originals.get(name)]
         if name not in manifest.written or not os.path.lexists(folder / name):  # a version that kept no hashes
             continue
-        if (folder / name).is_symlink() or _sha256((folder / name).read_bytes()) not in ours:
+        if (folder / name).is_symlink() or _sha256(read_bytes(folder / name)) not in ours:
             raise CheckpointError(
                 f"{folder / name} was changed since it was patched in place, and {doing} would lose that; "
                 "move the file away first"
@@ -216,7 +216,7 @@ def _keep_originals(folder: Path, backup: Path, names: list[str], manifest: Mani
             raise CheckpointError(f"{backup / name} is not what ropescale kept; move {backup} away")
         shutil.copy2(folder / name, backup / _PART, follow_symlinks=False)
         os.replace(backup / _PART, backup / name)
-        manifest.originals[name] = _sha256((backup / name).read_bytes())
+        manifest.originals[name] = _sha256(read_bytes(backup / name))
     manifest.replaced += there
     manifest.added += [name for name in new if name not in there]
 

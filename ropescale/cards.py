@@ -14,6 +14,7 @@ from .exporting import asked_of, exported, scaling_option, words
 from .plans import Plan
 from .rope import Rope, read_rope
 from .schedules import describe
+from .sources import read_bytes
 
 BEGIN, END = "<!-- ropescale: begin -->", "<!-- ropescale: end -->"
 
@@ -23,7 +24,7 @@ def card(readme: Path, plan: Plan, source: str, name: str = "PATH") -> bytes:
 
     ``name`` is what the commands call the checkpoint: the repository that it goes to, where that is known.
     """
-    text = readme.read_bytes().decode("utf-8", "surrogateescape") if readme.exists() else ""  # keeps every byte
+    text = read_bytes(readme).decode("utf-8", "surrogateescape") if readme.exists() else ""  # keeps every byte
     kept = re.sub(rf"\s*{re.escape(BEGIN)}.*?{re.escape(END)}\s*", "\n\n", text, flags=re.DOTALL).rstrip()
     return ((kept + "\n\n" if kept else "") + section(plan, source, name)).encode("utf-8", "surrogateescape")
 

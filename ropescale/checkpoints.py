@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 import re
 import shutil
 import tempfile
@@ -20,15 +21,16 @@ from . import cards, frontmatter, model_defaults, uploading
 from .backups import BACKUP, is_interrupted, put_back, refuse_links, write_in_place
 from .building import recover
 from .engines import engine_warnings
-from .errors import CheckpointError, RunError, ScheduleError
+from .errors import CheckpointError, ConfigError, RunError, ScheduleError
 from .folders import LINKS, Listing, check_target, files_of, is_weight, remove_ours, translated, write_folder
+from .formatting import brief, cut
 from .lengths import parse_length
 from .plans import Plan, Spec, make_plan
 from .records import NAME as RECORD
 from .records import as_json, labels_of, make_record, original_config, read_record
 from .rope import text_section
 from .schedules import describe
-from .sources import find_model, local_path, read_config, read_json
+from .sources import find_model, local_path, open_regular, read_bytes, read_config, read_json
 
 
 @dataclass
@@ -154,7 +156,7 @@ def restore(folder: str | Path) -> Path:
     Raises:
         CheckpointError: there is nothing to restore.
     """
-    path = Path(folder).expanduser()
+    path = local_path(folder)
     if not path.is_dir():
         raise CheckpointError(f"there is no folder {path}; give the checkpoint that was patched in place")
     if not (path / BACKUP).is_dir():
@@ -224,7 +226,7 @@ def _with_files(record: Mapping[str, Any], files: Listing) -> bytes:
 
 
 def _record(source: Path, name: str, plan: Plan) -> dict[str, Any]:
-    return make_record(plan, _source_name(name), (source / "config.json").read_bytes(), read_record(source))
+    return make_record(plan, _source_name(name), read_bytes(source / "config.json"), read_record(source))
 
 
 def _new_files(source: Path, name: str, plan: Plan, to: str | None = None) -> dict[str, bytes]:
@@ -284,20 +286,43 @@ def _raised_tokenizer(path: Path, length: int) -> bytes | None:
     return as_json({**read_json(path), "model_max_length": length}, path.name)
 
 
-_SHARD = re.compile(r'"([^"]+\.(?:safetensors|bin))"')
-
-
 def _refuse_missing_shards(source: Path) -> None:
-    """Half a download would become a checkpoint that no engine loads. Indexes are large: read line by line."""
+    """Half a download would become a checkpoint that no engine loads."""
     for index in sorted(source.glob("*.index.json")):
-        with index.open(encoding="utf-8", errors="replace") as lines:
-            shards = {name for line in lines for name in _SHARD.findall(line)}
-        missing = sorted(name for name in shards if not (source / name).exists())
+        shards = _shards(index) if is_weight(index.name.removesuffix(".index.json")) else set()
+        missing = sorted(name for name in shards if not os.path.exists(source / name))
         if missing:
+            first = cut(missing[0], 100)
             raise CheckpointError(
-                f"{source} lacks {len(missing)} of the {len(shards)} files in {index.name}, {missing[0]} among them; "
+                f"{source} lacks {len(missing)} of the {len(shards)} files in {index.name}, {first} among them; "
                 "complete the download first"
             )
+
+
+_LARGEST_INDEX = 256 * 2**20
+"""Bytes; that of a model with a million tensors has a hundred million."""
+
+
+def _shards(index: Path) -> set[str]:
+    """The files that an index names; all of them lie in its folder.
+
+    Raises:
+        ConfigError: it is no index, or names something that is no file of the folder.
+    """
+    weights = read_json(index, _LARGEST_INDEX).get("weight_map")
+    names = weights.values() if isinstance(weights, Mapping) else [weights]
+    for name in names:
+        if not isinstance(name, str) or not _stays_below(name):
+            raise ConfigError(
+                f"{index} has {brief(name)} where the name of a file in its folder should stand; restore it from where "
+                "it was downloaded"
+            )
+    return set(names)
+
+
+def _stays_below(name: str) -> bool:
+    """Whether a name is that of a file in a folder or below it."""
+    return bool(name) and "\0" not in name and not os.path.isabs(name) and ".." not in re.split(r"[/\\]", name)
 
 
 def _diff(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
@@ -327,7 +352,11 @@ def _short(value: Any) -> str:
     if isinstance(value, list) and len(value) > 6 and all(isinstance(v, (int, float)) for v in value):
         ends = ", ".join(f"{v:.6g}" for v in value[:3]), ", ".join(f"{v:.6g}" for v in value[-2:])
         return f"[{ends[0]}, ... {len(value)} numbers ..., {ends[1]}]"
-    return json.dumps(value)
+    return cut(json.dumps(value), _LONGEST_VALUE)
+
+
+_LONGEST_VALUE = 10_000
+"""Characters of one value in a diff."""
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -353,7 +382,7 @@ def _unknown_type(plan: Plan) -> Iterator[str]:
     model_type = text_section(plan.config).get("model_type")
     if model_type not in model_defaults.load():
         yield (
-            f"model type {model_type!r} is not one that ropescale knows: whether its code reads these keys is for "
+            f"model type {brief(model_type)} is not one that ropescale knows: whether its code reads these keys is for "
             "`ropescale verify` to show"
         )
 
@@ -365,7 +394,7 @@ def _old_limits(source: Path, plan: Plan) -> Iterator[str]:
         yield f"generation_config.json: max_length is still {generation:g}, which stops generation there"
     section = text_section(plan.config)
     window = _number(section.get("sliding_window"))
-    if window and window < plan.length and section.get("use_sliding_window", True):
+    if window and 0 < window < plan.length and section.get("use_sliding_window", True):
         yield f"config.json: sliding_window is {window:g}; the layers that use it see no further, whatever the schedule"
     for name in ("params.json", "original/params.json"):
         if any(key in _optional_json(source / name) for key in _PARAMS_KEYS):
@@ -386,11 +415,11 @@ _TRUNCATION = re.compile(r'"truncation"\s*:\s*\{[^{}]*?"max_length"\s*:\s*(\d+)'
 
 def _truncation(path: Path) -> int | None:
     """Where ``tokenizer.json`` cuts; the file can be tens of megabytes, and this stands in its first lines."""
-    if not path.is_file():
+    if not path.exists():
         return None
-    with path.open(encoding="utf-8", errors="replace") as file:
-        match = _TRUNCATION.search(file.read(4096))
-    return int(match[1]) if match else None
+    with open_regular(path) as file:
+        match = _TRUNCATION.search(file.read(4096).decode("utf-8", "replace"))
+    return int(match[1]) if match and len(match[1]) < 20 else None
 
 
 def _number(value: Any) -> float | None:

@@ -12,10 +12,12 @@ from .engines.facts import Layers, sentence
 from .engines.parity import LOST, Row, is_served, rows, version_of
 from .engines.serving import Command, Server, Serving, as_it_lies, of_plan
 from .errors import ScheduleError
+from .formatting import brief
 from .plans import Spec, is_windowed, make_plan
 from .records import original_config, read_record
 from .rope import Rope, is_scaled, read_rope
-from .schedules import describe, names
+from .schedules import AsIs, compute, describe, names
+from .schedules.as_is import KINDS
 from .sources import find_model, local_path, read_config
 
 ENGINES: dict[str, Server] = {
@@ -79,7 +81,7 @@ def export(
         RopescaleError: the model cannot be read.
     """
     if engine not in ENGINES:
-        raise ScheduleError(f"there is no engine {engine!r} to export for; choose from {', '.join(ENGINES)}")
+        raise ScheduleError(f"there is no engine {brief(engine)} to export for; choose from {', '.join(ENGINES)}")
     folder = find_model(model, revision, weights=False)
     name = str(local_path(model)) if local_path(model).is_dir() else str(model)
     serving, schedules, notes = _serving(name, folder, schedule, revision, options)
@@ -92,6 +94,7 @@ def _serving(
     stored, record = read_config(folder), read_record(folder)
     original = original_config(stored, folder)
     there = read_rope(original)
+    _refuse_unusable(read_rope(stored))
     source: dict[str, Any] = {"source": str(record["source"]) if record else None, "revision": revision}
     if schedule is None:
         _refuse_options(options)
@@ -108,6 +111,17 @@ def _serving(
     scaled = scaling_option(options) if any(map(is_scaled, there.values())) else ()
     source |= {"spec": words(specs, options), "scaled": scaled}
     return of_plan(name, stored, plan, **source), specs, plan.notes
+
+
+def _refuse_unusable(ropes: Mapping[str, Rope]) -> None:
+    """Scaling without what its formula needs, which no engine could compute; kinds that are not known here may pass.
+
+    Raises:
+        ScheduleError: a key is missing or out of range.
+    """
+    for rope in ropes.values():
+        if is_scaled(rope) and rope.scaling["rope_type"] in KINDS:
+            compute(AsIs(), rope, rope.max_length)
 
 
 def _recorded(record: Mapping[str, Any], there: Mapping[str, Rope]) -> dict[str, Any]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import fnmatch
-import itertools
 import logging
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -40,19 +41,36 @@ def files_of(folder: Path) -> list[Path]:
 
     Links to folders are followed, because nothing but their content is wanted; one that leads back up is not.
     """
-    return sorted(_walk(folder, Path(), frozenset({folder.resolve()})))
+    files = list(islice(_walk(folder, Path(), frozenset({os.path.realpath(folder)})), MOST_FILES + 1))
+    if len(files) > MOST_FILES:
+        raise CheckpointError(f"{folder} holds more than {MOST_FILES} files; give the checkpoint's own folder")
+    return sorted(files)
 
 
-def _walk(folder: Path, below: Path, above: frozenset[Path]) -> Iterator[Path]:
+MOST_FILES = 100_000
+"""Of a checkpoint; links to folders that hold links to one another can make endlessly many of a few."""
+
+
+def _walk(folder: Path, below: Path, above: frozenset[str]) -> Iterator[Path]:
     for entry in os.scandir(folder / below):
         name = below / entry.name
-        real = (folder / name).resolve()
         if entry.name in SKIPPED:
             continue
-        if not entry.is_dir():
+        if _leads_to_itself(folder / name):
+            raise CheckpointError(f"{folder / name} is a link that leads back to itself; remove it")
+        if not os.path.isdir(folder / name):
             yield name
-        elif real not in above:
+        elif (real := os.path.realpath(folder / name)) not in above:
             yield from _walk(folder, name, above | {real})
+
+
+def _leads_to_itself(path: Path) -> bool:
+    """Whether a link, or the links that it leads to, never arrive anywhere."""
+    try:
+        os.stat(path)
+    except OSError as error:
+        return error.errno == errno.ELOOP
+    return False
 
 
 def check_target(source: Path, out: str | Path, force: bool) -> Path:
@@ -117,7 +135,7 @@ def why_not_ours(folder: Path) -> str | None:
             f"{folder / RECORD} does not list the files that ropescale wrote (it is damaged, or of an earlier "
             f"version), so --force cannot tell them from yours; look into {folder} and remove it yourself"
         )
-    found = list(itertools.islice(ownership.foreign(folder, files, (RECORD,)), _MOST_COUNTED))
+    found = list(islice(ownership.foreign(folder, files, (RECORD,)), _MOST_COUNTED))
     if not found:
         return None
     more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""

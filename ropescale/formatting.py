@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import Any
 
 
 def markdown(header: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[int] = ()) -> str:
@@ -21,7 +24,59 @@ def markdown(header: Sequence[str], rows: Iterable[Sequence[str]], right: Iterab
 
 def first_line(error: BaseException) -> str:
     """What an error of somebody else's library says, short enough to go inside a sentence of ours."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".:")
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    said = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]  # the reason stands below
+    return cut(said.rstrip(".:"), _LONGEST_LINE)
+
+
+_LONGEST_LINE = 300
+"""Characters of somebody else's error; some of them repeat the whole of a file."""
+
+_WIDTH = 60
+"""Characters of a value in a message."""
+
+
+def cut(text: str, most: int) -> str:
+    """A text without its middle where it is longer than ``most`` characters."""
+    if len(text) <= most:
+        return text
+    head = (most - 5) * 2 // 3
+    return f"{text[:head]} ... {text[head + 5 - most :]}"
+
+
+def brief(value: Any) -> str:
+    """A value of a file as it stands in a message: the beginning of its ``repr``, in bounded time and memory."""
+    text = _Brief().repr(value)
+    return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 3]}..."
+
+
+def listed(names: Iterable[Any], most: int = 12) -> str:
+    """``a, b, c``: names that a file gives, cut where there are many or they are long."""
+    first = list(islice(names, most + 1))
+    words = [cut(name, _WIDTH) if isinstance(name, str) else brief(name) for name in first[:most]]
+    return ", ".join([*words, "..."] if len(first) > most else words)
+
+
+class _Brief(reprlib.Repr):
+    """``repr`` of the first few items of anything; a number of thousands of digits cannot be written out at all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel, self.maxlist, self.maxtuple, self.maxset, self.maxother = 4, 20, 20, 20, 2 * _WIDTH
+        self.maxlong = self.maxstring = 2 * _WIDTH
+
+    def repr_int(self, x: int, level: int) -> str:
+        try:
+            return repr(x)
+        except ValueError:
+            return "an enormous number"
+
+    def repr_dict(self, x: dict[Any, Any], level: int) -> str:
+        if level <= 0:
+            return "{...}"
+        pairs = islice(x.items(), self.maxlist)
+        inner = ", ".join(f"{self.repr1(key, level - 1)}: {self.repr1(item, level - 1)}" for key, item in pairs)
+        return f"{{{inner}}}" if len(x) <= self.maxlist else f"{{{inner}, ...}}"
 
 
 def size(count: int) -> str:

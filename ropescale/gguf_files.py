@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from . import atomic
 from .errors import CheckpointError, ConfigError, RopescaleError
 from .folders import translated
-from .formatting import first_line
+from .formatting import brief, first_line
+from .rope import LARGEST_HEAD
+from .sources import open_regular
 
 if TYPE_CHECKING:
     from gguf import GGUFReader
@@ -31,6 +33,10 @@ BLOCK = 64 * 2**20
 """Bytes of tensor data that are held at once."""
 
 _FORMATS = {
+    "UINT8": "<B",
+    "INT8": "<b",
+    "UINT16": "<H",
+    "INT16": "<h",
     "UINT32": "<I",
     "UINT64": "<Q",
     "INT32": "<i",
@@ -39,7 +45,8 @@ _FORMATS = {
     "FLOAT64": "<d",
     "BOOL": "<?",
 }
-_KINDS = {"UINT32": 4, "INT32": 5, "FLOAT32": 6, "BOOL": 7, "STRING": 8, "UINT64": 10, "INT64": 11, "FLOAT64": 12}
+_NAMES = "UINT8 INT8 UINT16 INT16 UINT32 INT32 FLOAT32 BOOL STRING ARRAY UINT64 INT64 FLOAT64"
+_KINDS = {name: number for number, name in enumerate(_NAMES.split())}
 _FLOAT32_TENSOR = 0
 _HEADER = ("GGUF.version", "GGUF.tensor_count", "GGUF.kv_count")  # gguf-py keeps them beside the keys
 
@@ -62,7 +69,19 @@ class Value:
         try:
             return struct.pack("<I", _KINDS[self.kind]) + struct.pack(_FORMATS[self.kind], self.value)
         except (struct.error, OverflowError):
-            raise ConfigError(f"{self.value:g} is more than a GGUF's {self.kind.lower()} can hold") from None
+            raise ConfigError(f"{brief(self.value)} is more than a GGUF's {self.kind.lower()} can hold") from None
+
+
+def is_storable(kind: Any, value: Any) -> bool:
+    """Whether a value, as JSON gives it, has the type that is called so and fits it."""
+    if kind == "STRING" or not isinstance(kind, str) or kind not in _FORMATS:
+        return kind == "STRING" and isinstance(value, str)
+    wanted = bool if kind == "BOOL" else (int, float) if kind.startswith("FLOAT") else int
+    try:
+        struct.pack(_FORMATS[kind], value)
+    except (struct.error, OverflowError):
+        return False
+    return isinstance(value, wanted) and isinstance(value, bool) == (kind == "BOOL")
 
 
 class GgufFile:
@@ -97,6 +116,8 @@ class GgufFile:
             return None
         if found.tensor_type.name not in ("F32", "F16", "F64"):
             raise ConfigError(f"{tensor} in {self.path} is {found.tensor_type.name}; it should be float32")
+        if found.n_elements > LARGEST_HEAD:
+            raise ConfigError(f"{tensor} in {self.path} has {found.n_elements} numbers, and no model has as many pairs")
         return [float(value) for value in found.data.reshape(-1).tolist()]
 
     @property
@@ -198,7 +219,7 @@ def open_gguf(path: str | Path) -> GgufFile:
     path = _expanded(path)
     if path.is_dir():
         raise CheckpointError(f"{path} is a folder; give the GGUF file itself")
-    if not path.is_file():
+    if not os.path.lexists(path):
         raise CheckpointError(f"there is no file {path}; give a GGUF file")
     reader_of = _reader_class()
     with translated(path, "read"):
@@ -231,6 +252,8 @@ def _reader_class() -> type[GGUFReader]:
 _SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 """Bytes of each scalar type."""
 _STRING, _ARRAY = 8, 9
+_MOST_ITEMS = 2**24
+"""No vocabulary has more; going through them one by one takes time."""
 
 
 def _array_size(data: Any, start: int) -> int:
@@ -243,11 +266,11 @@ def _array_size(data: Any, start: int) -> int:
     end = start + 12
     if kind in _SIZES:
         end += count * _SIZES[kind]
-    elif kind in (_STRING, _ARRAY):
+    elif kind in (_STRING, _ARRAY) and count <= _MOST_ITEMS:
         for _ in range(count):
             end += 8 + _unpack("<Q", data, end)[0] if kind == _STRING else _array_size(data, end)
     else:
-        raise ValueError(f"an array of type {kind}")
+        raise ValueError(f"an array of {count} items of type {kind}")
     if end > len(data):
         raise ValueError("an array goes beyond the end of the file")
     return end - start
@@ -268,7 +291,7 @@ def _expanded(path: str | Path) -> Path:
 
 
 def _check_start(path: Path) -> None:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         start = file.read(8)
     if start[:4] != MAGIC:
         raise ConfigError(f"{path} is not a GGUF file (it does not begin with GGUF)")

@@ -19,7 +19,8 @@ from typing import Any, cast
 from . import __version__
 from . import gguf_architectures as known
 from .errors import CheckpointError, ConfigError, ScheduleError
-from .gguf_files import SIZE, TIME, GgufFile, Value, open_gguf
+from .formatting import brief, cut
+from .gguf_files import SIZE, TIME, GgufFile, Value, is_storable, open_gguf
 from .plans import Plan, Spec, length_dependent, make_plan
 from .rope import ALL_LAYERS, Rope
 from .schedules import Frequencies, Schedule, compute, describe
@@ -71,14 +72,19 @@ class GgufModel:
     def number(self, name: str, default: float | None = None) -> Any:
         """The same, which must be a number."""
         value = self.get(name, default)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
-            raise ConfigError(f"{self.architecture}.{name} is {value!r} in {self.file.path}; it must be a number")
-        return value
+        where = cast("GgufFile | None", self.file)  # None where only a few keys are asked about
+        return value if value is None else _number(where and where.path, f"{self.architecture}.{name}", value)
 
     @property
     def windowed(self) -> bool:
         """Whether some of its layers see only a window of the text (Llama 4 has chunks unless it says 0)."""
         return bool(self.number("attention.sliding_window", 1 if self.architecture == "llama4" else 0))
+
+
+def _number(path: Path | None, name: str, value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise ConfigError(f"{name} is {brief(value)} in {path}; it must be a finite number")
+    return value
 
 
 @dataclass(frozen=True)
@@ -195,8 +201,9 @@ def read_model(file: GgufFile) -> GgufModel:
     """
     kind, parts = (file.keys.get(name) for name in ("general.type", "split.count"))
     if kind is not None and kind.value != "model":
-        raise ConfigError(f"{file.path} is of type {kind.value}, not a model; give the language model's file")
-    if parts is not None and parts.value > 1:
+        other = cut(str(kind.value), 60)
+        raise ConfigError(f"{file.path} is of type {other}, not a model; give the language model's file")
+    if parts is not None and _number(file.path, "split.count", parts.value) > 1:
         raise ConfigError(
             f"{file.path} is one of {parts.value} parts; join them first: llama-gguf-split --merge {file.path} WHOLE"
         )
@@ -226,12 +233,21 @@ def _read_record(path: Path, text: Any) -> dict[str, Any]:
     try:
         was = json.loads(text)
         pairs, tables = was["keys"].values(), was["tables"].values()
-        whole = all(pair is None or len(pair) == 2 for pair in pairs) and all(x is None or list(x) for x in tables)
-    except (TypeError, ValueError, KeyError, AttributeError):
+        whole = all(map(_is_pair, pairs)) and all(map(_is_list, tables))
+    except (TypeError, ValueError, KeyError, AttributeError, RecursionError):
         was, whole = {}, False
     if not whole:
         raise ConfigError(f"{path}: {ORIGINAL} is not one that ropescale {__version__} can read; patch the original")
     return was
+
+
+def _is_pair(pair: Any) -> bool:
+    """Whether this is how a key's type and value are recorded, or that there was none."""
+    return pair is None or (isinstance(pair, list) and len(pair) == 2 and is_storable(*pair))
+
+
+def _is_list(numbers: Any) -> bool:
+    return numbers is None or (isinstance(numbers, list) and all(is_storable("FLOAT64", x) for x in numbers))
 
 
 def _refuse_other_rotations(model: GgufModel) -> None:
@@ -568,7 +584,8 @@ def _changes(
     prefix, there = model.architecture, model.file.keys
     wanted: dict[str, Value | None] = dict.fromkeys(f"{prefix}.{key}" for key in SCALING_KEYS)
     wanted |= {f"{prefix}.{key}": _as_kept(value) for key, value in route.keys.items()}
-    wanted[f"{prefix}.context_length"] = Value(there[f"{prefix}.context_length"].kind, plan.length)
+    length = f"{prefix}.context_length"
+    wanted[length] = Value((there.get(length) or model.keys[length]).kind, plan.length)
     tables: dict[str, Any] = dict.fromkeys(TABLES) | {name: _in_float32(x) for name, x in route.tables.items()}
     wanted |= _record(model, plan, wanted, tables)
     had = {name: model.file.floats(name) for name in tables}

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from .errors import ScheduleError
+from .formatting import brief
 from .plans import Plan, is_as_is, make_plan, tokens
 from .records import original_config
-from .rope import ALL_LAYERS, Rope, is_scaled, read_rope, text_section
+from .rope import ALL_LAYERS, LARGEST, Rope, is_scaled, read_rope, text_section
 from .schedules import AsIs, Frequencies, compute, describe
 from .sources import find_model, read_config, read_json
 
@@ -225,7 +226,7 @@ def _plan(config: Mapping[str, Any], schedule: Any, options: dict[str, Any]) -> 
 def _meant_for(files: Mapping[str, Any]) -> int | None:
     """The context, in tokens, that ropescale patched a checkpoint for; its maximum can say something else."""
     length = files.get("ropescale.json", {}).get("length")
-    return length if isinstance(length, int) else None
+    return length if isinstance(length, int) and not isinstance(length, bool) and 0 < length <= LARGEST else None
 
 
 def _geometry(rope: Rope, plan: Plan | None, target_length: int | None, there: Rope) -> Geometry:
@@ -341,7 +342,8 @@ def _limit_traps(text: Mapping[str, Any], ropes: Mapping[str, Rope], files: Mapp
         longest, what = meant, "the length it is meant for,"
     limit = files.get("tokenizer_config.json", {}).get("model_max_length")
     if isinstance(limit, (int, float)) and not isinstance(limit, bool) and limit < longest:
-        yield f"tokenizer_config.json says model_max_length {limit:.0f}, below {what} {longest}"
+        shown = f"{limit:.0f}" if isinstance(limit, float) else brief(limit)
+        yield f"tokenizer_config.json says model_max_length {shown}, below {what} {longest}"
     maximum = files.get("generation_config.json", {}).get("max_length")
     if isinstance(maximum, int) and 20 < maximum <= longest:  # 20 is transformers' default, which means unset
         yield f"generation_config.json says max_length {maximum}; generation stops there whatever the schedule"

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from fractions import Fraction
 
 from .errors import DataError
+from .formatting import brief
 
 LONGEST = 2**40
 """More tokens than anybody has read."""
@@ -24,19 +25,19 @@ def parse_length(text: str | int) -> int:
     """
     text = getattr(text, "tolist", lambda: text)()  # numpy's integers
     if isinstance(text, bool) or not isinstance(text, (int, str)):
-        raise DataError(f"a length is a number of tokens like 4096, 4k or 1m, not {text!r}")
+        raise DataError(f"a length is a number of tokens like 4096, 4k or 1m, not {brief(text)}")
     if len(text) > _DIGITS if isinstance(text, str) else abs(text) >= 10**_DIGITS:  # more than Python reads or writes
         raise DataError(f"a length of more than {_DIGITS} digits is beyond any context; the longest is {LONGEST}")
     match = _LENGTH.fullmatch(str(text).strip())
     if not match:
-        raise DataError(f"{text!r} is not a length; write a number of tokens like 4096, 4k, 128k or 1m")
+        raise DataError(f"{brief(text)} is not a length; write a number of tokens like 4096, 4k, 128k or 1m")
     tokens = Fraction(match[1]) * _UNITS[match[2].lower()]
     if tokens > LONGEST:
         raise DataError(f"the length {str(text)[:40]!r} is beyond any context; the longest is {LONGEST}")
     if tokens.denominator != 1:
-        raise DataError(f"{text!r} is {float(tokens):g} tokens; a length is a whole number of tokens")
+        raise DataError(f"{brief(text)} is {float(tokens):g} tokens; a length is a whole number of tokens")
     if tokens < 1:
-        raise DataError(f"the length {text!r} is below 1; write a number of tokens like 4096 or 4k")
+        raise DataError(f"the length {brief(text)} is below 1; write a number of tokens like 4096 or 4k")
     return int(tokens)
 
 

@@ -11,13 +11,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from .errors import ConfigError, ScheduleError
-from .formatting import size
+from .formatting import brief, cut, listed, size
 from .lengths import LONGEST, parse_length
 from .rope import (
     ALL_LAYERS,
     Rope,
     Scaling,
-    brief,
     default_of,
     ignored_keys,
     is_scaled,
@@ -282,7 +281,7 @@ def _choose(parsed: Any, ropes: Mapping[str, Rope], layers: str, config: Mapping
                 f"this model keeps one table for all its layers, so {key} cannot have a schedule of its own; give one"
             )
         if key not in ropes:
-            raise ScheduleError(f"this model has no layer type {key!r} that rotates; it has {', '.join(ropes)}")
+            raise ScheduleError(f"this model has no layer type {brief(key)} that rotates; it has {listed(ropes)}")
     return {key: part for key, part in parsed.items() if part.text != "as-is"}
 
 
@@ -320,14 +319,13 @@ def _only_windowed_rotate(config: Mapping[str, Any]) -> bool:
 def _no_layers(layers: str, ropes: Mapping[str, Rope]) -> str:
     """What to say of a layer type that is not there; the start of a name or a slip of the pen finds the one meant."""
     if ALL_LAYERS in ropes:
-        return (
-            f"this model keeps one table for all its layers, so {layers!r} cannot be changed alone; leave --layers out"
-        )
+        shown = brief(layers)
+        return f"this model keeps one table for all its layers, so {shown} cannot be changed alone; leave --layers out"
     known = [*ropes, "full", "all"]
     begun = [key for key in known if key.startswith(layers)] if layers else []
     close = begun or difflib.get_close_matches(layers, known, n=1)
-    meant = f"did you mean {close[0]!r}? It has" if close else "it has"
-    return f"this model has no layers {layers!r}; {meant} {', '.join(ropes)} (or full, or all)"
+    meant = f"did you mean {brief(close[0])}? It has" if close else "it has"
+    return f"this model has no layers {brief(layers)}; {meant} {listed(ropes)} (or full, or all)"
 
 
 def is_windowed(key: str) -> bool:
@@ -355,7 +353,7 @@ def _notes(
     ]
     untouched = [key for key in ropes if key not in chosen]
     if untouched:
-        notes.append(f"layers left as they are: {', '.join(untouched)}")
+        notes.append(f"layers left as they are: {listed(untouched)}")
     return notes
 
 
@@ -438,7 +436,7 @@ def describe_scaling(rope: Rope) -> str:
     factor = parameters.get("factor")
     known = isinstance(factor, (int, float)) and factor <= LONGEST
     times = f" x{factor:g}" if known else ""
-    return f"{parameters.get('rope_type', 'default')}{times} of {rope.original_length}"
+    return f"{cut(str(parameters.get('rope_type', 'default')), 60)}{times} of {rope.original_length}"
 
 
 def _plain(rope: Rope, original_length: int | None) -> Rope:

@@ -12,7 +12,7 @@ from typing import Any
 from . import __version__
 from .errors import CheckpointError, ConfigError
 from .plans import Plan, length_dependent
-from .rope import Rope, read_rope
+from .rope import LARGEST, Rope, read_rope
 from .schedules import Frequencies, Schedule, compute, describe, to_dict
 from .sources import read_json
 
@@ -97,15 +97,19 @@ def read_record(folder: Path) -> dict[str, Any] | None:
 
 def _is_whole(record: Mapping[str, Any]) -> bool:
     """Whether the parts that are read again have the shape in which they were written."""
-    undoing, tables = record.get("undo"), record.get("tables")
+    undoing, tables, lengths = (record.get(name) for name in ("undo", "tables", "original_length"))
     return (
         _is_length(record.get("length"))
-        and isinstance(record.get("spec"), Mapping)
-        and isinstance(record.get("beneath", {}), Mapping)
-        and isinstance(record.get("frozen", {}), Mapping)
+        and isinstance(record.get("source"), str)
+        and isinstance(record.get("original_config_sha256", ""), str)
+        and all(_are_words(record.get(name, {})) for name in ("beneath", "frozen"))
+        and _are_words(record.get("spec"))
+        and isinstance(lengths, Mapping)
+        and all(map(_is_length, lengths.values()))
         and isinstance(undoing, Mapping)
         and isinstance(undoing.get("changed"), Mapping)
         and isinstance(undoing.get("added"), list)
+        and all(isinstance(key, str) for key in undoing["added"])
         and isinstance(tables, Mapping)
         and all(_is_table(table) for table in tables.values())
         and _is_switch(record.get("switch", {}))
@@ -113,12 +117,16 @@ def _is_whole(record: Mapping[str, Any]) -> bool:
     )
 
 
+def _are_words(words: Any) -> bool:
+    return isinstance(words, Mapping) and all(isinstance(word, str) for word in words.values())
+
+
 def _are_factors(factors: Any) -> bool:
     return isinstance(factors, Mapping) and all(_is_number(value) and value > 0 for value in factors.values())
 
 
 def _is_length(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+    return isinstance(value, int) and not isinstance(value, bool) and 0 < value <= LARGEST
 
 
 def _is_switch(switch: Any) -> bool:
@@ -136,7 +144,7 @@ def _is_table(table: Any) -> bool:
 
 def _is_number(value: Any) -> bool:
     try:
-        return isinstance(value, (int, float)) and math.isfinite(value)
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
     except OverflowError:  # a whole number beyond every float
         return False
 
@@ -195,7 +203,8 @@ def difference(new: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, Any]
 
 def undo(config: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
     """Applies what :func:`difference` found; keys keep their place where they have one."""
-    kept = {key: value for key, value in config.items() if key not in change["added"]}
+    added = set(change["added"])
+    kept = {key: value for key, value in config.items() if key not in added}
     return {**kept, **change["changed"]}
 
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 import copy
 import json
 import math
+import numbers
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from . import model_defaults
 from .errors import ConfigError
+from .formatting import brief, listed
 
 
 @dataclass(frozen=True)
@@ -137,6 +139,9 @@ _TWO_KEYS = ("olmo", "olmo2")
 _NULL_HEAD_DIM_IN_V4 = ("mistral",)
 """Types whose class left an unstated ``head_dim`` null in transformers 4.52 to 4.57."""
 
+_TABLE_OF_HEAD_DIM = ("axk1", "deepseek_v3", "longcat_flash", "youtu")
+"""Types with latent attention whose table follows a ``head_dim`` in the file; the others overwrite it."""
+
 _SINUSOIDS = "by a sinusoid table that its code computes from rotary_dim and a fixed base of 10000"
 
 _NO_ROPE_PARAMETERS = {
@@ -250,6 +255,12 @@ class _Reader:
         unstated = entry.get("rope_parameters") == {}  # a class that leaves every layer type to the file
         self.per_type = unstated or model_defaults.is_nested(self.default_parameters or self.new)
         self._refuse_ignored()
+        self._refuse_layer_types()
+
+    def _refuse_layer_types(self) -> None:
+        stated = self.config.get("layer_types")
+        if stated is not None and not _are_names(stated):
+            raise ConfigError(f"layer_types is {brief(stated)} in the configuration; it must be a list of names")
 
     def _refuse_without_rope(self, entry: Any) -> None:
         if self.model_type in _NO_ROPE_PARAMETERS:
@@ -275,7 +286,7 @@ class _Reader:
     def _given(self, name: str) -> Mapping[str, Any]:
         value = self.config.get(name)
         if value is not None and not isinstance(value, Mapping):
-            raise ConfigError(f"{name} must be an object of keys and values, not {value!r}")
+            raise ConfigError(f"{name} must be an object of keys and values, not {brief(value)}")
         return value or {}
 
     def _refuse_ignored(self) -> None:
@@ -291,7 +302,7 @@ class _Reader:
         if nested and not self.per_type:
             raise ConfigError(
                 f"{self.model_type} keeps one table for all its layers; the rope_parameters per layer type "
-                f"({', '.join(self.new)}) in this configuration would be ignored; give one flat rope_parameters"
+                f"({listed(self.new)}) in this configuration would be ignored; give one flat rope_parameters"
             )
         if self.old and "rope_scaling" not in self.v4:
             raise ConfigError(
@@ -303,8 +314,8 @@ class _Reader:
         kind = None if "rope_type" in self.old else self.old.get("type")
         if kind not in (None, "default") and self.defaults.get("ignores_type"):
             raise ConfigError(
-                f"rope_scaling says type {kind!r}, and {self.model_type} only reads rope_type there, so transformers "
-                "computes without scaling; write rope_type instead of type, or remove rope_scaling"
+                f"rope_scaling says type {brief(kind)}, and {self.model_type} only reads rope_type there, so "
+                "transformers computes without scaling; write rope_type instead of type, or remove rope_scaling"
             )
 
     def get(self, field: str) -> Any:
@@ -329,8 +340,8 @@ class _Reader:
         left = [key for key in types if key not in self.new] if model_defaults.is_nested(self.new) else []
         if left and self.defaults.get("needs_every_type"):
             raise ConfigError(
-                f"rope_parameters leave out {left[0]}, which {self.model_type} does not fill in; state its parameters "
-                "too"
+                f"rope_parameters leave out {listed(left[:1])}, which {self.model_type} does not fill in; state its "
+                "parameters too"
             )
         return {key: self._of_type(key) for key in types}
 
@@ -351,10 +362,12 @@ class _Reader:
     def _layer_types(self) -> list[str]:
         """Those that the model has and that rotate: null marks one that does not."""
         stated = self.new if model_defaults.is_nested(self.new) else {}
+        if len(stated) > MOST_TYPES or not all(map(_is_name, stated)):
+            raise ConfigError(
+                f"rope_parameters name {len(stated)} layer types ({listed(stated, 1)}), and no model has these"
+            )
         rotating = [key for key, value in {**self.default_parameters, **stated}.items() if value is not None]
         present = self.config.get("layer_types") or self.defaults.get("layer_types")
-        if present is not None and not _are_names(present):
-            raise ConfigError(f"layer_types is {brief(present)} in the configuration; it must be a list of names")
         used = [key for key in rotating if key in present] if isinstance(present, list) else []
         return used or rotating  # DeepSeek-V4 labels its tables otherwise than its layers
 
@@ -466,21 +479,40 @@ class _Reader:
     def head_dim(self, key: str, parameters: Mapping[str, Any]) -> int:
         """Coordinates of a head: stated, the class's own, or hidden_size / num_attention_heads."""
         if self.get("qk_rope_head_dim") and parameters.get("partial_rotary_factor") in (None, 1):
-            return _whole(self.get("qk_rope_head_dim"), "qk_rope_head_dim")  # MLA rotates a slice of its own
+            rotated = _whole(self.get("qk_rope_head_dim"), "qk_rope_head_dim")  # MLA rotates a slice of its own
+            self._refuse_another_head_dim(rotated)
+            return rotated
         stated = self._head_dim_of_type(key) or self.get("head_dim")
         if stated is not None:
             return _whole(stated, "head_dim")
+        return self._head_of_hidden()
+
+    def _head_of_hidden(self) -> int:
         hidden, heads = self.get("hidden_size"), self.get("num_attention_heads")
         if hidden is None or heads is None:
             raise self.missing()
         return _whole(hidden, "hidden_size") // _whole(heads, "num_attention_heads")
+
+    def _refuse_another_head_dim(self, rotated: int) -> None:
+        """A table that is built for another number of coordinates than attention rotates, which stops the model."""
+        stated = self.config.get("head_dim", self.defaults.get("head_dim", rotated))
+        if self.model_type not in _TABLE_OF_HEAD_DIM:
+            return
+        built = self._head_of_hidden() if stated is None else _whole(stated, "head_dim")
+        if built != rotated:
+            raise ConfigError(
+                f"head_dim is {json.dumps(stated)} and qk_rope_head_dim {rotated}: transformers builds the table of "
+                f"{self.model_type} for {built} coordinates and rotates {rotated} by it, which cannot run; "
+                f"write head_dim {rotated}"
+            )
 
     def _head_dim_of_type(self, key: str) -> Any:
         """Gemma 4's full-attention layers have larger heads: ``global_head_dim``, or said layer by layer."""
         default = self.defaults.get("head_dims", {}).get(key)
         if default is None or default == self.defaults.get("head_dim"):
             return None
-        layers = self.config.get("per_layer_config") or {}
+        given = self.config.get("per_layer_config")
+        layers: Mapping[Any, Any] = given if isinstance(given, Mapping) else {}
         stated = [layer["head_dim"] for layer in layers.values() if isinstance(layer, Mapping) and "head_dim" in layer]
         return stated[0] if stated else self.config.get("global_head_dim") or default
 
@@ -496,7 +528,7 @@ class _Reader:
         names = [name for name, lacking in lacks.items() if lacking]
         why = "" if self.known else ", which is not one that ropescale knows the defaults of,"
         return ConfigError(
-            f"the configuration of model type {self.model_type!r}{why} lacks {', '.join(names)}; "
+            f"the configuration of model type {brief(self.model_type)}{why} lacks {', '.join(names)}; "
             f"add {'it' if len(names) == 1 else 'them'} to config.json"
             + (", or give the trained length (--original-length)" if names == ["max_position_embeddings"] else "")
         )
@@ -504,6 +536,7 @@ class _Reader:
 
 def _rope(reader: _Reader, key: str, parameters: dict[str, Any], original_length: int | None) -> Rope:
     """The geometry that one set of parameters describes."""
+    _refuse_wrong_types(parameters)
     theta, maximum = parameters.get("rope_theta"), reader.get("max_position_embeddings") or original_length
     if theta is None and reader.known:
         where = "" if key == ALL_LAYERS else f" for {key}"
@@ -521,10 +554,14 @@ def _rope(reader: _Reader, key: str, parameters: dict[str, Any], original_length
     rotary_dim = head_dim if proportional else int(head_dim * partial)
     if rotary_dim < 1:
         raise ConfigError(f"partial_rotary_factor {partial} of head_dim {head_dim} leaves no coordinate to rotate")
+    _refuse_odd_head(head_dim, partial)
+    trained = original_length or _original_length(reader, parameters, max_length)
+    if trained < 2:
+        raise ConfigError("the trained length is 1 token, and RoPE turns by distances; give it with --original-length")
     return Rope(
         rotary_dim=rotary_dim,
         theta=_theta(theta),
-        original_length=original_length or _original_length(reader, parameters, max_length),
+        original_length=trained,
         head_dim=head_dim,
         max_length=max_length,
         rotated_pairs=int(partial * head_dim // 2) if proportional else None,
@@ -533,14 +570,49 @@ def _rope(reader: _Reader, key: str, parameters: dict[str, Any], original_length
     )
 
 
+_SCALARS = (
+    "factor attention_factor attn_factor beta_fast beta_slow mscale mscale_all_dim extrapolation_factor short_mscale "
+    "long_mscale low_freq_factor high_freq_factor alpha original_max_position_embeddings"
+).split()
+_PER_PAIR = ("short_factor", "long_factor")
+
+
+def _refuse_wrong_types(parameters: Mapping[str, Any]) -> None:
+    """What every formula takes for granted of a scaling: numbers are numbers, and factors per pair are listed."""
+    for name in _SCALARS:
+        if parameters.get(name) is not None and not _is_real(parameters[name]):
+            raise ConfigError(f"{name} is {brief(parameters[name])} in the rope parameters; it must be {_REAL}")
+    for name in _PER_PAIR:
+        value = parameters.get(name)
+        if value is not None and not (isinstance(value, (list, tuple)) and all(map(_is_real, value))):
+            raise ConfigError(f"{name} is {brief(value)} in the rope parameters; each must be {_REAL}")
+
+
+_REAL = "a finite number below 1e+100"
+
+
+def _is_real(value: Any) -> bool:
+    """Whether it is a number that the formulas can compute with; numpy's are, too."""
+    return isinstance(value, numbers.Real) and not isinstance(value, bool) and -LARGEST_THETA < value < LARGEST_THETA
+
+
+def _refuse_odd_head(head_dim: int, partial: float) -> None:
+    """An odd head that rotates whole has a coordinate without a partner; so does an odd part, which has room."""
+    if head_dim > _SMALL_HEAD and head_dim % 2 and int(head_dim * partial) == head_dim:
+        raise ConfigError(
+            f"head_dim is {head_dim} in the configuration, or follows from hidden_size; coordinates turn in pairs, and "
+            "transformers refuses a head that is odd and rotates whole; give an even head_dim"
+        )
+
+
 def _refuse_another(parameters: Mapping[str, Any], name: str, beside: tuple[str, Any] | None, key: str) -> None:
     """One of two places for the same number, which transformers would prefer without a word."""
     inner = parameters.get(name)
     if beside is not None and inner is not None and inner != beside[1]:
         where = "" if key == ALL_LAYERS else f" for {key}"
         raise ConfigError(
-            f"rope_parameters says {name} is {inner}{where} and {beside[0]} at the top level says {beside[1]}; "
-            "make them agree"
+            f"rope_parameters says {name} is {brief(inner)}{where} and {beside[0]} at the top level says "
+            f"{brief(beside[1])}; make them agree"
         )
 
 
@@ -553,7 +625,9 @@ def _original_length(reader: _Reader, parameters: Mapping[str, Any], max_length:
     if reader.per_type:  # whose tables do not look at the top level
         top = top if inner is None else inner
     if top is not None and inner is not None and top != inner:
-        raise ConfigError(f"{name} is {top} {where} and {inner} inside the rope parameters; make them agree")
+        raise ConfigError(
+            f"{name} is {brief(top)} {where} and {brief(inner)} inside the rope parameters; make them agree"
+        )
     recorded = next((each for each in (top, inner, reader.recorded_length()) if each is not None), None)
     if recorded is not None:
         return _whole(recorded, name)
@@ -561,7 +635,11 @@ def _original_length(reader: _Reader, parameters: Mapping[str, Any], max_length:
 
 
 def _are_names(value: Any) -> bool:
-    return isinstance(value, (list, tuple)) and all(isinstance(each, str) for each in value)
+    return isinstance(value, (list, tuple)) and all(map(_is_name, value))
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and len(value) <= LONGEST_NAME
 
 
 def _is_qwen3(model_type: str) -> bool:
@@ -570,12 +648,12 @@ def _is_qwen3(model_type: str) -> bool:
 
 def _refuse_theta_per_layer(reader: _Reader, theta: Any) -> None:
     """Granite's SWA models may give each layer a theta of its own (0: no rotation), and then use no other."""
-    listed = reader.config.get("layer_rope_theta")
-    listed = listed if isinstance(listed, list) else []
-    others = {_number(value, "layer_rope_theta", most=LARGEST_THETA) for value in listed if value and value != theta}
+    thetas = reader.config.get("layer_rope_theta")
+    thetas = thetas if isinstance(thetas, list) else []
+    others = {_number(value, "layer_rope_theta", most=LARGEST_THETA) for value in thetas if value and value != theta}
     if others:
         raise ConfigError(
-            f"layer_rope_theta gives some layers the theta {sorted(others)[0]} beside rope_theta {theta}; "
+            f"layer_rope_theta gives some layers the theta {sorted(others)[0]} beside rope_theta {brief(theta)}; "
             "a model with more than one theta in one table cannot be described by one schedule"
         )
 
@@ -586,14 +664,14 @@ def _refuse_theta_of_attention(reader: _Reader, theta: Any) -> None:
     stated = part.get("rope_theta") if isinstance(part, Mapping) else None
     if stated is not None and stated != theta:
         raise ConfigError(
-            f"attn_config says rope_theta is {brief(stated)}, and transformers 5 computes with {theta}, because it "
-            f"only reads the top level; write rope_theta {brief(stated)} there"
+            f"attn_config says rope_theta is {brief(stated)}, and transformers 5 computes with {brief(theta)}, because "
+            f"it only reads the top level; write rope_theta {brief(stated)} there"
         )
 
 
 def _model_type(config: Mapping[str, Any]) -> str:
     model_type = config.get("model_type")
-    if not isinstance(model_type, str) or not model_type:
+    if not model_type or not _is_name(model_type):
         raise ConfigError("the configuration has no model_type; is this a transformers checkpoint's config.json?")
     return model_type
 
@@ -601,11 +679,12 @@ def _model_type(config: Mapping[str, Any]) -> str:
 def _normalised(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """A copy with ``rope_type`` first, and ``type``, ``su`` and ``mrope`` translated."""
     new, old = parameters.get("rope_type"), parameters.get("type")
+    for kind in (new, old):
+        if kind and not _is_name(kind):
+            raise ConfigError(f"rope_type must be a name such as 'yarn', not {brief(kind)}")
     if new and old and _RENAMED_TYPES.get(old, old) != _RENAMED_TYPES.get(new, new):
-        raise ConfigError(f"the rope parameters have rope_type {new!r} and type {old!r}; keep one")
+        raise ConfigError(f"the rope parameters have rope_type {brief(new)} and type {brief(old)}; keep one")
     kind = new or old or "default"
-    if not isinstance(kind, str):
-        raise ConfigError(f"rope_type must be a name such as 'yarn', not {kind!r}")
     rest = {key: value for key, value in parameters.items() if key not in ("rope_type", "type")}
     return {"rope_type": _RENAMED_TYPES.get(kind, kind), **rest}
 
@@ -616,7 +695,7 @@ def _present(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 def _shown(parameters: Mapping[str, Any], key: str) -> str:
     value = parameters.get(key)
-    return "missing" if value is None else f"a list of {len(value)}" if isinstance(value, list) else repr(value)
+    return "missing" if value is None else f"a list of {len(value)}" if isinstance(value, list) else brief(value)
 
 
 LARGEST = 2**53
@@ -624,6 +703,15 @@ LARGEST = 2**53
 
 LARGEST_HEAD = 2**16
 """No head has more coordinates; a damaged file that says so would have its table fill the memory."""
+
+LONGEST_NAME = 100
+"""Characters of a name that a configuration gives to a kind of model, of layer or of scaling."""
+
+MOST_TYPES = 64
+"""No model has more kinds of layers with tables of their own."""
+
+_SMALL_HEAD = 4
+"""An odd head of up to this many coordinates is let through by transformers, whose tests have such models."""
 
 LARGEST_THETA = 1e100
 """No theta comes near it; what does would overflow in the formulas."""
@@ -633,15 +721,6 @@ def _number(value: Any, name: str, most: float = LARGEST) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= most:
         raise ConfigError(f"{name} is {brief(value)} in the configuration; it must be a number between 0 and {most:g}")
     return value
-
-
-def brief(value: Any) -> str:
-    """A value as it stands in a message: a number of 400 digits says no more than its beginning."""
-    try:
-        text = repr(value)
-    except ValueError:  # Python refuses to write out integers of thousands of digits
-        text = "an enormous number"
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _share(value: Any, kind: str) -> float:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import stat
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from .errors import CheckpointError, ConfigError
-from .formatting import first_line
+from .formatting import brief, cut, first_line, size
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+|[\w-]+")
 
@@ -59,33 +61,151 @@ def read_config(folder: Path) -> dict[str, Any]:
     return read_json(folder / "config.json")
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path, most: int | None = None) -> dict[str, Any]:
     """A JSON object from a file, with errors that name the file and the line.
 
+    Args:
+        most: the largest size in bytes; :data:`LARGEST` where it is not given.
+
     Raises:
-        CheckpointError: the file is missing or cannot be read.
-        ConfigError: it is not JSON, or not an object.
+        CheckpointError: the file is missing or cannot be read, is no regular file, or is too large.
+        ConfigError: it is not JSON, not an object, or nested too deeply.
+    """
+    value = _parsed(read_bytes(path, most), path)
+    if not isinstance(value, dict):
+        raise ConfigError(f"{path} holds a JSON {type(value).__name__}, not an object; {_RESTORE}")
+    if is_deep(value):
+        raise ConfigError(f"{path} nests its brackets too deeply; {_RESTORE}")
+    return value
+
+
+_RESTORE = "restore it from where it was downloaded"
+
+
+def _parsed(content: bytes, path: Path) -> Any:
+    try:
+        return json.loads(content.decode("utf-8"))
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not a text file; {_RESTORE}") from None
+    except RecursionError:
+        raise ConfigError(f"{path} nests its brackets too deeply; {_RESTORE}") from None
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}: {error.msg}"
+        raise ConfigError(f"{path} is not valid JSON ({where}); {_RESTORE}") from None
+    except ValueError:  # what Python says of a whole number of more than 4,300 digits
+        raise ConfigError(f"{path} holds a number of thousands of digits; {_RESTORE}") from None
+
+
+def is_deep(value: Any) -> bool:
+    """Whether lists and objects stand inside one another deeper than in any configuration, and than code can walk."""
+    inner = [value]
+    for _ in range(_DEEPEST):
+        inner = [item for each in inner for item in _items(each) if isinstance(item, (dict, list))]
+        if not inner:
+            return False
+    return True
+
+
+_DEEPEST = 64
+"""Brackets inside one another; configurations have fewer than ten."""
+
+
+def _items(value: Any) -> Any:
+    return value.values() if isinstance(value, dict) else value
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Reading files that somebody else may have made
+
+LARGEST = 64 * 2**20
+"""Bytes of a file that is read as a whole; configurations have some thousands, tokenizers some millions."""
+
+
+def read_bytes(path: Path, most: int | None = None) -> bytes:
+    """The content of a regular file.
+
+    Args:
+        most: the largest size in bytes; :data:`LARGEST` where it is not given.
+
+    Raises:
+        CheckpointError: it is missing or cannot be read, is no regular file, or is larger.
+    """
+    limit = LARGEST if most is None else most
+    with open_regular(path) as file:
+        try:
+            content = _up_to(file, limit)
+        except OSError as error:
+            raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
+    if content is None:
+        raise CheckpointError(
+            f"{path} is larger than {size(limit)}, and no such file is; restore it from where it was downloaded"
+        )
+    return content
+
+
+def _up_to(file: BinaryIO, limit: int) -> bytes | None:
+    """The rest of a file; None where that is more than ``limit`` bytes, whatever its size was said to be."""
+    stated = os.fstat(file.fileno()).st_size
+    content = file.read(stated + 1) if stated <= limit else b""
+    if len(content) > stated:  # it grows, or is one of those that the system makes up as they are read
+        content += file.read(limit + 1 - len(content))
+    return content if stated <= limit and len(content) <= limit else None
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Opens a file for reading, unless it is a pipe or a device, which would keep whoever reads it for ever.
+
+    Raises:
+        CheckpointError: it is missing or cannot be read, or is no regular file.
     """
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        _refuse_special(path, os.stat(path).st_mode)  # before it is opened, which some devices notice
+        handle = os.open(path, _READING)
+        try:
+            _refuse_special(path, os.fstat(handle).st_mode)
+            return open(handle, "rb")
+        except BaseException:
+            os.close(handle)
+            raise
+    except CheckpointError:
+        raise
     except FileNotFoundError:
         raise CheckpointError(f"{path} does not exist; complete the download, or give another folder") from None
     except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path} is not a text file; restore it from where it was downloaded") from None
-    except RecursionError:
-        raise ConfigError(f"{path} nests its brackets too deeply; restore it from where it was downloaded") from None
-    except json.JSONDecodeError as error:
-        raise ConfigError(
-            f"{path} is not valid JSON (line {error.lineno}, column {error.colno}: {error.msg}); "
-            "restore it from where it was downloaded"
-        ) from None
-    if not isinstance(value, dict):
-        raise ConfigError(
-            f"{path} holds a JSON {type(value).__name__}, not an object; restore it from where it was downloaded"
-        )
-    return value
+        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
+    except ValueError as error:  # a null byte in the name
+        raise CheckpointError(f"{path} cannot be read: {error}") from None
+
+
+_READING = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+
+
+def _refuse_special(path: Path, mode: int) -> None:
+    if stat.S_ISDIR(mode):
+        raise CheckpointError(f"{path} cannot be read: Is a directory")
+    if not stat.S_ISREG(mode):
+        raise CheckpointError(f"{path} is {_kind(mode)}, not a regular file; remove it, or give another folder")
+
+
+def _kind(mode: int) -> str:
+    return "a pipe" if stat.S_ISFIFO(mode) else "a socket" if stat.S_ISSOCK(mode) else "a device"
+
+
+def refuse_special_files(folder: Path) -> None:
+    """Raises where a file of a checkpoint, which somebody else's code is about to read, is a pipe or a device.
+
+    Raises:
+        CheckpointError: names it.
+    """
+    try:
+        for entry in os.scandir(folder):
+            path = Path(entry.path)
+            if os.path.exists(path) and not os.path.isdir(path):
+                _refuse_special(path, os.stat(path).st_mode)
+    except CheckpointError:
+        raise
+    except OSError as error:
+        raise CheckpointError(f"{folder} cannot be read: {error.strerror or error}") from error
 
 
 def _bring_back(folder: Path) -> None:
@@ -111,7 +231,7 @@ def _refuse_interrupted(folder: Path) -> None:
 def _checked(folder: Path) -> Path:
     if (folder / "adapter_config.json").exists():  # with a config.json beside it transformers still loads the base
         base = read_json(folder / "adapter_config.json").get("base_model_name_or_path")
-        named = f" ({base})" if base else ""
+        named = f" ({cut(str(base), 200) if isinstance(base, str) else brief(base)})" if base else ""
         raise CheckpointError(f"{folder} is a PEFT adapter; patch the base{named}, then attach the adapter to it")
     if (folder / "config.json").exists():
         return folder

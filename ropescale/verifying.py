@@ -18,10 +18,10 @@ import torch
 from torch import nn
 
 from .errors import CheckpointError, ConfigError, DataError, RopescaleError, VerificationError
-from .formatting import first_line
+from .formatting import brief, first_line
 from .generating import DIFFERS, EXPLAINED, UNDECIDED, Say, Stretch, Text, compare, preserved, written
 from .lengths import parse_length
-from .loading import load_model, load_tokenizer, refuse_code
+from .loading import load_model, load_tokenizer, refuse_code, refuse_unloadable
 from .patching import (
     RTOL,
     build_stock,
@@ -41,7 +41,7 @@ from .patching import (
 )
 from .plans import Plan, describe_scaling
 from .records import around_switch, labels_of, read_record, softmax_factor, switch_of, tables_of
-from .rope import ALL_LAYERS, Rope, read_rope, text_section
+from .rope import ALL_LAYERS, LARGEST, Rope, read_rope, text_section
 from .schedules import AsIs, Frequencies, compute, describe
 from .sources import find_model, read_config, read_json
 
@@ -190,6 +190,7 @@ def _examine_folder(name: str, folder: Path, trusted: bool) -> Verification:
     config = read_config(folder)
     record = read_record(folder)
     report = Verification(name, "", 0)
+    refuse_unloadable(folder)
     refuse_code(folder, trusted)
     with quiet_transformers():
         skeleton = _built(folder, trusted, report)
@@ -202,8 +203,13 @@ def _examine_folder(name: str, folder: Path, trusted: bool) -> Verification:
     wanted = _intended(ropes, record, report)
     sides = _both_sides(ropes) | (switch_of(record) if record is not None else {})
     for where, module in modules:
-        _compare_module(where, module, wanted, report)
-        _compare_both_sides(where, module, sides, report)
+        try:
+            _compare_module(where, module, wanted, report)
+            _compare_both_sides(where, module, sides, report)
+        except RopescaleError:
+            raise
+        except Exception as error:
+            report.problems.append(f"{where} cannot compute its table: {type(error).__name__}: {first_line(error)}")
     _missing_tables(modules, wanted, report)
     _compare_softmax(skeleton, _intended_softmax(ropes, record), report)
     _check_tokenizer(folder, report)
@@ -218,15 +224,25 @@ def _built(folder: Path, trusted: bool, report: Verification) -> nn.Module:
     except RopescaleError:
         raise
     except Exception as error:
-        report.problems.append(f"transformers cannot build this model: {type(error).__name__}: {first_line(error)}")
+        report.problems.append(_unbuilt(error))
         return nn.Module()
+
+
+def _unbuilt(error: Exception) -> str:
+    return f"transformers cannot build this model: {type(error).__name__}: {first_line(error)}"
 
 
 def _stock_modules(skeleton: nn.Module, config: Mapping[str, Any], report: Verification) -> list[tuple[str, nn.Module]]:
     """The rotary modules of a model on the meta device, for real."""
     if report.problems:
         return []
-    modules = [(name, build_stock(module, module.config)) for name, module in rotary_modules(skeleton)]
+    try:
+        modules = [(name, build_stock(module, module.config)) for name, module in rotary_modules(skeleton)]
+    except RopescaleError:
+        raise
+    except Exception as error:
+        report.problems.append(_unbuilt(error))
+        return []
     if not modules:
         read_rope(config)  # says why, where the reason is that the model has no RoPE
         report.problems.append(
@@ -315,7 +331,8 @@ def _compare_softmax(model: nn.Module, wanted: Mapping[str, float], report: Veri
     if not found or ALL_LAYERS not in wanted:
         return
     report.softmax_factor = wanted[ALL_LAYERS]
-    wrong = {name: own for name, own in found.items() if not abs(own / wanted[ALL_LAYERS] - 1) <= _SOFTMAX_RTOL}
+    asked = wanted[ALL_LAYERS]
+    wrong = {name: own for name, own in found.items() if not abs(own - asked) <= _SOFTMAX_RTOL * abs(asked)}
     for name, own in list(wrong.items())[:1]:
         others = f" (and {len(wrong) - 1} more layers)" if len(wrong) > 1 else ""
         report.problems.append(
@@ -350,9 +367,10 @@ def _rotates_by(module: nn.Module, key: str, wanted: Frequencies, length: int) -
 def _check_tokenizer(folder: Path, report: Verification) -> None:
     path = folder / "tokenizer_config.json"
     limit = read_json(path).get("model_max_length") if path.exists() else None
-    if isinstance(limit, (int, float)) and limit < report.length:
+    if isinstance(limit, (int, float)) and not isinstance(limit, bool) and limit < report.length:
+        shown = f"{limit:g}" if abs(limit) < LARGEST else brief(limit)
         report.problems.append(
-            f"tokenizer_config.json: model_max_length is {limit:g}, below the {report.length} tokens the model is for"
+            f"tokenizer_config.json: model_max_length is {shown}, below the {report.length} tokens the model is for"
         )
 
 

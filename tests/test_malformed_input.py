@@ -121,7 +121,10 @@ CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
     "layer thetas": ({"model_type": "granite_swa", "layer_rope_theta": ["a", 1]}, "layer_rope_theta is 'a'"),
     "rotary_dim": ({"model_type": "minimax_m2", "rotary_dim": "x"}, "rotary_dim is 'x'"),
     "rotary_dim of 400 digits": ({"model_type": "minimax_m2", "rotary_dim": 10**400}, "rotary_dim is 1000"),
-    "factor of 400 digits": ({"rope_scaling": {"rope_type": "linear", "factor": 10**400}}, "already scaled (linear of"),
+    "factor of 400 digits": (
+        {"rope_scaling": {"rope_type": "linear", "factor": 10**400}},
+        "it must be a finite number below 1e+100",
+    ),
     "scaling string": ({"rope_scaling": "yarn"}, "'yarn'"),
     "scaling list": ({"rope_scaling": ["yarn", 4]}, "['yarn', 4]"),
     "scaling number": ({"rope_scaling": 4}, "4"),

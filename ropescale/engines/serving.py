@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from ..model_defaults import PARTIAL_NAMES, THETA_NAMES, load
 from ..plans import Plan
-from ..rope import ALL_LAYERS, read_rope, text_section
+from ..rope import ALL_LAYERS, Rope, read_rope, text_section
 from .facts import Difference, Engine, Layers, layers_of
 
 V4_NAMES = frozenset({"rope_scaling", *THETA_NAMES, *PARTIAL_NAMES})
@@ -125,7 +125,15 @@ def as_it_lies(model: str, stored: Mapping[str, Any], length: int, **others: Any
 def _layers_in(config: Mapping[str, Any], length: int) -> tuple[Layers, ...]:
     section = text_section(config)
     ropes = read_rope(config).items()
-    return tuple(Layers(key, rope.scaling, section, rope, length, config) for key, rope in ropes)
+    return tuple(Layers(key, _filled(rope), section, rope, length, config) for key, rope in ropes)
+
+
+def _filled(rope: Rope) -> dict[str, Any]:
+    """Rope parameters without those that say nothing, and with the factor that transformers gives yarn without one."""
+    stated = {name: value for name, value in rope.scaling.items() if value is not None}
+    if stated.get("rope_type") == "yarn":
+        stated.setdefault("factor", max(rope.max_length / rope.original_length, 1.0))
+    return stated
 
 
 def is_untouched(serving: Serving, layers: Layers) -> bool:

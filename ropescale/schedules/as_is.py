@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 from ..errors import ScheduleError
+from ..formatting import brief
 from ..rope import Rope
 from .base import BuiltIn, Frequencies, Schedule, Varying, build, compute, lookup, register, suggest
 
@@ -54,7 +55,7 @@ def from_rope_parameters(rope: Rope) -> tuple[Schedule, Rope]:
     kind = _kind(there)
     if kind not in _READERS:
         hint = suggest(kind, _READERS, f"transformers has {', '.join(_READERS)}")
-        raise ScheduleError(f"the checkpoint's rope_type is {kind!r}, which ropescale cannot read; {hint}")
+        raise ScheduleError(f"the checkpoint's rope_type is {brief(kind)}, which ropescale cannot read; {hint}")
     name, fields, changed = _READERS[kind](there, replace(rope, theta=there.get("rope_theta", rope.theta)))
     try:
         return build(lookup(name), fields), changed
@@ -119,6 +120,10 @@ _READERS = {
     "llama3": _llama3,
     "proportional": _proportional,
 }
+
+
+KINDS = tuple(_READERS)
+"""The rope types that can be read."""
 
 
 def _some(there: Mapping[str, Any], *keys: str) -> dict[str, Any]:

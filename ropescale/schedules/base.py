@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, Self, TypeVar, runtime_checkable
 
 from ..errors import ScheduleError
-from ..rope import Rope, brief
+from ..formatting import brief, cut
+from ..rope import Rope
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ def lookup(name: str) -> type[BuiltIn]:
         return _REGISTRY[name]
     except KeyError:
         raise ScheduleError(
-            f"no schedule named {name!r}; {suggest(name, names(), 'see `ropescale schedules`')}"
+            f"no schedule named {brief(name)}; {suggest(name, names(), 'see `ropescale schedules`')}"
         ) from None
 
 
@@ -148,7 +149,7 @@ def build(cls: type[Any], fields: dict[str, Any]) -> Any:
     if known is not None:
         for key in fields:
             if key not in known:
-                raise ScheduleError(f"{label} has no field {key!r}; {suggest(key, known, 'it has none')}")
+                raise ScheduleError(f"{label} has no field {brief(key)}; {suggest(key, known, 'it has none')}")
         for field in dataclasses.fields(cls):
             if _required(field) and field.name not in fields:
                 raise ScheduleError(f"{label} needs {field.name}; give it as {label}:{field.name}=...")
@@ -157,7 +158,8 @@ def build(cls: type[Any], fields: dict[str, Any]) -> Any:
     except ScheduleError:
         raise
     except Exception as error:
-        raise ScheduleError(f"{label}({fields}) could not be made: {type(error).__name__}: {error}") from error
+        given, said = brief(fields), cut(str(error), 300)
+        raise ScheduleError(f"{label}({given}) could not be made: {type(error).__name__}: {said}") from error
 
 
 def suggest(word: str, known: Iterable[str], otherwise: str) -> str:
@@ -181,16 +183,16 @@ def check_field(schedule: str, field: dataclasses.Field[Any], value: Any) -> Non
         return
     if annotation.startswith("bool"):
         if not isinstance(value, bool):
-            raise ScheduleError(f"{where} must be true or false, not {value!r}")
+            raise ScheduleError(f"{where} must be true or false, not {brief(value)}")
     elif annotation.startswith("tuple"):
         if not isinstance(value, (list, tuple)):
-            raise ScheduleError(f"{where} must be a list of numbers, one per pair, not {value!r}")
+            raise ScheduleError(f"{where} must be a list of numbers, one per pair, not {brief(value)}")
         for number in value:
             _check_number(where, number, field.metadata)
     elif annotation.startswith(("float", "int")):
         _check_number(where, value, field.metadata)
         if annotation.startswith("int") and not float(value or 0).is_integer():
-            raise ScheduleError(f"{where} must be a whole number, not {value!r}")
+            raise ScheduleError(f"{where} must be a whole number, not {brief(value)}")
 
 
 def at_least(minimum: float, default: Any = dataclasses.MISSING) -> Any:
@@ -271,7 +273,7 @@ def compute(schedule: Schedule, rope: Rope, length: int | None = None) -> Freque
     except ScheduleError:
         raise
     except Exception as error:
-        raise ScheduleError(f"schedule {label} raised {type(error).__name__}: {error}") from error
+        raise ScheduleError(f"schedule {label} raised {type(error).__name__}: {cut(str(error), 300)}") from error
     if not isinstance(result, Frequencies):
         raise ScheduleError(f"schedule {label} returned {type(result).__name__}; it must return Frequencies")
     return Frequencies(_checked(label, result.inv_freq, rope), _checked_scale(label, result.attention_scale))
@@ -330,12 +332,12 @@ def check_finite(where: str, value: float) -> None:
 
 def _check_number(where: str, value: Any, limits: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ScheduleError(f"{where} must be a number, not {value!r}")
+        raise ScheduleError(f"{where} must be a number, not {brief(value)}")
     check_finite(where, value)
     if "at_least" in limits and value < limits["at_least"]:
-        raise ScheduleError(f"{where} must be {limits['at_least']} or more, not {value!r}")
+        raise ScheduleError(f"{where} must be {limits['at_least']} or more, not {brief(value)}")
     if "above" in limits and value <= limits["above"]:
-        raise ScheduleError(f"{where} must be greater than {limits['above']}, not {value!r}")
+        raise ScheduleError(f"{where} must be greater than {limits['above']}, not {brief(value)}")
 
 
 def _checked(label: str, inv_freq: Any, rope: Rope) -> list[float]:

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any, Literal, Union
 
 from ..errors import ScheduleError
+from ..formatting import brief
+from ..sources import local_path
 from .base import BuiltIn, Schedule, check_finite, plain
 
 _MISSING = dataclasses.MISSING
@@ -74,7 +76,7 @@ def cast_text(where: str, hint: Any, text: str) -> Any:
             raise
         except (ValueError, KeyError):
             continue
-    raise ScheduleError(f"{where} must be {' or '.join(_called(member) for member in wanted)}, not {text!r}")
+    raise ScheduleError(f"{where} must be {' or '.join(_called(member) for member in wanted)}, not {brief(text)}")
 
 
 def check_value(where: str, hint: Any, value: Any) -> Any:
@@ -91,7 +93,7 @@ def check_value(where: str, hint: Any, value: Any) -> Any:
     numeric = [member for member in members if member in (float, int)]
     if numeric and bool not in members and all(member in (float, int, type(None)) for member in members):
         if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise ScheduleError(f"{where} must be a number, not {value!r}")
+            raise ScheduleError(f"{where} must be a number, not {brief(value)}")
         check_finite(where, value)
     return tuple(value) if isinstance(value, list) and any(_origin(m) is tuple for m in members) else value
 
@@ -109,7 +111,7 @@ def _cast(where: str, hint: Any, text: str) -> Any:
     if hint is str:
         return text
     if isinstance(hint, type) and issubclass(hint, Path):
-        return Path(text).expanduser()
+        return local_path(text)
     return _anything(where, text)
 
 
@@ -117,7 +119,7 @@ def _items(where: str, hint: Any, text: str, kind: Any) -> Any:
     from .specs import split  # which builds on this module
 
     if not (text.startswith("[") and text.endswith("]")):
-        raise ScheduleError(f"{where} must be a list like [1,1.5,2], not {text!r}")
+        raise ScheduleError(f"{where} must be a list like [1,1.5,2], not {brief(text)}")
     inner = next((argument for argument in typing.get_args(hint) if argument is not Ellipsis), Any)
     return kind(cast_text(where, inner, part.strip()) for part in split(text[1:-1]) if part.strip())
 
@@ -126,7 +128,7 @@ def _anything(where: str, text: str) -> Any:
     """Without an annotation to go by: JSON where it reads as such, else the text."""
     try:
         value = json.loads({"none": "null", "true": "true", "false": "false"}.get(text.lower(), text))
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
     return _finite(where, value) if isinstance(value, float) else value
 

@@ -9,12 +9,15 @@ import ast
 import hashlib
 import importlib
 import importlib.util
+import os
 import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from ..errors import ScheduleError
+from ..formatting import brief, cut, listed
+from ..sources import local_path, read_bytes
 from .base import suggest
 
 
@@ -26,27 +29,29 @@ def load(name: str) -> Any:
     """
     where, _, attribute = name.rpartition("::")
     if name.removesuffix("::").endswith(".py"):
-        raise _which(Path(name.removesuffix("::")).expanduser())
+        raise _which(local_path(name.removesuffix("::")))
     if not where or not attribute:
-        raise ScheduleError(f"{name!r} does not name a schedule; write path/to/file.py::Class or package.module::Class")
+        wanted = "path/to/file.py::Class or package.module::Class"
+        raise ScheduleError(f"{brief(name)} does not name a schedule; write {wanted}")
     is_file = where.endswith(".py") or "/" in where or "\\" in where
-    module = _from_file(Path(where).expanduser()) if is_file else _from_package(where)
+    module = _from_file(local_path(where)) if is_file else _from_package(where)
     try:
         return getattr(module, attribute)
     except AttributeError:
         public = [key for key, value in vars(module).items() if not key.startswith("_") and _own(value, module)]
-        otherwise = f"it defines {', '.join(public)}" if public else "it defines nothing"
-        raise ScheduleError(f"{where} has no {attribute!r}; {suggest(attribute, public, otherwise)}") from None
+        otherwise = f"it defines {listed(public)}" if public else "it defines nothing"
+        raise ScheduleError(f"{where} has no {brief(attribute)}; {suggest(attribute, public, otherwise)}") from None
 
 
 def _which(path: Path) -> ScheduleError:
     """About a file without a class: which schedules it has, read and not run."""
     _check_file(path)
-    tree = _guarded(str(path), lambda: ast.parse(path.read_bytes()))
+    content = read_bytes(path)
+    tree = _guarded(str(path), lambda: ast.parse(content))
     names = [node.name for node in tree.body if not getattr(node, "name", "_").startswith("_") and _is_schedule(node)]
     if not names:
         return ScheduleError(f"{path} has no class with a __call__(self, rope, length); a schedule is one")
-    return ScheduleError(f"{path} has {', '.join(names)}; say which, as in {path}::{names[0]}")
+    return ScheduleError(f"{path} has {listed(names)}; say which, as in {path}::{names[0]}")
 
 
 def _is_schedule(node: Any) -> bool:
@@ -58,7 +63,8 @@ def _is_schedule(node: Any) -> bool:
 
 def _check_file(path: Path) -> None:
     if not path.is_file():
-        problem = "is a folder" if path.is_dir() else "does not exist"
+        there = "is no regular file" if os.path.lexists(path) else "does not exist"
+        problem = "is a folder" if path.is_dir() else there
         raise ScheduleError(f"{path} {problem}; give the path of a Python file, as in path/to/file.py::Class")
 
 
@@ -97,4 +103,5 @@ def _guarded(where: str, act: Any) -> Any:
     except SyntaxError as error:
         raise ScheduleError(f"{where} is not valid Python: {error.msg} (line {error.lineno})") from error
     except (Exception, SystemExit) as error:
-        raise ScheduleError(f"{where} raised {type(error).__name__} when it was imported: {error}") from error
+        said = cut(str(error), 300)
+        raise ScheduleError(f"{where} raised {type(error).__name__} when it was imported: {said}") from error

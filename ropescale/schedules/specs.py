@@ -11,14 +11,17 @@ import dataclasses
 import hashlib
 import inspect
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..errors import ScheduleError
-from ..rope import Rope, brief
+from ..errors import CheckpointError, ScheduleError
+from ..formatting import brief, first_line, listed
+from ..rope import Rope
+from ..sources import is_deep, local_path, read_bytes
 from .base import BuiltIn, Schedule, build, label_of, lookup, suggest
 from .casting import Parameter, cast_text, check_value, holds_schedule, parameters
 from .loading import load
@@ -26,6 +29,7 @@ from .loading import load
 _WORD = re.compile(r"[\w-]+(?=:[^:\\/]|:?$)")  # a name, and not the drive of a Windows path
 _FILE = re.compile(r"(?P<name>.*?\.py(?:::\w*)?|[\w.]+::\w*|.*?\.json)(?::(?P<fields>.*))?", re.DOTALL)
 _LONG = 8
+_MOST_COLONS = 64
 
 
 @dataclass(frozen=True)
@@ -129,10 +133,10 @@ class Spec:
 
     def _unknown(self, key: str, holder: str | None) -> str:
         if holder is not None:
-            return f"{self.label} has no field {key!r} of its own; give {holder}=SCHEDULE, whose field it may be"
+            return f"{self.label} has no field {brief(key)} of its own; give {holder}=SCHEDULE, whose field it may be"
         if not self._parameters():
-            return f"{self.label} has no field {key!r}; it has none"
-        return f"{self.label} has no field {key!r}; {suggest(key, self._parameters(), 'it has none')}"
+            return f"{self.label} has no field {brief(key)}; it has none"
+        return f"{self.label} has no field {brief(key)}; {suggest(key, self._parameters(), 'it has none')}"
 
     def _value(self, parameter: Parameter, value: Any, textual: bool) -> Any:
         where = f"{self.label}: {parameter.name}"
@@ -154,6 +158,8 @@ def parse(spec: str | Mapping[str, Any] | Spec | Any) -> Any:
     if isinstance(spec, Spec):
         return spec
     if isinstance(spec, str):
+        if spec.count(":") > _MOST_COLONS and not spec.lstrip().startswith("{"):  # a schedule in another has one
+            raise ScheduleError(f"{brief(spec)} holds too many schedules inside one another; give one")
         return _from_text(spec.strip())
     if isinstance(spec, Mapping):
         return _from_mapping(spec)
@@ -161,7 +167,7 @@ def parse(spec: str | Mapping[str, Any] | Spec | Any) -> Any:
         return load_class(spec)
     if callable(spec):
         return Spec(spec)
-    raise ScheduleError(f"a schedule is a name, a JSON object or a callable, not {spec!r}")
+    raise ScheduleError(f"a schedule is a name, a JSON object or a callable, not {brief(spec)}")
 
 
 def resolve(
@@ -235,12 +241,16 @@ def load_json(path: Path) -> dict[str, Any]:
     Raises:
         ScheduleError: no such file, unreadable, not JSON, or not an object.
     """
+    if not os.path.lexists(path):
+        raise ScheduleError(f"no file {path}; give the path of a saved schedule, or a name")
     try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise ScheduleError(f"no file {path}; give the path of a saved schedule, or a name") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ScheduleError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+        text = read_bytes(path).decode("utf-8")
+    except UnicodeDecodeError:
+        raise ScheduleError(
+            f"{path} cannot be read: it is not a text file; give the path of a saved schedule"
+        ) from None
+    except CheckpointError as error:
+        raise ScheduleError(str(error)) from None
     return _json(text, str(path))
 
 
@@ -254,7 +264,7 @@ def _from_text(text: str) -> Any:
     if match:
         name, rest = match["name"], match["fields"]
         colon = "" if rest is None else ":"
-        spec = parse(load_json(Path(name).expanduser())) if name.endswith(".json") else load_class(load(name), name)
+        spec = parse(load_json(local_path(name))) if name.endswith(".json") else load_class(load(name), name)
     else:
         spec = Spec(lookup(name), named=name)
     if not colon:
@@ -265,12 +275,12 @@ def _from_text(text: str) -> Any:
 def _from_mapping(given: Mapping[str, Any]) -> Any:
     if "name" in given:
         if not isinstance(given["name"], str):
-            raise ScheduleError(f"a schedule's name is a string, not {given['name']!r}")
+            raise ScheduleError(f"a schedule's name is a string, not {brief(given['name'])}")
         rest = {key: value for key, value in given.items() if key != "name"}
         return _one(_from_text(given["name"].strip()), given["name"]).with_fields(**rest)
     if "rope_type" in given or "type" in given:
-        kind = given.get("rope_type", given.get("type"))
-        raise ScheduleError(f'these are rope parameters, not a schedule; say {{"name": "{kind}", ...}}')
+        kind = brief(given.get("rope_type", given.get("type"))).replace("'", '"')
+        raise ScheduleError(f'these are rope parameters, not a schedule; say {{"name": {kind}, ...}}')
     if not given or not all(isinstance(value, (str, Mapping)) or callable(value) for value in given.values()):
         raise ScheduleError('a schedule in JSON needs a name: {"name": "yarn", "factor": 8}')
     return {layers: _one(parse(value), layers) for layers, value in given.items()}
@@ -279,7 +289,7 @@ def _from_mapping(given: Mapping[str, Any]) -> Any:
 def _one(spec: Any, where: str) -> Spec:
     if isinstance(spec, Spec):
         return spec
-    raise ScheduleError(f"{where}: one schedule is wanted here, and this is one per layer type ({', '.join(spec)})")
+    raise ScheduleError(f"{where}: one schedule is wanted here, and this is one per layer type ({listed(spec)})")
 
 
 def _for_layers(spec: Any, rope: Rope) -> Spec:
@@ -287,7 +297,7 @@ def _for_layers(spec: Any, rope: Rope) -> Spec:
         return spec
     if rope.layer_type is None:
         raise ScheduleError(
-            f"the schedule is given per layer type ({', '.join(spec)}), and this model keeps one table for all its "
+            f"the schedule is given per layer type ({listed(spec)}), and this model keeps one table for all its "
             "layers; give one schedule"
         )
     return spec.get(rope.layer_type) or Spec(lookup("as-is"), named="as-is")
@@ -330,7 +340,7 @@ def _pairs(name: str, text: str) -> dict[str, str]:
     for part in split(text):
         key, equals, value = (piece.strip() for piece in part.partition("="))
         if not key or not equals or not value:
-            raise ScheduleError(f"{name}: {part.strip()!r} is not key=value; write {name}:key=value,key=value")
+            raise ScheduleError(f"{name}: {brief(part.strip())} is not key=value; write {name}:key=value,key=value")
         if key in given:
             raise ScheduleError(f"{name}: {key} is given twice; keep one")
         given[key] = value
@@ -348,7 +358,7 @@ def split(text: str) -> list[str]:
         else:
             parts[-1] += character
     if depth or quoted:
-        raise ScheduleError(f"a bracket or a quote in {text!r} is not closed")
+        raise ScheduleError(f"a bracket or a quote in {brief(text)} is not closed")
     return parts
 
 
@@ -374,10 +384,12 @@ def _json(text: str, where: str) -> dict[str, Any]:
     except ScheduleError:
         raise
     except (ValueError, RecursionError) as error:
-        raise ScheduleError(f"{where} is not JSON: {error}") from None
+        raise ScheduleError(f"{where} is not JSON: {first_line(error)}") from None
     if not isinstance(value, dict):
         kind = type(value).__name__
         raise ScheduleError(f'{where} must be a JSON object like {{"name": "yarn", "factor": 8}}, not {kind}')
+    if is_deep(value):
+        raise ScheduleError(f"{where} nests its brackets too deeply")
     return value
 
 

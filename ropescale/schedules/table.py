@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import ClassVar
 
 from ..errors import CheckpointError, ScheduleError
+from ..formatting import brief
 from ..rope import Rope
+from ..sources import local_path
 from .base import BuiltIn, Frequencies, above, at_least, divided, one_per_pair, register
 
 NEVER_TURNS = 1e30
@@ -63,7 +65,7 @@ class Table(BuiltIn):
         """
         numbers = {"inv_freq": self.inv_freq, "factors": self.factors, "attention_factor": self.attention_factor}
         content = {"name": self.name} | {key: value for key, value in numbers.items() if value is not None}
-        target = Path(path).expanduser()
+        target = local_path(path)
         try:
             target.write_text(json.dumps(content) + "\n", encoding="utf-8")
         except OSError as error:
@@ -79,7 +81,7 @@ class Table(BuiltIn):
         """
         from .specs import load_json, parse  # which builds on the registry that this class is part of
 
-        table = parse(load_json(Path(path).expanduser())).build()
+        table = parse(load_json(local_path(path))).build()
         if not isinstance(table, cls):
-            raise ScheduleError(f"{path} holds the schedule {getattr(table, 'name', table)!r}, not a table")
+            raise ScheduleError(f"{path} holds the schedule {brief(getattr(table, 'name', table))}, not a table")
         return table
