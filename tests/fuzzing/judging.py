@@ -235,9 +235,11 @@ def place(error: BaseException) -> str:
     if not frames:
         return "outside"
     last = frames[-1]
-    if isinstance(error, (RecursionError, TooLong)):  # they strike at any line: the function that goes round
+    if isinstance(error, RecursionError):  # it strikes at any line: the function that goes round
         (name, function), _ = Counter((each.filename, each.name) for each in frames).most_common(1)[0]
-        return f"{_short(name)} in {function if isinstance(error, RecursionError) else last.name}"
+        return f"{_short(name)} in {function}"
+    if isinstance(error, TooLong):
+        return f"{_short(last.filename)} in {last.name}"
     return f"{_short(last.filename)}:{last.lineno} in {last.name}"
 
 

@@ -226,7 +226,6 @@ class Gguf(Target):
     """A GGUF file, by its keys and by its bytes."""
 
     name, weight = "gguf", 3.0
-    needs_torch = True  # not it: gguf-py, which imports numpy
 
     def make(self, rng: Random, folder: Path) -> Commands:
         path = folder / "in.gguf"
@@ -236,7 +235,7 @@ class Gguf(Target):
         self._write(path, keys)
         if keys in seeds.GGUF or rng.random() < 0.3:
             content = path.read_bytes()
-            path.write_bytes(spoiled(rng, content, len(content) - 48))
+            path.write_bytes(spoiled(rng, content, max(len(content) - 48, 0)))
         spec = rng.choice(
             ("yarn:factor=4", "linear:factor=2", "ntk:factor=4", "dynamic:factor=2", _PLAIN[-1], "llama3:factor=4")
         )
