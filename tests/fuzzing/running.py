@@ -11,6 +11,7 @@ import logging
 import multiprocessing
 import os
 import shutil
+import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -56,7 +57,10 @@ def run_case(seed: str, number: int, all_targets: list[Target], scratch: Path) -
     folder = scratch / "case"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    target, commands = make_case(seed, number, all_targets, folder)
+    try:
+        target, commands = make_case(seed, number, all_targets, folder)
+    except Exception as error:  # the fault is ours; hours of a run must not end for it
+        return "fuzzing itself", [Fault(type(error).__name__, "make", f"case {number}: {error!r}"[:500])]
     return target.name, judged(target, folder, commands)
 
 
@@ -65,7 +69,10 @@ def keep(seed: str, number: int, all_targets: list[Target], faults: Sequence[Fau
     folder = into / f"{seed}-{number}"
     if not folder.exists():
         (folder / "input").mkdir(parents=True)
-        target, commands = make_case(seed, number, all_targets, folder / "input")
+        try:
+            target, commands = make_case(seed, number, all_targets, folder / "input")
+        except Exception:  # see run_case
+            return folder
         about = {"seed": seed, "number": number, "target": target.name, "commands": commands}
         about["faults"] = [asdict(fault) for fault in faults]
         (folder / "case.json").write_text(json.dumps(about, indent=1))
@@ -172,7 +179,7 @@ class Runners:
             worker.process.join()
             self._lost(place, Fault("died", "the process", f"exit code {worker.process.exitcode}"))
             return
-        self.cases[name] += 1
+        self.cases[name] = self.cases.get(name, 0) + 1
         worker.number, worker.since = number + self.processes, time.monotonic()
         self._note(name, number, faults)
 
@@ -202,6 +209,7 @@ class Runners:
         return _Worker(process, ours, number, time.monotonic())
 
     def _work(self, number: int, connection: Connection) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         scratch = self.scratch / f"worker-{os.getpid()}"
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         os.dup2(1, 2)

@@ -450,9 +450,8 @@ class Runs(Target):
         found = sorted(path for path in run.rglob("*") if path.is_file() and path.name not in ("lock", "holder"))
         rare = [path for path in found if path.suffix in (".png", ".csv", ".md")]
         path = rng.choice([*found, *[each for each in found if each not in rare] * 3])
-        chance = rng.random()
-        if path.suffix == ".json" and chance < 0.75:
-            value = json.loads(path.read_bytes())
+        chance, value = rng.random(), _healthy(path)
+        if value is not None and chance < 0.75:
             path.write_bytes(as_bytes(mutated(rng, value, pool([value]))))
         elif chance < 0.92:
             content = path.read_bytes()
@@ -480,6 +479,14 @@ class Runs(Target):
             yield from _same_figures(expected, found)
         if outcome.code == 0 and outcome.words[0] == "report" and _same_index(expected, found):
             yield from _same_nll(expected, found)
+
+
+def _healthy(path: Path) -> Any:
+    """A JSON file's content; None of another, and of one that is damaged already."""
+    try:
+        return json.loads(path.read_bytes()) if path.suffix == ".json" else None
+    except (ValueError, RecursionError):
+        return None
 
 
 def _make_measured(folder: Path) -> None:
