@@ -63,6 +63,8 @@ def main() -> int:
     options = parser.parse_args()
     commands = [name.strip() for name in options.commands.split(",") if name.strip()] or list(SCENES)
     signals = [each for each in SIGNALS if each.name in options.signals or not options.signals]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # to remove what was made
+    warm(commands)
     harness = Harness(options.seed, options.kills, options.keep)
     try:
         for command in commands:
@@ -164,23 +166,25 @@ def _said(row: Row) -> str:
     return f"{row.command}, {row.number.name}: {row.kills} strikes, {row.landed} landed, {row.failed} failed"
 
 
-def warm() -> None:
-    """Imports everything that a command imports, before anything is forked; no thread of torch's has run."""
-    import gguf  # noqa: F401
-    import matplotlib.pyplot  # noqa: F401
-    import torch
-    import transformers.models.llama.modeling_llama  # noqa: F401
-
-    import ropescale.cli.eval
+def warm(commands: list[str]) -> None:
+    """Imports everything that the commands import, before anything is forked; no thread of torch's has run."""
     import ropescale.cli.main
-    import ropescale.cli.passkey
-    import ropescale.evals.measuring
-    import ropescale.evals.results
-    import ropescale.evals.retrieving.running  # noqa: F401
+    import ropescale.cli.patch
+    import ropescale.cli.restore
 
-    torch.set_num_threads(1)
+    if any(command.startswith(("eval", "passkey")) for command in commands):
+        import matplotlib.pyplot  # noqa: F401
+        import torch
+        import transformers.models.llama.modeling_llama  # noqa: F401
+
+        import ropescale.cli.eval
+        import ropescale.cli.passkey
+        import ropescale.evals.measuring
+        import ropescale.evals.results
+        import ropescale.evals.retrieving.running  # noqa: F401
+
+        torch.set_num_threads(1)
 
 
 if __name__ == "__main__":
-    warm()
     sys.exit(main())

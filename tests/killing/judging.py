@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 from collections.abc import Iterator
@@ -66,10 +67,10 @@ class Verdict:
 
 def judged(prepared: Prepared, root: Path, strike: Strike) -> tuple[Struck, Verdict]:
     """Strikes a run in a fresh copy of the scene, judges what is there, gives the command again, judges the end."""
-    copied(prepared.template, root)
     scene = prepared.scene
+    set_up(scene, prepared.template, root)
     struck = run(scene.words, root, strike)
-    there = tree(root)
+    there = seen(root)
     early = _is_early(prepared, struck, strike, there)
     wrong = [*_ended(prepared, struck, strike, early, there), *_midway(prepared, there, root)]
     left = bool(_hidden(there))
@@ -87,10 +88,10 @@ def _is_early(prepared: Prepared, struck: Struck, strike: Strike, there: Tree) -
 def _ended(prepared: Prepared, struck: Struck, strike: Strike, early: bool, there: Tree) -> Iterator[Wrong]:
     if struck.code == NEVER:
         yield "it hangs", ""
-    finished = struck.code == 0 and _settled(there) == _settled(prepared.after)
-    if early or finished:
-        return
     wanted = CODES[signal.Signals(strike.number)]
+    finished = not _hidden(there) and _settled(there) == _settled(prepared.after)
+    if early or (finished and struck.code in (0, wanted, -strike.number)):  # nobody is asked while Python shuts down
+        return
     if struck.code != wanted:
         yield f"it ended with {struck.code} instead of {wanted}", struck.err.strip()[-200:]
     if "Traceback (most recent" in struck.err:
@@ -114,10 +115,10 @@ def _undone(prepared: Prepared, there: Tree, root: Path) -> Iterator[Wrong]:
     copy = root.with_name(root.name + "-restored")
     copied(root, copy)
     done = run(["restore", "model"], copy)
-    found, original = _below(tree(copy), "model"), _below(tree(prepared.template.with_name("original")), "model")
+    found, original = _below(seen(copy), "model"), _below(seen(prepared.template.with_name("original")), "model")
     if found != original:
         yield f"restore (exit {done.code}) does not give the originals back", _difference(original, found)
-    shutil.rmtree(copy)
+    shutil.rmseen(copy)
 
 
 def _again(prepared: Prepared, root: Path, there: Tree) -> Iterator[Wrong]:
@@ -128,7 +129,7 @@ def _again(prepared: Prepared, root: Path, there: Tree) -> Iterator[Wrong]:
     allowed = {(0, "")} | ({scene.repeated} if complete else set())
     if not any(done.code == code and words in done.err for code, words in allowed):
         yield f"given again, it ends with {done.code}", done.err.strip()[-300:]
-    found = tree(root)
+    found = seen(root)
     yield from _foreign(prepared.before, found, scene)
     if hidden := _hidden(found):
         yield "hidden files are left after the next command", ", ".join(hidden[:5])
@@ -184,16 +185,42 @@ def prepare(scene: Scene, scratch: Path) -> Prepared:
     template.mkdir(parents=True)
     scene.prepare(template, _surely)
     _make_original(scene, template)
-    copied(template, root)
-    before = tree(root)
-    forked, after = run(scene.words, root), tree(root)
-    copied(template, root)
-    fresh, other = run(scene.words, root, Strike(fresh=True)), tree(root)
+    set_up(scene, template, root)
+    before = seen(root)
+    forked, after = run(scene.words, root), seen(root)
+    set_up(scene, template, root)
+    fresh, other = run(scene.words, root, Strike(fresh=True)), seen(root)
     wrong = [(f"without a strike it ends with {each.code}", each.err[-300:]) for each in (forked, fresh) if each.code]
     if _settled(after) != _settled(other):
         wrong.append(("two runs without a strike differ", _difference(_settled(after), _settled(other))))
     wrong += [(f"without a strike, {name} is left", "") for name in _hidden(after)]
     return Prepared(scene, template, before, after, forked.steps, forked.seconds, fresh.seconds, wrong)
+
+
+def set_up(scene: Scene, template: Path, root: Path) -> None:
+    """A fresh copy of a scene."""
+    copied(template, root)
+    if scene.first:
+        _surely(list(scene.first), root)
+
+
+def seen(root: Path) -> Tree:
+    """Every file with its bytes, as :func:`crashing.tree` sees it; of a record, without what names the very files."""
+    found = tree(root)
+    for path in root.rglob("ropescale.json"):
+        try:
+            record = json.loads(path.read_bytes())
+            for entry in record.get("files", {}).values():
+                for key in _OF_THE_FILE & entry.keys():
+                    entry[key] = key
+            found[path.relative_to(root).as_posix()] = json.dumps(record)
+        except (ValueError, AttributeError):
+            pass  # half of a record, seen as it is
+    return found
+
+
+_OF_THE_FILE = {"inode", "mtime_ns"}
+"""Of a file that a record lists: they differ from run to run."""
 
 
 def _make_original(scene: Scene, template: Path) -> None:

@@ -27,6 +27,7 @@ class Scene:
 
     Attributes:
         prepare: fills the folder, with the help of commands.
+        first: a command that is run after the folder was copied, where its result knows the very files that it made.
         output: what it writes, a name in the folder.
         in_place: the model itself is the output.
         repeated: the exit code of the same command once it has completed, and its sentence.
@@ -38,6 +39,7 @@ class Scene:
     output: str = "out"
     in_place: bool = False
     repeated: tuple[int, str] = (0, "")
+    first: tuple[str, ...] = ()
 
 
 def _user(folder: Path) -> None:
@@ -110,11 +112,17 @@ SCENES: dict[str, tuple[Scene, ...]] = {
         ),
     ),
     "patch --force": (
-        Scene("linked", ["patch", "model", "-o", "out", "--force", *_YARN], _patched("-o", "out")),
+        Scene(
+            "linked",
+            ["patch", "model", "-o", "out", "--force", *_YARN],
+            lambda f, _: _checkpoint(f),
+            first=("patch", "model", "-o", "out", *_LINEAR),
+        ),
         Scene(
             "copied",
             ["patch", "model", "-o", "out", "--force", "--link", "copy", *_YARN],
-            _patched("-o", "out", "--link", "copy"),
+            lambda f, _: _checkpoint(f),
+            first=("patch", "model", "-o", "out", "--link", "copy", *_LINEAR),
         ),
     ),
     "patch --in-place": (
