@@ -145,7 +145,7 @@ def chosen(rng: Random, number: signal.Signals, prepared: Prepared) -> Strike:
     """When to strike: mostly at steps on the disk, because a file command spends its time on starting up."""
     chance, step = rng.random(), rng.randint(1, max(prepared.steps, 1))
     if chance < BEFORE:
-        return Strike(number, step)
+        return Strike(number, step, created=number == signal.SIGKILL and rng.random() < 0.5)
     if chance < BEFORE + AFTER:
         return Strike(number, step, rng.uniform(0, 0.002))
     if chance < 1 - FRESH:

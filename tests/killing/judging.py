@@ -82,7 +82,8 @@ def _is_early(prepared: Prepared, struck: Struck, strike: Strike, there: Tree) -
     """Ended as Python ends without a handler, before anything was done or after all of it was."""
     asleep = strike.seconds is not None and (strike.fresh or strike.seconds < STARTING)
     untouched = there == prepared.before or _settled(there) == _settled(prepared.after)
-    return asleep and untouched and struck.code == -strike.number and strike.number != signal.SIGKILL
+    alone = (-strike.number, 1) if strike.fresh and strike.number == signal.SIGINT else (-strike.number,)
+    return asleep and untouched and struck.code in alone and strike.number != signal.SIGKILL
 
 
 def _ended(prepared: Prepared, struck: Struck, strike: Strike, early: bool, there: Tree) -> Iterator[Wrong]:
@@ -118,7 +119,7 @@ def _undone(prepared: Prepared, there: Tree, root: Path) -> Iterator[Wrong]:
     found, original = _below(seen(copy), "model"), _below(seen(prepared.template.with_name("original")), "model")
     if found != original:
         yield f"restore (exit {done.code}) does not give the originals back", _difference(original, found)
-    shutil.rmseen(copy)
+    shutil.rmtree(copy)
 
 
 def _again(prepared: Prepared, root: Path, there: Tree) -> Iterator[Wrong]:

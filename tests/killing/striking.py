@@ -37,12 +37,14 @@ class Strike:
         step: before that step on the disk,
         seconds: or so long after the start; with a step, so long after that.
         fresh: in a process of its own, not a fork.
+        created: where the step opens a file to write it, just after that: the file is there and empty.
     """
 
     number: int = 0
     step: int | None = None
     seconds: float | None = None
     fresh: bool = False
+    created: bool = False
 
     @property
     def exact(self) -> bool:
@@ -51,7 +53,8 @@ class Strike:
 
     def __str__(self) -> str:
         what = signal.Signals(self.number).name if self.number else "nothing"
-        where = "" if self.step is None else f" {'before' if self.exact else 'after'} step {self.step}"
+        relation = "within" if self.created else "before" if self.exact else "after"
+        where = "" if self.step is None else f" {relation} step {self.step}"
         when = "" if self.seconds is None else f" after {self.seconds * 1000:.2f} ms"
         return f"{what}{where}{when}{' of a fresh process' if self.fresh else ''}"
 
@@ -199,6 +202,8 @@ def _watch(folder: Path, strike: Strike, says: int) -> None:
             return
         os.write(says, f"{event}\n".encode())
         if next(count) == strike.step and strike.exact:
+            if strike.created and event == "open":
+                os.open(arguments[0], arguments[2] | os.O_CREAT, 0o600)
             os.kill(os.getpid(), strike.number)
 
     sys.addaudithook(hook)
