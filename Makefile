@@ -6,13 +6,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 NEEDED := pyproject.toml constraints.txt
 
-.PHONY: demo test slow engines lint format wheel clean help
+.PHONY: demo test slow engines fuzz kill lint format wheel clean help
 
 help:
 	@echo "make demo    the main job on the bundled model, under a minute once installed"
 	@echo "make test    the test suite (two to three minutes)"
 	@echo "make slow    the tests marked slow"
 	@echo "make engines the tests that run other versions of transformers and other engines, each in its own environment"
+	@echo "make fuzz    mutated input, for SECONDS=600 from SEED=0 in PROCESSES=1; REPLAY=FOLDER runs one kept case again"
+	@echo "make kill    every command that writes, killed KILLS=50 times by each of three signals (half an hour)"
 	@echo "make lint    ruff, as the continuous integration runs it"
 	@echo "make format  ruff's formatter and safe fixes"
 	@echo "make wheel   build dist/ropescale-*.whl"
@@ -31,6 +33,19 @@ slow: $(VENV)/.for-test
 # What they install is kept in ~/.cache/ropescale-tests (ROPESCALE_TEST_CACHE names another place).
 engines: $(VENV)/.for-test
 	$(BIN)/python -m pytest -m engines $(ARGS)
+
+SECONDS ?= 600
+SEED ?= 0
+PROCESSES ?= 1
+KILLS ?= 50
+REPLAY ?=
+
+fuzz: $(VENV)/.for-test
+	PYTHONPATH=tests $(BIN)/python -m fuzzing $(if $(REPLAY),--replay "$(REPLAY)",--seconds $(SECONDS) --seed "$(SEED)" \
+	  --processes $(PROCESSES)) $(ARGS)
+
+kill: $(VENV)/.for-test
+	PYTHONPATH=tests $(BIN)/python -m killing --kills $(KILLS) --seed "$(SEED)" $(ARGS)
 
 lint: $(VENV)/.for-test
 	$(BIN)/ruff check .
