@@ -183,9 +183,10 @@ class Book:
         digests = {name: sha256(content) for name, content in contents.items()}
         self._note(digests)
         for name, content in contents.items():
-            atomic.sweep(self.folder / name)
-            if self._there.get(name) != digests[name]:
-                atomic.write(self.folder / name, content)
+            if self._there.get(name) == digests[name]:
+                atomic.sweep(self.folder / name)
+            else:
+                replace(self.folder / name, content, self._there.get(name))
         self._there |= digests
 
     def close(self) -> None:
@@ -201,11 +202,36 @@ class Book:
         pairs = {name: [coming.get(name), self._there.get(name)] for name in names}
         listed = {name: list(dict.fromkeys(each for each in pair if each)) for name, pair in pairs.items()}
         text = sealed({**self.results, "files": listed}).encode()
-        if text != self._last:
-            atomic.write(self.folder / RESULTS, text)
-        else:
+        if text == self._last:
             atomic.sweep(self.folder / RESULTS)
+        else:
+            replace(self.folder / RESULTS, text, None if self._last is None else sha256(self._last))
         self._last = text
+
+
+def replace(path: Path, content: bytes, before: str | None) -> None:
+    """Writes a file in place of what was found there, and of nothing that has come since.
+
+    Args:
+        before: its sha256; None where nothing was there.
+
+    Raises:
+        CheckpointError: something else has that name meanwhile; it stays.
+        OSError: the disk is full, or does not let us.
+    """
+
+    def check(there: Path) -> None:
+        if not is_regular(there) or sha256(checking.content(there, _LARGEST)) != before:
+            raise changed
+
+    changed = CheckpointError(
+        f"cannot write {path}: it has appeared or changed meanwhile; move it away, or {ELSEWHERE}"
+    )
+    try:
+        with atomic.part(path, new=before is None, check=check) as beside:
+            beside.write_bytes(content)
+    except (FileExistsError, Wrong):
+        raise changed from None
 
 
 def _encoded(text: str) -> bytes:

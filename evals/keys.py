@@ -79,7 +79,10 @@ class KeySpans:
         path = target(path)
         content = {"schema": SCHEMA, "kind": KIND, **self.made, "spans": self.spans}
         try:
-            atomic.write(path, json.dumps(content) + "\n")
+            with atomic.part(path, check=_check_replaceable) as beside:
+                beside.write_text(json.dumps(content) + "\n", encoding="utf-8")
+        except CheckpointError:
+            raise
         except OSError as error:
             raise CheckpointError(f"cannot write {path}: {error.strerror or error}") from error
 
@@ -95,17 +98,27 @@ def target(out: str | Path) -> Path:
         path = path.resolve() if path.is_symlink() else path
         if path.is_dir() or not path.absolute().parent.is_dir():
             raise CheckpointError(f"cannot write {out}: it is a folder, or in none; choose another file with -o")
-        if os.path.lexists(path) and checking.content(path, MOST):
-            checking.checked(path, _marked, MOST)
-    except Wrong:
-        raise CheckpointError(
-            f"cannot write {path}: what is there is not key spans; choose another file with -o"
-        ) from None
+        if os.path.lexists(path):
+            _check_replaceable(path)
     except (OSError, ValueError, RuntimeError) as error:
         if isinstance(error, CheckpointError):
             raise
         raise CheckpointError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from None
     return path
+
+
+def _check_replaceable(path: Path) -> None:
+    """
+    Raises:
+        CheckpointError: it is neither key spans nor an empty file.
+    """
+    try:
+        if checking.content(path, MOST):
+            checking.checked(path, _marked, MOST)
+    except Wrong:
+        raise CheckpointError(
+            f"cannot write {path}: what is there is not key spans; choose another file with -o"
+        ) from None
 
 
 def _marked(value: dict[str, Any], where: str = "") -> None:

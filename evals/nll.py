@@ -187,7 +187,11 @@ def write(folder: Path, index: dict[str, Any], arrays: Iterable[Array], there: d
     folder.mkdir(exist_ok=True)
     _sweep(folder, {*there, *digests, INDEX})
     atomic.write(folder / INDEX, sealed(whole | ({"before": before} if before else {})))
-    written = [_put(folder / name, _bytes(values())) for name, values in made if there.get(name) != digests[name]]
+    missing = [(folder / name, values) for name, values in made if there.get(name) != digests[name]]
+    for path in (folder / name for name in digests if name not in there):
+        if os.path.lexists(path):
+            raise CheckpointError(f"cannot write {path}: it has appeared meanwhile; move it away")
+    written = [_put(path, _bytes(values())) for path, values in missing]
     _remove(folder, {name: digest for name, digest in before.items() if name not in digests})
     _settle(written)
     if before:

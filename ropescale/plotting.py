@@ -108,9 +108,8 @@ def save(figure: Figure, path: str | Path) -> None:
         raise CheckpointError(f"cannot write a plot to {path}; there is no folder {path.parent}")
     try:
         path = path.resolve() if path.is_symlink() else path  # what a link leads to is replaced, and not the link
-        if not _may_be_replaced(path):
-            raise CheckpointError(f"cannot write a plot to {path}: what is there is no picture; choose another name")
-        with _loading(), atomic.part(path) as beside:
+        _check_picture(path)
+        with _loading(), atomic.part(path, check=_check_picture) as beside:
             figure.savefig(beside, dpi=160, format=path.suffix[1:].lower())
     except CheckpointError:
         raise
@@ -122,16 +121,21 @@ def save(figure: Figure, path: str | Path) -> None:
 _PICTURES = (b"\x89PNG\r\n\x1a\n", b"%PDF-", b"<?xml", b"<svg")
 
 
-def _may_be_replaced(path: Path) -> bool:
-    """Whether there is nothing, an empty file or a picture."""
+def _check_picture(path: Path) -> None:
+    """
+    Raises:
+        CheckpointError: there is something else than a picture, or an empty file.
+        OSError: it is no file at all.
+    """
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             raise IsADirectoryError(errno.EISDIR, "Is a directory" if path.is_dir() else "Not a regular file")
         with open(path, "rb") as file:
             start = file.read(2**10)
     except FileNotFoundError:
-        return True
-    return not start or (start.startswith(_PICTURES) and (not start.startswith(b"<?xml") or b"<svg" in start))
+        return
+    if start and not (start.startswith(_PICTURES) and (not start.startswith(b"<?xml") or b"<svg" in start)):
+        raise CheckpointError(f"cannot write a plot to {path}: what is there is no picture; choose another name")
 
 
 def _expanded(path: str | Path) -> Path:

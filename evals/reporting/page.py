@@ -70,8 +70,10 @@ def target(out: str | Path) -> Path:
     path = local_path(out)
     try:
         path = path.resolve() if path.is_symlink() else path
-        if os.path.lexists(path) and not _is_ours(path):
-            raise CheckpointError(f"cannot write {path}: what is there is not a page of ropescale; choose another -o")
+        if os.path.lexists(path):
+            _check_ours(path)
+    except CheckpointError:
+        raise
     except (OSError, ValueError, RuntimeError) as error:
         raise CheckpointError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from None
     return path
@@ -81,14 +83,21 @@ _MARK = b'<meta name="generator" content="ropescale">'
 _OLD_MARKS = (b'<!DOCTYPE html>\n<html lang="en">\n', b"<footer><p>Made by ropescale. This page holds all its data")
 
 
-def _is_ours(path: Path) -> bool:
-    """Whether it is a page of ours, by its head; one of version 0.1.0 by its beginning and its foot; or empty."""
+def _check_ours(path: Path) -> None:
+    """A page of ours is known by its head, one of version 0.1.0 by its beginning and its foot.
+
+    Raises:
+        CheckpointError: it is something else, and not empty.
+    """
     try:
         content = checking.content(path, _LARGEST)
-    except Wrong:
-        return False
+    except Wrong as error:
+        raise CheckpointError(f"cannot write {path}: what is there {error}; choose another file with -o") from None
     start, foot = _OLD_MARKS
-    return not content or _MARK in content[:1000] or (content.startswith(start) and foot in content)
+    if content and not (_MARK in content[:1000] or (content.startswith(start) and foot in content)):
+        raise CheckpointError(
+            f"cannot write {path}: what is there is not a page of ropescale; choose another file with -o"
+        )
 
 
 _LARGEST = 2**29
@@ -103,7 +112,10 @@ def write(text: str, out: str | Path) -> Path:
     """
     path = target(out)
     try:
-        atomic.write(path, text.encode("utf-8", "backslashreplace"))  # a folder's name may be no text
+        with atomic.part(path, check=_check_ours) as beside:
+            beside.write_bytes(text.encode("utf-8", "backslashreplace"))  # a folder's name may be no text
+    except CheckpointError:
+        raise
     except OSError as error:
         raise CheckpointError(f"cannot write {path}: {error.strerror or error}") from error
     return path
