@@ -71,7 +71,8 @@ def check(folder: Path, kind: str) -> There:
     _refuse_other_kind(folder, kind, refused)
     results = _results(folder / RESULTS, there, refused)
     if results is None and there:
-        raise refused(folder / there[0], "has no results.json beside it that says who wrote it", _joined(there))
+        why = "is not known to be what an evaluation wrote (there is no results.json that lists it)"
+        raise refused(folder / there[0], why, _joined(there))
     return There(
         None if results is None else checking.content(folder / RESULTS),
         {name: _own(folder / name, results or {}, refused) for name in there},
@@ -105,16 +106,17 @@ def _results(path: Path, beside: Sequence[str], refused: nll.Refused) -> dict[st
 
 
 def _kind_in(path: Path) -> str | None:
-    """The kind of run that wrote a file, where there is one; "" for results that none of ours wrote."""
-    odd = "" if path.name == RESULTS else None  # a record that is damaged is set aside
+    """The kind of run that wrote a file; None where there is none, or a damaged one, "" for what none of ours wrote."""
     if not os.path.lexists(path):
         return None
     try:
         found = checking.parsed(path)
     except Wrong:
-        return odd
+        return None
     kind = found.get("kind", "perplexity")
-    return kind if {"schema", "facts"} & found.keys() and kind in list(WRITTEN) else odd
+    if {"schema", "facts"} & found.keys() and kind in list(WRITTEN):
+        return kind
+    return "" if path.name == RESULTS else None  # a record that is nobody's is set aside
 
 
 def _own(path: Path, results: Mapping[str, Any], refused: nll.Refused) -> str:

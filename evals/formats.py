@@ -60,7 +60,8 @@ def _place(value: Any, where: str) -> None:
 _PLACE = re.compile(r"(?!\.)[A-Za-z0-9._=,-]{1,120}/[0-9]{1,15}(-divergence)?")
 
 _NAME = re.compile(r"(?!\.)[A-Za-z0-9._=,-]{1,120}")
-_ARRAY = re.compile(_PLACE.pattern + r"/[0-9]{5,12}\.npy")
+ARRAY = re.compile(_PLACE.pattern + r"/[0-9]{5,12}\.npy")
+"""Names of files below ``nll/``."""
 
 
 def _by_name(pattern: re.Pattern[str], check: Check) -> Check:
@@ -199,7 +200,7 @@ _DIVERGENCE = fields(
 )
 _INDEX = fields(
     {"bos": flag, "documents": each(_DOCUMENT), "passes": each(_PASS, most=_ROWS)},
-    {"divergences": each(_DIVERGENCE, most=_ROWS), "of": digest, "before": _by_name(_ARRAY, digest), SEAL: digest},
+    {"divergences": each(_DIVERGENCE, most=_ROWS), "of": digest, "before": _by_name(ARRAY, digest), SEAL: digest},
 )
 
 

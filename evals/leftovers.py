@@ -13,13 +13,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from .. import atomic
+from .formats import ARRAY
 
 _RUN = "results.json results.csv answers.csv REPORT.md ppl_vs_length.png loss_by_position.png retrieval.png".split()
 _OLD = re.compile(
     r"\.part-(results\.json|results\.csv|answers\.csv|REPORT\.md|[0-9]+-(facts|run)\.json)"
     r"|\.(ppl_vs_length|loss_by_position|retrieval)\.[0-9]+\.png"
 )
-_OLD_ARRAY = re.compile(r"[A-Za-z0-9._=,-]+/[0-9]+(-divergence)?/[0-9]{5,12}\.npy|index\.json")
 
 
 def sweep_run(folder: Path) -> None:
@@ -70,7 +70,8 @@ def _sweep_old_arrays(folder: Path) -> None:
         return
     for below, folders, names in os.walk(folder, topdown=False):
         for path in (Path(below, name) for name in names):
-            if _OLD_ARRAY.fullmatch(path.relative_to(folder).as_posix()) and is_regular(path):
+            name = path.relative_to(folder).as_posix()
+            if (name == "index.json" or ARRAY.fullmatch(name)) and is_regular(path):
                 path.unlink()
         for name in folders:
             with suppress(OSError):

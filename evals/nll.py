@@ -121,17 +121,16 @@ def check(folder: Path, refused: Refused) -> dict[str, str]:
         return {}
     if folder.is_symlink() or not folder.is_dir():
         raise refused(folder, "is not what an evaluation wrote")
-    there = [name for name in _walk(folder) if INDEX not in (name, _left_by(name))]
+    there = [name for name in _walk(folder) if name != INDEX]
     if not os.path.lexists(folder / INDEX):
-        if there:
-            raise refused(folder / there[0], "is not what an evaluation wrote")
+        if foreign := [name for name in there if not _left_by(name)]:
+            raise refused(folder / foreign[0], "is not what an evaluation wrote")
         return {}
     try:
         listed = _listed(read_index(folder))
     except Wrong as error:
         raise refused(folder / INDEX, str(error), "nll/") from None
-    left = {name for name in there if _left_by(name) in listed}
-    return {name: _own(folder / name, listed.get(name), refused) for name in there if name not in left}
+    return {name: _own(folder / name, listed.get(name), refused) for name in there if not _left_by(name)}
 
 
 def _walk(folder: Path, below: str = "") -> Iterator[str]:
@@ -148,9 +147,10 @@ _LEFT = re.compile(r"((?:.*/)?)\.([^/]+)\.[0-9a-f]{12}" + re.escape(atomic.SUFFI
 
 
 def _left_by(name: str) -> str | None:
-    """Which file a killed writer was about to write, where a name looks so."""
+    """Which file of ours a killed writer was about to write, where a name looks so."""
     found = _LEFT.fullmatch(name)
-    return f"{found[1]}{found[2]}" if found else None
+    target = f"{found[1]}{found[2]}" if found else ""
+    return target if target == INDEX or formats.ARRAY.fullmatch(target) else None
 
 
 def _own(path: Path, digests: list[str] | None, refused: Refused) -> str:
@@ -185,7 +185,8 @@ def write(folder: Path, index: dict[str, Any], arrays: Iterable[Array], there: d
     whole = _with_checksums(index, digests)
     before = {name: digest for name, digest in there.items() if digests.get(name) != digest}
     folder.mkdir(exist_ok=True)
-    _sweep(folder, {*there, *digests, INDEX})
+    for name in filter(None, map(_left_by, _walk(folder))):
+        atomic.sweep(folder / name)
     atomic.write(folder / INDEX, sealed(whole | ({"before": before} if before else {})))
     missing = [(folder / name, values) for name, values in made if there.get(name) != digests[name]]
     for path in (folder / name for name in digests if name not in there):
@@ -205,12 +206,6 @@ def _with_checksums(index: dict[str, Any], digests: Mapping[str, str]) -> dict[s
         return [{**one, "files": [digests[name_of(one["at"], n)] for n in range(count)]} for one in made]
 
     return {**index, **{key: known(index[key]) for key in ("passes", "divergences")}}
-
-
-def _sweep(folder: Path, ours: set[str]) -> None:
-    """Removes what killed writers of these files left."""
-    for name in {_left_by(name) for name in _walk(folder)} & ours:
-        atomic.sweep(folder / name)
 
 
 def _put(path: Path, content: bytes) -> Path:

@@ -373,9 +373,7 @@ def test_a_place_where_no_file_can_be_made_is_refused_before_the_run(tmp_path, m
 def test_a_folder_that_is_not_ours_is_refused_and_left_alone(result, tmp_path):
     (tmp_path / "nll").mkdir()
     (tmp_path / "nll" / "thesis.txt").write_text("years of work")
-    with pytest.raises(
-        CheckpointError, match=r"nll/thesis.txt is not what an evaluation wrote; choose another folder"
-    ):
+    with pytest.raises(CheckpointError, match=r"nll/thesis.txt is not what an evaluation wrote; choose another folder"):
         result.save(tmp_path)
     assert [path.name for path in tmp_path.rglob("*")] == ["nll", "thesis.txt"]
 
