@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
@@ -18,27 +19,34 @@ def command(out: str) -> None:
     The model was trained at 256 tokens on the Python standard library; it is measured on library modules that it
     has never seen. Writes the patched checkpoint, the results and two plots into OUT. Under a minute on two cores.
     """
+    from ..checkpoints import patch_checkpoint
     from ..evals.reference import CHECKPOINT
     from ..evals.results import writable_folder
 
     folder = writable_folder(out)
     patched = folder / "yarn-x8"
+    _refuse_foreign(patched)
     _say(f"1. patch: the reference model, trained at 256 tokens, to 2048 with YaRN x8 -> {patched}")
-    _patch(CHECKPOINT, patched)
+    patch_checkpoint(CHECKPOINT, patched, "yarn", factor=8, force=True)
     _say("2. verify: build it as stock transformers would, and read the frequencies back")
     _verify(patched)
     _say("3. eval: perplexity on held-out library modules, four schedules, every length from one pass")
     _evaluate(CHECKPOINT, folder)
 
 
-def _patch(source: Path, target: Path) -> None:
-    from ..checkpoints import patch_checkpoint
-    from ..errors import CheckpointError
-    from ..records import NAME
+def _refuse_foreign(target: Path) -> None:
+    """Says of a patched checkpoint that is there already why it cannot be replaced, where it cannot.
 
-    if target.exists() and not (target / NAME).exists():
-        raise CheckpointError(f"{target} exists and is not a patched checkpoint; choose another folder with -o")
-    patch_checkpoint(source, target, "yarn", factor=8, force=True)
+    Raises:
+        CheckpointError: names what is not ours, or the record of an earlier version.
+    """
+    from ..errors import CheckpointError
+    from ..folders import why_not_ours
+
+    why = why_not_ours(target) if os.path.lexists(target) else None
+    if why is not None:
+        found = why.partition(", so --force")[0]  # an option of `ropescale patch`, which nobody has given here
+        raise CheckpointError(f"{found}; look into {target} and remove it, or choose another folder with -o")
 
 
 def _verify(folder: Path) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import CheckpointError
 from ..loading import load_model, load_tokenizer
 from .eval import one_voice
 from .options import (
@@ -53,9 +51,7 @@ def command(model: str, source: str, out: str, as_json: bool, **options: Any) ->
     from ..evals import keys
     from ..evals.distributing import joined, world
 
-    path = Path(out).expanduser()
-    if path.is_dir() or not path.absolute().parent.is_dir():
-        raise CheckpointError(f"cannot write {out}: it is a folder, or in none; choose another file with -o")
+    path = keys.target(out)
     here = world()
     with one_voice(here), joined(here) as group:
         measured = _measured(model, source, options, group)

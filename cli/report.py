@@ -15,11 +15,12 @@ def command(runs: tuple[str, ...], out: str, title: str) -> None:
     Runs that scored the same tokens are compared token by token, for example a model before and after fine-tuning.
     The page holds everything, needs no network, and can be mailed as it is. Needs the extra `report`.
     """
-    from ..evals.reporting.page import page, write
-    from ..evals.reporting.runs import load, unpaired
+    from ..evals.reporting.page import page, target, write
+    from ..evals.reporting.runs import load, unchecked, unpaired
 
+    target(out)
     loaded = load(runs)
     written = write(page(loaded, title), out)
-    for line in unpaired(loaded):
+    for line in [*unchecked(loaded), *unpaired(loaded)]:
         click.echo(f"note: {line}", err=True)
     click.echo(f"written to {written}", err=True)

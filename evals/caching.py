@@ -8,11 +8,9 @@ removed at any time.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import logging
 import os
-import tempfile
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from .. import atomic
 
 LOG = logging.getLogger(__name__)
 
@@ -120,14 +120,6 @@ def _cut(lengths: np.ndarray, ids: np.ndarray, ends: np.ndarray, count: int) -> 
 
 
 def _write(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    """Fills a file of our own beside ``path``, then renames it into place."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".part-")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            np.savez(file, **arrays)  # type: ignore[arg-type]
-        os.replace(name, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise
+    with atomic.part(path) as beside, open(beside, "wb") as file:
+        np.savez(file, **arrays)  # type: ignore[arg-type]

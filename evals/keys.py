@@ -10,7 +10,9 @@ tokenizers are measured on the same text. A key model inside its own window need
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .. import atomic
 from ..errors import CheckpointError, DataError
+from ..sources import local_path
+from . import checking
+from .checking import Wrong, each, fields, mapping, plain, whole
 from .data import Document
 
 if TYPE_CHECKING:
@@ -27,6 +33,8 @@ if TYPE_CHECKING:
 SCHEMA = 1
 KIND = "key spans"
 ALPHA, BETA = 2.0, -2.0
+MOST = 2**28
+"""Bytes of a file of key spans."""
 
 
 @dataclass(frozen=True)
@@ -66,18 +74,71 @@ class KeySpans:
         """Writes them as JSON, beside and renamed.
 
         Raises:
-            CheckpointError: the file cannot be written.
+            CheckpointError: the file cannot be written, or what is there is not key spans.
         """
-        path = Path(path).expanduser()
-        part = path.with_name(f".part-{path.name}")
+        path = target(path)
         content = {"schema": SCHEMA, "kind": KIND, **self.made, "spans": self.spans}
         try:
-            part.write_text(json.dumps(content) + "\n", encoding="utf-8")
-            part.replace(path)
+            with atomic.part(path, check=_check_replaceable) as beside:
+                beside.write_text(json.dumps(content) + "\n", encoding="utf-8")
+        except CheckpointError:
+            raise
         except OSError as error:
             raise CheckpointError(f"cannot write {path}: {error.strerror or error}") from error
-        finally:
-            part.unlink(missing_ok=True)
+
+
+def target(out: str | Path) -> Path:
+    """The file that key spans are written into, once it is certain that it is none of another kind.
+
+    Raises:
+        CheckpointError: it is a folder or in none, or what is there is not key spans.
+    """
+    path = local_path(out)
+    try:
+        path = path.resolve() if path.is_symlink() else path
+        if path.is_dir() or not path.absolute().parent.is_dir():
+            raise CheckpointError(f"cannot write {out}: it is a folder, or in none; choose another file with -o")
+        if os.path.lexists(path):
+            _check_replaceable(path)
+    except (OSError, ValueError, RuntimeError) as error:
+        if isinstance(error, CheckpointError):
+            raise
+        raise CheckpointError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from None
+    return path
+
+
+def _check_replaceable(path: Path) -> None:
+    """
+    Raises:
+        CheckpointError: it is neither key spans nor an empty file.
+    """
+    try:
+        if checking.content(path, MOST):
+            checking.checked(path, _marked, MOST)
+    except Wrong:
+        raise CheckpointError(
+            f"cannot write {path}: what is there is not key spans; choose another file with -o"
+        ) from None
+
+
+def _marked(value: dict[str, Any], where: str = "") -> None:
+    if (value.get("schema"), value.get("kind")) != (SCHEMA, KIND):
+        raise Wrong("does not hold key spans")
+
+
+def _checked(value: dict[str, Any], where: str = "") -> None:
+    _marked(value)
+    fields({"spans": mapping(each(_span))}, dict.fromkeys(value.keys() - {"spans", "key_model"}, plain))(value, where)
+    fields({}, {"key_model": mapping(plain), **dict.fromkeys(("short", "window", "stride"), whole())})(value, where)
+    for spans in value["spans"].values():
+        if any(before[1] > after[0] for before, after in itertools.pairwise(spans)):
+            raise Wrong("holds spans that overlap")
+
+
+def _span(value: Any, where: str) -> None:
+    each(whole(), 2, 2)(value, where)
+    if value[0] > value[1]:
+        raise Wrong(f"has an end before its start for {where}")
 
 
 def load(path: str | Path) -> KeySpans:
@@ -87,16 +148,11 @@ def load(path: str | Path) -> KeySpans:
         DataError: no such file, or another kind of one.
     """
     try:
-        content = json.loads(Path(path).expanduser().read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read as key spans ({error}); make it with `ropescale keys`") from None
-    if not isinstance(content, dict) or (content.pop("schema", None), content.pop("kind", None)) != (SCHEMA, KIND):
-        raise DataError(f"{path} does not hold key spans; make it with `ropescale keys`")
-    try:
-        spans = {sha: [(int(a), int(b)) for a, b in each] for sha, each in content.pop("spans").items()}
-    except (KeyError, TypeError, ValueError, AttributeError):
-        raise DataError(f"{path} does not hold spans of bytes; make it with `ropescale keys`") from None
-    return KeySpans(spans, content)
+        found = checking.checked(local_path(path), _checked, MOST)
+    except Wrong as error:
+        raise DataError(f"{path} {error}; make it with `ropescale keys`") from None
+    spans = {sha: [(a, b) for a, b in pairs] for sha, pairs in found["spans"].items()}
+    return KeySpans(spans, {name: value for name, value in found.items() if name not in ("schema", "kind", "spans")})
 
 
 def key_tokens(short: np.ndarray, long: np.ndarray, alpha: float = ALPHA, beta: float = BETA) -> np.ndarray:

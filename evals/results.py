@@ -7,16 +7,15 @@ figure never needs a second forward pass.
 from __future__ import annotations
 
 import csv
+import functools
 import hashlib
 import io
-import json
 import math
 import os
 import re
-import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,10 +23,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import CheckpointError, RopescaleError
-from ..formatting import markdown
+from ..formatting import escaped, markdown
+from ..plotting import drawn
 from ..sources import local_path
-from . import store
+from . import belongings, nll
 from .data import Document
+from .formats import SCHEMA
 from .keys import KeyRow, KeySpans
 from .planning import Cost
 from .protocols import PROTOCOLS, ROPESCALE, published_windows, weighted
@@ -38,8 +39,6 @@ from .windows import position_bins, prefix
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-SCHEMA = 1
 
 
 @dataclass(frozen=True)
@@ -323,7 +322,7 @@ class Result:
         if self.paired:
             delta = {(pair.schedule, pair.length): _delta_cell(pair) for pair in self.paired}
             others = [label for label in self.schedules if label != self.baseline]
-            parts += [f"Change in NLL against {self.baseline} on the same tokens (nats per token):"]
+            parts += [f"Change in NLL against {escaped(self.baseline)} on the same tokens (nats per token):"]
             parts += [self._table("change", delta, others), *self._short_context()]
         parts += [*self._repeats_table(), *self._keys_table()]
         return "\n\n".join([*parts, self.protocol_line()])
@@ -420,23 +419,23 @@ class Result:
     def save(self, out: str | Path) -> Path:
         """Writes results.json, results.csv, nll/, the plots and REPORT.md into ``out`` and returns it.
 
-        Each file is written beside and renamed, the numbers first. Without matplotlib everything but the plots is
-        written, and a line on stderr says so.
+        Each file is written beside and renamed, the numbers first; see :mod:`ropescale.evals.belongings` for which
+        files are replaced. Without matplotlib everything but the plots is written, and a line on stderr says so.
 
         Raises:
-            CheckpointError: the folder cannot be written.
+            CheckpointError: the folder cannot be written, or a file in it is not what a run wrote.
         """
-        folder = writable_folder(out)
-        try:
+        folder, there = opened_folder(out, "perplexity")
+        with belongings.kept(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            _write_text(folder / "results.json", json.dumps(self.to_dict(), indent=1, allow_nan=False) + "\n")
-            _write_text(folder / "results.csv", self.to_csv())
-            self._save_nll(folder / "nll")
-            _write_text(folder / "REPORT.md", self._report(plots=self._save_plots(folder)))
-        except CheckpointError:
-            raise
-        except OSError as error:
-            raise CheckpointError(f"cannot write into {folder}: {error.strerror or error}") from error
+            results = self.to_dict()
+            book = belongings.Book(folder, results, there)
+            book.write({"results.csv": self.to_csv()})
+            index = self._index() | {"of": belongings.identity(results)}
+            nll.write(folder / belongings.NLL, index, self._arrays(), there.nll)
+            plots = self._plots()
+            book.write({**plots, "REPORT.md": self._report(bool(plots))})
+            book.close()
         return folder
 
     # --- reductions ---
@@ -616,7 +615,7 @@ class Result:
         last = rows[-1]
         model = Path(str(made.get("key_model", {}).get("path", "?"))).name
         title = (
-            f"Key tokens ({last.tokens:,}, {last.fraction:.2%} of all, at {last.length:,}), by {model} with "
+            f"Key tokens ({last.tokens:,}, {last.fraction:.2%} of all, at {last.length:,}), by {escaped(model)} with "
             f"{made.get('window', 0):,} positions against {made.get('short', 0):,}:"
         )
         return [title, self._table("perplexity", cells, self.schedules)]
@@ -634,11 +633,11 @@ class Result:
         gains = [f"gain at {long:,} (nats)"] if long > trained else []
         header = ["schedule", f"cost at {short:,} (nats)", "mean KL (nats)", "same top-1", *gains]
         rows = [
-            [label, *_short_cells(pairs[label, short]), *(_delta_cell(pairs[label, long], -1) for _ in gains)]
+            [escaped(label), *_short_cells(pairs[label, short]), *(_delta_cell(pairs[label, long], -1) for _ in gains)]
             for label in self.schedules
             if (label, short) in pairs and (label, long) in pairs
         ]
-        title = f"Short-context cost against {self.baseline}, trained at {trained:,} tokens:"
+        title = f"Short-context cost against {escaped(self.baseline)}, trained at {trained:,} tokens:"
         return [title, markdown(header, rows, right=range(1, len(header)))]
 
     def _repeats_table(self) -> list[str]:
@@ -648,7 +647,7 @@ class Result:
             return []
         far, tokens = found[0], found[0].far_tokens + found[0].other_tokens
         header = ["perplexity", "far repeats", "others"]
-        rows = [[each.schedule, *(_interval_cell(*ppl) for ppl in _repeated(each))] for each in found]
+        rows = [[escaped(each.schedule), *(_interval_cell(*ppl) for ppl in _repeated(each))] for each in found]
         title = (
             f"Tokens that repeat something {far.distance:,} or more tokens back ({far.far_tokens:,} of {tokens:,} at "
             f"{far.length:,}: the {far.order} tokens up to there, last seen so far back), and the others:"
@@ -659,35 +658,26 @@ class Result:
 
     def _table(self, corner: str, cells: dict[tuple[str, int], str], labels: Sequence[str]) -> str:
         header = [corner, *(f"{length:,}" for length in self.lengths)]
-        rows = [[label, *(cells.get((label, n), "") for n in self.lengths)] for label in labels]
+        rows = [[escaped(label), *(cells.get((label, n), "") for n in self.lengths)] for label in labels]
         return markdown(header, rows, right=range(1, len(header)))
 
-    def _save_nll(self, folder: Path) -> None:
-        """``<schedule>/<fed length>/<document>.npy``, and index.json, which says what is what; an older nll/ goes."""
-        part = folder.with_name(f".part-{folder.name}")
-        shutil.rmtree(part, ignore_errors=True)
-        try:
-            self._fill_nll(part)
-            if (folder / "index.json").exists():
-                shutil.rmtree(folder)
-            part.replace(folder)
-        finally:
-            shutil.rmtree(part, ignore_errors=True)
-
-    def _fill_nll(self, folder: Path) -> None:
+    def _arrays(self) -> Iterator[nll.Array]:
+        """What ``nll/`` holds: losses, and of comparisons both numbers of each token."""
         for run in self.passes:
-            (folder / _place(run)).mkdir(parents=True)
-            for number, nll in enumerate(run.nll):
-                np.save(folder / _place(run) / f"{number:05d}.npy", nll.astype(np.float32, copy=False))
+            for number, losses in enumerate(run.nll):
+                yield nll.name_of(_place(run), number), functools.partial(np.asarray, losses, np.float32)
         for each in self.divergences:
-            (folder / _place(each)).mkdir(parents=True)
             for number, both in enumerate(zip(each.kl, each.same, strict=True)):
-                np.save(folder / _place(each) / f"{number:05d}.npy", np.stack(both))
-        (folder / "index.json").write_text(json.dumps(self._index(), indent=1) + "\n", encoding="utf-8")
+                yield nll.name_of(_place(each), number), functools.partial(np.stack, both)
 
     def _index(self) -> dict[str, Any]:
         passes = [
-            {"schedule": run.schedule, "table_sha256": run.table_sha256, "lengths": run.lengths, "at": _place(run)}
+            {
+                "schedule": run.schedule,
+                "table_sha256": run.table_sha256,
+                "lengths": list(run.lengths),
+                "at": _place(run),
+            }
             for run in self.passes
         ]
         documents = [
@@ -700,26 +690,25 @@ class Result:
         ]
         return {"bos": self.bos, "documents": documents, "passes": passes, "divergences": compared}
 
-    def _save_plots(self, out: Path) -> bool:
+    def _plots(self) -> dict[str, bytes]:
+        """The pictures, as files; none where they cannot be drawn, and a line on stderr says why."""
+        makers = {"ppl_vs_length.png": self.plot} | (
+            {"loss_by_position.png": self.plot_by_position} if self.exact else {}
+        )
         try:
-            self.plot(out / "ppl_vs_length.png")
-            if self.exact:
-                self.plot_by_position(out / "loss_by_position.png")
-        except CheckpointError:
-            raise
+            return {name: drawn(make) for name, make in makers.items()}
         except RopescaleError as error:
             print(f"note: no plots written; {error}", file=sys.stderr)
-            return False
-        return True
+            return {}
 
     def _report(self, plots: bool) -> str:
         images = "![Perplexity against length](ppl_vs_length.png)\n\n"
         if self.exact:
             images += "![Loss by position](loss_by_position.png)\n\n"
         versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
-        source = f"Data: {self.data['source']}, text sha256 `{self.data['sha256']}`."
-        model = f"Model: {self.model['path']} ({self.model['parameters']:,} parameters)."
-        heading = f"# Perplexity against length: {Path(self.model['path']).name}"
+        source = f"Data: {escaped(self.data['source'])}, text sha256 `{self.data['sha256']}`."
+        model = f"Model: {escaped(self.model['path'])} ({self.model['parameters']:,} parameters)."
+        heading = f"# Perplexity against length: {escaped(Path(self.model['path']).name)}"
         return f"{heading}\n\n{self.to_markdown()}\n\n{images if plots else ''}{model}\n{source}\n{versions}.\n"
 
 
@@ -850,38 +839,18 @@ def writable_folder(out: str | Path, kind: str = "perplexity") -> Path:
         CheckpointError: no such home; it, or the folder it would be made in, is a file or read-only; or what is
             in it is not ours to replace, or the results of another kind of run.
     """
+    return opened_folder(out, kind)[0]
+
+
+def opened_folder(out: str | Path, kind: str) -> tuple[Path, belongings.There]:
+    """The folder that a run will be written into, and what of its own is in it; else as :func:`writable_folder`."""
     folder = _named_folder(out)
     nearest = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
     if not nearest.is_dir():
-        raise CheckpointError(f"cannot write into {folder}: {nearest} is a file; {_ELSEWHERE}")
+        raise CheckpointError(f"cannot write into {folder}: {nearest} is a file; {belongings.ELSEWHERE}")
     _try_writing(folder, nearest)
-    foreign = next((path for path in map(folder.joinpath, _WRITTEN) if not _is_ours(path)), None)
-    if foreign is not None:
-        raise CheckpointError(f"cannot write into {folder}: {foreign} is not what an evaluation wrote; {_ELSEWHERE}")
-    _refuse_other_kind(folder, kind)
-    return folder
-
-
-def _refuse_other_kind(folder: Path, kind: str) -> None:
-    """The results of one kind of run are not replaced by those of another, nor is what a stopped one has kept."""
-    for path in (folder / "results.json", folder / store.FOLDER / "run.json"):
-        there = _kind_in(path)
-        if there not in (None, kind):
-            what = f"of a {there} run, and this is a {kind} run" if there else "not what an evaluation wrote"
-            raise CheckpointError(f"cannot write into {folder}: {path} is {what}; {_ELSEWHERE}")
-
-
-def _kind_in(path: Path) -> str | None:
-    """The kind of run that wrote a file; None where there is no file, nothing where none of ours wrote it."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError):
-        found = None
-    if not isinstance(found, dict) or not {"schema", "facts"} & found.keys():
-        return ""
-    return str(found.get("kind", "perplexity"))
+    with belongings.kept(folder):
+        return folder, belongings.check(folder, kind)
 
 
 def _try_writing(folder: Path, nearest: Path) -> None:
@@ -891,52 +860,19 @@ def _try_writing(folder: Path, nearest: Path) -> None:
             pass
     except OSError as error:
         why = f"no file can be made in {nearest} ({error.strerror})"
-        raise CheckpointError(f"cannot write into {folder}: {why}; {_ELSEWHERE}") from None
-
-
-_ELSEWHERE = "choose another folder with -o"
-_WRITTEN = (
-    store.FOLDER,
-    "results.json",
-    "results.csv",
-    "nll",
-    "ppl_vs_length.png",
-    "loss_by_position.png",
-    "REPORT.md",
-)
+        raise CheckpointError(f"cannot write into {folder}: {why}; {belongings.ELSEWHERE}") from None
 
 
 def _named_folder(out: str | Path) -> Path:
     """``out`` with its ``~`` expanded, where it can be a folder's name at all."""
     folder = local_path(out)
     if not str(out) or str(folder).startswith("~"):
-        raise CheckpointError(f"cannot write into {str(out)!r}: there is no such folder; {_ELSEWHERE}")
+        raise CheckpointError(f"cannot write into {str(out)!r}: there is no such folder; {belongings.ELSEWHERE}")
     try:
         os.lstat(folder)
     except (FileNotFoundError, NotADirectoryError):
         pass
     except (OSError, ValueError) as error:  # too long, or a zero byte
         why = getattr(error, "strerror", None) or error
-        raise CheckpointError(f"cannot write into {str(out)!r}: {why}; {_ELSEWHERE}") from None
+        raise CheckpointError(f"cannot write into {str(out)!r}: {why}; {belongings.ELSEWHERE}") from None
     return folder
-
-
-def _is_ours(path: Path) -> bool:
-    """Whether a run may replace what is at ``path``: nothing, a file, or an ``nll/`` that is empty or has our index."""
-    if path.name == store.FOLDER:
-        return store.is_ours(path)
-    if path.name != "nll":
-        return not path.is_dir()
-    if not os.path.lexists(path):
-        return True
-    return path.is_dir() and not path.is_symlink() and ((path / "index.json").exists() or not any(path.iterdir()))
-
-
-def _write_text(path: Path, text: str) -> None:
-    """Fills a file beside ``path``, then renames it into place."""
-    part = path.with_name(f".part-{path.name}")
-    try:
-        part.write_text(text, encoding="utf-8")
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)

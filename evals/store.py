@@ -21,24 +21,30 @@ Numbers are the same bytes whether a run was interrupted or not, on the same mac
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
-import shutil
+import re
 import socket
 import struct
+import sys
 import time
 import zlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 from filelock import FileLock, Timeout
 
+from .. import atomic
 from ..errors import CheckpointError
+from . import checking, formats
+from .checking import Wrong
 from .distributing import Group, World
 from .executing import Scored
+from .leftovers import is_folder, is_regular, sweep_records, sweep_run
 from .planning import Plan
 
 FOLDER = "resume"
@@ -118,23 +124,42 @@ class FolderStore(Store):
 
     @property
     def last(self) -> dict[str, Any]:
-        found = _loaded(self.folder / "run.json")
-        return found if isinstance(found, dict) else {}
+        try:
+            return checking.checked(self.folder / "run.json", formats.LAST)
+        except Wrong:
+            return {}
 
     def begin(self, about: Mapping[str, Any]) -> None:
         with _kept(self.folder):
-            _replace(self.folder / "run.json", about)
+            atomic.write(self.folder / "run.json", json.dumps(about, indent=1))
 
     def note(self, timing: Mapping[str, Any]) -> None:
         with _kept(self.folder), open(self.folder / "timing.jsonl", "a", encoding="utf-8") as file:
             file.write(json.dumps(timing) + "\n")
 
     def clear(self) -> None:
-        """Forgets every pass; what is not one stays."""
+        """Forgets every pass; what is not one stays, and so does what somebody put beside its files."""
         with _kept(self.folder):
-            for facts in self.folder.glob("*/facts.json"):
-                shutil.rmtree(facts.parent)
+            for folder in _passes(self.folder):
+                for path in [*folder.glob("*.log"), folder / "facts.json"]:
+                    if path.name == "facts.json" or path.stem.isdecimal():
+                        path.unlink(missing_ok=True)
+                with suppress(OSError):
+                    folder.rmdir()
             (self.folder / "run.json").unlink(missing_ok=True)
+
+    def tidy(self) -> None:
+        """Removes what a killed run left half written, and sets aside what is damaged: so only that is done again."""
+        with _kept(self.folder):
+            sweep_run(self.folder.parent)
+            sweep_records(self.folder)
+            for folder in _passes(self.folder):
+                sweep_records(folder)
+                if not _is_whole(folder):
+                    _set_aside(folder, "the pass that it held is run anew")
+            record = self.folder / "run.json"
+            if os.path.lexists(record) and not self.last:
+                _set_aside(record, "what changed since the last run is not known")
 
     def _make(self, key: str, facts: Mapping[str, Any], plan: Plan, values: int) -> Shelf:
         return FolderShelf(self.folder / key[:16], facts, plan, self.writer, values)
@@ -175,7 +200,7 @@ class FolderShelf(Shelf):
         logs, facts = sorted(self.folder.glob("*.log")), self.folder / "facts.json"
         if not logs and not facts.exists():  # nor where a run was killed before it wrote the first
             return
-        if _loaded(facts) != self.facts:
+        if _facts_in(self.folder) != self.facts:
             raise CheckpointError(f"{self.folder} is not what a run wrote; remove it, or choose another folder with -o")
         for log in logs:
             found, good = records(log.read_bytes())
@@ -198,7 +223,7 @@ class FolderShelf(Shelf):
     def _open(self) -> BinaryIO:
         self.folder.mkdir(parents=True, exist_ok=True)
         if not (self.folder / "facts.json").exists():
-            _replace(self.folder / "facts.json", self.facts)
+            atomic.write(self.folder / "facts.json", json.dumps(self.facts, indent=1))
         file = open(self.log, "ab", buffering=0)  # noqa: SIM115 (open as long as the run is)
         file.truncate(self._size)
         return file
@@ -230,6 +255,7 @@ def _held(folder: Path, fresh: bool) -> Iterator[None]:
     with _kept(folder):
         folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder):
+        FolderStore(folder).tidy()
         if fresh:
             FolderStore(folder).clear()
         yield
@@ -246,11 +272,74 @@ def refuse_if_busy(out: Path) -> None:
             pass
 
 
-def is_ours(folder: Path) -> bool:
-    """Whether a run may write into ``resume/``: it is not there, it is empty, or a run has locked it before."""
+def foreign(folder: Path) -> Path | None:
+    """What a run may not write into, or over: ``resume/`` itself, or a file in it; None where all is a run's own."""
     if not os.path.lexists(folder):
-        return True
-    return folder.is_dir() and ((folder / "lock").exists() or not any(folder.iterdir()))
+        return None
+    if folder.is_symlink() or not folder.is_dir():
+        return folder
+    there = [folder / name for name in _OWN if os.path.lexists(folder / name)]
+    odd = next((path for path in there if not (is_regular(path) and _OWN[path.name](path))), None)
+    return odd or (None if (folder / "lock").exists() or not any(folder.iterdir()) else folder)
+
+
+def _is_empty(path: Path) -> bool:
+    return not path.stat().st_size
+
+
+def _begins(start: bytes) -> Callable[[Path], bool]:
+    """Whether a file begins so, as far as it goes."""
+
+    def begins(path: Path) -> bool:
+        with open(path, "rb") as file:
+            return start.startswith(file.read(len(start)))
+
+    return begins
+
+
+_OWN: dict[str, Callable[[Path], bool]] = {
+    "lock": _is_empty,
+    "holder": _begins(b"process "),
+    "timing.jsonl": _begins(b'{"tokens": '),
+}
+"""Files in ``resume/`` that are written over, or after what they hold. What is damaged of the others is set aside."""
+
+
+def _passes(folder: Path) -> list[Path]:
+    """The folders of passes, by their names."""
+    return [path for path in sorted(folder.iterdir()) if _KEY.fullmatch(path.name) and is_folder(path)]
+
+
+_KEY = re.compile("[0-9a-f]{16}")
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether a pass's folder has its facts, or nothing yet; and nothing else under the names of its files."""
+    logs = [path for path in folder.iterdir() if path.suffix == ".log"]
+    if not all(is_regular(log) and _begins(_MAGIC)(log) for log in logs):
+        return False
+    if not os.path.lexists(folder / "facts.json"):
+        return not logs
+    facts = _facts_in(folder)
+    return facts is not None and key_of(facts)[:16] == folder.name
+
+
+def _facts_in(folder: Path) -> dict[str, Any] | None:
+    path = folder / "facts.json"
+    try:
+        return checking.parsed(path) if is_regular(path) else None
+    except Wrong:
+        return None
+
+
+def _set_aside(path: Path, then: str) -> None:
+    """Gives a damaged file or folder another name, because what is in it may be somebody's, and says so."""
+    names = (f"{path.name}.damaged{'' if n == 1 else f'-{n}'}" for n in itertools.count(1))
+    free = next(path.with_name(name) for name in names if not os.path.lexists(path.with_name(name)))
+    path.rename(free)
+    print(
+        f"note: {path} is damaged, or not what a run wrote; it is now called {free.name}, and {then}", file=sys.stderr
+    )
 
 
 def key_of(facts: Mapping[str, Any]) -> str:
@@ -288,24 +377,6 @@ def _write_all(file: BinaryIO, content: bytes) -> None:
     rest = memoryview(content)
     while rest:
         rest = rest[file.write(rest) :]
-
-
-def _replace(path: Path, content: Mapping[str, Any]) -> None:
-    """Fills a file beside ``path``, then renames it into place."""
-    part = path.with_name(f".part-{os.getpid()}-{path.name}")
-    with open(part, "w", encoding="utf-8") as file:
-        json.dump(content, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
-
-
-def _loaded(path: Path) -> Any:
-    """A JSON file's content; None where there is none that can be read."""
-    try:
-        return json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return None
 
 
 @contextmanager

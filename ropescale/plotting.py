@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
+import errno
+import io
 import math
-import os
-from collections.abc import Sequence
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from . import atomic
 from .errors import CheckpointError, RopescaleError
+from .formatting import first_line
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -47,36 +51,91 @@ def new_figure(width: float, height: float) -> Figure:
     """An empty figure of this many inches.
 
     Raises:
-        RopescaleError: matplotlib is not installed.
+        RopescaleError: matplotlib is not installed, or there is not the memory for it.
     """
-    try:
+    with _loading():
         from matplotlib.figure import Figure
-    except ImportError:
-        raise RopescaleError("plots need matplotlib, which is not here; pip install 'ropescale[plot]'") from None
     return Figure(figsize=(width, height), layout="constrained")
+
+
+@contextmanager
+def _loading() -> Iterator[None]:
+    """What keeps matplotlib from drawing, as one sentence. It loads parts of itself as late as when it saves."""
+    try:
+        yield
+    except (ImportError, MemoryError) as error:
+        raise RopescaleError(_why_missing(error)) from None
+
+
+def _why_missing(error: BaseException) -> str:
+    """A library that is there does not load either where memory is short."""
+    if isinstance(error, MemoryError) or "memory" in str(error):
+        return "there is not enough memory to draw plots; give it more, or do without"
+    what = (
+        "which is not here" if isinstance(error, ModuleNotFoundError) else f"which does not load ({first_line(error)})"
+    )
+    return f"plots need matplotlib, {what}; pip install 'ropescale[plot]'"
+
+
+def drawn(draw: Callable[[], Figure]) -> bytes:
+    """A picture as the content of a PNG file.
+
+    Args:
+        draw: makes the figure.
+
+    Raises:
+        RopescaleError: matplotlib is not installed, or there is not the memory for it.
+    """
+    with _loading():
+        file = io.BytesIO()
+        draw().savefig(file, format="png", dpi=160)
+        return file.getvalue()
 
 
 def save(figure: Figure, path: str | Path) -> None:
     """Writes the figure beside ``path`` and renames it, so that no half of a picture is ever left.
 
+    A picture that is there is replaced, and nothing else.
+
     Raises:
-        CheckpointError: the folder is missing or cannot be written, or the ending is none of png, svg, pdf.
+        CheckpointError: the folder is missing or cannot be written, the ending is none of png, svg, pdf, or another
+            kind of file has the name.
     """
     path = _expanded(path)
     if path.suffix.lower() not in FORMATS:
         raise CheckpointError(f"cannot write a plot to {path}; its name must end in {', '.join(FORMATS)}")
     if not path.parent.is_dir():
         raise CheckpointError(f"cannot write a plot to {path}; there is no folder {path.parent}")
-    beside = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
     try:
-        figure.savefig(beside, dpi=160)
-        os.replace(beside, path)
+        path = path.resolve() if path.is_symlink() else path  # what a link leads to is replaced, and not the link
+        _check_picture(path)
+        with _loading(), atomic.part(path, check=_check_picture) as beside:
+            figure.savefig(beside, dpi=160, format=path.suffix[1:].lower())
+    except CheckpointError:
+        raise
     except (OSError, ValueError) as error:  # a null byte in the name is a ValueError
         reason = getattr(error, "strerror", None) or error
         raise CheckpointError(f"cannot write a plot to {path}: {reason}") from error
-    finally:
-        with contextlib.suppress(OSError, ValueError):
-            beside.unlink()
+
+
+_PICTURES = (b"\x89PNG\r\n\x1a\n", b"%PDF-", b"<?xml", b"<svg")
+
+
+def _check_picture(path: Path) -> None:
+    """
+    Raises:
+        CheckpointError: there is something else than a picture, or an empty file.
+        OSError: it is no file at all.
+    """
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise IsADirectoryError(errno.EISDIR, "Is a directory" if path.is_dir() else "Not a regular file")
+        with open(path, "rb") as file:
+            start = file.read(2**10)
+    except FileNotFoundError:
+        return
+    if start and not (start.startswith(_PICTURES) and (not start.startswith(b"<?xml") or b"<svg" in start)):
+        raise CheckpointError(f"cannot write a plot to {path}: what is there is no picture; choose another name")
 
 
 def _expanded(path: str | Path) -> Path:

@@ -68,9 +68,13 @@ def failures(root: Path, act: Callable[[], Any], error: BaseException) -> Iterat
             yield raised
 
 
-def kills(root: Path, act: Callable[[], Any]) -> Iterator[int]:
-    """Forks, and kills the child at step 1, 2, ... of ``act`` until it lives to the end; yields each step."""
-    for step in count(1):
+def kills(root: Path, act: Callable[[], Any], first: int = 1, every: int = 1) -> Iterator[int]:
+    """Forks, and kills the child at step 1, 2, ... of ``act`` until it lives to the end; yields each step.
+
+    Args:
+        first, every: to take only some of the steps.
+    """
+    for step in count(first, every):
         child = os.fork()
         if child == 0:
             fail_at(step, root, act, lambda: os.kill(os.getpid(), signal.SIGKILL))

@@ -192,7 +192,7 @@ def test_an_output_that_is_not_ours_is_refused_before_the_weights_are_read(capsy
     (tmp_path / "nll").mkdir()
     (tmp_path / "nll" / "thesis.txt").write_text("years of work")
     words = ["/no/such/model", "--data", texts, "--lengths", "64", "-o"]
-    assert "nll is not what an evaluation wrote" in refused(capsys, *words, str(tmp_path))
+    assert "nll/thesis.txt is not what an evaluation wrote" in refused(capsys, *words, str(tmp_path))
     for name in ("", "~no-such-user/out", "a\0b"):
         assert "; choose another folder with -o" in refused(capsys, *words, name)
 

@@ -21,7 +21,7 @@ IDS = documents(3, 64)
 def no_plots():
     """They take longer than everything else here."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("ropescale.evals.results.Result._save_plots", lambda self, out: False)
+        patched.setattr("ropescale.evals.results.Result._plots", lambda self: {})
         yield
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import errno
+import hashlib
 import json
 import math
 import re
@@ -271,7 +272,10 @@ def test_save_writes_every_file_and_the_figures_come_back(result, tmp_path):
     out = result.save(tmp_path / "new" / "out")
     names = {"results.json", "results.csv", "nll", "ppl_vs_length.png", "loss_by_position.png", "REPORT.md"}
     assert {path.name for path in out.iterdir()} == names
-    assert json.loads((out / "results.json").read_text()) == json.loads(json.dumps(result.to_dict()))
+    saved = json.loads((out / "results.json").read_text())
+    beside = {name: [hashlib.sha256((out / name).read_bytes()).hexdigest()] for name in names - {"results.json", "nll"}}
+    assert saved.pop("files") == beside and saved.pop("sha256")
+    assert saved == json.loads(json.dumps(result.to_dict()))
     assert result.to_markdown() in (out / "REPORT.md").read_text()
     for name in ("ppl_vs_length.png", "loss_by_position.png"):
         assert (out / name).read_bytes().startswith(b"\x89PNG")
@@ -369,7 +373,7 @@ def test_a_place_where_no_file_can_be_made_is_refused_before_the_run(tmp_path, m
 def test_a_folder_that_is_not_ours_is_refused_and_left_alone(result, tmp_path):
     (tmp_path / "nll").mkdir()
     (tmp_path / "nll" / "thesis.txt").write_text("years of work")
-    with pytest.raises(CheckpointError, match="nll is not what an evaluation wrote; choose another folder with -o"):
+    with pytest.raises(CheckpointError, match=r"nll/thesis.txt is not what an evaluation wrote; choose another folder"):
         result.save(tmp_path)
     assert [path.name for path in tmp_path.rglob("*")] == ["nll", "thesis.txt"]
 
@@ -378,11 +382,11 @@ def test_the_numbers_are_kept_when_the_nlls_cannot_be_written(result, tmp_path, 
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(np, "save", full)
+    monkeypatch.setattr("ropescale.evals.nll._put", full)
     with pytest.raises(CheckpointError, match=r"cannot write into .*: No space left on device"):
         result.save(tmp_path)
     assert json.loads((tmp_path / "results.json").read_text())["rows"][0]["nll"] == result.rows[0].nll
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["results.csv", "results.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["nll", "results.csv", "results.json"]
 
 
 def test_labels_that_are_no_file_names_are_stored_apart(tmp_path):

@@ -640,7 +640,7 @@ def test_saved_files_hold_every_number(known, tmp_path):
 
 def test_a_folder_with_another_kind_of_run_is_refused(known, tmp_path, monkeypatch):
     result, _ = known
-    monkeypatch.setattr(Retrieval, "plot", lambda self, path: None)  # another test draws
+    monkeypatch.setattr(Retrieval, "_plots", lambda self: {})  # another test draws
     (tmp_path / "results.json").write_text('{"schema": 1, "rows": [{"ppl": 3}]}')
     with pytest.raises(
         CheckpointError, match=r"results.json is of a perplexity run, and this is a retrieval run; choose another"
@@ -797,7 +797,7 @@ def asked(monkeypatch):
         return real(self, prompts)
 
     monkeypatch.setattr(Answerer, "answers", answers)
-    monkeypatch.setattr(Retrieval, "plot", lambda self, path: None)  # another test draws
+    monkeypatch.setattr(Retrieval, "_plots", lambda self: {})  # another test draws
     return sizes
 
 

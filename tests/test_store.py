@@ -159,10 +159,10 @@ def test_the_second_of_two_runs_is_refused_and_the_first_goes_on(tmp_path):
             pass
         with pytest.raises(CheckpointError, match="choose another folder with -o"):
             store.refuse_if_busy(tmp_path)
-        first.begin({"still": "ours"})
+        first.begin({"facts": {"still": "ours"}})
     store.refuse_if_busy(tmp_path)
     with opened(tmp_path) as second:
-        assert second.last == {"still": "ours"}
+        assert second.last == {"facts": {"still": "ours"}}
 
 
 def test_a_killed_process_does_not_keep_its_lock(tmp_path):
@@ -193,7 +193,7 @@ def test_a_resume_folder_that_is_not_ours_is_refused_and_left_alone(tmp_path):
 def test_starting_anew_removes_passes_and_nothing_else(tmp_path):
     with opened(tmp_path) as kept:
         kept.shelf({"a": 1}, PLAN).put(0, eights()[0])
-        kept.begin({"b": 2})
+        kept.begin({"facts": {"b": 2}})
     (tmp_path / "resume" / "mine").mkdir()
     (tmp_path / "resume" / "mine" / "notes.txt").write_text("mine")
     with opened(tmp_path, fresh=True) as kept:
@@ -213,7 +213,7 @@ SCHEDULES = ["yarn:factor=4", "dynamic:factor=4"]
 def no_plots():
     """They take longer than everything else here."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("ropescale.evals.results.Result._save_plots", lambda self, out: False)
+        patched.setattr("ropescale.evals.results.Result._plots", lambda self: {})
         yield
 
 
@@ -298,7 +298,7 @@ def test_an_interrupted_run_goes_on_where_it_was_and_ends_byte_for_byte_the_same
 def test_a_finished_run_is_repeated_without_a_forward_pass(whole, tmp_path, monkeypatch, lines):
     out = tmp_path / "out"
     shutil.copytree(whole, out)
-    for name in ("results.json", "results.csv"):
+    for name in ("results.json", "results.csv", "REPORT.md"):
         (out / name).unlink()
     model = llama()
     monkeypatch.setattr(type(model), "forward", None)

@@ -7,13 +7,17 @@ import itertools
 import json
 import math
 import os
-import tempfile
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from ...errors import CheckpointError, RopescaleError
+from ... import atomic
+from ...errors import CheckpointError, DataError, RopescaleError
+from ...sources import local_path
+from .. import checking
+from ..checking import Wrong
+from ..formats import SERIES
 from ..plots import LINES
 from ..statistics import Estimate
 from .runs import StoredRun, paired
@@ -38,7 +42,9 @@ def page(runs: Sequence[StoredRun], title: str = "Context extension, measured") 
     try:
         from jinja2 import Environment, PackageLoader
         from plotly.offline import get_plotlyjs
-    except ImportError as error:
+    except (ImportError, MemoryError) as error:
+        if isinstance(error, MemoryError) or "memory" in str(error):
+            raise RopescaleError("there is not enough memory to make the page; give it more") from error
         raise RopescaleError(f"the report needs {error.name}; pip install 'ropescale[report]'") from error
     files = resources.files(__package__ or "ropescale.evals.reporting")
     loader = PackageLoader("ropescale.evals.reporting", ".")
@@ -55,28 +61,80 @@ def page(runs: Sequence[StoredRun], title: str = "Context extension, measured") 
     )
 
 
+def target(out: str | Path) -> Path:
+    """Where a page goes, once it is certain that nothing but an older page is replaced by it.
+
+    Raises:
+        CheckpointError: it cannot be written there, or what is there is not a page of ours.
+    """
+    path = local_path(out)
+    try:
+        path = path.resolve() if path.is_symlink() else path
+        if os.path.lexists(path):
+            _check_ours(path)
+    except CheckpointError:
+        raise
+    except (OSError, ValueError, RuntimeError) as error:
+        raise CheckpointError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from None
+    return path
+
+
+_MARK = b'<meta name="generator" content="ropescale">'
+_OLD_MARKS = (b'<!DOCTYPE html>\n<html lang="en">\n', b"<footer><p>Made by ropescale. This page holds all its data")
+
+
+def _check_ours(path: Path) -> None:
+    """A page of ours is known by its head, one of version 0.1.0 by its beginning and its foot.
+
+    Raises:
+        CheckpointError: it is something else, and not empty.
+    """
+    try:
+        content = checking.content(path, _LARGEST)
+    except Wrong as error:
+        raise CheckpointError(f"cannot write {path}: what is there {error}; choose another file with -o") from None
+    start, foot = _OLD_MARKS
+    if content and not (_MARK in content[:1000] or (content.startswith(start) and foot in content)):
+        raise CheckpointError(
+            f"cannot write {path}: what is there is not a page of ropescale; choose another file with -o"
+        )
+
+
+_LARGEST = 2**29
+"""Bytes of a page."""
+
+
 def write(text: str, out: str | Path) -> Path:
     """Writes the page beside its place and renames it.
 
     Raises:
-        CheckpointError: it cannot be written.
+        CheckpointError: it cannot be written, or what is there is not a page of ours.
     """
-    path = Path(out).expanduser()
+    path = target(out)
     try:
-        handle, part = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.chmod(part, 0o666 & ~_umask())
-        os.replace(part, path)
+        with atomic.part(path, check=_check_ours) as beside:
+            beside.write_bytes(text.encode("utf-8", "backslashreplace"))  # a folder's name may be no text
+    except CheckpointError:
+        raise
     except OSError as error:
         raise CheckpointError(f"cannot write {path}: {error.strerror or error}") from error
     return path
 
 
 def page_data(runs: Sequence[StoredRun]) -> dict[str, Any]:
-    """All that the page shows, as plain data."""
+    """All that the page shows, as plain data.
+
+    Raises:
+        DataError: a stored file is damaged or missing, or there is too much to compare.
+    """
     measured = [run for run in runs if run.is_perplexity]
+    for run in measured:
+        run.check()
     series = [(run, schedule) for run in measured for schedule in run.schedules]
+    if len(series) > SERIES:
+        raise DataError(
+            f"the runs have {len(series):,} schedules, and a page compares {SERIES} at most; give fewer runs"
+        )
     return {
         "runs": [_run(run) for run in runs],
         "series": [_series(number, run, schedule, len(measured) > 1) for number, (run, schedule) in enumerate(series)],
@@ -103,6 +161,7 @@ def _run(run: StoredRun) -> dict[str, Any]:
         "token ids sha256": _tokens(run),
         **{f"protocol: {key.replace('_', ' ')}": _plain(value) for key, value in protocol.items()},
         "forward passes": f"{sum(each['forward_passes'] for each in cost):,}" if cost else "",
+        "checksums": "as written" if run.has_checksums else "no checksum stored",
         "versions": ", ".join(f"{name} {version}" for name, version in results["versions"].items()),
     }
     return {"name": run.name, "facts": {key: value or "-" for key, value in facts.items()}}
@@ -190,9 +249,10 @@ def _baseline(series: Sequence[tuple[StoredRun, str]]) -> int:
 
 def _heat_maps(run: StoredRun) -> list[dict[str, Any]]:
     """Per schedule of a retrieval run: its rows by length and depth, and those over all depths."""
-    found = []
-    for schedule in run.schedules:
-        mine = [row for row in run.results["rows"] if row["schedule"] == schedule]
+    found, by_schedule = [], dict[str, list[dict[str, Any]]]()
+    for row in run.results["rows"]:
+        by_schedule.setdefault(row["schedule"], []).append(row)
+    for schedule, mine in by_schedule.items():
         rows = [row for row in mine if row.get("depth") is not None]
         overall = [row for row in mine if row.get("depth") is None]
         found.append({"run": run.name, "schedule": schedule, "rows": rows, "overall": overall})
@@ -222,9 +282,3 @@ def _finite(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_finite(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

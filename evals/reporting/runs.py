@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,8 +12,10 @@ from typing import Any
 import numpy as np
 
 from ...errors import DataError
+from ...sources import local_path
+from .. import belongings, checking, formats, nll
+from ..checking import SEAL, Wrong
 from ..protocols import ROPESCALE
-from ..results import SCHEMA
 from ..statistics import Estimate, ratio
 from ..windows import position_bins, prefix
 
@@ -36,7 +37,7 @@ class StoredRun:
     @property
     def is_perplexity(self) -> bool:
         """Whether it holds losses of tokens; else it is a retrieval run."""
-        return "ppl" in next(iter(self.results["rows"]), {})
+        return self.results.get("kind", "perplexity") == "perplexity"
 
     @property
     def schedules(self) -> list[str]:
@@ -45,9 +46,42 @@ class StoredRun:
 
     @cached_property
     def index(self) -> dict[str, Any]:
-        """``nll/index.json``: the documents, and where each pass's NLLs lie; empty where there are none."""
-        path = self.folder / "nll" / "index.json"
-        return _read(path) if path.exists() else {"bos": False, "documents": [], "passes": []}
+        """``nll/index.json``: the documents, and where each pass's NLLs lie; empty where there are none.
+
+        Raises:
+            DataError: it is damaged, or does not belong to these results.
+        """
+        folder = self.folder / belongings.NLL
+        if not (folder / nll.INDEX).exists():
+            return {"bos": False, "documents": [], "passes": []}
+        try:
+            found = nll.read_index(folder)
+            self._check_belongs(found)
+        except Wrong as error:
+            raise _damaged(folder / nll.INDEX, error) from None
+        return found
+
+    def _check_belongs(self, index: dict[str, Any]) -> None:
+        if index.get("of", belongings.identity(self.results)) != belongings.identity(self.results):
+            raise Wrong("is of another measurement than the results beside it")
+        passes = {(one["schedule"], n): one["table_sha256"] for one in index["passes"] for n in one["lengths"]}
+        if passes != {(row["schedule"], row["length"]): row["table_sha256"] for row in self.results["rows"]}:
+            raise Wrong("does not have the schedules and lengths of the results beside it")
+
+    @property
+    def has_checksums(self) -> bool:
+        """Whether all that it holds has a checksum; version 0.1.0 wrote none."""
+        return SEAL in self.results and SEAL in self.index | ({} if self.index["passes"] else {SEAL: None})
+
+    def check(self) -> None:
+        """Looks at every stored file.
+
+        Raises:
+            DataError: one is damaged or missing.
+        """
+        for one in [*self.index["passes"], *self.index.get("divergences", [])]:
+            for _ in self._arrays(one, "files" in one):
+                pass
 
     @property
     def is_prefix(self) -> bool:
@@ -85,13 +119,31 @@ class StoredRun:
 
     def sums(self, schedule: str, length: int) -> tuple[list[float], list[int]] | None:
         """Per document, the fp64 sum of the NLLs at a length and how many there are; None where none are stored."""
-        nll = self._nll(schedule, length)
-        if nll is None:
+        key = (schedule, length)
+        if key not in self._sums:
+            self._sums[key] = self._summed(schedule, length)
+        return self._sums[key]
+
+    @cached_property
+    def _sums(self) -> dict[tuple[str, int], tuple[list[float], list[int]] | None]:
+        """Every two series of a page are compared, so they are asked for many times."""
+        return {}
+
+    def _summed(self, schedule: str, length: int) -> tuple[list[float], list[int]] | None:
+        stored = self._nll(schedule, length)
+        if stored is None:
             return None
         if self.is_prefix:
             count = prefix(length, self.index["bos"]).count
-            nll = [each[:count] for each in nll]
-        return [float(each.sum(dtype=np.float64)) for each in nll], [len(each) for each in nll]
+            stored = [each[:count] for each in stored]
+        counts = [len(each) for each in stored]
+        if sum(counts) != next(
+            r["tokens"] for r in self.results["rows"] if (r["schedule"], r["length"]) == (schedule, length)
+        ):
+            raise DataError(
+                f"{self.folder}/nll has not the tokens of {schedule} at {length:,}; run the evaluation again"
+            )
+        return [float(each.sum(dtype=np.float64)) for each in stored], counts
 
     def by_position(self, schedule: str) -> list[tuple[int, int, Estimate]]:
         """``(first position, one past the last, mean NLL)`` in bins that grow by sqrt(2), from the longest pass.
@@ -109,17 +161,22 @@ class StoredRun:
 
     def _nll(self, schedule: str, length: int) -> list[np.ndarray] | None:
         """Per document, the stored NLLs of the pass that a length is read from."""
-        at = next((each["at"] for each in self._passes(schedule) if length in each["lengths"]), None)
-        return None if at is None else self._stored(at)
+        one = next((each for each in self._passes(schedule) if length in each["lengths"]), None)
+        return None if one is None else list(self._arrays(one))
 
-    def _stored(self, at: str) -> list[np.ndarray]:
-        files = sorted((self.folder / "nll" / at).glob("*.npy"))
-        if len(files) != len(self.index["documents"]):
-            raise DataError(
-                f"{self.folder}/nll/{at} holds {len(files)} documents and not {len(self.index['documents'])}; "
-                "run the evaluation again"
-            )
-        return [np.load(file, mmap_mode="r") for file in files]
+    def _arrays(self, one: dict[str, Any], checksums: bool = False) -> Iterator[np.ndarray]:
+        """What is stored of a pass, or of a comparison: document after document.
+
+        Raises:
+            DataError: a file is damaged or missing.
+        """
+        rows = 0 if "lengths" in one else 2
+        for number in range(len(self.index["documents"])):
+            path = self.folder / belongings.NLL / nll.name_of(one["at"], number)
+            try:
+                yield nll.read(path, one["files"][number] if checksums else None, rows)
+            except (Wrong, OSError) as error:
+                raise _damaged(path, error) from None
 
 
 def load(folders: Sequence[str | Path]) -> list[StoredRun]:
@@ -128,8 +185,12 @@ def load(folders: Sequence[str | Path]) -> list[StoredRun]:
     Raises:
         DataError: one that is none, or one given twice.
     """
-    paths = [Path(folder).expanduser() for folder in folders]
-    twice = [path for number, path in enumerate(paths) if path.resolve() in [p.resolve() for p in paths[:number]]]
+    paths = [local_path(folder) for folder in folders]
+    try:
+        real = [path.resolve() for path in paths]
+    except (OSError, ValueError, RuntimeError) as error:  # a null byte, links in a circle
+        raise DataError(f"the runs cannot be read ({error}); give folders that `ropescale eval -o` wrote") from None
+    twice = [path for number, path in enumerate(paths) if real[number] in real[:number]]
     if twice:
         raise DataError(f"{twice[0]} is given twice; give each run once")
     return [StoredRun(path, name, _results(path)) for path, name in zip(paths, _names(paths), strict=True)]
@@ -187,25 +248,33 @@ def _mean(nll: Sequence[np.ndarray], start: int, stop: int) -> Estimate:
     return ratio([float(each.sum(dtype=np.float64)) for each in reaching], [stop - start] * len(reaching))
 
 
+def unchecked(runs: Sequence[StoredRun]) -> list[str]:
+    """A sentence for each run without checksums."""
+    return [
+        f"{run.folder}: no checksum stored, so damage to its figures may not be noticed; the same command again, into "
+        "the same folder, writes them"
+        for run in runs
+        if not run.has_checksums
+    ]
+
+
 def _results(folder: Path) -> dict[str, Any]:
-    path = folder / "results.json"
+    path = folder / belongings.RESULTS
     if not path.is_file():
         what = "is not there" if not folder.exists() else "has no results.json"
         raise DataError(f"{folder} {what}; give a folder that `ropescale eval -o` or `ropescale passkey -o` wrote")
-    results = _read(path)
-    if results.get("schema") != SCHEMA or not isinstance(results.get("rows"), list):
-        raise DataError(f"{path} is not one that this version can read; run the evaluation again")
-    return results
-
-
-def _read(path: Path) -> dict[str, Any]:
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
-        raise DataError(f"{path} cannot be read ({error}); run the evaluation again") from error
-    if not isinstance(value, dict):
-        raise DataError(f"{path} does not hold an object; run the evaluation again")
-    return value
+        return checking.checked(path, formats.results)
+    except Wrong as error:
+        raise _damaged(path, error) from None
+
+
+def _damaged(path: Path, error: Wrong | OSError) -> DataError:
+    if isinstance(error, FileNotFoundError):
+        return DataError(f"{path} is missing; run the evaluation again")
+    why = error if isinstance(error, Wrong) else f"cannot be read ({error.strerror or error})"
+    away = "move it away and " if path.suffix == ".npy" else ""
+    return DataError(f"{path} {why}; {away}run the evaluation again")
 
 
 def _names(paths: Sequence[Path]) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -12,15 +11,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...errors import CheckpointError, RopescaleError
-from ...formatting import markdown
-from ..results import writable_folder
+from ...errors import RopescaleError
+from ...formatting import escaped, markdown
+from ...plotting import drawn
+from .. import belongings
+from ..formats import SCHEMA
+from ..results import opened_folder
 from ..statistics import mcnemar, ratio, wilson
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-SCHEMA = 1
 
 
 @dataclass(frozen=True)
@@ -200,9 +200,9 @@ class Retrieval:
             others = [label for label in self.schedules if label != self.baseline]
             change = {(pair.schedule, pair.length): _change_cell(pair) for pair in self.paired}
             delta = {(pair.schedule, pair.length): _delta_cell(pair) for pair in self.paired}
-            parts += [f"Questions gained and lost against {self.baseline} (exact McNemar p):"]
+            parts += [f"Questions gained and lost against {escaped(self.baseline)} (exact McNemar p):"]
             parts += [self._table("gained, lost", change, others)]
-            parts += [f"Change in answer NLL against {self.baseline} on the same questions (nats):"]
+            parts += [f"Change in answer NLL against {escaped(self.baseline)} on the same questions (nats):"]
             parts += [self._table("change", delta, others)]
         return "\n\n".join([*parts, self.protocol_line()])
 
@@ -213,9 +213,9 @@ class Retrieval:
         return (
             f"protocol {protocol['task']}: {protocol['holds']}; {self._prompts()}, seed {protocol['seed']}, "
             f"{protocol['digits']} digits, {'BOS first' if protocol['has_bos'] else 'no BOS'}, "
-            f"filler {self.data['source']}, {self.model['dtype']}. An answer counts when every token of it is ranked "
-            f"first (greedy decoding would write it); brackets are Wilson 95% intervals{joined}, ± is a 95% t interval "
-            f"over prompts. {self._bar()}. Prompts sha256 {self.data['sha256'][:12]}"
+            f"filler {escaped(self.data['source'])}, {self.model['dtype']}. An answer counts when every token of it is "
+            f"ranked first (greedy decoding would write it); brackets are Wilson 95% intervals{joined}, ± is a 95% t "
+            f"interval over prompts. {self._bar()}. Prompts sha256 {self.data['sha256'][:12]}"
         )
 
     def to_csv(self) -> str:
@@ -242,19 +242,16 @@ class Retrieval:
         Without matplotlib everything but the picture is written, and a line on stderr says so.
 
         Raises:
-            CheckpointError: the folder cannot be written, or holds another kind of run.
+            CheckpointError: the folder cannot be written, or a file in it is not what such a run wrote.
         """
-        folder = retrieval_folder(out)
-        try:
+        folder, there = opened_folder(out, "retrieval")
+        with belongings.kept(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            _write(folder / "results.json", json.dumps(self.to_dict(), indent=1, allow_nan=False) + "\n")
-            _write(folder / "results.csv", self.to_csv())
-            _write(folder / "answers.csv", _csv(Answer, self.answers))
-            _write(folder / "REPORT.md", self._report(self._plotted(folder / "retrieval.png")))
-        except CheckpointError:
-            raise
-        except OSError as error:
-            raise CheckpointError(f"cannot write into {folder}: {error.strerror or error}") from error
+            book = belongings.Book(folder, self.to_dict(), there)
+            book.write({"results.csv": self.to_csv(), "answers.csv": _csv(Answer, self.answers)})
+            plots = self._plots()
+            book.write({**plots, "REPORT.md": self._report(bool(plots))})
+            book.close()
         return folder
 
     # --- reductions ---
@@ -338,8 +335,8 @@ class Retrieval:
         last: tuple[str, dict[str, str]] | None = None,
     ) -> str:  # fmt: skip
         header = [corner, *(f"{length:,}" for length in self.lengths), *([last[0]] if last else [])]
-        rows = [[label, *(cells.get((label, n), "") for n in self.lengths), *([last[1][label]] if last else [])]
-                for label in labels]  # fmt: skip
+        added = {label: [last[1][label]] if last else [] for label in labels}
+        rows = [[escaped(label), *(cells.get((label, n), "") for n in self.lengths), *added[label]] for label in labels]
         return markdown(header, rows, right=range(1, len(header)))
 
     def _depth_tables(self) -> str:
@@ -350,29 +347,27 @@ class Retrieval:
             found = [[rows.get((schedule, length, depth)) for length in self.lengths] for depth in self.depths]
             body = [[f"{depth:.3g}", *("" if row is None else _both_cell(row) for row in line)]
                     for depth, line in zip(self.depths, found)]  # fmt: skip
-            tables.append(f"### {schedule}\n\n{markdown(header, body, right=range(1, len(header)))}")
+            tables.append(f"### {escaped(schedule)}\n\n{markdown(header, body, right=range(1, len(header)))}")
         return "\n\n".join(["## By depth", "Accuracy with its Wilson 95% interval, and the answer's NLL.", *tables])
 
-    def _plotted(self, path: Path) -> bool:
+    def _plots(self) -> dict[str, bytes]:
+        """The picture, as a file; none where it cannot be drawn, and a line on stderr says why."""
         try:
-            self.plot(path)
-        except CheckpointError:
-            raise
+            return {"retrieval.png": drawn(self.plot)}
         except RopescaleError as error:
             print(f"note: no picture written; {error}", file=sys.stderr)
-            return False
-        return True
+            return {}
 
     def _report(self, plotted: bool) -> str:
         image = "![Accuracy and answer NLL by length and depth](retrieval.png)\n\n" if plotted else ""
         versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
-        model = f"Model: {self.model['path']} ({self.model['parameters']:,} parameters)."
+        model = f"Model: {escaped(self.model['path'])} ({self.model['parameters']:,} parameters)."
         odd = self.data["not_retokenized"]
         which = (
             f"{odd} of {self.data['documents']} prompts tokenize otherwise" if odd else "Every prompt tokenizes alike"
         )
         ids = f"{which} when its text is tokenized in one piece; the ids of the pieces were used."
-        heading = f"# Retrieval ({self.protocol['task']}): {Path(self.model['path']).name}"
+        heading = f"# Retrieval ({self.protocol['task']}): {escaped(Path(self.model['path']).name)}"
         parts = [heading, self.to_markdown(), f"{image}{self._depth_tables()}", f"{ids}\n\n{model}\n{versions}."]
         return "\n\n".join(parts) + "\n"
 
@@ -381,13 +376,10 @@ def retrieval_folder(out: str | Path) -> Path:
     """The folder that a run will be written into, or a refusal before hours of work.
 
     Raises:
-        CheckpointError: it cannot be written, or holds the results of a perplexity run, which would be lost.
+        CheckpointError: it cannot be written, or holds something that would be lost: files that no run wrote, or the
+            results of a perplexity run.
     """
-    folder = writable_folder(out, "retrieval")
-    for name in ("answers.csv", "retrieval.png"):
-        if (folder / name).is_dir():
-            raise CheckpointError(f"cannot write into {folder}: {folder / name} is a folder; choose another with -o")
-    return folder
+    return opened_folder(out, "retrieval")[0]
 
 
 def _by_prompt(values: Iterable[tuple[int, float]]) -> Any:
@@ -428,13 +420,3 @@ def _csv(kind: type, rows: Iterable[Any]) -> str:
     writer.writeheader()
     writer.writerows(asdict(row) for row in rows)
     return out.getvalue()
-
-
-def _write(path: Path, text: str) -> None:
-    """Fills a file beside ``path``, then renames it into place."""
-    part = path.with_name(f".part-{path.name}")
-    try:
-        part.write_text(text, encoding="utf-8")
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
