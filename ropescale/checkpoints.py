@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from . import cards, frontmatter, model_defaults, uploading
+from . import cards, frontmatter, links, model_defaults, uploading
 from .backups import BACKUP, put_back, refuse_links, write_in_place
 from .engines import engine_warnings
 from .errors import CheckpointError, RunError, ScheduleError
@@ -104,11 +104,14 @@ def patch_checkpoint(
     if private and push_to_hub is None:
         raise CheckpointError("--private is for --push-to-hub REPO; name the repository, or leave it out")
     # First of all: the download of a model can take hours.
-    to = None
+    to, is_local = None, local_path(model).is_dir()
     if push_to_hub is not None:
+        if is_local:
+            links.refuse_leaving(find_model(model, revision))
         to = uploading.repository(push_to_hub, private=private, force=force, ask=not dry_run)
-    is_local = local_path(model).is_dir()
     source = find_model(model, revision, weights=not dry_run)
+    if to and not is_local:
+        links.refuse_leaving(source)
     target = None if out is None else check_target(source, out, force)
     plan = make_plan(
         original_config(read_config(source), source),
@@ -125,6 +128,7 @@ def patch_checkpoint(
     _refuse_unsavable(plan)
     plan = replace(plan, notes=(*_undone(source), *plan.notes))
     with translated(source, "read"):
+        fine = [*links.found(source)] if in_place and to else []  # one that is not has been refused
         files = _new_files(source, str(model), plan, to.name if to else None)
         before = read_config(source)
         warnings = _warnings(source, plan, weights=not dry_run or is_local)
@@ -136,7 +140,7 @@ def patch_checkpoint(
         return result
     with _place(target, None if in_place else to) as place:
         result.folder, result.links = _write(source, place, files, link)
-        result.upload = uploading.upload(result.folder, to, _message(plan)) if to else None
+        result.upload = uploading.upload(result.folder, to, _message(plan), [*fine, *result.links]) if to else None
     if place != target:
         result.folder, result.links = None, {}  # the temporary one is gone
     result.warnings += _link_words(result.links, link)
@@ -315,6 +319,7 @@ def _warnings(source: Path, plan: Plan, weights: bool) -> list[str]:
     """``weights`` says whether those of the source should be there: a dry run leaves them on the Hub."""
     return [
         *(_no_weights(source) if weights else ()),
+        *links.warning(links.leaving(source)),
         *_old_limits(source, plan),
         *_unknown_type(plan),
         *engine_warnings(plan),

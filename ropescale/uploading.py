@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from .errors import CheckpointError, RunError
 from .folders import SKIPPED, files_of
 from .formatting import first_line
+from .links import refuse_leaving
 from .records import NAME as RECORD
 
 if TYPE_CHECKING:
@@ -98,14 +99,22 @@ def repository(name: str, *, private: bool = False, force: bool = False, ask: bo
     return found
 
 
-def upload(folder: Path, to: Repository, message: str) -> Upload:
+def upload(folder: Path, to: Repository, message: str, ours: Collection[str] = ()) -> Upload:
     """Sends a checkpoint's folder, weights and card included.
 
     Links are followed: their content is what is sent. The repository is made if it does not exist.
 
+    Args:
+        folder: the checkpoint.
+        to: what :func:`repository` gave.
+        message: the commit's title.
+        ours: the links to weights that were made for it.
+
     Raises:
+        CheckpointError: another link leads out of the folder; nothing is sent.
         RunError: it could not be sent whole; the folder is untouched, and the message says how to go on.
     """
+    refuse_leaving(folder, ours)
     with _told(folder, to):
         files = {name.as_posix(): (folder / name).stat().st_size for name in files_of(folder)}
         api = to.api()
