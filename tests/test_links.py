@@ -11,8 +11,6 @@ from pathlib import Path
 import fake_hub
 import pytest
 from crashing import tree
-from huggingface_hub import constants
-from huggingface_hub.utils import close_session
 
 from ropescale import links, patch_checkpoint
 from ropescale.cli.main import main
@@ -33,16 +31,8 @@ SECRET = "what nobody else may read"
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[fake_hub.Hub]:
-    """A Hub on 127.0.0.1 that huggingface_hub takes for the real one, and a token that it accepts."""
-    with fake_hub.running() as running:
-        monkeypatch.setattr(constants, "ENDPOINT", running.url)
-        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
-        monkeypatch.setattr(constants, "HF_TOKEN_PATH", "/nowhere")
-        monkeypatch.setenv("HF_TOKEN", fake_hub.TOKEN)
-        close_session()
-        yield running
-        close_session()
+    with fake_hub.connected(monkeypatch) as connected:
+        yield connected
 
 
 @pytest.fixture
