@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import shlex
 from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..escaping import argument, shell_word
 from ..folders import LINKS
 from ..formatting import size
 from .options import (
@@ -94,7 +94,7 @@ def command(model: str, as_json: bool, **options: Any) -> None:
     else:
         click.echo(_page(described))
         if described["written"] and (folder := described["out"] or (described["in_place"] and model)):
-            click.echo(f"next: ropescale verify {shlex.quote(folder)}", err=True)
+            click.echo(f"next: ropescale verify {shell_word(argument(folder))}", err=True)
 
 
 def describe(done: PatchedCheckpoint, model: str, out: str | None, options: dict[str, Any]) -> dict[str, Any]:

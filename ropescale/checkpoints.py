@@ -20,6 +20,7 @@ from . import cards, frontmatter, links, model_defaults, uploading
 from .backups import BACKUP, put_back, refuse_links, write_in_place
 from .engines import engine_warnings
 from .errors import CheckpointError, RunError, ScheduleError
+from .escaping import visible
 from .folders import LINKS, check_target, files_of, is_weight, translated, write_folder
 from .lengths import parse_length
 from .plans import Plan, Spec, make_plan
@@ -254,7 +255,7 @@ def _place(target: Path | None, to: uploading.Repository | None) -> Iterator[Pat
 
 def _message(plan: Plan) -> str:
     """The commit's title."""
-    return f"Context extended by ropescale: {', '.join(dict.fromkeys(map(describe, plan.schedules.values())))}"
+    return visible(f"Context extended by ropescale: {', '.join(dict.fromkeys(map(describe, plan.schedules.values())))}")
 
 
 def _raised_tokenizer(path: Path, length: int) -> bytes | None:

@@ -41,8 +41,8 @@ def cell(text: str) -> str:
 
 
 def sentence(text: str) -> str:
-    """A sentence of ours as a paragraph or an item of Markdown; names in it cannot begin a block or a tag."""
-    return visible(text).replace("<", "&lt;")
+    """A sentence of ours as a paragraph or an item of Markdown; names in it cannot begin a block, a tag or a link."""
+    return visible(text).replace("<", "&lt;").replace("](", "]\\(")
 
 
 def fenced(language: str, text: str) -> str:

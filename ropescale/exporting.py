@@ -12,6 +12,7 @@ from .engines.facts import Layers, sentence
 from .engines.parity import LOST, Row, is_served, rows, version_of
 from .engines.serving import Command, Server, Serving, as_it_lies, of_plan
 from .errors import ScheduleError
+from .escaping import argument
 from .plans import Spec, is_windowed, make_plan
 from .records import original_config, read_record
 from .rope import Rope, is_scaled, read_rope
@@ -81,7 +82,7 @@ def export(
     if engine not in ENGINES:
         raise ScheduleError(f"there is no engine {engine!r} to export for; choose from {', '.join(ENGINES)}")
     folder = find_model(model, revision, weights=False)
-    name = str(local_path(model)) if local_path(model).is_dir() else str(model)
+    name = argument(local_path(model)) if local_path(model).is_dir() else str(model)
     serving, schedules, notes = _serving(name, folder, schedule, revision, options)
     return replace(exported(ENGINES[engine], serving, schedules), notes=notes)
 
@@ -92,7 +93,7 @@ def _serving(
     stored, record = read_config(folder), read_record(folder)
     original = original_config(stored, folder)
     there = read_rope(original)
-    source: dict[str, Any] = {"source": str(record["source"]) if record else None, "revision": revision}
+    source: dict[str, Any] = {"source": argument(record["source"]) if record else None, "revision": revision}
     if schedule is None:
         _refuse_options(options)
         specs = dict(record["spec"]) if record else {}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from . import escaping
+
 
 def markdown(header: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[int] = ()) -> str:
     """A Markdown table with its columns aligned for the eye.
@@ -12,7 +14,7 @@ def markdown(header: Sequence[str], rows: Iterable[Sequence[str]], right: Iterab
         right: the columns, by index, that hold numbers and stand to the right.
     """
     numeric = set(right)
-    cells = [[cell.replace("|", "\\|") for cell in row] for row in [header, *rows]]
+    cells = [[escaping.cell(escaping.visible(cell)) for cell in row] for row in [header, *rows]]
     widths = [max(3, *(len(cell) for cell in column)) for column in zip(*cells)]
     rule = ["-" * (width - 1) + ":" if i in numeric else "-" * width for i, width in enumerate(widths)]
     lines = [[_pad(cell, widths[i], i in numeric) for i, cell in enumerate(row)] for row in cells]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import shlex
 import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .errors import CheckpointError, RopescaleError, RunError
-from .escaping import named
+from .escaping import argument, named, shell_word
 from .folders import SKIPPED, files_of
 from .formatting import first_line
 from .links import refuse_leaving
@@ -325,8 +324,8 @@ def _told(folder: Path, to: Repository) -> Iterator[None]:
 
 
 def _retry(folder: Path, to: Repository) -> str:
-    words = ["hf", "upload", to.name, str(folder), ".", *(["--private"] if to.private else [])]
-    return f"the patched checkpoint is kept in {folder}: send it again with `{shlex.join(words)}`"
+    words = ["hf", "upload", to.name, argument(folder), ".", *(["--private"] if to.private else [])]
+    return f"the patched checkpoint is kept in {folder}: send it again with `{' '.join(map(shell_word, words))}`"
 
 
 def _reason(error: Exception, to: Repository) -> str:

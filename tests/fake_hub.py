@@ -114,11 +114,12 @@ class _Handler(BaseHTTPRequestHandler):
         return b"".join(chunks)
 
     def _answer(self, status: int, value: Any) -> None:
+        said = value if isinstance(value, str) else value["error"] if status >= 400 else ""
         value = {"error": value} if isinstance(value, str) else value
         content = value if isinstance(value, bytes) else json.dumps(value).encode()
         self.send_response(status)
         if status >= 400:
-            self.send_header("X-Error-Message", dict(value)["error"])
+            self.send_header("X-Error-Message", said)
             if status == 404:
                 self.send_header("X-Error-Code", "RepoNotFound")
         if isinstance(value, bytes):  # a file
