@@ -5,8 +5,6 @@ No weights are read. The result loads in stock engines with no ropescale install
 
 from __future__ import annotations
 
-import difflib
-import json
 import re
 import shutil
 import tempfile
@@ -18,6 +16,7 @@ from typing import Any
 
 from . import cards, frontmatter, links, model_defaults, uploading
 from .backups import BACKUP, put_back, refuse_links, write_in_place
+from .differences import changes, diff
 from .engines import engine_warnings
 from .errors import CheckpointError, RunError, ScheduleError
 from .escaping import visible
@@ -43,6 +42,7 @@ class PatchedCheckpoint:
         warnings: what an engine would compute differently, and which files still hold the old limit.
         links: how each weight file was brought over, ``{name: "hard" | "symlink" | "copy"}``.
         upload: what was sent to the Hub, or would be; None where that was not asked for.
+        changes: every file that is written, by name: a unified diff, or a line that says what was added.
     """
 
     folder: Path | None
@@ -52,6 +52,7 @@ class PatchedCheckpoint:
     warnings: list[str]
     links: dict[str, str] = field(default_factory=dict)
     upload: uploading.Upload | None = None
+    changes: dict[str, str] = field(default_factory=dict)
 
 
 def patch_checkpoint(
@@ -133,7 +134,8 @@ def patch_checkpoint(
         files = _new_files(source, str(model), plan, to.name if to else None)
         before = read_config(source)
         warnings = _warnings(source, plan, weights=not dry_run or is_local)
-        result = PatchedCheckpoint(None, plan, before, _diff(before, plan.config), warnings)
+        result = PatchedCheckpoint(None, plan, before, diff(before, plan.config), warnings)
+        result.changes = changes(source, files)
     if in_place:
         refuse_links(source, list(files))
     if dry_run:
@@ -280,36 +282,6 @@ def _refuse_missing_shards(source: Path) -> None:
                 f"{source} lacks {len(missing)} of the {len(shards)} files in {index.name}, {missing[0]} among them; "
                 "complete the download first"
             )
-
-
-def _diff(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    """Unified diff of two configurations; long lists on one line so that a table does not fill the screen."""
-    return "".join(difflib.unified_diff(_lines(old), _lines(new), "config.json (source)", "config.json (patched)", n=1))
-
-
-def _lines(config: Mapping[str, Any]) -> list[str]:
-    return [line + "\n" for line in _readable(config, 0)]
-
-
-def _readable(value: Mapping[str, Any], depth: int) -> Iterator[str]:
-    pad = "  " * (depth + 1)
-    yield "  " * depth + "{" if depth == 0 else "{"
-    for key in sorted(value):
-        inner = value[key]
-        if isinstance(inner, Mapping):
-            first, *rest = _readable(inner, depth + 1)
-            yield f"{pad}{json.dumps(key)}: {first}"
-            yield from rest
-        else:
-            yield f"{pad}{json.dumps(key)}: {_short(inner)}"
-    yield "  " * depth + "}"
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, list) and len(value) > 6 and all(isinstance(v, (int, float)) for v in value):
-        ends = ", ".join(f"{v:.6g}" for v in value[:3]), ", ".join(f"{v:.6g}" for v in value[-2:])
-        return f"[{ends[0]}, ... {len(value)} numbers ..., {ends[1]}]"
-    return json.dumps(value)
 
 
 # ---------------------------------------------------------------------------------------------------------

@@ -32,16 +32,22 @@ def with_metadata(card: bytes, base_model: str | None) -> bytes:
         base_model: a Hub id that replaces what ``base_model`` says, or None to leave that as it is.
     """
     text = card.decode("utf-8", "surrogateescape")  # keeps every byte
-    block = _BLOCK.match(text)
-    if block is None:
+    found = _BLOCK.match(text)
+    if found is None:
         fresh = _changed([], {}, base_model) or []
         return b"---\n" + "".join(f"{line}\n" for line in fresh).encode() + b"---\n\n" + card
-    old = _mapping(block["yaml"])
-    lines = None if old is None else _changed(block["yaml"].splitlines(), old, base_model)
+    old = _mapping(found["yaml"])
+    lines = None if old is None else _changed(found["yaml"].splitlines(), old, base_model)
     if lines is None:
         return card
-    new = "".join(f"{line}{block['end']}" for line in lines)
-    return (text[: block.start("yaml")] + new + text[block.start("close") :]).encode("utf-8", "surrogateescape")
+    new = "".join(f"{line}{found['end']}" for line in lines)
+    return (text[: found.start("yaml")] + new + text[found.start("close") :]).encode("utf-8", "surrogateescape")
+
+
+def block(card: bytes) -> str:
+    """The block that a card begins with, as it is written; empty where it has none."""
+    found = _BLOCK.match(card.decode("utf-8", "surrogateescape"))
+    return found["yaml"] if found else ""
 
 
 def check(card: bytes, where: str) -> None:
@@ -56,20 +62,20 @@ def check(card: bytes, where: str) -> None:
         raise ConfigError(
             f"{where} is not UTF-8 (byte {error.start}), and the Hub takes no other; save it so"
         ) from None
-    block = _BLOCK.match(text)
-    if block is not None and _mapping(block["yaml"]) is None:
+    found = _BLOCK.match(text)
+    if found is not None and _mapping(found["yaml"]) is None:
         raise ConfigError(f"the front matter of {where} is not valid YAML, and the Hub would refuse it; mend it first")
 
 
-def _mapping(block: str) -> dict[str, Any] | None:
+def _mapping(text: str) -> dict[str, Any] | None:
     """What a YAML block says; None where it is not a mapping, or so large that it was written to do harm."""
     import yaml
 
     kind = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where it was built
     try:
-        if len(block) > _LARGEST or not _is_shallow(yaml.parse(block, kind)):
+        if len(text) > _LARGEST or not _is_shallow(yaml.parse(text, kind)):
             return None
-        loader = kind(block)
+        loader = kind(text)
         node = loader.get_single_node()
         found = None if node is None else loader.construct_document(node) if _is_moderate(node) else ""
     except (yaml.YAMLError, ValueError, RecursionError):  # a date that is none, an endless number
