@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import shlex
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..escaping import argument, shell_word, visible
 from ..folders import LINKS
 from ..formatting import size
 from .options import (
@@ -88,13 +88,13 @@ def command(model: str, as_json: bool, **options: Any) -> None:
     described = describe(done, model, out, options)
     for kind in ("note", "warning"):
         for text in described[f"{kind}s"]:
-            click.echo(f"{kind}: {text}", err=True)
+            click.echo(f"{kind}: {visible(text)}", err=True)
     if as_json:
         print_json(described)
     else:
         click.echo(_page(described))
         if described["written"] and (folder := described["out"] or (described["in_place"] and model)):
-            click.echo(f"next: ropescale verify {shlex.quote(folder)}", err=True)
+            click.echo(f"next: ropescale verify {shell_word(argument(folder))}", err=True)
 
 
 def describe(done: PatchedCheckpoint, model: str, out: str | None, options: dict[str, Any]) -> dict[str, Any]:
@@ -125,6 +125,7 @@ def describe(done: PatchedCheckpoint, model: str, out: str | None, options: dict
         },
         "weights": done.links,
         "config_diff": done.config_diff,
+        "changes": done.changes,
         "notes": list(plan.notes),
         "warnings": done.warnings,
     }
@@ -159,8 +160,17 @@ def _page(described: dict[str, Any]) -> str:
         ["max_position_embeddings", _change(*described["max_position_embeddings"])],
         ["weights", _weights(described)],
     ]
-    changes = f"```diff\n{described['config_diff']}```" if described["config_diff"] else "config.json is as it was."
-    return f"{markdown(['patched', 'value'], rows)}\n\n{changes}"
+    return "\n\n".join([markdown(["patched", "value"], rows), *_changes(described["changes"])])
+
+
+def _changes(changes: Mapping[str, str]) -> Iterator[str]:
+    """The diffs in one block, and a line for each file that has none."""
+    diffs = {name: text for name, text in changes.items() if text.startswith("---")}
+    if "config.json" not in diffs:
+        yield "config.json is as it was."
+    if diffs:
+        yield f"```diff\n{''.join(diffs.values())}```"
+    yield "\n".join(f"* {name}: {text}" for name, text in changes.items() if name not in diffs)
 
 
 def _change(before: int, after: int) -> str:

@@ -5,23 +5,21 @@ No weights are read. The result loads in stock engines with no ropescale install
 
 from __future__ import annotations
 
-import difflib
-import json
 import os
 import re
-import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from . import cards, frontmatter, model_defaults, uploading
+from . import cards, frontmatter, links, model_defaults, temporary, uploading
 from .backups import BACKUP, is_interrupted, put_back, refuse_links, write_in_place
 from .building import recover
+from .differences import changes, diff
 from .engines import engine_warnings
 from .errors import CheckpointError, ConfigError, RunError, ScheduleError
+from .escaping import visible
 from .folders import LINKS, Listing, check_target, files_of, is_weight, remove_ours, translated, write_folder
 from .formatting import brief, cut
 from .lengths import parse_length
@@ -45,6 +43,7 @@ class PatchedCheckpoint:
         warnings: what an engine would compute differently, and which files still hold the old limit.
         links: how each weight file was brought over, ``{name: "hard" | "symlink" | "copy"}``.
         upload: what was sent to the Hub, or would be; None where that was not asked for.
+        changes: every file that is written, by name: a unified diff, or a line that says what was added.
     """
 
     folder: Path | None
@@ -54,6 +53,7 @@ class PatchedCheckpoint:
     warnings: list[str]
     links: dict[str, str] = field(default_factory=dict)
     upload: uploading.Upload | None = None
+    changes: dict[str, str] = field(default_factory=dict)
 
 
 def patch_checkpoint(
@@ -106,13 +106,16 @@ def patch_checkpoint(
     _refuse_contradiction(model, out, in_place, dry_run, push_to_hub)
     if private and push_to_hub is None:
         raise CheckpointError("--private is for --push-to-hub REPO; name the repository, or leave it out")
-    # First of all: the download of a model can take hours.
-    to = None
-    if push_to_hub is not None:
-        to = uploading.repository(push_to_hub, private=private, force=force, ask=not dry_run)
-    is_local = local_path(model).is_dir()
     resumed = _resumed(local_path(model)) if in_place and not dry_run else ()
+    # First of all: the download of a model can take hours.
+    to, is_local = None, local_path(model).is_dir()
+    if push_to_hub is not None:
+        if is_local:
+            links.refuse_leaving(find_model(model, revision))
+        to = uploading.repository(push_to_hub, private=private, force=force, ask=not dry_run)
     source = find_model(model, revision, weights=not dry_run)
+    if to and not is_local:
+        links.refuse_leaving(source)
     left = [] if out is None or dry_run else recover(local_path(out), remove_ours)
     target = None if out is None else check_target(source, out, force)
     plan = make_plan(
@@ -130,20 +133,22 @@ def patch_checkpoint(
     _refuse_unsavable(plan)
     plan = replace(plan, notes=(*resumed, *_undone(source), *plan.notes))
     with translated(source, "read"):
+        fine = [*links.found(source)] if in_place and to else []  # one that is not has been refused
         files = _new_files(source, str(model), plan, to.name if to else None)
         record = _record(source, str(model), plan)
         before = read_config(source)
         warnings = _warnings(source, plan, weights=not dry_run or is_local)
-        result = PatchedCheckpoint(None, plan, before, _diff(before, plan.config), warnings)
+        result = PatchedCheckpoint(None, plan, before, diff(before, plan.config), warnings)
+        told = {**files, RECORD: as_json(record, RECORD)}
+        result.changes = changes(source, told)
     if in_place:
         refuse_links(source, [*files, RECORD])
     if dry_run:
-        told = {**files, RECORD: as_json(record, RECORD)}
         result.upload = uploading.intended(source, told, to, not is_local) if to else None
         return result
     with _place(target, None if in_place else to) as place:
         result.folder, result.links = _write(source, place, files, record, link, force)
-        result.upload = uploading.upload(result.folder, to, _message(plan)) if to else None
+        result.upload = uploading.upload(result.folder, to, _message(plan), [*fine, *result.links]) if to else None
     if place != target:
         result.folder, result.links = None, {}  # the temporary one is gone
     result.warnings += [*_link_words(result.links, link), *map(_left_words, left)]
@@ -262,20 +267,13 @@ def _place(target: Path | None, to: uploading.Repository | None) -> Iterator[Pat
     if target is not None or to is None:
         yield target
         return
-    above = Path(tempfile.mkdtemp(prefix="ropescale-"))
-    try:
+    with temporary.folder(keep=RunError) as above:  # that error names the folder and the way to send it again
         yield above / to.name.partition("/")[2]
-    except RunError:
-        raise  # it names the folder and the way to send it again
-    except BaseException:
-        shutil.rmtree(above, ignore_errors=True)
-        raise
-    shutil.rmtree(above, ignore_errors=True)
 
 
 def _message(plan: Plan) -> str:
     """The commit's title."""
-    return f"Context extended by ropescale: {', '.join(dict.fromkeys(map(describe, plan.schedules.values())))}"
+    return visible(f"Context extended by ropescale: {', '.join(dict.fromkeys(map(describe, plan.schedules.values())))}")
 
 
 def _raised_tokenizer(path: Path, length: int) -> bytes | None:
@@ -325,40 +323,6 @@ def _stays_below(name: str) -> bool:
     return bool(name) and "\0" not in name and not os.path.isabs(name) and ".." not in re.split(r"[/\\]", name)
 
 
-def _diff(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    """Unified diff of two configurations; long lists on one line so that a table does not fill the screen."""
-    return "".join(difflib.unified_diff(_lines(old), _lines(new), "config.json (source)", "config.json (patched)", n=1))
-
-
-def _lines(config: Mapping[str, Any]) -> list[str]:
-    return [line + "\n" for line in _readable(config, 0)]
-
-
-def _readable(value: Mapping[str, Any], depth: int) -> Iterator[str]:
-    pad = "  " * (depth + 1)
-    yield "  " * depth + "{" if depth == 0 else "{"
-    for key in sorted(value):
-        inner = value[key]
-        if isinstance(inner, Mapping):
-            first, *rest = _readable(inner, depth + 1)
-            yield f"{pad}{json.dumps(key)}: {first}"
-            yield from rest
-        else:
-            yield f"{pad}{json.dumps(key)}: {_short(inner)}"
-    yield "  " * depth + "}"
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, list) and len(value) > 6 and all(isinstance(v, (int, float)) for v in value):
-        ends = ", ".join(f"{v:.6g}" for v in value[:3]), ", ".join(f"{v:.6g}" for v in value[-2:])
-        return f"[{ends[0]}, ... {len(value)} numbers ..., {ends[1]}]"
-    return cut(json.dumps(value), _LONGEST_VALUE)
-
-
-_LONGEST_VALUE = 10_000
-"""Characters of one value in a diff."""
-
-
 # ---------------------------------------------------------------------------------------------------------
 # What the user should know
 
@@ -367,6 +331,7 @@ def _warnings(source: Path, plan: Plan, weights: bool) -> list[str]:
     """``weights`` says whether those of the source should be there: a dry run leaves them on the Hub."""
     return [
         *(_no_weights(source) if weights else ()),
+        *links.warning(links.leaving(source)),
         *_old_limits(source, plan),
         *_unknown_type(plan),
         *engine_warnings(plan),

@@ -12,6 +12,7 @@ from .engines.facts import Layers, sentence
 from .engines.parity import LOST, Row, is_served, rows, version_of
 from .engines.serving import Command, Server, Serving, as_it_lies, of_plan
 from .errors import ScheduleError
+from .escaping import argument
 from .formatting import brief
 from .plans import Spec, is_windowed, make_plan
 from .records import original_config, read_record
@@ -83,7 +84,7 @@ def export(
     if engine not in ENGINES:
         raise ScheduleError(f"there is no engine {brief(engine)} to export for; choose from {', '.join(ENGINES)}")
     folder = find_model(model, revision, weights=False)
-    name = str(local_path(model)) if local_path(model).is_dir() else str(model)
+    name = argument(local_path(model)) if local_path(model).is_dir() else str(model)
     serving, schedules, notes = _serving(name, folder, schedule, revision, options)
     return replace(exported(ENGINES[engine], serving, schedules), notes=notes)
 
@@ -95,7 +96,7 @@ def _serving(
     original = original_config(stored, folder)
     there = read_rope(original)
     _refuse_unusable(read_rope(stored))
-    source: dict[str, Any] = {"source": str(record["source"]) if record else None, "revision": revision}
+    source: dict[str, Any] = {"source": argument(str(record["source"])) if record else None, "revision": revision}
     if schedule is None:
         _refuse_options(options)
         specs = dict(record["spec"]) if record else {}

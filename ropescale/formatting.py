@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Any
 
+from . import escaping
+
 
 def markdown(header: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[int] = ()) -> str:
     """A Markdown table with its columns aligned for the eye.
@@ -16,7 +18,7 @@ def markdown(header: Sequence[str], rows: Iterable[Sequence[str]], right: Iterab
         right: the columns, by index, that hold numbers and stand to the right.
     """
     numeric = set(right)
-    cells = [[_unbroken(cell).replace("|", "\\|") for cell in row] for row in [header, *rows]]
+    cells = [[escaping.cell(escaping.visible(cell)) for cell in row] for row in [header, *rows]]
     widths = [max(3, *(len(cell) for cell in column)) for column in zip(*cells)]
     rule = ["-" * (width - 1) + ":" if i in numeric else "-" * width for i, width in enumerate(widths)]
     lines = [[_pad(cell, widths[i], i in numeric) for i, cell in enumerate(row)] for row in cells]
@@ -28,15 +30,10 @@ def escaped(name: str) -> str:
 
     What is in it stays readable, and most names stay as they are.
     """
-    return _MARKUP.sub(r"\\\g<0>", _unbroken(name))
+    return _MARKUP.sub(r"\\\g<0>", escaping.visible(name))
 
 
 _MARKUP = re.compile(r"\\(?=[!-/:-@\[-`{-~])|`|<(?=[A-Za-z/!?])|(?<=\])\(")
-
-
-def _unbroken(text: str) -> str:
-    """Line breaks and what is not seen, such as a change of the writing's direction, by their numbers."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def first_line(error: BaseException) -> str:

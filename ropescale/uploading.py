@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+import glob
+import tempfile
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .errors import CheckpointError, RunError
+from .errors import CheckpointError, RopescaleError, RunError
+from .escaping import argument, named, shell_word
 from .folders import SKIPPED, files_of
 from .formatting import first_line
+from .links import refuse_leaving
 from .records import NAME as RECORD
+from .sources import read_json
 
 if TYPE_CHECKING:
-    from huggingface_hub import HfApi
+    from huggingface_hub import HfApi, ModelInfo
 
 _EMPTY = {".gitattributes"}
 """What the Hub puts into a new repository itself."""
@@ -25,6 +29,9 @@ _FORMALITIES = {*_EMPTY, ".gitignore", "LICENSE", "README.md"}
 
 _PATIENCE = 10.0
 """Seconds to wait for the Hub's first answer; the client itself would wait for ever."""
+
+_LARGEST_RECORD = 16_000_000
+"""Bytes; a record has some hundred per file, and some thousand for its tables."""
 
 _LOGIN = "log in with `hf auth login`, or set HF_TOKEN"
 
@@ -36,13 +43,15 @@ class Repository:
     Attributes:
         name: ``user/name``.
         private: whether to make it private, where it does not exist yet.
-        replace: whether to delete what it holds and the checkpoint does not.
+        replace: whether what ropescale sent there before may be replaced.
+        replaced: the files there that ropescale sent, and that go unless the checkpoint has them too.
         token: never printed; every message goes through :meth:`hide`.
     """
 
     name: str
     private: bool = False
     replace: bool = False
+    replaced: tuple[str, ...] = ()
     token: str = field(default="", repr=False)
 
     def hide(self, text: str) -> str:
@@ -89,23 +98,32 @@ def repository(name: str, *, private: bool = False, force: bool = False, ask: bo
             repository holds something already.
     """
     _refuse_name(name)
-    found = Repository(name, private, force, _token() if ask else "")
+    found = Repository(name, private, force, token=_token() if ask else "")
     if ask:
         held = _held(found)
         _refuse_identity(found)
         if held is not None:
-            _refuse_held(found, *held)
+            _refuse_held(found, held)
+            return replace(found, replaced=_sent_before(found, held))
     return found
 
 
-def upload(folder: Path, to: Repository, message: str) -> Upload:
+def upload(folder: Path, to: Repository, message: str, ours: Collection[str] = ()) -> Upload:
     """Sends a checkpoint's folder, weights and card included.
 
     Links are followed: their content is what is sent. The repository is made if it does not exist.
 
+    Args:
+        folder: the checkpoint.
+        to: what :func:`repository` gave.
+        message: the commit's title.
+        ours: the links to weights that were made for it.
+
     Raises:
+        CheckpointError: another link leads out of the folder; nothing is sent.
         RunError: it could not be sent whole; the folder is untouched, and the message says how to go on.
     """
+    refuse_leaving(folder, ours)
     with _told(folder, to):
         files = {name.as_posix(): (folder / name).stat().st_size for name in files_of(folder)}
         api = to.api()
@@ -115,7 +133,7 @@ def upload(folder: Path, to: Repository, message: str) -> Upload:
             folder_path=folder,
             commit_message=message,
             ignore_patterns=_ignored(),
-            delete_patterns="*" if to.replace else None,
+            delete_patterns=[glob.escape(name) for name in to.replaced] or None,
         )
         missing = sorted(set(files) - set(api.list_repo_files(to.name)))
     if missing:
@@ -169,16 +187,19 @@ def _token() -> str:
     return token
 
 
-def _held(to: Repository) -> tuple[list[str], bool] | None:
-    """The files that a repository holds, and whether it is private; None where there is none."""
+def _held(to: Repository) -> ModelInfo | None:
+    """What a repository holds, with the size of each file; None where there is none."""
     from huggingface_hub.errors import RepositoryNotFoundError
 
     try:
         with _asked(to):
-            found = to.api().model_info(to.name, timeout=_PATIENCE)
+            return to.api().model_info(to.name, timeout=_PATIENCE, files_metadata=True)
     except RepositoryNotFoundError:
         return None
-    return [each.rfilename for each in found.siblings or ()], bool(found.private)
+
+
+def _names(held: ModelInfo) -> set[str]:
+    return {each.rfilename for each in held.siblings or ()}
 
 
 def _refuse_identity(to: Repository) -> None:
@@ -196,22 +217,84 @@ def _refuse_identity(to: Repository) -> None:
         raise CheckpointError(f"{me['name']} cannot write to {owner}; give {' or '.join(f'{o}/NAME' for o in owners)}")
 
 
-def _refuse_held(to: Repository, names: Sequence[str], private: bool) -> None:
-    if to.private and not private:
+def _refuse_held(to: Repository, held: ModelInfo) -> None:
+    if to.private and not held.private:
         raise CheckpointError(
             f"{to.name} exists on the Hub and is public; make it private there, or leave out --private"
         )
-    count = len(set(names) - _EMPTY)
-    if not count:
-        return
-    if not to.replace:
+    count = len(_names(held) - _EMPTY)
+    if count and not to.replace:
         raise CheckpointError(
             f"{to.name} exists on the Hub and holds {count} file(s); choose another name, or replace it with --force"
         )
-    if RECORD not in names and not set(names) <= _FORMALITIES:
+
+
+def _sent_before(to: Repository, held: ModelInfo) -> tuple[str, ...]:
+    """The files there that the repository's own record lists, sorted.
+
+    Raises:
+        CheckpointError: it holds files that nobody accounts for, so that replacing it would delete somebody's work.
+    """
+    if _names(held) <= _FORMALITIES:
+        return ()
+    if RECORD not in _names(held):
         raise CheckpointError(
             f"{to.name} was not written by ropescale (no {RECORD}), so --force leaves it; choose another name"
         )
+    listed = _listed(to, held)
+    foreign = sorted(_names(held) - _FORMALITIES - listed)
+    if foreign:
+        more = f" and {len(foreign) - 1} more file(s)" if foreign[1:] else ""
+        raise CheckpointError(
+            f"{to.name} on the Hub holds {named(foreign[0])}{more} that ropescale did not send, so --force leaves it; "
+            "delete what you do not need there, or choose another name"
+        )
+    return tuple(sorted(_names(held) & listed))
+
+
+def _listed(to: Repository, held: ModelInfo) -> set[str]:
+    """The files that a repository's own record lists, the record among them.
+
+    Raises:
+        CheckpointError: it cannot be read, or is of a version that listed no files.
+    """
+    record = _remote_record(to, held)
+    if record is None:
+        raise CheckpointError(
+            f"{to.name} on the Hub has a {RECORD} that cannot be read, so --force leaves it; delete what it holds "
+            "there, or choose another name"
+        )
+    files = record.get("files")
+    if not isinstance(files, Mapping):
+        raise CheckpointError(
+            f"{to.name} was sent by an earlier version of ropescale, which did not record its files, so --force leaves "
+            "it; delete what it holds there, or choose another name"
+        )
+    return {RECORD, *map(str, files)}
+
+
+def _remote_record(to: Repository, held: ModelInfo) -> dict[str, Any] | None:
+    """The record in a repository; None where it is too large to be one, or none at all."""
+    size = next((each.size for each in held.siblings or () if each.rfilename == RECORD), None)
+    if size is None or size > _LARGEST_RECORD:
+        return None
+    with tempfile.TemporaryDirectory(prefix="ropescale-") as cache:
+        with _asked(to):
+            path = to.api().hf_hub_download(
+                to.name, RECORD, revision=held.sha, cache_dir=cache, etag_timeout=_PATIENCE, tqdm_class=_no_bar()
+            )
+        with suppress(RopescaleError):
+            return read_json(Path(path))
+    return None
+
+
+def _no_bar() -> Any:
+    """The client's progress bar, not shown: stderr is for what the user should know."""
+    from functools import partial
+
+    from huggingface_hub.utils import tqdm
+
+    return partial(tqdm, disable=True)
 
 
 @contextmanager
@@ -241,8 +324,8 @@ def _told(folder: Path, to: Repository) -> Iterator[None]:
 
 
 def _retry(folder: Path, to: Repository) -> str:
-    words = ["hf", "upload", to.name, str(folder), ".", *(["--private"] if to.private else [])]
-    return f"the patched checkpoint is kept in {folder}: send it again with `{shlex.join(words)}`"
+    words = ["hf", "upload", to.name, argument(folder), ".", *(["--private"] if to.private else [])]
+    return f"the patched checkpoint is kept in {folder}: send it again with `{' '.join(map(shell_word, words))}`"
 
 
 def _reason(error: Exception, to: Repository) -> str:

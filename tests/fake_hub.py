@@ -17,6 +17,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlsplit
 
+from huggingface_hub import constants
+from huggingface_hub.utils import close_session
+
+COMMIT = "0" * 40
 TOKEN = "hf_RecognisableFakeTokenXyzzy0123456789"
 
 
@@ -60,6 +64,22 @@ def running() -> Iterator[Hub]:
         server.server_close()
 
 
+@contextmanager
+def connected(monkeypatch: Any) -> Iterator[Hub]:
+    """A Hub that huggingface_hub takes for the real one, with a token that it accepts."""
+    with running() as hub:
+        files = f"{hub.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+        monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", files)
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+        monkeypatch.setattr(constants, "HF_TOKEN_PATH", "/nowhere")
+        monkeypatch.setenv("HF_TOKEN", TOKEN)
+        close_session()
+        yield hub
+        close_session()
+
+
 class _Handler(BaseHTTPRequestHandler):
     hub: Hub
     protocol_version = "HTTP/1.1"
@@ -81,7 +101,7 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._answer(*self._act(self.command, path.strip("/").split("/"), body))
 
-    do_GET = do_POST = do_PUT = handle_any
+    do_GET = do_POST = do_PUT = do_HEAD = handle_any
 
     def _body(self) -> bytes:
         if self.headers.get("Transfer-Encoding") != "chunked":
@@ -94,17 +114,22 @@ class _Handler(BaseHTTPRequestHandler):
         return b"".join(chunks)
 
     def _answer(self, status: int, value: Any) -> None:
+        said = value if isinstance(value, str) else value["error"] if status >= 400 else ""
         value = {"error": value} if isinstance(value, str) else value
-        content = json.dumps(value).encode()
+        content = value if isinstance(value, bytes) else json.dumps(value).encode()
         self.send_response(status)
         if status >= 400:
-            self.send_header("X-Error-Message", value["error"])
+            self.send_header("X-Error-Message", said)
             if status == 404:
                 self.send_header("X-Error-Code", "RepoNotFound")
+        if isinstance(value, bytes):  # a file
+            self.send_header("ETag", f'"{_blob(value)}"')
+            self.send_header("X-Repo-Commit", COMMIT)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
-        self.wfile.write(content)
+        if self.command != "HEAD":
+            self.wfile.write(content)
 
     def _act(self, method: str, words: list[str], body: bytes) -> tuple[int, Any]:
         hub = self.hub
@@ -141,8 +166,10 @@ class _Handler(BaseHTTPRequestHandler):
         files = self.hub.repositories[name]
         match [method, *words]:
             case ["GET"] | ["GET", "revision", _]:
-                siblings = [{"rfilename": each} for each in files]
-                return 200, {"id": name, "private": name in self.hub.private, "sha": "0" * 40, "siblings": siblings}
+                siblings = [{"rfilename": each, "size": len(files[each])} for each in files]
+                return 200, {"id": name, "private": name in self.hub.private, "sha": COMMIT, "siblings": siblings}
+            case ["GET" | "HEAD", "resolve", _, *path] if "/".join(path) in files:
+                return 200, files["/".join(path)]
             case ["GET", "tree", *_]:
                 entries = [{"type": "file", "path": p, "size": len(c), "oid": _blob(c)} for p, c in files.items()]
                 return 200, entries

@@ -65,9 +65,9 @@ def test_the_summary_says_what_became_of_what(capsys):
         "max_position_embeddings": "256 -> 1024",
         "weights": "2 x hard link; not read",
     }
-    diff = captured.out.partition("```diff\n")[2]
+    diff, _, others = captured.out.partition("```diff\n")[2].partition("```\n")
     assert '-  "max_position_embeddings": 256\n+  "max_position_embeddings": 1024\n' in diff
-    assert diff.endswith("```\n")
+    assert "* ropescale.json: new file" in others
     *warnings, last = captured.err.splitlines()
     assert all(line.startswith("warning: ") for line in warnings)
     assert last == "next: ropescale verify out"

@@ -220,7 +220,7 @@ def test_the_card_says_under_its_commands_what_an_engine_does_otherwise(tmp_path
     (tmp_path / "in" / "config.json").write_text(json.dumps(config))
     ropescale.patch_checkpoint(tmp_path / "in", tmp_path / "out", "dynamic:factor=4")
     card = (tmp_path / "out" / "README.md").read_text()
-    before, after = card.split("Mind before serving it so:")
+    before, after = card.split("Before you serve it, know what these engines do differently:")
     assert "vllm serve PATH" in before
     assert "* vLLM: computes one static table" in after
 

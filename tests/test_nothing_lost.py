@@ -16,10 +16,10 @@ import pytest
 from crashing import failures, tree
 
 import ropescale
-from ropescale import atomic, backups, building, interrupts, locks, renaming
+from ropescale import atomic, backups, building, interrupts, locks, renaming, temporary
 from ropescale.checkpoints import patch_checkpoint, restore
 from ropescale.cli.main import main
-from ropescale.errors import CheckpointError
+from ropescale.errors import CheckpointError, RunError
 
 CONFIG = {
     "model_type": "llama",
@@ -397,7 +397,7 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from crashing import kills, tree
 from ropescale.checkpoints import patch_checkpoint, restore
-from ropescale.errors import CheckpointError
+from ropescale.errors import CheckpointError, RunError
 source, other = Path(sys.argv[2]) / "source", Path(sys.argv[2]) / "other"
 before, steps, refused = tree(source), 0, 0
 patch_checkpoint(source, None, "yarn:factor=4", in_place=True)
@@ -551,3 +551,22 @@ def test_a_process_that_is_terminated_exits_with_143(source, tmp_path):
     child.terminate()
     assert child.wait(60) == 143
     assert child.stderr.read().strip() == "terminated (SIGTERM)"
+
+
+# ---------------------------------------------------------------------------------------------------------
+# What only passes through a temporary folder
+
+
+def test_a_temporary_folder_of_a_killed_command_is_removed_by_the_next(tmp_path, monkeypatch):
+    monkeypatch.setattr(temporary.tempfile, "tempdir", str(tmp_path))
+    plant(tmp_path / "ropescale-mine" / "thesis.txt")
+    with pytest.raises(RunError), temporary.folder(keep=RunError) as kept:
+        raise RunError("the folder is named")
+    with temporary.folder(keep=RunError) as living:
+        plant(living / "model" / "config.json")
+        dead = Path(shutil.copytree(living, tmp_path / "ropescale-dead"))
+        with temporary.folder(keep=RunError):
+            assert not dead.exists()
+            assert (living / "model" / "config.json").exists()
+    assert set(tmp_path.iterdir()) == {kept, tmp_path / "ropescale-mine"}
+    assert (tmp_path / "ropescale-mine" / "thesis.txt").exists()

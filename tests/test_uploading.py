@@ -16,7 +16,6 @@ import pytest
 import yaml
 from crashing import tree
 from huggingface_hub import constants
-from huggingface_hub.utils import close_session
 
 from ropescale import frontmatter, patch_checkpoint
 from ropescale.cli.main import main
@@ -45,16 +44,8 @@ FILES = {
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[fake_hub.Hub]:
-    """A Hub on 127.0.0.1 that huggingface_hub takes for the real one, and a token that it accepts."""
-    with fake_hub.running() as running:
-        monkeypatch.setattr(constants, "ENDPOINT", running.url)
-        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
-        monkeypatch.setattr(constants, "HF_TOKEN_PATH", "/nowhere")
-        monkeypatch.setenv("HF_TOKEN", fake_hub.TOKEN)
-        close_session()
-        yield running
-        close_session()
+    with fake_hub.connected(monkeypatch) as connected:
+        yield connected
 
 
 @pytest.fixture(autouse=True)
@@ -196,11 +187,59 @@ def test_an_empty_repository_is_filled(hub):
     assert sent(hub) == contents(Path("out"))
 
 
-def test_force_replaces_what_ropescale_sent_and_removes_what_is_no_longer_there(hub):
-    assert push("-o", "out") == 0
-    hub.repositories["me/long"]["model-00003.safetensors"] = b"of an earlier version"
-    assert push("-o", "out", "--force") == 0
-    assert sent(hub) == contents(Path("out"))
+def sent_before(hub: fake_hub.Hub, *more: str) -> dict[str, bytes]:
+    """Puts into the repository what an earlier patch sent there, with a record that lists it and ``more`` names."""
+    files = {name: {"how": "copy", "sha256": "0" * 64} for name in (*FILES - {"ropescale.json"}, *more)}
+    there = {name: b"of the earlier one" for name in files if name in FILES}
+    there["ropescale.json"] = json.dumps({"schema": 1, "files": files}).encode()
+    hub.repositories["me/long"] = {".gitattributes": b"x"} | there
+    return hub.repositories["me/long"]
+
+
+def test_force_replaces_what_ropescale_sent_and_removes_what_is_no_longer_there(hub, capfd, tmp_path):
+    held = sent_before(hub, "model-3.safetensors", "old[1]*.json", "nested/", "gone.json", "*")
+    held |= {"model-3.safetensors": b"of an earlier version", "old[1]*.json": b"likewise"}
+    assert push("--force") == 0
+    assert set(sent(hub)) == FILES
+    assert sent(hub)["model-1.safetensors"] == Path("model", "model-1.safetensors").read_bytes()
+    assert "ropescale.json:" not in capfd.readouterr().err  # the client's progress bar
+    assert os.listdir(tmp_path / "tmp") == []
+
+
+def test_force_leaves_alone_what_the_web_page_put_there(hub):
+    held = sent_before(hub)
+    held |= {".gitignore": b"theirs"}
+    assert push("--force") == 0
+    assert hub.repositories["me/long"][".gitignore"] == b"theirs"
+
+
+REFUSED_BY_FORCE = {
+    "one file": ({"adapter.safetensors": b"theirs"}, "holds adapter.safetensors that ropescale did not send"),
+    "several": ({"a.txt": b"", "b.txt": b""}, "holds a.txt and 1 more file(s) that ropescale did not send"),
+    "an empty record": ({"ropescale.json": b""}, "has a ropescale.json that cannot be read, so --force leaves it"),
+    "no record": ({"ropescale.json": b"[1, 2]"}, "has a ropescale.json that cannot be read"),
+    "a huge record": ({"ropescale.json": b" " * 16_000_001}, "has a ropescale.json that cannot be read"),
+    "an earlier version": (
+        {"ropescale.json": b'{"schema": 1}'},
+        "was sent by an earlier version of ropescale, which did not record its files, so --force leaves",
+    ),
+    "a damaged list": ({"ropescale.json": b'{"files": 5}'}, "was sent by an earlier version of ropescale"),
+    "a name that breaks the line": ({"a\nb": b""}, "holds a\\nb that ropescale did not send"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED_BY_FORCE)
+def test_force_leaves_a_repository_whose_files_its_record_does_not_account_for(hub, capsys, tmp_path, case):
+    theirs, words = REFUSED_BY_FORCE[case]
+    held = sent_before(hub)
+    held |= theirs
+    before, kept = tree(tmp_path), dict(held)
+    assert push("-o", "out", "--force") == 2
+    err = capsys.readouterr().err
+    assert err.startswith("error: me/long ")
+    assert words in err
+    assert err.count("\n") == 1
+    assert (tree(tmp_path), hub.repositories["me/long"]) == (before, kept)
 
 
 def test_private_does_not_go_into_a_public_repository(hub, capsys):

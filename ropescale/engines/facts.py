@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
@@ -131,8 +132,12 @@ def parameters_of(section: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 _FORMS = {False: {"s": "s", "ies": "ies", "self": " itself"}, True: {"s": "", "ies": "y", "self": " themselves"}}
 """How a verb ends, and what refers back, for one engine and for several."""
 
+_FORM = re.compile(r"\{(s|ies|self)\}")
+"""No other braces are read: those of a configuration's own words stay."""
+
 
 def sentence(engines: list[str], warning: str) -> str:
     """``vLLM and SGLang: ignore ...``: a difference's warning with the engines that it holds for."""
     joined = " and ".join([", ".join(engines[:-1]), engines[-1]] if engines[1:] else engines)
-    return f"{joined}: {warning.format(**_FORMS[len(engines) > 1])}"
+    forms = _FORMS[len(engines) > 1]
+    return f"{joined}: {_FORM.sub(lambda found: forms[found[1]], warning)}"

@@ -9,6 +9,7 @@ from pathlib import PurePath
 from typing import Any, Literal
 
 from .. import gguf_architectures as known
+from ..escaping import argument
 from ..gguf_files import Value
 from ..gguf_patching import refusal
 from ..model_defaults import load
@@ -66,7 +67,8 @@ def serve(serving: Serving) -> list[Command]:
     if route is None:
         return []
     of = serving.model if route == "converted" else serving.source or serving.model
-    gguf, made = f"{PurePath(of).name}.gguf", f"{PurePath(serving.model).name}-{serving.length}.gguf"
+    gguf = argument(f"{PurePath(of).name}.gguf")
+    made = argument(f"{PurePath(serving.model).name}-{serving.length}.gguf")
     made_of = f"{gguf} is what llama.cpp's convert_hf_to_gguf.py makes of {of}"
     if route == "table":
         write = shell("ropescale", "gguf", gguf, "-o", made, *_spec(serving))

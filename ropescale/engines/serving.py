@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from ..escaping import fenced, shell_word, visible
 from ..model_defaults import PARTIAL_NAMES, THETA_NAMES, load
 from ..plans import Plan
 from ..rope import ALL_LAYERS, Rope, read_rope, text_section
@@ -33,8 +33,8 @@ class Command:
 
     def fenced(self) -> str:
         """As a block of Markdown."""
-        note = f"# {self.note}\n" if self.note else ""
-        return f"```{self.language}\n{note}{self.text}\n```"
+        note = f"# {visible(self.note)}\n" if self.note else ""
+        return fenced(self.language, note + self.text)
 
 
 @dataclass(frozen=True)
@@ -216,7 +216,7 @@ def shell(*words: str) -> str:
     for word in words:
         if word.startswith("--"):
             lines.append([])
-        lines[-1].append(shlex.quote(word))
+        lines[-1].append(shell_word(word))
     parts = [" ".join(line) for line in lines]
     return " ".join(parts) if len(" ".join(parts)) <= 110 else " \\\n  ".join(parts)
 

@@ -1,0 +1,134 @@
+"""Symbolic links that lead out of a checkpoint: whoever is given a copy would get what they lead to.
+
+A link that stays within the checkpoint's folder is nothing to speak of, and three kinds of link out are as they should
+be: those of a snapshot in the Hub's cache to the blobs of its own repository, and those to weights that ropescale made,
+which its record lists or which were made just now.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .errors import CheckpointError, RopescaleError
+from .escaping import named
+from .folders import SKIPPED, is_weight, translated
+from .records import NAME as RECORD
+from .sources import read_json
+
+
+@dataclass(frozen=True)
+class Link:
+    """A link that leads out of a checkpoint.
+
+    Attributes:
+        name: where it lies, relative to the checkpoint's folder.
+        target: where it leads, at the end of all links.
+    """
+
+    name: str
+    target: str
+
+
+def leaving(folder: Path, ours: Collection[str] = ()) -> list[Link]:
+    """The links below a folder that lead out of it, sorted; what they lead to is not looked at.
+
+    Args:
+        folder: a checkpoint.
+        ours: names of links to weights that were made by whoever asks.
+    """
+    root, blobs, recorded = os.path.realpath(folder), _blobs(folder), _recorded(folder)
+    away = []
+    for name in found(folder):
+        target = os.path.realpath(folder / name)
+        inside = target == root or target.startswith(os.path.join(root, ""))
+        if inside or os.path.dirname(target) == blobs or name in ours or _is_recorded(folder / name, name, recorded):
+            continue
+        away.append(Link(name, target))
+    return sorted(away, key=lambda link: link.name)
+
+
+def warning(links: list[Link]) -> Iterator[str]:
+    """One line about the links that lead out of a checkpoint; nothing where there are none."""
+    if links:
+        yield f"{_named(links)}; whoever is given the result gets what lies there: remove what is not of this model"
+
+
+def refuse_leaving(folder: Path, ours: Collection[str] = ()) -> None:
+    """Refuses a checkpoint that must not be sent to others, because it would bring along what lies outside.
+
+    Raises:
+        CheckpointError: a link leads out of it, or nowhere, or a folder cannot be read.
+    """
+    with translated(folder, "read"):
+        links, lost = leaving(folder, ours), [name for name in found(folder) if not (folder / name).exists()]
+    if links:
+        raise CheckpointError(
+            f"{named(folder)} is not sent to the Hub: {_named(links)}, which would be published; put a copy of "
+            "the file in its place if it belongs to the model, or remove it"
+        )
+    if lost:
+        target = os.path.realpath(folder / lost[0])
+        raise CheckpointError(
+            f"{named(folder / lost[0])} is a link to {named(target)}, which does not exist; is the download complete?"
+        )
+
+
+def _named(links: list[Link]) -> str:
+    """``a.txt leads out of the checkpoint, to /etc/passwd (and 2 more links lead out)``."""
+    more = len(links) - 1
+    others = f" (and {more} more {'link leads' if more == 1 else 'links lead'} out)" if more else ""
+    return f"the link {named(links[0].name)} leads out of the checkpoint, to {named(links[0].target)}{others}"
+
+
+def found(folder: Path, below: str = "") -> Iterator[str]:
+    """Every symbolic link below a folder; none is followed, and what is never copied is left out."""
+    for entry in os.scandir(folder / below):
+        name = os.path.join(below, entry.name)
+        if entry.name in SKIPPED:
+            continue
+        if entry.is_symlink():
+            yield name
+        elif entry.is_dir(follow_symlinks=False):
+            yield from found(folder, name)
+
+
+def _blobs(folder: Path) -> str | None:
+    """Where the files of a snapshot in the Hub's cache lie: ``models--ORG--NAME/blobs``; None elsewhere.
+
+    The folder may also be one within the snapshot, ``models--ORG--NAME/snapshots/REVISION/FOLDER``.
+    """
+    real = Path(os.path.realpath(folder))
+    for snapshot in (real, *real.parents):
+        repository = snapshot.parent.parent
+        if snapshot.parent.name == "snapshots" and repository.name.startswith("models--"):
+            return str(repository / "blobs")
+    return None
+
+
+def _recorded(folder: Path) -> Mapping[str, Any]:
+    """What our record in the folder says of its files; nothing where there is none, or none that can be read."""
+    try:
+        files = read_json(folder / RECORD).get("files") if (folder / RECORD).is_file() else None
+    except RopescaleError:
+        return {}
+    return files if isinstance(files, Mapping) else {}
+
+
+def _is_recorded(path: Path, name: str, recorded: Mapping[str, Any]) -> bool:
+    """Whether our record vouches for a link.
+
+    Anybody can write a record, so it vouches for no more than weights that lead to weights: by their name, or in the
+    Hub's cache, where names are hashes.
+    """
+    entry, text = recorded.get(Path(name).as_posix()), os.readlink(path)
+    if not isinstance(entry, Mapping) or entry.get("how") != "symlink" or not is_weight(path.name):
+        return False
+    target = Path(os.path.realpath(path))
+    cached = target.parent.name == "blobs" and target.parent.parent.name.startswith("models--")
+    digest = hashlib.sha256(os.fsencode(text)).hexdigest()
+    return entry.get("sha256") == digest and (is_weight(target.name) or cached)
