@@ -20,6 +20,8 @@ Check = Callable[[Any, str], None]
 MOST = 64 * 2**20
 """Bytes of a JSON file that are read. The results of a thousand schedules take a few of them."""
 
+_BLOCK = 2**20
+
 _LONGEST = 2**16
 """Characters of a text."""
 
@@ -42,10 +44,14 @@ def content(path: Path, most: int = MOST) -> bytes:
     with os.fdopen(handle, "rb") as file:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             raise Wrong("is not a regular file")
-        found = file.read(most + 1)
-    if len(found) > most:
-        raise Wrong(f"is longer than {most:,} bytes")
-    return found
+        if os.fstat(handle).st_size > most:
+            raise Wrong(f"is longer than {most:,} bytes")
+        found = bytearray()
+        while block := file.read(_BLOCK):  # of some files the system tells no size
+            found += block
+            if len(found) > most:
+                raise Wrong(f"is longer than {most:,} bytes")
+    return bytes(found)
 
 
 def parsed(path: Path, most: int = MOST) -> dict[str, Any]:

@@ -67,9 +67,14 @@ def _loading() -> Iterator[None]:
         raise RopescaleError(_why_missing(error)) from None
 
 
+def is_want_of_memory(error: BaseException) -> bool:
+    """Whether memory is what an import lacked: the loader of libraries says so in words of its own."""
+    return isinstance(error, MemoryError) or any(each in str(error) for each in ("memory", "failed to map segment"))
+
+
 def _why_missing(error: BaseException) -> str:
     """A library that is there does not load either where memory is short."""
-    if isinstance(error, MemoryError) or "memory" in str(error):
+    if is_want_of_memory(error):
         return "there is not enough memory to draw plots; give it more, or do without"
     what = (
         "which is not here" if isinstance(error, ModuleNotFoundError) else f"which does not load ({first_line(error)})"

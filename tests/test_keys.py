@@ -133,7 +133,15 @@ def test_spans_of_other_texts_and_files_that_hold_none_are_refused(measured, tmp
         perplexity(model, ["another text"], [8], tokenizer=byte_tokenizer(), key_spans=find(measured))
     with pytest.raises(DataError, match="which key tokens need; give texts, and a tokenizer with offsets"):
         find(perplexity(model, [[1, 2, 3] * 9], [4, 16], stride=2))
-    for content in ("{", "[]", '{"schema": 1, "kind": "else"}', '{"schema": 1, "kind": "key spans", "spans": 3}'):
+    marked = '{"schema": 1, "kind": "key spans", '
+    odd = [
+        '"spans": 3}',
+        '"spans": {"0": [[2, 1]]}}',
+        '"spans": {"0": [[0, 9], [5, 7]]}}',
+        '"spans": {"0": [[1, 1e400]]}}',
+    ]
+    odd += ['"spans": {}, "key_model": 3}', '"spans": {}, "window": "64"}', '"spans": {"0": [[0]]}}']
+    for content in ("{", "[]", '{"schema": 1, "kind": "else"}', *(marked + each for each in odd)):
         (tmp_path / "odd.json").write_text(content)
         with pytest.raises(DataError, match="make it with `ropescale keys`"):
             load(tmp_path / "odd.json")

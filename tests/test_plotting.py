@@ -130,3 +130,29 @@ def test_a_name_that_cannot_be_is_one_sentence(tmp_path, monkeypatch, capsys, na
     assert error.startswith("error: cannot write a plot to")
     assert re.search(words, error)
     assert [file.name for file in tmp_path.iterdir()] == ["config.json"]
+
+
+def test_a_plot_replaces_a_picture_and_nothing_else(tmp_path):
+    path = tmp_path / "rope.png"
+    path.write_text("years of work")
+    with pytest.raises(RopescaleError, match=r"cannot write a plot to \S*rope\.png: what is there is no picture"):
+        plotting.plot_geometry([SCHEDULED], path)
+    assert path.read_text() == "years of work"
+    path.unlink()
+    plotting.plot_geometry([SCHEDULED], path)
+    plotting.plot_geometry([SCHEDULED], path)
+    assert [file.name for file in tmp_path.iterdir()] == ["rope.png"]
+
+
+@pytest.mark.parametrize("error", [MemoryError(), ImportError("a.so: failed to map segment: Cannot allocate memory")])
+def test_a_want_of_memory_is_not_called_a_missing_library(monkeypatch, tmp_path, error):
+    real = builtins.__import__
+
+    def refuse(name, *rest):
+        if name.startswith("matplotlib"):
+            raise error
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    with pytest.raises(RopescaleError, match="there is not enough memory to draw plots"):
+        plotting.plot_geometry([SCHEDULED], tmp_path / "rope.png")

@@ -238,6 +238,154 @@ def test_a_folder_that_is_no_whole_run_is_refused_in_one_line(folder, tmp_path, 
     assert not (tmp_path / "report.html").exists()
 
 
+def run_of(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "run")
+    return tmp_path / "run"
+
+
+def refused(run, tmp_path, capsys):
+    """The one line that a report of a damaged run ends with."""
+    assert main(["report", str(run), "-o", str(tmp_path / "report.html")]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: ") and said.count("\n") == 1 and len(said) < 700 and "unexpected" not in said
+    assert "run the evaluation again" in said and not (tmp_path / "report.html").exists()
+    return said
+
+
+@pytest.mark.parametrize("name", ["as-is/128/00002.npy", "yarn_factor=4-8e16f5c9/64-divergence/00000.npy"])
+@pytest.mark.parametrize("at", [0, 60, 130, -1])
+def test_a_changed_byte_of_a_stored_file_is_noticed_wherever_it_is(folder, tmp_path, capsys, name, at):
+    run = run_of(folder, tmp_path)
+    (path,) = (run / "nll").glob(name.replace("8e16f5c9", "*"))
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+    assert f"error: {path} is not as it was written (its checksum differs); move it away" in refused(
+        run, tmp_path, capsys
+    )
+
+
+@pytest.mark.parametrize("name", ["results.json", "nll/index.json"])
+def test_a_changed_figure_of_the_results_or_the_index_is_noticed(folder, tmp_path, capsys, name):
+    run = run_of(folder, tmp_path)
+    text = (run / name).read_text()
+    changed = (
+        text.replace('"length": 16', '"length": 17', 1) if name == "results.json" else text.replace("as-is", "is-as", 1)
+    )
+    (run / name).write_text(changed)
+    assert changed != text and f"{name} is not as it was written" in refused(run, tmp_path, capsys)
+
+
+def without_checksums(run):
+    with edited(run / "nll" / "index.json") as index:
+        for each in [*index["passes"], *index["divergences"]]:
+            del each["files"]
+        del index["of"]
+    with edited(run / "results.json") as results:
+        del results["files"]
+
+
+BIG = b"\x93NUMPY\x01\0v\0{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000000,), }".ljust(127) + b"\n"
+PICKLE = b"\x93NUMPY\x01\0v\0{'descr': '|O', 'fortran_order': False, 'shape': (1,), }".ljust(127) + b"\ncos\nsystem\n."
+
+
+@pytest.mark.parametrize("content", [b"", b"\x93NUMPY", BIG, PICKLE, BIG[:120]], ids=range(5))
+@pytest.mark.parametrize("checksums", [True, False])
+def test_a_file_that_holds_no_losses_is_one_line(folder, tmp_path, capsys, content, checksums):
+    run = run_of(folder, tmp_path)
+    if not checksums:
+        without_checksums(run)
+    path = run / "nll" / "as-is" / "128" / "00001.npy"
+    path.write_bytes(content)
+    assert f"error: {path} " in refused(run, tmp_path, capsys)
+
+
+def test_losses_of_another_length_or_that_are_not_finite_are_noticed_without_a_checksum(folder, tmp_path, capsys):
+    run = run_of(folder, tmp_path)
+    without_checksums(run)
+    path = run / "nll" / "as-is" / "128" / "00001.npy"
+    whole = np.load(path)
+    np.save(path, whole[:-1])
+    assert "has not the tokens of as-is at 128" in refused(run, tmp_path, capsys)
+    whole[3] = np.nan
+    np.save(path, whole)
+    assert "00001.npy holds losses that are not finite" in refused(run, tmp_path, capsys)
+
+
+@pytest.mark.parametrize("at", ["../../etc", "/etc", "..", "as-is/../../../etc", "", "as-is", 3, None])
+def test_an_index_that_leads_out_of_its_folder_is_refused(folder, tmp_path, capsys, at):
+    run = run_of(folder, tmp_path)
+    with edited(run / "nll" / "index.json") as index:
+        index["passes"][0]["at"] = at
+    assert "does not say in passes[0].at which folder below nll/ is meant" in refused(run, tmp_path, capsys)
+
+
+@pytest.mark.parametrize("name", ["results.json", "nll/index.json", "nll/as-is/128/00000.npy"])
+def test_a_pipe_in_place_of_a_file_is_not_waited_for(folder, tmp_path, capsys, name):
+    run = run_of(folder, tmp_path)
+    (run / name).unlink()
+    os.mkfifo(run / name)
+    if name == "results.json":
+        assert main(["report", str(run), "-o", str(tmp_path / "report.html")]) == 2
+        assert "has no results.json" in capsys.readouterr().err
+    else:
+        assert "is not a regular file" in refused(run, tmp_path, capsys)
+
+
+def test_results_of_two_gigabytes_are_not_read(folder, tmp_path, capsys):
+    run = run_of(folder, tmp_path)
+    os.truncate(run / "results.json", 2**31)
+    assert "results.json is longer than 67,108,864 bytes" in refused(run, tmp_path, capsys)
+
+
+CHANGES = {
+    "no rows": lambda r: r.update(rows=[]),
+    "rows of another kind": lambda r: r.update(kind="retrieval"),
+    "a row that is none": lambda r: r["rows"].append(3),
+    "a row without a length": lambda r: r["rows"][0].pop("length"),
+    "a length that is text": lambda r: r["rows"][0].update(length="16"),
+    "a length that is true": lambda r: r["rows"][0].update(length=True),
+    "a huge length": lambda r: r["rows"][0].update(length=10**400),
+    "no perplexity": lambda r: r["rows"][0].update(ppl=None),
+    "another schedule": lambda r: r["rows"][0].update(schedule="yarn:factor=9"),
+    "a model that is text": lambda r: r.update(model="llama"),
+    "parameters that are none": lambda r: r["model"].update(parameters=None),
+    "skipped that is a list": lambda r: r["data"].update(skipped=[1]),
+    "a stride that is text": lambda r: r["protocol"].update(stride="16"),
+    "a protocol that is a tree": lambda r: r["protocol"].update(mode={"a": {"b": 1}}),
+    "a table without frequencies": lambda r: next(iter(r["tables"].values())).update(all={}),
+    "a cost without passes": lambda r: r["cost"][0].pop("forward_passes"),
+    "a baseline that is none": lambda r: r["paired"][0].update(baseline=None),
+    "versions that are numbers": lambda r: r["versions"].update(torch=2.13),
+    "deep brackets": lambda r: r["protocol"].update(name=[[[[1]]]]),
+    "thousands of schedules": lambda r: r.update(rows=[{**r["rows"][0], "schedule": str(n)} for n in range(300)]),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_results_with_a_value_that_cannot_be_are_one_line(folder, tmp_path, capsys, change):
+    run = run_of(folder, tmp_path)
+    with edited(run / "results.json") as results:
+        change(results)
+    refused(run, tmp_path, capsys)
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", "null", '{"schema": 1, "rows": []}', '{"schema": true}', "[" * 10**5, "NaN", "\ufeff{}"]
+)
+def test_a_file_that_holds_no_results_is_one_line(folder, tmp_path, capsys, text):
+    run = run_of(folder, tmp_path)
+    (run / "results.json").write_text(text)
+    refused(run, tmp_path, capsys)
+
+
+def test_losses_that_belong_to_other_results_are_refused(folder, other, tmp_path, capsys):
+    run = run_of(folder, tmp_path)
+    shutil.rmtree(run / "nll")
+    shutil.copytree(other / "nll", run / "nll")
+    assert "is of another measurement than the results beside it" in refused(run, tmp_path, capsys)
+
+
 def test_a_run_given_twice_is_refused(folder):
     with pytest.raises(DataError, match="is given twice"):
         load([folder, folder.parent / "." / folder.name])

@@ -16,6 +16,7 @@ from ropescale.errors import CheckpointError, RopescaleError
 from ropescale.evals import Result, perplexity
 from ropescale.evals.data import from_ids
 from ropescale.evals.results import Pass, writable_folder
+from ropescale.formatting import escaped
 
 
 @pytest.fixture(scope="module")
@@ -415,3 +416,34 @@ def test_the_fingerprint_follows_the_weights():
     ids = documents(1, 20)
     first, same, other = (perplexity(llama(seed), ids, [16]).model["weights"] for seed in (0, 0, 1))
     assert first == same != other
+
+
+HOSTILE = "m|o`del\n\n# Mine\n<script>alert(1)</script> ![x](http://x/y) \\` \u202e"
+
+
+def test_names_cannot_break_out_of_the_report(tmp_path):
+    """Nothing that a name holds is code, a tag, a link, a cell, or a line of its own."""
+    result = made_up([1.0, 2.0], [2.0, 3.0])
+    result.model["path"] = result.data["source"] = HOSTILE
+    for run in result.passes:
+        object.__setattr__(run, "schedule", f"{run.schedule}{HOSTILE}")
+    result.baseline += HOSTILE
+    report = (result.save(tmp_path / "out") / "REPORT.md").read_text()
+    assert not re.search(r"(?<!\\)<script|(?<![\\])\]\(http|^# Mine", report, re.MULTILINE)
+    assert "\u202e" not in report and "\\u202e" in report
+    tables = [line for line in report.splitlines() if line.startswith("|")]
+    cells = {len(re.findall(r"(?<!\\)(?:\\\\)*\|", line)) for line in tables}
+    assert len(tables) == 7 and cells <= {3, 4, 5, 6}
+    assert all(not re.search(r"(?<!\\)(?:\\\\)*`", line) for line in tables)
+
+
+def test_good_names_stay_as_they_are():
+    for name in (
+        "yarn:factor=8",
+        "as-is",
+        "my_model-v2.1",
+        "longrope:short_factor=[1,2]",
+        "C:\\models\\llama",
+        "± <0.01",
+    ):
+        assert escaped(name) == name

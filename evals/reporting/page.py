@@ -14,6 +14,7 @@ from typing import Any
 
 from ... import atomic
 from ...errors import CheckpointError, DataError, RopescaleError
+from ...plotting import is_want_of_memory
 from ...sources import local_path
 from .. import checking
 from ..checking import Wrong
@@ -43,7 +44,7 @@ def page(runs: Sequence[StoredRun], title: str = "Context extension, measured") 
         from jinja2 import Environment, PackageLoader
         from plotly.offline import get_plotlyjs
     except (ImportError, MemoryError) as error:
-        if isinstance(error, MemoryError) or "memory" in str(error):
+        if is_want_of_memory(error):
             raise RopescaleError("there is not enough memory to make the page; give it more") from error
         raise RopescaleError(f"the report needs {error.name}; pip install 'ropescale[report]'") from error
     files = resources.files(__package__ or "ropescale.evals.reporting")
