@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import shutil
 import signal
@@ -91,8 +92,10 @@ class Harness:
         for each in signals:
             row = Row(command, each)
             self.rows.append(row)
+            planned = [strikes(Random(f"{self.seed}:{command}:{each.name}:{n}"), each, p) for n, p in enumerate(scenes)]
             for number in range(self.kills):
-                self._strike(row, scenes[number % len(scenes)], number)
+                place = number % len(scenes)
+                self._strike(row, scenes[place], next(planned[place]))
             print(f"{time.monotonic() - self.begun:6.0f} s  {_said(row)}", flush=True)
 
     def _prepared(self, command: str, number: int) -> Prepared:
@@ -101,20 +104,18 @@ class Harness:
         for wrong in prepared.wrong:
             self._note(f"{command} ({scene.name}): {wrong[0]}", wrong[1])
         print(
-            f"{command} ({scene.name}): {prepared.steps} steps on the disk, {prepared.seconds:.2f} s, "
+            f"{command} ({scene.name}): {len(prepared.steps)} steps on the disk, {prepared.seconds:.2f} s, "
             f"{prepared.fresh_seconds:.2f} s as a fresh process",
             flush=True,
         )
         return prepared
 
-    def _strike(self, row: Row, prepared: Prepared, number: int) -> None:
-        rng = Random(f"{self.seed}:{row.command}:{row.number.name}:{number}")
-        strike = chosen(rng, row.number, prepared)
+    def _strike(self, row: Row, prepared: Prepared, strike: Strike) -> None:
         root = prepared.template.with_name("root")
         struck, verdict = judged(prepared, root, strike)
         _count(row, struck, verdict, strike)
         for wrong, seen in verdict.wrong:
-            example = f"{strike} {struck.at}: {seen!r}"
+            example = f"{strike} ({', '.join(struck.steps[-1:])}): {seen!r}"
             self._note(f"{row.command} ({prepared.scene.name}), {row.number.name}: {wrong}", example, root)
 
     def _note(self, failure: str, example: str = "", root: Path | None = None) -> None:
@@ -141,16 +142,28 @@ class Harness:
             yield f"* {count} x {failure}"
 
 
-def chosen(rng: Random, number: signal.Signals, prepared: Prepared) -> Strike:
-    """When to strike: mostly at steps on the disk, because a file command spends its time on starting up."""
-    chance, step = rng.random(), rng.randint(1, max(prepared.steps, 1))
-    if chance < BEFORE:
-        return Strike(number, step, created=number == signal.SIGKILL and rng.random() < 0.5)
-    if chance < BEFORE + AFTER:
-        return Strike(number, step, rng.uniform(0, 0.002))
-    if chance < 1 - FRESH:
-        return Strike(number, seconds=rng.uniform(0, prepared.seconds))
-    return Strike(number, seconds=rng.uniform(0, prepared.fresh_seconds), fresh=True)
+def strikes(rng: Random, number: signal.Signals, prepared: Prepared) -> Iterator[Strike]:
+    """When to strike, without end: mostly at steps on the disk, because a file command spends its time on starting."""
+    exact = _exact(rng, number, prepared.steps)
+    while True:
+        chance = rng.random()
+        if chance < BEFORE:
+            yield next(exact)
+        elif chance < BEFORE + AFTER:
+            yield Strike(number, rng.randint(1, max(len(prepared.steps), 1)), rng.uniform(0, 0.002))
+        elif chance < 1 - FRESH:
+            yield Strike(number, seconds=rng.uniform(0, prepared.seconds))
+        else:
+            yield Strike(number, seconds=rng.uniform(0, prepared.fresh_seconds), fresh=True)
+
+
+def _exact(rng: Random, number: signal.Signals, steps: tuple[str, ...]) -> Iterator[Strike]:
+    """Before every step, in any order, and by SIGKILL also just after each file was made; then again."""
+    every = [Strike(number, step) for step in range(1, len(steps) + 1)] or [Strike(number, 1)]
+    if number == signal.SIGKILL:
+        every += [Strike(number, step, created=True) for step, name in enumerate(steps, 1) if name == "open"]
+    rng.shuffle(every)
+    return itertools.cycle(every)
 
 
 def _count(row: Row, struck: Struck, verdict: Verdict, strike: Strike) -> None:

@@ -34,7 +34,8 @@ class Prepared:
     """A scene ready to be run, and what it looks like after a run that nobody interrupts.
 
     Attributes:
-        steps, seconds, fresh_seconds: how many steps it takes and how long, in a fork and in a fresh process.
+        steps: what it does on the disk.
+        seconds, fresh_seconds: how long it takes, in a fork and in a fresh process.
         wrong: what is wrong even without a strike.
     """
 
@@ -42,7 +43,7 @@ class Prepared:
     template: Path
     before: Tree
     after: Tree
-    steps: int
+    steps: tuple[str, ...]
     seconds: float
     fresh_seconds: float
     wrong: list[Wrong] = field(default_factory=list)

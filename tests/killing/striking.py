@@ -65,8 +65,7 @@ class Struck:
 
     Attributes:
         code: its exit code, or minus the signal that ended it.
-        steps: how many steps on the disk it took, or had taken when it was struck.
-        at: the last of them, such as ``os.rename``.
+        steps: what it did on the disk, such as ``os.rename``; the last one is that at which it was struck.
         sent: False where it had ended before the signal came.
     """
 
@@ -74,8 +73,7 @@ class Struck:
     out: str
     err: str
     seconds: float
-    steps: int = 0
-    at: str = ""
+    steps: tuple[str, ...] = ()
     sent: bool = True
 
 
@@ -87,7 +85,7 @@ def run(words: list[str], folder: Path, strike: Strike = Strike()) -> Struck:
         code, sent, steps = (_fresh if strike.fresh else _forked)(words, folder, strike, logs)
         took = time.monotonic() - begun
         out, err = ((logs / name).read_text(errors="replace") for name in ("out", "err"))
-        return Struck(code, out, err, took, len(steps), steps[-1] if steps else "", sent)
+        return Struck(code, out, err, took, tuple(steps), sent)
     finally:
         shutil.rmtree(logs)
 
