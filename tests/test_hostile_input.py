@@ -71,10 +71,14 @@ def refused(capsys: pytest.CaptureFixture[str], words: list[str], sentence: str)
     assert tree(Path.cwd()) == before
 
 
+class TooLong(BaseException):
+    """No Exception, so that nothing catches it on the way."""
+
+
 @contextmanager
 def within(seconds: float) -> Iterator[None]:
     def stop(*_: Any) -> None:
-        raise KeyboardInterrupt  # nothing catches it on the way
+        raise TooLong
 
     before = signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, seconds)
