@@ -212,12 +212,11 @@ def test_an_odd_head_is_refused_where_transformers_refuses_it(head_dim, partial)
 
 def test_what_is_no_text_is_printed_escaped(model, capsys, monkeypatch):
     """A lone surrogate, which JSON can say and no encoding can."""
-    (model / "config.json").write_text(json.dumps(CONFIG | {"rope_scaling": {"rope_type": "default", "own": "\ud800"}}))
+    (model / "config.json").write_text(json.dumps(CONFIG | {"model_type": "new\ud800"}))
     with open(model.parent / "printed", "w", encoding="utf-8") as stdout:
         monkeypatch.setattr(sys, "stdout", stdout)
-        assert main(["inspect", "model"]) == 0
         assert main([*PATCH, "--dry-run"]) == 0
-    assert r"\ud800" in (model.parent / "printed").read_text()
+    assert r"model (new\ud800)" in (model.parent / "printed").read_text()
 
 
 # ---------------------------------------------------------------------------------------------------------
