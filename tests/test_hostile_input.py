@@ -348,6 +348,12 @@ def test_schedules_inside_one_another_without_end_are_refused(model, capsys):
     refused(capsys, ["inspect", "model", "--schedule", json.dumps(nested)], "nests its brackets too deeply")
 
 
+def test_a_list_of_what_is_no_text_is_refused(model, capsys):
+    factors = json.dumps({"name": "longrope", "short_factor": [1] * 32, "long_factor": [1] * 31 + ["\ud800"]})
+    Path("factors.json").write_text(factors)
+    refused(capsys, ["inspect", "model", "--schedule", "factors.json"], r"long_factor must be a number, not '\ud800'")
+
+
 def test_restoring_the_home_of_nobody_is_refused(model, capsys):
     refused(capsys, ["restore", "~no-such-user/x"], "there is no folder ~no-such-user/x")
 
