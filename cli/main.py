@@ -160,8 +160,9 @@ def _one_line(text: str) -> str:
 
 def _print_anything() -> None:
     """A result may hold names that are no text, or none in the terminal's encoding; they are printed escaped."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _reader_left() -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -308,7 +308,7 @@ def _shards(index: Path) -> set[str]:
         ConfigError: it is no index, or names something that is no file of the folder.
     """
     weights = read_json(index, _LARGEST_INDEX).get("weight_map")
-    names = weights.values() if isinstance(weights, Mapping) else [weights]
+    names: Iterable[Any] = weights.values() if isinstance(weights, Mapping) else [weights]
     for name in names:
         if not isinstance(name, str) or not _stays_below(name):
             raise ConfigError(

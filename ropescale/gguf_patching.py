@@ -83,7 +83,7 @@ class GgufModel:
 
 def _number(path: Path | None, name: str, value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise ConfigError(f"{name} is {brief(value)} in {path}; it must be a finite number")
+        raise ConfigError(f"{name} is {brief(value)} in {path}; it must be a number, and finite")
     return value
 
 

@@ -11,7 +11,7 @@ import math
 import numbers
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from . import model_defaults
 from .errors import ConfigError
@@ -593,7 +593,9 @@ _REAL = "a finite number below 1e+100"
 
 def _is_real(value: Any) -> bool:
     """Whether it is a number that the formulas can compute with; numpy's are, too."""
-    return isinstance(value, numbers.Real) and not isinstance(value, bool) and -LARGEST_THETA < value < LARGEST_THETA
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        return False
+    return -LARGEST_THETA < cast(float, value) < LARGEST_THETA
 
 
 def _refuse_odd_head(head_dim: int, partial: float) -> None:

@@ -311,6 +311,56 @@ def test_a_record_that_cannot_be_read_is_an_error():
         patch_gguf("odd.gguf", "out.gguf", "ntk:factor=2")
 
 
+def test_a_file_whose_length_only_our_record_knows_gets_it_back():
+    patch_gguf(write_keys(Path("in.gguf")), "first.gguf", "ntk:factor=2")
+    open_gguf("first.gguf").rewrite(Path("second.gguf"), {"llama.context_length": None}, {})
+    assert "llama.context_length" not in keys_of("second.gguf")
+    patch_gguf("second.gguf", "third.gguf", "ntk:factor=4")
+    patch_gguf("in.gguf", "direct.gguf", "ntk:factor=4")
+    assert keys_of("third.gguf") == keys_of("direct.gguf")
+
+
+RECORDS = {
+    "a type that is none": {"keys": {"llama.context_length": ["UINT99", 5]}, "tables": {}},
+    "a type of a number": {"keys": {"llama.context_length": [5, 5]}, "tables": {}},
+    "a word for a number": {"keys": {"llama.rope.freq_base": ["FLOAT32", "x"]}, "tables": {}},
+    "a negative length": {"keys": {"llama.context_length": ["UINT32", -1]}, "tables": {}},
+    "a number beyond its type": {"keys": {"llama.context_length": ["UINT32", 10**30]}, "tables": {}},
+    "true for a number": {"keys": {"llama.context_length": ["UINT32", True]}, "tables": {}},
+    "a pair of three": {"keys": {"llama.context_length": ["UINT32", 1, 2]}, "tables": {}},
+    "a table of words": {"keys": {}, "tables": {"rope_freqs.weight": ["x"] * 8}},
+    "a table that is a word": {"keys": {}, "tables": {"rope_freqs.weight": "12345678"}},
+}
+
+
+@pytest.mark.parametrize("record", RECORDS.values(), ids=RECORDS)
+def test_a_record_with_values_that_cannot_be_is_an_error(record):
+    text = ropescale.gguf_files.Value("STRING", json.dumps(record))
+    open_gguf(write_keys(Path("in.gguf"))).rewrite(Path("odd.gguf"), {ORIGINAL: text}, {})
+    with pytest.raises(ConfigError, match=r"ropescale\.original is not one"):
+        patch_gguf("odd.gguf", "out.gguf", "ntk:factor=2")
+
+
+def test_a_record_that_nests_without_end_is_an_error():
+    text = ropescale.gguf_files.Value("STRING", '{"keys": ' + "[" * 100_000)
+    open_gguf(write_keys(Path("in.gguf"))).rewrite(Path("odd.gguf"), {ORIGINAL: text}, {})
+    with pytest.raises(ConfigError, match=r"ropescale\.original is not one"):
+        patch_gguf("odd.gguf", "out.gguf", "ntk:factor=2")
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_number_that_is_not_finite_is_refused(value):
+    source = write_keys(Path("in.gguf"), **{"rope.freq_base": value})
+    with pytest.raises(ConfigError, match=f"freq_base is {value} in in.gguf; it must be a number, and finite"):
+        patch_gguf(source, None, "ntk:factor=2", dry_run=True)
+
+
+def test_a_table_of_more_pairs_than_any_head_has_is_refused():
+    source = write_keys(Path("in.gguf"), tables={"rope_freqs.weight": [1.0] * (2**16 + 1)})
+    with pytest.raises(ConfigError, match="has 65537 numbers, and no model has as many pairs"):
+        patch_gguf(source, None, "ntk:factor=2", dry_run=True)
+
+
 # ---------------------------------------------------------------------------------------------------------
 # What is there already
 
@@ -400,7 +450,7 @@ WINDOW = {"attention.sliding_window": 64}
         ("llama", {"rope.dimension_count": 15}, "llama3:factor=8", ConfigError, "rotate 15 coordinates.*in pairs"),
         ("llama", {"context_length": None}, "ntk:factor=8", ConfigError, "lacks llama.context_length"),
         ("llama", {"rope.freq_base": "x"}, "ntk:factor=8", ConfigError, "must be a number"),
-        ("llama", {"rope.freq_base": float("nan")}, "ntk:factor=8", ConfigError, "rope_theta is nan"),
+        ("llama", {"rope.freq_base": float("nan")}, "ntk:factor=8", ConfigError, "rope.freq_base is nan"),
         ("llama", {}, "abf:rope_theta=1e60", ScheduleError, "float32"),
         ("llama", {}, "ntk:factor=1e8", ScheduleError, "llama.cpp counts positions up to"),
     ],

@@ -71,10 +71,14 @@ def refused(capsys: pytest.CaptureFixture[str], words: list[str], sentence: str)
     assert tree(Path.cwd()) == before
 
 
+class TooLong(BaseException):
+    """No Exception, so that nothing catches it on the way."""
+
+
 @contextmanager
 def within(seconds: float) -> Iterator[None]:
     def stop(*_: Any) -> None:
-        raise KeyboardInterrupt  # nothing catches it on the way
+        raise TooLong
 
     before = signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, seconds)
@@ -208,12 +212,11 @@ def test_an_odd_head_is_refused_where_transformers_refuses_it(head_dim, partial)
 
 def test_what_is_no_text_is_printed_escaped(model, capsys, monkeypatch):
     """A lone surrogate, which JSON can say and no encoding can."""
-    (model / "config.json").write_text(json.dumps(CONFIG | {"rope_scaling": {"rope_type": "default", "own": "\ud800"}}))
+    (model / "config.json").write_text(json.dumps(CONFIG | {"model_type": "new\ud800"}))
     with open(model.parent / "printed", "w", encoding="utf-8") as stdout:
         monkeypatch.setattr(sys, "stdout", stdout)
-        assert main(["inspect", "model"]) == 0
         assert main([*PATCH, "--dry-run"]) == 0
-    assert r"\ud800" in (model.parent / "printed").read_text()
+    assert r"model (new\ud800)" in (model.parent / "printed").read_text()
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -343,6 +346,12 @@ def test_schedules_inside_one_another_without_end_are_refused(model, capsys):
     for _ in range(200):
         nested = {"name": "resonance", "over": nested}
     refused(capsys, ["inspect", "model", "--schedule", json.dumps(nested)], "nests its brackets too deeply")
+
+
+def test_a_list_of_what_is_no_text_is_refused(model, capsys):
+    factors = json.dumps({"name": "longrope", "short_factor": [1] * 32, "long_factor": [1] * 31 + ["\ud800"]})
+    Path("factors.json").write_text(factors)
+    refused(capsys, ["inspect", "model", "--schedule", "factors.json"], r"long_factor must be a number, not '\ud800'")
 
 
 def test_restoring_the_home_of_nobody_is_refused(model, capsys):

@@ -415,7 +415,9 @@ def _list(values: Sequence[Any]) -> str:
     words = ",".join(_word(value) for value in values)
     if len(values) <= _LONG:
         return f"[{words}]"
-    return f"[{len(values)} numbers, sha256 {hashlib.sha256(words.encode()).hexdigest()[:8]}]"
+    return (
+        f"[{len(values)} numbers, sha256 {hashlib.sha256(words.encode('utf-8', 'backslashreplace')).hexdigest()[:8]}]"
+    )
 
 
 def _plain(value: Any) -> Any:
