@@ -58,7 +58,12 @@ def read_config(folder: Path) -> dict[str, Any]:
         CheckpointError: it is missing or cannot be read.
         ConfigError: it is not JSON, or not an object.
     """
-    return read_json(folder / "config.json")
+    return read_json(folder / "config.json", LARGEST_CONFIG)
+
+
+LARGEST_CONFIG = 8 * 2**20
+"""Bytes; a configuration that lists every layer of a quantized model has about two million. It is copied and compared
+several times over, which takes a hundred times its size."""
 
 
 def read_json(path: Path, most: int | None = None) -> dict[str, Any]:

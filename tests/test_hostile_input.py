@@ -295,7 +295,10 @@ def test_a_gguf_that_is_a_pipe_is_not_read(model, capsys):
 
 
 def test_a_file_larger_than_any_configuration_is_not_read(model, capsys, monkeypatch):
-    monkeypatch.setattr(sources, "LARGEST", 1000)
+    monkeypatch.setattr(sources, "LARGEST_CONFIG", 1000)
+    monkeypatch.setattr(sources, "LARGEST", 2000)
+    (model / "tokenizer_config.json").write_text(" " * 2001)
+    refused(capsys, PATCH, "tokenizer_config.json is larger than 2 kB")
     (model / "config.json").write_text(json.dumps(CONFIG) + " " * 1000)
     refused(capsys, PATCH, "config.json is larger than 1 kB")
 
