@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..engines.parity import Row
     from ..exporting import Export
 
-ENGINES = ("vllm", "sglang", "llama.cpp", "transformers4", "transformers5")
+ENGINES = ("vllm", "sglang", "llama.cpp", "mlx-lm", "transformers4", "transformers5")
 
 
 @click.command("export")

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from .engines import llama_cpp, sglang, transformers4, transformers5, vllm
+from .engines import llama_cpp, mlx_lm, sglang, transformers4, transformers5, vllm
 from .engines.facts import Layers, sentence
 from .engines.parity import LOST, Row, is_served, rows, version_of
 from .engines.serving import Command, Server, Serving, as_it_lies, of_plan
@@ -25,6 +25,7 @@ ENGINES: dict[str, Server] = {
     "vllm": vllm,
     "sglang": sglang,
     "llama.cpp": llama_cpp,
+    "mlx-lm": mlx_lm,
     "transformers4": transformers4,
     "transformers5": transformers5,
 }

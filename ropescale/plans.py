@@ -573,7 +573,7 @@ def per_pair(table: Frequencies, rope: Rope, factor: float) -> dict[str, Any]:
     """Any fixed table in the one form that carries it everywhere: longrope with equal lists.
 
     Factor i is ``theta^(-2i/d) / inv_freq_i``. ``short_mscale`` and ``long_mscale`` repeat the attention factor
-    for engines (vLLM, mlx) that read it from there.
+    for those that read it from there: vLLM, SGLang, and everybody's code for phimoe; mlx-lm's other models do not.
     """
     plain = [rope.theta ** (-2 * i / rope.rotary_dim) for i in range(rope.pairs)]
     factors = [b / f if f else NEVER_TURNS for b, f in zip(plain, table.inv_freq)]

@@ -29,7 +29,7 @@ LLAMA: dict[str, Any] = {
     "max_position_embeddings": 4096,
     "rope_theta": 10000.0,
 }
-SPECS = ("yarn:factor=4", "ntk-su:factor=4", "dynamic:factor=4")
+SPEC = "ntk-su:factor=4"  # its card has a note, a command for every engine, and the name in both
 NAMES = {
     "newline": "a\ntouch pwned\nb",
     "end of a fence": "a\n```\n# A heading of theirs\n```sh\ntouch pwned",
@@ -99,18 +99,17 @@ STARTS += ("tokenizer =", "export ", "mlx_lm.")
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_hostile_name_stays_in_its_place(name, tmp_path):
-    for spec in SPECS:
-        text = card(tmp_path / "none.md", make_plan(LLAMA, spec), NAMES[name]).decode("utf-8", "surrogateescape")
-        checked(text)
-        (tmp_path / "README.md").write_bytes(text.encode("utf-8", "surrogateescape"))
-        again = card(tmp_path / "README.md", make_plan(LLAMA, spec), NAMES[name])
-        assert again.decode("utf-8", "surrogateescape") == text
+    plan = make_plan(LLAMA, SPEC)
+    text = card(tmp_path / "none.md", plan, NAMES[name])
+    checked(text.decode("utf-8", "surrogateescape"))
+    (tmp_path / "README.md").write_bytes(text)
+    assert card(tmp_path / "README.md", plan, NAMES[name]) == text
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if "mark" not in name and "comment" not in name])
 def test_no_command_of_a_card_runs_anything_or_loses_the_name(name, tmp_path):
     """Every line is given to a real shell in which our commands only say what they were given."""
-    text = card(tmp_path / "none.md", make_plan(LLAMA, "ntk-su:factor=4"), NAMES[name])
+    text = card(tmp_path / "none.md", make_plan(LLAMA, SPEC), NAMES[name])
     code, _ = blocks(section_of(text.decode("utf-8", "surrogateescape")))
     script = "\n".join(block for block in code if "import" not in block)
     stand_in = 'said() { for word in "$@"; do printf "%s\\0" "$word"; done; }\n'

@@ -726,6 +726,16 @@ WARNINGS = {
     ),
     "two lists": ("vLLM and llama.cpp: choose the short or the long list once", {("phi3", "two lists")}),
     "long list": ("mlx-lm: always uses the long list", {("phi3", "two lists")}),
+    "mlx-lm's lists": (
+        "mlx-lm: computes the attention factor of per-pair factors from the lengths (1.08",
+        {(model, PER_PAIR) for model in ("llama", "deepseek", "olmo2")},
+    ),
+    "mlx-lm stops": ("mlx-lm: stops with an error at longrope for nemotron", {("nemotron", PER_PAIR)}),
+    "mlx-lm's windows": (
+        "mlx-lm: reads no scaling for the sliding_attention layers of gemma3_text",
+        {("gemma3", "sliding")},
+    ),
+    "mlx-lm's dynamic": ("mlx-lm up to 0.31: stops with an error at dynamic", {("llama", "dynamic:factor=2")}),
     "vLLM's default": (
         "vLLM: serves the original length unless told otherwise",
         {("phi3", "two lists")} | {(model, PER_PAIR) for model in ("llama", "olmo2", "nemotron")},

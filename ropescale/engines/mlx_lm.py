@@ -1,13 +1,80 @@
-"""mlx-lm: only what it does otherwise, for the warnings; ``ropescale export`` has no command for it."""
+"""mlx-lm: frequencies computed when the model is loaded, from the keys of transformers 4.
+
+A factory for rotary layers (models/rope_utils.py) has every rope type; most models call it, some know only a theta.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from ..schedules.yarn import temperature
+from ..rope import ALL_LAYERS, read_rope, text_section
+from . import vllm
 from .facts import Difference, How, Layers
+from .parity import attention_factor
+from .serving import Command, Serving, shell
 
-NAME, VERSION = "mlx-lm", "d78bf58e (autumn 2026)"
+NAME, VERSION = "mlx-lm", "0.32.0 (d78bf58e)"
+
+_LOADED_AS = {
+    "mistral": "llama",
+    "pixtral": "llama",
+    "iquestcoder": "llama",
+    "smollm3": "llama",
+    "llava": "mistral3",
+    "gemma3": "gemma3_text",
+    "gemma4": "gemma4_text",
+    "gemma4_unified": "gemma4_text",
+    "gemma4_unified_text": "gemma4_text",
+    "kimi_k2": "deepseek_v3",
+    "kimi_k25": "deepseek_v3",
+    "kimi_vl": "deepseek_v3",
+    "joyai_llm_flash": "deepseek_v3",
+    "minimax_m2": "minimax",
+    "qwen2_vl": "qwen2",
+    "qwen2_5_vl": "qwen2",
+    "qwen3_vl": "qwen3",
+    "qwen3_vl_moe": "qwen3_moe",
+    "qwen3_5_text": "qwen3_5",
+    "qwen3_5_moe": "qwen3_5",
+    "longcat_flash_ngram": "longcat_flash",
+    "solar_open": "glm4_moe",
+}
+"""Types that the code of another one runs, or whose text is one of another."""
+
+_READS_V4 = frozenset(
+    "afmoe apertus bailing_moe bailing_moe_linear bitnet deepseek_v3 deepseek_v32 dots1 exaone exaone4 exaone_moe "
+    "falcon_h1 gemma3_text glm4_moe_lite gpt_oss granite granitemoe internlm2 internlm3 iquestloopcoder llama llama4 "
+    "longcat_flash mimo minicpm nemotron-nas olmo2 olmo3 olmoe qwen2 qwen3 qwen3_next seed_oss step3p5 telechat3 "
+    "youtu_llm".split()
+)
+"""Types that give ``rope_scaling`` to the factory."""
+
+_READS_V5 = frozenset("gemma4_text glm_moe_dsa laguna mellum ministral3 qwen3_5".split())
+"""Types that give it ``rope_parameters``."""
+
+_READS_V5_THETA = frozenset(["exaone_moe", "lfm2", "lfm2_moe"])
+"""Types that look for ``rope_theta`` there."""
+
+_LISTS_ALONE = frozenset(["phi3", "phimoe", "minicpm3"])
+"""Types that have longrope and nothing else besides a theta."""
+
+_NEVER_PLAIN = frozenset(["phimoe", "minicpm3", "deepseek_v2"])
+"""Types that stop where there is no scaling."""
+
+_THETA_ALONE = frozenset(
+    "Klear afm7 baichuan_m1 cohere cohere2 dbrx ernie4_5 ernie4_5_moe gemma gemma2 gemma3n gemma3n_text glm glm4 "
+    "glm4_moe gpt_neox granitemoehybrid helium lfm2 lfm2_moe llama4_text mimo_v2_flash minimax mixtral olmo openelm "
+    "phi phi3small plamo plamo2 qwen qwen3_moe recurrent_gemma stablelm starcoder2".split()
+)
+"""Types that never look at a scaling; some of them list the key and do nothing with it."""
+
+_STOPS = frozenset("deepseek hunyuan hunyuan_v1_dense internlm2 nemotron qwen2_moe".split())
+"""Types that stop at a scaling without the old key ``type``, which neither transformers nor ropescale writes."""
+
+_WINDOWS_ARE_PLAIN = frozenset(["gemma3_text", "olmo3"])
+"""Types whose layers with a window have a theta and no scaling."""
 
 
 def how(layers: Layers, field: str) -> How:
@@ -15,20 +82,163 @@ def how(layers: Layers, field: str) -> How:
     return "source"
 
 
+def serve(serving: Serving) -> list[Command]:
+    """``mlx_lm.server``; Python where the folder does not hold the configuration, because no option changes it."""
+    if not serving.is_written or serving.revision is not None:
+        return [Command("python", _snippet(serving))]
+    generate = shell("mlx_lm.generate", "--model", serving.model, "--prompt", "-", "--max-tokens", "256")
+    return [
+        Command("sh", shell("mlx_lm.server", "--model", serving.model)),
+        Command("sh", generate, "or once, with the prompt from standard input"),
+    ]
+
+
+def _snippet(serving: Serving) -> str:
+    """Python that loads the model with other values in its configuration, which replace whole keys."""
+    changed = {} if serving.is_written else serving.changes()
+    if changed and text_section(serving.stored) is not serving.stored:
+        changed = {"text_config": {**text_section(serving.stored), **changed}}
+    words = [repr(serving.model)]
+    words += [f"revision={serving.revision!r}"] if serving.revision is not None else []
+    words += ["model_config=changes"] if changed else []
+    lines = ["from mlx_lm import generate, load", "", *([f"changes = {changed!r}"] if changed else [])]
+    lines += [f"model, tokenizer = load({', '.join(words)})", "print(generate(model, tokenizer, 'Hello'))"]
+    return "\n".join(lines)
+
+
+def spelled(serving: Serving) -> Serving:
+    """mlx-lm has no spelling of its own."""
+    return serving
+
+
+def served(serving: Serving, layers: Layers) -> Iterator[Difference]:
+    """What remains otherwise with the command that :func:`serve` gives."""
+    return differences(layers)
+
+
+def way_out(layers: Layers) -> str:
+    """What to do where it cannot be served."""
+    if _code(layers) in _THETA_ALONE | _STOPS | {"internlm3", "phi3"}:
+        return "use another rope_theta (ntk, abf), or serve it with transformers"
+    return "serve it with transformers"
+
+
 def differences(layers: Layers) -> Iterator[Difference]:
     """What mlx-lm does otherwise for this kind of layer."""
-    parameters = layers.parameters
-    if layers.kind == "longrope" and list(parameters["short_factor"]) != list(parameters["long_factor"]):
+    lost = list(_lost(layers))
+    yield from lost
+    if not lost and layers.kind in _BY_KIND:
+        yield from _BY_KIND[layers.kind](layers)
+
+
+def longrope_scale(layers: Layers) -> float:
+    """What queries and keys are multiplied by under longrope: a number of the lengths, as the paper has it.
+
+    ``short_mscale`` and ``long_mscale`` are not given to the rotary layer, except for phimoe.
+    """
+    stated = layers.parameters.get("long_mscale")
+    if _code(layers) == "phimoe" and stated:
+        return stated
+    original = layers.rope.original_length
+    stretched = _positions(layers) / original
+    return math.sqrt(1 + math.log(stretched) / math.log(original)) if stretched > 1 else 1.0
+
+
+def _positions(layers: Layers) -> int:
+    """The ``max_position_embeddings`` of the configuration that is written."""
+    return max(rope.max_length for rope in read_rope(layers.config or layers.section).values())
+
+
+def _code(layers: Layers) -> str:
+    """The type whose code runs the model."""
+    kind = str((layers.config or layers.section).get("model_type"))
+    of = _LOADED_AS.get(kind, kind)
+    if of == "mistral3":
+        return "ministral3" if layers.model_type == "ministral3" else "llama"
+    return of
+
+
+def _lost(layers: Layers) -> Iterator[Difference]:
+    """Why the frequencies are not those that are asked for, if so."""
+    code = _code(layers)
+    if code not in _READS_V4 | _READS_V5 | _LISTS_ALONE | _THETA_ALONE | _STOPS | {"deepseek_v2"}:
+        yield Difference("frequencies", "unsupported", "stops, for it has no code for this model")
+    elif layers.kind == "default" and code not in _NEVER_PLAIN:
+        yield from _theta(layers, code)
+    elif code in _THETA_ALONE or (code in _WINDOWS_ARE_PLAIN and layers.key == "sliding_attention"):
+        where = code if layers.key == ALL_LAYERS else f"the {layers.key} layers of {code}"
+        text = f"reads no scaling for {where}, silently leaving base RoPE; use another rope_theta (ntk, abf)"
+        yield Difference("frequencies", "dropped", "base RoPE", text)
+    elif _stops(layers, code):
+        text = f"stop{{s}} with an error at {layers.kind} for {code}; {way_out(layers)}"
+        yield Difference("frequencies", "unsupported", "stops with an error", text)
+    elif code not in _READS_V5 and "rope_scaling" not in layers.section:
+        text = (
+            f"does not read rope_parameters for {code}, silently leaving base RoPE; patched folders have both spellings"
+        )
+        yield Difference("frequencies", "dropped", "base RoPE", text)
+    elif code == "mellum" and layers.kind == "linear":
+        text = f"does not scale {code} by linear, silently leaving base RoPE; use yarn"
+        yield Difference("frequencies", "dropped", "base RoPE", text)
+    elif code == "deepseek_v2" and layers.kind != "yarn":
+        text = f"computes yarn for {code}, whatever the type is; use yarn"
+        yield Difference("frequencies", "unsupported", "yarn", text)
+
+
+def _theta(layers: Layers, code: str) -> Iterator[Difference]:
+    """A theta that is stated only where this code does not look."""
+    stated = layers.section.get("rope_parameters")
+    if (
+        code not in _READS_V5 | _READS_V5_THETA
+        and stated
+        and not any(key in layers.section for key in ("rope_theta", "rotary_emb_base"))
+    ):
+        text = f"does not read rope_parameters for {code}, and takes a rope_theta of its own; state it beside them"
+        yield Difference("theta", "dropped", "the default of its code", text)
+
+
+def _stops(layers: Layers, code: str) -> bool:
+    """Whether loading the model ends with an error."""
+    written = layers.section.get("rope_scaling")
+    if code in _STOPS:
+        understood = layers.kind in ("linear", "dynamic") and isinstance(written, Mapping) and "type" in written
+        return not (understood and code != "qwen2_moe")
+    if code in _LISTS_ALONE:
+        return layers.kind != "longrope"
+    if code == "deepseek_v2":
+        return layers.kind == "default"
+    if code == "internlm3":
+        return layers.kind not in ("linear", "dynamic")
+    return code == "gpt_oss" and layers.kind in ("longrope", "dynamic")  # its maximum is not passed on
+
+
+def _longrope(layers: Layers) -> Iterator[Difference]:
+    asked, computed = attention_factor(layers), longrope_scale(layers)
+    if not math.isclose(asked, computed, rel_tol=1e-5):
+        numbers = f"{computed:.4g} instead of {asked:.4g}"
+        text = f"compute{{s}} the attention factor of per-pair factors from the lengths ({numbers})"
+        yield Difference("attention factor", "recomputed", f"{computed:.6g}", text)
+    if layers.changes_with_length:
         yield Difference("switch", "dropped", "the long list, always", "always use{s} the long list")
-    if layers.kind == "yarn":
-        yield from _yarn(layers)
 
 
 def _yarn(layers: Layers) -> Iterator[Difference]:
-    usual = temperature(layers.parameters["factor"])
-    scale = layers.parameters.get("attention_factor", usual)
-    if scale != usual:
-        text = f"recompute{{s}} the attention factor ({usual:.4g} instead of {scale:.4g})"
-        yield Difference("attention factor", "recomputed", f"{usual:.6g}", text)
+    asked, computed = attention_factor(layers), vllm.deepseek_scale(layers.parameters)
+    if not math.isclose(asked, computed):
+        yield vllm.recomputed(asked, computed)
+    if _code(layers) == "youtu_llm" and layers.parameters.get("mscale_all_dim"):
+        text = "drops the softmax scale that mscale_all_dim asks for in youtu_llm"
+        yield Difference("softmax scale", "dropped", "1", text)
     if not layers.parameters.get("truncate", True):
         yield Difference("truncate", "dropped", "true", "always round{s} the ramp to whole pairs (truncate = true)")
+
+
+def _dynamic(layers: Layers) -> Iterator[Difference]:
+    text = "stop{s} with an error at dynamic NTK; use 0.32 or later"
+    yield Difference(
+        "frequencies", "unsupported", "stops with a ValueError", text, "mlx-lm up to 0.31", version="0.31.3 and before"
+    )
+    yield Difference("switch", "honoured", "at every call; cached keys keep old angles")
+
+
+_BY_KIND: Mapping[str, Any] = {"longrope": _longrope, "yarn": _yarn, "dynamic": _dynamic}
