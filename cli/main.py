@@ -112,8 +112,12 @@ def _failed(error: Exception, words: Sequence[str]) -> int:
     if "--debug" in words:
         traceback.print_exc()
     code, sentence = translate(error)
-    click.echo(f"error: {sentence}", err=True)
+    click.echo(f"error: {cut(sentence, _LONGEST)}", err=True)
     return code
+
+
+_LONGEST = 1900
+"""Characters of an error's line, which may quote what somebody else wrote."""
 
 
 def _interrupted(error: BaseException) -> int:

@@ -227,8 +227,26 @@ def _planned(
     max_length = _max_length(written, tables, original, length, model_type) if bounding else had
     notes += _length_notes(max_length, length, model_type, max(rope.rotary_dim for rope in ropes.values()))
     new = write_rope(config, Scaling(written, max_length, original))
+    _refuse_moved(there, read_rope(new), schedules)
     beneath = {key: describe_scaling(there[key]) for key, rope in ropes.items() if rope.table is not None}
     return Plan(new, config, schedules, ropes, tables, length, tuple(notes), unsavable, beneath)
+
+
+def _refuse_moved(before: Mapping[str, Rope], after: Mapping[str, Rope], changed: Mapping[str, Schedule]) -> None:
+    """Layers that are left as they are must stay so, also where their scaling follows the maximum, which changes."""
+    following = ("yarn", "dynamic", "longrope")
+    for key in before.keys() - changed.keys():
+        kind = before[key].scaling.get("rope_type")
+        if kind in following and _as_it_is(before[key]) != _as_it_is(after[key]):
+            raise ScheduleError(
+                f"{brief(key)} layers are not to change, but their {kind} follows max_position_embeddings, which "
+                "changes; write its factor into config.json, or give --layers all"
+            )
+
+
+def _as_it_is(rope: Rope) -> Frequencies:
+    """The table that a configuration asks for at its trained length."""
+    return compute(AsIs(), rope, rope.original_length)
 
 
 def _bounding(schedules: Mapping[str, Schedule], ropes: Mapping[str, Rope]) -> list[str]:

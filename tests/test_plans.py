@@ -952,3 +952,18 @@ def test_phi3_is_refused_a_scale_that_no_whole_maximum_gives_and_told_the_neares
     large = config | {"original_max_position_embeddings": 4096, "max_position_embeddings": 131072}
     found = make_plan(large, "yarn:factor=4", replace_scaling=True).config["max_position_embeddings"]
     assert math.sqrt(math.log(found) / math.log(4096)) == pytest.approx(0.1 * math.log(4) + 1, rel=1e-6)
+
+
+def test_layers_that_are_left_alone_are_refused_where_their_scaling_would_move():
+    """The sliding layers' yarn has no factor: it is the maximum over the original length, and the maximum grows."""
+    sliding = {"rope_type": "yarn", "rope_theta": 10000.0}
+    full = {"rope_type": "default", "rope_theta": 1e6}
+    config = {
+        "model_type": "gemma3_text", "head_dim": 16, "max_position_embeddings": 256, "num_hidden_layers": 2,
+        "layer_types": ["sliding_attention", "full_attention"], "sliding_window": 64,
+        "rope_parameters": {"full_attention": full, "sliding_attention": sliding},
+    }  # fmt: skip
+    with pytest.raises(ScheduleError, match="sliding_attention.* follows max_position_embeddings"):
+        make_plan(config, "yarn:factor=4")
+    sliding["factor"] = 1.0
+    assert make_plan(config, "yarn:factor=4").length == 1024
