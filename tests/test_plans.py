@@ -963,7 +963,7 @@ def test_layers_that_are_left_alone_are_refused_where_their_scaling_would_move()
         "layer_types": ["sliding_attention", "full_attention"], "sliding_window": 64,
         "rope_parameters": {"full_attention": full, "sliding_attention": sliding},
     }  # fmt: skip
-    with pytest.raises(ScheduleError, match="sliding_attention.* follows max_position_embeddings"):
+    with pytest.raises(ScheduleError, match=r"sliding_attention.* follows max_position_embeddings"):
         make_plan(config, "yarn:factor=4")
     sliding["factor"] = 1.0
     assert make_plan(config, "yarn:factor=4").length == 1024
