@@ -340,11 +340,7 @@ def _shards(index: Path) -> list[str] | None:
     """The shards that a healthy index names; None of one that is not, or that names other places."""
     try:
         names = list(json.loads(index.read_bytes())["weight_map"].values())
-        return (
-            names
-            if all(name == os.path.basename(name) and "." in name and "\0" not in name for name in names)
-            else None
-        )
+        return names if all(map(_is_shard, names)) else None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
