@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from pathlib import Path
@@ -12,14 +13,14 @@ from crashing import tree
 from fuzzing import judging, targets
 from fuzzing.mutating import RAW, as_bytes, as_text, mutated, pool, raw, spoiled
 from fuzzing.running import keep, make_case, replay, run_case
-from fuzzing.seeds import CONFIGS, Made
+from fuzzing.seeds import CONFIGS, Made, write_checkpoint
 
 from ropescale.cli import main as shell
 from ropescale.errors import CheckpointError, RunError
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs a POSIX system")
 
-CASES = {"runs": 5, "gguf": 8, "configurations": 16}
+CASES = {"runs": 3, "configurations": 16}
 """How many of each target run every time; the others 10."""
 
 SEED = "every time"
@@ -143,6 +144,19 @@ def test_the_place_of_a_fault_is_the_innermost_line_of_ropescale(made, tmp_path)
     with pytest.raises(Exception, match="length") as caught:
         parse_length("long")
     assert judging.place(caught.value).startswith("ropescale/lengths.py:")
+
+
+@pytest.mark.parametrize(("key", "kinds"), [(None, []), ("factor", ["other frequencies"])])
+def test_the_frequencies_that_were_planned_are_read_back(tmp_path, monkeypatch, key, kinds):
+    monkeypatch.chdir(tmp_path)
+    write_checkpoint(tmp_path / "model", CONFIGS["llama"])
+    words = ["patch", "model", "-o", "out", "--schedule", "yarn", "--factor", "4", "--set", "beta_fast=16"]
+    assert shell.main(words) == 0
+    config = json.loads(Path("out/config.json").read_text())
+    for part in ("rope_parameters", "rope_scaling") if key else ():
+        config[part][key] = 8.0
+    Path("out/config.json").write_text(json.dumps(config))
+    assert [fault.kind for fault in targets.read_back(words)] == kinds
 
 
 def test_a_kept_case_runs_again(made, tmp_path):

@@ -175,7 +175,7 @@ def _said(outcome: Outcome) -> Iterator[Fault]:
         kind = type(error).__name__ if error is not None else f"exit {outcome.code}"
         yield Fault(kind, at, f"exit {outcome.code}: {error or outcome.err}"[:500])
         return
-    if len(outcome.err) > STDERR or len(outcome.out) > STDOUT:
+    if outcome.code == 0 and (len(outcome.err) > STDERR or len(outcome.out) > STDOUT):
         yield Fault("much is said", command, f"{len(outcome.err)} characters on stderr, {len(outcome.out)} on stdout")
     if "Traceback (most recent" in outcome.err:
         yield Fault("traceback", at, outcome.err[-500:])

@@ -15,11 +15,12 @@ from random import Random
 from typing import Any
 
 import ropescale
+from ropescale.errors import RopescaleError
 from ropescale.lengths import parse_length
 from ropescale.plans import frequencies_of
 
 from . import seeds
-from .judging import Fault, Outcome
+from .judging import Fault, Outcome, place
 from .mutating import as_bytes, mutated, pool, scrambled, spoiled
 from .seeds import Made
 
@@ -339,13 +340,14 @@ def _shards(index: Path) -> list[str] | None:
     """The shards that a healthy index names; None of one that is not, or that names other places."""
     try:
         names = list(json.loads(index.read_bytes())["weight_map"].values())
-        return (
-            names
-            if all(name == os.path.basename(name) and "." in name and "\0" not in name for name in names)
-            else None
-        )
+        return names if all(map(_is_shard, names)) else None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
+
+
+def _is_shard(name: str) -> bool:
+    """A plain name of a kind of weights."""
+    return name == os.path.basename(name) and name.endswith((".safetensors", ".bin")) and "\0" not in name
 
 
 class Places(Target):
@@ -561,9 +563,13 @@ def read_back(words: list[str]) -> Iterator[Fault]:
     config = json.loads((source / "config.json").read_bytes())
     options = _options(words)
     spec = options.pop("schedule")
-    planned = frequencies_of(config, spec, **options)
     length = json.loads((out / "ropescale.json").read_bytes())["length"]
-    read = frequencies_of(json.loads((out / "config.json").read_bytes()), "as-is", length)
+    try:
+        planned = frequencies_of(config, spec, **options)
+        read = frequencies_of(json.loads((out / "config.json").read_bytes()), "as-is", length)
+    except RopescaleError as error:
+        yield Fault("patched, and cannot be read back", place(error), str(error)[:400])
+        return
     for layer, wanted in planned.items():
         if layer not in read:
             yield Fault("a layer type is lost", "patch", f"{layer} is planned, and the output has {list(read)}")
