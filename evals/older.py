@@ -7,7 +7,7 @@ import io
 import re
 import struct
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +68,7 @@ def _csv(results: Mapping[str, Any]) -> str:
     )
 
 
-def _lines(header: list[str], rows: Iterable[list[Any]]) -> str:
+def _lines(header: Sequence[str], rows: Iterable[list[Any]]) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(header)

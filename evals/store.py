@@ -283,8 +283,10 @@ def foreign(folder: Path) -> Path | None:
     return odd or (None if (folder / "lock").exists() or not any(folder.iterdir()) else folder)
 
 
-def _is_empty(path: Path) -> bool:
-    return not path.stat().st_size
+def _is_lock(path: Path) -> bool:
+    """Whether it is empty or, on file systems without locks, begins with the number of its holder's process."""
+    with open(path, "rb") as file:
+        return re.fullmatch(rb"|[0-9]+\s.{,999}", file.read(1010), re.DOTALL) is not None
 
 
 def _begins(start: bytes) -> Callable[[Path], bool]:
@@ -298,7 +300,7 @@ def _begins(start: bytes) -> Callable[[Path], bool]:
 
 
 _OWN: dict[str, Callable[[Path], bool]] = {
-    "lock": _is_empty,
+    "lock": _is_lock,
     "holder": _begins(b"process "),
     "timing.jsonl": _begins(b'{"tokens": '),
 }

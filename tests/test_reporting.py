@@ -379,6 +379,15 @@ def test_a_file_that_holds_no_results_is_one_line(folder, tmp_path, capsys, text
     refused(run, tmp_path, capsys)
 
 
+def test_names_that_are_no_text_can_be_reported(folder, tmp_path):
+    run = tmp_path / os.fsdecode(b"run\xff")
+    shutil.copytree(folder, run)
+    with edited(run / "nll" / "index.json") as index:
+        index["documents"][0]["ids_sha256"] = "\ud800"
+    assert main(["report", str(run), "-o", str(tmp_path / "report.html")]) == 0
+    assert "run\\udcff" in (tmp_path / "report.html").read_text()
+
+
 def test_losses_that_belong_to_other_results_are_refused(folder, other, tmp_path, capsys):
     run = run_of(folder, tmp_path)
     shutil.rmtree(run / "nll")

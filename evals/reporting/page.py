@@ -46,7 +46,8 @@ def page(runs: Sequence[StoredRun], title: str = "Context extension, measured") 
     except (ImportError, MemoryError) as error:
         if is_want_of_memory(error):
             raise RopescaleError("there is not enough memory to make the page; give it more") from error
-        raise RopescaleError(f"the report needs {error.name}; pip install 'ropescale[report]'") from error
+        name = getattr(error, "name", None) or error
+        raise RopescaleError(f"the report needs {name}; pip install 'ropescale[report]'") from error
     files = resources.files(__package__ or "ropescale.evals.reporting")
     loader = PackageLoader("ropescale.evals.reporting", ".")
     environment = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
@@ -172,7 +173,11 @@ def _tokens(run: StoredRun) -> str:
     """A short hash of all documents' tokens: runs that have it in common are compared token by token."""
     if not run.is_perplexity:
         return ""
-    return "not recorded" if run.ids is None else hashlib.sha256("".join(run.ids).encode()).hexdigest()[:12]
+    return (
+        "not recorded"
+        if run.ids is None
+        else hashlib.sha256("".join(run.ids).encode(errors="backslashreplace")).hexdigest()[:12]
+    )
 
 
 def _series(number: int, run: StoredRun, schedule: str, many: bool) -> dict[str, Any]:
