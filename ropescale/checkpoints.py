@@ -25,7 +25,7 @@ from .formatting import brief, cut
 from .lengths import parse_length
 from .plans import Plan, Spec, make_plan
 from .records import NAME as RECORD
-from .records import as_json, labels_of, make_record, original_config, read_record
+from .records import as_json, files_in, labels_of, make_record, original_config, read_record
 from .rope import text_section
 from .schedules import describe
 from .sources import find_model, local_path, open_regular, read_bytes, read_config, read_json
@@ -220,8 +220,11 @@ def _write(
         with translated(source, "read"):
             _refuse_missing_shards(source)
         return target, write_folder(source, target, files, lambda listing: _with_files(record, listing), link, force)
+    listed = files_in(source)  # the links among them are still ours
     with translated(source):
-        write_in_place(source, {**files, RECORD: as_json(record, RECORD)})
+        write_in_place(
+            source, {**files, RECORD: as_json(record, RECORD) if listed is None else _with_files(record, listed)}
+        )
     return source, {}
 
 
