@@ -233,12 +233,12 @@ def _manifest(backup: Path) -> Manifest:
     if not path.exists():
         return Manifest()
     found = read_json(path)
-    lists, hashes = [found.get("replaced"), found.get("added")], found.get("written", {})
-    whole = all(isinstance(each, list) and all(name in FILES for name in each) for each in lists)
-    if not whole or not _are_hashes(hashes) or not isinstance(found.get("originals", {}), dict):
+    replaced, added, finished = (found.get(name) for name in ("replaced", "added", "finished"))
+    written, originals = found.get("written", {}), found.get("originals", {})
+    whole = all(isinstance(each, list) and all(name in FILES for name in each) for each in (replaced, added))
+    if not whole or not _are_hashes(written) or not isinstance(originals, dict):
         raise ConfigError(f"{path} is damaged; the originals lie beside it, put them back by hand")
-    finished = found.get("finished")
-    return Manifest(*lists, hashes, found.get("originals", {}), finished if isinstance(finished, bool) else None)
+    return Manifest(replaced, added, written, originals, finished if isinstance(finished, bool) else None)
 
 
 def _are_hashes(value: Any) -> bool:

@@ -7,6 +7,7 @@ machine alone, and Windows has none; there nothing that lies about is taken for 
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 from pathlib import Path
 
 _LOCAL = frozenset(
@@ -32,9 +33,7 @@ def take(handle: int) -> bool | None:
 
 def are_reliable(folder: Path) -> bool:
     """Tell whether a lock in this folder is seen by every process that can reach it, on whatever machine."""
-    try:
-        import fcntl  # noqa: F401
-    except ImportError:
+    if find_spec("fcntl") is None:
         return False
     kind = _kind_of(folder)
     return kind is None or kind in _LOCAL
