@@ -1,4 +1,4 @@
-"""The commands that write files, killed at steps on the disk and at random; evaluations too in ``make kill``."""
+"""The commands that write files, killed at steps on the disk; at random too, and evaluations, in ``make kill``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FILES = "patch -o,patch --force,patch --in-place,restore"
 def test_a_killed_command_harms_nobodys_file_and_completes_when_given_again(python, tmp_path):
     tests = Path(__file__).resolve().parent
     path = {"PYTHONPATH": os.pathsep.join([str(tests), str(tests.parent), os.environ.get("PYTHONPATH", "")])}
-    done = python("-m", "killing", "--kills", "8", "--commands", FILES, "--keep", str(tmp_path), env=path)
+    done = python("-m", "killing", "--kills", "8", "--exact", "--commands", FILES, "--keep", str(tmp_path), env=path)
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
     assert done.stdout.count("8 strikes") == 12
 

@@ -22,7 +22,7 @@ from random import Random
 from typing import Any
 
 from . import targets
-from .judging import SECONDS, Fault, judged
+from .judging import Fault, judged
 from .seeds import Made
 from .targets import Target
 
@@ -238,6 +238,3 @@ def listed(failures: dict[tuple[str, str, str], Failure]) -> Iterator[str]:
         yield f"    {failure.fault.what.strip()[:300]!r}"
         yield f"    {failure.fault.command}"
         yield from (f'    make fuzz REPLAY="{folder}"' for folder in failure.kept[:1])
-
-
-__all__ = ["SECONDS", "Runners", "keep", "limit_memory", "listed", "make_case", "replay", "run_case", "warm"]

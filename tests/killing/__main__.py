@@ -60,13 +60,14 @@ def main() -> int:
     parser.add_argument("--seed", default="0")
     parser.add_argument("--commands", default="", help=f"these alone, joined by commas: {', '.join(SCENES)}")
     parser.add_argument("--signals", default="", help="these alone, joined by commas: SIGKILL, SIGTERM, SIGINT")
+    parser.add_argument("--exact", action="store_true", help="at steps on the disk alone, which chance has no part in")
     parser.add_argument("--keep", type=Path, help="a folder for what the first of each failure left")
     options = parser.parse_args()
     commands = [name.strip() for name in options.commands.split(",") if name.strip()] or list(SCENES)
     signals = [each for each in SIGNALS if each.name in options.signals or not options.signals]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # to remove what was made
     warm(commands)
-    harness = Harness(options.seed, options.kills, options.keep)
+    harness = Harness(options.seed, options.kills, options.keep, options.exact)
     try:
         for command in commands:
             harness.kill(command, signals)
@@ -79,8 +80,8 @@ def main() -> int:
 class Harness:
     """Kills commands and counts."""
 
-    def __init__(self, seed: str, kills: int, keep: Path | None) -> None:
-        self.seed, self.kills, self.keep = seed, kills, keep
+    def __init__(self, seed: str, kills: int, keep: Path | None, exact: bool) -> None:
+        self.seed, self.kills, self.keep, self.exact = seed, kills, keep, exact
         self.scratch = Path(tempfile.mkdtemp(prefix="ropescale-kill-"))
         self.rows: list[Row] = []
         self.failures: Counter[str] = Counter()
@@ -92,7 +93,9 @@ class Harness:
         for each in signals:
             row = Row(command, each)
             self.rows.append(row)
-            planned = [strikes(Random(f"{self.seed}:{command}:{each.name}:{n}"), each, p) for n, p in enumerate(scenes)]
+            rngs = [Random(f"{self.seed}:{command}:{each.name}:{place}") for place in range(len(scenes))]
+            how = exact if self.exact else strikes
+            planned = [how(rng, each, prepared) for rng, prepared in zip(rngs, scenes)]
             for number in range(self.kills):
                 place = number % len(scenes)
                 self._strike(row, scenes[place], next(planned[place]))
@@ -144,11 +147,11 @@ class Harness:
 
 def strikes(rng: Random, number: signal.Signals, prepared: Prepared) -> Iterator[Strike]:
     """When to strike, without end: mostly at steps on the disk, because a file command spends its time on starting."""
-    exact = _exact(rng, number, prepared.steps)
+    at_steps = exact(rng, number, prepared)
     while True:
         chance = rng.random()
         if chance < BEFORE:
-            yield next(exact)
+            yield next(at_steps)
         elif chance < BEFORE + AFTER:
             yield Strike(number, rng.randint(1, max(len(prepared.steps), 1)), rng.uniform(0, 0.002))
         elif chance < 1 - FRESH:
@@ -157,8 +160,9 @@ def strikes(rng: Random, number: signal.Signals, prepared: Prepared) -> Iterator
             yield Strike(number, seconds=rng.uniform(0, prepared.fresh_seconds), fresh=True)
 
 
-def _exact(rng: Random, number: signal.Signals, steps: tuple[str, ...]) -> Iterator[Strike]:
+def exact(rng: Random, number: signal.Signals, prepared: Prepared) -> Iterator[Strike]:
     """Before every step, in any order, and by SIGKILL also just after each file was made; then again."""
+    steps = prepared.steps
     every = [Strike(number, step) for step in range(1, len(steps) + 1)] or [Strike(number, 1)]
     if number == signal.SIGKILL:
         every += [Strike(number, step, created=True) for step, name in enumerate(steps, 1) if name == "open"]
