@@ -233,15 +233,26 @@ def _planned(
 
 
 def _refuse_moved(before: Mapping[str, Rope], after: Mapping[str, Rope], changed: Mapping[str, Schedule]) -> None:
-    """Layers that are left as they are must stay so, also where their scaling follows the maximum, which changes."""
+    """Layers that are left as they are must stay so, also where their scaling follows the maximum, which changes.
+
+    Raises:
+        ScheduleError: they would not, or nobody can read what they have.
+    """
     following = ("yarn", "dynamic", "longrope")
     for key in before.keys() - changed.keys():
-        kind = before[key].scaling.get("rope_type")
+        kind = _checked_kind(before[key])
         if kind in following and _as_it_is(before[key]) != _as_it_is(after[key]):
             raise ScheduleError(
                 f"{brief(key)} layers are not to change, but their {kind} follows max_position_embeddings, which "
                 "changes; write its factor into config.json, or give --layers all"
             )
+
+
+def _checked_kind(rope: Rope) -> Any:
+    """The rope type of layers that are left alone, once it is certain that there is such a type."""
+    if rope.table is None:
+        from_rope_parameters(rope)
+    return rope.scaling.get("rope_type")
 
 
 def _as_it_is(rope: Rope) -> Frequencies:

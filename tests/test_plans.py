@@ -967,3 +967,6 @@ def test_layers_that_are_left_alone_are_refused_where_their_scaling_would_move()
         make_plan(config, "yarn:factor=4")
     sliding["factor"] = 1.0
     assert make_plan(config, "yarn:factor=4").length == 1024
+    sliding["rope_type"] = "defaul"
+    with pytest.raises(ScheduleError, match="rope_type is 'defaul'"):
+        make_plan(config, "yarn:factor=4")

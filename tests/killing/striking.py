@@ -87,7 +87,7 @@ def run(words: list[str], folder: Path, strike: Strike = Strike()) -> Struck:
         out, err = ((logs / name).read_text(errors="replace") for name in ("out", "err"))
         return Struck(code, out, err, took, tuple(steps), sent)
     finally:
-        shutil.rmtree(logs)
+        shutil.rmtree(logs, ignore_errors=True)
 
 
 def _fresh(words: list[str], folder: Path, strike: Strike, logs: Path) -> tuple[int, bool, list[str]]:
