@@ -118,13 +118,30 @@ def raising(error):
         (KeyError("x"), ["KeyError"]),
         (MemoryError(), ["MemoryError"]),
         (EOFError(), ["EOFError"]),
-        (CheckpointError("x" * 3000), ["long error line"]),
-        (CheckpointError("a\x07b"), ["control characters"]),
     ],
-    ids=["refusal", "failed run", "KeyError", "MemoryError", "EOFError", "long", "control"],
+    ids=["refusal", "failed run", "KeyError", "MemoryError", "EOFError"],
 )
 def test_the_judge_knows_a_refusal_from_a_fault(monkeypatch, tmp_path, error, kinds):
     assert judged(monkeypatch, tmp_path, raising(error)) == kinds
+
+
+@pytest.mark.parametrize(
+    ("said", "kinds"),
+    [
+        ("error: it is not there; look elsewhere\n", []),
+        ("note: a\nwarning: b\nerror: c\n", []),
+        ("error: " + "x" * 3000 + "\n", ["long error line"]),
+        ("error: a\x07b\n", ["control characters"]),
+        ("error: a\rb\n", ["control characters"]),
+        ("error: a\nb\n", ["no error line", "more than a line"]),
+        ("Something\nerror: a\n", ["more than a line"]),
+        ("", ["no error line"]),
+    ],
+    ids=["one line", "notes before it", "long", "control", "return", "two lines", "a line before it", "nothing"],
+)
+def test_the_judge_wants_one_line(said, kinds):
+    outcome = judging.Outcome(["patch", "model"], 2, "", said, None)
+    assert [fault.kind for fault in judging.said(outcome)] == kinds
 
 
 def test_the_judge_sees_what_was_written_and_what_is_gone(monkeypatch, tmp_path):

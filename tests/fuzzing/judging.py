@@ -91,7 +91,7 @@ def judged(target: Target, folder: Path, commands: Sequence[Sequence[str]]) -> l
         before = tree(folder)
         with contextlib.chdir(folder):
             outcome = run(words)
-            faults = [*_said(outcome), *_left(before, tree(folder), outcome), *_checked(target, folder, outcome)]
+            faults = [*said(outcome), *_left(before, tree(folder), outcome), *_checked(target, folder, outcome)]
         found += [Fault(each.kind, each.where, each.what, shlex.join(words)[:300]) for each in faults]
     return found
 
@@ -167,7 +167,8 @@ def limited(seconds: float) -> Iterator[None]:
 # What must hold of every outcome
 
 
-def _said(outcome: Outcome) -> Iterator[Fault]:
+def said(outcome: Outcome) -> Iterator[Fault]:
+    """What is wrong with the exit code and with what a command said."""
     error, command = outcome.error, outcome.words[0] if outcome.words else ""
     at = place(error) if error is not None else command
     allowed = outcome.code in (0, 2) or (outcome.code == 1 and isinstance(error, (RunError, VerificationError)))

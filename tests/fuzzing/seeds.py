@@ -114,9 +114,9 @@ INDEX: dict[str, Any] = {
 SPECS = (
     *("yarn:factor=4", "yarn:factor=4,beta_fast=16,beta_slow=2", "yarn:factor=4,truncate=false", "linear:factor=2"),
     *("yarn:factor=4,mscale=1,mscale_all_dim=0.8", "yarn:factor=4,attention_factor=1.1,extrapolation_factor=0.9"),
-    *("ntk:factor=4", "ntk-su:factor=4,b=0.5", "ntk-mixed:factor=4", "abf:rope_theta=500000", "dynamic:factor=2"),
-    *("ntk-by-parts:factor=4,beta_fast=32", "dynamic-yarn:factor=4", "llama3:factor=8,low_freq_factor=1"),
-    *("proportional:partial_rotary_factor=0.5", "giraffe:scale_power=0.1,truncate=0.5", "base", "as-is"),
+    *("ntk:factor=4", "ntk-su:factor=4", "ntk-mixed:factor=4,b=0.6", "abf:rope_theta=500000", "dynamic:factor=2"),
+    *("ntk-by-parts:factor=4,beta_fast=32", "dynamic-yarn:beta_fast=16", "llama3:factor=8,low_freq_factor=1"),
+    *("proportional:partial_rotary_factor=0.5", "giraffe:scale_power=0.1,truncate=2", "base", "as-is"),
     *("resonance:over=yarn,factor=4", "longrope:short_factor=[1,1,1,1,1,1,1,1],long_factor=[1,1,1,2,2,3,4,4],factor=4"),
     *("table:factors=[1,1,1,2,2,3,4,4],attention_factor=1.1", "table:inv_freq=[1,0.3,0.1,0.03,0.01,0.003,0.001,0]"),
     *("ropescale.schedules::Yarn", "mine.py::Half", "mine.py::half", "factors.json", "yarn", "ntk", "giraffe"),
