@@ -105,7 +105,16 @@ def main(args: Sequence[str] | None = None) -> int:
         cause = error.__cause__ or error  # click puts an exception of its own in front
         return _failed(cause, words) if isinstance(cause, EOFError) else _interrupted(cause)
     except Exception as error:
-        return _failed(error, words)
+        ended = _interruption_behind(error)
+        return _failed(error, words) if ended is None else _interrupted(ended)
+
+
+def _interruption_behind(error: BaseException) -> KeyboardInterrupt | None:
+    """The signal that an error of somebody else's code came of: Python wraps one that falls into making a class."""
+    behind = None if isinstance(error, RopescaleError) else error.__cause__
+    if behind is None or isinstance(behind, KeyboardInterrupt):
+        return behind
+    return _interruption_behind(behind)
 
 
 def _failed(error: Exception, words: Sequence[str]) -> int:

@@ -148,10 +148,7 @@ _MOST_COUNTED = 1000
 
 def remove_ours(folder: Path, complete: bool) -> str | None:
     """Remove a folder of ours, as :data:`ropescale.building.Remove` wants it."""
-    if not complete and not os.path.lexists(folder / RECORD):
-        shutil.rmtree(folder, ignore_errors=True)
-        return None
-    if not _holds_files(folder):  # its record went last
+    if not complete or not _holds_files(folder):  # it was being built, or removed with its record last
         shutil.rmtree(folder, ignore_errors=True)
         return None
     why = why_not_ours(folder)

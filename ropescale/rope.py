@@ -478,7 +478,8 @@ class _Reader:
 
     def head_dim(self, key: str, parameters: Mapping[str, Any]) -> int:
         """Coordinates of a head: stated, the class's own, or hidden_size / num_attention_heads."""
-        if self.get("qk_rope_head_dim") and parameters.get("partial_rotary_factor") in (None, 1):
+        whole = parameters.get("partial_rotary_factor") in (None, 1) or self.model_type in _TABLE_OF_HEAD_DIM
+        if self.get("qk_rope_head_dim") and whole:
             rotated = _whole(self.get("qk_rope_head_dim"), "qk_rope_head_dim")  # MLA rotates a slice of its own
             self._refuse_another_head_dim(rotated)
             return rotated

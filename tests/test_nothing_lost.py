@@ -570,3 +570,20 @@ def test_a_temporary_folder_of_a_killed_command_is_removed_by_the_next(tmp_path,
             assert (living / "model" / "config.json").exists()
     assert set(tmp_path.iterdir()) == {kept, tmp_path / "ropescale-mine"}
     assert (tmp_path / "ropescale-mine" / "thesis.txt").exists()
+
+
+def test_a_folder_whose_record_was_cut_off_by_a_kill_is_swept(source, tmp_path):
+    left = building.Building(tmp_path / "out")
+    os.close(left._handle)  # as the death of its process does
+    (left.path / "ropescale.json").touch()
+    patch_checkpoint(source, tmp_path / "out", "yarn:factor=4")
+    assert sorted(os.listdir(tmp_path)) == ["out", "source"]
+
+
+@pytest.mark.parametrize(("error", "code"), [(KeyboardInterrupt(), 130), (interrupts.Terminated(signal.SIGTERM), 143)])
+def test_a_signal_that_python_wrapped_is_one_all_the_same(source, monkeypatch, error, code):
+    def wrapped(*_: object, **__: object) -> None:
+        raise RuntimeError("Error calling __set_name__ on 'x' instance") from error
+
+    monkeypatch.setattr("ropescale.checkpoints.patch_checkpoint", wrapped)
+    assert main(["patch", str(source), "-o", "out", "--schedule", "yarn:factor=4"]) == code

@@ -497,3 +497,16 @@ def test_the_text_section_is_the_text_config_with_a_model_type():
     }
     assert text_section({"model_type": "unheard_of", "text_config": inner})["model_type"] == "unheard_of"
     assert text_section(LLAMA) is LLAMA
+
+
+def test_a_slice_that_turns_only_in_part_is_as_wide_as_stock_transformers_builds_it(tmp_path):
+    config = {
+        "model_type": "deepseek_v3", "hidden_size": 64, "num_attention_heads": 4, "qk_rope_head_dim": 8,
+        "max_position_embeddings": 256,
+        "rope_parameters": {"rope_type": "proportional", "partial_rotary_factor": 0.5, "rope_theta": 10000.0},
+    }  # fmt: skip
+    from transformers import AutoConfig
+
+    assert AutoConfig.for_model(**config).head_dim == 8
+    [rope] = read_rope(config).values()
+    assert rope.rotary_dim == 8
