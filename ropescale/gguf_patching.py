@@ -43,6 +43,8 @@ SCALING_KEYS = (*(f"rope.scaling.{name}" for name in _SCALING.split()), "rope.sc
 """Keys that a scaling may leave behind; ``rope.scaling.finetuned`` is not one (Granite's says whether it rotates)."""
 
 _LONGEST = 2**31 - 1
+_LONGEST_NAME = 100
+"""Characters of an architecture's name, with which every key begins."""
 _BETAS = (32.0, 1.0)
 _MODEL_TYPES = {"qwen3": "qwen3", "qwen3moe": "qwen3_moe"}
 """Architectures whose configuration states more than was trained, which :mod:`ropescale.rope` knows by this name."""
@@ -210,6 +212,8 @@ def read_model(file: GgufFile) -> GgufModel:
     architecture = file.keys.get("general.architecture")
     if architecture is None or not isinstance(architecture.value, str):
         raise ConfigError(f"{file.path} does not say its general.architecture; is it a model's file?")
+    if len(architecture.value) > _LONGEST_NAME:
+        raise ConfigError(f"{file.path} has {brief(architecture.value)} as general.architecture, which is none")
     keys, tables = _originals(file)
     model = GgufModel(file, architecture.value, keys, tables)
     _refuse_other_rotations(model)

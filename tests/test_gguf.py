@@ -614,3 +614,43 @@ def test_the_help_needs_neither_gguf_py_nor_numpy(python):
     done: subprocess.CompletedProcess[str] = python("-c", code)
     assert done.returncode == 0, done.stderr
     assert "byte for\n  byte" in done.stdout or "byte for byte" in done.stdout
+
+
+def test_an_architecture_whose_name_has_a_hundred_thousand_characters_is_one_short_line(capsys):
+    write_keys(Path("in.gguf"), "x" * 100_000)
+    said = refused(capsys, "in.gguf", "-o", "out.gguf", "--schedule", "ntk:factor=2")
+    assert "general.architecture" in said
+    assert len(said) < 500
+
+
+def test_force_leaves_what_another_program_made_of_our_file(capsys):
+    """What quantizes or copies a file keeps its keys."""
+    source = write_keys(Path("in.gguf"))
+    patch_gguf(source, "out.gguf", "ntk:factor=2")
+    patch_gguf(source, "out.gguf", "ntk:factor=4", force=True)
+    copied = Path("out.gguf").read_bytes()
+    Path("out.gguf").unlink()
+    Path("out.gguf").write_bytes(copied)
+    ask = ("in.gguf", "-o", "out.gguf", "--schedule", "ntk:factor=2", "--force")
+    assert "may not be as ropescale wrote it" in refused(capsys, *ask)
+    os.utime("out.gguf", (open_gguf("out.gguf").keys[TIME].value,) * 2)
+    assert main(["gguf", *ask]) == 0
+    capsys.readouterr()
+    with open("out.gguf", "ab") as file:
+        file.write(b"more")
+    assert "may not be as ropescale wrote it" in refused(capsys, *ask)
+
+
+def test_a_gguf_file_that_appears_meanwhile_is_left(monkeypatch):
+    source = write_keys(Path("in.gguf"))
+    copy = ropescale.gguf_files.GgufFile._header
+
+    def appearing(*arguments):
+        Path("out.gguf").write_text("a thesis")
+        return copy(*arguments)
+
+    monkeypatch.setattr(ropescale.gguf_files.GgufFile, "_header", appearing)
+    with pytest.raises(CheckpointError, match="exists already: it appeared meanwhile"):
+        patch_gguf(source, "out.gguf", "ntk:factor=2")
+    assert Path("out.gguf").read_text() == "a thesis"
+    assert sorted(os.listdir()) == ["in.gguf", "out.gguf"]
