@@ -107,7 +107,7 @@ def test_the_page_shows_them_after_the_table(model, capsys, words):
     diffs, _, others = capsys.readouterr().out.partition("```diff\n")[2].partition("\n```\n\n")
     assert diffs.startswith("--- config.json (source)")
     assert '\n-  "model_max_length": 256\n+  "model_max_length": 1024\n' in diffs
-    assert [line.partition(":")[0] for line in others.splitlines()] == ["* ropescale.json", "* README.md"]
+    assert [line.partition(":")[0] for line in others.splitlines()] == ["* README.md", "* ropescale.json"]
 
 
 def test_the_json_has_them_beside_the_diff_of_the_configuration(model, capsys):

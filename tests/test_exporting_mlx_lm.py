@@ -30,7 +30,7 @@ LLAMA: dict[str, Any] = {
     "rope_theta": 10000.0,
 }
 FACTORS = {"name": "table", "factors": [1.0 + i / 8 for i in range(32)], "attention_factor": 1.2}
-DEEPSEEK = LLAMA | {"model_type": "deepseek_v3", "qk_rope_head_dim": 32}
+DEEPSEEK = LLAMA | {"model_type": "deepseek_v3", "qk_rope_head_dim": 32, "head_dim": 32}
 
 
 def exported(config: dict[str, Any], spec: Any, path: Path, **options: Any) -> Export:
