@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -25,6 +26,7 @@ def command(out: str) -> None:
 
     folder = writable_folder(out)
     patched = folder / "yarn-x8"
+    _refuse_other_results(folder)
     _refuse_foreign(patched)
     _say(f"1. patch: the reference model, trained at 256 tokens, to 2048 with YaRN x8 -> {patched}")
     patch_checkpoint(CHECKPOINT, patched, "yarn", factor=8, force=True)
@@ -32,6 +34,26 @@ def command(out: str) -> None:
     _verify(patched)
     _say("3. eval: perplexity on held-out library modules, four schedules, every length from one pass")
     _evaluate(CHECKPOINT, folder)
+
+
+_SOURCE = "held-out modules of the Python standard library"
+
+
+def _refuse_other_results(folder: Path) -> None:
+    """An evaluation of something else may have taken hours.
+
+    Raises:
+        CheckpointError: the folder holds one.
+    """
+    import json
+
+    from ..errors import CheckpointError
+
+    source = _SOURCE
+    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):  # what is damaged is named elsewhere
+        source = json.loads((folder / "results.json").read_bytes())["data"].get("source")
+    if source != _SOURCE:
+        raise CheckpointError(f"{folder} holds the results of another evaluation; choose another folder with -o")
 
 
 def _refuse_foreign(target: Path) -> None:
@@ -64,7 +86,7 @@ def _evaluate(source: Path, out: Path) -> None:
     from .eval import load_model, load_tokenizer
 
     texts = [Text(name, text) for name, text in zip(HELD_OUT, held_out_documents(), strict=True)]
-    options = Options(source="held-out modules of the Python standard library", path=source, progress=True)
+    options = Options(source=_SOURCE, path=source, progress=True)
     run = Run(load_model(source), texts, LENGTHS, SCHEDULES, load_tokenizer(source), "base", "auto", options)
     # The model comes unscaled, so as-is would only repeat base.
     run.treatments = [treatment for treatment in run.treatments if treatment.label != AS_IS]

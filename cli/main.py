@@ -147,6 +147,8 @@ def translate(error: Exception) -> tuple[int, str]:
     if isinstance(error, OSError) and error.strerror:
         where = error.filename2 or error.filename
         return WRONG_INPUT, _one_line(f"{where}: {error.strerror}" if where else error.strerror)
+    if isinstance(error, MemoryError) or (isinstance(error, ImportError) and "failed to map segment" in str(error)):
+        return FAILED, "there is not enough memory for this; give it more, or a smaller task"
     return FAILED, _one_line(f"unexpected {type(error).__name__}: {error}; run with --debug to see where")
 
 

@@ -16,11 +16,11 @@ def command(runs: tuple[str, ...], out: str, title: str) -> None:
     The page holds everything, needs no network, and can be mailed as it is. Needs the extra `report`.
     """
     from ..evals.reporting.page import page, target, write
-    from ..evals.reporting.runs import load, unchecked, unpaired
+    from ..evals.reporting.runs import load, unchecked, unpaired, without_losses
 
     target(out)
     loaded = load(runs)
     written = write(page(loaded, title), out)
-    for line in [*unchecked(loaded), *unpaired(loaded)]:
+    for line in [*unchecked(loaded), *without_losses(loaded), *unpaired(loaded)]:
         click.echo(f"note: {line}", err=True)
     click.echo(f"written to {written}", err=True)

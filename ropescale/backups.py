@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from . import atomic, interrupts, locks
+from . import atomic, interrupts, locks, renaming
 from .errors import CheckpointError, ConfigError
 from .sources import read_bytes, read_json
 
@@ -73,12 +73,13 @@ def write_in_place(folder: Path, files: Mapping[str, bytes]) -> None:
     with _held(folder, make=True) as backup:
         manifest = _manifest(backup)
         _refuse_changed(folder, manifest, "patching again")
+        _adopt(folder, backup, manifest)
         _keep_originals(folder, backup, list(files), manifest)
         for name, content in files.items():
             manifest.written.setdefault(name, []).append(_sha256(content))
         _store(backup, manifest, finished=False)
         for name, content in files.items():
-            _replace(folder, name, content)
+            _replace(folder, name, content, manifest)
         manifest.written = {**manifest.written, **{name: [_sha256(content)] for name, content in files.items()}}
         _store(backup, manifest, finished=True)
 
@@ -96,6 +97,7 @@ def put_back(folder: Path) -> bool:
     with _held(folder) as backup:
         manifest = _manifest(backup)
         changed = (backup / _MANIFEST).exists()
+        _refuse_damaged(folder, backup, manifest)
         if changed:
             _refuse_changed(folder, manifest, "restoring")
             _put_back(folder, backup, manifest)
@@ -116,7 +118,15 @@ def is_interrupted(folder: Path) -> bool:
     manifest = _manifest(backup)
     if any(not os.path.lexists(backup / name) for name in manifest.replaced):
         return True  # a restore has put it back
+    if manifest.finished and not os.path.lexists(folder / FILES[1]):
+        return True  # without its record nobody knows what the configuration was made of
     return not (_looks_finished(folder, manifest) if manifest.finished is None else manifest.finished)
+
+
+def can_tell(folder: Path) -> bool:
+    """Tell whether the manifest says of every file what ropescale wrote, so that nothing else is ever overwritten."""
+    manifest = _manifest(folder / BACKUP)
+    return all(name in manifest.written for name in manifest.names)
 
 
 def _looks_finished(folder: Path, manifest: Manifest) -> bool:
@@ -147,9 +157,9 @@ def _held(folder: Path, make: bool = False) -> Iterator[Path]:
             raise CheckpointError(f"another command is changing {folder} in place; wait until it is done")
         yield backup
     except BaseException:
-        if make:
-            with suppress(OSError):
-                backup.rmdir()  # where nothing was kept
+        if make and not (backup / _MANIFEST).exists():
+            with suppress(OSError, CheckpointError):
+                _clear(folder, backup, Manifest())  # nothing was changed yet
         raise
     finally:
         if handle is not None:
@@ -170,25 +180,73 @@ def _refuse_link(backup: Path) -> None:
         raise CheckpointError(f"{backup} is a file, and originals are kept in a folder of that name; move it away")
 
 
+def _adopt(folder: Path, backup: Path, manifest: Manifest) -> None:
+    """Take what a version without hashes left for what it wrote, from here on."""
+    for name in manifest.names:
+        if name not in manifest.written and os.path.lexists(folder / name):
+            manifest.written[name] = [_sha256(read_bytes(folder / name))]
+        if name in manifest.replaced and name not in manifest.originals:
+            manifest.originals[name] = _sha256(read_bytes(backup / name))
+
+
+def _refuse_damaged(folder: Path, backup: Path, manifest: Manifest) -> None:
+    """Nothing is put back, and nothing removed, while an original is missing or another than was kept.
+
+    Raises:
+        ConfigError: names the file.
+    """
+    for name in FILES:
+        kept = backup / name
+        original = manifest.originals.get(name)
+        if name not in manifest.replaced:
+            if os.path.lexists(kept) and not _is_copy(folder, backup, name):
+                raise ConfigError(f"{backup / _MANIFEST} does not tell of {kept}; put it back by hand if it is yours")
+        elif os.path.lexists(kept):
+            if original not in (None, _sha256(read_bytes(kept))):
+                raise ConfigError(f"{kept} is not the original that was kept; get the checkpoint's {name} anew")
+        elif original is not None and not _is(folder / name, original):
+            raise ConfigError(f"{kept} is missing, and {folder / name} is not the original; get that file anew")
+    for name in manifest.added:
+        if name not in manifest.written and not _has_our_marks(folder / name):
+            raise ConfigError(f"{folder / name} was not written by ropescale, whatever {backup / _MANIFEST} says")
+
+
+def _is(path: Path, sha256: str) -> bool:
+    return path.is_file() and _sha256(read_bytes(path)) == sha256
+
+
+def _has_our_marks(path: Path) -> bool:
+    """Whether a file may be removed on the word of a manifest without hashes: our record, or our section alone."""
+    if not os.path.lexists(path):
+        return True
+    marks = {"ropescale.json": (b'"schema"', b'"undo"'), "README.md": (b"<!-- ropescale: begin -->",)}.get(path.name)
+    return marks is not None and all(mark in read_bytes(path) for mark in marks)
+
+
 def _refuse_changed(folder: Path, manifest: Manifest, doing: str) -> None:
     """What somebody changed since is in no backup, so it must not be lost."""
     for name in manifest.names:
-        ours = [*manifest.written.get(name, []), manifest.originals.get(name)]
-        if name not in manifest.written or not os.path.lexists(folder / name):  # a version that kept no hashes
-            continue
-        if (folder / name).is_symlink() or _sha256(read_bytes(folder / name)) not in ours:
-            raise CheckpointError(
-                f"{folder / name} was changed since it was patched in place, and {doing} would lose that; "
-                "move the file away first"
-            )
+        _refuse_foreign(folder / name, name, manifest, doing)
+
+
+def _refuse_foreign(path: Path, name: str, manifest: Manifest, doing: str) -> None:
+    """Refuse to lose what lies at ``path`` unless it is what ropescale wrote, or the original."""
+    if not os.path.lexists(path) or (name not in manifest.written and manifest.finished is None):
+        return  # versions that kept no hashes knew no better
+    ours = [*manifest.written.get(name, []), manifest.originals.get(name)]
+    if path.is_symlink() or _sha256(read_bytes(path)) not in ours:
+        raise CheckpointError(
+            f"{path} was changed since it was patched in place, and {doing} would lose that; move the file away first"
+        )
 
 
 def _put_back(folder: Path, backup: Path, manifest: Manifest) -> None:
-    for name in manifest.replaced:
-        if os.path.lexists(backup / name):  # not there: put back by a restore that was interrupted
+    for name in manifest.names:
+        _refuse_foreign(folder / name, name, manifest, "restoring")
+        if name in manifest.added:
+            (folder / name).unlink(missing_ok=True)
+        elif os.path.lexists(backup / name):  # not there: put back by a restore that was interrupted
             os.replace(backup / name, folder / name)
-    for name in manifest.added:
-        (folder / name).unlink(missing_ok=True)
 
 
 def _clear(folder: Path, backup: Path, manifest: Manifest) -> None:
@@ -214,7 +272,8 @@ def _keep_originals(folder: Path, backup: Path, names: list[str], manifest: Mani
     for name in there:
         if os.path.lexists(backup / name) and not _is_copy(folder, backup, name):
             raise CheckpointError(f"{backup / name} is not what ropescale kept; move {backup} away")
-        shutil.copy2(folder / name, backup / _PART, follow_symlinks=False)
+        _fill(backup / _PART, read_bytes(folder / name))
+        shutil.copystat(folder / name, backup / _PART)
         os.replace(backup / _PART, backup / name)
         manifest.originals[name] = _sha256(read_bytes(backup / name))
     manifest.replaced += there
@@ -236,9 +295,15 @@ def _manifest(backup: Path) -> Manifest:
     replaced, added, finished = (found.get(name) for name in ("replaced", "added", "finished"))
     written, originals = found.get("written", {}), found.get("originals", {})
     whole = all(isinstance(each, list) and all(name in FILES for name in each) for each in (replaced, added))
-    if not whole or not _are_hashes(written) or not isinstance(originals, dict):
+    if not whole or not _are_hashes(written) or not isinstance(originals, dict) or not _are_files(backup):
         raise ConfigError(f"{path} is damaged; the originals lie beside it, put them back by hand")
     return Manifest(replaced, added, written, originals, finished if isinstance(finished, bool) else None)
+
+
+def _are_files(backup: Path) -> bool:
+    """Whether what lies here under our names are files, and no links to files of somebody else."""
+    there = [backup / name for name in FILES if os.path.lexists(backup / name)]
+    return all(path.is_file() and not path.is_symlink() for path in there)
 
 
 def _are_hashes(value: Any) -> bool:
@@ -249,23 +314,44 @@ def _store(backup: Path, manifest: Manifest, finished: bool) -> None:
     manifest.finished = finished
     names = ("replaced", "added", "written", "originals", "finished")
     content = json.dumps({name: getattr(manifest, name) for name in names}, indent=2) + "\n"
-    _replace(backup.parent, f"{BACKUP}/{_MANIFEST}", content.encode())
+    _fill(backup / _PART, content.encode())
+    os.replace(backup / _PART, backup / _MANIFEST)
 
 
 def _sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _replace(folder: Path, name: str, content: bytes) -> None:
-    """Writes a file in one step; the half-written one lies in the backup, where restoring clears it away."""
+def _replace(folder: Path, name: str, content: bytes, manifest: Manifest) -> None:
+    """Write a file in one step; the half-written one lies in the backup, where restoring clears it away.
+
+    Raises:
+        CheckpointError: somebody has changed the file, or made one, since its original was kept; it stays.
+    """
     part, target = folder / BACKUP / _PART, folder / name
-    with open(part, "wb") as file:
+    _fill(part, content)
+    _refuse_foreign(target, name, manifest, "patching")
+    if target.exists():
+        shutil.copymode(target, part)
+    with interrupts.deferred():
+        if not os.path.lexists(target) or not renaming.exchange(part, target):
+            os.replace(part, target)
+            return
+        try:
+            _refuse_foreign(part, name, manifest, "patching")
+        except BaseException:
+            renaming.exchange(part, target)
+            raise
+        part.unlink()
+
+
+def _fill(part: Path, content: bytes) -> None:
+    """Make a file anew: what has its name is a leftover of ours, or a link that somebody laid there."""
+    part.unlink(missing_ok=True)
+    with open(part, "xb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-    if target.exists():
-        shutil.copymode(target, part)
-    os.replace(part, target)
 
 
 def refuse_links(folder: Path, names: list[str]) -> None:

@@ -11,7 +11,9 @@ set aside as ``.OUT.<token>.ropescale-old``, which the journal says beforehand; 
 
 from __future__ import annotations
 
+import errno
 import json
+import logging
 import os
 import re
 import shutil
@@ -22,11 +24,15 @@ from pathlib import Path
 from . import atomic, interrupts, locks, renaming
 from .errors import CheckpointError
 
+LOG = logging.getLogger(__name__)
+
 JOURNAL, OLD = "-journal", "-old"
 
-Remove = Callable[[Path, bool], "str | None"]
-"""Removes a folder if all in it is ours; else says what is not, and leaves it. The flag says that the folder was
-complete once, so that only its record can tell what is ours; without it, it was being built, and all of it is."""
+WhyNot = Callable[[Path], "str | None"]
+"""Says why a folder that was complete once must stay, which its record tells; None where all in it is ours."""
+
+Remove = Callable[[Path], bool]
+"""Removes what is ours in such a folder, and the folder; False where something else is in it, which stays."""
 
 
 class Building:
@@ -39,11 +45,13 @@ class Building:
 
     def __init__(self, target: Path) -> None:
         self.target = target
+        self._made: tuple[int, int] | None = None
         self._handle, self._journal = _opened(target)
         self.path, self._old = _named(self._journal, ""), _named(self._journal, OLD)
         try:
             self._note("building", self.path)
             self.path.mkdir()
+            self._made = _identity(self.path)
         except BaseException:
             self.discard()
             raise
@@ -78,20 +86,24 @@ class Building:
                 raise CheckpointError(f"{self.target} is not empty any more; choose another folder") from error
             self._close()
 
-    def replace(self, remove: Remove) -> None:
+    def replace(self, why_not: WhyNot, remove: Remove) -> None:
         """Take the place of an earlier result, which is removed; whole, whatever interrupts it.
 
         Raises:
             CheckpointError: the earlier result holds something that is not ours; it is where it was.
+            OSError: it cannot be looked into; it is where it was.
         """
         with interrupts.deferred():
             self._note("complete", self.path)
             earlier = self.path if renaming.exchange(self.path, self.target) else self._set_aside()
-            foreign = remove(earlier, True)
-            if foreign is not None:
+            try:
+                foreign = why_not(earlier)
+                if foreign is not None:
+                    raise CheckpointError(foreign.replace(str(earlier), str(self.target)))
+            except BaseException:
                 self._take_back(earlier)
-                raise CheckpointError(foreign)
-            self._close()
+                raise
+            self._close(keep=not _removed(earlier, remove))
 
     def _set_aside(self) -> Path:
         """Two renames for one exchange; between them the journal is what a later command goes by."""
@@ -118,11 +130,14 @@ class Building:
     def discard(self) -> None:
         """Remove it, and its journal if nothing is left that a later command must know of."""
         with interrupts.deferred():
-            shutil.rmtree(self.path, ignore_errors=True)
+            if self._made is not None and _identity(self.path) == self._made:  # not what it was exchanged for
+                shutil.rmtree(self.path, ignore_errors=True)
             self._close(keep=os.path.lexists(self.path) or os.path.lexists(self._old))
 
     def _note(self, what: str, path: Path) -> None:
-        os.write(self._handle, json.dumps({what: path.name}).encode() + b"\n")
+        line = json.dumps({what: path.name}).encode() + b"\n"
+        if os.write(self._handle, line) != len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._journal))
         if what != "building":  # what is being built may be lost in a power cut, what is set aside may not
             os.fsync(self._handle)
 
@@ -138,6 +153,8 @@ class Building:
 @contextmanager
 def building(target: Path) -> Iterator[Building]:
     """A new hidden folder next to ``target``; gone afterwards, unless it was given its place."""
+    if target.name in ("", ".."):
+        raise CheckpointError(f"{target} is no name for a new folder; choose another")
     parent = target.absolute().parent
     made = [folder for folder in (parent, *parent.parents) if not folder.exists()]
     new = None
@@ -154,21 +171,22 @@ def building(target: Path) -> Iterator[Building]:
         raise
 
 
-def recover(target: Path, remove: Remove) -> list[Path]:
+def recover(target: Path, why_not: WhyNot, remove: Remove) -> list[Path]:
     """Finish or undo what killed commands left beside a folder; give what had to be left.
 
     Args:
         target: the folder that they were making.
-        remove: removes a folder that was complete, if all in it is ours.
+        why_not, remove: look into, and remove, a folder that was complete.
     """
     if target.name in ("", "..") or "\0" in str(target):
         return []
     target = target.absolute().parent / target.name
-    left = [path for journal in atomic.hidden_beside(target, JOURNAL) for path in _recovered(target, journal, remove)]
+    journals = atomic.hidden_beside(target, JOURNAL)
+    left = [path for journal in journals for path in _recovered(target, journal, why_not, remove)]
     return left + _of_earlier_versions(target)
 
 
-def _recovered(target: Path, journal: Path, remove: Remove) -> list[Path]:
+def _recovered(target: Path, journal: Path, why_not: WhyNot, remove: Remove) -> list[Path]:
     try:
         handle = os.open(journal, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
     except OSError:
@@ -177,7 +195,7 @@ def _recovered(target: Path, journal: Path, remove: Remove) -> list[Path]:
         taken = locks.take(handle) if locks.are_reliable(journal.parent) else None
         if not taken or not atomic.is_still(handle, journal):
             return [journal] if taken is None else []
-        left = _undone(target, journal, _notes(handle), remove)
+        left = [path for path in _undone(target, journal) if not _swept(path, _notes(handle), why_not, remove)]
         if not left:
             journal.unlink()
         return left
@@ -187,15 +205,46 @@ def _recovered(target: Path, journal: Path, remove: Remove) -> list[Path]:
         os.close(handle)
 
 
-def _undone(target: Path, journal: Path, notes: set[str], remove: Remove) -> list[Path]:
-    """Put an earlier result back that was set aside and not replaced, and remove the rest."""
+def _undone(target: Path, journal: Path) -> list[Path]:
+    """Put an earlier result back that was set aside and not replaced; give what is left to remove."""
     new, old = _named(journal, ""), _named(journal, OLD)
     if old.is_dir() and not os.path.lexists(target):
         renaming.rename_new(old, target)
-    if new.is_dir() and old.is_dir():  # the new folder never took the place, and something else has it
-        return [old]
-    there = [path for path in (new, old) if os.path.lexists(path)]
-    return [path for path in there if path.is_symlink() or remove(path, "complete" in notes) is not None]
+    return [path for path in (new, old) if os.path.lexists(path)]
+
+
+def _swept(path: Path, notes: set[str], why_not: WhyNot, remove: Remove) -> bool:
+    """Remove a hidden folder: all of one that was being built, of any other only what is ours."""
+    if path.is_symlink() or not path.is_dir():
+        return False
+    if "complete" not in notes or not _holds_files(path):  # it was being built, or removed with its record last
+        shutil.rmtree(path)
+        return True
+    return why_not(path) is None and _removed(path, remove)
+
+
+def _removed(folder: Path, remove: Remove) -> bool:
+    """Remove an earlier result that is ours. Where that fails, the new one has its place all the same."""
+    try:
+        if remove(folder):
+            return True
+    except OSError as error:
+        LOG.warning("%s cannot be removed (%s); look into it and remove it yourself", folder, error.strerror or error)
+        return False
+    LOG.warning("%s holds something that appeared while it was removed; look into it, remove it yourself", folder)
+    return False
+
+
+def _holds_files(folder: Path) -> bool:
+    return any(files for _, _, files in os.walk(folder))
+
+
+def _identity(folder: Path) -> tuple[int, int] | None:
+    try:
+        there = os.lstat(folder)
+    except OSError:
+        return None
+    return there.st_dev, there.st_ino
 
 
 def _notes(handle: int) -> set[str]:

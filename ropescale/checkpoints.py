@@ -14,13 +14,23 @@ from pathlib import Path
 from typing import Any
 
 from . import cards, frontmatter, links, model_defaults, temporary, uploading
-from .backups import BACKUP, is_interrupted, put_back, refuse_links, write_in_place
+from .backups import BACKUP, can_tell, is_interrupted, put_back, refuse_links, write_in_place
 from .building import recover
 from .differences import changes, diff
 from .engines import engine_warnings
 from .errors import CheckpointError, ConfigError, RunError, ScheduleError
 from .escaping import visible
-from .folders import LINKS, Listing, check_target, files_of, is_weight, remove_ours, translated, write_folder
+from .folders import (
+    LINKS,
+    Listing,
+    check_target,
+    files_of,
+    is_weight,
+    remove_ours,
+    translated,
+    why_not_ours,
+    write_folder,
+)
 from .formatting import brief, cut
 from .lengths import parse_length
 from .plans import Plan, Spec, make_plan
@@ -28,7 +38,7 @@ from .records import NAME as RECORD
 from .records import as_json, files_in, labels_of, make_record, original_config, read_record
 from .rope import text_section
 from .schedules import describe
-from .sources import find_model, local_path, open_regular, read_bytes, read_config, read_json
+from .sources import bring_back, find_model, local_path, open_regular, read_bytes, read_config, read_json
 
 
 @dataclass
@@ -116,7 +126,7 @@ def patch_checkpoint(
     source = find_model(model, revision, weights=not dry_run)
     if to and not is_local:
         links.refuse_leaving(source)
-    left = [] if out is None or dry_run else recover(local_path(out), remove_ours)
+    left = [] if out is None or dry_run else recover(local_path(out), why_not_ours, remove_ours)
     target = None if out is None else check_target(source, out, force)
     plan = make_plan(
         original_config(read_config(source), source),
@@ -162,15 +172,25 @@ def restore(folder: str | Path) -> Path:
         CheckpointError: there is nothing to restore.
     """
     path = local_path(folder)
+    bring_back(path)
     if not path.is_dir():
         raise CheckpointError(f"there is no folder {path}; give the checkpoint that was patched in place")
     if not (path / BACKUP).is_dir():
-        record = path / RECORD
-        hint = f"; it was patched from {read_json(record).get('source')}, which is untouched" if record.exists() else ""
-        raise CheckpointError(f"there is nothing to restore in {path}: it was not patched in place{hint}")
+        raise CheckpointError(f"there is nothing to restore in {path}: {_why_nothing(path / RECORD)}")
     with translated(path):
         put_back(path)
     return path
+
+
+def _why_nothing(record: Path) -> str:
+    """Why a folder has no backup. The record of one that was made beside its source lists its files."""
+    if not record.exists():
+        return "it was not patched in place"
+    found = read_json(record)
+    source = cut(visible(str(found.get("source"))), 100)
+    if "files" in found:
+        return f"it was not patched in place; it was patched from {source}, which is untouched"
+    return f"it holds no {BACKUP}; its record says that it was patched from {source}"
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -193,6 +213,11 @@ def _resumed(folder: Path) -> tuple[str, ...]:
     with translated(folder):
         if not is_interrupted(folder):
             return ()
+        if not can_tell(folder):
+            raise CheckpointError(
+                f"{folder} was being patched in place by an earlier version, and that was interrupted; see that you "
+                f"changed nothing since, and undo it with `ropescale restore {folder}`"
+            )
         put_back(folder)
     return ("an earlier change in place was interrupted; it was undone, and this begins from the originals",)
 

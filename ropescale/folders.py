@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import fnmatch
-import logging
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -18,8 +17,6 @@ from .backups import BACKUP
 from .errors import CheckpointError
 from .records import NAME as RECORD
 from .records import files_in
-
-LOG = logging.getLogger(__name__)
 
 LINKS = ("auto", "hard", "symlink", "copy")
 """The ways a weight file may come over."""
@@ -79,8 +76,11 @@ def check_target(source: Path, out: str | Path, force: bool) -> Path:
     Raises:
         CheckpointError: it exists, is or holds the source or its weights, or lies under a file.
     """
+    if not str(out):
+        raise CheckpointError("the output's name is empty; name the folder to make")
     try:
         target = Path(out).expanduser()
+        target = target.resolve() if target.name in ("", "..") else target  # `.` has no name of its own
         here, there = source.resolve(), target.resolve()
     except (RuntimeError, ValueError) as error:  # a home that nobody has, a null byte
         raise CheckpointError(f"{str(out)!r} cannot be written: {error}; choose another folder") from None
@@ -105,6 +105,8 @@ def _refuse_to_replace(source: Path, target: Path, force: bool) -> None:
     if foreign is not None:
         raise CheckpointError(foreign)
     there = target.resolve()
+    if there in (here := Path.cwd(), *here.parents):
+        raise CheckpointError(f"{target} holds the folder that you are in; choose another folder, or leave it first")
     for name in files_of(source):
         if is_weight(name.name) and there in (source / name).resolve().parents:
             raise CheckpointError(
@@ -146,21 +148,9 @@ _MOST_COUNTED = 1000
 """Foreign files that are counted; a home directory holds millions."""
 
 
-def remove_ours(folder: Path, complete: bool) -> str | None:
-    """Remove a folder of ours, as :data:`ropescale.building.Remove` wants it."""
-    if not complete or not _holds_files(folder):  # it was being built, or removed with its record last
-        shutil.rmtree(folder, ignore_errors=True)
-        return None
-    why = why_not_ours(folder)
-    if why is None and not ownership.remove(folder, files_in(folder) or (), (RECORD,)):
-        LOG.warning(
-            "%s holds something that appeared while it was removed; look into it and remove it yourself", folder
-        )
-    return why
-
-
-def _holds_files(folder: Path) -> bool:
-    return any(files for _, _, files in os.walk(folder))
+def remove_ours(folder: Path) -> bool:
+    """Remove what ropescale wrote in a folder, and the folder; False where something else is in it, which stays."""
+    return ownership.remove(folder, files_in(folder) or (), (RECORD,))
 
 
 def write_folder(
@@ -190,7 +180,7 @@ def write_folder(
         elif _is_empty(target):
             new.place_in_empty()
         else:
-            new.replace(remove_ours)
+            new.replace(why_not_ours, remove_ours)
     return links
 
 
@@ -212,6 +202,7 @@ def _fill(source: Path, folder: Path, files: Mapping[str, bytes], link: str) -> 
 
 
 def _write_synced(path: Path, content: bytes) -> None:
+    path.unlink(missing_ok=True)  # a readme.md that was copied, where names differ in no case
     with open(path, "xb") as file:
         file.write(content)
         file.flush()

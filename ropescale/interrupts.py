@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 _ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
@@ -46,8 +46,9 @@ def deferred() -> Iterator[None]:
         yield
         return
     came: list[int] = []
+    wanted = [number for number in (signal.SIGINT, *_ENDING) if signal.getsignal(number) not in (signal.SIG_IGN, None)]
     try:
-        with _handled([signal.SIGINT, *_ENDING], lambda number, frame: came.append(number)):
+        with _handled(wanted, lambda number, frame: came.append(number)):
             yield
     finally:
         if came:
@@ -56,12 +57,12 @@ def deferred() -> Iterator[None]:
 
 @contextmanager
 def _handled(numbers: list[Any], handler: Any) -> Iterator[None]:
-    before = {number: signal.signal(number, handler) for number in numbers}
-    try:
+    """Handle these signals so; whichever of them comes while they are set or put back, all are put back."""
+    with ExitStack() as stack:
+        for number in numbers:
+            stack.callback(signal.signal, number, signal.getsignal(number))
+            signal.signal(number, handler)
         yield
-    finally:
-        for number, old in before.items():
-            signal.signal(number, signal.SIG_DFL if old is None else old)
 
 
 def _terminate(number: int, frame: Any) -> None:

@@ -7,13 +7,17 @@ machine alone, and Windows has none; there nothing that lies about is taken for 
 from __future__ import annotations
 
 import os
+import re
+import subprocess
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 _LOCAL = frozenset(
-    "ext2 ext3 ext4 xfs btrfs zfs f2fs bcachefs jfs reiserfs overlay tmpfs ramfs vfat exfat ntfs ntfs3 fuseblk".split()
+    "ext2 ext3 ext4 xfs btrfs zfs f2fs bcachefs jfs reiserfs overlay tmpfs ramfs vfat exfat ntfs ntfs3 fuseblk "
+    "apfs hfs msdos".split()
 )
-"""Linux file systems whose locks every process that can reach a file sees."""
+"""File systems whose locks every process that can reach a file sees."""
 
 
 def take(handle: int) -> bool | None:
@@ -33,28 +37,37 @@ def take(handle: int) -> bool | None:
 
 def are_reliable(folder: Path) -> bool:
     """Tell whether a lock in this folder is seen by every process that can reach it, on whatever machine."""
-    if find_spec("fcntl") is None:
-        return False
-    kind = _kind_of(folder)
-    return kind is None or kind in _LOCAL
+    return find_spec("fcntl") is not None and _kind_of(folder) in _LOCAL
 
 
 def _kind_of(folder: Path) -> str | None:
-    """The file system's type, from Linux's table of mounts; None where there is no such table."""
+    """The type of the file system that holds a folder; None where that cannot be known."""
     try:
         device = os.stat(folder).st_dev
-        with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as lines:
-            mounts = [line.split(" - ") for line in lines]
-    except OSError:
+        mounts = _mounts()
+    except (OSError, IndexError, subprocess.SubprocessError):
         return None
     wanted = f"{os.major(device)}:{os.minor(device)}"
-    kinds = [after.split()[0] for before, after in mounts if before.split()[2] == wanted]
-    return kinds[-1] if kinds else _longest(folder, mounts)
+    kinds = [kind for number, _, kind in mounts if number == wanted]
+    return kinds[-1] if kinds else _longest(folder, [(place, kind) for _, place, kind in mounts])
 
 
-def _longest(folder: Path, mounts: list[list[str]]) -> str | None:
+def _mounts() -> list[tuple[str, str, str]]:
+    """The device's number, the place and the type of every file system that is mounted."""
+    if sys.platform == "linux":
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as lines:
+            halves = [line.split(" - ") for line in lines]
+        return [(before.split()[2], before.split()[4], after.split()[0]) for before, after, *_ in halves]
+    told = subprocess.run(["mount"], capture_output=True, text=True, timeout=5, check=True).stdout
+    return [("", *match.groups()) for match in _MOUNT.finditer(told)]
+
+
+_MOUNT = re.compile(r"^.* on (/.*) \((\w+)[,)]", re.MULTILINE)
+"""A line of macOS's `mount`: ``/dev/disk3s5 on /System/Volumes/Data (apfs, local, journaled)``."""
+
+
+def _longest(folder: Path, mounts: list[tuple[str, str]]) -> str | None:
     """The type of the mount that holds the folder by its path: btrfs and overlays number their devices otherwise."""
     inside = str(folder.resolve()) + "/"
-    held = [(before.split()[4], after.split()[0]) for before, after in mounts]
-    held = [(place, kind) for place, kind in held if inside.startswith(place.rstrip("/") + "/")]
+    held = [(place, kind) for place, kind in mounts if inside.startswith(place.rstrip("/") + "/")]
     return max(held, key=lambda each: len(each[0]))[1] if held else None

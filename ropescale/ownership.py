@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -52,16 +53,24 @@ def foreign(folder: Path, files: Mapping[str, Mapping[str, Any]], known: Iterabl
         known: further files that are ours whatever they hold.
     """
     folders = {str(above) for name in (*files, *known) for above in Path(name).parents}
+    within = _links_within(folder)
     for name, entry in _walk(folder, ""):
         if entry.is_dir(follow_symlinks=False):
             if name not in folders:
                 yield f"{name}/ was not written by ropescale"
+            elif not os.access(entry.path, os.W_OK | os.X_OK):
+                yield f"{name}/ may not be changed"
         elif name in files:
-            why = _difference(folder / name, files[name])
+            why = _difference(folder / name, files[name], within)
             if why:
                 yield f"{name} {why}"
         elif name not in known or not entry.is_file(follow_symlinks=False):
             yield f"{name} was not written by ropescale"
+
+
+def _links_within(folder: Path) -> Counter[int]:
+    """How many names of each inode lie in the folder itself."""
+    return Counter(entry.inode() for _, entry in _walk(folder, "") if entry.is_file(follow_symlinks=False))
 
 
 def _walk(folder: Path, below: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
@@ -73,7 +82,7 @@ def _walk(folder: Path, below: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
             yield from _walk(folder, name)
 
 
-def _difference(path: Path, entry: Mapping[str, Any]) -> str | None:
+def _difference(path: Path, entry: Mapping[str, Any], within: Mapping[int, int]) -> str | None:
     """What tells a file from the one that was written; None where nothing does."""
     there, how = path.lstat(), entry.get("how")
     if how == "symlink":
@@ -82,7 +91,7 @@ def _difference(path: Path, entry: Mapping[str, Any]) -> str | None:
     if not stat.S_ISREG(there.st_mode):
         return "is not the file that ropescale wrote"
     if how == "hard":
-        return _difference_of_link(there, entry)
+        return _difference_of_link(there, entry, within)
     if how == "copy":
         same = (there.st_size, there.st_mtime_ns) == (entry.get("size"), entry.get("mtime_ns"))
     else:
@@ -90,11 +99,11 @@ def _difference(path: Path, entry: Mapping[str, Any]) -> str | None:
     return None if same else "was changed since ropescale wrote it"
 
 
-def _difference_of_link(there: os.stat_result, entry: Mapping[str, Any]) -> str | None:
-    """A hard link is ours by its inode; while the file has another name, removing this one loses nothing."""
+def _difference_of_link(there: os.stat_result, entry: Mapping[str, Any], within: Mapping[int, int]) -> str | None:
+    """A hard link is ours by its inode; while the file has a name elsewhere, removing this one loses nothing."""
     if there.st_ino != entry.get("inode"):
         return "is not the link that ropescale made"
-    return None if there.st_nlink > 1 else "is the only copy left of these weights"
+    return None if there.st_nlink > within[there.st_ino] else "is the only copy left of these weights"
 
 
 def remove(folder: Path, files: Iterable[str], last: Iterable[str]) -> bool:

@@ -30,7 +30,7 @@ def find_model(model: str | Path, revision: str | None = None, *, weights: bool 
     path = local_path(model)
     if not str(model):
         raise CheckpointError("the model's name is empty; give a checkpoint's folder or a Hub id like org/name")
-    _bring_back(path)
+    bring_back(path)
     if path.is_dir():
         if revision is not None:
             raise CheckpointError(f"--revision is for a model on the Hub, and {model} is a folder; leave it out")
@@ -213,13 +213,13 @@ def refuse_special_files(folder: Path) -> None:
         raise CheckpointError(f"{folder} cannot be read: {error.strerror or error}") from error
 
 
-def _bring_back(folder: Path) -> None:
+def bring_back(folder: Path) -> None:
     """An earlier result that a killed ``--force`` had set aside, and not replaced yet, is where it was again."""
     from . import building
-    from .folders import remove_ours
+    from .folders import remove_ours, why_not_ours
 
     if folder.name and not folder.exists():
-        building.recover(folder, remove_ours)
+        building.recover(folder, why_not_ours, remove_ours)
 
 
 def _refuse_interrupted(folder: Path) -> None:

@@ -110,3 +110,16 @@ def test_a_name_of_255_bytes_can_be_written(tmp_path: Path) -> None:
 def test_the_file_system_of_a_folder_is_the_one_that_holds_it() -> None:
     assert locks._kind_of(Path("/proc/self")) == "proc"
     assert not locks.are_reliable(Path("/proc/self"))
+
+
+def test_the_file_systems_of_macos_are_read_from_what_mount_prints() -> None:
+    told = (
+        "/dev/disk3s1s1 on / (apfs, sealed, local, read-only, journaled)\n"
+        "/dev/disk3s5 on /System/Volumes/Data (apfs, local, journaled, nobrowse)\n"
+        "//me@server/home on /Volumes/my home (smbfs, nodev, nosuid, mounted by me)\n"
+    )
+    found = [("", *match.groups()) for match in locks._MOUNT.finditer(told)]
+    assert found[2] == ("", "/Volumes/my home", "smbfs")
+    mounts = [(place, kind) for _, place, kind in found]
+    assert locks._longest(Path("/Volumes/my home/x"), mounts) == "smbfs"
+    assert locks._longest(Path("/Users/me"), mounts) == "apfs"

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +20,7 @@ import ropescale
 from ropescale import atomic, backups, building, interrupts, locks, renaming, temporary
 from ropescale.checkpoints import patch_checkpoint, restore
 from ropescale.cli.main import main
-from ropescale.errors import CheckpointError, RunError
+from ropescale.errors import CheckpointError, ConfigError, RunError
 
 CONFIG = {
     "model_type": "llama",
@@ -116,6 +117,16 @@ def test_force_leaves_a_folder_that_holds_anything_else_and_names_it(source, out
     with pytest.raises(CheckpointError):
         force(source, out, dry_run=True)
     assert tree(tmp_path) == before
+
+
+def test_two_links_in_one_folder_are_no_second_copy(source, tmp_path):
+    os.link(source / WEIGHTS, source / "model-2.safetensors")
+    patch_checkpoint(source, tmp_path / "out", "linear:factor=2")
+    other = checkpoint(tmp_path / "other")
+    shutil.rmtree(source)
+    with pytest.raises(CheckpointError, match="the only copy left"):
+        force(other, tmp_path / "out")
+    assert (tmp_path / "out" / WEIGHTS).stat().st_nlink == 2
 
 
 @pytest.mark.parametrize("link", ["symlink", "copy"])
@@ -264,6 +275,47 @@ def test_a_file_that_appears_in_an_earlier_result_meanwhile_is_left(source, out,
     assert sorted(os.listdir(tmp_path)) == ["out", "source"]
 
 
+@pytest.mark.parametrize(
+    "error", [FileNotFoundError(2, "gone"), PermissionError(13, "no"), MemoryError(), KeyError("x")]
+)
+def test_an_earlier_result_that_cannot_be_looked_into_is_where_it_was(
+    source, out, tmp_path, monkeypatch, either_way, error
+):
+    """A file that a trainer writes there may come and go while it is looked at."""
+    from ropescale import ownership
+
+    def broken(*_: object) -> None:
+        raise error
+
+    def meanwhile() -> None:
+        plant(out / "thesis.txt")
+        monkeypatch.setattr(ownership, "foreign", broken)
+
+    before = tree(out)
+    during(monkeypatch, meanwhile)
+    with pytest.raises((type(error), CheckpointError)):
+        force(source, out)
+    assert (out / "thesis.txt").read_text() == "years of work"
+    assert {name: it for name, it in tree(out).items() if name != "thesis.txt"} == before
+    assert sorted(os.listdir(tmp_path)) == ["out", "source"]
+
+
+def test_what_cannot_be_removed_is_named_and_the_new_result_stands(source, out, tmp_path, monkeypatch, caplog):
+    from ropescale import ownership
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(ownership, "remove", refuse)
+    force(source, out)
+    monkeypatch.undo()
+    assert rope_type(out) == "yarn"
+    [left] = tmp_path.glob(".out.*.ropescale")
+    assert str(left) in caplog.text
+    force(source, out)
+    assert sorted(os.listdir(tmp_path)) == ["out", "source"]
+
+
 # ---------------------------------------------------------------------------------------------------------
 # Interrupted and killed
 
@@ -339,11 +391,13 @@ def stopped(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     return out
 
 
-@pytest.mark.parametrize("command", ["inspect", "export --for vllm", "patch --dry-run --schedule ntk:factor=2"])
+@pytest.mark.parametrize(
+    "command", ["inspect", "export --for vllm", "patch --dry-run --schedule ntk:factor=2", "restore"]
+)
 def test_a_result_that_was_set_aside_is_put_back_by_whatever_command_reads_it(stopped, tmp_path, command, capsys):
     name, *options = command.split()
     (stopped.parent / "source" / WEIGHTS).read_bytes()
-    assert main([name, str(stopped), *options]) in (0, 1)
+    assert main([name, str(stopped), *options]) == (2 if name == "restore" else 0)  # there is nothing to restore
     assert rope_type(stopped) == "linear"
     assert sorted(os.listdir(tmp_path)) == ["out", "source"]
 
@@ -355,14 +409,10 @@ def test_leftovers_are_swept_beside_a_living_patch_which_is_left_alone(source, t
         living = set(os.listdir(tmp_path))
         dead = building.Building(out)
         os.close(dead._handle)  # as the death of its process does
-        assert not building.recover(
-            out, lambda *_: pytest.fail("nothing was complete") if _[0] != dead.path else _removed(dead.path)
-        )
+        plant(dead.path / "half" / "a file")
+        assert not building.recover(out, lambda path: pytest.fail("complete"), lambda path: pytest.fail("complete"))
         assert set(os.listdir(tmp_path)) == living
         seen.append(living)
-
-    def _removed(path: Path) -> None:
-        shutil.rmtree(path)
 
     during(monkeypatch, sweep)
     patch_checkpoint(source, out, "yarn:factor=4")
@@ -400,7 +450,7 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from crashing import kills, tree
 from ropescale.checkpoints import patch_checkpoint, restore
-from ropescale.errors import CheckpointError, RunError
+from ropescale.errors import CheckpointError, ConfigError, RunError
 source, every = Path(sys.argv[2]) / "source", int(sys.argv[3])
 before, steps, refused = tree(source), 0, 0
 patch_checkpoint(source, None, "yarn:factor=4", in_place=True)
@@ -450,11 +500,72 @@ def test_an_in_place_that_an_earlier_version_did_not_finish_is_recognised(source
     (source / "ropescale.json").unlink()  # config.json is written first
     with pytest.raises(CheckpointError, match=r"was being patched in place, and that was interrupted.*restore"):
         ropescale.frequencies(source, "base")
-    done = patch_checkpoint(source, None, "yarn:factor=2", in_place=True)
-    assert "begins from the originals" in done.plan.notes[0]
+    with pytest.raises(CheckpointError, match=r"by an earlier version, and that was interrupted.*ropescale restore"):
+        patch_checkpoint(source, None, "yarn:factor=2", in_place=True)
+    restore(source)
+    assert tree(source) == before
+
+
+def test_what_an_earlier_version_patched_in_place_can_be_patched_again_and_restored(source):
+    before = tree(source)
+    patch_checkpoint(source, None, "yarn:factor=4", in_place=True)
+    older(source)
+    patch_checkpoint(source, None, "yarn:factor=2", in_place=True)
     assert json.loads((source / "config.json").read_text())["max_position_embeddings"] == 512
     restore(source)
     assert tree(source) == before
+
+
+@pytest.mark.parametrize("key", ["added", "replaced"])
+@pytest.mark.parametrize("finished", [False, None])
+def test_a_manifest_that_came_with_a_checkpoint_takes_nothing_of_the_users(source, key, finished):
+    (source / "README.md").write_text("my own notes")
+    (source / backups.BACKUP).mkdir()
+    (source / backups.BACKUP / "README.md").write_text("planted")
+    content = {"replaced": [], "added": [], "written": {}, "finished": finished} | {key: ["README.md"]}
+    (source / backups.BACKUP / "manifest.json").write_text(json.dumps(content))
+    before = tree(source)
+    with suppress(CheckpointError, ConfigError):
+        patch_checkpoint(source, None, "yarn:factor=2", in_place=True)
+    assert (source / "README.md").read_text().startswith("my own notes")
+    if finished is False:
+        assert tree(source) == before
+        with pytest.raises((CheckpointError, ConfigError)):
+            restore(source)
+        assert tree(source) == before
+
+
+@pytest.mark.parametrize("name", [".part.ropescale", "config.json", "manifest.json"])
+def test_links_in_a_backup_that_came_with_a_checkpoint_lead_nowhere(source, tmp_path, name):
+    plant(tmp_path / "thesis.txt")
+    (source / backups.BACKUP).mkdir()
+    (source / backups.BACKUP / name).symlink_to(tmp_path / "thesis.txt")
+    original = (source / "config.json").read_bytes()
+    try:
+        patch_checkpoint(source, None, "yarn:factor=2", in_place=True)
+        restore(source)
+    except (CheckpointError, ConfigError):
+        assert name != ".part.ropescale"
+    assert (source / "config.json").read_bytes() == original
+    assert (tmp_path / "thesis.txt").read_text() == "years of work"
+
+
+@pytest.mark.parametrize("way", ["exchange", "replace"])
+@pytest.mark.parametrize("name", ["README.md", "config.json"])
+def test_a_file_that_is_edited_while_it_is_patched_in_place_is_left(source, monkeypatch, name, way):
+    (source / "README.md").write_text("the card")
+    keep = backups._keep_originals
+
+    def edited_meanwhile(*arguments: object) -> None:
+        keep(*arguments)
+        (source / name).write_text("an afternoon later")
+
+    monkeypatch.setattr(backups, "_keep_originals", edited_meanwhile)
+    if way == "replace":
+        monkeypatch.setattr(renaming, "_renamed", lambda *_: False)
+    with pytest.raises(CheckpointError, match=f"{name} was changed"):
+        patch_checkpoint(source, None, "yarn:factor=2", in_place=True)
+    assert (source / name).read_text() == "an afternoon later"
 
 
 @pytest.mark.parametrize("name", ["config.json", "README.md", "ropescale.json"])
@@ -536,6 +647,31 @@ def test_a_signal_while_the_old_result_is_removed_waits_until_it_is(source, out,
     assert sorted(os.listdir(tmp_path)) == ["out", "source"]
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_handlers_are_put_back_whichever_signal_comes_meanwhile(monkeypatch, number):
+    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    put, armed = signal.signal, []
+
+    def interrupted(which, handler):
+        put(which, handler)
+        if armed and which == number and handler == before[number] and not isinstance(handler, signal.Handlers):
+            os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(interrupts.signal, "signal", interrupted)
+
+    def step() -> None:
+        with interrupts.deferred():
+            armed.append(True)
+
+    if number == signal.SIGINT:
+        with pytest.raises(KeyboardInterrupt):
+            step()
+    else:
+        step()
+    monkeypatch.undo()
+    assert {each: signal.getsignal(each) for each in before} == before
+
+
 def test_one_of_many_processes_dies_of_sigterm_as_before(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     with interrupts.terminable():
@@ -591,3 +727,85 @@ def test_a_signal_that_python_wrapped_is_one_all_the_same(source, monkeypatch, e
 
     monkeypatch.setattr("ropescale.checkpoints.patch_checkpoint", wrapped)
     assert main(["patch", str(source), "-o", "out", "--schedule", "yarn:factor=4"]) == code
+
+
+# ---------------------------------------------------------------------------------------------------------
+# What is no place for a result, and what is no original
+
+
+@pytest.mark.parametrize("out", [".", "", "sub/..", "./"])
+def test_the_folder_that_one_is_in_is_never_replaced_nor_the_one_above(source, tmp_path, monkeypatch, out):
+    here = tmp_path / "above" / "here"
+    patch_checkpoint(source, here, "linear:factor=2")
+    plant(tmp_path / "above" / "thesis.txt")
+    monkeypatch.chdir(here)
+    before = tree(tmp_path)
+    for forced in (True, False):
+        with pytest.raises(CheckpointError):
+            patch_checkpoint(source, out, "yarn:factor=4", force=forced)
+        assert tree(tmp_path) == before
+
+
+def test_an_empty_folder_named_by_a_dot_is_refused(source, tmp_path, monkeypatch):
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    with pytest.raises(CheckpointError, match="the folder that you are in"):
+        force(source, ".")
+
+
+def damage(path: Path) -> None:
+    path.write_text("{}")
+
+
+@pytest.mark.parametrize("act", [damage, Path.unlink])
+@pytest.mark.parametrize("name", ["config.json", "README.md"])
+def test_a_backup_without_its_originals_restores_nothing_and_says_so(source, act, name):
+    (source / "README.md").write_text("the makers' words")
+    patch_checkpoint(source, None, "yarn:factor=4", in_place=True)
+    act(source / backups.BACKUP / name)
+    before = tree(source)
+    with pytest.raises(ConfigError, match=f"{backups.BACKUP}/{name} is"):
+        restore(source)
+    assert tree(source) == before
+
+
+def test_originals_without_a_manifest_are_named(source):
+    patch_checkpoint(source, None, "yarn:factor=4", in_place=True)
+    (source / backups.BACKUP / "manifest.json").unlink()
+    before = tree(source)
+    with pytest.raises(ConfigError, match=r"manifest.json does not tell of .*config.json"):
+        restore(source)
+    assert tree(source) == before
+
+
+@pytest.mark.parametrize("name", ["config.json", "README.md", "tokenizer_config.json", "ropescale.json"])
+def test_a_manifest_without_hashes_removes_nothing_that_lacks_our_marks(source, name):
+    plant(source / name)
+    (source / backups.BACKUP).mkdir()
+    (source / backups.BACKUP / "manifest.json").write_text(json.dumps({"replaced": [], "added": [name]}))
+    before = tree(source)
+    with pytest.raises(ConfigError, match=f"{name} was not written by ropescale"):
+        restore(source)
+    assert tree(source) == before
+
+
+def test_a_patch_in_place_whose_record_is_gone_begins_from_the_originals(source):
+    before = tree(source)
+    patch_checkpoint(source, None, "yarn:factor=2", in_place=True)
+    (source / "ropescale.json").unlink()
+    patch_checkpoint(source, None, "yarn:factor=2", in_place=True)
+    assert json.loads((source / "config.json").read_text())["max_position_embeddings"] == 512
+    restore(source)
+    assert tree(source) == before
+
+
+def test_a_change_in_place_that_fails_leaves_no_backup(source, monkeypatch):
+    before = tree(source)
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(backups, "_store", full)
+    with pytest.raises(CheckpointError, match="No space left"):
+        patch_checkpoint(source, None, "yarn:factor=2", in_place=True)
+    assert tree(source) == before

@@ -559,3 +559,10 @@ def test_in_a_browser_a_dozen_series_can_be_hidden_and_shown_and_rounding_is_no_
         assert line[:2] == [f"asked: {row.schedule}", str(row.length)]
         assert number(line[2]) == round(100 * row.accuracy)
         assert number(line[3]) == pytest.approx(row.answer_nll, rel=1e-3)
+
+
+def test_a_run_whose_losses_are_gone_is_reported_with_a_word(tmp_path, capsys):
+    folder = Path(shutil.copytree(Path(__file__).parent / "fixtures" / "runs_without_checksums" / "eval", tmp_path / "r"))
+    shutil.rmtree(folder / "nll")
+    assert main(["report", str(folder), "-o", str(tmp_path / "x.html")]) == 0
+    assert "has no nll/index.json, so loss by position and comparisons are left out" in capsys.readouterr().err

@@ -211,6 +211,12 @@ def paired(run: StoredRun, schedule: str, other: StoredRun, baseline: str, lengt
     return ratio([a - b for a, b in zip(ours[0], theirs[0], strict=True)], ours[1])
 
 
+def without_losses(runs: Sequence[StoredRun]) -> list[str]:
+    """A sentence for each run whose losses per token are gone, so that nothing that comes of them is shown."""
+    gone = [run for run in runs if run.is_perplexity and not (run.folder / "nll" / "index.json").exists()]
+    return [f"{run.folder} has no nll/index.json, so loss by position and comparisons are left out" for run in gone]
+
+
 def unpaired(runs: Sequence[StoredRun]) -> list[str]:
     """A sentence for each two runs of the same text whose losses nevertheless are not those of the same tokens, or
     are not known to be."""
