@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -221,6 +222,8 @@ def _write(
             _refuse_missing_shards(source)
         return target, write_folder(source, target, files, lambda listing: _with_files(record, listing), link, force)
     listed = files_in(source)  # the links among them are still ours
+    if listed is not None:
+        listed = {**listed, **{name: {"sha256": sha256(content).hexdigest()} for name, content in files.items()}}
     with translated(source):
         write_in_place(
             source, {**files, RECORD: as_json(record, RECORD) if listed is None else _with_files(record, listed)}
