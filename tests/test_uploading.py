@@ -263,8 +263,8 @@ def test_force_leaves_what_somebody_changed_on_the_hub(hub, capsys, name, lfs):
     capsys.readouterr()
     assert push("-o", "out", "--force") == 2
     assert capsys.readouterr().err == (
-        f"error: me/long on the Hub holds {name} that was changed since ropescale sent it, so --force leaves it; delete "
-        "what you do not need there, or choose another name\n"
+        f"error: me/long on the Hub holds {name} that was changed since ropescale sent it, so --force leaves it; "
+        "delete what you do not need there, or choose another name\n"
     )
     assert hub.repositories["me/long"] == before
 
