@@ -303,7 +303,7 @@ def _refuse_missing_shards(source: Path) -> None:
             )
 
 
-_LARGEST_INDEX = 256 * 2**20
+_LARGEST_INDEX = 128 * 2**20
 """Bytes; that of a model with a million tensors has a hundred million."""
 
 

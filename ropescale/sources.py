@@ -70,13 +70,14 @@ def read_json(path: Path, most: int | None = None) -> dict[str, Any]:
     """A JSON object from a file, with errors that name the file and the line.
 
     Args:
-        most: the largest size in bytes; :data:`LARGEST` where it is not given.
+        most: the largest size in bytes; what fits files of this name where it is not given, :data:`LARGEST` at most.
 
     Raises:
         CheckpointError: the file is missing or cannot be read, is no regular file, or is too large.
-        ConfigError: it is not JSON, not an object, or nested too deeply.
+        ConfigError: it is not JSON, not an object, nested too deeply, or holds too many values.
     """
-    value = _parsed(read_bytes(path, most), path)
+    fitting = min(_LARGEST_OF.get(path.name, LARGEST), LARGEST)
+    value = _parsed(read_bytes(path, fitting if most is None else most), path)
     if not isinstance(value, dict):
         raise ConfigError(f"{path} holds a JSON {type(value).__name__}, not an object; {_RESTORE}")
     if is_deep(value):
@@ -87,13 +88,29 @@ def read_json(path: Path, most: int | None = None) -> dict[str, Any]:
 _RESTORE = "restore it from where it was downloaded"
 
 
+_LARGEST_OF = {
+    "generation_config.json": 16 * 2**20,
+    "params.json": 16 * 2**20,
+    "tokenizer_config.json": 32 * 2**20,
+}
+"""Bytes; the first two have some hundreds. A tokenizer with 100,000 added tokens has 20 million."""
+
+MOST_VALUES = 4_000_000
+"""Brackets and commas in a JSON file; every value takes one, and up to a hundred bytes of memory. The index of a model
+with a million tensors has a million."""
+
+
 def _parsed(content: bytes, path: Path) -> Any:
+    if content.count(b"[") + content.count(b"{") + content.count(b",") > MOST_VALUES:
+        raise ConfigError(f"{path} holds more than {MOST_VALUES:,} values, and no such file does; {_RESTORE}")
     try:
         return json.loads(content.decode("utf-8"))
     except UnicodeDecodeError:
         raise ConfigError(f"{path} is not a text file; {_RESTORE}") from None
     except RecursionError:
         raise ConfigError(f"{path} nests its brackets too deeply; {_RESTORE}") from None
+    except MemoryError:
+        raise ConfigError(f"{path} does not fit into memory; {_RESTORE}") from None
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}: {error.msg}"
         raise ConfigError(f"{path} is not valid JSON ({where}); {_RESTORE}") from None
