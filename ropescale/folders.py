@@ -18,6 +18,7 @@ from .backups import BACKUP
 from .errors import CheckpointError
 from .records import NAME as RECORD
 from .records import files_in
+from .sources import refuse_system
 
 LOG = logging.getLogger(__name__)
 
@@ -58,6 +59,8 @@ def _walk(folder: Path, below: Path, above: frozenset[str]) -> Iterator[Path]:
             continue
         if _leads_to_itself(folder / name):
             raise CheckpointError(f"{folder / name} is a link that leads back to itself; remove it")
+        if entry.is_symlink():
+            refuse_system(folder / name)
         if not os.path.isdir(folder / name):
             yield name
         elif (real := os.path.realpath(folder / name)) not in above:

@@ -178,9 +178,10 @@ def open_regular(path: Path) -> BinaryIO:
     """Opens a file for reading, unless it is a pipe or a device, which would keep whoever reads it for ever.
 
     Raises:
-        CheckpointError: it is missing or cannot be read, or is no regular file.
+        CheckpointError: it is missing or cannot be read, is no regular file, or leads to one of the system's.
     """
     try:
+        refuse_system(path)
         _refuse_special(path, os.stat(path).st_mode)  # before it is opened, which some devices notice
         handle = os.open(path, _READING)
         try:
@@ -213,8 +214,23 @@ def _kind(mode: int) -> str:
     return "a pipe" if stat.S_ISFIFO(mode) else "a socket" if stat.S_ISSOCK(mode) else "a device"
 
 
+_SYSTEM = re.compile(r"/(proc|sys|dev(?!/shm(/|$)))(/|$)")
+"""Folders of files that the system makes up, or waits for, as they are read; ``/dev/shm`` is memory for anybody's."""
+
+
+def refuse_system(path: Path) -> None:
+    """Raises where a path is a link into a folder of the system's own; some files there look regular and have no end.
+
+    Raises:
+        CheckpointError: names it.
+    """
+    real = os.path.realpath(path)
+    if _SYSTEM.match(real) and not _SYSTEM.match(os.path.abspath(path)):
+        raise CheckpointError(f"{path} is a link to {real}, which is the system's and no model's; remove it")
+
+
 def refuse_special_files(folder: Path) -> None:
-    """Raises where a file of a checkpoint, which somebody else's code is about to read, is a pipe or a device.
+    """Raises where a file of a checkpoint, which somebody else's code is about to read, is a pipe, a device or a link to one.
 
     Raises:
         CheckpointError: names it.
@@ -223,6 +239,7 @@ def refuse_special_files(folder: Path) -> None:
         for entry in os.scandir(folder):
             path = Path(entry.path)
             if os.path.exists(path) and not os.path.isdir(path):
+                refuse_system(path)
                 _refuse_special(path, os.stat(path).st_mode)
     except CheckpointError:
         raise

@@ -7,6 +7,7 @@ import os
 import pickle
 import signal
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -362,6 +363,36 @@ def test_a_file_that_is_longer_than_its_size_says_is_read_up_to_the_bound():
     assert sources.read_bytes(path).startswith(b"Name:")
     with pytest.raises(OSError, match="is larger than 10 B"):
         sources.read_bytes(path, 10)
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "model-2.safetensors", "config.json", "README.md", "sub/deep.txt"])
+@pytest.mark.parametrize("place", ["/proc/version", "/proc/self/status", "/sys/kernel/mm/transparent_hugepage/enabled"])
+def test_a_link_to_a_file_of_the_system_is_not_read(model, capsys, name, place):
+    """Some of them, such as /proc/kmsg, say that they are regular and have no end."""
+    if not os.path.isfile(place):
+        pytest.skip(f"this system has no {place}")
+    (model / name).unlink(missing_ok=True)
+    (model / name).parent.mkdir(exist_ok=True)
+    (model / name).symlink_to(place)
+    refused(capsys, PATCH, f"{name} is a link to {os.path.realpath(place)}, which is the system's and no model's")
+
+
+@pytest.mark.parametrize("place", ["/proc", "/sys", "/dev"])
+def test_a_link_to_a_folder_of_the_system_is_not_walked(model, capsys, place):
+    if not os.path.isdir(place):
+        pytest.skip(f"this system has no {place}")
+    (model / "sub").symlink_to(place)
+    refused(capsys, PATCH, f"sub is a link to {place}, which is the system's and no model's")
+
+
+def test_memory_that_is_shared_is_not_the_systems(model):
+    if not os.access("/dev/shm", os.W_OK):
+        pytest.skip("this system has no /dev/shm")
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as shared:
+        (Path(shared) / "notes.txt").write_text("a text")
+        (model / "notes.txt").symlink_to(Path(shared) / "notes.txt")
+        assert main(PATCH) == 0
+    assert Path("out", "notes.txt").read_text() == "a text"
 
 
 def test_a_link_that_leads_to_itself_is_named(model, capsys):
