@@ -61,7 +61,7 @@ def parsed(path: Path, most: int = MOST) -> dict[str, Any]:
         Wrong: it cannot be read, or holds something else.
     """
     try:
-        found = json.loads(content(path, most))
+        found = json.loads(_bounded(content(path, most)))
         json.dumps(found, allow_nan=False)
     except Wrong:
         raise
@@ -75,6 +75,20 @@ def parsed(path: Path, most: int = MOST) -> dict[str, Any]:
         raise Wrong(f"cannot be read ({_brief(str(error))})") from None
     if not isinstance(found, dict):
         raise Wrong("does not hold an object")
+    return found
+
+
+_MOST_BRACKETS, _BYTES_APART = 2_000_000, 8
+
+
+def _bounded(found: bytes) -> bytes:
+    """A text of JSON, unless it is mostly brackets, of which each takes up to a hundred bytes of memory.
+
+    Raises:
+        Wrong: it is.
+    """
+    if found.count(b"[") + found.count(b"{") > max(_MOST_BRACKETS, len(found) // _BYTES_APART):
+        raise Wrong("holds too many lists")
     return found
 
 

@@ -25,7 +25,7 @@ from .checking import Wrong, sealed, sha256
 from .leftovers import is_regular
 
 INDEX = "index.json"
-_MOST = 256 * 2**20
+_MOST = 128 * 2**20
 """Bytes of an index: a hundred for each document of each pass."""
 
 _LARGEST = 2**30

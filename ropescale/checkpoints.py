@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -246,6 +247,8 @@ def _write(
             _refuse_missing_shards(source)
         return target, write_folder(source, target, files, lambda listing: _with_files(record, listing), link, force)
     listed = files_in(source)  # the links among them are still ours
+    if listed is not None:
+        listed = {**listed, **{name: {"sha256": sha256(content).hexdigest()} for name, content in files.items()}}
     with translated(source):
         write_in_place(
             source, {**files, RECORD: as_json(record, RECORD) if listed is None else _with_files(record, listed)}
@@ -325,7 +328,7 @@ def _refuse_missing_shards(source: Path) -> None:
             )
 
 
-_LARGEST_INDEX = 256 * 2**20
+_LARGEST_INDEX = 128 * 2**20
 """Bytes; that of a model with a million tensors has a hundred million."""
 
 

@@ -17,6 +17,7 @@ from .backups import BACKUP
 from .errors import CheckpointError
 from .records import NAME as RECORD
 from .records import files_in
+from .sources import refuse_system
 
 LINKS = ("auto", "hard", "symlink", "copy")
 """The ways a weight file may come over."""
@@ -55,6 +56,8 @@ def _walk(folder: Path, below: Path, above: frozenset[str]) -> Iterator[Path]:
             continue
         if _leads_to_itself(folder / name):
             raise CheckpointError(f"{folder / name} is a link that leads back to itself; remove it")
+        if entry.is_symlink():
+            refuse_system(folder / name)
         if not os.path.isdir(folder / name):
             yield name
         elif (real := os.path.realpath(folder / name)) not in above:

@@ -1,14 +1,16 @@
 """Symbolic links that lead out of a checkpoint: whoever is given a copy would get what they lead to.
 
-A link that stays within the checkpoint's folder is nothing to speak of, and three kinds of link out are as they should
-be: those of a snapshot in the Hub's cache to the blobs of its own repository, and those to weights that ropescale made,
-which its record lists or which were made just now.
+A link that stays in the folder is nothing to speak of, and some links out of it are as they should be: to the
+Hub's cache, in a snapshot or in a folder that an older client downloaded to; to weights, where they were made just now;
+and to weights, where our record lists them. That is enough to say nothing, and not enough to be sent: the record may
+have come with the links, from somebody who wants to know what lies here.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,21 +36,22 @@ class Link:
     target: str
 
 
-def leaving(folder: Path, ours: Collection[str] = ()) -> list[Link]:
+def leaving(folder: Path, ours: Collection[str] = (), *, by_record: bool = True) -> list[Link]:
     """The links below a folder that lead out of it, sorted; what they lead to is not looked at.
 
     Args:
         folder: a checkpoint.
         ours: names of links to weights that were made by whoever asks.
+        by_record: whether the record in the folder is believed, which may be anybody's.
     """
-    root, blobs, recorded = os.path.realpath(folder), _blobs(folder), _recorded(folder)
+    root, blobs, recorded = os.path.realpath(folder), _blobs(folder), _recorded(folder) if by_record else {}
     away = []
     for name in found(folder):
         target = os.path.realpath(folder / name)
         inside = target == root or target.startswith(os.path.join(root, ""))
-        if inside or os.path.dirname(target) == blobs or name in ours or _is_recorded(folder / name, name, recorded):
-            continue
-        away.append(Link(name, target))
+        cached = os.path.dirname(target) == blobs or _is_blob(target)
+        if not (inside or cached or name in ours or _is_recorded(folder / name, name, recorded)):
+            away.append(Link(name, target))
     return sorted(away, key=lambda link: link.name)
 
 
@@ -65,7 +68,8 @@ def refuse_leaving(folder: Path, ours: Collection[str] = ()) -> None:
         CheckpointError: a link leads out of it, or nowhere, or a folder cannot be read.
     """
     with translated(folder, "read"):
-        links, lost = leaving(folder, ours), [name for name in found(folder) if not (folder / name).exists()]
+        links = leaving(folder, ours, by_record=False)
+        lost = [name for name in found(folder) if not (folder / name).exists()]
     if links:
         raise CheckpointError(
             f"{named(folder)} is not sent to the Hub: {_named(links)}, which would be published; put a copy of "
@@ -110,6 +114,14 @@ def _blobs(folder: Path) -> str | None:
     return None
 
 
+_BLOB = re.compile(r".*/models--[^/]+/blobs/([0-9a-f]{40}|[0-9a-f]{64})", re.DOTALL)
+
+
+def _is_blob(target: str) -> bool:
+    """Whether a file is a model's in the Hub's cache, where names are hashes."""
+    return _BLOB.fullmatch(Path(target).as_posix()) is not None
+
+
 def _recorded(folder: Path) -> Mapping[str, Any]:
     """What our record in the folder says of its files; nothing where there is none, or none that can be read."""
     try:
@@ -122,13 +134,10 @@ def _recorded(folder: Path) -> Mapping[str, Any]:
 def _is_recorded(path: Path, name: str, recorded: Mapping[str, Any]) -> bool:
     """Whether our record vouches for a link.
 
-    Anybody can write a record, so it vouches for no more than weights that lead to weights: by their name, or in the
-    Hub's cache, where names are hashes.
+    Anybody can write a record, so it vouches for no more than weights that lead to weights, by their name.
     """
     entry, text = recorded.get(Path(name).as_posix()), os.readlink(path)
     if not isinstance(entry, Mapping) or entry.get("how") != "symlink" or not is_weight(path.name):
         return False
-    target = Path(os.path.realpath(path))
-    cached = target.parent.name == "blobs" and target.parent.parent.name.startswith("models--")
     digest = hashlib.sha256(os.fsencode(text)).hexdigest()
-    return entry.get("sha256") == digest and (is_weight(target.name) or cached)
+    return entry.get("sha256") == digest and is_weight(os.path.basename(os.path.realpath(path)))

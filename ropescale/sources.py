@@ -70,13 +70,14 @@ def read_json(path: Path, most: int | None = None) -> dict[str, Any]:
     """A JSON object from a file, with errors that name the file and the line.
 
     Args:
-        most: the largest size in bytes; :data:`LARGEST` where it is not given.
+        most: the largest size in bytes; what fits files of this name where it is not given, :data:`LARGEST` at most.
 
     Raises:
         CheckpointError: the file is missing or cannot be read, is no regular file, or is too large.
-        ConfigError: it is not JSON, not an object, or nested too deeply.
+        ConfigError: it is not JSON, not an object, nested too deeply, or holds too many values.
     """
-    value = _parsed(read_bytes(path, most), path)
+    fitting = min(_LARGEST_OF.get(path.name, LARGEST), LARGEST)
+    value = _parsed(read_bytes(path, fitting if most is None else most), path)
     if not isinstance(value, dict):
         raise ConfigError(f"{path} holds a JSON {type(value).__name__}, not an object; {_RESTORE}")
     if is_deep(value):
@@ -87,13 +88,29 @@ def read_json(path: Path, most: int | None = None) -> dict[str, Any]:
 _RESTORE = "restore it from where it was downloaded"
 
 
+_LARGEST_OF = {
+    "generation_config.json": 16 * 2**20,
+    "params.json": 16 * 2**20,
+    "tokenizer_config.json": 32 * 2**20,
+}
+"""Bytes; the first two have some hundreds. A tokenizer with 100,000 added tokens has 20 million."""
+
+MOST_VALUES = 4_000_000
+"""Brackets and commas in a JSON file; every value takes one, and up to a hundred bytes of memory. The index of a model
+with a million tensors has a million."""
+
+
 def _parsed(content: bytes, path: Path) -> Any:
+    if content.count(b"[") + content.count(b"{") + content.count(b",") > MOST_VALUES:
+        raise ConfigError(f"{path} holds more than {MOST_VALUES:,} values, and no such file does; {_RESTORE}")
     try:
         return json.loads(content.decode("utf-8"))
     except UnicodeDecodeError:
         raise ConfigError(f"{path} is not a text file; {_RESTORE}") from None
     except RecursionError:
         raise ConfigError(f"{path} nests its brackets too deeply; {_RESTORE}") from None
+    except MemoryError:
+        raise ConfigError(f"{path} does not fit into memory; {_RESTORE}") from None
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}: {error.msg}"
         raise ConfigError(f"{path} is not valid JSON ({where}); {_RESTORE}") from None
@@ -161,9 +178,10 @@ def open_regular(path: Path) -> BinaryIO:
     """Opens a file for reading, unless it is a pipe or a device, which would keep whoever reads it for ever.
 
     Raises:
-        CheckpointError: it is missing or cannot be read, or is no regular file.
+        CheckpointError: it is missing or cannot be read, is no regular file, or leads to one of the system's.
     """
     try:
+        refuse_system(path)
         _refuse_special(path, os.stat(path).st_mode)  # before it is opened, which some devices notice
         handle = os.open(path, _READING)
         try:
@@ -196,8 +214,23 @@ def _kind(mode: int) -> str:
     return "a pipe" if stat.S_ISFIFO(mode) else "a socket" if stat.S_ISSOCK(mode) else "a device"
 
 
+_SYSTEM = re.compile(r"/(proc|sys|dev(?!/shm(/|$)))(/|$)")
+"""Folders of files that the system makes up, or waits for, as they are read; ``/dev/shm`` is memory for anybody's."""
+
+
+def refuse_system(path: Path) -> None:
+    """Raises where a path is a link into a folder of the system's own; some files there look regular and have no end.
+
+    Raises:
+        CheckpointError: names it.
+    """
+    real = os.path.realpath(path)
+    if _SYSTEM.match(real) and not _SYSTEM.match(os.path.abspath(path)):
+        raise CheckpointError(f"{path} is a link to {real}, which is the system's and no model's; remove it")
+
+
 def refuse_special_files(folder: Path) -> None:
-    """Raises where a file of a checkpoint, which somebody else's code is about to read, is a pipe or a device.
+    """Raises where a file of a checkpoint, which somebody else's code is about to read, is a pipe, a device or a link to one.
 
     Raises:
         CheckpointError: names it.
@@ -206,6 +239,7 @@ def refuse_special_files(folder: Path) -> None:
         for entry in os.scandir(folder):
             path = Path(entry.path)
             if os.path.exists(path) and not os.path.isdir(path):
+                refuse_system(path)
                 _refuse_special(path, os.stat(path).st_mode)
     except CheckpointError:
         raise

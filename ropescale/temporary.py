@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -22,9 +23,7 @@ def folder(keep: type[BaseException]) -> Iterator[Path]:
         keep: the error after which it stays, because its message names it.
     """
     _sweep(Path(tempfile.gettempdir()))
-    above = Path(tempfile.mkdtemp(prefix=_PREFIX))
-    handle = os.open(above / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-    locks.take(handle)
+    handle, above = _opened()
     try:
         yield above
     except keep:
@@ -39,6 +38,16 @@ def folder(keep: type[BaseException]) -> Iterator[Path]:
         os.close(handle)
 
 
+def _opened() -> tuple[int, Path]:
+    """Make a folder and lock it; again where a sweeper was quicker than the lock."""
+    while True:
+        above = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        handle = os.open(above / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        if locks.take(handle) is not False and atomic.is_still(handle, above / _LOCK):
+            return handle, above
+        os.close(handle)
+
+
 def _remove(above: Path) -> None:
     """The lock goes last: with it a removal that is cut short can be finished."""
     with interrupts.deferred():
@@ -49,11 +58,50 @@ def _remove(above: Path) -> None:
 
 
 def _sweep(place: Path) -> None:
-    for lock in place.glob(f"{_PREFIX}*/{_LOCK}"):
-        with suppress(OSError):
-            handle = os.open(lock, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
-            try:
-                if locks.are_reliable(place) and locks.take(handle) and atomic.is_still(handle, lock):
-                    _remove(lock.parent)
-            finally:
-                os.close(handle)
+    """Remove what killed commands of the same user left."""
+    if shutil.rmtree.avoids_symlink_attacks and locks.are_reliable(place):
+        for above in place.glob(f"{_PREFIX}*"):
+            with suppress(OSError), _handle(above, os.O_RDONLY | os.O_DIRECTORY) as folder:
+                _remove_abandoned(above, folder)
+
+
+def _remove_abandoned(above: Path, folder: int) -> None:
+    """Remove a folder that is ours and that nobody holds.
+
+    It goes by its handle: anybody may make a folder of such a name in a place for all, and put a link where it was.
+    """
+    if os.fstat(folder).st_uid != os.geteuid():
+        return
+    with _handle(_LOCK, os.O_RDWR, folder) as lock:
+        if locks.take(lock) and _is_still_in(folder, lock) and atomic.is_still(folder, above):
+            with interrupts.deferred():
+                _empty(folder)
+                os.rmdir(above)  # which removes no link
+
+
+def _empty(folder: int) -> None:
+    """The lock goes last, as in :func:`_remove`."""
+    for name in os.listdir(folder):
+        if stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+            shutil.rmtree(name, ignore_errors=True, dir_fd=folder)
+        elif name != _LOCK:
+            os.unlink(name, dir_fd=folder)
+    os.unlink(_LOCK, dir_fd=folder)
+
+
+def _is_still_in(folder: int, lock: int) -> bool:
+    """Whether the lock is there: a command that keeps its folder removes it."""
+    try:
+        return os.path.samestat(os.fstat(lock), os.stat(_LOCK, dir_fd=folder, follow_symlinks=False))
+    except OSError:
+        return False
+
+
+@contextmanager
+def _handle(path: str | Path, flags: int, folder: int | None = None) -> Iterator[int]:
+    """An open file or folder, which is no link."""
+    handle = os.open(path, flags | os.O_NOFOLLOW, dir_fd=folder)
+    try:
+        yield handle
+    finally:
+        os.close(handle)

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +16,13 @@ from .escaping import argument, named, shell_word
 from .folders import SKIPPED, files_of
 from .formatting import first_line
 from .links import refuse_leaving
+from .ownership import sha256_of
 from .records import NAME as RECORD
 from .sources import read_json
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi, ModelInfo
+    from huggingface_hub.hf_api import RepoSibling
 
 _EMPTY = {".gitattributes"}
 """What the Hub puts into a new repository itself."""
@@ -30,8 +33,9 @@ _FORMALITIES = {*_EMPTY, ".gitignore", "LICENSE", "README.md"}
 _PATIENCE = 10.0
 """Seconds to wait for the Hub's first answer; the client itself would wait for ever."""
 
-_LARGEST_RECORD = 16_000_000
-"""Bytes; a record has some hundred per file, and some thousand for its tables."""
+_LARGEST_FILE = 16_000_000
+"""Bytes of a file that is looked into. A record has some hundred per file, and some thousand for its tables; others
+of more than ten million the Hub keeps in Git LFS, and tells their SHA-256."""
 
 _LOGIN = "log in with `hf auth login`, or set HF_TOKEN"
 
@@ -45,6 +49,7 @@ class Repository:
         private: whether to make it private, where it does not exist yet.
         replace: whether what ropescale sent there before may be replaced.
         replaced: the files there that ropescale sent, and that go unless the checkpoint has them too.
+        commit: the one that was looked at, on which alone ours may follow; None where there is no repository yet.
         token: never printed; every message goes through :meth:`hide`.
     """
 
@@ -52,6 +57,7 @@ class Repository:
     private: bool = False
     replace: bool = False
     replaced: tuple[str, ...] = ()
+    commit: str | None = None
     token: str = field(default="", repr=False)
 
     def hide(self, text: str) -> str:
@@ -104,7 +110,7 @@ def repository(name: str, *, private: bool = False, force: bool = False, ask: bo
         _refuse_identity(found)
         if held is not None:
             _refuse_held(found, held)
-            return replace(found, replaced=_sent_before(found, held))
+            return replace(found, replaced=_sent_before(found, held), commit=held.sha)
     return found
 
 
@@ -127,13 +133,14 @@ def upload(folder: Path, to: Repository, message: str, ours: Collection[str] = (
     with _told(folder, to):
         files = {name.as_posix(): (folder / name).stat().st_size for name in files_of(folder)}
         api = to.api()
-        url = api.create_repo(to.name, private=to.private or None, exist_ok=True)
+        url = api.create_repo(to.name, private=to.private or None, exist_ok=to.commit is not None)
         api.upload_folder(
             repo_id=to.name,
             folder_path=folder,
             commit_message=message,
             ignore_patterns=_ignored(),
             delete_patterns=[glob.escape(name) for name in to.replaced] or None,
+            parent_commit=to.commit,
         )
         missing = sorted(set(files) - set(api.list_repo_files(to.name)))
     if missing:
@@ -233,7 +240,8 @@ def _sent_before(to: Repository, held: ModelInfo) -> tuple[str, ...]:
     """The files there that the repository's own record lists, sorted.
 
     Raises:
-        CheckpointError: it holds files that nobody accounts for, so that replacing it would delete somebody's work.
+        CheckpointError: it holds files that nobody accounts for, or that were changed since they were sent, so that
+            replacing it would delete somebody's work.
     """
     if _names(held) <= _FORMALITIES:
         return ()
@@ -242,18 +250,40 @@ def _sent_before(to: Repository, held: ModelInfo) -> tuple[str, ...]:
             f"{to.name} was not written by ropescale (no {RECORD}), so --force leaves it; choose another name"
         )
     listed = _listed(to, held)
-    foreign = sorted(_names(held) - _FORMALITIES - listed)
+    _refuse_foreign(to, sorted(_names(held) - _FORMALITIES - set(listed)), "ropescale did not send")
+    there = [each for each in held.siblings or () if each.rfilename in listed]
+    changed = (each.rfilename for each in there if _is_changed(to, held, each, listed[each.rfilename]))
+    _refuse_foreign(to, [*islice(changed, 1)], "was changed since ropescale sent it")
+    return tuple(sorted(each.rfilename for each in there))
+
+
+def _refuse_foreign(to: Repository, foreign: list[str], why: str) -> None:
     if foreign:
         more = f" and {len(foreign) - 1} more file(s)" if foreign[1:] else ""
         raise CheckpointError(
-            f"{to.name} on the Hub holds {named(foreign[0])}{more} that ropescale did not send, so --force leaves it; "
+            f"{to.name} on the Hub holds {named(foreign[0])}{more} that {why}, so --force leaves it; "
             "delete what you do not need there, or choose another name"
         )
-    return tuple(sorted(_names(held) & listed))
 
 
-def _listed(to: Repository, held: ModelInfo) -> set[str]:
-    """The files that a repository's own record lists, the record among them.
+def _is_changed(to: Repository, held: ModelInfo, there: RepoSibling, entry: Mapping[str, Any] | None) -> bool:
+    """Whether a file is another than the one that was sent.
+
+    Of weights the record has no checksum, because they were not read: they are known by their name, and by their size
+    where they were copied. What was there stays in the repository's history in any case.
+    """
+    if entry is None:  # the record itself
+        return False
+    if "how" in entry:
+        return "size" in entry and entry["size"] != there.size
+    if there.lfs is not None:
+        return there.lfs.sha256 != entry.get("sha256")
+    with _downloaded(to, held, there.rfilename) as path:
+        return path is None or sha256_of(path) != entry.get("sha256")
+
+
+def _listed(to: Repository, held: ModelInfo) -> dict[str, Mapping[str, Any] | None]:
+    """The files that a repository's own record lists, with what it says of each; None for the record, which is one.
 
     Raises:
         CheckpointError: it cannot be read, or is of a version that listed no files.
@@ -270,22 +300,29 @@ def _listed(to: Repository, held: ModelInfo) -> set[str]:
             f"{to.name} was sent by an earlier version of ropescale, which did not record its files, so --force leaves "
             "it; delete what it holds there, or choose another name"
         )
-    return {RECORD, *map(str, files)}
+    return {**{name: entry if isinstance(entry, Mapping) else {} for name, entry in files.items()}, RECORD: None}
 
 
 def _remote_record(to: Repository, held: ModelInfo) -> dict[str, Any] | None:
     """The record in a repository; None where it is too large to be one, or none at all."""
-    size = next((each.size for each in held.siblings or () if each.rfilename == RECORD), None)
-    if size is None or size > _LARGEST_RECORD:
-        return None
+    with _downloaded(to, held, RECORD) as path, suppress(RopescaleError):
+        return None if path is None else read_json(path)
+    return None
+
+
+@contextmanager
+def _downloaded(to: Repository, held: ModelInfo, name: str) -> Iterator[Path | None]:
+    """A small file of a repository, gone afterwards; None where it is larger than such files are."""
+    size = next((each.size for each in held.siblings or () if each.rfilename == name), None)
+    if size is None or size > _LARGEST_FILE:
+        yield None
+        return
     with tempfile.TemporaryDirectory(prefix="ropescale-") as cache:
         with _asked(to):
             path = to.api().hf_hub_download(
-                to.name, RECORD, revision=held.sha, cache_dir=cache, etag_timeout=_PATIENCE, tqdm_class=_no_bar()
+                to.name, name, revision=held.sha, cache_dir=cache, etag_timeout=_PATIENCE, tqdm_class=_no_bar()
             )
-        with suppress(RopescaleError):
-            return read_json(Path(path))
-    return None
+        yield Path(path)
 
 
 def _no_bar() -> Any:
@@ -332,6 +369,8 @@ def _reason(error: Exception, to: Repository) -> str:
     status = _status(error)
     if status == 401:
         return f"the Hub does not accept the token; {_LOGIN}"
+    if status == 412:
+        return f"{to.name} on the Hub was changed meanwhile; look at what was sent there"
     if status == 403:
         return f"the token may not write to {to.name} on the Hub; give it the right to, or choose another name"
     root = _root(error)

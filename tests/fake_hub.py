@@ -166,8 +166,8 @@ class _Handler(BaseHTTPRequestHandler):
         files = self.hub.repositories[name]
         match [method, *words]:
             case ["GET"] | ["GET", "revision", _]:
-                siblings = [{"rfilename": each, "size": len(files[each])} for each in files]
-                return 200, {"id": name, "private": name in self.hub.private, "sha": COMMIT, "siblings": siblings}
+                siblings = [{"rfilename": each, **self._metadata(each, files[each])} for each in files]
+                return 200, {"id": name, "private": name in self.hub.private, "sha": self._sha(), "siblings": siblings}
             case ["GET" | "HEAD", "resolve", _, *path] if "/".join(path) in files:
                 return 200, files["/".join(path)]
             case ["GET", "tree", *_]:
@@ -181,6 +181,17 @@ class _Handler(BaseHTTPRequestHandler):
                 return self._commit(name, [json.loads(line) for line in body.splitlines()])
         return 404, f"no such endpoint: {method} {words}"
 
+    def _sha(self) -> str:
+        return f"{len(self.hub.commits):040x}"
+
+    def _metadata(self, path: str, content: bytes) -> dict[str, Any]:
+        lfs = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content), "pointerSize": 130}
+        return {
+            "size": len(content),
+            "blobId": _blob(content),
+            **({"lfs": lfs} if path in self.hub.through_lfs else {}),
+        }
+
     def _mode(self, asked: dict[str, Any]) -> dict[str, Any]:
         mode = "lfs" if asked["path"].endswith(".safetensors") else "regular"
         return {"path": asked["path"], "uploadMode": mode, "shouldIgnore": asked["path"] in self.hub.ignored}
@@ -191,6 +202,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _commit(self, name: str, lines: list[dict[str, Any]]) -> tuple[int, Any]:
         files = self.hub.repositories[name]
+        if lines[0]["value"].get("parentCommit", self._sha()) != self._sha():
+            return 412, "A commit has happened since. Please refresh and try again."
         for line in lines:
             value = line["value"]
             match line["key"]:
@@ -205,8 +218,7 @@ class _Handler(BaseHTTPRequestHandler):
                     self.hub.through_lfs.add(value["path"])
                 case "deletedFile":
                     del files[value["path"]]
-        oid = f"{len(self.hub.commits):040x}"
-        return 200, {"commitUrl": f"{self.hub.url}/{name}/commit/{oid}", "commitOid": oid}
+        return 200, {"commitUrl": f"{self.hub.url}/{name}/commit/{self._sha()}", "commitOid": self._sha()}
 
 
 def _blob(content: bytes) -> str:

@@ -7,6 +7,7 @@ import os
 import pickle
 import signal
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +23,7 @@ from transformers import CONFIG_MAPPING
 from ropescale import sources
 from ropescale.cli.main import main
 from ropescale.errors import ConfigError
+from ropescale.evals import checking
 from ropescale.formatting import brief, cut, first_line, listed
 from ropescale.rope import read_rope
 
@@ -283,6 +285,56 @@ def test_a_configuration_that_is_a_device_is_not_read(model, capsys, words):
     refused(capsys, words, "config.json is a device, not a regular file")
 
 
+@pytest.mark.parametrize(
+    "name", ["config.json", "model.safetensors.index.json", "generation_config.json", "tokenizer_config.json"]
+)
+def test_a_file_of_brackets_is_not_taken_apart(model, capsys, name):
+    """Each takes a hundred times its size in memory."""
+    (model / name).write_text('{"weight_map": [' + "[]," * 2_000_001 + "[]]}")
+    refused(capsys, PATCH, f"{name} holds more than 4,000,000 values, and no such file does; restore it")
+
+
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [("generation_config.json", "16.8 MB"), ("params.json", "16.8 MB"), ("tokenizer_config.json", "33.6 MB")],
+)
+def test_a_small_file_that_is_large_is_not_read(model, capsys, name, most):
+    with open(model / name, "wb") as file:
+        file.truncate(40 * 2**20)
+    refused(capsys, PATCH, f"{name} is larger than {most}")
+
+
+def test_an_index_larger_than_that_of_a_million_tensors_is_not_read(model, capsys):
+    with open(model / "model.safetensors.index.json", "wb") as file:
+        file.truncate(129 * 2**20)
+    refused(capsys, PATCH, "model.safetensors.index.json is larger than 134 MB")
+
+
+def test_a_file_that_does_not_fit_into_memory_is_one_line(model, capsys, monkeypatch):
+    def loads(content: str) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(sources.json, "loads", loads)
+    refused(capsys, PATCH, "config.json does not fit into memory; restore it from where it was downloaded")
+
+
+def test_a_tokenizer_of_a_hundred_thousand_added_tokens_is_read(model):
+    flags = dict.fromkeys(("lstrip", "normalized", "rstrip", "single_word", "special"), False)
+    tokens = {str(number): {"content": f"<|reserved_special_token_{number}|>", **flags} for number in range(100_000)}
+    content = {"added_tokens_decoder": tokens, "model_max_length": 256}
+    (model / "tokenizer_config.json").write_text(json.dumps(content, indent=2))
+    assert sources.read_json(model / "tokenizer_config.json") == content
+
+
+def test_a_result_of_brackets_is_not_taken_apart_and_one_of_many_pairs_is(tmp_path):
+    (tmp_path / "results.json").write_text('{"x": [' + "[]," * 2_000_001 + "[]]}")
+    with pytest.raises(checking.Wrong, match="holds too many lists"):
+        checking.parsed(tmp_path / "results.json")
+    pairs = [[number, number + 1] for number in range(100_000)]
+    (tmp_path / "results.json").write_text(json.dumps({"x": pairs}))
+    assert checking.parsed(tmp_path / "results.json") == {"x": pairs}
+
+
 @pytest.mark.parametrize("spec", ["pipe.json", "pipe.py::Half", "pipe.py"])
 def test_a_schedule_that_is_a_pipe_is_not_read(model, capsys, spec):
     os.mkfifo(spec.partition("::")[0])
@@ -311,6 +363,36 @@ def test_a_file_that_is_longer_than_its_size_says_is_read_up_to_the_bound():
     assert sources.read_bytes(path).startswith(b"Name:")
     with pytest.raises(OSError, match="is larger than 10 B"):
         sources.read_bytes(path, 10)
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "model-2.safetensors", "config.json", "README.md", "sub/deep.txt"])
+@pytest.mark.parametrize("place", ["/proc/version", "/proc/self/status", "/sys/kernel/mm/transparent_hugepage/enabled"])
+def test_a_link_to_a_file_of_the_system_is_not_read(model, capsys, name, place):
+    """Some of them, such as /proc/kmsg, say that they are regular and have no end."""
+    if not os.path.isfile(place):
+        pytest.skip(f"this system has no {place}")
+    (model / name).unlink(missing_ok=True)
+    (model / name).parent.mkdir(exist_ok=True)
+    (model / name).symlink_to(place)
+    refused(capsys, PATCH, f"{name} is a link to {os.path.realpath(place)}, which is the system's and no model's")
+
+
+@pytest.mark.parametrize("place", ["/proc", "/sys", "/dev"])
+def test_a_link_to_a_folder_of_the_system_is_not_walked(model, capsys, place):
+    if not os.path.isdir(place):
+        pytest.skip(f"this system has no {place}")
+    (model / "sub").symlink_to(place)
+    refused(capsys, PATCH, f"sub is a link to {place}, which is the system's and no model's")
+
+
+def test_memory_that_is_shared_is_not_the_systems(model):
+    if not os.access("/dev/shm", os.W_OK):
+        pytest.skip("this system has no /dev/shm")
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as shared:
+        (Path(shared) / "notes.txt").write_text("a text")
+        (model / "notes.txt").symlink_to(Path(shared) / "notes.txt")
+        assert main(PATCH) == 0
+    assert Path("out", "notes.txt").read_text() == "a text"
 
 
 def test_a_link_that_leads_to_itself_is_named(model, capsys):

@@ -212,6 +212,46 @@ def test_a_link_that_was_changed_since_is_not_ours(model, tmp_path, how, text):
     assert names(model) == ["model-2.safetensors"]
 
 
+def test_what_only_a_record_vouches_for_is_not_sent(model, hub, capsys):
+    assert patch_checkpoint("model", "earlier", "yarn:factor=2", link="symlink").folder == Path("earlier")
+    assert names(Path("earlier")) == []
+    links.refuse_leaving(Path("earlier"), ["model.safetensors"])
+    for place in (["-o", "out"], ["--in-place"], ["--dry-run"]):
+        assert main(["patch", "earlier", *YARN, "--push-to-hub", "me/long", *place]) == 2
+        assert "the link model.safetensors leads out of the checkpoint" in capsys.readouterr().err
+    assert hub.requests == []
+
+
+@pytest.mark.parametrize("digits", [40, 64])
+def test_a_folder_of_links_into_the_hubs_cache_is_sent(model, hub, tmp_path, digits):
+    """As older versions of the Hub's client made it of ``--local-dir``."""
+    blob = tmp_path / "hub" / "models--org--name" / "blobs" / ("a" * digits)
+    blob.parent.mkdir(parents=True)
+    blob.write_bytes(b"cached")
+    (model / "model-2.safetensors").symlink_to(blob)
+    (model / "tokenizer.json").symlink_to(blob)
+    assert names(model) == []
+    assert main(["patch", "model", *YARN, "--push-to-hub", "me/long"]) == 0
+    assert hub.repositories["me/long"]["tokenizer.json"] == b"cached"
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "models--org--name/blobs/" + "a" * 41,
+        "models--org--name/blobs/" + "g" * 40,
+        "models--org--name/refs/" + "a" * 40,
+        "datasets--org--name/blobs/" + "a" * 40,
+        "models--org--name/blobs/below/" + "a" * 40,
+        "blobs/" + "a" * 40,
+    ],
+)
+def test_what_else_a_folder_links_to_in_the_cache_leads_out(model, tmp_path, where):
+    (model / "model-2.safetensors").symlink_to(tmp_path / "hub" / where)
+    record(model, "model-2.safetensors")
+    assert names(model) == ["model-2.safetensors"]
+
+
 def test_links_that_a_patch_makes_to_the_sources_weights_are_sent(model, hub):
     done = patch_checkpoint("model", "out", "yarn:factor=4", link="symlink", push_to_hub="me/long")
     assert Path("out", "model.safetensors").is_symlink()

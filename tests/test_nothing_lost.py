@@ -712,6 +712,84 @@ def test_a_temporary_folder_of_a_killed_command_is_removed_by_the_next(tmp_path,
     assert (tmp_path / "ropescale-mine" / "thesis.txt").exists()
 
 
+@pytest.fixture
+def abandoned(tmp_path, monkeypatch) -> Path:
+    """A temporary folder of a command that was killed."""
+    monkeypatch.setattr(temporary.tempfile, "tempdir", str(tmp_path))
+    folder = tmp_path / "ropescale-dead"
+    plant(folder / ".ropescale-lock")
+    plant(folder / "model" / "config.json")
+    return folder
+
+
+def sweep() -> None:
+    with temporary.folder(keep=RunError):
+        pass
+
+
+def test_a_temporary_folder_that_becomes_a_link_while_it_is_swept_leads_to_no_removal(tmp_path, monkeypatch, abandoned):
+    plant(tmp_path / "project" / "src" / "thesis.txt")
+    is_still = atomic.is_still
+
+    def replaced(handle: int, path: Path) -> bool:
+        answer = is_still(handle, path)
+        if abandoned in (path, path.parent) and not abandoned.is_symlink():
+            abandoned.rename(tmp_path / "away")
+            abandoned.symlink_to(tmp_path / "project")
+        return answer
+
+    monkeypatch.setattr(atomic, "is_still", replaced)
+    sweep()
+    assert abandoned.is_symlink()
+    assert (tmp_path / "project" / "src" / "thesis.txt").exists()
+
+
+def test_a_temporary_folder_that_is_a_link_is_not_swept(tmp_path, abandoned):
+    elsewhere = abandoned.rename(tmp_path / "elsewhere")
+    abandoned.symlink_to(elsewhere)
+    sweep()
+    assert (elsewhere / "model" / "config.json").exists()
+
+
+def test_a_temporary_folder_of_another_user_is_not_swept(monkeypatch, abandoned):
+    mine = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: mine + 1)
+    sweep()
+    assert (abandoned / "model" / "config.json").exists()
+    monkeypatch.undo()
+    monkeypatch.setattr(temporary.tempfile, "tempdir", str(abandoned.parent))
+    sweep()
+    assert not abandoned.exists()
+
+
+def test_a_temporary_folder_that_is_kept_while_a_sweeper_waits_for_its_lock_stays(monkeypatch, abandoned):
+    def kept(handle: int) -> bool | None:
+        (abandoned / ".ropescale-lock").unlink(missing_ok=True)  # its command ends and names the folder
+        return take(handle)
+
+    take = locks.take
+    monkeypatch.setattr(locks, "take", kept)
+    sweep()
+    assert (abandoned / "model" / "config.json").exists()
+
+
+@pytest.mark.parametrize("removed", [False, True])
+def test_a_temporary_folder_that_a_sweeper_takes_at_its_birth_is_made_again(tmp_path, monkeypatch, removed):
+    def taken(handle: int) -> bool | None:
+        if len(born) == 0:
+            born.extend(tmp_path.iterdir())
+            return removed and (shutil.rmtree(born[0]) or take(handle))
+        return take(handle)
+
+    born: list[Path] = []
+    take = locks.take
+    monkeypatch.setattr(temporary.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(locks, "take", taken)
+    with temporary.folder(keep=RunError) as folder:
+        assert born and folder not in born
+        assert (folder / ".ropescale-lock").exists()
+
+
 def test_a_folder_whose_record_was_cut_off_by_a_kill_is_swept(source, tmp_path):
     left = building.Building(tmp_path / "out")
     os.close(left._handle)  # as the death of its process does

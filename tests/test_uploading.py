@@ -17,7 +17,7 @@ import yaml
 from crashing import tree
 from huggingface_hub import constants
 
-from ropescale import frontmatter, patch_checkpoint
+from ropescale import checkpoints, frontmatter, patch_checkpoint
 from ropescale.cli.main import main
 from ropescale.errors import ConfigError
 
@@ -240,6 +240,58 @@ def test_force_leaves_a_repository_whose_files_its_record_does_not_account_for(h
     assert words in err
     assert err.count("\n") == 1
     assert (tree(tmp_path), hub.repositories["me/long"]) == (before, kept)
+
+
+@pytest.mark.parametrize("link", ["hard", "symlink", "copy"])
+def test_force_replaces_what_was_sent_as_it_was_sent(hub, model, link):
+    (model / "tokenizer.json").write_text("{}")
+    assert push("-o", "out", "--link", link) == 0
+    hub.through_lfs.add("tokenizer.json")  # which the Hub does with any file that is large
+    assert push("-o", "out", "--link", link, "--force") == 0
+    assert sent(hub) == contents(Path("out"))
+
+
+@pytest.mark.parametrize(
+    ("name", "lfs"),
+    [("config.json", False), ("README.md", False), ("nested/extra.json", True), ("model-1.safetensors", True)],
+)
+def test_force_leaves_what_somebody_changed_on_the_hub(hub, capsys, name, lfs):
+    assert push("-o", "out", "--link", "copy") == 0
+    hub.repositories["me/long"][name] = b"theirs"
+    hub.through_lfs |= {name} if lfs else set()
+    before = dict(hub.repositories["me/long"])
+    capsys.readouterr()
+    assert push("-o", "out", "--force") == 2
+    assert capsys.readouterr().err == (
+        f"error: me/long on the Hub holds {name} that was changed since ropescale sent it, so --force leaves it; "
+        "delete what you do not need there, or choose another name\n"
+    )
+    assert hub.repositories["me/long"] == before
+
+
+def test_a_result_that_is_patched_again_in_place_can_be_replaced_on_the_hub(hub, model):
+    assert push("-o", "out") == 0
+    for factor in (2, 3):
+        words = ["--schedule", f"yarn:factor={factor}", "--push-to-hub", "me/long", "--force", "--in-place"]
+        assert main(["patch", "out", *words]) == 0
+    assert sent(hub)["config.json"] == Path("out", "config.json").read_bytes()
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_what_somebody_sends_while_the_checkpoint_is_made_is_not_replaced(hub, capsys, monkeypatch, there):
+    def meanwhile(*args: object) -> object:
+        hub.repositories["me/long"] = {"config.json": b"theirs"}
+        hub.commits.append({"summary": "theirs"})
+        return write(*args)
+
+    if there:
+        sent_before(hub)
+    write = checkpoints._write
+    monkeypatch.setattr(checkpoints, "_write", meanwhile)
+    assert push("-o", "out", "--force") == 1
+    words = "me/long on the Hub was changed meanwhile" if there else "the Hub refused me/long (409: You already created"
+    assert words in capsys.readouterr().err
+    assert hub.repositories["me/long"] == {"config.json": b"theirs"}
 
 
 def test_private_does_not_go_into_a_public_repository(hub, capsys):
