@@ -230,7 +230,7 @@ def refuse_system(path: Path) -> None:
 
 
 def refuse_special_files(folder: Path) -> None:
-    """Raises where a file of a checkpoint, which somebody else's code is about to read, is a pipe, a device or a link to one.
+    """Refuse pipes, devices and links to them among the files of a checkpoint that other code is about to read.
 
     Raises:
         CheckpointError: names it.

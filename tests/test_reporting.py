@@ -562,7 +562,8 @@ def test_in_a_browser_a_dozen_series_can_be_hidden_and_shown_and_rounding_is_no_
 
 
 def test_a_run_whose_losses_are_gone_is_reported_with_a_word(tmp_path, capsys):
-    folder = Path(shutil.copytree(Path(__file__).parent / "fixtures" / "runs_without_checksums" / "eval", tmp_path / "r"))
+    stored = Path(__file__).parent / "fixtures" / "runs_without_checksums" / "eval"
+    folder = Path(shutil.copytree(stored, tmp_path / "r"))
     shutil.rmtree(folder / "nll")
     assert main(["report", str(folder), "-o", str(tmp_path / "x.html")]) == 0
     assert "has no nll/index.json, so loss by position and comparisons are left out" in capsys.readouterr().err
