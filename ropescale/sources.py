@@ -230,7 +230,7 @@ def refuse_system(path: Path) -> None:
 
 
 def refuse_special_files(folder: Path) -> None:
-    """Raises where a file of a checkpoint, which somebody else's code is about to read, is a pipe, a device or a link to one.
+    """Raises where a file of a checkpoint, which others' code is about to read, is a pipe, a device or the system's.
 
     Raises:
         CheckpointError: names it.
