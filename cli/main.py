@@ -14,6 +14,7 @@ import click
 
 from .. import __version__
 from ..errors import RopescaleError, RunError, VerificationError
+from ..escaping import visible
 from ..formatting import cut
 from ..interrupts import Terminated, terminable
 
@@ -121,12 +122,8 @@ def _failed(error: Exception, words: Sequence[str]) -> int:
     if "--debug" in words:
         traceback.print_exc()
     code, sentence = translate(error)
-    click.echo(f"error: {cut(sentence, _LONGEST)}", err=True)
+    click.echo(f"error: {sentence}", err=True)
     return code
-
-
-_LONGEST = 1900
-"""Characters of an error's line, which may quote what somebody else wrote."""
 
 
 def _interrupted(error: BaseException) -> int:
@@ -163,14 +160,13 @@ def _usage_sentence(error: click.ClickException) -> str:
     return f"{message}; see `{ctx.command_path} -h`" if ctx else message
 
 
-_LONGEST_LINE = 2000
-"""Characters of an error; what is longer repeats a file, and says no more for it."""
+_LONGEST = 1900
+"""Characters of what an error says; what is longer repeats a file, and says no more for it."""
 
 
 def _one_line(text: str) -> str:
     """What is wrong on one line of bounded length; nothing that a file holds steers the terminal."""
-    line = cut(" ".join(text.split()), _LONGEST_LINE)
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+    return cut(visible(" ".join(text.split())), _LONGEST)
 
 
 def _print_anything() -> None:

@@ -20,7 +20,7 @@ from .building import recover
 from .differences import changes, diff
 from .engines import engine_warnings
 from .errors import CheckpointError, ConfigError, RunError, ScheduleError
-from .escaping import visible
+from .escaping import stays_below, visible
 from .folders import (
     LINKS,
     Listing,
@@ -341,17 +341,12 @@ def _shards(index: Path) -> set[str]:
     weights = read_json(index, _LARGEST_INDEX).get("weight_map")
     names: Iterable[Any] = weights.values() if isinstance(weights, Mapping) else [weights]
     for name in names:
-        if not isinstance(name, str) or not _stays_below(name):
+        if not isinstance(name, str) or not stays_below(name.removeprefix("./")):
             raise ConfigError(
                 f"{index} has {brief(name)} where the name of a file in its folder should stand; restore it from where "
                 "it was downloaded"
             )
     return set(names)
-
-
-def _stays_below(name: str) -> bool:
-    """Whether a name is that of a file in a folder or below it."""
-    return bool(name) and "\0" not in name and not os.path.isabs(name) and ".." not in re.split(r"[/\\]", name)
 
 
 # ---------------------------------------------------------------------------------------------------------

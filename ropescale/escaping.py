@@ -27,6 +27,15 @@ def named(text: str | os.PathLike[str]) -> str:
     return shown if len(shown) <= _LONGEST else f"{shown[:half]} ... {shown[-half:]}"
 
 
+def stays_below(name: str) -> bool:
+    r"""Whether a name that a file gives can only be that of a file in its folder or below, on any system.
+
+    So it is refused with a part ``..``, also between backslashes, or empty, from the root, and with a drive's letter.
+    """
+    parts = re.split(r"[/\\]", name)
+    return "\0" not in name and not {"", ".", ".."} & set(parts) and not re.match("[A-Za-z]:", name)
+
+
 def code_span(text: str) -> str:
     """Inline code in Markdown; the fence is longer than any run of backticks inside."""
     shown = visible(text)

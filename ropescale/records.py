@@ -11,6 +11,7 @@ from typing import Any
 
 from . import __version__
 from .errors import CheckpointError, ConfigError
+from .escaping import stays_below
 from .plans import Plan, length_dependent
 from .rope import LARGEST, Rope, read_rope
 from .schedules import Frequencies, Schedule, compute, describe, to_dict
@@ -156,14 +157,9 @@ def files_in(folder: Path) -> Mapping[str, Mapping[str, Any]] | None:
     except (ConfigError, CheckpointError):
         return None
     files = record.get("files")
-    if not isinstance(files, Mapping) or not all(_stays_inside(name) for name in files):
+    if not isinstance(files, Mapping) or not all(stays_below(name) for name in files):
         return None
     return files if all(isinstance(entry, Mapping) for entry in files.values()) else None
-
-
-def _stays_inside(name: str) -> bool:
-    """Whether a name can only be that of a file below its folder."""
-    return bool(name) and "\0" not in name and not name.startswith("/") and not {"", ".", ".."} & set(name.split("/"))
 
 
 def labels_of(record: Mapping[str, Any]) -> dict[str, str]:

@@ -181,8 +181,8 @@ def open_regular(path: Path) -> BinaryIO:
         CheckpointError: it is missing or cannot be read, is no regular file, or leads to one of the system's.
     """
     try:
-        refuse_system(path)
         _refuse_special(path, os.stat(path).st_mode)  # before it is opened, which some devices notice
+        refuse_system(path)
         handle = os.open(path, _READING)
         try:
             _refuse_special(path, os.fstat(handle).st_mode)
@@ -230,7 +230,7 @@ def refuse_system(path: Path) -> None:
 
 
 def refuse_special_files(folder: Path) -> None:
-    """Refuse pipes, devices and links to them among the files of a checkpoint that other code is about to read.
+    """Refuse where a file of a checkpoint, which others' code is about to read, is a pipe, a device or the system's.
 
     Raises:
         CheckpointError: names it.
@@ -239,8 +239,8 @@ def refuse_special_files(folder: Path) -> None:
         for entry in os.scandir(folder):
             path = Path(entry.path)
             if os.path.exists(path) and not os.path.isdir(path):
-                refuse_system(path)
                 _refuse_special(path, os.stat(path).st_mode)
+                refuse_system(path)
     except CheckpointError:
         raise
     except OSError as error:

@@ -21,10 +21,12 @@ from safetensors.torch import load_file, save_file
 from transformers import CONFIG_MAPPING
 
 from ropescale import sources
-from ropescale.cli.main import main
-from ropescale.errors import ConfigError
+from ropescale.cli.main import main, translate
+from ropescale.errors import ConfigError, RopescaleError
+from ropescale.escaping import stays_below
 from ropescale.evals import checking
 from ropescale.formatting import brief, cut, first_line, listed
+from ropescale.records import files_in
 from ropescale.rope import read_rope
 
 CONFIG: dict[str, Any] = {
@@ -383,6 +385,55 @@ def test_a_link_to_a_folder_of_the_system_is_not_walked(model, capsys, place):
         pytest.skip(f"this system has no {place}")
     (model / "sub").symlink_to(place)
     refused(capsys, PATCH, f"sub is a link to {place}, which is the system's and no model's")
+
+
+@pytest.mark.parametrize("name", ["a", "a/b.json", "a..b", "...", "a\\b", "é b", "-x", "1:2"])
+def test_a_name_below_a_folder_is_one(name):
+    assert stays_below(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        ".",
+        "..",
+        "/a",
+        "a/../b",
+        "a\\..\\b",
+        "..\\a",
+        "a/..\\b",
+        "\\a",
+        "C:\\a",
+        "c:a",
+        "C:/a",
+        "a//b",
+        "a/",
+        "./a",
+        "a\0b",
+    ],
+)
+def test_a_name_that_may_lead_elsewhere_is_none(name):
+    assert not stays_below(name)
+
+
+@pytest.mark.parametrize("name", ["C:\\x.safetensors", "a\\..\\x.safetensors"])
+def test_no_list_of_files_may_lead_elsewhere(model, capsys, name):
+    (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"x": name}}))
+    refused(capsys, PATCH, "where the name of a file in its folder should stand")
+    (model / "model.safetensors.index.json").unlink()
+    assert main(PATCH) == 0
+    record = json.loads(Path("out", "ropescale.json").read_bytes())
+    assert files_in(Path("out")) is not None
+    record["files"][name] = {"sha256": ""}
+    Path("out", "ropescale.json").write_text(json.dumps(record))
+    assert files_in(Path("out")) is None
+
+
+def test_an_error_of_marks_is_cut_once_they_are_visible():
+    code, line = translate(RopescaleError("a" + "\u202e" * 10_000 + "z"))
+    assert (code, len(line), line[:7], line[-7:]) == (2, 1900, "a\\u202e", "\\u202ez"[-7:])
+    assert line.count(" ... ") == 1
 
 
 def test_memory_that_is_shared_is_not_the_systems(model):
