@@ -153,7 +153,8 @@ def edited_between(path: Path, check: Callable[[Path], None]) -> Callable[[Path]
 
     def look(there: Path) -> None:
         if seen:
-            return check(there)
+            check(there)
+            return
         seen.append(there)
         ours(there)
         path.unlink()
