@@ -11,6 +11,7 @@ import json
 import math
 import os
 import stat
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -161,10 +162,16 @@ def number(low: float = -math.inf, high: float = math.inf) -> Check:
 
     def check(value: Any, where: str) -> None:
         real = isinstance(value, float) or (isinstance(value, int) and not isinstance(value, bool))
-        if not real or abs(value) > 1.8e308 or not low <= value <= high:
-            raise Wrong(_said(value, where, "a number" if low == -math.inf else f"a number from {low:g} to {high:g}"))
+        if not real or not abs(value) <= sys.float_info.max or not low <= value <= high:
+            raise Wrong(_said(value, where, f"a finite number{_range(low, high)}"))
 
     return check
+
+
+def _range(low: float, high: float) -> str:
+    if low == -math.inf:
+        return "" if high == math.inf else f" of {high:g} or less"
+    return f" of {low:g} or more" if high == math.inf else f" from {low:g} to {high:g}"
 
 
 def flag(value: Any, where: str) -> None:

@@ -233,12 +233,14 @@ def _settle(written: Iterable[Path]) -> None:
 
 
 def _remove(folder: Path, old: Mapping[str, str]) -> None:
-    """Removes files that are what we wrote, and the folders that are empty then."""
+    """Removes files that are what we wrote, and the folders that are empty then or that a killed run left empty."""
     for name, digest in old.items():
         path = folder / name
         with suppress(Wrong, FileNotFoundError):
             if not path.is_symlink() and sha256(checking.content(path, _LARGEST)) == digest:
                 path.unlink()
-        for parent in (path.parent, path.parent.parent):
-            with suppress(OSError):
-                parent.rmdir()
+    for pattern, file in (("*/*", "00000.npy"), ("*", "0/00000.npy")):
+        for below in folder.glob(pattern):
+            if formats.ARRAY.fullmatch(f"{below.relative_to(folder).as_posix()}/{file}"):
+                with suppress(OSError):  # it is not empty, or no folder
+                    below.rmdir()

@@ -8,6 +8,7 @@ from what a living one is writing, and removes it.
 from __future__ import annotations
 
 import errno
+import glob
 import hashlib
 import logging
 import os
@@ -16,6 +17,7 @@ import secrets
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 
 from . import interrupts, locks, renaming
@@ -23,6 +25,9 @@ from . import interrupts, locks, renaming
 LOG = logging.getLogger(__name__)
 
 SUFFIX = ".ropescale"
+
+_OLD = "-[0-9a-f]{12}-old"
+"""What follows a part's name where a file lies while it is replaced."""
 
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV, errno.EMLINK, errno.EACCES}
 """What file systems without hard links answer."""
@@ -67,10 +72,9 @@ def part(path: Path, *, new: bool = False, check: Callable[[Path], None] | None 
     try:
         yield beside
         os.fsync(handle)
-        _take_name(beside, path, new, check)
+        _take_name(handle, beside, path, new, check)
     except BaseException:
-        with suppress(OSError):
-            beside.unlink()
+        _unlink_own(handle, beside)
         raise
     finally:
         os.close(handle)
@@ -86,32 +90,84 @@ def _opened(path: Path) -> tuple[int, Path]:
         os.close(handle)
 
 
-def _take_name(beside: Path, path: Path, new: bool, check: Callable[[Path], None] | None) -> None:
+def _take_name(handle: int, beside: Path, path: Path, new: bool, check: Callable[[Path], None] | None) -> None:
     if new or (check is not None and not os.path.lexists(path)):
         _name_new(beside, path)
     elif check is None:
         os.replace(beside, path)
     else:
-        with interrupts.deferred():
-            _replace_checked(beside, path, check)
-
-
-def _replace_checked(beside: Path, path: Path, check: Callable[[Path], None]) -> None:
-    """Exchange the two names, and look at what was there only then: nobody can change it in between."""
-    if not renaming.exchange(beside, path):
+        old = beside.with_name(f"{beside.name}-{_stamp(path)}-old")
         check(path)
-        os.replace(beside, path)
-        return
+        with interrupts.deferred():
+            _replace_checked(handle, beside, old, path, check)
+
+
+def _stamp(path: Path) -> str:
+    """Of a file as it is: another one, or the same one once it is written into, has another."""
+    found = os.lstat(path)
+    return hashlib.sha256(f"{found.st_ino} {found.st_size} {found.st_mtime_ns}".encode()).hexdigest()[:12]
+
+
+def _replace_checked(handle: int, beside: Path, old: Path, path: Path, check: Callable[[Path], None]) -> None:
+    """Exchange the two names, and look again at what was there: nobody can replace it then.
+
+    Meanwhile it lies under a name that nobody sweeps unless its stamp says that it was looked at before. The part keeps
+    its own name too, by whose lock others see that somebody is at work.
+    """
     try:
-        check(beside)
+        if not _exchanged(beside, old, path):
+            os.replace(beside, path)
+            return
+        check(old)
+        old.unlink()
+        beside.unlink()
     except BaseException:
-        renaming.exchange(beside, path)
+        _put_back(handle, old, path)
         raise
-    beside.unlink()
+
+
+def _exchanged(beside: Path, old: Path, path: Path) -> bool:
+    """Exchange a file and a second name of the part; False where the system cannot, and nothing was done."""
+    try:
+        os.link(beside, old)
+    except OSError as error:
+        if error.errno in _NO_LINKS:
+            return False
+        raise
+    if renaming.exchange(old, path):
+        return True
+    old.unlink()
+    return False
+
+
+def _put_back(handle: int, old: Path, path: Path) -> None:
+    """Let a file have its name again, unless it never lost it or another has it; then say where it is."""
+    with suppress(OSError):
+        if is_still(handle, path):
+            renaming.exchange(old, path)
+        elif not is_still(handle, old):
+            renaming.moved(old, path)
+    _unlink_own(handle, old)
+    if os.path.lexists(old):
+        _name_left(old, path)
+
+
+def _unlink_own(handle: int, name: Path) -> None:
+    """Remove a name of an open file, unless something else has it by now."""
+    with suppress(OSError):
+        if is_still(handle, name):
+            name.unlink()
+
+
+@cache
+def _name_left(old: Path, path: Path) -> None:
+    LOG.warning("%s is what was %s; move it to where you want it", old, path)
 
 
 def _name_new(beside: Path, path: Path) -> None:
-    """Give the part its name unless something has it. A link fails where a rename would replace."""
+    """Give the part its name unless something has it. A link fails where a plain rename would replace."""
+    if renaming.moved(beside, path):
+        return
     try:
         os.link(beside, path)
     except OSError as error:
@@ -122,7 +178,7 @@ def _name_new(beside: Path, path: Path) -> None:
 
 
 def _copy_new(beside: Path, path: Path) -> None:
-    """Where there are no hard links: make the file only if it is not there, and fill it."""
+    """Where there are neither such renames nor hard links: make the file only if it is not there, and fill it."""
     with open(path, "xb") as file, open(beside, "rb") as source:
         try:
             while block := source.read(2**20):
@@ -136,12 +192,18 @@ def _copy_new(beside: Path, path: Path) -> None:
 
 
 def sweep(path: Path) -> list[Path]:
-    """Remove the parts that killed writers of this file left; give those that may be a living one's."""
+    """Remove the parts that killed writers of this file left; give those that may be a living one's.
+
+    What a killed one was about to replace is removed if it had been looked at, and else put back or named.
+    """
     kept = []
     for beside in hidden_beside(path):
         with suppress(OSError):
             if stat.S_ISREG(beside.lstat().st_mode) and not _removed(beside):
                 kept.append(beside)
+    for old in hidden_beside(path, _OLD):
+        with suppress(OSError):
+            _settle(old, path)
     return kept if not kept or not locks.are_reliable(path.absolute().parent) else []
 
 
@@ -151,10 +213,25 @@ def _removed(beside: Path) -> bool:
     try:
         if not (locks.are_reliable(beside.parent) and locks.take(handle) and is_still(handle, beside)):
             return False
+        for second in beside.parent.glob(f"{glob.escape(beside.name)}-*-old"):  # before its exchange
+            _unlink_own(handle, second)
         beside.unlink()
         return True
     finally:
         os.close(handle)
+
+
+def _settle(old: Path, path: Path) -> None:
+    """What a killed writer was about to replace, or one that lives, whose part is still there."""
+    part, stamp, _ = old.name.rsplit("-", 2)
+    if os.path.lexists(old.with_name(part)):
+        return
+    if not os.path.lexists(path) and renaming.moved(old, path):
+        return
+    if _stamp(old) == stamp:
+        old.unlink()
+    else:
+        _name_left(old, path)
 
 
 def is_still(handle: int, path: Path) -> bool:

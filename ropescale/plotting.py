@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import math
+import re
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -34,6 +35,16 @@ COLOURS = {
 """Okabe and Ito's palette, told apart by every kind of colour vision (jfly.uni-koeln.de/color)."""
 
 FORMATS = (".png", ".svg", ".pdf")
+_METADATA = {"Creator": "ropescale"}
+"""The mark in every picture, by which ours are known. All three formats have it."""
+
+_MARKS = (
+    (b"\x89PNG\r\n\x1a\n", re.compile(rb"\0\0\0\x11tEXtCreator\0ropescale")),
+    (b"%PDF-", re.compile(rb"/Creator \(ropescale\)")),
+    (b"<?xml", re.compile(rb"<dc:creator>\s*<cc:Agent>\s*<dc:title>ropescale</dc:title>")),
+)
+"""How a picture begins, and the mark in it: near the beginning, of a PDF near the end."""
+
 STYLE: dict[Any, Any] = {
     "font.size": 9,
     "axes.grid": True,
@@ -93,18 +104,18 @@ def drawn(draw: Callable[[], Figure]) -> bytes:
     """
     with _loading():
         file = io.BytesIO()
-        draw().savefig(file, format="png", dpi=160)
+        draw().savefig(file, format="png", dpi=160, metadata=_METADATA)
         return file.getvalue()
 
 
 def save(figure: Figure, path: str | Path) -> None:
     """Writes the figure beside ``path`` and renames it, so that no half of a picture is ever left.
 
-    A picture that is there is replaced, and nothing else.
+    A picture of ours that is there is replaced, known by its mark, and nothing else.
 
     Raises:
-        CheckpointError: the folder is missing or cannot be written, the ending is none of png, svg, pdf, or another
-            kind of file has the name.
+        CheckpointError: the folder is missing or cannot be written, the ending is none of png, svg, pdf, or something
+            else than a picture of ours has the name.
     """
     path = _expanded(path)
     if path.suffix.lower() not in FORMATS:
@@ -113,9 +124,9 @@ def save(figure: Figure, path: str | Path) -> None:
         raise CheckpointError(f"cannot write a plot to {path}; there is no folder {path.parent}")
     try:
         path = path.resolve() if path.is_symlink() else path  # what a link leads to is replaced, and not the link
-        _check_picture(path)
-        with _loading(), atomic.part(path, check=_check_picture) as beside:
-            figure.savefig(beside, dpi=160, format=path.suffix[1:].lower())
+        _check_ours(path)
+        with _loading(), atomic.part(path, check=_check_ours) as beside:
+            figure.savefig(beside, dpi=160, format=path.suffix[1:].lower(), metadata=_METADATA)
     except CheckpointError:
         raise
     except (OSError, ValueError) as error:  # a null byte in the name is a ValueError
@@ -123,24 +134,25 @@ def save(figure: Figure, path: str | Path) -> None:
         raise CheckpointError(f"cannot write a plot to {path}: {reason}") from error
 
 
-_PICTURES = (b"\x89PNG\r\n\x1a\n", b"%PDF-", b"<?xml", b"<svg")
-
-
-def _check_picture(path: Path) -> None:
+def _check_ours(path: Path) -> None:
     """
     Raises:
-        CheckpointError: there is something else than a picture, or an empty file.
+        CheckpointError: what is there is neither a picture with our mark nor an empty file.
         OSError: it is no file at all.
     """
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             raise IsADirectoryError(errno.EISDIR, "Is a directory" if path.is_dir() else "Not a regular file")
         with open(path, "rb") as file:
-            start = file.read(2**10)
+            start = file.read(2**12)
+            file.seek(max(0, path.stat().st_size - 2**18))
+            end = file.read(2**18)
     except FileNotFoundError:
         return
-    if start and not (start.startswith(_PICTURES) and (not start.startswith(b"<?xml") or b"<svg" in start)):
-        raise CheckpointError(f"cannot write a plot to {path}: what is there is no picture; choose another name")
+    if start and not any(start.startswith(kind) and mark.search(start + end) for kind, mark in _MARKS):
+        raise CheckpointError(
+            f"cannot write a plot to {path}: what is there is no picture of ropescale; choose another name"
+        )
 
 
 def _expanded(path: str | Path) -> Path:

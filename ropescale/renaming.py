@@ -23,11 +23,21 @@ def rename_new(source: Path, target: Path) -> None:
         FileExistsError: there is something of that name.
         OSError: it cannot be renamed.
     """
-    if _renamed(source, target, _LINUX_NOREPLACE, _MACOS_EXCL):
+    if moved(source, target):
         return
     if os.path.lexists(target):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
     os.rename(source, target)
+
+
+def moved(source: Path, target: Path) -> bool:
+    """Give something a name that nothing has, in one step; False where the system cannot, and nothing was done.
+
+    Raises:
+        FileExistsError: there is something of that name.
+        OSError: it cannot be renamed.
+    """
+    return _renamed(source, target, _LINUX_NOREPLACE, _MACOS_EXCL)
 
 
 def exchange(one: Path, other: Path) -> bool:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from crashing import failures
+from crashing import failures, kills
 
-from ropescale import atomic, locks
+from ropescale import atomic, locks, renaming
+
+exchanging = pytest.mark.skipif(sys.platform not in ("linux", "darwin"), reason="needs a rename that exchanges")
 
 
 def test_a_file_is_replaced_in_one_step_and_nothing_else_is_left(tmp_path: Path) -> None:
@@ -123,3 +128,173 @@ def test_the_file_systems_of_macos_are_read_from_what_mount_prints() -> None:
     mounts = [(place, kind) for _, place, kind in found]
     assert locks._longest(Path("/Volumes/my home/x"), mounts) == "smbfs"
     assert locks._longest(Path("/Users/me"), mounts) == "apfs"
+
+
+# --- replacing what a check allows to go ---
+
+
+class NotOursError(Exception):
+    """What a check raises."""
+
+
+def ours(path: Path) -> None:
+    if not path.read_text().startswith("ours"):
+        raise NotOursError
+
+
+def at_second_look(act: Callable[[Path], object]) -> Callable[[Path], None]:
+    """A check that finds the file its own, and does something when it sees it exchanged."""
+    seen: list[Path] = []
+
+    def check(path: Path) -> None:
+        seen.append(path)
+        if len(seen) == 2:
+            act(path)
+        ours(path)
+
+    return check
+
+
+def replaced(path: Path, check: Callable[[Path], None] = ours, content: str = "ours, new") -> None:
+    with atomic.part(path, check=check) as beside:
+        beside.write_text(content)
+
+
+def edited_between(path: Path, check: Callable[[Path], None]) -> Callable[[Path], None]:
+    """A check of a file that somebody replaces as soon as it was looked at for the first time."""
+    seen: list[Path] = []
+
+    def look(there: Path) -> None:
+        if seen:
+            check(there)
+            return
+        seen.append(there)
+        ours(there)
+        path.unlink()
+        path.write_text("years of work")
+
+    return look
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Path:
+    (tmp_path / "page.html").write_text("ours, old")
+    return tmp_path / "page.html"
+
+
+def contents(folder: Path) -> list[str]:
+    return sorted(path.read_text() for path in folder.iterdir())
+
+
+def test_what_is_not_ours_is_never_moved_from_its_name(page: Path) -> None:
+    page.write_text("years of work")
+    number = page.stat().st_ctime_ns  # a rename would change it
+    with pytest.raises(NotOursError):
+        replaced(page)
+    assert page.stat().st_ctime_ns == number
+    assert contents(page.parent) == ["years of work"]
+
+
+@exchanging
+def test_what_came_after_the_look_has_its_name_back(page: Path) -> None:
+    with pytest.raises(NotOursError):
+        replaced(page, edited_between(page, ours))
+    assert page.read_text() == "years of work"
+    assert os.listdir(page.parent) == ["page.html"]
+
+
+@exchanging
+def test_another_writers_sweep_leaves_what_is_being_looked_at(page: Path) -> None:
+    def check(there: Path) -> None:
+        assert page.read_text() == "ours, new"
+        assert atomic.sweep(page) == []
+        ours(there)
+
+    with pytest.raises(NotOursError):
+        replaced(page, edited_between(page, check))
+    assert page.read_text() == "years of work"
+    assert os.listdir(page.parent) == ["page.html"]
+
+
+@exchanging
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("gone", [False, True])
+def test_what_a_killed_writer_had_not_looked_at_is_named_or_put_back(page: Path, caplog, gone: bool) -> None:
+    child = os.fork()
+    if child == 0:
+        try:
+            replaced(page, edited_between(page, lambda there: os.kill(os.getpid(), signal.SIGKILL)))
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    assert page.read_text() == "ours, new"
+    if gone:
+        page.unlink()
+        assert atomic.sweep(page) == []
+        assert (os.listdir(page.parent), page.read_text()) == (["page.html"], "years of work")
+        return
+    for _ in range(2):
+        atomic.write(page, "ours, newer")
+        assert contents(page.parent) == ["ours, newer", "years of work"]
+    (left,) = set(page.parent.iterdir()) - {page}
+    assert f"{left} is what was {page}; move it" in caplog.text
+
+
+@exchanging
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_writer_killed_at_any_step_leaves_the_old_file_or_the_new_one_and_the_next_one_nothing_else(page) -> None:
+    seen = []
+    for _ in kills(page.parent, lambda: replaced(page)):
+        seen.append(page.read_text())
+        replaced(page, content="ours, old")
+        assert contents(page.parent) == ["ours, old"]
+    assert seen == sorted(seen, reverse=True) and set(seen) == {"ours, old", "ours, new"}
+
+
+@exchanging
+@pytest.mark.parametrize("back", [True, False])
+def test_what_cannot_be_exchanged_back_is_put_back_or_named_and_never_removed(page, caplog, back) -> None:
+    def check(there: Path) -> None:
+        page.unlink()
+        if not back:
+            page.write_text("somebody's")
+        ours(there)
+
+    with pytest.raises(NotOursError):
+        replaced(page, edited_between(page, check))
+    assert contents(page.parent) == (["years of work"] if back else ["somebody's", "years of work"])
+    assert page.read_text() == ("years of work" if back else "somebody's")
+    assert ("is what was" in caplog.text) is not back
+
+
+@exchanging
+def test_a_signal_between_the_exchange_and_the_end_waits_until_the_file_is_replaced(page: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        replaced(page, at_second_look(lambda there: signal.raise_signal(signal.SIGINT)))
+    assert contents(page.parent) == ["ours, new"]
+
+
+@pytest.mark.parametrize("missing", ["exchange", "link"])
+def test_where_names_cannot_be_exchanged_a_checked_file_is_still_replaced(page, monkeypatch, missing) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EPERM, "no links")
+
+    if missing == "link":
+        monkeypatch.setattr(atomic.os, "link", refuse)
+    else:
+        monkeypatch.setattr(renaming, "_renamed", lambda *_: False)
+    replaced(page)
+    assert contents(page.parent) == ["ours, new"]
+
+
+@exchanging
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_where_there_are_no_links_a_killed_writer_leaves_no_half_of_a_new_file(tmp_path, monkeypatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EPERM, "no links")
+
+    monkeypatch.setattr(atomic.os, "link", refuse)
+    path = tmp_path / "x"
+    for _ in kills(tmp_path, lambda: atomic.create(path, "whole")):
+        assert not path.exists() or path.read_text() == "whole"
+        path.unlink(missing_ok=True)

@@ -11,11 +11,12 @@ import pytest
 from crashing import failures, kills, tree
 from tiny import byte_tokenizer, documents, llama
 
-from ropescale import atomic
+from ropescale import atomic, plotting
 from ropescale.cli.main import main
 from ropescale.errors import CheckpointError
-from ropescale.evals import Result, perplexity, retrieval
+from ropescale.evals import Result, nll, perplexity, retrieval
 from ropescale.evals.keys import KeySpans
+from ropescale.evals.reporting import page
 from ropescale.evals.results import writable_folder
 from ropescale.evals.store import opened
 
@@ -107,6 +108,79 @@ def test_a_file_that_appears_while_a_run_is_written_is_left(results, tmp_path, m
     with pytest.raises(CheckpointError, match=r"REPORT\.md: it has appeared or changed meanwhile; move it"):
         results[0].save(tmp_path)
     assert (tmp_path / "REPORT.md").read_text() == "years of work"
+
+
+@pytest.fixture
+def meanwhile(monkeypatch):
+    """Makes a file somebody's once a save has looked at what is there, and before it writes losses."""
+
+    def arrange(path: Path) -> None:
+        def wrapped(*args):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("years of work")
+            return known(*args)
+
+        known = nll._with_checksums
+        monkeypatch.setattr(nll, "_with_checksums", wrapped)
+
+    return arrange
+
+
+def test_losses_that_somebody_changed_while_others_were_written_are_not_removed(run, results, meanwhile):
+    path = run / "nll" / "as-is" / "32" / "00000.npy"
+    meanwhile(path)
+    results[1].save(run)
+    assert path.read_text() == "years of work"
+    assert not path.with_name("00001.npy").exists()
+
+
+def test_losses_are_not_written_over_a_file_that_appeared_meanwhile(results, tmp_path, meanwhile):
+    path = tmp_path / "nll" / "as-is" / "24" / "00000.npy"
+    meanwhile(path)
+    with pytest.raises(CheckpointError, match=r"as-is/24/00000\.npy: it has appeared meanwhile; move it away"):
+        results[1].save(tmp_path)
+    assert path.read_text() == "years of work"
+
+
+def test_empty_folders_of_losses_that_a_killed_save_left_are_removed_and_no_others(run, results, tmp_path):
+    for name in ("as-is/77", "linear/88-divergence"):
+        (run / "nll" / name).mkdir(parents=True)
+    (run / "nll" / "my notes").mkdir()
+    results[1].save(run)
+    (run / "nll" / "my notes").rmdir()
+    assert tree(run) == tree(results[1].save(tmp_path / "fresh"))
+
+
+def _save_page(path: Path) -> None:
+    page.write("<!DOCTYPE html>", path)
+
+
+def _save_keys(path: Path) -> None:
+    KeySpans({}).save(path)
+
+
+def _save_picture(path: Path) -> None:
+    plotting.save(pytest.importorskip("matplotlib.figure").Figure((1, 1)), path)
+
+
+@pytest.mark.parametrize(
+    ("save", "name"),
+    [(_save_page, "a.html"), (_save_keys, "a.json"), (_save_picture, "a.png"), (_save_picture, "a.pdf")],
+)
+@pytest.mark.parametrize("before", [True, False])
+def test_a_file_that_appeared_while_another_was_made_for_its_name_stays(tmp_path, monkeypatch, save, name, before):
+    path, opened = tmp_path / name, atomic._opened
+
+    def overtaken(target):
+        path.write_bytes(b"%PDF-1.4, years of work")
+        return opened(target)
+
+    if before:
+        path.touch()
+    monkeypatch.setattr(atomic, "_opened", overtaken)
+    with pytest.raises(CheckpointError, match=f"{name}: what is there is no"):
+        save(path)
+    assert [each.read_bytes() for each in tmp_path.iterdir()] == [b"%PDF-1.4, years of work"]
 
 
 def test_a_damaged_results_file_is_named_with_all_that_it_vouched_for(run, results):

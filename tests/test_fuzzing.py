@@ -81,9 +81,16 @@ def test_a_mutated_configuration_differs_and_its_seed_does_not():
 
 def test_bytes_are_spoiled_where_asked():
     content = bytes(range(256)) * 4
-    for number in range(200):
-        assert spoiled(Random(number), content, within=16) != content or number
-    assert sum(spoiled(Random(n), content) != content for n in range(200)) > 180
+
+    def first_changes(within):
+        """Where each of 200 copies begins to differ; those that are as before are left out."""
+        each = (spoiled(Random(number), content, within) for number in range(200))
+        return [next(n for n in range(2000) if one[:n] != content[:n]) - 1 for one in each if one != content]
+
+    near, anywhere = first_changes(16), first_changes(None)
+    assert min(len(near), len(anywhere)) > 170
+    assert sum(place <= 16 for place in near) > 0.85 * len(near)
+    assert sum(place <= 16 for place in anywhere) < 0.5 * len(anywhere)
 
 
 def test_raw_text_and_keys_twice_reach_the_file():

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import builtins
+import io
 import json
 import math
 import re
+import struct
+import zlib
 
 import pytest
 
@@ -132,16 +135,48 @@ def test_a_name_that_cannot_be_is_one_sentence(tmp_path, monkeypatch, capsys, na
     assert [file.name for file in tmp_path.iterdir()] == ["config.json"]
 
 
-def test_a_plot_replaces_a_picture_and_nothing_else(tmp_path):
-    path = tmp_path / "rope.png"
-    path.write_text("years of work")
-    with pytest.raises(RopescaleError, match=r"cannot write a plot to \S*rope\.png: what is there is no picture"):
-        plotting.plot_geometry([SCHEDULED], path)
-    assert path.read_text() == "years of work"
-    path.unlink()
-    plotting.plot_geometry([SCHEDULED], path)
-    plotting.plot_geometry([SCHEDULED], path)
-    assert [file.name for file in tmp_path.iterdir()] == ["rope.png"]
+@pytest.mark.parametrize("ending", ["png", "svg", "pdf", "PNG"])
+def test_a_plot_replaces_a_picture_of_ours_and_nothing_else(tmp_path, ending):
+    from matplotlib.figure import Figure
+
+    path = tmp_path / f"rope.{ending}"
+    path.touch()
+    plotting.save(Figure((1, 1)), path)
+    plotting.save(Figure((2, 2)), path)
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
+def test_a_picture_of_somebody_elses_is_named_and_left(tmp_path, capsys, ending):
+    from matplotlib.figure import Figure
+
+    config = {"model_type": "llama", "head_dim": 64, "max_position_embeddings": 256, "rope_theta": 10000.0}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    path = tmp_path / f"photo.{ending}"
+    figure = Figure((1, 1))
+    figure.text(0, 0, "made with ropescale")
+    figure.savefig(path)
+    theirs = path.read_bytes()
+    assert main(["inspect", str(tmp_path), "--plot", str(path)]) == 2
+    said = f"cannot write a plot to {path}: what is there is no picture of ropescale; choose another name"
+    assert said in capsys.readouterr().err
+    assert path.read_bytes() == theirs
+    for content in (b"years of work", theirs[:5]):
+        path.write_bytes(content)
+        with pytest.raises(RopescaleError, match="is no picture of ropescale"):
+            plotting.save(figure, path)
+        assert path.read_bytes() == content
+
+
+def test_a_picture_for_a_run_is_the_one_that_matplotlib_makes_with_our_mark_and_is_made_alike_again():
+    from matplotlib.figure import Figure
+
+    content, again = (plotting.drawn(lambda: Figure((2, 1))) for _ in range(2))
+    assert content == again
+    Figure((2, 1)).savefig(plain := io.BytesIO(), format="png", dpi=160)
+    mark = struct.pack(">I", 17) + b"tEXtCreator\0ropescale"
+    mark += struct.pack(">I", zlib.crc32(mark[4:]))
+    assert content.count(mark) == 1 and content.replace(mark, b"") == plain.getvalue()
 
 
 @pytest.mark.parametrize("error", [MemoryError(), ImportError("a.so: failed to map segment: Cannot allocate memory")])
