@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
+from ..formatting import cut
 from ..rope import ALL_LAYERS
 from .facts import Difference, Layers
 
@@ -36,7 +37,7 @@ def architecture(layers: Layers) -> str | None:
     A model saved without its head names a class that is not for text; then its type says which one is.
     """
     stated = layers.config.get("architectures")
-    first = stated[0] if isinstance(stated, list) and stated and isinstance(stated[0], str) else None
+    first = cut(stated[0], 100) if isinstance(stated, list) and stated and isinstance(stated[0], str) else None
     usual = load()["architectures"].get(str(layers.config.get("model_type")))
     return usual if first is None or (usual and first.endswith("Model")) else first
 
