@@ -292,7 +292,7 @@ def _manifest(backup: Path) -> Manifest:
     if not path.exists():
         return Manifest()
     found = read_json(path)
-    replaced, added, finished = (found.get(name) for name in ("replaced", "added", "finished"))
+    replaced, added, finished = found.get("replaced", ()), found.get("added", ()), found.get("finished")
     written, originals = found.get("written", {}), found.get("originals", {})
     whole = all(isinstance(each, list) and all(name in FILES for name in each) for each in (replaced, added))
     if not whole or not _are_hashes(written) or not isinstance(originals, dict) or not _are_files(backup):

@@ -640,7 +640,13 @@ def test_the_first_line_of_an_error_holds_its_reason():
 
 
 def test_a_class_name_of_a_hundred_thousand_characters_is_cut_in_warnings(tmp_path, capsys):
-    config = {"model_type": "unknown", "architectures": ["x" * 100_000], "hidden_size": 64, "num_attention_heads": 4}
+    config = {
+        "model_type": "unknown",
+        "architectures": ["x" * 100_000],
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        "rope_theta": 10000.0,
+    }
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 256}))
     assert main(["patch", str(tmp_path / "model"), "--dry-run", "--schedule", "yarn:factor=2"]) == 0

@@ -273,7 +273,7 @@ def test_arguments_that_cannot_be_are_refused(model, capsys, words, sentence):
         (["patch", "m" * 300, "-o", "out", "--schedule", "yarn:factor=4"], "File name too long"),
         (["patch", "model", "-o", "o" * 300, "--schedule", "yarn:factor=4"], "File name too long"),
         (["patch", "model", "-o", "o\0o", "--schedule", "yarn:factor=4"], "null byte"),
-        (["patch", "model", "-o", "", "--schedule", "yarn:factor=4"], "lie inside one another"),
+        (["patch", "model", "-o", "", "--schedule", "yarn:factor=4"], "the output's name is empty"),
         (["patch", "model", "-o", "model", "--schedule", "yarn:factor=4"], "is the source itself"),
         (["patch", "model", "-o", "model/config.json/x", "--schedule", "yarn:factor=4"], "lie inside one another"),
         (["patch", "model", "-o", "/dev/null/out", "--schedule", "yarn:factor=4"], "/dev/null is not a folder"),
