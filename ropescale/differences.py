@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from . import frontmatter
-from .formatting import cut
+from .formatting import brief, cut
 from .records import NAME as RECORD
 from .sources import read_bytes, read_json
 
@@ -80,6 +80,14 @@ def _short(value: Any) -> str:
     if isinstance(value, Mapping):
         return f"{{... {len(value)} entries ...}}"
     if isinstance(value, list) and len(value) > 6 and all(isinstance(v, (int, float)) for v in value):
-        ends = ", ".join(f"{v:.6g}" for v in value[:3]), ", ".join(f"{v:.6g}" for v in value[-2:])
+        ends = ", ".join(map(_figure, value[:3])), ", ".join(map(_figure, value[-2:]))
         return f"[{ends[0]}, ... {len(value)} numbers ..., {ends[1]}]"
     return cut(json.dumps(value), _LONGEST)
+
+
+def _figure(value: float) -> str:
+    """Six digits; a whole number beyond every float comes as it is, cut."""
+    try:
+        return f"{value:.6g}"
+    except OverflowError:
+        return brief(value)

@@ -302,6 +302,10 @@ def _rotary_dim(model: GgufModel) -> int:
         ConfigError: neither is known, or it is odd: llama.cpp turns pairs, and wants one factor for each.
     """
     stated = _stated_rotary_dim(model)
+    if not isinstance(stated, int):
+        raise ConfigError(
+            f"{model.file.path} has {model.architecture} rotate {brief(stated)} coordinates; not a whole number"
+        )
     if stated % 2:
         raise ConfigError(
             f"{model.file.path} has {model.architecture} rotate {stated} coordinates of a head, and llama.cpp turns "

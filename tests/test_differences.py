@@ -125,3 +125,7 @@ def test_a_large_tokenizer_is_compared_in_no_time_and_shown_in_a_few_lines(model
     assert time.perf_counter() - start < 2
     assert '-  "model_max_length": 1\n+  "model_max_length": 2\n' in found
     assert len(found) < 1000
+
+
+def test_a_whole_number_beyond_every_float_is_shown_cut():
+    assert "1000000000" in diff({"a": [10**400] * 9}, {"a": [1.0] * 9})

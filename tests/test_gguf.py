@@ -623,6 +623,11 @@ def test_an_architecture_whose_name_has_a_hundred_thousand_characters_is_one_sho
     assert len(said) < 500
 
 
+def test_a_rotation_of_a_fraction_of_a_coordinate_is_one_line(capsys):
+    write_keys(Path("in.gguf"), **{"rope.dimension_count": 16.0}, tables={"rope_freqs.weight": [1.0] * 8})
+    assert "not a whole number" in refused(capsys, "in.gguf", "-o", "out.gguf", "--schedule", "llama3:factor=4")
+
+
 def test_force_leaves_what_another_program_made_of_our_file(capsys):
     """What quantizes or copies a file keeps its keys."""
     source = write_keys(Path("in.gguf"))

@@ -32,6 +32,9 @@ PATIENCE = 90.0
 MEMORY = 2 * 2**30
 """Bytes that a case may take beyond what the process has when it starts."""
 
+LIFE = 2000
+"""Cases after which a process is replaced by a new one: what all of them leave in memory is no fault of the last."""
+
 KEPT = 3
 """Cases that are kept of one failure."""
 
@@ -174,11 +177,16 @@ class Runners:
     def _hear(self, place: int) -> None:
         worker = self.workers[place]
         try:
-            number, name, faults = worker.connection.recv()
+            told = worker.connection.recv()
         except (EOFError, OSError):
             worker.process.join()
             self._lost(place, Fault("died", "the process", f"exit code {worker.process.exitcode}"))
             return
+        if told is None:
+            worker.process.join()
+            self.workers[place] = self._start(worker.number)
+            return
+        number, name, faults = told
         self.cases[name] = self.cases.get(name, 0) + 1
         worker.number, worker.since = number + self.processes, time.monotonic()
         self._note(name, number, faults)
@@ -214,10 +222,12 @@ class Runners:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         os.dup2(1, 2)
         limit_memory(MEMORY)
-        while True:
+        for _ in range(LIFE):
             name, faults = run_case(self.seed, number, self.targets, scratch)
             connection.send((number, name, faults))
             number += self.processes
+        shutil.rmtree(scratch, ignore_errors=True)
+        connection.send(None)
 
 
 def limit_memory(extra: int) -> None:
