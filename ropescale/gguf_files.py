@@ -11,6 +11,7 @@ import os
 import struct
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -225,11 +226,19 @@ def open_gguf(path: str | Path) -> GgufFile:
     with translated(path, "read"):
         _check_start(path)
         try:
-            return GgufFile(path, reader_of(path))
-        except (ValueError, IndexError, KeyError, TypeError, OverflowError, MemoryError, RecursionError) as error:
+            with _strict():
+                return GgufFile(path, reader_of(path))
+        except (ValueError, LookupError, TypeError, ArithmeticError, MemoryError, RecursionError) as error:
             raise ConfigError(
                 f"{path} cannot be understood as GGUF; is the download complete? ({first_line(error)})"
             ) from error
+
+
+def _strict() -> AbstractContextManager[Any]:
+    """Offsets that overflow are an error: numpy would only warn, on lines of its own."""
+    import numpy
+
+    return numpy.errstate(over="raise")
 
 
 def _reader_class() -> type[GGUFReader]:
