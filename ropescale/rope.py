@@ -479,7 +479,8 @@ class _Reader:
     def head_dim(self, key: str, parameters: Mapping[str, Any]) -> int:
         """Coordinates of a head: stated, the class's own, or hidden_size / num_attention_heads."""
         whole = parameters.get("partial_rotary_factor") in (None, 1) or self.model_type in _TABLE_OF_HEAD_DIM
-        if self.get("qk_rope_head_dim") and whole:
+        has_slice = not self.known or "qk_rope_head_dim" in self.defaults  # elsewhere a stray key, which no class reads
+        if has_slice and self.get("qk_rope_head_dim") and whole:
             rotated = _whole(self.get("qk_rope_head_dim"), "qk_rope_head_dim")  # MLA rotates a slice of its own
             self._refuse_another_head_dim(rotated)
             return rotated

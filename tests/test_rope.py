@@ -510,3 +510,11 @@ def test_a_slice_that_turns_only_in_part_is_as_wide_as_stock_transformers_builds
     assert AutoConfig.for_model(**config).head_dim == 8
     [rope] = read_rope(config).values()
     assert rope.rotary_dim == 8
+
+
+def test_a_key_that_the_class_does_not_have_changes_no_geometry():
+    """Qwen2 rotates whole heads whatever ``qk_rope_head_dim`` stands in its file; an unknown type may be MLA."""
+    config = {"hidden_size": 64, "num_attention_heads": 4, "rope_theta": 10_000.0, "max_position_embeddings": 64}
+    sliced = config | {"qk_rope_head_dim": 8}
+    assert [rope.rotary_dim for rope in read_rope(sliced | {"model_type": "qwen2"}).values()] == [16]
+    assert [rope.rotary_dim for rope in read_rope(sliced | {"model_type": "somebody_elses_mla"}).values()] == [8]
