@@ -41,11 +41,11 @@ KILLS ?= 50
 REPLAY ?=
 
 fuzz: $(VENV)/.for-test
-	PYTHONPATH=tests $(BIN)/python -m fuzzing $(if $(REPLAY),--replay "$(REPLAY)",--seconds $(SECONDS) --seed "$(SEED)" \
+	PYTHONPATH=tests/helpers $(BIN)/python -m fuzzing $(if $(REPLAY),--replay "$(REPLAY)",--seconds $(SECONDS) --seed "$(SEED)" \
 	  --processes $(PROCESSES)) $(ARGS)
 
 kill: $(VENV)/.for-test
-	PYTHONPATH=tests $(BIN)/python -m killing --kills $(KILLS) --seed "$(SEED)" $(ARGS)
+	PYTHONPATH=tests/helpers $(BIN)/python -m killing --kills $(KILLS) --seed "$(SEED)" $(ARGS)
 
 lint: $(VENV)/.for-test
 	$(BIN)/ruff check .

@@ -20,9 +20,9 @@ def command(out: str) -> None:
     The model was trained at 256 tokens on the Python standard library; it is measured on library modules that it
     has never seen. Writes the patched checkpoint, the results and two plots into OUT. Under a minute on two cores.
     """
-    from ..checkpoints import patch_checkpoint
+    from ..checkpoints.patching import patch_checkpoint
     from ..evals.reference import CHECKPOINT
-    from ..evals.results import writable_folder
+    from ..evals.results.result import writable_folder
 
     folder = writable_folder(out)
     patched = folder / "yarn-x8"
@@ -62,8 +62,8 @@ def _refuse_foreign(target: Path) -> None:
     Raises:
         CheckpointError: names what is not ours, or the record of an earlier version.
     """
+    from ..checkpoints.folders import why_not_ours
     from ..errors import CheckpointError
-    from ..folders import why_not_ours
 
     why = why_not_ours(target) if os.path.lexists(target) else None
     if why is not None:
@@ -72,7 +72,7 @@ def _refuse_foreign(target: Path) -> None:
 
 
 def _verify(folder: Path) -> None:
-    from ..verifying import verify
+    from ..models.verifying import verify
 
     report = verify(folder)
     worst = max(module.difference for module in report.modules)
@@ -80,9 +80,9 @@ def _verify(folder: Path) -> None:
 
 
 def _evaluate(source: Path, out: Path) -> None:
-    from ..evals.data import Text
-    from ..evals.measuring import AS_IS, Options, Run
+    from ..evals.data.documents import Text
     from ..evals.reference import HELD_OUT, held_out_documents
+    from ..evals.running.perplexity import AS_IS, Options, Run
     from .eval import load_model, load_tokenizer
 
     texts = [Text(name, text) for name, text in zip(HELD_OUT, held_out_documents(), strict=True)]

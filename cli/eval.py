@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import CheckpointError, DataError, RopescaleError, RunError, ScheduleError
-from ..loading import load_model, load_tokenizer
+from ..models.loading import load_model, load_tokenizer
 from .options import (
     DEVICE_MAPS,
     Length,
@@ -30,11 +30,11 @@ from .options import (
 from .sections import in_sections
 
 if TYPE_CHECKING:
-    from ..evals.data import Text
-    from ..evals.distributing import Group, World
-    from ..evals.measuring import Run
-    from ..evals.results import Result
-    from ..evals.store import Store
+    from ..evals.data.documents import Text
+    from ..evals.parallel.processes import Group, World
+    from ..evals.results.result import Result
+    from ..evals.running.perplexity import Run
+    from ..evals.running.resuming import Store
     from ..schedules import Schedule
     from ..schedules.specs import Spec
 
@@ -119,7 +119,7 @@ def command(
     device is shared out by --tp over the processes, or by --device-map auto over the devices of one (and its memory and
     disk, where they do not suffice; slower, because they work one after the other).
     """
-    from ..evals.distributing import joined, world
+    from ..evals.parallel.processes import joined, world
 
     if out is None and fresh:
         raise DataError("--fresh is given, and no folder to start anew in; name it with -o")
@@ -189,8 +189,8 @@ def _prepared(
     model: str, source: str, lengths: list[int], out: str | None, options: dict[str, Any], group: Group
 ) -> tuple[Run, Path | None]:
     """The measurement, and the folder that it is written into."""
-    from ..evals.results import writable_folder
-    from ..evals.store import refuse_if_busy
+    from ..evals.results.result import writable_folder
+    from ..evals.running.resuming import refuse_if_busy
 
     here = group.world
     folder = None if out is None else writable_folder(out)
@@ -202,7 +202,7 @@ def _prepared(
 
 
 def _measure_into(folder: Path, run: Run, fresh: bool, as_json: bool, group: Group) -> None:
-    from ..evals.store import opened
+    from ..evals.running.resuming import opened
 
     with opened(folder, fresh, group) as kept:
         try:
@@ -233,16 +233,18 @@ def _print(result: Result, as_json: bool) -> None:
 
 def prepare(model: str, source: str, lengths: list[int], options: dict[str, Any], here: World) -> Run:
     """Reads and checks everything cheap first, and the weights last."""
-    from ..evals import data, measuring, protocols, windows
-    from ..evals.distributing import team_of
-    from ..sources import find_model
+    from ..checkpoints.locating import find_model
+    from ..evals.data import documents as data_documents
+    from ..evals.data import windows
+    from ..evals.parallel.processes import team_of
+    from ..evals.running import perplexity, protocols
 
     lengths = list(windows.check_lengths(lengths))
     if options["protocol"] == "ropescale":
         windows.check_stride(options["stride"], lengths)
     texts = _texts(source, options)
     patching = {key: options[key] for key in ("layers", "replace_scaling", "on_top")}
-    chosen = measuring.Options(
+    chosen = perplexity.Options(
         **{key: options[key] for key in _MEASURED},
         patching=patching,
         source=source,
@@ -252,15 +254,15 @@ def prepare(model: str, source: str, lengths: list[int], options: dict[str, Any]
     folder = find_model(model, options["revision"])
     trusted = options["trust_remote_code"]
     tokenizer = load_tokenizer(folder, trust_remote_code=trusted)
-    bos = data.bos_id(options["bos"], tokenizer)
+    bos = data_documents.bos_id(options["bos"], tokenizer)
     how = {"split_special_tokens": options["split_special_tokens"]}
     if options["streaming"]:
-        needed = measuring.tokens_needed(lengths, bos is not None, chosen)
-        documents = data.tokenize_until(texts, tokenizer, needed, options["max_docs"], **how)
+        needed = perplexity.tokens_needed(lengths, bos is not None, chosen)
+        documents = data_documents.tokenize_until(texts, tokenizer, needed, options["max_docs"], **how)
     else:
-        documents = data.tokenize(texts, tokenizer, **how)
+        documents = data_documents.tokenize(texts, tokenizer, **how)
     fed, first = protocols.placed(options["protocol"], documents, options["bos"], tokenizer)
-    measuring.select_documents(fed, lengths, first is not None, chosen)
+    perplexity.select_documents(fed, lengths, first is not None, chosen)
     loaded = load_model(
         folder,
         options["dtype"],
@@ -271,21 +273,21 @@ def prepare(model: str, source: str, lengths: list[int], options: dict[str, Any]
     )
     team = team_of(here) if (options["sequence_parallel"] or 1) > 1 else None
     chosen = dataclasses.replace(chosen, path=folder, team=team)
-    return measuring.Run(loaded, documents, lengths, schedules, tokenizer, baseline, options["bos"], chosen)
+    return perplexity.Run(loaded, documents, lengths, schedules, tokenizer, baseline, options["bos"], chosen)
 
 
 def _texts(source: str, options: dict[str, Any]) -> Iterable[Text]:
     """The documents; of a stream, as they are asked for."""
-    from ..evals import data
+    from ..evals.data import sources
 
     how = {"split": options["split"], "text_field": options["text_field"]}
     if not options["streaming"]:
-        return data.read_texts(source, concat=options["concat"], **how)
+        return sources.read_texts(source, concat=options["concat"], **how)
     if options["max_docs"] is None:
         raise DataError("--streaming is given, and a stream may have no end; say how many documents with --max-docs")
     if options["concat"]:
         raise DataError("--streaming reads one document after the other; leave --concat out")
-    return data.stream_texts(source, **how)
+    return sources.stream_texts(source, **how)
 
 
 def plan_schedules(folder: Path, options: dict[str, Any], patching: dict[str, Any]) -> tuple[list[Any], Any]:
@@ -295,9 +297,9 @@ def plan_schedules(folder: Path, options: dict[str, Any], patching: dict[str, An
         ScheduleError, ConfigError: one that does not exist, does not fit, or contradicts --factor or
             --target-length; scaling that is there already and no word on what to do. Before any weight is read.
     """
-    from ..records import original_config
+    from ..checkpoints.locating import read_config
+    from ..checkpoints.record import original_config
     from ..schedules import specs
-    from ..sources import read_config
 
     config = original_config(read_config(folder), folder)
     named = [*options["schedules"], *([options["baseline"]] if options["baseline"] is not None else [])]
@@ -325,7 +327,7 @@ def _takes_factor(spec: Any) -> bool:
 
 def _resolved(config: dict[str, Any], spec: Any, options: dict[str, Any], patching: dict[str, Any]) -> Any:
     """The spec with the factor that `ropescale patch` would give it; per layer type where they differ."""
-    from ..plans import make_plan
+    from ..planning.plan import make_plan
 
     factor = options["factor"] if _takes_factor(spec) else None
     plan = make_plan(config, spec, factor=factor, target_length=options["target_length"], **patching)

@@ -20,8 +20,8 @@ from .options import (
 )
 
 if TYPE_CHECKING:
+    from ..engines.exporting import Export
     from ..engines.parity import Row
-    from ..exporting import Export
 
 ENGINES = ("vllm", "sglang", "llama.cpp", "mlx-lm", "transformers4", "transformers5")
 
@@ -60,8 +60,8 @@ def command(model: str, engine: str, as_json: bool, **options: Any) -> None:
       ropescale export Qwen/Qwen3-8B --for sglang --schedule yarn --target-length 128k
       ropescale export ./llama --for llama.cpp --schedule yarn:factor=8
     """
+    from ..engines.exporting import export
     from ..errors import RunError
-    from ..exporting import export
 
     done = export(model, engine, options.pop("schedule"), **options)
     for kind, texts in (("note", done.notes), ("warning", done.warnings)):

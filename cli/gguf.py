@@ -20,8 +20,8 @@ from .options import (
 )
 
 if TYPE_CHECKING:
-    from ..gguf_files import Value
-    from ..gguf_patching import PatchedGguf
+    from ..gguf.files import Value
+    from ..gguf.patching import PatchedGguf
 
 
 @click.command("gguf")
@@ -51,7 +51,7 @@ def command(source: str, out: str | None, schedule: str, as_json: bool, **option
       ropescale gguf llama.gguf -o llama-x4.gguf --schedule my_schedule.py::Half --set factor=4
       ropescale gguf qwen2.gguf --schedule ntk --factor 4 --dry-run
     """
-    from ..gguf_patching import patch_gguf
+    from ..gguf.patching import patch_gguf
 
     with _progress() as progress:
         done = patch_gguf(source, out, schedule, progress=progress, **options)
@@ -121,7 +121,7 @@ def _page(described: dict[str, Any]) -> str:
 
 
 def _difference(described: dict[str, Any]) -> str:
-    from ..gguf_patching import ORIGINAL, VERSION
+    from ..gguf.patching import ORIGINAL, VERSION
 
     shown = {name: pair for name, pair in described["keys"].items() if name not in (ORIGINAL, VERSION)}
     lines = []

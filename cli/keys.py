@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..loading import load_model, load_tokenizer
+from ..models.loading import load_model, load_tokenizer
 from .eval import one_voice
 from .options import (
     Length,
@@ -18,8 +18,8 @@ from .options import (
 )
 
 if TYPE_CHECKING:
-    from ..evals.distributing import Group
-    from ..evals.results import Result
+    from ..evals.parallel.processes import Group
+    from ..evals.results.result import Result
 
 
 @click.command("keys")
@@ -48,16 +48,16 @@ def command(model: str, source: str, out: str, as_json: bool, **options: Any) ->
     context than with short (LongPPL, arXiv:2410.23771). The perplexity of those key tokens tells models apart that an
     average over all tokens does not. Measure every model with the same file.
     """
-    from ..evals import keys
-    from ..evals.distributing import joined, world
+    from ..evals.data import key_tokens
+    from ..evals.parallel.processes import joined, world
 
-    path = keys.target(out)
+    path = key_tokens.target(out)
     here = world()
     with one_voice(here), joined(here) as group:
         measured = _measured(model, source, options, group)
         if measured is None:
             return
-        found = keys.find(measured, options["alpha"], options["beta"])
+        found = key_tokens.find(measured, options["alpha"], options["beta"])
     found.save(path)
     if as_json:
         print_json(found.made)
@@ -72,20 +72,24 @@ def command(model: str, source: str, out: str, as_json: bool, **options: Any) ->
 
 def _measured(model: str, source: str, options: dict[str, Any], group: Group) -> Result | None:
     """The key model's NLLs with short and with long context; None in all processes but the first."""
-    from ..evals import data, keys, measuring
-    from ..sources import find_model
+    from ..checkpoints.locating import find_model
+    from ..evals.data import documents as data_documents
+    from ..evals.data import key_tokens, sources
+    from ..evals.running import perplexity
 
-    texts = data.read_texts(source, split=options["split"], text_field=options["text_field"], concat=options["concat"])
+    texts = sources.read_texts(
+        source, split=options["split"], text_field=options["text_field"], concat=options["concat"]
+    )
     folder, trusted = find_model(model, options["revision"]), options["trust_remote_code"]
     tokenizer = load_tokenizer(folder, trust_remote_code=trusted)
-    documents = data.tokenize(texts, tokenizer)
+    documents = data_documents.tokenize(texts, tokenizer)
     device = group.world.device(options["device"])
     loaded = load_model(folder, options["dtype"], device, trust_remote_code=trusted)
-    lengths = keys.windows_of(measuring.trained_length(loaded), options["window"], options["short"])
+    lengths = key_tokens.windows_of(perplexity.trained_length(loaded), options["window"], options["short"])
     stride = options["stride"] or max(1, lengths[0] // 2)
-    chosen = measuring.Options(
+    chosen = perplexity.Options(
         stride=stride, source=source, path=folder, progress=group.world.leads, short_context=False
     )
-    run = measuring.Run(loaded, documents, lengths, [], tokenizer, None, options["bos"], chosen)
+    run = perplexity.Run(loaded, documents, lengths, [], tokenizer, None, options["bos"], chosen)
     run.run(group=group)
     return run.result() if group.world.leads else None

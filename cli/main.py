@@ -15,8 +15,8 @@ import click
 from .. import __version__
 from ..errors import RopescaleError, RunError, VerificationError
 from ..escaping import visible
+from ..files.interrupts import Terminated, terminable
 from ..formatting import cut
-from ..interrupts import Terminated, terminable
 
 COMMANDS = {
     "demo": "The main job on the bundled model and text, in a minute.",

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 import click
 
 from ..errors import RopescaleError
-from ..formatting import markdown as markdown
 
 F = TypeVar("F", bound=Callable[..., Any])
 Decorator = Callable[[F], F]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import DataError
-from ..loading import load_model, load_tokenizer
+from ..models.loading import load_model, load_tokenizer
 from .eval import keep, one_voice, plan_schedules
 from .options import (
     Lengths,
@@ -25,8 +25,8 @@ from .options import (
 )
 
 if TYPE_CHECKING:
-    from ..evals.distributing import Group, World
-    from ..evals.retrieving.running import Run
+    from ..evals.parallel.processes import Group, World
+    from ..evals.passkey.running import Run
 
 TASKS = ("passkey", "multi-key", "multi-value", "variable-tracking")
 
@@ -103,9 +103,9 @@ def command(model: str, lengths: list[int], as_json: bool, out: str | None, fres
     Many processes share the prompts: `torchrun --nproc_per_node 8 -m ropescale passkey ...`. The answers do not depend
     on how many there are.
     """
-    from ..evals.distributing import joined, world
-    from ..evals.retrieving.results import retrieval_folder
-    from ..evals.store import refuse_if_busy
+    from ..evals.parallel.processes import joined, world
+    from ..evals.passkey.results import retrieval_folder
+    from ..evals.running.resuming import refuse_if_busy
 
     if out is None and fresh:
         raise DataError("--fresh is given, and no folder to start anew in; name it with -o")
@@ -125,7 +125,7 @@ def command(model: str, lengths: list[int], as_json: bool, out: str | None, fres
 
 
 def _ask_into(folder: Path, run: Run, fresh: bool, as_json: bool, group: Group) -> None:
-    from ..evals.store import opened
+    from ..evals.running.resuming import opened
 
     with opened(folder, fresh, group) as kept:
         try:
@@ -152,9 +152,9 @@ def _conclude(run: Run, folder: Path | None, as_json: bool, group: Group) -> Non
 
 def prepare(model: str, lengths: list[int], options: dict[str, Any], here: World) -> Run:
     """Reads and checks everything cheap first, and the weights last."""
-    from ..evals import windows
-    from ..evals.retrieving import running
-    from ..sources import find_model
+    from ..checkpoints.locating import find_model
+    from ..evals.data import windows
+    from ..evals.passkey import running
 
     lengths = list(windows.check_lengths(lengths))
     depths = running.check_depths(options["depths"])
@@ -176,9 +176,9 @@ def prepare(model: str, lengths: list[int], options: dict[str, Any], here: World
 
 
 def _haystack(source: str) -> str:
-    from ..evals import data
+    from ..evals.data import sources
 
     try:
-        return "\n\n".join(text.text for text in data.read_texts(source))
+        return "\n\n".join(text.text for text in sources.read_texts(source))
     except DataError as error:
         raise DataError(str(error).replace("--data", "--haystack")) from None

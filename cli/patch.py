@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..checkpoints.folders import LINKS
 from ..escaping import argument, shell_word, visible
-from ..folders import LINKS
 from ..formatting import size
 from .options import (
     Length,
@@ -27,9 +27,9 @@ from .options import (
 from .sections import in_sections
 
 if TYPE_CHECKING:
-    from ..checkpoints import PatchedCheckpoint
-    from ..plans import Plan
-    from ..uploading import Upload
+    from ..checkpoints.patching import PatchedCheckpoint
+    from ..checkpoints.uploading import Upload
+    from ..planning.plan import Plan
 
 
 _SECTIONS = {
@@ -81,7 +81,7 @@ def command(model: str, as_json: bool, **options: Any) -> None:
       ropescale patch ./llama -o ./llama-x2 --schedule my_schedule.py::Half --set factor=2
       ropescale patch ./llama --schedule ntk --factor 8 --dry-run
     """
-    from ..checkpoints import patch_checkpoint
+    from ..checkpoints.patching import patch_checkpoint
 
     schedule, out = options.pop("schedule"), options.pop("out")
     done = patch_checkpoint(model, out, schedule, **options)
@@ -99,7 +99,7 @@ def command(model: str, as_json: bool, **options: Any) -> None:
 
 def describe(done: PatchedCheckpoint, model: str, out: str | None, options: dict[str, Any]) -> dict[str, Any]:
     """What was done, as plain data."""
-    from ..rope import text_section
+    from ..configs.reading import text_section
     from ..schedules import specs
 
     plan = done.plan
@@ -137,7 +137,7 @@ def _hub(upload: Upload | None) -> dict[str, Any] | None:
 
 def _max_positions(config: Mapping[str, Any], plan: Plan) -> int:
     """What a configuration says, under whatever name the model's class has for it; RecurrentGemma's has none."""
-    from ..rope import read_rope
+    from ..configs.reading import read_rope
 
     trained = max(rope.original_length for rope in plan.ropes.values())
     return max(rope.max_length for rope in read_rope(config, trained).values())

@@ -19,7 +19,7 @@ def command(folder: str, as_json: bool) -> None:
     Example:
       ropescale restore ./llama
     """
-    from ..checkpoints import restore
+    from ..checkpoints.patching import restore
 
     path = restore(folder)
     if as_json:

@@ -17,8 +17,8 @@ from .options import (
 )
 
 if TYPE_CHECKING:
-    from ..generating import Stretch
-    from ..verifying import Verification
+    from ..models.decoding import Stretch
+    from ..models.verifying import Verification
 
 
 @click.command("verify")
@@ -49,7 +49,7 @@ def command(model: str, lengths: tuple[int, ...], as_json: bool, **options: Any)
       ropescale verify ./llama-x4 --generate --length 4k --length 16k --dtype bfloat16
     """
     from ..errors import VerificationError
-    from ..verifying import examine
+    from ..models.verifying import examine
 
     report = examine(model, lengths=lengths, say=_note, **options)
     for warning in report.warnings:

@@ -9,20 +9,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .data import Document, read_texts, tokenize
-    from .measuring import perplexity
-    from .results import Result
-    from .retrieving.results import Retrieval
-    from .retrieving.running import retrieval
+    from .data.documents import Document, tokenize
+    from .data.sources import read_texts
+    from .passkey.results import Retrieval
+    from .passkey.running import retrieval
+    from .results.result import Result
+    from .running.perplexity import perplexity
 
 _HOMES = {
-    "perplexity": "measuring",
-    "Result": "results",
-    "Document": "data",
-    "read_texts": "data",
-    "tokenize": "data",
-    "retrieval": "retrieving.running",
-    "Retrieval": "retrieving.results",
+    "perplexity": "running.perplexity",
+    "Result": "results.result",
+    "Document": "data.documents",
+    "read_texts": "data.sources",
+    "tokenize": "data.documents",
+    "retrieval": "passkey.running",
+    "Retrieval": "passkey.results",
 }
 
 __all__ = ["Document", "Result", "Retrieval", "perplexity", "read_texts", "retrieval", "tokenize"]

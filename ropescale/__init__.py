@@ -22,14 +22,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from . import evals, schedules
-    from .checkpoints import patch_checkpoint, restore
+    from .checkpoints.patching import patch_checkpoint, restore
     from .errors import RopescaleError
-    from .gguf_patching import patch_gguf
-    from .patching import Patch, patch
+    from .gguf.patching import patch_gguf
+    from .models.patching import Patch, patch
+    from .models.verifying import verify
     from .rope import Rope
     from .schedules import Frequencies, Schedule
     from .tables import frequencies
-    from .verifying import verify
 
 __version__ = "0.1.0"
 
@@ -52,16 +52,16 @@ __all__ = [
 
 _HOMES = {
     "Frequencies": "schedules",
-    "Patch": "patching",
+    "Patch": "models.patching",
     "Rope": "rope",
     "RopescaleError": "errors",
     "Schedule": "schedules",
     "frequencies": "tables",
-    "patch": "patching",
-    "patch_checkpoint": "checkpoints",
-    "patch_gguf": "gguf_patching",
-    "restore": "checkpoints",
-    "verify": "verifying",
+    "patch": "models.patching",
+    "patch_checkpoint": "checkpoints.patching",
+    "patch_gguf": "gguf.patching",
+    "restore": "checkpoints.patching",
+    "verify": "models.verifying",
 }
 _SUBPACKAGES = ("cli", "evals", "schedules")
 

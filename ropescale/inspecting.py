@@ -8,13 +8,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from .checkpoints.locating import find_model, read_config
+from .checkpoints.record import original_config
+from .configs.reading import ALL_LAYERS, LARGEST, is_scaled, read_rope, text_section
 from .errors import ScheduleError
+from .files.reading import read_json
 from .formatting import brief
-from .plans import Plan, is_as_is, make_plan, tokens
-from .records import original_config
-from .rope import ALL_LAYERS, LARGEST, Rope, is_scaled, read_rope, text_section
+from .planning.plan import Plan, is_as_is, make_plan, tokens
+from .rope import Rope
 from .schedules import AsIs, Frequencies, compute, describe
-from .sources import find_model, read_config, read_json
 
 SAME = 1e-9
 """Two frequencies that differ by less than this, relative, are the same number to a reader."""
@@ -179,7 +181,7 @@ def inspect(model: str, schedule: Any = None, *, revision: str | None = None, **
         model: a folder or a Hub id.
         schedule: in any of its forms; without one, scaling that is already there is what is shown.
         revision: branch, tag or commit of a Hub id.
-        options: those of :func:`ropescale.plans.make_plan`. Scaling that is already there is replaced here
+        options: those of :func:`ropescale.planning.plan.make_plan`. Scaling that is already there is replaced here
             unless ``on_top`` is asked for, because nothing is written; ``replace_scaling`` only says so.
 
     Raises:

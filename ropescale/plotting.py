@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import atomic
 from .errors import CheckpointError, RopescaleError
+from .files import atomic
 from .formatting import first_line
 
 if TYPE_CHECKING:

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from .checkpoints.locating import find_model, read_config
+from .checkpoints.record import original_config
 from .errors import ConfigError
-from .plans import Spec, frequencies_of, is_as_is
-from .records import original_config
+from .planning.plan import Spec, frequencies_of, is_as_is
 from .schedules import Frequencies
-from .sources import find_model, read_config
 
 
 def frequencies(
@@ -42,7 +42,7 @@ def _configuration(model: Any, schedule: Spec) -> Mapping[str, Any]:
     if isinstance(model, Mapping):
         return model
     if hasattr(model, "named_modules") and not is_as_is(schedule):
-        from .patching import configuration_before  # whoever holds a model has imported torch
+        from .models.patching import configuration_before  # whoever holds a model has imported torch
 
         return configuration_before(model)
     config = getattr(model, "config", model)

@@ -17,7 +17,10 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("MPLBACKEND", "Agg")
 os.environ.setdefault("NO_COLOR", "1")
 
-import ropescale
+HELPERS = Path(__file__).resolve().parent / "helpers"
+sys.path.insert(0, str(HELPERS))
+
+import ropescale  # noqa: E402 (the environment comes first)
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 

@@ -12,15 +12,15 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from ... import atomic
 from ...errors import CheckpointError, DataError, RopescaleError
+from ...files import atomic
+from ...files.reading import local_path
 from ...plotting import is_want_of_memory
-from ...sources import local_path
-from .. import checking
-from ..checking import Wrong
-from ..formats import SERIES
-from ..plots import LINES
-from ..statistics import Estimate
+from ..results import checking
+from ..results.checking import Wrong
+from ..results.formats import SERIES
+from ..results.plots import LINES
+from ..results.statistics import Estimate
 from .runs import StoredRun, paired
 
 SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x", "triangle-left", "star")

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from ...errors import DataError
-from ...sources import local_path
-from .. import belongings, checking, formats, nll
-from ..checking import SEAL, Wrong
-from ..protocols import ROPESCALE
-from ..statistics import Estimate, ratio
-from ..windows import position_bins, prefix
+from ...files.reading import local_path
+from ..data.windows import position_bins, prefix
+from ..results import belongings, checking, formats, nll
+from ..results.checking import SEAL, Wrong
+from ..results.statistics import Estimate, ratio
+from ..running.protocols import ROPESCALE
 
 
 @dataclass(frozen=True)

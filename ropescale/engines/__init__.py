@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..plans import Plan
+from ..planning.plan import Plan
 from . import llama_cpp, mlx_lm, sglang, transformers4, transformers5, vllm
 from .facts import Engine, Layers, layers_of, sentence
 

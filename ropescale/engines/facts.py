@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from ..model_defaults import is_nested, load
-from ..plans import Plan
-from ..rope import ALL_LAYERS, Rope, default_of, text_section
+from ..configs.class_defaults import is_nested, load
+from ..configs.reading import ALL_LAYERS, default_of, text_section
+from ..planning.plan import Plan
+from ..rope import Rope
 
 Status = Literal["honoured", "recomputed", "dropped", "unsupported"]
 """Computed as asked; replaced by a number of the engine's own; ignored; the engine stops or cannot be told."""

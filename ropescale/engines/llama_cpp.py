@@ -8,14 +8,14 @@ from dataclasses import replace
 from pathlib import PurePath
 from typing import Any, Literal
 
-from .. import gguf_architectures as known
+from ..checkpoints.record import softmax_factor
+from ..configs.class_defaults import load
+from ..configs.reading import ALL_LAYERS, default_of
 from ..escaping import argument
-from ..gguf_files import Value
-from ..gguf_patching import refusal
-from ..model_defaults import load
-from ..plans import is_windowed
-from ..records import softmax_factor
-from ..rope import ALL_LAYERS, default_of
+from ..gguf import architectures as known
+from ..gguf.files import Value
+from ..gguf.patching import refusal
+from ..planning.plan import is_windowed
 from ..schedules.yarn import temperature
 from .facts import Difference, How, Layers
 from .parity import attention_factor

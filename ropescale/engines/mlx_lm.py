@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..rope import ALL_LAYERS, read_rope, text_section
+from ..configs.reading import ALL_LAYERS, read_rope, text_section
 from . import vllm
 from .facts import Difference, How, Layers
 from .parity import attention_factor

@@ -1,6 +1,6 @@
 """Whose code vLLM and SGLang run a model with: their own, that of transformers, or none.
 
-``engine_registries.json`` is generated from their sources (``tests/engine_registries.py``), and a test keeps the two
+``registries.json`` is generated from their sources (``tests/helpers/engine_registries.py``), and a test keeps the two
 equal. It holds the ``versions`` that were read, the class that loads each model type (``architectures``), and per
 engine the classes that it has ``own`` code for, and those that it runs with the newest ``transformers`` it admits; for
 SGLang also those whose own code passes no scaling to the rotary layer (``unscaled``), or no more than the whole part of
@@ -15,11 +15,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
+from ..configs.reading import ALL_LAYERS
 from ..formatting import cut
-from ..rope import ALL_LAYERS
 from .facts import Difference, Layers
 
-PATH = Path(__file__).parent.parent / "engine_registries.json"
+PATH = Path(__file__).with_suffix(".json")
 
 Code = Literal["own", "transformers", "checkpoint", "none"]
 """Its own, that of transformers, the checkpoint's, or it has none."""

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from ..configs.class_defaults import PARTIAL_NAMES, THETA_NAMES, load
+from ..configs.reading import ALL_LAYERS, read_rope, text_section
 from ..escaping import fenced, shell_word, visible
-from ..model_defaults import PARTIAL_NAMES, THETA_NAMES, load
-from ..plans import Plan
-from ..rope import ALL_LAYERS, Rope, read_rope, text_section
+from ..planning.plan import Plan
+from ..rope import Rope
 from .facts import Difference, Engine, Layers, layers_of
 
 V4_NAMES = frozenset({"rope_scaling", *THETA_NAMES, *PARTIAL_NAMES})

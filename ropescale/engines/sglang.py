@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..rope import ALL_LAYERS, text_section
+from ..configs.reading import ALL_LAYERS, text_section
 from ..schedules.yarn import temperature
 from . import vllm
 from .facts import Difference, How, Layers

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from .. import model_defaults
-from ..rope import ALL_LAYERS, Scaling, text_section, write_rope
+from ..configs import class_defaults
+from ..configs.reading import ALL_LAYERS, text_section
+from ..configs.writing import Scaling, write_rope
 from .facts import Difference, How, Layers
 from .serving import V4_NAMES, Command, Serving, is_untouched, snippet, stated_positions
 
@@ -73,7 +74,7 @@ def serve(serving: Serving) -> list[Command]:
 def came_with(layers: Layers) -> str | None:
     """The version that first knew this type of model, ``5`` for all of transformers 5; None where it is not known."""
     found = (version for version, types in CAME_WITH.items() if layers.model_type in types)
-    return next(found, "5" if layers.model_type in model_defaults.load() else None)
+    return next(found, "5" if layers.model_type in class_defaults.load() else None)
 
 
 def _is_later(layers: Layers, version: str) -> bool:
@@ -165,8 +166,8 @@ def _has_keys(layers: Layers) -> bool:
 
 def _theta_is_beside(layers: Layers) -> bool:
     """Another theta is all there is, and a key of version 4 that reaches these layers holds it."""
-    keys = (model_defaults.load().get(layers.model_type) or {}).get("v4", model_defaults.V4)
-    names = [name for name in model_defaults.THETA_NAMES if layers.key in keys.get(name, ())]
+    keys = (class_defaults.load().get(layers.model_type) or {}).get("v4", class_defaults.V4)
+    names = [name for name in class_defaults.THETA_NAMES if layers.key in keys.get(name, ())]
     names += ["rope_theta"] if layers.model_type in _ONE_THETA else []
     places = [layers.section.get("attn_config") or {}] if layers.model_type == "dbrx" else [layers.section]
     return any(place.get(name) == layers.parameters["rope_theta"] for place in places for name in names)

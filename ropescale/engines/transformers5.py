@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..model_defaults import load
-from ..rope import ALL_LAYERS
+from ..configs.class_defaults import load
+from ..configs.reading import ALL_LAYERS
 from .facts import Difference, How, Layers
 from .serving import Command, Serving, snippet, stated_positions, v5_changes
 

@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import CheckpointError, ScheduleError
+from ..files.reading import is_deep, local_path, read_bytes
 from ..formatting import brief, first_line, listed
 from ..rope import Rope
-from ..sources import is_deep, local_path, read_bytes
 from .base import BuiltIn, Schedule, build, label_of, lookup, suggest
-from .casting import Parameter, cast_text, check_value, holds_schedule, parameters
-from .loading import load
+from .fields import Parameter, cast_text, check_value, holds_schedule, parameters
+from .user_code import load
 
 _WORD = re.compile(r"[\w-]+(?=:[^:\\/]|:?$)")  # a name, and not the drive of a Windows path
 _FILE = re.compile(r"(?P<name>.*?\.py(?:::\w*)?|[\w.]+::\w*|.*?\.json)(?::(?P<fields>.*))?", re.DOTALL)

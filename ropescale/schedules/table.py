@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import ClassVar
 
 from ..errors import CheckpointError, ScheduleError
+from ..files.reading import local_path
 from ..formatting import brief
 from ..rope import Rope
-from ..sources import local_path
 from .base import BuiltIn, Frequencies, above, at_least, divided, one_per_pair, register
 
 NEVER_TURNS = 1e30

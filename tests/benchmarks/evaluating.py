@@ -36,7 +36,7 @@ def reference_model() -> tuple[Any, list[list[int]]]:
     import torch
 
     from ropescale.evals import read_texts, reference, tokenize
-    from ropescale.loading import load_model, load_tokenizer
+    from ropescale.models.loading import load_model, load_tokenizer
 
     torch.set_num_threads(1)
     tokenizer = load_tokenizer(reference.CHECKPOINT)

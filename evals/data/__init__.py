@@ -1,0 +1,1 @@
+"""What is measured on: texts, documents, windows, and marks on their tokens."""

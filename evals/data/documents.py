@@ -1,0 +1,238 @@
+"""Where the text comes from, and how it becomes token ids.
+
+Nothing is dropped silently: what is empty or too short is counted. Text files are read as Python reads them: UTF-8,
+line ends of any kind become ``\\n``, a leading byte-order mark is not text. Ids are encoded without special tokens, and
+BOS is put in front once by whoever feeds them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...errors import DataError
+from . import token_cache
+
+
+@dataclass(frozen=True)
+class Text:
+    """One document before tokenizing; ``name`` says where it came from."""
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Document:
+    """One document as token ids, without BOS.
+
+    Attributes:
+        name: where it came from.
+        ids: the tokens.
+        byte_ends: per token, how many UTF-8 bytes of the text lie before its end, int64; None when unknown
+            (ids without a text, or a tokenizer without offsets).
+        sha256: of the text's UTF-8 bytes, or of the ids as little-endian int64.
+    """
+
+    name: str
+    ids: Sequence[int]
+    byte_ends: np.ndarray | None
+    sha256: str
+
+    @property
+    def ids_sha256(self) -> str:
+        """SHA-256 of the ids as little-endian int64: what the tokenizer made of the text."""
+        return hashlib.sha256(np.asarray(self.ids, "<i8").tobytes()).hexdigest()
+
+    def bytes_between(self, start: int, stop: int) -> int | None:
+        """UTF-8 bytes of the text that tokens ``[start, stop)`` cover."""
+        if self.byte_ends is None or stop <= start:
+            return None
+        return int(self.byte_ends[stop - 1]) - (int(self.byte_ends[start - 1]) if start else 0)
+
+
+def tokenize(texts: Iterable[Text | str], tokenizer: Any, *, split_special_tokens: bool = False) -> list[Document]:
+    """Each text as ids without special tokens around it, with byte offsets where the tokenizer is a fast one.
+
+    The tokens of large texts are kept for the next time, see :mod:`ropescale.evals.data.token_cache`.
+
+    Args:
+        split_special_tokens: a special token's name in the text, such as ``<|endoftext|>``, is text like any other;
+            else it becomes that token.
+
+    Raises:
+        DataError: a text that UTF-8 cannot hold (a lone surrogate).
+    """
+    named = [text if isinstance(text, Text) else Text(f"document {i}", text) for i, text in enumerate(texts)]
+    hashes = [hashlib.sha256(_bytes_of(text)).hexdigest() for text in named]
+    how = {"split_special_tokens": split_special_tokens}
+    large = sum(len(text.text) for text in named) >= token_cache.LEAST
+    key = token_cache.key(hashes, tokenizer, **how) if large else None
+    found = None if key is None else token_cache.load(key, len(named))
+    tokens = found if found is not None else [_tokens(text, tokenizer, **how) for text in named]
+    if key is not None and found is None:
+        token_cache.save(key, tokens)
+    return [Document(text.name, t.ids, t.byte_ends, h) for text, t, h in zip(named, tokens, hashes, strict=True)]
+
+
+def tokenize_until(
+    texts: Iterable[Text], tokenizer: Any, needed: int, count: int, *, split_special_tokens: bool = False
+) -> list[Document]:
+    """The documents of a stream up to the ``count``-th with ``needed`` tokens, the shorter ones between included.
+
+    Raises:
+        DataError: as :func:`tokenize`.
+    """
+    found: list[Document] = []
+    enough = 0
+    for text in texts:
+        found += tokenize([text], tokenizer, split_special_tokens=split_special_tokens)
+        enough += len(found[-1].ids) >= needed
+        if enough == count:
+            break
+    return found
+
+
+def special_tokens(documents: Iterable[Document], tokenizer: Any) -> int:
+    """How many of the documents' tokens are special ones, which a model reads as the end of a text and the like. The
+    one for what is unknown is not counted: text may be unknown."""
+    added = getattr(tokenizer, "added_tokens_decoder", {})
+    special = {*getattr(tokenizer, "all_special_ids", []), *(i for i, token in added.items() if token.special)}
+    wanted = np.array(sorted(special - {getattr(tokenizer, "unk_token_id", None)}), np.int64)
+    return sum(int(np.isin(np.asarray(document.ids, np.int64), wanted).sum()) for document in documents)
+
+
+def from_ids(documents: Iterable[Sequence[int]]) -> list[Document]:
+    """Documents that are token ids already (lists, arrays or tensors of whole numbers)."""
+    return [_from_ids(f"document {i}", ids) for i, ids in enumerate(documents)]
+
+
+def bos_id(bos: str | int, tokenizer: Any) -> int | None:
+    """The id to put in front of every document, or None.
+
+    Args:
+        bos: "auto" (the tokenizer's BOS if it has one), "yes" (it must have one), "no", or an id.
+
+    Raises:
+        DataError: "yes" without a BOS to be had, or something else than these.
+    """
+    if isinstance(bos, int) and not isinstance(bos, bool):
+        return bos
+    if isinstance(bos, str) and bos.isdecimal() and len(bos) < 20:
+        return int(bos)
+    if bos not in ("auto", "yes", "no"):
+        raise DataError(f"bos {bos!r} is none of auto, yes, no or a token id")
+    found = None if bos == "no" else getattr(tokenizer, "bos_token_id", None)
+    if bos == "yes" and found is None:
+        raise DataError("bos is asked for, but the tokenizer has no BOS token; give its id or use bos=no")
+    return found
+
+
+def select(
+    documents: Iterable[Document],
+    needed: int,
+    *,
+    min_tokens: int = 0,
+    max_docs: int | None = None,
+    one_with: int = 0,
+) -> tuple[list[Document], dict[str, int]]:
+    """The documents that are long enough, at most ``max_docs``, and how many were skipped and why.
+
+    Args:
+        needed: tokens (without BOS) that every document must have.
+        min_tokens: skip documents with fewer tokens than this, too.
+        one_with: tokens that one of the documents must have.
+
+    Raises:
+        DataError: none is long enough; names the longest.
+    """
+    pool = list(documents)
+    needed = max(needed, min_tokens)
+    enough = [document for document in pool if len(document.ids) >= needed]
+    empty = sum(not len(document.ids) for document in pool)
+    if not enough:
+        raise _too_short(pool, needed, "a smaller --min-tokens" if needed == min_tokens else "shorter lengths")
+    kept = enough if max_docs is None else enough[:max_docs]
+    if all(len(document.ids) < one_with for document in kept):
+        raise _too_short(kept, one_with, "shorter lengths")
+    skipped = {"too_short": len(pool) - len(enough) - empty, "empty": empty}
+    return kept, skipped | ({"over_max_docs": len(enough) - len(kept)} if len(kept) < len(enough) else {})
+
+
+def check_ids(documents: Iterable[Document], vocabulary: int, bos: int | None = None) -> None:
+    """Refuses ids that the model has no row for, before anything is run.
+
+    Raises:
+        DataError: names the document, the position and the id.
+    """
+    if bos is not None and not 0 <= bos < vocabulary:
+        raise DataError(f"bos id {bos} is outside the model's vocabulary of {vocabulary}")
+    for document in documents:
+        ids = np.asarray(document.ids)
+        wrong = np.flatnonzero((ids < 0) | (ids >= vocabulary))
+        if wrong.size:
+            raise DataError(
+                f"{document.name} has token id {ids[wrong[0]]} at position {wrong[0]}, outside the model's vocabulary "
+                f"of {vocabulary}; the tokenizer and the model do not belong together"
+            )
+
+
+def documents_sha256(documents: Iterable[Document]) -> str:
+    """One hash for all the documents, from each one's, in order."""
+    digest = hashlib.sha256()
+    for document in documents:
+        digest.update(bytes.fromhex(document.sha256))
+    return digest.hexdigest()
+
+
+# --- tokens ----------------------------------------------------------------------------------------------------
+
+
+def _bytes_of(text: Text) -> bytes:
+    try:
+        return text.text.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"{text.name} has a lone surrogate at character {error.start}; it is not valid text; repair or remove it"
+        ) from None
+
+
+def _tokens(text: Text, tokenizer: Any, split_special_tokens: bool) -> token_cache.Tokens:
+    fast = bool(getattr(tokenizer, "is_fast", False))
+    how = {"split_special_tokens": True} if split_special_tokens else {}
+    # verbose=False: a document longer than model_max_length is what this is for, no warning wanted.
+    encoded = tokenizer(text.text, add_special_tokens=False, return_offsets_mapping=fast, verbose=False, **how)
+    ends = _byte_ends(text.text, encoded["offset_mapping"]) if fast else None
+    return token_cache.Tokens(list(encoded["input_ids"]), ends)
+
+
+def _byte_ends(text: str, offsets: Sequence[tuple[int, int]]) -> np.ndarray:
+    """UTF-8 bytes before each token's end; a token that ends inside a character counts the whole character."""
+    points = np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
+    sizes = 1 + (points >= 0x80).astype(np.int64) + (points >= 0x800) + (points >= 0x10000)
+    before = np.concatenate([[0], np.cumsum(sizes)])
+    ends = np.fromiter((end for _, end in offsets), dtype=np.int64, count=len(offsets))
+    # A token of no characters (a dummy prefix) reports (0, 0); what is covered never shrinks.
+    return before[np.maximum.accumulate(ends)] if ends.size else ends
+
+
+def _from_ids(name: str, ids: Sequence[int]) -> Document:
+    array = np.asarray(ids)
+    if array.ndim != 1 or (array.size and not np.issubdtype(array.dtype, np.integer)):
+        raise DataError(f"{name} is not a list of whole token ids; for texts, give tokenizer=")
+    array = array.astype(np.int64)
+    return Document(name, array.tolist(), None, hashlib.sha256(array.astype("<i8").tobytes()).hexdigest())
+
+
+def _too_short(pool: list[Document], needed: int, instead: str) -> DataError:
+    longest = max(pool, key=lambda document: len(document.ids), default=None)
+    if longest is None or not len(longest.ids):
+        return DataError("every document is empty; give documents with text in them")
+    return DataError(
+        f"no document has the {needed:,} tokens needed; the longest, {longest.name}, has {len(longest.ids):,}: "
+        f"use {instead}, longer documents, or --concat (concat=True) to join them"
+    )

@@ -1,0 +1,232 @@
+"""Key tokens: those that a fixed key model predicts well with long context and badly with short (LongPPL).
+
+Fang et al. 2024, "What is Wrong with Perplexity for Long-context Language Modeling?" (arXiv:2410.23771, section 3): a
+token is key when its long-short difference ``NLL_short - NLL_long > alpha`` and its ``NLL_long < -beta``, alpha = 2
+and beta = -2 nats. Both come from sliding windows of the key model with the same stride, BOS first where it has one:
+long ones, and short ones. What is kept is where the key tokens lie in the text, in bytes, so that models with other
+tokenizers are measured on the same text. A key model inside its own window needs no training and no second model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...errors import CheckpointError, DataError
+from ...files import atomic
+from ...files.reading import local_path
+from ..results import checking
+from ..results.checking import Wrong, each, fields, mapping, plain, whole
+from .documents import Document
+
+if TYPE_CHECKING:
+    from ..results.result import Result
+
+SCHEMA = 1
+KIND = "key spans"
+ALPHA, BETA = 2.0, -2.0
+MOST = 2**28
+"""Bytes of a file of key spans."""
+
+
+@dataclass(frozen=True)
+class KeySpans:
+    """Where the key tokens of some texts lie.
+
+    Attributes:
+        spans: by the text's sha256, half-open ranges of UTF-8 bytes, ascending and apart.
+        made: the key model and the parameters, as plain data.
+    """
+
+    spans: dict[str, list[tuple[int, int]]]
+    made: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def sha256(self) -> str:
+        """Of the spans, for who compares two files."""
+        return hashlib.sha256(json.dumps(self.spans, sort_keys=True).encode()).hexdigest()
+
+    def marks(self, document: Document) -> np.ndarray:
+        """Whether each token lies wholly inside a span; one that covers no byte does not. Bool [tokens].
+
+        Raises:
+            DataError: the spans are of other texts, or the tokens' place in the text is not known.
+        """
+        if document.sha256 not in self.spans:
+            raise DataError(f"the key spans are not of {document.name}; run `ropescale keys` on the same data")
+        ranges = np.array(self.spans[document.sha256], np.int64).reshape(-1, 2)
+        starts, ends = _places(document)
+        which = np.searchsorted(ranges[:, 0], starts, side="right") - 1  # the span that begins last before the token
+        inside = which >= 0
+        if len(ranges):
+            inside &= ends <= ranges[which, 1]
+        return inside & (ends > starts)
+
+    def save(self, path: str | Path) -> None:
+        """Writes them as JSON, beside and renamed.
+
+        Raises:
+            CheckpointError: the file cannot be written, or what is there is not key spans.
+        """
+        path = target(path)
+        content = {"schema": SCHEMA, "kind": KIND, **self.made, "spans": self.spans}
+        try:
+            with atomic.part(path, check=_check_replaceable) as beside:
+                beside.write_text(json.dumps(content) + "\n", encoding="utf-8")
+        except CheckpointError:
+            raise
+        except OSError as error:
+            raise CheckpointError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def target(out: str | Path) -> Path:
+    """The file that key spans are written into, once it is certain that it is none of another kind.
+
+    Raises:
+        CheckpointError: it is a folder or in none, or what is there is not key spans.
+    """
+    path = local_path(out)
+    try:
+        path = path.resolve() if path.is_symlink() else path
+        if path.is_dir() or not path.absolute().parent.is_dir():
+            raise CheckpointError(f"cannot write {out}: it is a folder, or in none; choose another file with -o")
+        if os.path.lexists(path):
+            _check_replaceable(path)
+    except (OSError, ValueError, RuntimeError) as error:
+        if isinstance(error, CheckpointError):
+            raise
+        raise CheckpointError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from None
+    return path
+
+
+def _check_replaceable(path: Path) -> None:
+    """
+    Raises:
+        CheckpointError: it is neither key spans nor an empty file.
+    """
+    try:
+        if checking.content(path, MOST):
+            checking.checked(path, _marked, MOST)
+    except Wrong:
+        raise CheckpointError(
+            f"cannot write {path}: what is there is not key spans; choose another file with -o"
+        ) from None
+
+
+def _marked(value: dict[str, Any], where: str = "") -> None:
+    if (value.get("schema"), value.get("kind")) != (SCHEMA, KIND):
+        raise Wrong("does not hold key spans")
+
+
+def _checked(value: dict[str, Any], where: str = "") -> None:
+    _marked(value)
+    fields({"spans": mapping(each(_span))}, dict.fromkeys(value.keys() - {"spans", "key_model"}, plain))(value, where)
+    fields({}, {"key_model": mapping(plain), **dict.fromkeys(("short", "window", "stride"), whole())})(value, where)
+    for spans in value["spans"].values():
+        if any(before[1] > after[0] for before, after in itertools.pairwise(spans)):
+            raise Wrong("holds spans that overlap")
+
+
+def _span(value: Any, where: str) -> None:
+    each(whole(), 2, 2)(value, where)
+    if value[0] > value[1]:
+        raise Wrong(f"has an end before its start for {where}")
+
+
+def load(path: str | Path) -> KeySpans:
+    """What :meth:`KeySpans.save` wrote.
+
+    Raises:
+        DataError: no such file, or another kind of one.
+    """
+    try:
+        found = checking.checked(local_path(path), _checked, MOST)
+    except Wrong as error:
+        raise DataError(f"{path} {error}; make it with `ropescale keys`") from None
+    spans = {sha: [(a, b) for a, b in pairs] for sha, pairs in found["spans"].items()}
+    return KeySpans(spans, {name: value for name, value in found.items() if name not in ("schema", "kind", "spans")})
+
+
+def key_tokens(short: np.ndarray, long: np.ndarray, alpha: float = ALPHA, beta: float = BETA) -> np.ndarray:
+    """Which tokens are key: bool, from the NLLs of the same tokens with short and with long context."""
+    return (short - long > alpha) & (long < -beta)
+
+
+def find(result: Result, alpha: float = ALPHA, beta: float = BETA) -> KeySpans:
+    """The key spans by a measurement of the key model in sliding windows of two lengths, the short and the long.
+
+    Raises:
+        DataError: token ids without a text.
+    """
+    short, long = [next(run for run in result.passes if n in run.lengths) for n in result.lengths]
+    spans, found, scored = {}, 0, 0
+    for document, one, other in zip(result.documents, short.nll, long.nll, strict=True):
+        key = key_tokens(one, other, alpha, beta)
+        starts, ends = (each[0 if result.bos else 1 :] for each in _places(document))
+        spans[document.sha256] = _joined(zip(starts[key].tolist(), ends[key].tolist(), strict=True))
+        found, scored = found + int(key.sum()), scored + len(key)
+    model = {name: result.model[name] for name in ("path", "weights", "config_sha256", "dtype")}
+    windows = {"short": result.lengths[0], "window": result.lengths[1], "stride": result.protocol["stride"]}
+    made = {"key_model": model, **windows, "bos": result.bos, "alpha": alpha, "beta": beta}
+    return KeySpans(spans, made | {"key_tokens": found, "tokens": scored, "text_sha256": result.data["sha256"]})
+
+
+@dataclass(frozen=True)
+class KeyRow:
+    """Perplexity of the key tokens under one schedule at one length; None where there are none, or one document."""
+
+    schedule: str
+    length: int
+    tokens: int
+    fraction: float
+    nll: float | None
+    ppl: float | None
+    ppl_low: float | None
+    ppl_high: float | None
+
+
+def _places(document: Document) -> tuple[np.ndarray, np.ndarray]:
+    """The first byte of each token, and one past its last."""
+    if document.byte_ends is None:
+        raise DataError(
+            f"where the tokens of {document.name} lie in its text is not known, which key tokens need; "
+            "give texts, and a tokenizer with offsets (a fast one)"
+        )
+    ends = np.asarray(document.byte_ends, np.int64)
+    return np.concatenate([[0], ends[:-1]]).astype(np.int64) if len(ends) else ends, ends
+
+
+def _joined(pieces: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Ranges that touch become one; empty ones go."""
+    found: list[tuple[int, int]] = []
+    for start, end in pieces:
+        if found and start <= found[-1][1]:
+            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        elif end > start:
+            found.append((start, end))
+    return found
+
+
+def windows_of(trained: int | None, window: int | None, short: int | None) -> Sequence[int]:
+    """The short and the long window: the trained length and a quarter of it, where not said otherwise.
+
+    Raises:
+        DataError: the trained length is not known, or the short one is not shorter.
+    """
+    long = window or trained
+    if long is None:
+        raise DataError("the key model does not say what length it was trained at; give --window")
+    brief = short or max(2, long // 4)
+    if brief >= long:
+        raise DataError(
+            f"the short window of {brief} is no shorter than the long one of {long}; give a smaller --short"
+        )
+    return brief, long

@@ -1,0 +1,125 @@
+"""Token ids, kept for the next run: to tokenize a gigabyte takes longer than to measure on a part of it.
+
+One file per set of texts and tokenizer, found by a hash of both, below ``$ROPESCALE_CACHE``, else
+``$XDG_CACHE_HOME/ropescale``, else ``~/.cache/ropescale``. Files are renamed into place whole, so that any number of
+processes may read and write at once; one that is damaged fails its checksum and is made anew. The folder can be
+removed at any time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...files import atomic
+
+LOG = logging.getLogger(__name__)
+
+LEAST = 2**20
+"""Characters below which tokenizing is quicker than it is worth a file."""
+
+_FORMAT = "1"
+"""Raised whenever the same texts and tokenizer would be kept as something else."""
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """One text's tokens.
+
+    Attributes:
+        ids: token ids.
+        byte_ends: as in :class:`ropescale.evals.data.documents.Document`.
+    """
+
+    ids: list[int]
+    byte_ends: np.ndarray | None
+
+
+def folder() -> Path:
+    """Where tokens are kept."""
+    chosen = os.environ.get("ROPESCALE_CACHE")
+    if chosen:
+        return Path(chosen).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "ropescale"
+
+
+def key(hashes: Sequence[str], tokenizer: Any, **how: Any) -> str | None:
+    """What the tokens of texts with these hashes depend on, as one hash; None for a tokenizer that cannot be known.
+
+    Args:
+        how: what else the tokenizer is told.
+    """
+    tokens = fingerprint(tokenizer)
+    if tokens is None:
+        return None
+    facts = [_FORMAT, tokens, repr(sorted(how.items())), *hashes]
+    return hashlib.sha256("\n".join(facts).encode()).hexdigest()
+
+
+def fingerprint(tokenizer: Any) -> str | None:
+    """SHA-256 over all that a fast tokenizer of transformers is; None for others, whose rules may lie in their code."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    kind = type(tokenizer)
+    if backend is None or not hasattr(backend, "to_str") or kind.__module__.split(".")[0] != "transformers":
+        return None
+    versions = [metadata.version(name) for name in ("transformers", "tokenizers")]
+    return hashlib.sha256("\n".join([kind.__qualname__, *versions, backend.to_str()]).encode()).hexdigest()
+
+
+def load(key: str, count: int) -> list[Tokens] | None:
+    """The tokens of ``count`` texts; None where there are none, or what is there is damaged."""
+    try:
+        with np.load(_file(key), allow_pickle=False) as kept:
+            return _cut(kept["lengths"], kept["ids"], kept["ends"], count)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        LOG.warning("%s is damaged (%s) and is made anew", _file(key), error)
+        return None
+
+
+def save(key: str, tokens: Sequence[Tokens]) -> None:
+    """Keeps tokens. Where they cannot be kept, a warning says why: the run needs no cache."""
+    known = all(each.byte_ends is not None for each in tokens)
+    arrays = {
+        "lengths": np.array([len(each.ids) for each in tokens], np.int64),
+        "ids": np.concatenate([np.asarray(each.ids, np.int32) for each in tokens]),
+        "ends": np.concatenate([np.asarray(each.byte_ends, np.uint32) for each in tokens]) if known else np.empty(0),
+    }
+    try:
+        _write(_file(key), arrays)
+    except OSError as error:
+        LOG.warning("tokens cannot be kept in %s: %s", folder(), error.strerror or error)
+
+
+def _file(key: str) -> Path:
+    return folder() / "tokens" / f"{key}.npz"
+
+
+def _cut(lengths: np.ndarray, ids: np.ndarray, ends: np.ndarray, count: int) -> list[Tokens]:
+    """
+    Raises:
+        ValueError: the parts do not belong together.
+    """
+    total = int(lengths.sum())
+    if len(lengths) != count or len(ids) != total or len(ends) not in (0, total):
+        raise ValueError("its parts do not belong together")
+    stops = np.cumsum(lengths)
+    bounds = zip(stops - lengths, stops, strict=True)
+    known = len(ends) == total
+    return [Tokens(ids[a:b].tolist(), ends[a:b].astype(np.int64) if known else None) for a, b in bounds]
+
+
+def _write(path: Path, arrays: dict[str, np.ndarray]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic.part(path) as beside, open(beside, "wb") as file:
+        np.savez(file, **arrays)  # type: ignore[arg-type]

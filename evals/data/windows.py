@@ -1,0 +1,106 @@
+"""Which tokens are fed and which are scored. Pure Python, no torch.
+
+A *length* counts every position the model sees, BOS included. A *token* is one of the document's own, counted
+from 0 without BOS. So a length of 2048 with BOS feeds 2047 tokens and scores all of them; without BOS it feeds
+2048 and cannot score token 0, for which nothing comes before. Either way a full window has ``length - 1`` tokens that
+can be scored, and the first scored token of a document has exactly one position before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+from ...errors import DataError
+from ...lengths import parse_lengths
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Tokens ``[start, stop)`` of a document are fed (after BOS, if any); ``[scored, stop)`` are scored."""
+
+    start: int
+    stop: int
+    scored: int
+
+    @property
+    def count(self) -> int:
+        """How many tokens are scored."""
+        return self.stop - self.scored
+
+
+def prefix(length: int, bos: bool) -> Window:
+    """The first ``length`` positions of a document; every token that has something before it is scored.
+
+    Raises:
+        DataError: a length that leaves nothing to score.
+    """
+    if length < 2:
+        raise DataError(f"length {length} leaves no token to score; use 2 or more")
+    return Window(start=0, stop=length - bos, scored=0 if bos else 1)
+
+
+def sliding(tokens: int, length: int, stride: int, bos: bool) -> Iterator[Window]:
+    """Windows of ``length`` positions over a document of ``tokens``, each ``stride`` tokens after the one before.
+
+    Window k feeds ``[kS, min(kS + W, n))``, ``W = length - bos``, and scores what no earlier one did, so every token is
+    scored once (token 0 only with BOS), and every token from W on after at least ``W - S`` others. A document of W
+    tokens or fewer is one window. None where there is nothing to score.
+
+    Args:
+        tokens: n, the document's own tokens.
+        stride: S, at most ``length - 1``; see :func:`check_stride`.
+    """
+    first = prefix(length, bos)
+    if tokens <= first.scored:
+        return
+    start, scored = 0, first.scored
+    while scored < tokens:
+        stop = min(start + first.stop, tokens)
+        yield Window(start, stop, scored)
+        start, scored = start + stride, stop
+
+
+def check_lengths(lengths: int | str | Iterable[int | str]) -> tuple[int, ...]:
+    """The lengths, ascending, each once; one alone, or written like ``"2k,4k"``, will do.
+
+    Raises:
+        DataError: none given, or one that is not a whole number of at least 2 positions.
+    """
+    listed = [lengths] if isinstance(lengths, (int, str)) else list(lengths)
+    given = [length for each in listed for length in (parse_lengths(each) if isinstance(each, str) else [each])]
+    for length in given:
+        if isinstance(length, bool) or not isinstance(length, int):
+            raise DataError(f"length {length!r} is not a whole number of tokens; write it like 4096")
+        prefix(length, bos=True)
+    if not given:
+        raise DataError("no lengths to measure at; give at least one, like 2048")
+    return tuple(sorted(set(given)))
+
+
+def check_stride(stride: int | None, lengths: Iterable[int]) -> None:
+    """Refuses strides that would score a token twice or never. None, for no sliding windows, is fine.
+
+    Raises:
+        DataError: less than 1, or more than the ``length - 1`` tokens that a window of some length can score.
+    """
+    if stride is None:
+        return
+    if isinstance(stride, bool) or not isinstance(stride, int) or stride < 1:
+        raise DataError(f"stride {stride!r} is not a whole number of tokens; use 1 or more")
+    shortest = min(lengths)
+    if stride >= shortest:
+        raise DataError(
+            f"stride {stride} skips tokens: a window of length {shortest} scores at most {shortest - 1}; "
+            f"use a stride up to {shortest - 1}, or longer lengths"
+        )
+
+
+def position_bins(stop: int) -> list[tuple[int, int]]:
+    """Half-open ranges of position that grow by about sqrt(2) and cover ``[1, stop)``.
+
+    Position means how many positions, BOS included, come before the scored token; see the module's docstring.
+    """
+    edges = sorted({round(2 ** (k / 2)) for k in range(2 * stop.bit_length())} | {1, stop})
+    return list(pairwise(edge for edge in edges if 1 <= edge <= stop))

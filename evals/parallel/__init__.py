@@ -1,0 +1,1 @@
+"""Sharing a measurement out over processes and devices."""

@@ -1,0 +1,256 @@
+"""One measurement by many processes: ``torchrun --nproc_per_node N -m ropescale eval ...``.
+
+Every process holds the whole model and scores its share of the batches. The batches are planned before they are
+split, so what is fed together, and with it every number, does not depend on how many processes there are; and no
+process waits for another before all of its batches are done. Then the first process gathers them by their numbers.
+Objects travel over gloo, which needs no accelerator and works between machines.
+
+Where a window, or the model, is too large for one process, a team of them scores each batch together: see
+:mod:`ropescale.evals.parallel.sequence` for windows; models are transformers' to share out (``--tp``). Then the teams
+share the batches as single processes would.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ...errors import DataError, RopescaleError, RunError
+from ..running.batches import Batch
+
+if TYPE_CHECKING:
+    import torch
+
+T = TypeVar("T")
+
+_PATIENCE = timedelta(days=30)
+"""The last process may need days longer than the first; one that dies ends the connection at once."""
+
+
+@dataclass(frozen=True)
+class World:
+    """Which of how many processes this is, as the launcher says in its environment variables.
+
+    Attributes:
+        rank: from 0; the process of rank 0 leads: it alone prints and writes the results.
+        size: how many processes there are, on all machines.
+        local_rank: from 0 on each machine; chooses the accelerator.
+        launched: whether a launcher (torchrun, accelerate) started this process at all.
+        hint: for who wonders why there is only one process.
+        team: how many processes, of consecutive ranks, share the same batches because the model or a window is too
+            large for one; 1 where each has batches of its own.
+    """
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    launched: bool = False
+    hint: str = ""
+    team: int = 1
+
+    @property
+    def writes(self) -> bool:
+        """Whether this is the process of its team that keeps what the team scored."""
+        return self.rank % self.team == 0
+
+    @property
+    def teams(self) -> int:
+        """How many teams share the batches."""
+        return self.size // self.team
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is the process that prints and writes."""
+        return self.rank == 0
+
+    def device(self, asked: str | None) -> str | None:
+        """What is asked for; else this process's own GPU, where several processes and GPUs are."""
+        import torch
+
+        if asked or self.size == 1 or not torch.cuda.is_available():
+            return asked
+        return f"cuda:{self.local_rank}"
+
+    def __str__(self) -> str:
+        together = f" in teams of {self.team}" if self.team > 1 else ""
+        return f"{self.size} process{'es' * (self.size != 1)}{together}"
+
+    def in_teams(self, size: int, option: str) -> World:
+        """This world with its processes in teams of ``size``.
+
+        Raises:
+            DataError: their number is no multiple of it; names ``option``.
+        """
+        if self.size % size:
+            raise DataError(
+                f"{option} needs a multiple of {size} processes, and there {'is' if self.size == 1 else 'are'} "
+                f"{self.size}; start them with torchrun --nproc_per_node {size} -m ropescale eval ..."
+            )
+        return dataclasses.replace(self, team=size)
+
+
+def world(environment: Mapping[str, str] = os.environ) -> World:
+    """The world that this process was started in."""
+    rank, size, local = (int(environment.get(name, usual)) for name, usual in _VARIABLES.items())
+    accelerate = any(name.startswith("ACCELERATE_") for name in environment)
+    hint = _LONELY if accelerate and size == 1 else ""
+    return World(rank, size, local, accelerate or "WORLD_SIZE" in environment, hint)
+
+
+_LONELY = " (on the CPU, accelerate launch starts one whatever --num_processes says; torchrun starts as many as asked)"
+_VARIABLES = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
+
+
+class Group:
+    """Processes that talk to each other; of one process, who talks to itself."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def from_leader(self, value: T) -> T:
+        """The leader's value, in every process."""
+        if self.world.size == 1:
+            return value
+        import torch.distributed as dist
+
+        box = [value]
+        with _together():
+            dist.broadcast_object_list(box, src=0)
+        return box[0]
+
+    @contextmanager
+    def leader_first(self, what: AbstractContextManager[Any]) -> Iterator[None]:
+        """``what`` is entered by the leader alone, before anybody goes on, and left by it after everybody has.
+
+        Raises:
+            RopescaleError: entering failed; in every process.
+        """
+        with ExitStack() as stack:
+            failed = None
+            try:
+                if self.world.leads:
+                    stack.enter_context(what)
+            except RopescaleError as error:
+                failed = error
+            failed = self.from_leader(failed)
+            if failed is not None:
+                raise failed
+            yield
+
+    def from_all(self, value: T) -> list[T]:
+        """Every process's value, by rank, in every process."""
+        if self.world.size == 1:
+            return [value]
+        import torch.distributed as dist
+
+        found: list[Any] = [None] * self.world.size
+        with _together():
+            dist.all_gather_object(found, value)
+        return found
+
+    def to_leader(self, value: T) -> list[T]:
+        """Every process's value, by rank, in the leader; nothing in the others."""
+        if self.world.size == 1:
+            return [value]
+        import torch.distributed as dist
+
+        found: list[Any] | None = [None] * self.world.size if self.world.leads else None
+        with _together():
+            dist.gather_object(value, found, dst=0)
+        return found or []
+
+
+@dataclass(frozen=True)
+class Team:
+    """The processes that share a window.
+
+    Attributes:
+        rank: of this one among them, from 0.
+        size: how many they are.
+        group: as torch.distributed knows them.
+    """
+
+    rank: int
+    size: int
+    group: Any
+
+    def gathered(self, own: torch.Tensor) -> list[torch.Tensor]:
+        """Everybody's tensor, by rank; all must have one shape.
+
+        Raises:
+            RunError: one of them has stopped.
+        """
+        import torch
+        import torch.distributed as dist
+
+        own = own.contiguous()
+        parts = [torch.empty_like(own) for _ in range(self.size)]
+        with _together():
+            dist.all_gather(parts, own, group=self.group)
+        return parts
+
+
+def team_of(world: World) -> Team:
+    """This process's team; every process of the world must ask for it."""
+    import torch.distributed as dist
+
+    ranks = [list(range(first, first + world.team)) for first in range(0, world.size, world.team)]
+    groups = [dist.new_group(each, timeout=_PATIENCE) for each in ranks]
+    return Team(world.rank % world.team, world.team, groups[world.rank // world.team])
+
+
+@contextmanager
+def joined(world: World) -> Iterator[Group]:
+    """The group of all the processes of a world, inside."""
+    if world.size == 1:
+        yield Group(world)
+        return
+    import torch.distributed as dist
+
+    dist.init_process_group(_backends(world), timeout=_PATIENCE)
+    try:
+        yield Group(world)
+    finally:
+        dist.destroy_process_group()
+
+
+def _backends(world: World) -> str:
+    """What carries objects, and tensors within a team where these lie on GPUs."""
+    import torch
+
+    return "cpu:gloo,cuda:nccl" if world.team > 1 and torch.cuda.is_available() else "gloo"
+
+
+@contextmanager
+def _together() -> Iterator[None]:
+    """What happens to the others when a process dies."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise RunError("another process of this run has stopped; what it said tells why") from error
+
+
+def owners(batches: Sequence[Batch], size: int) -> list[int]:
+    """The rank that scores each batch: the costliest first, each to the process with the least to do so far.
+
+    Graham's longest-processing-time rule (SIAM J. Appl. Math. 17, 1969): at most 4/3 of the best split.
+    """
+    loads, owner = [0.0] * size, [0] * len(batches)
+    for number in sorted(range(len(batches)), key=lambda number: -cost(batches[number])):
+        owner[number] = loads.index(min(loads))
+        loads[owner[number]] += cost(batches[number])
+    return owner
+
+
+def cost(batch: Batch) -> float:
+    """Time of a batch, up to a factor: linear in its positions, and quadratic in the length of a window.
+
+    Attention takes as long as everything else at about 32,768 positions (57,000 for an 8 B Llama, less for smaller
+    ones); the split needs no more than the order of magnitude.
+    """
+    return len(batch.feeds) * batch.positions * (1 + batch.positions / 32768)

@@ -1,0 +1,218 @@
+"""A model and a prompt in; out come the NLL of each answer and whether greedy decoding would give it.
+
+Teacher-forced: one forward pass with the answer in place. When every token of the answer is the one the model ranks
+first, given all before it, then greedy decoding from the question on would write exactly this answer, and otherwise not
+(but for ties). Logits are made for the rows of the answers alone, and read in fp32; sums are fp64.
+
+A prompt with several endings is read once, into a KV cache, and each ending continues from there. Models whose cache
+cannot be continued twice (state that is written in place) are found out by a check and read whole for every ending.
+"""
+
+from __future__ import annotations
+
+import copy
+import gc
+import inspect
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from ...errors import RunError
+from ...models.patching import unwrapped
+from ..running.memory import is_out_of_memory, release
+from .tasks import Prompt
+
+LOG = logging.getLogger(__name__)
+TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-3}
+HALF_TOLERANCE = 0.25
+"""How far the NLL of a token may be apart in the two ways of reading a prompt, in nats and relatively. In float32
+rounding is a hundred times less; a wrong cache is nats off."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """How well a question was answered.
+
+    Attributes:
+        nll: of the whole answer, in nats, fp64.
+        correct: whether every token of it is ranked first.
+    """
+
+    nll: float
+    correct: bool
+
+
+class Answerer:
+    """Asks a model the questions of prompts.
+
+    Attributes:
+        shares: whether the endings of a prompt continue from one reading of its context.
+        forward_passes: how many times a whole context went through the model, the check at the start left out.
+    """
+
+    def __init__(self, model: Any, batch_tokens: int = 8192) -> None:
+        self.model = unwrapped(model)
+        self.device = next(self.model.parameters()).device
+        self.vocabulary = int(self.model.get_input_embeddings().weight.shape[0])
+        self.batch_tokens = batch_tokens
+        self.shares = True
+        self.forward_passes = 0
+        self._checked = False
+        self._keeps = "logits_to_keep" in inspect.signature(self.model.forward).parameters
+
+    def together(self, prompts: Sequence[Prompt]) -> int:
+        """How many prompts of one length are fed at once; one that has several endings is read by itself."""
+        alone = not prompts or len(prompts[0].endings) > 1
+        return 1 if alone else max(1, self.batch_tokens // prompts[0].length)
+
+    def answers(self, prompts: Sequence[Prompt]) -> Iterator[tuple[Prompt, list[Score]]]:
+        """Every prompt of one length with the scores of its questions, in their order.
+
+        Raises:
+            RunError: logits that are not finite, or a prompt that does not fit into memory.
+        """
+        size = self.together(prompts)
+        for batch in (prompts[start : start + size] for start in range(0, len(prompts), size)):
+            if len(batch[0].endings) > 1:
+                yield batch[0], _scores(batch[0], self._several(batch[0]))
+                continue
+            for prompt, tokens in zip(batch, self._whole([(prompt, 0) for prompt in batch])):
+                yield prompt, _scores(prompt, [tokens])
+
+    def _several(self, prompt: Prompt) -> list[_Tokens]:
+        """The endings of one prompt, from one reading where that is possible."""
+        endings = range(len(prompt.endings))
+        shared = self._shared(prompt) if self.shares else None
+        if shared is None:
+            return [tokens for ending in endings for tokens in self._whole([(prompt, ending)])]
+        if not self._checked:
+            self._checked = True
+            # The last one: a cache that the endings before it changed shows there.
+            before = self.forward_passes
+            self.shares = self._agree(shared[-1], self._whole([(prompt, endings[-1])])[0])
+            self.forward_passes = before  # every process checks; what is asked is counted
+            if not self.shares:
+                LOG.warning("%s computes other logits from its cache; every question is asked whole", self._name)
+                return self._several(prompt)
+        return shared
+
+    def _agree(self, one: _Tokens, other: _Tokens) -> bool:
+        """NaN agrees with NaN here, and is refused where the scores are made."""
+        most = TOLERANCE.get(self.model.dtype, HALF_TOLERANCE)
+        return bool(np.allclose(one.nll, other.nll, rtol=most, atol=most, equal_nan=True))
+
+    @torch.inference_mode()
+    def _shared(self, prompt: Prompt) -> list[_Tokens] | None:
+        """Every ending after one reading of the context; None when memory does not suffice, which is said once."""
+        try:
+            cache = self._read(self._tensor([prompt.context]))
+            if cache is None:
+                self.shares = False
+                return None
+            return [self._continued(cache, prompt, ending) for ending in range(len(prompt.endings))]
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+        self._recover()
+        self.shares = False
+        LOG.warning("out of memory with the cache of %s; every question is asked whole from here on", prompt.name)
+        return None
+
+    def _read(self, ids: torch.Tensor) -> Any:
+        self.forward_passes += 1
+        return getattr(self._forward(ids, keep=1, use_cache=True), "past_key_values", None)
+
+    def _continued(self, cache: Any, prompt: Prompt, ending: int) -> _Tokens:
+        ids = self._tensor([prompt.endings[ending]])
+        output = self._forward(ids, keep=ids.shape[1], past_key_values=_again(cache), use_cache=True)
+        return _judged(output.logits[0, :-1], ids[0, 1:], len(prompt.context) + 1, prompt.name)
+
+    @torch.inference_mode()
+    def _whole(self, asked: Sequence[tuple[Prompt, int]]) -> list[_Tokens]:
+        """Prompts of one length with one ending each, in as few forward passes as memory allows."""
+        keep = max(prompt.endings.shape[1] for prompt, _ in asked)
+        try:
+            ids = self._tensor([prompt.ids(ending) for prompt, ending in asked])
+            logits = self._forward(ids, keep, use_cache=False).logits
+            self.forward_passes += len(asked)
+            first = ids.shape[1] - keep + 1
+            rows = zip(logits, ids, asked)
+            return [_judged(row[:-1], own[first:], first, prompt.name) for row, own, (prompt, _) in rows]
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+        self._recover()
+        if len(asked) == 1:
+            raise RunError(
+                f"{asked[0][0].name} does not fit into the memory of {self.device}; "
+                "use shorter lengths, --dtype bfloat16, or a device with more memory"
+            )
+        half = (len(asked) + 1) // 2
+        self.batch_tokens = half * asked[0][0].length
+        LOG.warning("out of memory with %d prompts at once; going on with %d", len(asked), half)
+        return [tokens for part in (asked[:half], asked[half:]) for tokens in self._whole(part)]
+
+    def _forward(self, ids: torch.Tensor, keep: int, **arguments: Any) -> Any:
+        """The model's own output with the logits of the last ``keep`` positions."""
+        if self._keeps:
+            return self.model(input_ids=ids, logits_to_keep=keep, **arguments)
+        output = self.model(input_ids=ids, **arguments)
+        output.logits = output.logits[:, -keep:]
+        return output
+
+    def _tensor(self, rows: Sequence[np.ndarray]) -> torch.Tensor:
+        return torch.from_numpy(np.stack(rows)).to(self.device)
+
+    def _recover(self) -> None:
+        # Out of the handler, because the traceback holds on to every tensor of the pass that failed.
+        gc.collect()
+        release(self.device)
+
+    @property
+    def _name(self) -> str:
+        return type(self.model).__name__
+
+
+@dataclass(frozen=True)
+class _Tokens:
+    """NLL (fp64, in nats) and whether it is ranked first, for the tokens from position ``first`` on."""
+
+    first: int
+    nll: np.ndarray
+    right: np.ndarray
+
+
+def _judged(logits: torch.Tensor, targets: torch.Tensor, first: int, name: str) -> _Tokens:
+    """What the rows of logits [tokens, vocabulary] say of the tokens that really come."""
+    logits = logits.float()
+    targets = targets.to(logits.device)
+    nll = torch.logsumexp(logits, dim=1) - logits.gather(1, targets[:, None]).squeeze(1)
+    if not bool(torch.isfinite(nll).all()):
+        raise RunError(f"the model's logits are NaN or infinite in {name}; try --dtype float32, or a smaller factor")
+    return _Tokens(first, nll.double().cpu().numpy(), (logits.argmax(dim=1) == targets).cpu().numpy())
+
+
+def _scores(prompt: Prompt, endings: Sequence[_Tokens]) -> list[Score]:
+    found = []
+    for question in prompt.questions:
+        tokens = endings[question.ending]
+        part = slice(question.start - tokens.first, question.stop - tokens.first)
+        found.append(Score(float(tokens.nll[part].sum()), bool(tokens.right[part].all())))
+    return found
+
+
+def _again(cache: Any) -> Any:
+    """A cache that can be continued while ``cache`` stays as it is; no keys or values are copied.
+
+    Each layer's ``update`` puts new tensors in the place of the old ones, so a copy of the layer objects suffices.
+    """
+    layers = getattr(cache, "layers", None)
+    if layers is None:
+        return copy.deepcopy(cache)
+    fresh = copy.copy(cache)
+    fresh.layers = [copy.copy(layer) for layer in layers]
+    return fresh

@@ -1,0 +1,409 @@
+"""Prompts that ask for a number hidden in a long text, of an exact length in tokens. No torch.
+
+::
+
+    [BOS] preamble  end of a sentence  filler ... KEY ... filler  |  question answer
+    `--------------------------- context -------------------------'  `--- ending --'
+
+A *length* counts all of it, BOS and answer included, and every ending of a prompt has the same number of tokens: the
+end of a sentence makes up for what whole sentences leave. A *depth* is where in the filler the key stands: 0 before it,
+1 after it, at the sentence boundary that is nearest.
+
+The prompt is put together from the ids of its sentences, each encoded as it would be after a full stop, because a
+text of an exact length cannot be had by cutting characters. So a tokenizer that merges across a full stop would cut
+the same text otherwise: :attr:`Prompt.retokenizes` says whether it does.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, chain, islice, pairwise
+from typing import Any
+
+import numpy as np
+
+from ...errors import DataError
+from .filler import NAMES, Dice, Filler
+
+TASKS = {
+    "passkey": "one key in each prompt",
+    "multi-key": "a named key at every depth, each asked for by its name, among four at least",
+    "multi-value": "a value at every depth, all asked for in their order",
+    "variable-tracking": "a chain of three boxes from every depth, two at least; what is in the last box of each",
+}
+"""The tasks, and what a prompt of each holds."""
+
+DIGITS = 5
+HOPS = 2
+LEAST_KEYS = 4
+LEAST_CHAINS = 2
+_TRIES = 4_000
+_FEW_NAMES = (
+    "the tokenizer tells too few names apart for this task, or too few of the same number of tokens; "
+    "use task passkey, or fewer depths"
+)
+
+
+@dataclass(frozen=True)
+class Question:
+    """One number that is asked for.
+
+    Attributes:
+        depth: as asked for, in [0, 1].
+        actual_depth: tokens of filler before the key, over all tokens of filler.
+        position: how many positions come before the key's first token.
+        answer: the digits.
+        ending: which of the prompt's endings asks for it.
+        start, stop: the answer's tokens, as a half-open range of positions in the whole prompt.
+    """
+
+    depth: float
+    actual_depth: float
+    position: int
+    answer: str
+    ending: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A text with keys in it, and the questions about them.
+
+    Attributes:
+        name: says which it is, for messages.
+        length: positions of the context and one ending.
+        trial: counts from 0.
+        context: ids with BOS, int64 [context].
+        endings: ids of each question with its answer, int64 [endings, rest].
+        questions: what is asked.
+        retokenizes: whether the tokenizer makes the same ids from the prompt's text.
+    """
+
+    name: str
+    length: int
+    trial: int
+    context: np.ndarray
+    endings: np.ndarray
+    questions: tuple[Question, ...]
+    retokenizes: bool
+
+    def ids(self, ending: int) -> np.ndarray:
+        """The whole prompt with one of its endings, int64 [length]."""
+        return np.concatenate([self.context, self.endings[ending]])
+
+
+@dataclass(frozen=True)
+class Needle:
+    """A sentence to hide at a depth. ``key`` is the number in it, "" in a link of a chain."""
+
+    depth: float
+    text: str
+    key: str = ""
+
+
+@dataclass(frozen=True)
+class Riddle:
+    """What a prompt is made from: needles and, for each ending, its question and what it should be answered.
+
+    ``asked`` pairs the text of an ending with the depths and the numbers of its answers, in their order in the text.
+    """
+
+    preamble: str
+    needles: list[Needle]
+    asked: list[tuple[str, list[tuple[float, str]]]]
+
+
+def prompts(
+    task: str, tokenizer: Any, length: int, depths: Sequence[float], trials: int, *, seed: int, filler: Filler,
+    bos: int | None,
+) -> list[Prompt]:  # fmt: skip
+    """All the prompts of one length. The same arguments give the same ids, whatever other lengths there are.
+
+    ``passkey`` makes ``trials`` prompts for every depth; the others have a key at every depth of every prompt.
+
+    Raises:
+        DataError: a length that is too short, or a tokenizer that loses the digits or cannot tell the names apart.
+    """
+    maker = _Maker(Encoder(tokenizer), filler, bos)
+    groups = [(depth,) for depth in depths] if task == "passkey" else [tuple(depths)]
+    made = []
+    for group in groups:
+        for trial in range(trials):
+            dice = Dice(seed, task, length, *map(float, group), trial)
+            made.append(maker.prompt(task, length, group, trial, dice))
+    return made
+
+
+class Encoder:
+    """Text to ids, without special tokens.
+
+    Raises:
+        DataError: the tokenizer does not give the ten digits back.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+        self._stop = self.beginning(".")
+        for digits in ("90817263545", "11223344556677889900"):
+            back = self.text(self.inside(f" {digits}"))
+            if digits not in "".join(back.split()):
+                raise DataError(
+                    f"the tokenizer cannot write numbers: {digits} comes back as {back[:60]!r}; "
+                    "retrieval asks for numbers, so it needs a tokenizer that knows the ten digits"
+                )
+
+    def beginning(self, text: str) -> list[int]:
+        """Ids of a text at the beginning of a document."""
+        return list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+
+    def inside(self, text: str) -> list[int]:
+        """Ids of a text after a full stop; sentencepiece tokenizers put a space before what begins a document."""
+        return self._after_stop(self.beginning(f".{text}"), text)
+
+    def sentences(self, texts: Iterable[str]) -> list[list[int]]:
+        """The same of many at once."""
+        given = list(texts)
+        encoded = self.tokenizer([f".{text}" for text in given], add_special_tokens=False, verbose=False)["input_ids"]
+        return [self._after_stop(list(ids), text) for ids, text in zip(encoded, given, strict=True)]
+
+    def text(self, ids: Sequence[int]) -> str:
+        """The text that the ids stand for."""
+        return str(self.tokenizer.decode(list(ids), clean_up_tokenization_spaces=False))
+
+    def before(self, text: str, at: int) -> int:
+        """How many tokens of ``inside(text)`` lie before its character ``at``; one that straddles it does not."""
+        return _common(self.inside(text), self.inside(text[:at]))
+
+    def _after_stop(self, ids: list[int], text: str) -> list[int]:
+        """Without the full stop; the text as a beginning where its first token would take the full stop in."""
+        first = len(self._stop)
+        return ids[first:] if ids[:first] == self._stop else self.beginning(text)
+
+
+class _Lots:
+    """Numbers and names, each drawn once for a prompt."""
+
+    def __init__(self, dice: Dice, filler: Filler, encoder: Encoder) -> None:
+        self.dice, self.filler, self.encoder = dice, filler, encoder
+        self._numbers: set[str] = set()
+        self._names: dict[tuple[int, ...], str] = {}
+
+    def number(self) -> str:
+        """A number of :data:`DIGITS` digits that is nowhere else in the prompt."""
+        return self._taken(self._some_number())
+
+    def name(self) -> str:
+        """A name that the tokenizer tells apart from the others."""
+        for _ in range(_TRIES):
+            name = self.dice.one(NAMES)
+            if self._fresh(name):
+                return self._called(name)
+        raise DataError(_FEW_NAMES)
+
+    def pairs(self, count: int, ending: Callable[[str, str], str]) -> list[tuple[str, str]]:
+        """Names and numbers for as many endings, all of the same number of tokens, the commonest."""
+        trial = [self._size(ending(self.dice.one(NAMES), self._some_number())) for _ in range(64)]
+        wanted = max(sorted(set(trial)), key=trial.count)
+        return [self._pair(ending, wanted) for _ in range(count)]
+
+    def depths(self, count: int) -> list[float]:
+        """Where to hide what is not asked for."""
+        return [self.dice.below(1001) / 1000 for _ in range(count)]
+
+    def _pair(self, ending: Callable[[str, str], str], wanted: int) -> tuple[str, str]:
+        for _ in range(_TRIES):
+            name, number = self.dice.one(NAMES), self._some_number()
+            if self._fresh(name) and self._size(ending(name, number)) == wanted:
+                return self._called(name), self._taken(number)
+        raise DataError(_FEW_NAMES)
+
+    def _some_number(self) -> str:
+        for _ in range(25 * _TRIES):
+            number = str(10 ** (DIGITS - 1) + self.dice.below(9 * 10 ** (DIGITS - 1)))
+            if number not in self._numbers and number not in self.filler:
+                return number
+        raise DataError(f"the haystack holds nearly every number of {DIGITS} digits; use another haystack")
+
+    def _size(self, text: str) -> int:
+        return len(self.encoder.inside(text))
+
+    def _fresh(self, name: str) -> bool:
+        return tuple(self.encoder.inside(f" {name}")) not in self._names
+
+    def _called(self, name: str) -> str:
+        return self._names.setdefault(tuple(self.encoder.inside(f" {name}")), name)
+
+    def _taken(self, number: str) -> str:
+        self._numbers.add(number)
+        return number
+
+
+# --- the tasks ---------------------------------------------------------------------------------------------------
+
+
+def _passkey(depths: Sequence[float], lots: _Lots) -> Riddle:
+    number = lots.number()
+    needle = Needle(depths[0], f" The pass key is {number}.", number)
+    asked = (f" The pass key is {number}", [(depths[0], number)])
+    return Riddle("There is a pass key in this text. Remember it.", [needle], [asked])
+
+
+def _multi_key(depths: Sequence[float], lots: _Lots) -> Riddle:
+    def ending(name: str, number: str) -> str:
+        return f" The pass key of {name} is {number}"
+
+    hidden = [*depths, *lots.depths(LEAST_KEYS - len(depths))]
+    keys = list(zip(hidden, lots.pairs(len(hidden), ending)))
+    needles = [Needle(depth, f"{ending(*pair)}.", pair[1]) for depth, pair in keys]
+    asked = [(ending(*pair), [(depth, pair[1])]) for depth, pair in keys[: len(depths)]]
+    return Riddle("There are pass keys in this text. Remember them.", _in_order(needles), asked)
+
+
+def _multi_value(depths: Sequence[float], lots: _Lots) -> Riddle:
+    values = [(depth, lots.number()) for depth in depths]
+    needles = [Needle(depth, f" A pass key is {number}.", number) for depth, number in values]
+    ending = " The pass keys, in order, are " + ", ".join(number for _, number in values)
+    return Riddle("There are pass keys in this text. Remember them in order.", needles, [(ending, values)])
+
+
+def _variable_tracking(depths: Sequence[float], lots: _Lots) -> Riddle:
+    """A number in one box, the same in the next, and so on; the links spread evenly over what follows the number."""
+
+    def ending(name: str, number: str) -> str:
+        return f" The number in the {name} box is {number}"
+
+    starts = [*depths, *lots.depths(LEAST_CHAINS - len(depths))]
+    needles, asked = [], []
+    for depth, (last, number) in zip(starts, lots.pairs(len(starts), ending)):
+        boxes = [*(lots.name() for _ in range(HOPS)), last]
+        needles.append(Needle(depth, f"{ending(boxes[0], number)}.", number))
+        for hop, (old, new) in enumerate(pairwise(boxes), start=1):
+            place = depth + (1 - depth) * hop / (HOPS + 1)
+            needles.append(Needle(place, f" The {new} box holds the same number as the {old} box."))
+        asked.append((ending(last, number), [(depth, number)]))
+    return Riddle("There are numbers in boxes in this text. Remember them.", _in_order(needles), asked[: len(depths)])
+
+
+def _in_order(needles: list[Needle]) -> list[Needle]:
+    """By depth; of equal ones the first stays first, so that no link comes before what it refers to."""
+    return sorted(needles, key=lambda needle: needle.depth)
+
+
+_RIDDLES: dict[str, Callable[[Sequence[float], _Lots], Riddle]] = {
+    "passkey": _passkey,
+    "multi-key": _multi_key,
+    "multi-value": _multi_value,
+    "variable-tracking": _variable_tracking,
+}
+
+
+# --- the prompt --------------------------------------------------------------------------------------------------
+
+
+class _Maker:
+    def __init__(self, encoder: Encoder, filler: Filler, bos: int | None) -> None:
+        self.encoder, self.filler = encoder, filler
+        self.first = [] if bos is None else [bos]
+
+    def prompt(self, task: str, length: int, depths: Sequence[float], trial: int, dice: Dice) -> Prompt:
+        riddle = _RIDDLES[task](depths, _Lots(dice, self.filler, self.encoder))
+        endings = [self.encoder.inside(text) for text, _ in riddle.asked]
+        needles = [self.encoder.inside(needle.text) for needle in riddle.needles]
+        head = [*self.first, *self.encoder.beginning(riddle.preamble)]
+        room = length - len(head) - sum(map(len, needles)) - len(endings[0])
+        if room < len(needles):
+            raise DataError(_too_short(task, length, length - room + len(needles), len(depths)))
+        fragment, *sentences = self._filling(dice, room)
+        body, starts = _hidden(sentences, riddle.needles, needles)
+        context = [*head, *fragment, *body]
+        places = self._places(riddle.needles, starts, len(head) + len(fragment), room - len(fragment))
+        return Prompt(
+            name=f"{task} at {length:,}, depth {'/'.join(f'{depth:g}' for depth in depths)}, trial {trial}",
+            length=length,
+            trial=trial,
+            context=np.array(context, dtype=np.int64),
+            endings=np.array(endings, dtype=np.int64),
+            questions=tuple(self._questions(riddle, places, len(context))),
+            retokenizes=self._retokenizes([*context[len(self.first) :], *endings[0]]),
+        )
+
+    def _filling(self, dice: Dice, room: int) -> list[list[int]]:
+        """The end of a sentence, and whole sentences; together they have ``room`` tokens."""
+        stream, found, size = self.filler.sentences(dice), [], 0
+        while size < room:
+            for ids in self.encoder.sentences(islice(stream, 16)):
+                if ids and size < room:
+                    found.append(ids)
+                    size += len(ids)
+            if not found:
+                raise DataError("the tokenizer makes no tokens of the haystack's text; use another haystack")
+        while size - room >= len(found[0]):  # the last sentence may be longer than the first
+            size -= len(found.pop(0))
+        return [found[0][size - room :], *found[1:]]
+
+    def _places(
+        self, needles: Sequence[Needle], starts: Sequence[tuple[int, int]], head: int, filling: int
+    ) -> dict[str, tuple[int, float]]:
+        """Position and actual depth of every key; ``filling`` is how many tokens the whole sentences have."""
+        found = {}
+        for needle, (at, filler) in zip(needles, starts):
+            if needle.key:
+                inside = self.encoder.before(needle.text, needle.text.index(needle.key) - 1)
+                found[needle.key] = (head + at + inside, filler / max(1, filling))
+        return found
+
+    def _questions(self, riddle: Riddle, places: dict[str, tuple[int, float]], context: int) -> Iterator[Question]:
+        for ending, (text, answers) in enumerate(riddle.asked):
+            for depth, number in answers:
+                at = text.rindex(number)
+                start = self.encoder.before(text, at - 1)  # the space before it may be part of its first token
+                if not start:
+                    raise DataError("the tokenizer cannot write the question; retrieval asks in English words")
+                stop = self.encoder.before(text, at + len(number))
+                position, actual = places[number]
+                yield Question(depth, actual, position, number, ending, context + start, context + stop)
+
+    def _retokenizes(self, ids: list[int]) -> bool:
+        return self.encoder.beginning(self.encoder.text(ids)) == ids
+
+
+def _hidden(
+    sentences: Sequence[list[int]], needles: Sequence[Needle], ids: Sequence[list[int]]
+) -> tuple[list[int], list[tuple[int, int]]]:
+    """The sentences with every needle at the boundary nearest to its depth; needles are in order of depth.
+
+    Returns:
+        The ids, and for every needle where it starts in them and how many tokens of filler come before it.
+    """
+    ends = list(accumulate(map(len, sentences), initial=0))
+    body: list[int] = []
+    starts: list[tuple[int, int]] = []
+    done = 0
+    for needle, own in zip(needles, ids):
+        boundary = _nearest(ends, needle.depth * ends[-1])
+        body.extend(chain.from_iterable(sentences[done:boundary]))
+        starts.append((len(body), ends[boundary]))
+        body.extend(own)
+        done = boundary
+    return [*body, *chain.from_iterable(sentences[done:])], starts
+
+
+def _nearest(ends: Sequence[int], wanted: float) -> int:
+    after = min(bisect_left(ends, wanted), len(ends) - 1)
+    return after - 1 if after and wanted - ends[after - 1] < ends[after] - wanted else after
+
+
+def _common(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many ids the two begin with in common."""
+    return next((i for i, (a, b) in enumerate(zip(one, other)) if a != b), min(len(one), len(other)))
+
+
+def _too_short(task: str, length: int, needed: int, depths: int) -> str:
+    fewer = "" if task == "passkey" or depths == 1 else ", or fewer depths"
+    return (
+        f"length {length:,} is too short for {task}: what is hidden and asked takes {needed:,} tokens with this "
+        f"tokenizer; use a longer length{fewer}"
+    )

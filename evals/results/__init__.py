@@ -1,0 +1,1 @@
+"""What a measurement leaves: stored NLLs, statistics, tables, plots, folders."""

@@ -1,0 +1,242 @@
+"""Which files in a run's folder are the run's own: those, and no others, are replaced.
+
+``results.json`` lists every file beside it with the sha256 of what was written; while one is being replaced, with both.
+It is written before them, so a run that is killed at any moment knows its files again, and whatever else is there is
+refused by name. What version 0.1.0 wrote has no such list: there a file counts when it is what that version made of
+these very results, see :mod:`ropescale.evals.results.older`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...errors import CheckpointError
+from ...files import atomic
+from ..running import resuming
+from . import checking, formats, nll, older
+from .checking import Wrong, sealed, sha256
+from .leftovers import is_regular
+
+RESULTS = "results.json"
+NLL = "nll"
+
+WRITTEN: dict[str, Sequence[str]] = {
+    "perplexity": ("results.csv", "REPORT.md", "ppl_vs_length.png", "loss_by_position.png"),
+    "retrieval": ("results.csv", "REPORT.md", "answers.csv", "retrieval.png"),
+}
+"""By the kind of run, the files beside ``results.json``."""
+
+ELSEWHERE = "choose another folder with -o"
+
+_LARGEST = 2**30
+"""Bytes of a file that may be ours. A million answers take a tenth of it."""
+
+
+@dataclass(frozen=True)
+class There:
+    """What a run finds of its own in its folder.
+
+    Attributes:
+        results: ``results.json`` as it stands there, where there is one.
+        files: by name, the sha256 of the files that it lists.
+        nll: by name, the sha256 of the files below ``nll/``.
+    """
+
+    results: bytes | None
+    files: dict[str, str]
+    nll: dict[str, str]
+
+
+def check(folder: Path, kind: str) -> There:
+    """What is there already, once it is certain that the run may replace all of it.
+
+    Raises:
+        CheckpointError: names a file that is not ours, was changed since, or belongs to another kind of run.
+    """
+
+    there = [name for name in WRITTEN[kind] if os.path.lexists(folder / name)]
+
+    def refused(path: Path, why: str, what: str = "it") -> CheckpointError:
+        away = "" if why.startswith(("is not what an", "is of")) else f"move {what} away, or "
+        return CheckpointError(f"cannot write into {folder}: {path} {why}; {away}{ELSEWHERE}")
+
+    foreign = resuming.foreign(folder / resuming.FOLDER)
+    if foreign is not None:
+        raise refused(foreign, "is not what an evaluation wrote")
+    _refuse_other_kind(folder, kind, refused)
+    results = _results(folder / RESULTS, there, refused)
+    if results is None and there:
+        why = "is not known to be what an evaluation wrote (there is no results.json that lists it)"
+        raise refused(folder / there[0], why, _joined(there))
+    return There(
+        None if results is None else checking.content(folder / RESULTS),
+        {name: _own(folder / name, results or {}, refused) for name in there},
+        nll.check(folder / NLL, refused) if kind == "perplexity" else {},
+    )
+
+
+def _joined(names: Sequence[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
+
+
+def _refuse_other_kind(folder: Path, kind: str, refused: nll.Refused) -> None:
+    """The results of one kind of run are not replaced by those of another, nor is what a stopped one has kept."""
+    for path in (folder / RESULTS, folder / resuming.FOLDER / "run.json"):
+        there = _kind_in(path)
+        if there not in (None, kind):
+            what = f"is of a {there} run, and this is a {kind} run" if there else "is not what an evaluation wrote"
+            raise refused(path, what)
+
+
+def _results(path: Path, beside: Sequence[str], refused: nll.Refused) -> dict[str, Any] | None:
+    """``results.json``, where there is one, whole."""
+    if not os.path.lexists(path):
+        return None
+    try:
+        if path.is_symlink():
+            raise Wrong("is a link")
+        return checking.checked(path, formats.results)
+    except Wrong as error:
+        raise refused(path, str(error), _joined([RESULTS, *beside])) from None
+
+
+def _kind_in(path: Path) -> str | None:
+    """The kind of run that wrote a file; None where there is none, or a damaged one, "" for what none of ours wrote."""
+    if not os.path.lexists(path):
+        return None
+    try:
+        found = checking.parsed(path)
+    except Wrong:
+        return None
+    kind = found.get("kind", "perplexity")
+    if {"schema", "facts"} & found.keys() and kind in list(WRITTEN):
+        return kind
+    return "" if path.name == RESULTS else None  # a record that is nobody's is set aside
+
+
+def _own(path: Path, results: Mapping[str, Any], refused: nll.Refused) -> str:
+    """The sha256 of a file that ``results.json`` lists."""
+    listed = results.get("files")
+    if not is_regular(path) or (listed is not None and path.name not in listed):
+        raise refused(path, "is not what an evaluation wrote")
+    try:
+        content = checking.content(path, _LARGEST)
+    except (Wrong, OSError) as error:
+        raise refused(path, str(error)) from None
+    if listed is None and not older.is_ours(path.name, content, results):
+        raise refused(path, "is not what version 0.1.0 wrote for the results beside it")
+    if listed is not None and sha256(content) not in listed[path.name]:
+        raise refused(path, "was changed since it was written")
+    return sha256(content)
+
+
+def identity(results: Mapping[str, Any]) -> str:
+    """A hash of what was measured, which ``nll/`` carries too: so that they are known to belong together."""
+    about = [[part, name, results[part].get(name)] for part, names in _IDENTITY.items() for name in names]
+    return sha256(json.dumps(about).encode())
+
+
+_IDENTITY = {
+    "model": ("weights", "config_sha256", "dtype"),
+    "data": ("sha256",),
+    "protocol": ("name", "mode", "bos", "stride"),
+}
+
+
+@contextmanager
+def kept(folder: Path) -> Iterator[None]:
+    """What the system says about the disk, as one sentence.
+
+    Raises:
+        CheckpointError: something below the folder cannot be read or written.
+    """
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except OSError as error:
+        raise CheckpointError(f"cannot write into {folder}: {error.strerror or error}") from error
+
+
+class Book:
+    """``results.json``, kept up with the files beside it that it lists.
+
+    Args:
+        results: its content.
+        there: what :func:`check` has found.
+    """
+
+    def __init__(self, folder: Path, results: Mapping[str, Any], there: There) -> None:
+        self.folder, self.results = folder, results
+        self._there, self._last = dict(there.files), there.results
+
+    def write(self, files: Mapping[str, bytes | str]) -> None:
+        """Files beside it, which it lists first.
+
+        Raises:
+            OSError: the disk is full, or does not let us.
+        """
+        contents = {name: _encoded(each) if isinstance(each, str) else each for name, each in files.items()}
+        digests = {name: sha256(content) for name, content in contents.items()}
+        self._note(digests)
+        for name, content in contents.items():
+            if self._there.get(name) == digests[name]:
+                atomic.sweep(self.folder / name)
+            else:
+                replace(self.folder / name, content, self._there.get(name))
+        self._there |= digests
+
+    def close(self) -> None:
+        """Lists what is there now, and nothing that was there before.
+
+        Raises:
+            OSError: the disk is full, or does not let us.
+        """
+        self._note({})
+
+    def _note(self, coming: Mapping[str, str]) -> None:
+        names = sorted({*self._there, *coming})
+        pairs = {name: [coming.get(name), self._there.get(name)] for name in names}
+        listed = {name: list(dict.fromkeys(each for each in pair if each)) for name, pair in pairs.items()}
+        text = sealed({**self.results, "files": listed}).encode()
+        if text == self._last:
+            atomic.sweep(self.folder / RESULTS)
+        else:
+            replace(self.folder / RESULTS, text, None if self._last is None else sha256(self._last))
+        self._last = text
+
+
+def replace(path: Path, content: bytes, before: str | None) -> None:
+    """Writes a file in place of what was found there, and of nothing that has come since.
+
+    Args:
+        before: its sha256; None where nothing was there.
+
+    Raises:
+        CheckpointError: something else has that name meanwhile; it stays.
+        OSError: the disk is full, or does not let us.
+    """
+
+    def check(there: Path) -> None:
+        if not is_regular(there) or sha256(checking.content(there, _LARGEST)) != before:
+            raise changed
+
+    changed = CheckpointError(
+        f"cannot write {path}: it has appeared or changed meanwhile; move it away, or {ELSEWHERE}"
+    )
+    try:
+        with atomic.part(path, new=before is None, check=check) as beside:
+            beside.write_bytes(content)
+    except (FileExistsError, Wrong):
+        raise changed from None
+
+
+def _encoded(text: str) -> bytes:
+    """UTF-8, and what a file's name may have that is none by its numbers."""
+    return text.encode("utf-8", "backslashreplace")

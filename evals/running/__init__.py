@@ -1,0 +1,1 @@
+"""Measuring: batches, forward passes, memory, progress, resuming."""

@@ -1,0 +1,161 @@
+"""Which windows are fed together: the plan of a pass, made before anything runs.
+
+A plan is a pure function of the documents' sizes, the length, the stride and ``batch_tokens``. Its batches are the unit
+that is scored, stored and resumed. How a model rounds depends on what is fed together, so whoever executes a plan,
+in one process or in many, feeds exactly these batches: then the stored numbers are the same bytes, whatever the
+number of processes and wherever a run was interrupted. The one exception is a batch that does not fit into memory: it
+is scored in parts, which changes nothing but rounding, and the store says so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+
+import numpy as np
+
+from ..data.windows import Window, prefix, sliding
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """A window of a document."""
+
+    document: int
+    window: Window
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Windows of equal length that are fed together.
+
+    Attributes:
+        number: its id within the plan, from 0.
+        feeds: the windows, in the order of the rows.
+        positions: what each window feeds, BOS included.
+    """
+
+    number: int
+    feeds: tuple[Feed, ...]
+    positions: int
+
+    @property
+    def fed(self) -> int:
+        """How many positions all its windows feed."""
+        return len(self.feeds) * self.positions
+
+    @property
+    def scored(self) -> int:
+        """How many tokens are scored in all its windows."""
+        return sum(feed.window.count for feed in self.feeds)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a plan takes.
+
+    Attributes:
+        forwards: windows that go through the model.
+        positions: tokens that are fed, BOS included.
+        scored: tokens whose NLL comes out.
+        times_one_pass: positions, relative to feeding every document once.
+    """
+
+    forwards: int
+    positions: int
+    scored: int
+    times_one_pass: float
+
+    @property
+    def useful_fraction(self) -> float:
+        """Scored tokens per token fed."""
+        return self.scored / self.positions
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The batches of one pass over all the documents.
+
+    Attributes:
+        batches: the longest windows first, so that what does not fit into memory shows at once.
+        sizes: per document, how many of its tokens are scored.
+        cost: what it takes.
+    """
+
+    batches: tuple[Batch, ...]
+    sizes: tuple[int, ...]
+    cost: Cost
+
+    @cached_property
+    def sha256(self) -> str:
+        """Of every window of every batch, in order."""
+        digest = hashlib.sha256()
+        for batch in self.batches:
+            rows = [(f.document, f.window.start, f.window.stop, f.window.scored) for f in batch.feeds]
+            digest.update(f"{batch.number} {batch.positions} {rows}\n".encode())
+        return digest.hexdigest()
+
+    def assembled(self, parts: Mapping[int, np.ndarray]) -> list[np.ndarray]:
+        """One vector per document, fp32 [scored tokens], from each batch's scored NLLs.
+
+        Args:
+            parts: by batch number, the scored NLLs of its windows one after the other, fp32.
+        """
+        whole = [np.empty(size, np.float32) for size in self.sizes]
+        filled = [0] * len(self.sizes)
+        for feed, nll in sorted(self._pieces(parts), key=lambda piece: (piece[0].document, piece[0].window.start)):
+            start, filled[feed.document] = filled[feed.document], filled[feed.document] + len(nll)
+            whole[feed.document][start : start + len(nll)] = nll
+        return whole
+
+    def _pieces(self, parts: Mapping[int, np.ndarray]) -> Iterator[tuple[Feed, np.ndarray]]:
+        for batch in self.batches:
+            start = 0
+            for feed in batch.feeds:
+                yield feed, parts[batch.number][start : start + feed.window.count]
+                start += feed.window.count
+
+
+def plan_pass(
+    tokens: Sequence[int],
+    length: int,
+    stride: int | None,
+    bos: bool,
+    batch_tokens: int,
+    slide: Callable[[int, int, int, bool], Iterable[Window]] = sliding,
+) -> Plan:
+    """The plan of one pass at one length.
+
+    Args:
+        tokens: per document, how many it has, BOS not counted.
+        stride: of the sliding windows; None feeds the first ``length`` positions of each document, which must have
+            them.
+        batch_tokens: positions that are fed together at most; at least one window always is.
+        slide: gives the windows of a document where there is a stride; another protocol has others.
+    """
+    windows = ((prefix(length, bos),) if stride is None else slide(n, length, stride, bos) for n in tokens)
+    feeds = [Feed(number, window) for number, each in enumerate(windows) for window in each]
+    batches = tuple(_batches(feeds, bos, batch_tokens))
+    sizes = [0] * len(tokens)
+    for feed in feeds:
+        sizes[feed.document] += feed.window.count
+    once = sum(n if stride is not None else min(n, length - bos) for n in tokens) + bos * len(tokens)
+    fed = sum(batch.fed for batch in batches)
+    return Plan(batches, tuple(sizes), Cost(len(feeds), fed, sum(sizes), fed / once if once else 0.0))
+
+
+def _batches(feeds: Iterable[Feed], bos: bool, batch_tokens: int) -> Iterator[Batch]:
+    number = 0
+    ordered = sorted(feeds, key=lambda feed: -_positions(feed, bos))  # stable: then by document, then by start
+    for positions, equal in groupby(ordered, key=lambda feed: _positions(feed, bos)):
+        together, size = tuple(equal), max(1, batch_tokens // positions)
+        for start in range(0, len(together), size):
+            yield Batch(number, together[start : start + size], positions)
+            number += 1
+
+
+def _positions(feed: Feed, bos: bool) -> int:
+    return feed.window.stop - feed.window.start + bos

@@ -1,0 +1,155 @@
+"""How published recipes turn windows into a perplexity, so that their numbers can be reproduced, bug for bug.
+
+All of them slide windows of L positions over whole documents, S tokens apart; a window counts the tokens that no
+earlier one has reached. What differs is how much each window weighs, and where BOS goes. ``docs/measuring.md`` says
+what each does wrong and by how much; ``ropescale`` is the one to use where nothing has to be reproduced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ...errors import DataError
+from ..data.documents import Document, bos_id
+from ..data.windows import Window
+
+ROPESCALE, YARN, HF = "ropescale", "yarn-paper", "hf-docs"
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """A way to measure.
+
+    Attributes:
+        name: as ``--protocol`` takes it.
+        said: how it weighs, in a few words.
+        stride: what the published script takes when nobody says; None where there need not be any.
+    """
+
+    name: str
+    said: str
+    stride: int | None = None
+
+    @property
+    def exact(self) -> bool:
+        """Whether every token is scored once and weighs the same."""
+        return self.name == ROPESCALE
+
+
+PROTOCOLS = {
+    each.name: each
+    for each in (
+        Protocol(ROPESCALE, "every token scored once, token-weighted"),
+        Protocol(YARN, "the mean of the windows' mean losses, each window weighing the same", 256),
+        Protocol(HF, "the windows' mean losses, each weighing its targets less one", 512),
+    )
+}
+
+
+def protocol(name: str) -> Protocol:
+    """The protocol of this name.
+
+    Raises:
+        DataError: there is none.
+    """
+    if name not in PROTOCOLS:
+        raise DataError(f"no protocol named {name!r}; there are {', '.join(PROTOCOLS)}")
+    return PROTOCOLS[name]
+
+
+def published_windows(tokens: int, length: int, stride: int, bos: bool) -> Iterator[Window]:
+    """The windows of the published scripts over a document of ``tokens``.
+
+    Window k feeds ``[kS, min(kS + W, n))``, ``W = length - bos``, until one reaches the end. It scores what comes after
+    the end of the window before, but never its own first position, before which nothing is fed: with no BOS and S = L
+    one token in L is never scored, and with S > W those between two windows.
+    """
+    reached = 0
+    for start in range(0, tokens, stride):
+        stop = min(start + length - bos, tokens)
+        yield Window(start, stop, max(reached, start + (not bos)))
+        reached = stop
+        if stop == tokens:
+            return
+
+
+def weights(name: str, windows: Sequence[Window]) -> list[float]:
+    """What each window's mean loss weighs.
+
+    ``yarn-paper``: 1. ``hf-docs``: the labels that are not masked, less one "due to internal label shift": the tokens
+    after the end of the window before, and one too few wherever there was a window before.
+    """
+    if name == YARN:
+        return [1.0] * len(windows)
+    if name == ROPESCALE:
+        return [float(window.count) for window in windows]
+    reached = [0, *(window.stop for window in windows)]
+    return [float(w.stop - max(w.start, before) - 1) for w, before in zip(windows, reached)]
+
+
+def weighted(name: str, windows: Sequence[Window], nll: np.ndarray) -> tuple[float, float]:
+    """One document's weighted sum of window means, fp64, and the sum of the weights.
+
+    Args:
+        nll: of the tokens that the windows score, one window after the other.
+    """
+    total, at, shares = 0.0, 0, weights(name, windows)
+    for window, share in zip(windows, shares, strict=True):
+        total += share * float(nll[at : at + window.count].mean(dtype=np.float64))
+        at += window.count
+    return total, sum(shares)
+
+
+def check_windows(name: str, documents: Iterable[Document], lengths: Iterable[int], stride: int, bos: bool) -> None:
+    """Refuses a window with nothing to score: its mean loss is NaN, which the published scripts take into the whole.
+
+    Raises:
+        DataError: names the document.
+    """
+    pool = list(documents)
+    for length in lengths:
+        for document in pool:
+            tokens = len(document.ids)
+            if not all(window.count for window in published_windows(tokens, length, stride, bos)):
+                raise DataError(
+                    f"{name} gives NaN at {length:,}: of the {tokens:,} tokens of {document.name}, the last one is "
+                    f"alone in its window at stride {stride:,}; choose another --stride, or --protocol ropescale"
+                )
+
+
+def placed(
+    name: str, documents: Sequence[Document], bos: str | int, tokenizer: Any
+) -> tuple[list[Document], int | None]:
+    """The documents as they are fed, and the id in front of every window, if any.
+
+    Under ``hf-docs``, see :func:`bos_once`. A document without a token stays without one, to be counted as empty.
+    """
+    if name != HF:
+        return list(documents), bos_id(bos, tokenizer)
+    once = bos_once(name, bos, tokenizer)
+    if once is None:
+        return list(documents), None
+    return [_with_bos(document, once) if len(document.ids) else document for document in documents], None
+
+
+def bos_once(name: str, bos: str | int, tokenizer: Any) -> int | None:
+    """The id that is the first token of each document and in no other window, if any.
+
+    ``hf-docs`` tokenizes with the tokenizer's defaults and then cuts: that is BOS, if the tokenizer adds one by itself
+    or is asked to.
+    """
+    found = bos_id(bos, tokenizer) if name == HF else None
+    return None if found is None or (bos == "auto" and not _adds(tokenizer, found)) else found
+
+
+def _adds(tokenizer: Any, bos: int) -> bool:
+    return list(tokenizer("a").input_ids)[:1] == [bos]
+
+
+def _with_bos(document: Document, bos: int) -> Document:
+    ends = document.byte_ends
+    return replace(document, ids=[bos, *document.ids], byte_ends=None if ends is None else np.concatenate([[0], ends]))

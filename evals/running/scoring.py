@@ -1,0 +1,259 @@
+"""A model and token ids in, one NLL per token out, within bounded memory.
+
+The trunk runs once over the whole window, without logits and without a KV cache. The head then runs over blocks
+of rows small enough for a byte budget: full fp32 logits would take ``4 L V`` bytes, 62.6 GiB for Llama 3.1 at
+128k. Log-softmax is taken in fp32 whatever the model's dtype.
+
+The head is not rebuilt from its parts: it is the model's own ``forward`` with the trunk's answer already known,
+so whatever the model does to its logits (Gemma's softcap, Cohere's and Granite's scale) is done here too.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from ...models.patching import unwrapped
+from .memory import device_of
+
+LOG = logging.getLogger(__name__)
+LOGITS_BYTES = 64 * 2**20
+"""Default budget for one block of fp32 logits. The peak is about three times this: fp32, its exponentials, the
+model's own dtype."""
+
+SCORING = 1
+"""Raised whenever the same model and the same batches would give other NLLs, so that stored ones are not reused."""
+
+_PROBE = 32
+"""Positions of the first window on which the split is checked against the model's own logits."""
+
+
+class Scorer:
+    """Scores windows of token ids under a causal language model.
+
+    Attributes:
+        split: whether the trunk and the head run apart (bounded memory). False when the model has no separate
+            trunk, or when the check at start-up found that splitting changes its logits.
+        vocabulary: rows of the input embedding, so the ids that the model knows.
+        retries: whether a batch that was out of memory may be tried again in parts. False where other processes
+            take part in every call.
+    """
+
+    def __init__(self, model: Any, logits_bytes: int = LOGITS_BYTES) -> None:
+        self.model = unwrapped(model)
+        self.trunk = _trunk_of(self.model)
+        self.device = device_of(self.model)
+        self.retries = (getattr(self.model, "tp_size", None) or 1) == 1
+        self.vocabulary = int(self.model.get_input_embeddings().weight.shape[0])
+        self.logits_bytes = logits_bytes
+        self.split = self.trunk is not None
+
+    def check(self, ids: torch.Tensor) -> None:
+        """Compares the split with the model's own logits on the first positions; falls back when they differ.
+
+        Args:
+            ids: a window, int64 [tokens].
+        """
+        if not self.split:
+            LOG.warning("%s has no separate trunk; scoring needs its full logits", type(self.model).__name__)
+            return
+        probe = ids[:_PROBE].to(self.device)[None]
+        own = self.model(input_ids=probe, use_cache=False).logits.float()
+        output = self._run_trunk(probe)
+        half = max(1, probe.shape[1] // 2)
+        blocks = [self._head(output, probe, part) for part in (slice(0, half), slice(half, None))]
+        self.split = _agree(torch.cat(blocks, dim=1), own, output.last_hidden_state.dtype)
+        if not self.split:
+            LOG.warning(
+                "%s computes other logits when its head runs apart; scoring it whole", type(self.model).__name__
+            )
+
+    def score(self, ids: torch.Tensor, chunk: int | None = None) -> torch.Tensor:
+        """NLL in nats of every position but the first, given all before it.
+
+        Args:
+            ids: windows of equal length, int64 [windows, positions].
+            chunk: feed so many positions at a time and keep the keys and values of those before, for a window whose
+                one forward would not fit into memory; None feeds all at once. The numbers are the same up to rounding
+                where the rotary tables stay as they are, which is for the caller to see to. Ignored for a model that
+                is scored whole.
+
+        Returns:
+            fp32 on the CPU, [windows, positions - 1]. A value that is not finite is returned as it is.
+        """
+        ids = ids.to(self.device)
+        targets = ids[:, 1:].reshape(-1)
+        nll = torch.empty(targets.shape, dtype=torch.float32)
+        for rows, logits in self._logits(ids, chunk):
+            picked = logits.gather(1, targets[rows].to(logits.device)[:, None]).squeeze(1)
+            nll[rows] = (torch.logsumexp(logits, dim=1) - picked).cpu()
+        return nll.view(ids.shape[0], -1)
+
+    def states(self, ids: torch.Tensor, chunk: int | None = None) -> Any:
+        """What the head makes logits of, for every position but the last, under the tables that are live now.
+
+        The trunk's answer, [windows, positions - 1, width]; the logits themselves for a model that is scored whole.
+
+        Args:
+            ids: windows of equal length, int64 [windows, positions].
+            chunk: as for :meth:`score`.
+        """
+        ids = ids.to(self.device)
+        if not self.split:
+            return torch.cat([self.model(input_ids=row[None], use_cache=False).logits[0, :-1] for row in ids])
+        if chunk is None:
+            output = self._run_trunk(ids)
+            output.last_hidden_state = output.last_hidden_state[:, :-1]
+            return output
+        pieces = [(type(output), output.last_hidden_state) for _, output in self._chunked_outputs(ids, chunk)]
+        return pieces[0][0](last_hidden_state=torch.cat([hidden for _, hidden in pieces], dim=1))
+
+    def divergence(self, ids: torch.Tensor, one: Any, other: Any) -> torch.Tensor:
+        """How two sets of tables differ in what they predict at every position but the last.
+
+        Both go through the head block by block, so full logits are never held.
+
+        Args:
+            ids: the windows that both were computed from, int64 [windows, positions].
+            one, other: of :meth:`states`.
+
+        Returns:
+            fp32 on the CPU, [2, windows, positions - 1]: KL(one || other) in nats, and 1 where both have the same
+            most likely token.
+        """
+        return self._compared(ids.to(self.device)[:, :-1], one, other)
+
+    def _compared(self, sources: torch.Tensor, one: Any, other: Any) -> torch.Tensor:
+        found = torch.empty((2, sources.numel()), dtype=torch.float32)
+        pairs = zip(self._state_blocks(one, sources), self._state_blocks(other, sources), strict=True)
+        for (rows, first), (_, second) in pairs:
+            found[:, rows] = divergence(first, second).cpu()
+        return found.view(2, *sources.shape)
+
+    def _state_blocks(self, state: Any, sources: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
+        """fp32 logits of blocks of half the budget, because two models' are held at a time."""
+        if self.split:
+            yield from self._head_in_blocks(state, sources, share=2)
+        else:
+            for rows in self._blocks(len(state), share=2):
+                yield rows, state[rows].float()
+
+    def chunks_agree(self, ids: torch.Tensor) -> bool:
+        """Whether feeding a window in chunks gives what feeding it at once gives, on its first positions.
+
+        Args:
+            ids: a window, int64 [tokens].
+        """
+        probe = ids[: 2 * _PROBE][None]
+        if not self.split:
+            return False
+        try:
+            pieces = self.score(probe, chunk=_PROBE // 2)
+        except (TypeError, ValueError, NotImplementedError, AttributeError):  # a trunk that takes no such cache
+            return False
+        dtype = next(self.model.parameters()).dtype
+        return _agree(pieces, self.score(probe), dtype)
+
+    def _logits(self, ids: torch.Tensor, chunk: int | None) -> Iterator[tuple[slice, torch.Tensor]]:
+        """fp32 logits [rows, vocabulary] of each block, and which of the flattened targets it predicts."""
+        if not self.split:
+            yield from self._whole_logits(ids)
+        elif chunk is None:
+            output = self._run_trunk(ids)
+            output.last_hidden_state = output.last_hidden_state[:, :-1]
+            yield from self._head_in_blocks(output, ids[:, :-1])
+        else:
+            yield from self._chunked_logits(ids, chunk)
+
+    def _chunked_logits(self, ids: torch.Tensor, chunk: int) -> Iterator[tuple[slice, torch.Tensor]]:
+        at = 0
+        for part, output in self._chunked_outputs(ids, chunk):
+            for rows, logits in self._head_in_blocks(output, part):
+                yield slice(at + rows.start, at + rows.stop), logits
+            at += part.shape[1]
+
+    def _chunked_outputs(self, ids: torch.Tensor, chunk: int) -> Iterator[tuple[torch.Tensor, Any]]:
+        """One window after the other, ``chunk`` positions at a time. The last position predicts nothing."""
+        from transformers import DynamicCache
+
+        width = ids.shape[1] - 1
+        for row in range(len(ids)):
+            cache = DynamicCache(config=self.model.config)
+            for start in range(0, width, chunk):
+                part = ids[row : row + 1, start : min(start + chunk, width)]
+                yield part, self.trunk(input_ids=part, past_key_values=cache, use_cache=True, return_dict=True)
+
+    def _head_in_blocks(
+        self, output: Any, sources: torch.Tensor, share: int = 1
+    ) -> Iterator[tuple[slice, torch.Tensor]]:
+        """fp32 logits of each block of rows of the trunk's output for these ids."""
+        flat = output.last_hidden_state.reshape(1, -1, output.last_hidden_state.shape[-1])
+        output.last_hidden_state = flat
+        for rows in self._blocks(flat.shape[1], share):
+            yield rows, self._head(output, sources.reshape(1, -1), rows)[0]
+
+    def _whole_logits(self, ids: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
+        width = ids.shape[1] - 1
+        for row in range(len(ids)):
+            logits = self.model(input_ids=ids[row : row + 1], use_cache=False).logits[0, :-1]
+            for block in self._blocks(width):
+                yield slice(row * width + block.start, row * width + block.stop), logits[block].float()
+
+    def _blocks(self, rows: int, share: int = 1) -> Iterator[slice]:
+        """Rows whose fp32 logits take one ``share``-th of the budget."""
+        size = max(1, self.logits_bytes // (4 * self.vocabulary * share))
+        for start in range(0, rows, size):
+            yield slice(start, min(start + size, rows))
+
+    def _run_trunk(self, ids: torch.Tensor) -> Any:
+        return self.trunk(input_ids=ids, use_cache=False, return_dict=True)
+
+    def _head(self, output: Any, ids: torch.Tensor, rows: slice) -> torch.Tensor:
+        """The model's own fp32 logits for these rows of the trunk's output, [1, rows, vocabulary]."""
+        block = type(output)(**{**output, "last_hidden_state": output.last_hidden_state[:, rows]})
+        with _answering(self.trunk, lambda *args, **kwargs: block):
+            return self.model(input_ids=ids[:, rows], use_cache=False).logits.float()
+
+
+def divergence(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """KL(one || other) in nats, and 1.0 where the most likely token is the same: [2, rows].
+
+    Args:
+        one, other: fp32 logits [rows, vocabulary]. A token that neither can give (minus infinity) adds nothing.
+    """
+    same = one.argmax(1) == other.argmax(1)
+    one, other = torch.log_softmax(one, 1), torch.log_softmax(other, 1)
+    share = one.exp()
+    kl = torch.where(share > 0, share * (one - other), 0.0).sum(1)
+    return torch.stack([kl, same.to(kl.dtype)])
+
+
+def _trunk_of(model: Any) -> Any:
+    trunk = getattr(model, "base_model", None)
+    return None if trunk is None or trunk is model else trunk
+
+
+def _agree(split: torch.Tensor, own: torch.Tensor, dtype: torch.dtype) -> bool:
+    """Equal up to how a matrix product's rounding depends on the number of rows. NaN equals NaN."""
+    if split.shape != own.shape:
+        return False
+    tolerance = 64 * torch.finfo(dtype).eps * float(own.nan_to_num().abs().max())
+    return torch.allclose(split, own, rtol=0, atol=tolerance, equal_nan=True)
+
+
+@contextmanager
+def _answering(module: Any, forward: Callable[..., Any]) -> Iterator[None]:
+    """``module`` answers with ``forward`` inside. An instance's own forward (accelerate sets one) comes back."""
+    own = module.__dict__.get("forward")
+    module.forward = forward
+    try:
+        yield
+    finally:
+        if own is None:
+            del module.forward
+        else:
+            module.forward = own

@@ -1,0 +1,368 @@
+"""Changing a checkpoint where it lies, so that it can be undone byte for byte even after a crash.
+
+The originals are copied into a folder of ours inside the checkpoint, then its manifest is written, and only then is
+a file replaced. So without a manifest nothing has been changed yet, and with one everything can be put back. The
+manifest says what was replaced by what, by SHA-256, so that nothing is overwritten that somebody changed since; and at
+last that all is done, so that an interrupted patch is known for one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..errors import CheckpointError, ConfigError
+from ..files import atomic, interrupts, locks, renaming
+from ..files.reading import read_bytes, read_json
+
+BACKUP = "ropescale-backup"
+"""The folder in which ``--in-place`` keeps what it replaced."""
+
+FILES = ("config.json", "ropescale.json", "README.md", "tokenizer_config.json")
+"""All that patching ever writes; the weights and whatever else lies in a checkpoint are never replaced."""
+
+_MANIFEST, _PART = "manifest.json", ".part.ropescale"
+_EARLIER_PART = "part"
+"""What a file was called while versions that kept no hashes wrote it."""
+
+
+@dataclass
+class Manifest:
+    """What ``manifest.json`` says.
+
+    Attributes:
+        replaced: names whose originals are kept here.
+        added: names that were not there.
+        written: SHA-256 of whatever ropescale wrote under each name.
+        originals: SHA-256 of each original.
+        finished: whether all that was begun was done; None in one of a version that did not say.
+    """
+
+    replaced: list[str] = field(default_factory=list)
+    added: list[str] = field(default_factory=list)
+    written: dict[str, list[str]] = field(default_factory=dict)
+    originals: dict[str, str] = field(default_factory=dict)
+    finished: bool | None = True
+
+    @property
+    def names(self) -> list[str]:
+        """Every name that patching wrote."""
+        return self.replaced + self.added
+
+
+def write_in_place(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Keep what is there, then replace file by file.
+
+    Args:
+        folder: the checkpoint.
+        files: the new content of each file, by its name, one of :data:`FILES`.
+
+    Raises:
+        CheckpointError: the backup is a link to another folder, holds files that are not ours, or another command is
+            at work; a file was changed since it was patched, and the backup does not have that.
+        ConfigError: an earlier backup is damaged.
+    """
+    assert set(files) <= set(FILES), "restoring would refuse the others"
+    with _held(folder, make=True) as backup:
+        manifest = _manifest(backup)
+        _refuse_changed(folder, manifest, "patching again")
+        _adopt(folder, backup, manifest)
+        _keep_originals(folder, backup, list(files), manifest)
+        for name, content in files.items():
+            manifest.written.setdefault(name, []).append(_sha256(content))
+        _store(backup, manifest, finished=False)
+        for name, content in files.items():
+            _replace(folder, name, content, manifest)
+        manifest.written = {**manifest.written, **{name: [_sha256(content)] for name, content in files.items()}}
+        _store(backup, manifest, finished=True)
+
+
+def put_back(folder: Path) -> bool:
+    """Put every original back and remove what was added; False where nothing had been changed.
+
+    Raises:
+        CheckpointError: the backup is a link to another folder, or another command is at work; a file was changed since
+            it was patched.
+        ConfigError: the manifest is damaged.
+    """
+    if not os.path.lexists(folder / BACKUP):
+        return False
+    with _held(folder) as backup:
+        manifest = _manifest(backup)
+        changed = (backup / _MANIFEST).exists()
+        _refuse_damaged(folder, backup, manifest)
+        if changed:
+            _refuse_changed(folder, manifest, "restoring")
+            _put_back(folder, backup, manifest)
+        _clear(folder, backup, manifest)
+    return changed
+
+
+def is_interrupted(folder: Path) -> bool:
+    """Tell whether patching in place, or restoring, was begun here and not finished; or is being done right now.
+
+    Raises:
+        CheckpointError: the backup is a link to another folder.
+        ConfigError: the manifest is damaged.
+    """
+    backup = folder / BACKUP
+    if not (backup / _MANIFEST).exists():
+        return False
+    manifest = _manifest(backup)
+    if any(not os.path.lexists(backup / name) for name in manifest.replaced):
+        return True  # a restore has put it back
+    if manifest.finished and not os.path.lexists(folder / FILES[1]):
+        return True  # without its record nobody knows what the configuration was made of
+    return not (_looks_finished(folder, manifest) if manifest.finished is None else manifest.finished)
+
+
+def can_tell(folder: Path) -> bool:
+    """Tell whether the manifest says of every file what ropescale wrote, so that nothing else is ever overwritten."""
+    manifest = _manifest(folder / BACKUP)
+    return all(name in manifest.written for name in manifest.names)
+
+
+def _looks_finished(folder: Path, manifest: Manifest) -> bool:
+    """Of a version that did not say: the record is written after the configuration, and belongs to it."""
+    backup, record = folder / BACKUP, FILES[1]
+    if record in manifest.added:
+        return (folder / record).exists()
+    replaced = [name for name in FILES[:2] if name in manifest.replaced]
+    changed = [(folder / name).exists() and not _are_same(folder / name, backup / name) for name in replaced]
+    return all(changed) or not any(changed)
+
+
+def _are_same(one: Path, other: Path) -> bool:
+    return read_bytes(one) == read_bytes(other)
+
+
+@contextmanager
+def _held(folder: Path, make: bool = False) -> Iterator[Path]:
+    """The backup's folder, made if need be and locked against other commands; where it cannot be, without a lock."""
+    backup = folder / BACKUP
+    _refuse_link(backup)
+    if make:
+        backup.mkdir(exist_ok=True)
+    handle = _opened(backup)
+    try:
+        if handle is not None and (locks.take(handle) is False or not atomic.is_still(handle, backup)):
+            make = False
+            raise CheckpointError(f"another command is changing {folder} in place; wait until it is done")
+        yield backup
+    except BaseException:
+        if make and not (backup / _MANIFEST).exists():
+            with suppress(OSError, CheckpointError):
+                _clear(folder, backup, Manifest())  # nothing was changed yet
+        raise
+    finally:
+        if handle is not None:
+            os.close(handle)
+
+
+def _opened(folder: Path) -> int | None:
+    try:
+        return os.open(folder, os.O_RDONLY)
+    except OSError:  # Windows opens no folders
+        return None
+
+
+def _refuse_link(backup: Path) -> None:
+    if backup.is_symlink():
+        raise CheckpointError(f"{backup} is a symbolic link, and only a folder holds originals; remove the link")
+    if backup.exists() and not backup.is_dir():
+        raise CheckpointError(f"{backup} is a file, and originals are kept in a folder of that name; move it away")
+
+
+def _adopt(folder: Path, backup: Path, manifest: Manifest) -> None:
+    """Take what a version without hashes left for what it wrote, from here on."""
+    for name in manifest.names:
+        if name not in manifest.written and os.path.lexists(folder / name):
+            manifest.written[name] = [_sha256(read_bytes(folder / name))]
+        if name in manifest.replaced and name not in manifest.originals:
+            manifest.originals[name] = _sha256(read_bytes(backup / name))
+
+
+def _refuse_damaged(folder: Path, backup: Path, manifest: Manifest) -> None:
+    """Nothing is put back, and nothing removed, while an original is missing or another than was kept.
+
+    Raises:
+        ConfigError: names the file.
+    """
+    for name in FILES:
+        kept = backup / name
+        original = manifest.originals.get(name)
+        if name not in manifest.replaced:
+            if os.path.lexists(kept) and not _is_copy(folder, backup, name):
+                raise ConfigError(f"{backup / _MANIFEST} does not tell of {kept}; put it back by hand if it is yours")
+        elif os.path.lexists(kept):
+            if original not in (None, _sha256(read_bytes(kept))):
+                raise ConfigError(f"{kept} is not the original that was kept; get the checkpoint's {name} anew")
+        elif original is not None and not _is(folder / name, original):
+            raise ConfigError(f"{kept} is missing, and {folder / name} is not the original; get that file anew")
+    for name in manifest.added:
+        if name not in manifest.written and not _has_our_marks(folder / name):
+            raise ConfigError(f"{folder / name} was not written by ropescale, whatever {backup / _MANIFEST} says")
+
+
+def _is(path: Path, sha256: str) -> bool:
+    return path.is_file() and _sha256(read_bytes(path)) == sha256
+
+
+def _has_our_marks(path: Path) -> bool:
+    """Whether a file may be removed on the word of a manifest without hashes: our record, or our section alone."""
+    if not os.path.lexists(path):
+        return True
+    marks = {"ropescale.json": (b'"schema"', b'"undo"'), "README.md": (b"<!-- ropescale: begin -->",)}.get(path.name)
+    return marks is not None and all(mark in read_bytes(path) for mark in marks)
+
+
+def _refuse_changed(folder: Path, manifest: Manifest, doing: str) -> None:
+    """What somebody changed since is in no backup, so it must not be lost."""
+    for name in manifest.names:
+        _refuse_foreign(folder / name, name, manifest, doing)
+
+
+def _refuse_foreign(path: Path, name: str, manifest: Manifest, doing: str) -> None:
+    """Refuse to lose what lies at ``path`` unless it is what ropescale wrote, or the original."""
+    if not os.path.lexists(path) or (name not in manifest.written and manifest.finished is None):
+        return  # versions that kept no hashes knew no better
+    ours = [*manifest.written.get(name, []), manifest.originals.get(name)]
+    if path.is_symlink() or _sha256(read_bytes(path)) not in ours:
+        raise CheckpointError(
+            f"{path} was changed since it was patched in place, and {doing} would lose that; move the file away first"
+        )
+
+
+def _put_back(folder: Path, backup: Path, manifest: Manifest) -> None:
+    for name in manifest.names:
+        _refuse_foreign(folder / name, name, manifest, "restoring")
+        if name in manifest.added:
+            (folder / name).unlink(missing_ok=True)
+        elif os.path.lexists(backup / name):  # not there: put back by a restore that was interrupted
+            os.replace(backup / name, folder / name)
+
+
+def _clear(folder: Path, backup: Path, manifest: Manifest) -> None:
+    """Remove what is ours in the backup, the manifest last, and then the folder unless it holds something else."""
+    with interrupts.deferred():
+        earlier = [_EARLIER_PART] if manifest.finished is None else []
+        for name in (_PART, *earlier, *(name for name in FILES if _is_copy(folder, backup, name)), _MANIFEST):
+            (backup / name).unlink(missing_ok=True)
+        with suppress(OSError):
+            backup.rmdir()
+
+
+def _is_copy(folder: Path, backup: Path, name: str) -> bool:
+    """Whether a file in the backup is only a copy, as a patch leaves that was killed before it wrote the manifest."""
+    kept, there = backup / name, folder / name
+    return kept.is_file() and there.is_file() and not kept.is_symlink() and _are_same(kept, there)
+
+
+def _keep_originals(folder: Path, backup: Path, names: list[str], manifest: Manifest) -> None:
+    """Add to the backup what is not in it yet: after a second patch it still holds the first originals."""
+    new = [name for name in names if name not in manifest.names]
+    there = [name for name in new if os.path.lexists(folder / name)]
+    for name in there:
+        if os.path.lexists(backup / name) and not _is_copy(folder, backup, name):
+            raise CheckpointError(f"{backup / name} is not what ropescale kept; move {backup} away")
+        _fill(backup / _PART, read_bytes(folder / name))
+        shutil.copystat(folder / name, backup / _PART)
+        os.replace(backup / _PART, backup / name)
+        manifest.originals[name] = _sha256(read_bytes(backup / name))
+    manifest.replaced += there
+    manifest.added += [name for name in new if name not in there]
+
+
+def _manifest(backup: Path) -> Manifest:
+    """What lies in the backup; it may have been downloaded with the checkpoint, so it reaches no file but ours.
+
+    Raises:
+        CheckpointError: the backup is a link to another folder.
+        ConfigError: the manifest is damaged, or names a file that patching never writes.
+    """
+    path = backup / _MANIFEST
+    _refuse_link(backup)
+    if not path.exists():
+        return Manifest()
+    found = read_json(path)
+    replaced, added, finished = found.get("replaced", ()), found.get("added", ()), found.get("finished")
+    written, originals = found.get("written", {}), found.get("originals", {})
+    whole = all(isinstance(each, list) and all(name in FILES for name in each) for each in (replaced, added))
+    if not whole or not _are_hashes(written) or not isinstance(originals, dict) or not _are_files(backup):
+        raise ConfigError(f"{path} is damaged; the originals lie beside it, put them back by hand")
+    return Manifest(replaced, added, written, originals, finished if isinstance(finished, bool) else None)
+
+
+def _are_files(backup: Path) -> bool:
+    """Whether what lies here under our names are files, and no links to files of somebody else."""
+    there = [backup / name for name in FILES if os.path.lexists(backup / name)]
+    return all(path.is_file() and not path.is_symlink() for path in there)
+
+
+def _are_hashes(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(each, list) for each in value.values())
+
+
+def _store(backup: Path, manifest: Manifest, finished: bool) -> None:
+    manifest.finished = finished
+    names = ("replaced", "added", "written", "originals", "finished")
+    content = json.dumps({name: getattr(manifest, name) for name in names}, indent=2) + "\n"
+    _fill(backup / _PART, content.encode())
+    os.replace(backup / _PART, backup / _MANIFEST)
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _replace(folder: Path, name: str, content: bytes, manifest: Manifest) -> None:
+    """Write a file in one step; the half-written one lies in the backup, where restoring clears it away.
+
+    Raises:
+        CheckpointError: somebody has changed the file, or made one, since its original was kept; it stays.
+    """
+    part, target = folder / BACKUP / _PART, folder / name
+    _fill(part, content)
+    _refuse_foreign(target, name, manifest, "patching")
+    if target.exists():
+        shutil.copymode(target, part)
+    with interrupts.deferred():
+        if not os.path.lexists(target) or not renaming.exchange(part, target):
+            os.replace(part, target)
+            return
+        try:
+            _refuse_foreign(part, name, manifest, "patching")
+        except BaseException:
+            renaming.exchange(part, target)
+            raise
+        part.unlink()
+
+
+def _fill(part: Path, content: bytes) -> None:
+    """Make a file anew: what has its name is a leftover of ours, or a link that somebody laid there."""
+    part.unlink(missing_ok=True)
+    with open(part, "xb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def refuse_links(folder: Path, names: list[str]) -> None:
+    """A file that is a link belongs to something else as well (the Hub's cache), which ``--in-place`` must not split.
+
+    Raises:
+        CheckpointError: one of the files to be replaced is a symbolic link.
+    """
+    for name in names:
+        if (folder / name).is_symlink():
+            raise CheckpointError(
+                f"{folder / name} is a symbolic link, as in the Hub's cache, which is shared; "
+                "use -o OUT instead of --in-place"
+            )

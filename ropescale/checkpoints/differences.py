@@ -1,0 +1,93 @@
+"""What patching changes in each file, for people to read."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..files.reading import read_bytes, read_json
+from ..formatting import brief, cut
+from . import front_matter
+from .record import NAME as RECORD
+
+_LONGEST = 200
+"""Characters of a text that a line has room for: a chat template is a page."""
+
+
+def changes(source: Path, files: Mapping[str, bytes]) -> dict[str, str]:
+    """What becomes of every file that is written: a unified diff, or a line for those that are ours alone.
+
+    Args:
+        source: the checkpoint as it is.
+        files: the new content of each file, by name. One that says the same as before is left out.
+    """
+    found = {name: _change(source / name, content) for name, content in files.items()}
+    return {name: text for name, text in found.items() if text}
+
+
+def _change(path: Path, content: bytes) -> str:
+    if path.name == RECORD:
+        return f"{'replaced' if path.exists() else 'new file'}: what was changed, and how to undo it"
+    if path.suffix == ".json":
+        return diff(read_json(path), json.loads(content), path.name)
+    return _added(read_bytes(path) if path.exists() else None, content)
+
+
+def _added(old: bytes | None, new: bytes) -> str:
+    """``+38 lines: section "Context extension"``; empty where a card is as it was."""
+    before, after = (Counter((text or b"").splitlines()) for text in (old, new))
+    more, fewer = (after - before).total(), (before - after).total()
+    if old == new:
+        return ""
+    if old is None:
+        return f'new file, {more} lines: section "Context extension"'
+    counts = " ".join(f"{sign}{count}" for sign, count in (("+", more), ("-", fewer)) if count)
+    also = "" if front_matter.block(old) == front_matter.block(new) else " and the front matter"
+    return f'{counts or "other"} lines: section "Context extension"{also}'
+
+
+def diff(old: Mapping[str, Any], new: Mapping[str, Any], name: str = "config.json") -> str:
+    """Unified diff of two JSON objects; long lists on one line so that a table does not fill the screen."""
+    kept = {key for key in old if key in new and old[key] == new[key]}
+    before, after = _lines(old, kept), _lines(new, kept)
+    return "".join(difflib.unified_diff(before, after, f"{name} (source)", f"{name} (patched)", n=1))
+
+
+def _lines(value: Mapping[str, Any], kept: set[str]) -> list[str]:
+    return [line + "\n" for line in _readable(value, 0, kept)]
+
+
+def _readable(value: Mapping[str, Any], depth: int, kept: set[str] | frozenset[str] = frozenset()) -> Iterator[str]:
+    """``kept`` are keys whose values are the same on both sides, so that one line of each will do."""
+    pad = "  " * (depth + 1)
+    yield "  " * depth + "{" if depth == 0 else "{"
+    for key in sorted(value):
+        inner = value[key]
+        if isinstance(inner, Mapping) and not (key in kept and len(inner) > 20):
+            first, *rest = _readable(inner, depth + 1)
+            yield f"{pad}{json.dumps(key)}: {first}"
+            yield from rest
+        else:
+            yield f"{pad}{json.dumps(key)}: {_short(inner)}"
+    yield "  " * depth + "}"
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return f"{{... {len(value)} entries ...}}"
+    if isinstance(value, list) and len(value) > 6 and all(isinstance(v, (int, float)) for v in value):
+        ends = ", ".join(map(_figure, value[:3])), ", ".join(map(_figure, value[-2:]))
+        return f"[{ends[0]}, ... {len(value)} numbers ..., {ends[1]}]"
+    return cut(json.dumps(value), _LONGEST)
+
+
+def _figure(value: float) -> str:
+    """Six digits; a whole number beyond every float comes as it is, cut."""
+    try:
+        return f"{value:.6g}"
+    except OverflowError:
+        return brief(value)

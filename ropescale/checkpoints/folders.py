@@ -1,0 +1,263 @@
+"""Making a checkpoint's folder out of another's: weights linked, the rest copied, there whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import fnmatch
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+from ..errors import CheckpointError
+from ..files import building, ownership
+from ..files.reading import refuse_system
+from .backups import BACKUP
+from .record import NAME as RECORD
+from .record import files_in
+
+LINKS = ("auto", "hard", "symlink", "copy")
+"""The ways a weight file may come over."""
+
+_WEIGHTS = (
+    "*.safetensors pytorch_model*.bin model*.bin consolidated*.pth consolidated*.pt *.gguf tf_model*.h5 "
+    "flax_model*.msgpack *.onnx *.onnx_data"
+).split()
+SKIPPED = {".git", ".gitattributes", ".cache", ".huggingface", ".locks", "__pycache__", ".ipynb_checkpoints", BACKUP}
+
+
+def is_weight(name: str) -> bool:
+    """Whether a file of this name holds weights."""
+    return any(fnmatch.fnmatch(name, pattern) for pattern in _WEIGHTS)
+
+
+def files_of(folder: Path) -> list[Path]:
+    """Every file of a checkpoint, relative to its folder, sorted; version control and caches left out.
+
+    Links to folders are followed, because nothing but their content is wanted; one that leads back up is not.
+    """
+    files = list(islice(_walk(folder, Path(), frozenset({os.path.realpath(folder)})), MOST_FILES + 1))
+    if len(files) > MOST_FILES:
+        raise CheckpointError(f"{folder} holds more than {MOST_FILES} files; give the checkpoint's own folder")
+    return sorted(files)
+
+
+MOST_FILES = 100_000
+"""Of a checkpoint; links to folders that hold links to one another can make endlessly many of a few."""
+
+
+def _walk(folder: Path, below: Path, above: frozenset[str]) -> Iterator[Path]:
+    for entry in os.scandir(folder / below):
+        name = below / entry.name
+        if entry.name in SKIPPED:
+            continue
+        if _leads_to_itself(folder / name):
+            raise CheckpointError(f"{folder / name} is a link that leads back to itself; remove it")
+        if entry.is_symlink():
+            refuse_system(folder / name)
+        if not os.path.isdir(folder / name):
+            yield name
+        elif (real := os.path.realpath(folder / name)) not in above:
+            yield from _walk(folder, name, above | {real})
+
+
+def _leads_to_itself(path: Path) -> bool:
+    """Whether a link, or the links that it leads to, never arrive anywhere."""
+    try:
+        os.stat(path)
+    except OSError as error:
+        return error.errno == errno.ELOOP
+    return False
+
+
+def check_target(source: Path, out: str | Path, force: bool) -> Path:
+    """The folder to make, once it is certain that making it harms nothing.
+
+    Raises:
+        CheckpointError: it exists, is or holds the source or its weights, or lies under a file.
+    """
+    if not str(out):
+        raise CheckpointError("the output's name is empty; name the folder to make")
+    try:
+        target = Path(out).expanduser()
+        target = target.resolve() if target.name in ("", "..") else target  # `.` has no name of its own
+        here, there = source.resolve(), target.resolve()
+    except (RuntimeError, ValueError) as error:  # a home that nobody has, a null byte
+        raise CheckpointError(f"{str(out)!r} cannot be written: {error}; choose another folder") from None
+    if here == there:
+        raise CheckpointError(f"{target} is the source itself; choose another folder, or use --in-place")
+    if here in there.parents or there in here.parents:
+        raise CheckpointError(f"{target} and the source {source} lie inside one another; choose another folder")
+    if os.path.lexists(target):
+        _refuse_to_replace(source, target, force)
+    nearest = next(parent for parent in target.absolute().parents if os.path.lexists(parent))
+    if not nearest.is_dir():
+        raise CheckpointError(f"{target} cannot be written: {nearest} is not a folder; choose another place")
+    return target
+
+
+def _refuse_to_replace(source: Path, target: Path, force: bool) -> None:
+    """``--force`` replaces what ropescale wrote: no other files, nor weights that are about to be linked."""
+    if not force:
+        raise CheckpointError(f"{target} exists already; choose another folder, or replace it with --force")
+    with translated(target, "read"):
+        foreign = None if _is_empty(target) else why_not_ours(target)
+    if foreign is not None:
+        raise CheckpointError(foreign)
+    there = target.resolve()
+    if there in (here := Path.cwd(), *here.parents):
+        raise CheckpointError(f"{target} holds the folder that you are in; choose another folder, or leave it first")
+    for name in files_of(source):
+        if is_weight(name.name) and there in (source / name).resolve().parents:
+            raise CheckpointError(
+                f"{target} holds the weights that {source / name} links to, so replacing it would destroy them; "
+                "choose another folder"
+            )
+
+
+def _is_empty(folder: Path) -> bool:
+    return folder.is_dir() and not folder.is_symlink() and not any(folder.iterdir())
+
+
+def why_not_ours(folder: Path) -> str | None:
+    """Say why ``--force`` may not replace a folder, naming a file of it; None where ropescale wrote all of it."""
+    if folder.is_symlink() or not folder.is_dir():
+        kind = "a symbolic link" if folder.is_symlink() else "a file"
+        return f"{folder} was not written by ropescale ({kind}), so --force leaves it; choose another folder"
+    if not os.path.lexists(folder / RECORD):
+        return f"{folder} was not written by ropescale (no {RECORD}), so --force leaves it; remove it yourself"
+    if os.path.lexists(folder / BACKUP):
+        return (
+            f"{folder} was patched in place and holds {BACKUP}, so --force leaves it; choose another folder, or undo "
+            f"that first: ropescale restore {folder}"
+        )
+    files = files_in(folder)
+    if files is None:
+        return (
+            f"{folder / RECORD} does not list the files that ropescale wrote (it is damaged, or of an earlier "
+            f"version), so --force cannot tell them from yours; look into {folder} and remove it yourself"
+        )
+    found = list(islice(ownership.foreign(folder, files, (RECORD,)), _MOST_COUNTED))
+    if not found:
+        return None
+    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+    return f"{folder / found[0]}{more}, so --force leaves {folder}; move that away, or choose another folder"
+
+
+_MOST_COUNTED = 1000
+"""Foreign files that are counted; a home directory holds millions."""
+
+
+def remove_ours(folder: Path) -> bool:
+    """Remove what ropescale wrote in a folder, and the folder; False where something else is in it, which stays."""
+    return ownership.remove(folder, files_in(folder) or (), (RECORD,))
+
+
+def write_folder(
+    source: Path, target: Path, files: Mapping[str, bytes], record: Callable[[Listing], bytes], link: str, force: bool
+) -> dict[str, str]:
+    """Builds the folder beside its final place and renames it: it is there whole, or not at all.
+
+    Args:
+        files: the content of every file that differs from the source's, or is not there.
+        record: gives the content of the record, once it is known how every other file came over.
+        link: how weights come over, one of :data:`LINKS`.
+        force: replace what is there, if it is an empty folder or all in it was written by ropescale.
+
+    Returns:
+        How each weight file came over, ``{name: "hard" | "symlink" | "copy"}``.
+
+    Raises:
+        CheckpointError: something cannot be read or written, or has appeared meanwhile; nothing is left behind.
+    """
+    with translated(target), building.building(target) as new:
+        links = _fill(source, new.path, files, link)
+        written = [name.as_posix() for name in files_of(new.path)]
+        listing = {name: ownership.entry_of(new.path / name, links.get(name)) for name in written}
+        _write_synced(new.path / RECORD, record(listing))
+        if not force or not os.path.lexists(target):
+            new.place()
+        elif _is_empty(target):
+            new.place_in_empty()
+        else:
+            new.replace(why_not_ours, remove_ours)
+    return links
+
+
+Listing = Mapping[str, Mapping[str, Any]]
+"""What a record says of each file that was written, see :func:`ropescale.files.ownership.entry_of`."""
+
+
+def _fill(source: Path, folder: Path, files: Mapping[str, bytes], link: str) -> dict[str, str]:
+    links = {}
+    for name in files_of(source):
+        if name.as_posix() in (*files, RECORD):
+            continue
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        how = _bring(source / name, folder / name, link if is_weight(name.name) else None)
+        links |= {name.as_posix(): how} if how else {}
+    for text, content in files.items():
+        _write_synced(folder / text, content)
+    return links
+
+
+def _write_synced(path: Path, content: bytes) -> None:
+    path.unlink(missing_ok=True)  # a readme.md that was copied, where names differ in no case
+    with open(path, "xb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _bring(path: Path, destination: Path, link: str | None) -> str | None:
+    """Links a weight file; copies any other, because a later ``save_pretrained`` would write through a link."""
+    real = path.resolve()
+    if not real.exists():
+        raise CheckpointError(f"{path} is a link to {real}, which does not exist; is the download complete?")
+    if not real.is_file():
+        raise CheckpointError(f"{path} is not a regular file; remove it from the checkpoint")
+    if link is not None:
+        return _link(real, destination, link)
+    shutil.copyfile(real, destination)
+    return None
+
+
+def _link(real: Path, destination: Path, how: str) -> str:
+    """Brings a weight file over and says how. The real file, because hub caches are made of symlinks."""
+    ways: dict[str, Callable[[], Any]] = {
+        "hard": lambda: os.link(real, destination),
+        "symlink": lambda: os.symlink(real, destination),
+        "copy": lambda: shutil.copyfile(real, destination),
+    }
+    for way in ways if how == "auto" else (how,):
+        try:
+            ways[way]()
+            return way
+        except OSError as error:
+            destination.unlink(missing_ok=True)
+            if how != "auto" or way == "copy":
+                hint = "" if way == "copy" else "; use --link auto"
+                raise CheckpointError(
+                    f"{real} cannot be brought to {destination.parent.parent} ({way}): {error.strerror or error}{hint}"
+                ) from error
+    raise AssertionError("unreachable: copy either works or raises")
+
+
+@contextmanager
+def translated(where: Path, what: Literal["read", "written"] = "written") -> Iterator[None]:
+    """Turns what the operating system says about files below ``where`` into a CheckpointError."""
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except OSError as error:
+        elsewhere = f" ({error.filename})" if _is_elsewhere(error.filename, where) else ""
+        raise CheckpointError(f"{where} cannot be {what}: {error.strerror or error}{elsewhere}") from error
+
+
+def _is_elsewhere(name: object, where: Path) -> bool:
+    """Whether a file that failed is not one of ours, so that the sentence must name it."""
+    return isinstance(name, str) and not (name.startswith(str(where)) or f".{where.name[:200]}." in name)

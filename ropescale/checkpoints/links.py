@@ -1,0 +1,143 @@
+"""Symbolic links that lead out of a checkpoint: whoever is given a copy would get what they lead to.
+
+A link that stays in the folder is nothing to speak of, and some links out of it are as they should be: to the
+Hub's cache, in a snapshot or in a folder that an older client downloaded to; to weights, where they were made just now;
+and to weights, where our record lists them. That is enough to say nothing, and not enough to be sent: the record may
+have come with the links, from somebody who wants to know what lies here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import CheckpointError, RopescaleError
+from ..escaping import named
+from ..files.reading import read_json
+from .folders import SKIPPED, is_weight, translated
+from .record import NAME as RECORD
+
+
+@dataclass(frozen=True)
+class Link:
+    """A link that leads out of a checkpoint.
+
+    Attributes:
+        name: where it lies, relative to the checkpoint's folder.
+        target: where it leads, at the end of all links.
+    """
+
+    name: str
+    target: str
+
+
+def leaving(folder: Path, ours: Collection[str] = (), *, by_record: bool = True) -> list[Link]:
+    """The links below a folder that lead out of it, sorted; what they lead to is not looked at.
+
+    Args:
+        folder: a checkpoint.
+        ours: names of links to weights that were made by whoever asks.
+        by_record: whether the record in the folder is believed, which may be anybody's.
+    """
+    root, blobs, recorded = os.path.realpath(folder), _blobs(folder), _recorded(folder) if by_record else {}
+    away = []
+    for name in found(folder):
+        target = os.path.realpath(folder / name)
+        inside = target == root or target.startswith(os.path.join(root, ""))
+        cached = os.path.dirname(target) == blobs or _is_blob(target)
+        if not (inside or cached or name in ours or _is_recorded(folder / name, name, recorded)):
+            away.append(Link(name, target))
+    return sorted(away, key=lambda link: link.name)
+
+
+def warning(links: list[Link]) -> Iterator[str]:
+    """One line about the links that lead out of a checkpoint; nothing where there are none."""
+    if links:
+        yield f"{_named(links)}; whoever is given the result gets what lies there: remove what is not of this model"
+
+
+def refuse_leaving(folder: Path, ours: Collection[str] = ()) -> None:
+    """Refuses a checkpoint that must not be sent to others, because it would bring along what lies outside.
+
+    Raises:
+        CheckpointError: a link leads out of it, or nowhere, or a folder cannot be read.
+    """
+    with translated(folder, "read"):
+        links = leaving(folder, ours, by_record=False)
+        lost = [name for name in found(folder) if not (folder / name).exists()]
+    if links:
+        raise CheckpointError(
+            f"{named(folder)} is not sent to the Hub: {_named(links)}, which would be published; put a copy of "
+            "the file in its place if it belongs to the model, or remove it"
+        )
+    if lost:
+        target = os.path.realpath(folder / lost[0])
+        raise CheckpointError(
+            f"{named(folder / lost[0])} is a link to {named(target)}, which does not exist; is the download complete?"
+        )
+
+
+def _named(links: list[Link]) -> str:
+    """``a.txt leads out of the checkpoint, to /etc/passwd (and 2 more links lead out)``."""
+    more = len(links) - 1
+    others = f" (and {more} more {'link leads' if more == 1 else 'links lead'} out)" if more else ""
+    return f"the link {named(links[0].name)} leads out of the checkpoint, to {named(links[0].target)}{others}"
+
+
+def found(folder: Path, below: str = "") -> Iterator[str]:
+    """Every symbolic link below a folder; none is followed, and what is never copied is left out."""
+    for entry in os.scandir(folder / below):
+        name = os.path.join(below, entry.name)
+        if entry.name in SKIPPED:
+            continue
+        if entry.is_symlink():
+            yield name
+        elif entry.is_dir(follow_symlinks=False):
+            yield from found(folder, name)
+
+
+def _blobs(folder: Path) -> str | None:
+    """Where the files of a snapshot in the Hub's cache lie: ``models--ORG--NAME/blobs``; None elsewhere.
+
+    The folder may also be one within the snapshot, ``models--ORG--NAME/snapshots/REVISION/FOLDER``.
+    """
+    real = Path(os.path.realpath(folder))
+    for snapshot in (real, *real.parents):
+        repository = snapshot.parent.parent
+        if snapshot.parent.name == "snapshots" and repository.name.startswith("models--"):
+            return str(repository / "blobs")
+    return None
+
+
+_BLOB = re.compile(r".*/models--[^/]+/blobs/([0-9a-f]{40}|[0-9a-f]{64})", re.DOTALL)
+
+
+def _is_blob(target: str) -> bool:
+    """Whether a file is a model's in the Hub's cache, where names are hashes."""
+    return _BLOB.fullmatch(Path(target).as_posix()) is not None
+
+
+def _recorded(folder: Path) -> Mapping[str, Any]:
+    """What our record in the folder says of its files; nothing where there is none, or none that can be read."""
+    try:
+        files = read_json(folder / RECORD).get("files") if (folder / RECORD).is_file() else None
+    except RopescaleError:
+        return {}
+    return files if isinstance(files, Mapping) else {}
+
+
+def _is_recorded(path: Path, name: str, recorded: Mapping[str, Any]) -> bool:
+    """Whether our record vouches for a link.
+
+    Anybody can write a record, so it vouches for no more than weights that lead to weights, by their name.
+    """
+    entry, text = recorded.get(Path(name).as_posix()), os.readlink(path)
+    if not isinstance(entry, Mapping) or entry.get("how") != "symlink" or not is_weight(path.name):
+        return False
+    digest = hashlib.sha256(os.fsencode(text)).hexdigest()
+    return entry.get("sha256") == digest and is_weight(os.path.basename(os.path.realpath(path)))

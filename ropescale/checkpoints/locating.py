@@ -1,0 +1,151 @@
+"""Where a model comes from: a local folder, or a Hub id through huggingface_hub's cache."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from ..errors import CheckpointError
+from ..files.reading import local_path, read_json
+from ..formatting import brief, cut, first_line
+
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+|[\w-]+")
+
+
+def find_model(model: str | Path, revision: str | None = None, *, weights: bool = True) -> Path:
+    """The folder of a checkpoint.
+
+    Args:
+        model: a local folder, or a Hub id such as ``Qwen/Qwen3-8B`` (downloaded, or taken from the cache
+            where there is no network).
+        revision: branch, tag or commit of a Hub id.
+        weights: False leaves the weight files where they are, on the Hub.
+
+    Raises:
+        CheckpointError: no such folder, not a checkpoint, or the Hub cannot supply it.
+    """
+    path = local_path(model)
+    if not str(model):
+        raise CheckpointError("the model's name is empty; give a checkpoint's folder or a Hub id like org/name")
+    bring_back(path)
+    if path.is_dir():
+        if revision is not None:
+            raise CheckpointError(f"--revision is for a model on the Hub, and {model} is a folder; leave it out")
+        _refuse_interrupted(path)
+        return _checked(path)
+    if path.is_file():
+        raise CheckpointError(f"{model} is a file; give the checkpoint's folder (the one with config.json)")
+    if not _HUB_ID.fullmatch(str(model)) or str(model).startswith("."):
+        raise CheckpointError(f"there is no folder {model}; give a checkpoint's folder or a Hub id like org/name")
+    return _checked(_from_hub(str(model), revision, weights))
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The checkpoint's ``config.json``.
+
+    Raises:
+        CheckpointError: it is missing or cannot be read.
+        ConfigError: it is not JSON, or not an object.
+    """
+    return read_json(folder / "config.json", LARGEST_CONFIG)
+
+
+LARGEST_CONFIG = 8 * 2**20
+"""Bytes; a configuration that lists every layer of a quantized model has about two million. It is copied and compared
+several times over, which takes a hundred times its size."""
+
+
+def bring_back(folder: Path) -> None:
+    """An earlier result that a killed ``--force`` had set aside, and not replaced yet, is where it was again."""
+    from ..files import building
+    from .folders import remove_ours, why_not_ours
+
+    if folder.name and not folder.exists():
+        building.recover(folder, why_not_ours, remove_ours)
+
+
+def _refuse_interrupted(folder: Path) -> None:
+    """Half a patch is neither the one model nor the other."""
+    from .backups import is_interrupted
+
+    if is_interrupted(folder):
+        raise CheckpointError(
+            f"{folder} was being patched in place, and that was interrupted (or goes on now); undo it with "
+            f"`ropescale restore {folder}`, or patch it in place again"
+        )
+
+
+def _checked(folder: Path) -> Path:
+    if (folder / "adapter_config.json").exists():  # with a config.json beside it transformers still loads the base
+        base = read_json(folder / "adapter_config.json").get("base_model_name_or_path")
+        named = f" ({cut(str(base), 200) if isinstance(base, str) else brief(base)})" if base else ""
+        raise CheckpointError(f"{folder} is a PEFT adapter; patch the base{named}, then attach the adapter to it")
+    if (folder / "config.json").exists():
+        return folder
+    try:
+        empty = not any(folder.iterdir())
+    except OSError as error:
+        raise CheckpointError(f"{folder} cannot be read: {error.strerror}") from error
+    if empty:
+        raise CheckpointError(f"{folder} is empty; give a checkpoint's folder (the one with config.json)")
+    raise CheckpointError(
+        f"{folder} has no config.json; give a checkpoint's folder (transformers' form, with config.json)"
+    )
+
+
+_WEIGHTS = ["*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf", "*.h5", "*.msgpack", "*.onnx*"]
+
+_PATIENCE = 10.0
+"""Seconds to wait for the Hub's first answer; the client itself would wait for ever."""
+
+
+def _from_hub(model: str, revision: str | None, weights: bool) -> Path:
+    """The snapshot of a Hub model: up to date where the Hub answers, else as the cache has it."""
+    from huggingface_hub import snapshot_download
+
+    silence = hub_silence(model, revision)
+    try:
+        return Path(
+            snapshot_download(
+                model,
+                revision=revision,
+                ignore_patterns=None if weights else _WEIGHTS,
+                local_files_only=silence is not None,
+            )
+        )
+    except Exception as error:  # the client has a dozen ways to say no, and they differ between its versions
+        raise CheckpointError(_refusal(model, revision, error, silence)) from error
+
+
+def hub_silence(name: str, revision: str | None = None, kind: str = "model") -> str | None:
+    """Why the Hub does not answer when asked for a model or a dataset; None where it does, whatever it says."""
+    from huggingface_hub import HfApi, constants
+    from huggingface_hub.errors import HfHubHTTPError
+
+    if constants.HF_HUB_OFFLINE:
+        return "HF_HUB_OFFLINE is set"
+    try:
+        ask = HfApi().dataset_info if kind == "dataset" else HfApi().model_info
+        ask(name, revision=revision, timeout=_PATIENCE)
+    except HfHubHTTPError:
+        return None
+    except Exception as error:
+        return first_line(error)
+    return None
+
+
+def _refusal(model: str, revision: str | None, error: Exception, silence: str | None) -> str:
+    kinds = {cls.__name__ for cls in type(error).__mro__}
+    if silence is not None:
+        missing = "nor whole in" if "IncompleteSnapshotError" in kinds else "nor in"
+        what = model if revision is None else f"{model} at revision {revision}"
+        why = f"and the Hub cannot be reached ({silence}); check the name"
+        return f"{what} is not a folder, {missing} the Hub's cache, {why}"
+    if "GatedRepoError" in kinds:
+        return f"{model} is gated: accept its terms on the Hub and log in with `hf auth login`"
+    if "RevisionNotFoundError" in kinds:
+        return f"{model} has no revision {revision} on the Hub"
+    if "RepositoryNotFoundError" in kinds:
+        return f"{model} is neither a folder nor a public model on the Hub; if it is private, log in: `hf auth login`"
+    return f"{model} is neither a folder nor a model that the Hub or its cache can supply ({first_line(error)})"

@@ -1,0 +1,109 @@
+"""The model card of a patched checkpoint: the source's, with a section of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..configs.reading import read_rope
+from ..engines import engine_warnings, llama_cpp, sglang, vllm
+from ..engines.exporting import asked_of, exported, scaling_option, words
+from ..engines.serving import Server, as_it_lies, needs_remote_code
+from ..errors import ConfigError
+from ..escaping import argument, cell, code_span, sentence, uncommented
+from ..files.reading import read_bytes
+from ..planning.plan import Plan
+from ..rope import Rope
+from ..schedules import describe
+
+BEGIN, END = "<!-- ropescale: begin -->", "<!-- ropescale: end -->"
+
+
+def card(readme: Path, plan: Plan, source: str, name: str = "PATH") -> bytes:
+    """The source's card, front matter, licence and all, with one section of ours at the end (replaced if there).
+
+    ``name`` is what the commands call the checkpoint: the repository that it goes to, where that is known.
+    """
+    text = read_bytes(readme).decode("utf-8", "surrogateescape") if readme.exists() else ""  # keeps every byte
+    kept = _without_section(text).rstrip()
+    return ((kept + "\n\n" if kept else "") + section(plan, source, name)).encode("utf-8", "surrogateescape")
+
+
+def _without_section(text: str) -> str:
+    """A card without what lies between our marks; step by step, because a pattern needs hours for a hostile one."""
+    parts, at = [], 0
+    while (begin := text.find(BEGIN, at)) >= 0 and (end := text.find(END, begin)) >= 0:
+        parts.append(text[at:begin].rstrip() if at == 0 else text[at:begin].strip())
+        at = end + len(END)
+    return "\n\n".join([*parts, text[at:].lstrip() if at else text])
+
+
+def section(plan: Plan, source: str, name: str = "PATH") -> str:
+    """What was done, and how to load the result in each engine.
+
+    Names, specs and what the configuration says are somebody else's: none of them gets out of its place.
+    """
+    return f"{BEGIN}\n\n{uncommented(_body(plan, source, name))}\n\n{END}\n"
+
+
+def _body(plan: Plan, source: str, name: str) -> str:
+    remote = needs_remote_code(plan.config)
+    trusting, flag = (", trust_remote_code=True", " --trust-remote-code") if remote else ("", "")
+    rows = "\n".join(
+        f"| {cell(sentence(key))} | {cell(code_span(plan.label(key)))} | {plan.ropes[key].original_length} "
+        f"| {plan.length} |"
+        for key in plan.schedules
+    )
+    return f"""## Context extension
+
+The rotary frequencies of {code_span(Path(source).name)} were changed by ropescale; the weights were not.
+`ropescale.json` holds the frequencies.
+
+| layers | schedule | trained at | meant for |
+|---|---|---|---|
+{rows}
+
+Stock transformers loads it as it is:
+
+```python
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+model = AutoModelForCausalLM.from_pretrained("{name}"{trusting})
+tokenizer = AutoTokenizer.from_pretrained("{name}"{trusting})
+```
+
+{_serving(plan, source, name)}
+
+`ropescale verify {name}{flag}` proves that transformers uses these frequencies."""
+
+
+def _serving(plan: Plan, source: str, name: str) -> str:
+    """The engines' commands, and right below them what each would compute otherwise."""
+    caveats = "\n".join(f"* {sentence(warning)}" for warning in engine_warnings(plan))
+    blocks = "\n\n".join(_commands(engine, plan, source, name) for engine in _SERVERS)
+    return blocks + (
+        f"\n\nBefore you serve it, know what these engines do differently:\n\n{caveats}" if caveats else ""
+    )
+
+
+_SERVERS: tuple[Server, ...] = (vllm, sglang, llama_cpp)
+
+
+def _commands(engine: Server, plan: Plan, source: str, name: str) -> str:
+    """What to paste for one engine, or why there is nothing."""
+    specs = {key: describe(schedule) for key, schedule in plan.schedules.items()}
+    lengths = {key: rope.original_length for key, rope in plan.ropes.items()}
+    given = asked_of(_source_ropes(plan), lengths, plan.beneath)
+    told: dict[str, Any] = {"spec": words(specs, given), "scaled": scaling_option(given), "source": argument(source)}
+    serving = as_it_lies(name, plan.config, plan.length, **told)
+    done = exported(engine, serving, specs)
+    return f"{sentence(done.refusal)}." if done.refusal else "\n\n".join(command.fenced() for command in done.commands)
+
+
+def _source_ropes(plan: Plan) -> Mapping[str, Rope]:
+    """The geometry of the source; the plan's, where only the user knows the trained length."""
+    try:
+        return read_rope(plan.before)
+    except ConfigError:
+        return plan.ropes

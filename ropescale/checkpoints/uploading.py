@@ -1,0 +1,397 @@
+"""A checkpoint's way to the Hugging Face Hub: asked for before anything is written, sent once it is whole."""
+
+from __future__ import annotations
+
+import glob
+import tempfile
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import CheckpointError, RopescaleError, RunError
+from ..escaping import argument, named, shell_word
+from ..files.ownership import sha256_of
+from ..files.reading import read_json
+from ..formatting import first_line
+from .folders import SKIPPED, files_of
+from .links import refuse_leaving
+from .record import NAME as RECORD
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi, ModelInfo
+    from huggingface_hub.hf_api import RepoSibling
+
+_EMPTY = {".gitattributes"}
+"""What the Hub puts into a new repository itself."""
+
+_FORMALITIES = {*_EMPTY, ".gitignore", "LICENSE", "README.md"}
+"""What its web page may put there besides."""
+
+_PATIENCE = 10.0
+"""Seconds to wait for the Hub's first answer; the client itself would wait for ever."""
+
+_LARGEST_FILE = 16_000_000
+"""Bytes of a file that is looked into. A record has some hundred per file, and some thousand for its tables; others
+of more than ten million the Hub keeps in Git LFS, and tells their SHA-256."""
+
+_LOGIN = "log in with `hf auth login`, or set HF_TOKEN"
+
+
+@dataclass(frozen=True)
+class Repository:
+    """Where on the Hub a checkpoint goes.
+
+    Attributes:
+        name: ``user/name``.
+        private: whether to make it private, where it does not exist yet.
+        replace: whether what ropescale sent there before may be replaced.
+        replaced: the files there that ropescale sent, and that go unless the checkpoint has them too.
+        commit: the one that was looked at, on which alone ours may follow; None where there is no repository yet.
+        token: never printed; every message goes through :meth:`hide`.
+    """
+
+    name: str
+    private: bool = False
+    replace: bool = False
+    replaced: tuple[str, ...] = ()
+    commit: str | None = None
+    token: str = field(default="", repr=False)
+
+    def hide(self, text: str) -> str:
+        """Text without the token, should a server have echoed it."""
+        return text.replace(self.token, "***") if self.token else text
+
+    def api(self) -> HfApi:
+        """The client, with our token and whatever endpoint the environment names."""
+        from huggingface_hub import HfApi
+
+        return HfApi(token=self.token)
+
+
+@dataclass(frozen=True)
+class Upload:
+    """What was sent to a repository, or would be.
+
+    Attributes:
+        repository: ``user/name``.
+        url: its page; None after a dry run.
+        private: whether it was asked to be private.
+        files: the size in bytes of every file sent.
+        weights_elsewhere: whether the weights, left on the Hub by a dry run, would come on top of these files.
+    """
+
+    repository: str
+    url: str | None
+    private: bool
+    files: Mapping[str, int]
+    weights_elsewhere: bool = False
+
+
+def repository(name: str, *, private: bool = False, force: bool = False, ask: bool = True) -> Repository:
+    """A repository that a checkpoint can be sent to, as far as that can be known beforehand.
+
+    Args:
+        name: ``user/name`` or ``organisation/name``.
+        private: make it private; it must not exist as a public one.
+        force: replace what it holds, if that was written by ropescale.
+        ask: False looks only at what is known here, needs no token and sends nothing.
+
+    Raises:
+        CheckpointError: the name is none, there is no token, the Hub refuses it or cannot be reached, or the
+            repository holds something already.
+    """
+    _refuse_name(name)
+    found = Repository(name, private, force, token=_token() if ask else "")
+    if ask:
+        held = _held(found)
+        _refuse_identity(found)
+        if held is not None:
+            _refuse_held(found, held)
+            return replace(found, replaced=_sent_before(found, held), commit=held.sha)
+    return found
+
+
+def upload(folder: Path, to: Repository, message: str, ours: Collection[str] = ()) -> Upload:
+    """Sends a checkpoint's folder, weights and card included.
+
+    Links are followed: their content is what is sent. The repository is made if it does not exist.
+
+    Args:
+        folder: the checkpoint.
+        to: what :func:`repository` gave.
+        message: the commit's title.
+        ours: the links to weights that were made for it.
+
+    Raises:
+        CheckpointError: another link leads out of the folder; nothing is sent.
+        RunError: it could not be sent whole; the folder is untouched, and the message says how to go on.
+    """
+    refuse_leaving(folder, ours)
+    with _told(folder, to):
+        files = {name.as_posix(): (folder / name).stat().st_size for name in files_of(folder)}
+        api = to.api()
+        url = api.create_repo(to.name, private=to.private or None, exist_ok=to.commit is not None)
+        api.upload_folder(
+            repo_id=to.name,
+            folder_path=folder,
+            commit_message=message,
+            ignore_patterns=_ignored(),
+            delete_patterns=[glob.escape(name) for name in to.replaced] or None,
+            parent_commit=to.commit,
+        )
+        missing = sorted(set(files) - set(api.list_repo_files(to.name)))
+    if missing:
+        raise RunError(
+            f"{url} lacks {len(missing)} of the files in {folder}, {missing[0]} among them (a .gitignore?); "
+            f"{_retry(folder, to)}"
+        )
+    return Upload(to.name, str(url), to.private, files)
+
+
+def intended(source: Path, changed: Mapping[str, bytes], to: Repository, weights_elsewhere: bool) -> Upload:
+    """What would be sent: the source's files, as far as they are here, with those that change."""
+    there = {name.as_posix(): (source / name).stat().st_size for name in files_of(source)}
+    files = there | {name: len(content) for name, content in changed.items()}
+    return Upload(to.name, None, to.private, files, weights_elsewhere)
+
+
+def _ignored() -> list[str]:
+    return [pattern for name in sorted(SKIPPED) for pattern in (name, f"{name}/*", f"*/{name}/*")]
+
+
+# ---------------------------------------------------------------------------------------------------------
+# What can be known beforehand
+
+
+def _refuse_name(name: str) -> None:
+    from huggingface_hub.utils import HFValidationError, validate_repo_id
+
+    if name.count("/") != 1:
+        raise CheckpointError(f"{name!r} is not a repository's name on the Hub; give it as user/name")
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        raise CheckpointError(
+            f"{name!r} cannot be a repository's name on the Hub; use letters, digits, - _ and . in user/name, at most "
+            "96 of them, with no - or . at an end, no -- or .. and no .git"
+        ) from None
+
+
+def _token() -> str:
+    """The token that huggingface_hub would use."""
+    from huggingface_hub import constants, get_token
+
+    if constants.HF_HUB_OFFLINE:
+        raise CheckpointError("HF_HUB_OFFLINE is set, so nothing can be sent to the Hub; unset it")
+    token = get_token()
+    if not token:
+        raise CheckpointError(f"there is no token for the Hub; {_LOGIN}")
+    if not (token.isascii() and token.isprintable()) or " " in token:  # a client's error would quote it in disguise
+        raise CheckpointError("the token for the Hub holds characters that no token has; copy it again")
+    return token
+
+
+def _held(to: Repository) -> ModelInfo | None:
+    """What a repository holds, with the size of each file; None where there is none."""
+    from huggingface_hub.errors import RepositoryNotFoundError
+
+    try:
+        with _asked(to):
+            return to.api().model_info(to.name, timeout=_PATIENCE, files_metadata=True)
+    except RepositoryNotFoundError:
+        return None
+
+
+def _names(held: ModelInfo) -> set[str]:
+    return {each.rfilename for each in held.siblings or ()}
+
+
+def _refuse_identity(to: Repository) -> None:
+    """A token that nobody has, that cannot write, or that cannot write there."""
+    with _asked(to):
+        me = to.api().whoami()
+    role = me.get("auth", {}).get("accessToken", {}).get("role")
+    if role == "read":
+        raise CheckpointError(
+            f"the token of {me['name']} can only read; make one that can write at https://huggingface.co/settings/tokens"
+        )
+    owners = [me["name"], *(org["name"] for org in me.get("orgs", ()))]
+    owner = to.name.partition("/")[0]
+    if role == "write" and owner not in owners:  # what a fine-grained token may do is not listed
+        raise CheckpointError(f"{me['name']} cannot write to {owner}; give {' or '.join(f'{o}/NAME' for o in owners)}")
+
+
+def _refuse_held(to: Repository, held: ModelInfo) -> None:
+    if to.private and not held.private:
+        raise CheckpointError(
+            f"{to.name} exists on the Hub and is public; make it private there, or leave out --private"
+        )
+    count = len(_names(held) - _EMPTY)
+    if count and not to.replace:
+        raise CheckpointError(
+            f"{to.name} exists on the Hub and holds {count} file(s); choose another name, or replace it with --force"
+        )
+
+
+def _sent_before(to: Repository, held: ModelInfo) -> tuple[str, ...]:
+    """The files there that the repository's own record lists, sorted.
+
+    Raises:
+        CheckpointError: it holds files that nobody accounts for, or that were changed since they were sent, so that
+            replacing it would delete somebody's work.
+    """
+    if _names(held) <= _FORMALITIES:
+        return ()
+    if RECORD not in _names(held):
+        raise CheckpointError(
+            f"{to.name} was not written by ropescale (no {RECORD}), so --force leaves it; choose another name"
+        )
+    listed = _listed(to, held)
+    _refuse_foreign(to, sorted(_names(held) - _FORMALITIES - set(listed)), "ropescale did not send")
+    there = [each for each in held.siblings or () if each.rfilename in listed]
+    changed = (each.rfilename for each in there if _is_changed(to, held, each, listed[each.rfilename]))
+    _refuse_foreign(to, [*islice(changed, 1)], "was changed since ropescale sent it")
+    return tuple(sorted(each.rfilename for each in there))
+
+
+def _refuse_foreign(to: Repository, foreign: list[str], why: str) -> None:
+    if foreign:
+        more = f" and {len(foreign) - 1} more file(s)" if foreign[1:] else ""
+        raise CheckpointError(
+            f"{to.name} on the Hub holds {named(foreign[0])}{more} that {why}, so --force leaves it; "
+            "delete what you do not need there, or choose another name"
+        )
+
+
+def _is_changed(to: Repository, held: ModelInfo, there: RepoSibling, entry: Mapping[str, Any] | None) -> bool:
+    """Whether a file is another than the one that was sent.
+
+    Of weights the record has no checksum, because they were not read: they are known by their name, and by their size
+    where they were copied. What was there stays in the repository's history in any case.
+    """
+    if entry is None:  # the record itself
+        return False
+    if "how" in entry:
+        return "size" in entry and entry["size"] != there.size
+    if there.lfs is not None:
+        return there.lfs.sha256 != entry.get("sha256")
+    with _downloaded(to, held, there.rfilename) as path:
+        return path is None or sha256_of(path) != entry.get("sha256")
+
+
+def _listed(to: Repository, held: ModelInfo) -> dict[str, Mapping[str, Any] | None]:
+    """The files that a repository's own record lists, with what it says of each; None for the record, which is one.
+
+    Raises:
+        CheckpointError: it cannot be read, or is of a version that listed no files.
+    """
+    record = _remote_record(to, held)
+    if record is None:
+        raise CheckpointError(
+            f"{to.name} on the Hub has a {RECORD} that cannot be read, so --force leaves it; delete what it holds "
+            "there, or choose another name"
+        )
+    files = record.get("files")
+    if not isinstance(files, Mapping):
+        raise CheckpointError(
+            f"{to.name} was sent by an earlier version of ropescale, which did not record its files, so --force leaves "
+            "it; delete what it holds there, or choose another name"
+        )
+    return {**{name: entry if isinstance(entry, Mapping) else {} for name, entry in files.items()}, RECORD: None}
+
+
+def _remote_record(to: Repository, held: ModelInfo) -> dict[str, Any] | None:
+    """The record in a repository; None where it is too large to be one, or none at all."""
+    with _downloaded(to, held, RECORD) as path, suppress(RopescaleError):
+        return None if path is None else read_json(path)
+    return None
+
+
+@contextmanager
+def _downloaded(to: Repository, held: ModelInfo, name: str) -> Iterator[Path | None]:
+    """A small file of a repository, gone afterwards; None where it is larger than such files are."""
+    size = next((each.size for each in held.siblings or () if each.rfilename == name), None)
+    if size is None or size > _LARGEST_FILE:
+        yield None
+        return
+    with tempfile.TemporaryDirectory(prefix="ropescale-") as cache:
+        with _asked(to):
+            path = to.api().hf_hub_download(
+                to.name, name, revision=held.sha, cache_dir=cache, etag_timeout=_PATIENCE, tqdm_class=_no_bar()
+            )
+        yield Path(path)
+
+
+def _no_bar() -> Any:
+    """The client's progress bar, not shown: stderr is for what the user should know."""
+    from functools import partial
+
+    from huggingface_hub.utils import tqdm
+
+    return partial(tqdm, disable=True)
+
+
+@contextmanager
+def _asked(to: Repository) -> Iterator[None]:
+    """Turns what the client says before anything is written into one sentence without the token."""
+    from huggingface_hub.errors import RepositoryNotFoundError
+
+    try:
+        yield
+    except RepositoryNotFoundError:
+        raise
+    except Exception as error:  # the client has a dozen ways to say no, and they differ between its versions
+        raise CheckpointError(to.hide(_reason(error, to))) from None
+
+
+# ---------------------------------------------------------------------------------------------------------
+# What goes wrong on the way
+
+
+@contextmanager
+def _told(folder: Path, to: Repository) -> Iterator[None]:
+    """Turns what the client says into one sentence that names the folder; no cause, which could hold the token."""
+    try:
+        yield
+    except Exception as error:
+        raise RunError(f"{to.hide(_reason(error, to))}; {_retry(folder, to)}") from None
+
+
+def _retry(folder: Path, to: Repository) -> str:
+    words = ["hf", "upload", to.name, argument(folder), ".", *(["--private"] if to.private else [])]
+    return f"the patched checkpoint is kept in {folder}: send it again with `{' '.join(map(shell_word, words))}`"
+
+
+def _reason(error: Exception, to: Repository) -> str:
+    status = _status(error)
+    if status == 401:
+        return f"the Hub does not accept the token; {_LOGIN}"
+    if status == 412:
+        return f"{to.name} on the Hub was changed meanwhile; look at what was sent there"
+    if status == 403:
+        return f"the token may not write to {to.name} on the Hub; give it the right to, or choose another name"
+    root = _root(error)
+    if status is not None:
+        said = " ".join(str(getattr(root, "server_message", None) or "").split())
+        return f"the Hub refused {to.name} ({status}: {said or first_line(root)})"
+    return f"{to.name} did not reach the Hub ({first_line(root)})"
+
+
+def _status(error: BaseException | None) -> int | None:
+    """The HTTP status behind an error, which upload threads wrap."""
+    while error is not None:
+        status: Any = getattr(getattr(error, "response", None), "status_code", None)
+        if isinstance(status, int):
+            return status
+        error = error.__cause__
+    return None
+
+
+def _root(error: BaseException) -> BaseException:
+    """The error that has the answer, below what merely wraps it."""
+    while getattr(error, "response", None) is None and error.__cause__ is not None:
+        error = error.__cause__
+    return error

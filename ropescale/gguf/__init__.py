@@ -1,0 +1,1 @@
+"""GGUF files: reading and patching them for llama.cpp."""

@@ -1,0 +1,334 @@
+"""GGUF files: their keys read, and rewritten with some keys and tensors changed and every other byte kept.
+
+The format is described in ggml's docs/gguf.md. gguf-py (the ``gguf`` extra) reads it; writing is done here, because
+gguf-py's writer decodes and encodes what only has to be copied.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from ..checkpoints.folders import translated
+from ..errors import CheckpointError, ConfigError, RopescaleError
+from ..files import atomic
+from ..files.reading import open_regular
+from ..formatting import brief, first_line
+from ..rope import LARGEST_HEAD
+
+if TYPE_CHECKING:
+    from gguf import GGUFReader
+
+MAGIC = b"GGUF"
+SIZE, TIME = "ropescale.size", "ropescale.time"
+"""Keys by which a file that we wrote is known again: its bytes, and when it was written in seconds since 1970. What
+another program makes of it (a quantized one) copies the keys and has another size or time."""
+BLOCK = 64 * 2**20
+"""Bytes of tensor data that are held at once."""
+
+_FORMATS = {
+    "UINT8": "<B",
+    "INT8": "<b",
+    "UINT16": "<H",
+    "INT16": "<h",
+    "UINT32": "<I",
+    "UINT64": "<Q",
+    "INT32": "<i",
+    "INT64": "<q",
+    "FLOAT32": "<f",
+    "FLOAT64": "<d",
+    "BOOL": "<?",
+}
+_NAMES = "UINT8 INT8 UINT16 INT16 UINT32 INT32 FLOAT32 BOOL STRING ARRAY UINT64 INT64 FLOAT64"
+_KINDS = {name: number for number, name in enumerate(_NAMES.split())}
+_FLOAT32_TENSOR = 0
+_HEADER = ("GGUF.version", "GGUF.tensor_count", "GGUF.kv_count")  # gguf-py keeps them beside the keys
+
+
+@dataclass(frozen=True)
+class Value:
+    """The value of a key together with its type in the file, a name of ``gguf.GGUFValueType``."""
+
+    kind: str
+    value: Any
+
+    def encoded(self) -> bytes:
+        """As it stands in the file: the type and the value.
+
+        Raises:
+            ConfigError: the type cannot hold it.
+        """
+        if self.kind == "STRING":
+            return struct.pack("<I", _KINDS["STRING"]) + _string(self.value)
+        try:
+            return struct.pack("<I", _KINDS[self.kind]) + struct.pack(_FORMATS[self.kind], self.value)
+        except (struct.error, OverflowError):
+            raise ConfigError(f"{brief(self.value)} is more than a GGUF's {self.kind.lower()} can hold") from None
+
+
+def is_storable(kind: Any, value: Any) -> bool:
+    """Whether a value, as JSON gives it, has the type that is called so and fits it."""
+    if kind == "STRING" or not isinstance(kind, str) or kind not in _FORMATS:
+        return kind == "STRING" and isinstance(value, str)
+    wanted = bool if kind == "BOOL" else (int, float) if kind.startswith("FLOAT") else int
+    try:
+        struct.pack(_FORMATS[kind], value)
+    except (struct.error, OverflowError):
+        return False
+    return isinstance(value, wanted) and isinstance(value, bool) == (kind == "BOOL")
+
+
+class GgufFile:
+    """A GGUF file, opened and understood; tensors stay on the disk.
+
+    Attributes:
+        path: where it lies.
+        keys: its scalar keys in the file's order; arrays are not decoded (:meth:`is_array` knows them).
+        tensors: the names of its tensors, in the file's order.
+    """
+
+    def __init__(self, path: Path, reader: GGUFReader) -> None:
+        self.path = path
+        self._reader = reader
+        self._tensors = {tensor.name: tensor for tensor in reader.tensors}
+        self._fields = {name: field for name, field in reader.fields.items() if name not in _HEADER}
+        self.tensors = list(self._tensors)
+        self.keys = {
+            name: Value(field.types[0].name, field.contents())
+            for name, field in self._fields.items()
+            if field.types[0].name != "ARRAY"
+        }
+
+    def is_array(self, key: str) -> bool:
+        """Whether the file has this key and it holds a list."""
+        return key in self._fields and key not in self.keys
+
+    def floats(self, tensor: str) -> list[float] | None:
+        """The numbers of a small float tensor; None where the file has none of this name."""
+        found = self._tensors.get(tensor)
+        if found is None:
+            return None
+        if found.tensor_type.name not in ("F32", "F16", "F64"):
+            raise ConfigError(f"{tensor} in {self.path} is {found.tensor_type.name}; it should be float32")
+        if found.n_elements > LARGEST_HEAD:
+            raise ConfigError(f"{tensor} in {self.path} has {found.n_elements} numbers, and no model has as many pairs")
+        return [float(value) for value in found.data.reshape(-1).tolist()]
+
+    @property
+    def tensor_bytes(self) -> int:
+        """How many bytes its tensors take."""
+        return sum(int(tensor.n_bytes) for tensor in self._reader.tensors)
+
+    def rewrite(
+        self,
+        target: Path,
+        keys: Mapping[str, Value | None],
+        tensors: Mapping[str, Sequence[float] | None],
+        progress: Callable[[int], Any] = lambda copied: None,
+        check: Callable[[Path], None] | None = None,
+    ) -> None:
+        """Writes a copy with these keys and tensors set (None: removed); it is there whole or not at all.
+
+        What is not named keeps its bytes, its type and its order. What is new comes last; a tensor that is set is
+        one-dimensional float32. :data:`SIZE` and :data:`TIME`, where they are among the keys, get the file's own.
+
+        Args:
+            progress: called with the number of bytes after each block that was copied.
+            check: raises if the file that has this name now must stay; without it, there may be none.
+
+        Raises:
+            CheckpointError: something cannot be read or written, or appeared meanwhile; nothing is left behind.
+        """
+        written_at = int(time.time()) // 2 * 2  # FAT counts in steps of two seconds
+        stamped = {**keys, **({TIME: Value("UINT64", written_at)} if TIME in keys else {})}
+        with translated(target), _beside(target, check, written_at) as file:
+            kept = [tensor for tensor in self._reader.tensors if tensor.name not in tensors]
+            added = {name: struct.pack(f"<{len(x)}f", *x) for name, x in tensors.items() if x is not None}
+            file.write(self._header(stamped, kept, added))
+            _pad(file, int(self._reader.alignment))
+            with self.path.open("rb") as source:
+                for tensor in kept:
+                    source.seek(int(tensor.data_offset))
+                    self._copy(source, file, int(tensor.n_bytes), progress)
+                    _pad(file, int(self._reader.alignment))
+            for data in added.values():
+                file.write(data)
+                _pad(file, int(self._reader.alignment))
+            if SIZE in keys:
+                stamped[SIZE] = Value("UINT64", file.tell())
+                file.seek(0)
+                file.write(self._header(stamped, kept, added))  # as long as before
+
+    @property
+    def is_as_written(self) -> bool | None:
+        """Whether it is the very file that :meth:`rewrite` wrote, by its size and time; None where it says neither."""
+        size, written_at = (self.keys.get(name) for name in (SIZE, TIME))
+        if size is None or written_at is None:
+            return None
+        there = self.path.stat()
+        return (size.value, written_at.value) == (there.st_size, there.st_mtime_ns / 10**9)
+
+    def _header(self, keys: Mapping[str, Value | None], kept: Sequence[Any], added: Mapping[str, bytes]) -> bytes:
+        """Everything before the tensors' data, whose offsets are counted anew."""
+        pairs = [self._pair(name, keys) for name in self._fields if keys.get(name, True) is not None]
+        pairs += [_string(name) + value.encoded() for name, value in keys.items() if value and name not in self._fields]
+        sizes = [int(tensor.n_bytes) for tensor in kept] + [len(data) for data in added.values()]
+        infos = [_joined(tensor.field.parts[:-1]) for tensor in kept]
+        infos += [
+            _string(name) + struct.pack("<IQI", 1, len(data) // 4, _FLOAT32_TENSOR) for name, data in added.items()
+        ]
+        version = int(self._reader.fields["GGUF.version"].parts[0][0])
+        start = MAGIC + struct.pack("<IQQ", version, len(infos), len(pairs))
+        placed = [info + struct.pack("<Q", offset) for info, offset in zip(infos, self._offsets(sizes))]
+        return b"".join([start, *pairs, *placed])
+
+    def _pair(self, name: str, keys: Mapping[str, Value | None]) -> bytes:
+        value = keys.get(name)
+        return _joined(self._fields[name].parts) if value is None else _string(name) + value.encoded()
+
+    def _offsets(self, sizes: Sequence[int]) -> Iterator[int]:
+        offset, alignment = 0, int(self._reader.alignment)
+        for size in sizes:
+            yield offset
+            offset += -(-size // alignment) * alignment
+
+    def _copy(self, source: BinaryIO, file: BinaryIO, size: int, progress: Callable[[int], Any]) -> None:
+        while size:
+            block = source.read(min(BLOCK, size))
+            if not block:
+                raise CheckpointError(f"{self.path} became shorter while it was read; try again")
+            file.write(block)
+            size -= len(block)
+            progress(len(block))
+
+
+def open_gguf(path: str | Path) -> GgufFile:
+    """Opens a GGUF file; its tensors are not read.
+
+    Raises:
+        CheckpointError: there is no such file, or it cannot be read.
+        ConfigError: it is not a GGUF file, or one that is cut off, damaged, big-endian or of an unknown version.
+        RopescaleError: gguf-py is not installed.
+    """
+    path = _expanded(path)
+    if path.is_dir():
+        raise CheckpointError(f"{path} is a folder; give the GGUF file itself")
+    if not os.path.lexists(path):
+        raise CheckpointError(f"there is no file {path}; give a GGUF file")
+    reader_of = _reader_class()
+    with translated(path, "read"):
+        _check_start(path)
+        try:
+            with _strict():
+                return GgufFile(path, reader_of(path))
+        except (ValueError, LookupError, TypeError, ArithmeticError, MemoryError, RecursionError) as error:
+            raise ConfigError(
+                f"{path} cannot be understood as GGUF; is the download complete? ({first_line(error)})"
+            ) from error
+
+
+def _strict() -> AbstractContextManager[Any]:
+    """Offsets that overflow are an error: numpy would only warn, on lines of its own."""
+    import numpy
+
+    return numpy.errstate(over="raise")
+
+
+def _reader_class() -> type[GGUFReader]:
+    """gguf-py's reader, which takes an array as one piece: token by token, a vocabulary takes it tens of seconds."""
+    try:
+        from gguf import GGUFReader, GGUFValueType
+    except ImportError:
+        raise RopescaleError("GGUF files need gguf-py, which is not here; pip install 'ropescale[gguf]'") from None
+
+    class Reader(GGUFReader):
+        def _get_field_parts(self, orig_offs: int, raw_type: int) -> Any:
+            if raw_type != GGUFValueType.ARRAY:
+                return super()._get_field_parts(orig_offs, raw_type)
+            size = _array_size(self.data, orig_offs)
+            return size, [self.data[orig_offs : orig_offs + size]], [0], [GGUFValueType.ARRAY]
+
+    return Reader
+
+
+_SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
+"""Bytes of each scalar type."""
+_STRING, _ARRAY = 8, 9
+_MOST_ITEMS = 2**24
+"""No vocabulary has more; going through them one by one takes time."""
+
+
+def _array_size(data: Any, start: int) -> int:
+    """How many bytes an array takes: its items' type, their number and the items.
+
+    Raises:
+        ValueError: it does not end inside the data, or its type is not one.
+    """
+    kind, count = _unpack("<IQ", data, start)
+    end = start + 12
+    if kind in _SIZES:
+        end += count * _SIZES[kind]
+    elif kind in (_STRING, _ARRAY) and count <= _MOST_ITEMS:
+        for _ in range(count):
+            end += 8 + _unpack("<Q", data, end)[0] if kind == _STRING else _array_size(data, end)
+    else:
+        raise ValueError(f"an array of {count} items of type {kind}")
+    if end > len(data):
+        raise ValueError("an array goes beyond the end of the file")
+    return end - start
+
+
+def _unpack(form: str, data: Any, start: int) -> tuple[int, ...]:
+    try:
+        return struct.unpack_from(form, data, start)
+    except struct.error:
+        raise ValueError("an array goes beyond the end of the file") from None
+
+
+def _expanded(path: str | Path) -> Path:
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:  # a home that nobody has
+        return Path(path)
+
+
+def _check_start(path: Path) -> None:
+    with open_regular(path) as file:
+        start = file.read(8)
+    if start[:4] != MAGIC:
+        raise ConfigError(f"{path} is not a GGUF file (it does not begin with GGUF)")
+    if len(start) == 8 and struct.unpack("<I", start[4:])[0] & 0xFFFF == 0:
+        raise ConfigError(f"{path} is big-endian; convert it with gguf-py's gguf-convert-endian first")
+
+
+def _string(text: str) -> bytes:
+    data = text.encode()
+    return struct.pack("<Q", len(data)) + data
+
+
+def _joined(parts: Sequence[Any]) -> bytes:
+    """The bytes that gguf-py took apart."""
+    return b"".join(part.tobytes() for part in parts)
+
+
+def _pad(file: BinaryIO, alignment: int) -> None:
+    file.write(bytes(-file.tell() % alignment))
+
+
+@contextlib.contextmanager
+def _beside(target: Path, check: Callable[[Path], None] | None, seconds: int) -> Iterator[BinaryIO]:
+    """A new file beside ``target`` that takes its name at the end, and is gone where something fails."""
+    try:
+        with atomic.part(target, new=check is None, check=check) as part:
+            with part.open("wb") as file:
+                yield file
+            os.utime(part, (seconds, seconds))
+    except FileExistsError:
+        raise CheckpointError(f"{target} exists already: it appeared meanwhile; choose another file") from None

@@ -1,0 +1,1 @@
+"""Models in memory: patching, verifying, loading, decoding."""

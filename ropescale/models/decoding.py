@@ -1,0 +1,460 @@
+"""Decoding with a key-value cache against forward passes over the whole text.
+
+``generate`` rotates each key once, when its token comes in, and keeps it. Under one table for every length that gives
+what a forward pass over the whole text gives, up to rounding. Where the table changes with the length it does not:
+the keys that are kept have the angles of the table of their time.
+
+What runs is transformers' own ``generate``, made to follow a given text for a few tokens around a length; its logits
+are compared with those of forward passes without a cache.
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import groupby
+from typing import Any
+
+import torch
+
+from ..errors import ConfigError, DataError, RopescaleError, RunError
+from ..formatting import first_line
+from .patching import evaluating, layer_keys, rotary_modules, table_at, text_config, unwrapped, whole_config
+
+AROUND = 4
+"""Tokens that are decoded before and after a length."""
+
+PATIENCE = 60.0
+"""Seconds that the extended length may take, by estimate, without being asked for."""
+
+MARGIN = 8
+"""How many times what one rounding of the embeddings does to the logits may be the difference of the two ways."""
+
+EQUAL, EXPLAINED, UNDECIDED, DIFFERS = "equal", "differs as the schedule does", "undecided", "differs"
+
+Say = Callable[[str], None]
+Text = Callable[[int], Sequence[int]]
+"""At least so many token ids, or fewer where there are no more."""
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """A few consecutive lengths at which a text was decoded with the cache, and run whole.
+
+    Attributes:
+        region: ``below`` the trained length, ``across`` it, or ``above`` it.
+        first: tokens fed at once, before the first that is decoded by itself.
+        last: tokens in the text when the last logits are compared.
+        changes: the first length after ``first`` that has other frequencies than it, if any.
+        difference: largest difference between two logits.
+        relative: the same over the logits' spread, their standard deviation over the vocabulary.
+        position: where that is: the index of the token after which the logits come.
+        tokens_differ: at how many of the ``last - first + 1`` positions another token is the likeliest.
+        tolerance: what rounding alone may make of ``relative``.
+        verdict: ``equal``; ``differs as the schedule does``, where the frequencies had changed; ``undecided``, where
+            whole passes over more and less text differ among themselves as well; or ``differs``.
+    """
+
+    region: str
+    first: int
+    last: int
+    changes: int | None
+    difference: float
+    relative: float
+    position: int
+    tokens_differ: int
+    tolerance: float
+    verdict: str
+
+
+def compare(
+    model: Any,
+    trained: int,
+    extended: int,
+    lengths: Sequence[int] = (),
+    text: Text | None = None,
+    say: Say | None = None,
+) -> list[Stretch]:
+    """Decodes around each length with the cache, and compares the logits with forward passes without it.
+
+    Only the logits that are compared are kept.
+
+    Args:
+        model: a causal language model of transformers, with its weights.
+        trained, extended: the lengths that the model was trained at and is meant for, in tokens.
+        lengths: where to compare; without any: half the trained length, the trained length, the first length at
+            which the frequencies change, and the extended length where that takes no more than a minute.
+        text: gives the token ids to follow; random ones from a seed without it, and where it gives too few.
+        say: is told the cost before it is spent.
+
+    Raises:
+        ConfigError: the model cannot generate, or keeps no cache.
+        DataError: a length below 2.
+        RunError: the model fails, or its logits are not numbers.
+    """
+    model = unwrapped(model)
+    _check(model, lengths)
+    with evaluating(model), preserved(model), _unset(model), _quiet(), torch.no_grad(), _one_line():
+        pace = _Pace(model)
+        chosen = sorted(set(lengths)) or _usual(model, trained, extended, pace, say)
+        if say is not None:
+            say(pace.announce(chosen))
+        ids = _ids(model, max(chosen) + AROUND, text)
+        allowed = MARGIN * rounding(model, ids[: chosen[0] + AROUND])
+        return [_stretch(model, ids, trained, length, allowed) for length in chosen]
+
+
+def _check(model: Any, lengths: Sequence[int]) -> None:
+    if not (hasattr(model, "can_generate") and model.can_generate()):
+        raise ConfigError(f"{type(model).__name__} cannot generate; give a causal language model")
+    short = [length for length in lengths if length < 2]
+    if short:
+        raise DataError(f"nothing can be decoded around a length of {short[0]} tokens; give 2 or more")
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Where to compare, and what it costs
+
+
+def _usual(model: Any, trained: int, extended: int, pace: _Pace, say: Say | None) -> list[int]:
+    switch = _switch(model, max(trained, extended) + AROUND)
+    wanted = {max(2, trained // 2), max(2, trained), *([switch] if switch else [])}
+    whole = extended - AROUND  # the stretch around it ends at the extended length
+    if whole <= max(wanted) + AROUND:
+        return sorted(wanted)
+    if pace.seconds([whole]) <= PATIENCE:
+        return sorted({*wanted, whole})
+    if say is not None:
+        say(
+            f"leaving out the extended length: {extended} tokens would take about {_duration(pace.seconds([whole]))} "
+            f"here; --length {extended} asks for them"
+        )
+    return sorted(wanted)
+
+
+def _switch(model: Any, longest: int) -> int | None:
+    """The last length that has the frequencies of the shortest; None where all have, up to ``longest``."""
+    start = _tables(model, 1)
+    if _tables(model, longest) == start:
+        return None
+    same, other = 1, longest
+    while other - same > 1:
+        middle = (same + other) // 2
+        same, other = (middle, other) if _tables(model, middle) == start else (same, middle)
+    return max(2, same)
+
+
+def _tables(model: Any, length: int) -> list[tuple[list[float], float]]:
+    """All that is rotated by in a forward pass over ``length`` tokens."""
+    tables = [table_at(module, key, length) for _, module in rotary_modules(model) for key in layer_keys(module)]
+    return [(table.tolist(), scale) for table, scale in tables]
+
+
+class _Pace:
+    """How long forward passes take here, from a short one."""
+
+    def __init__(self, model: Any) -> None:
+        config = text_config(model)
+        self.parameters = sum(parameter.numel() for parameter in model.parameters())
+        self.width = int(getattr(config, "num_hidden_layers", 0) or 0) * int(getattr(config, "hidden_size", 0) or 0)
+        self.tokens = 128
+        _forget(model)
+        self.one = _timed(lambda: _forget(model))
+        self.some = _timed(lambda: _whole(model, _ids(model, self.tokens), 1))
+
+    def seconds(self, lengths: Sequence[int]) -> float:
+        """The prompt and one forward pass per length, and the tokens that are decoded; linear in what is computed."""
+        per_unit = self.some / self._work(self.tokens)
+        return sum(2 * self._work(length + AROUND) * per_unit + 2 * AROUND * self.one for length in lengths)
+
+    def announce(self, lengths: Sequence[int]) -> str:
+        tokens = sum(2 * (length + AROUND) for length in lengths)
+        where = ", ".join(map(str, lengths))
+        return (
+            f"decoding around {where} tokens and running the same text whole: {tokens} tokens through "
+            f"{self.parameters:,} parameters, about {_duration(self.seconds(lengths))}"
+        )
+
+    def _work(self, tokens: int) -> float:
+        """Multiplications: one per weight and token, and those of attention, where each token looks back."""
+        return self.parameters * tokens + self.width * tokens**2
+
+
+def _timed(act: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    act()
+    return time.perf_counter() - start
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 1.5:
+        return "a second"
+    return f"{seconds:.0f} seconds" if seconds < 120 else f"{seconds / 60:.0f} minutes"
+
+
+# ---------------------------------------------------------------------------------------------------------
+# The two ways
+
+
+def _stretch(model: Any, ids: torch.Tensor, trained: int, length: int, allowed: float) -> Stretch:
+    first, last = max(1, length - AROUND), length + AROUND
+    groups = _groups(model, first, last)
+    decoded = _decoded(model, ids, first, last)
+    whole = _run_whole(model, ids, groups)
+    judge = partial(_judged, first, trained, constant=len(groups[0]), allowed=allowed)
+    found = judge(decoded, whole)
+    if found.verdict != DIFFERS:
+        return found
+    # What comes after may have changed a choice of the model's, of an expert or of what to attend to.
+    each = _run_whole(model, ids, [[length] for group in groups for length in group])
+    alone = judge(decoded, each)
+    undecided = alone.verdict == DIFFERS and judge(whole, each).verdict == DIFFERS
+    return replace(alone, verdict=UNDECIDED) if undecided else alone
+
+
+def _groups(model: Any, first: int, last: int) -> list[list[int]]:
+    """The lengths, those together that share their tables: one forward pass gives the logits of all of them."""
+    return [list(same) for _, same in groupby(range(first, last + 1), lambda length: _tables(model, length))]
+
+
+def _region(first: int, last: int, trained: int) -> str:
+    if last <= trained:
+        return "below"
+    return "across" if first <= trained else "above"
+
+
+def _decoded(model: Any, ids: torch.Tensor, first: int, last: int) -> torch.Tensor:
+    """The logits of ``generate`` after ``first`` tokens, and after each one more up to ``last``; [n, vocabulary]."""
+    from transformers import LogitsProcessorList
+
+    _forget(model)
+    prompt = ids[None, :first].to(_device(model))
+    out = model.generate(
+        input_ids=prompt,
+        attention_mask=torch.ones_like(prompt),
+        logits_processor=LogitsProcessorList([_following(ids)]),
+        max_new_tokens=last - first + 1,
+        return_dict_in_generate=True,
+        output_logits=True,
+    )
+    if getattr(out, "past_key_values", None) is None:
+        raise ConfigError(f"{type(model).__name__} keeps no cache, so it generates by whole forward passes")
+    return torch.stack([logits[0].float().cpu() for logits in out.logits])
+
+
+def _following(ids: torch.Tensor) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    """A logits processor after which only the text's own next token can be chosen."""
+
+    def follow(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        following = min(input_ids.shape[1], len(ids) - 1)  # after the last one nothing is fed any more
+        forced = torch.full_like(scores, -torch.inf)
+        forced[:, ids[following]] = 0.0
+        return forced
+
+    return follow
+
+
+def _run_whole(model: Any, ids: torch.Tensor, groups: list[list[int]]) -> torch.Tensor:
+    """The logits after each length, from forward passes without a cache over as many tokens; [n, vocabulary]."""
+    _forget(model)
+    return torch.cat([_whole(model, ids[: group[-1]], len(group)) for group in groups])
+
+
+def _whole(model: Any, ids: torch.Tensor, keep: int) -> torch.Tensor:
+    """The last ``keep`` rows of logits of one forward pass, fp32 on the CPU."""
+    fewer = {"logits_to_keep": keep} if "logits_to_keep" in inspect.signature(model.forward).parameters else {}
+    logits = model(input_ids=ids[None].to(_device(model)), use_cache=False, **fewer).logits
+    return logits[0, -keep:].float().cpu()
+
+
+def _forget(model: Any) -> None:
+    """One token: stock ``dynamic`` remembers the longest text it has seen until it sees a short one."""
+    _whole(model, _ids(model, 1), 1)
+
+
+def rounding(model: Any, ids: torch.Tensor) -> float:
+    """What one rounding of the embeddings, up or down at random, does to the logits, in units of their spread.
+
+    The two ways add the same numbers in another order, and so differ by roundings, which a model carries on more or
+    less. This takes both the dtype and the model into account: over every architecture of transformers 5.23 in
+    float32, and a dozen of 2 to 40 layers in bfloat16 and float16, the two ways differ by 0 to 3.2 times it.
+    """
+    _forget(model)
+    plain = _whole(model, ids, AROUND)
+    handle = model.get_input_embeddings().register_forward_hook(_nudge)
+    try:
+        _, relative = _apart(_whole(model, ids, AROUND), plain)
+    finally:
+        handle.remove()
+    return max(float(relative.max()), _epsilon(model.dtype))
+
+
+def _nudge(module: Any, args: Any, out: torch.Tensor) -> torch.Tensor:
+    signs = torch.randint(2, out.shape, generator=torch.Generator().manual_seed(0)).to(out) * 2 - 1
+    return out + out * signs * _epsilon(out.dtype)
+
+
+def _epsilon(dtype: torch.dtype) -> float:
+    """One rounding; in float64 float32's, in which transformers' norms and rotary embeddings compute all the same."""
+    return max(torch.finfo(dtype).eps, torch.finfo(torch.float32).eps)
+
+
+def _judged(
+    first: int, trained: int, decoded: torch.Tensor, whole: torch.Tensor, *, constant: int, allowed: float
+) -> Stretch:
+    """Over the first ``constant`` rows, the keys in the cache and the queries have one table."""
+    apart, relative = _apart(decoded, whole)
+    faulty = bool((relative[:constant] > allowed).any())
+    worst = int(relative[:constant].argmax() if faulty else relative.argmax())
+    changed = bool((relative > allowed).any())
+    last = first + len(apart) - 1
+    return Stretch(
+        region=_region(first, last, trained),
+        first=first,
+        last=last,
+        changes=first + constant if constant < len(apart) else None,
+        difference=float(apart[worst]),
+        relative=float(relative[worst]),
+        position=first + worst - 1,
+        tokens_differ=int((decoded.argmax(1) != whole.argmax(1)).sum()),
+        tolerance=allowed,
+        verdict=DIFFERS if faulty else EXPLAINED if changed else EQUAL,
+    )
+
+
+_MASKED = 1e30
+"""Logits of this size are no logits: models that never emit some tokens write minus infinity or nearly so."""
+
+
+def _apart(decoded: torch.Tensor, whole: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The largest difference per row, fp64 [n], and the same over the logits' spread, their standard deviation.
+
+    Raises:
+        RunError: NaN.
+    """
+    if decoded.isnan().any() or whole.isnan().any():
+        raise RunError("the model's logits are NaN; try --dtype float32")
+    left, right = decoded.double(), whole.double()
+    real, also = left.abs() < _MASKED, right.abs() < _MASKED
+    apart = torch.where(real & also, (left - right).abs(), torch.where(real == also, 0.0, torch.inf)).max(1).values
+    rows = [row[kept] for row, kept in zip(right, also)]
+    variance = torch.stack([row.var(correction=0) for row in rows]).mean()
+    return apart, torch.where(apart > 0, apart / variance.sqrt(), apart)
+
+
+# ---------------------------------------------------------------------------------------------------------
+# The text
+
+
+def _ids(model: Any, tokens: int, text: Text | None = None) -> torch.Tensor:
+    """Token ids, int64 [tokens]: the text's where they are enough and all known, else random ones from a seed."""
+    vocabulary = _vocabulary(model)
+    given = [] if text is None else list(text(tokens))[:tokens]
+    if len(given) == tokens and min(given) >= 0 and max(given) < vocabulary:
+        return torch.tensor(given)
+    special = _special(whole_config(model).to_dict())
+    usable = [i for i in range(vocabulary) if i not in special] or list(range(vocabulary))
+    chosen = torch.randint(len(usable), (tokens,), generator=torch.Generator().manual_seed(0))
+    return torch.tensor(usable)[chosen]
+
+
+def _vocabulary(model: Any) -> int:
+    rows = model.get_input_embeddings().weight.shape[0]
+    return min(rows, int(getattr(text_config(model), "vocab_size", None) or rows))
+
+
+def _special(config: Any) -> set[int]:
+    """Every id that a configuration names: ends of text, and the places of images, where no embedding stands."""
+    if not isinstance(config, dict):
+        return set()
+    named = [value for key, value in config.items() if str(key).endswith(("_token_id", "_token_index"))]
+    each = [one for value in named for one in (value if isinstance(value, list) else [value])]
+    return {value for value in each if isinstance(value, int)}.union(*map(_special, config.values()))
+
+
+def written(tokenizer: Any, tokens: int) -> list[int]:
+    """Ids of a numbered text of at least ``tokens`` tokens; as many as there are where the tokenizer makes few."""
+    count = max(8, tokens // 8)
+    while True:
+        text = " ".join(f"This is sentence {i} of a text that says nothing else." for i in range(1, count))
+        ids = tokenizer(text)["input_ids"]
+        if len(ids) >= tokens or count > 8 * tokens:
+            return list(ids)
+        count *= 2
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Leaving the model alone
+
+
+def _device(model: Any) -> torch.device:
+    return model.get_input_embeddings().weight.device
+
+
+@contextmanager
+def preserved(model: Any) -> Iterator[None]:
+    """Afterwards the rotary tables, and what is kept beside them, are those of before, in the same tensors."""
+    kept = [(module, dict(module.__dict__), _copied(module)) for _, module in rotary_modules(model)]
+    try:
+        yield
+    finally:
+        for module, attributes, buffers in kept:
+            _put_back(module, attributes, buffers)
+
+
+@contextmanager
+def _unset(model: Any) -> Iterator[None]:
+    """No setting of generation's interferes inside: no end of text, no penalty."""
+    from transformers import GenerationConfig
+
+    settings = model.generation_config
+    model.generation_config = GenerationConfig(cache_implementation=getattr(settings, "cache_implementation", None))
+    try:
+        yield
+    finally:
+        model.generation_config = settings
+
+
+def _copied(module: Any) -> dict[str, tuple[torch.Tensor | None, torch.Tensor | None]]:
+    return {name: (buffer, None if buffer is None else buffer.clone()) for name, buffer in module._buffers.items()}
+
+
+def _put_back(module: Any, attributes: dict[str, Any], buffers: dict[str, Any]) -> None:
+    for name in [name for name in module.__dict__ if name not in attributes]:
+        del module.__dict__[name]
+    module.__dict__.update(attributes)
+    module._buffers.clear()
+    for name, (buffer, numbers) in buffers.items():
+        module._buffers[name] = buffer
+        if buffer is not None:
+            buffer.copy_(numbers)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silences what transformers says of texts beyond the maximum, which is where this is meant to go."""
+    from transformers.utils import logging
+
+    level = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+
+
+@contextmanager
+def _one_line() -> Iterator[None]:
+    """What somebody else's code raises, as an error of ours."""
+    try:
+        yield
+    except RopescaleError:
+        raise
+    except (MemoryError, torch.OutOfMemoryError) as error:
+        raise RunError(f"memory is full ({first_line(error)}); give a smaller --length") from error
+    except Exception as error:
+        raise RunError(f"the model fails while it generates: {type(error).__name__}: {first_line(error)}") from error

@@ -1,0 +1,291 @@
+"""Loads a checkpoint as stock transformers does, and runs the code that it brings only where that is asked for."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ..checkpoints.locating import read_config
+from ..errors import CheckpointError, ConfigError, DataError
+from ..files.reading import open_regular, refuse_special_files
+from ..formatting import brief, cut, first_line
+from ..rope import LARGEST_HEAD
+
+
+def load_model(
+    folder: Path,
+    dtype: str | None = None,
+    device: str | None = None,
+    *,
+    trust_remote_code: bool = False,
+    device_map: str | Mapping[str, Any] | None = None,
+    tensor_parallel: bool = False,
+) -> Any:
+    """The checkpoint as a causal language model on its device, in evaluation mode.
+
+    Args:
+        dtype: ``auto`` (the checkpoint's), or a name such as ``bfloat16``; float32 on the CPU and ``auto`` elsewhere
+            when None.
+        device: as torch takes it; the GPU where there is one, else the CPU, when None.
+        device_map: spread over the devices of this machine, as transformers takes it: ``auto``, or what goes where.
+        tensor_parallel: each of the processes of this world, which must have joined, holds a part of every layer.
+
+    Raises:
+        CheckpointError: it does not load.
+        ConfigError: it needs code of its own, which may not run, or its class has no plan for tensor parallelism.
+        DataError: no such device.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging as bars
+
+    from .patching import quiet_transformers
+
+    refuse_unloadable(folder)
+    refuse_code(folder, trust_remote_code)
+    _refuse_whole_numbers(folder)
+    if not sys.stderr.isatty():
+        bars.disable_progress_bar()
+    place = _device(device)
+    chosen = dtype or ("float32" if place.type == "cpu" else "auto")
+    how = {"dtype": chosen if chosen == "auto" else getattr(torch, chosen), **_code(trust_remote_code)}
+    how |= {"output_loading_info": True, "ignore_mismatched_sizes": True}  # which are told here, on one line
+    try:
+        with quiet_transformers(), _report_on_success():
+            if device_map is not None:
+                return _complete(folder, AutoModelForCausalLM.from_pretrained(folder, device_map=device_map, **how))
+            if tensor_parallel:
+                return _complete(folder, _parts(folder, how))
+            return _complete(folder, AutoModelForCausalLM.from_pretrained(folder, **how)).to(place)
+    except (ConfigError, CheckpointError):
+        raise
+    except Exception as error:
+        raise _refusal(f"{folder} does not load as a causal language model", error) from error
+
+
+def _complete(folder: Path, loaded: Any) -> Any:
+    """The model of ``(model, what became of its weights)``, in evaluation mode.
+
+    Raises:
+        CheckpointError: some weights are not there or of another shape, and transformers would make them up.
+    """
+    model, info = loaded if isinstance(loaded, tuple) else (loaded, {})  # code of its own may not know the option
+    mismatched = sorted(info.get("mismatched_keys") or (), key=str)
+    if mismatched:
+        name, *shapes = mismatched[0] if isinstance(mismatched[0], tuple) else (mismatched[0],)
+        there = f": {_shape(shapes[0])} in the file and {_shape(shapes[1])} in the model" if len(shapes) == 2 else ""
+        raise CheckpointError(
+            f"{folder}: {len(mismatched)} weights are not of the shape that config.json asks for, {name} among them"
+            f"{there}; restore both from where they were downloaded"
+        )
+    missing = sorted(set(info.get("missing_keys") or ()) & {name for name, _ in model.named_parameters()})
+    if missing:
+        raise CheckpointError(
+            f"{folder} lacks {len(missing)} weights of its model, {missing[0]} among them, and transformers would make "
+            "them up; complete the download"
+        )
+    return model.eval()
+
+
+def _shape(shape: Any) -> str:
+    return " x ".join(map(str, shape))
+
+
+@contextmanager
+def _report_on_success() -> Iterator[None]:
+    """transformers' report on how weights were loaded comes before an error of ours says the same, or not at all."""
+    logger, held = logging.getLogger("transformers.modeling_utils"), []
+
+    def hold(record: logging.LogRecord) -> bool:
+        if "LOAD REPORT" in str(record.msg):
+            held.append(record)
+            return False
+        return True
+
+    logger.addFilter(hold)
+    try:
+        yield
+    finally:
+        logger.removeFilter(hold)
+    for record in held:
+        logger.handle(record)
+
+
+def _parts(folder: Path, how: dict[str, Any]) -> Any:
+    """This process's part of the model, by the plan of its class."""
+    from transformers import AutoModelForCausalLM
+    from transformers.distributed.configuration_utils import DistributedConfig
+
+    try:
+        return AutoModelForCausalLM.from_pretrained(folder, distributed_config=DistributedConfig(tp_plan="auto"), **how)
+    except ValueError as error:
+        if "has no `tp_plan`" not in str(error):
+            raise
+        kind = read_config(folder).get("model_type")
+        raise ConfigError(f"transformers has no plan for sharing out {folder} ({kind}); leave --tp out") from None
+
+
+def load_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> Any:
+    """The checkpoint's tokenizer.
+
+    Raises:
+        CheckpointError: there is none, or it does not load.
+        ConfigError: it needs code of its own, which may not run.
+    """
+    from transformers import AutoTokenizer
+
+    refuse_unloadable(folder)
+    refuse_code(folder, trust_remote_code)
+    if not any(any(folder.glob(pattern)) for pattern in _TOKENIZER_FILES):
+        raise CheckpointError(f"{folder} has no tokenizer; copy the model's tokenizer files into it (tokenizer.json)")
+    try:
+        return AutoTokenizer.from_pretrained(folder, **_code(trust_remote_code))
+    except Exception as error:  # transformers raises whatever its parts raise; all mean the same here
+        raise _refusal(f"{folder} has no tokenizer that transformers can load", error) from error
+
+
+_TOKENIZER_FILES = ("*token*", "vocab*", "merges.txt", "*.model", "*.spm", "*.tiktoken", "spiece*", "*.vocab")
+"""One of these is there whatever the tokenizer; a class of its own may read more."""
+
+
+def refuse_code(folder: Path, trust_remote_code: bool = False) -> None:
+    """Raises where transformers could load a checkpoint only by running code that comes with it.
+
+    A type that transformers knows is loaded by its own class, whatever code lies beside the weights.
+
+    Raises:
+        ConfigError: names the code and the option.
+    """
+    config = read_config(folder)
+    code = remote_code(config)
+    if code and not trust_remote_code and not _is_known(config):
+        raise ConfigError(
+            f"{folder} needs code of its own ({cut(code, 100)}), because transformers knows no model type "
+            f"{brief(config.get('model_type'))}; read that code, and give --trust-remote-code "
+            "(trust_remote_code=True in Python) if it may run here"
+        )
+
+
+def refuse_unloadable(folder: Path) -> None:
+    """Raises where transformers would read from a pipe or a device, or build modules without end.
+
+    Raises:
+        CheckpointError: a file is no regular one.
+        ConfigError: a number of the configuration, from which so many modules are made, is beyond any model.
+    """
+    refuse_special_files(folder)
+    config = read_config(folder)
+    for name, value in _numbers(config):
+        most = next((most for words, most in _MOST if words.search(name)), None)
+        if most is not None and not value <= most:
+            raise ConfigError(f"{name} is {brief(value)} in {folder}/config.json, and no model has more than {most}")
+
+
+_MOST = (
+    (re.compile(r"^(?!max_).*(layers?|blocks?|depths?)$"), 4096),
+    (re.compile(r"experts$"), 2**16),
+    (re.compile(r"(head_dim|rotary_dim|rotary_ndims)$"), LARGEST_HEAD),
+    (re.compile(r"^num_labels$"), 2**20),
+    (re.compile(r"^(hidden_size|d_model|n_embd|dim)$"), 2**22),
+)
+"""What a configuration's numbers are called from which modules, lists and tables are made, and their bounds."""
+
+
+def _numbers(config: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """The numbers of a configuration and of its parts, by name."""
+    for name, value in config.items():
+        if isinstance(value, Mapping):
+            yield from _numbers(value)
+        elif isinstance(value, (int, float)):
+            yield name, value
+
+
+_PACKED = re.compile(r"(\.weight|_proj)$")
+"""Tensors that every model multiplies with; masks and positions are whole numbers in good checkpoints, too."""
+
+
+def _refuse_whole_numbers(folder: Path) -> None:
+    """Quantized weights whose scales the configuration does not know would be taken for the weights themselves."""
+    config = read_config(folder)
+    sections = [config, *(value for value in config.values() if isinstance(value, Mapping))]
+    if any(key in section for section in sections for key in ("quantization_config", "compression_config")):
+        return
+    for file in sorted(folder.glob("model*.safetensors")):
+        found = [(name, kind) for name, kind in _stored(file) if _PACKED.search(name) and kind in _WHOLE]
+        if found:
+            name, kind = found[0]
+            raise CheckpointError(
+                f"{file}: {len(found)} weights are whole numbers, {cut(name, 100)} ({kind}) among them, and "
+                "config.json has no quantization_config that says what they stand for; give the checkpoint that they "
+                "were made from"
+            )
+
+
+_WHOLE = ("BOOL", "I8", "U8", "I16", "U16", "I32", "U32", "I64", "U64")
+_LARGEST_HEADER = 100 * 10**6
+"""Bytes; safetensors refuses more."""
+
+
+def _stored(file: Path) -> Iterator[tuple[str, str]]:
+    """Every tensor of a safetensors file and what its numbers are; nothing of one that cannot be understood."""
+    with open_regular(file) as opened:
+        size = int.from_bytes(opened.read(8), "little")
+        header = opened.read(size) if size <= _LARGEST_HEADER else b""
+    try:
+        tensors = json.loads(header)
+    except (ValueError, RecursionError):  # which is for transformers to say
+        return
+    for name, tensor in tensors.items() if isinstance(tensors, dict) else ():
+        if isinstance(tensor, dict):
+            yield name, str(tensor.get("dtype"))
+
+
+def _refusal(what: str, error: Exception) -> CheckpointError | ConfigError:
+    """An error of ours for one of transformers', whose own asks for ``trust_remote_code`` in a paragraph."""
+    if "trust_remote_code=True" in str(error):
+        return ConfigError(f"{what} without code of its own; read it, and give --trust-remote-code if it may run here")
+    if "weights_only" in str(error):  # whose paragraph says how to run what is in the file
+        return CheckpointError(
+            f"{what}: its pickled weights are damaged, or hold more than tensors, which would run code; get them as "
+            "safetensors"
+        )
+    return CheckpointError(f"{what}: {first_line(error)}")
+
+
+def remote_code(config: Mapping[str, Any]) -> str | None:
+    """Where a configuration says that its model's code is, ``file.Class``; None without any."""
+    listed = config.get("auto_map")
+    if not isinstance(listed, Mapping):
+        return None
+    wanted = ("AutoModelForCausalLM", "AutoConfig", "AutoModel")
+    return next((str(listed[name]) for name in wanted if listed.get(name)), None)
+
+
+def _is_known(config: Mapping[str, Any]) -> bool:
+    from transformers.models.auto import modeling_auto
+
+    known = (modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, modeling_auto.MODEL_MAPPING_NAMES)
+    kind = config.get("model_type")
+    return isinstance(kind, str) and any(kind in names for names in known)
+
+
+def _code(trusted: bool) -> dict[str, bool]:
+    """An explicit no, or transformers asks at the terminal; the code itself may have to come from the Hub."""
+    return {"trust_remote_code": trusted, "local_files_only": not trusted}
+
+
+def _device(device: str | None) -> Any:
+    import torch
+
+    try:
+        place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        torch.empty(0, device=place)
+    except (RuntimeError, AssertionError) as error:
+        raise DataError(f"--device {device} cannot be used: {first_line(error)}") from None
+    return place

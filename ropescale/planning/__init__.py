@@ -1,0 +1,1 @@
+"""A schedule worked out for a configuration: the tables, and the configuration that carries them."""

@@ -1,0 +1,107 @@
+"""Finding a schedule that a user wrote: ``path/to/file.py::Class`` or ``package.module::Class``.
+
+Whatever goes wrong on the way is one sentence.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ..errors import ScheduleError
+from ..files.reading import local_path, read_bytes
+from ..formatting import brief, cut, listed
+from .base import suggest
+
+
+def load(name: str) -> Any:
+    """The class, function or object that ``where::attribute`` names.
+
+    Raises:
+        ScheduleError: no such file or module, it does not import, or it has no such attribute.
+    """
+    where, _, attribute = name.rpartition("::")
+    if name.removesuffix("::").endswith(".py"):
+        raise _which(local_path(name.removesuffix("::")))
+    if not where or not attribute:
+        wanted = "path/to/file.py::Class or package.module::Class"
+        raise ScheduleError(f"{brief(name)} does not name a schedule; write {wanted}")
+    is_file = where.endswith(".py") or "/" in where or "\\" in where
+    module = _from_file(local_path(where)) if is_file else _from_package(where)
+    try:
+        return getattr(module, attribute)
+    except AttributeError:
+        public = [key for key, value in vars(module).items() if not key.startswith("_") and _own(value, module)]
+        otherwise = f"it defines {listed(public)}" if public else "it defines nothing"
+        raise ScheduleError(f"{where} has no {brief(attribute)}; {suggest(attribute, public, otherwise)}") from None
+
+
+def _which(path: Path) -> ScheduleError:
+    """About a file without a class: which schedules it has, read and not run."""
+    _check_file(path)
+    content = read_bytes(path)
+    tree = _guarded(str(path), lambda: ast.parse(content))
+    names = [node.name for node in tree.body if not getattr(node, "name", "_").startswith("_") and _is_schedule(node)]
+    if not names:
+        return ScheduleError(f"{path} has no class with a __call__(self, rope, length); a schedule is one")
+    return ScheduleError(f"{path} has {listed(names)}; say which, as in {path}::{names[0]}")
+
+
+def _is_schedule(node: Any) -> bool:
+    """Whether a statement defines something that can be called with ``(rope, length)``, as far as reading tells."""
+    if isinstance(node, ast.FunctionDef):
+        return len(node.args.posonlyargs + node.args.args) == 2
+    return isinstance(node, ast.ClassDef) and any(getattr(inner, "name", "") == "__call__" for inner in node.body)
+
+
+def _check_file(path: Path) -> None:
+    if not path.is_file():
+        there = "is no regular file" if os.path.lexists(path) else "does not exist"
+        problem = "is a folder" if path.is_dir() else there
+        raise ScheduleError(f"{path} {problem}; give the path of a Python file, as in path/to/file.py::Class")
+
+
+def _own(value: Any, module: ModuleType) -> bool:
+    return callable(value) and getattr(value, "__module__", None) == module.__name__
+
+
+def _from_file(path: Path) -> ModuleType:
+    _check_file(path)
+    unique = f"{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
+    spec = importlib.util.spec_from_file_location(unique, path)
+    if spec is None or spec.loader is None:
+        raise ScheduleError(f"{path} is not a Python file; its name must end with .py")
+    module = importlib.util.module_from_spec(spec)
+    # Dataclasses look their own module up there when annotations are strings.
+    sys.modules[unique] = module
+    try:
+        _guarded(str(path), lambda: spec.loader.exec_module(module))  # type: ignore[union-attr]
+    except ScheduleError:
+        del sys.modules[unique]
+        raise
+    return module
+
+
+def _from_package(name: str) -> ModuleType:
+    return _guarded(name, lambda: importlib.import_module(name))
+
+
+def _guarded(where: str, act: Any) -> Any:
+    try:
+        return act()
+    except ModuleNotFoundError as error:
+        itself = error.name is not None and f"{where}.".startswith(f"{error.name}.")
+        hint = "install it, or give path/to/file.py::Class" if itself else "install what it needs"
+        raise ScheduleError(f"{where} cannot be imported: no module named {error.name!r}; {hint}") from error
+    except SyntaxError as error:
+        raise ScheduleError(f"{where} is not valid Python: {error.msg} (line {error.lineno})") from error
+    except (Exception, SystemExit) as error:
+        said = cut(str(error), 300)
+        raise ScheduleError(f"{where} raised {type(error).__name__} when it was imported: {said}") from error

@@ -1,0 +1,983 @@
+"""A checkpoint on disk: what is written, what is linked, what is left alone, and what a crash leaves behind."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+import socket
+import sys
+import traceback
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+from crashing import failures, tree
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import ropescale
+from ropescale import Frequencies, Rope
+from ropescale.checkpoints import backups, folders
+from ropescale.checkpoints.patching import patch_checkpoint, restore
+from ropescale.errors import CheckpointError, ConfigError, RopescaleError, ScheduleError
+from ropescale.files import renaming
+
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "vocab_size": 61,
+    "hidden_size": 128,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 64,
+    "max_position_embeddings": 256,
+    "rope_theta": 10000.0,
+    "torch_dtype": "bfloat16",
+    "transformers_version": "4.40.0",
+    "eos_token_id": [2, 3],
+    "house_key": {"kept": [1, None, "ü"]},
+}
+CARD = "---\nlicense: apache-2.0\nbase_model: org/base\n---\r\n\r\n# Base\n\nWords of the makers.\n"
+
+
+def write_json(path: Path, value: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value), encoding="utf-8")
+
+
+def read(path: Path) -> dict:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def change(folder: Path, name: str = "config.json", **changes: object) -> None:
+    """Sets keys of a JSON file; None removes one."""
+    value = (read(folder / name) if (folder / name).exists() else {}) | changes
+    write_json(folder / name, {key: item for key, item in value.items() if item is not None})
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A checkpoint in two shards that are not weights at all: whoever reads them fails."""
+    folder = tmp_path / "source"
+    write_json(folder / "config.json", CONFIG)
+    write_json(folder / "tokenizer_config.json", {"model_max_length": 256, "bos_token": "<s>"})
+    names = [f"model-0000{i}-of-00002.safetensors" for i in (1, 2)]
+    for name in names:
+        (folder / name).write_bytes(b"these are no weights " * 9)
+    write_json(folder / "model.safetensors.index.json", {"weight_map": {f"w{i}": n for i, n in enumerate(names)}})
+    (folder / "README.md").write_bytes(CARD.encode())
+    (folder / "LICENSE").write_text("the licence of the makers")
+    write_json(folder / "nested" / "deeper" / "extra.json", {"a": 1})
+    return folder
+
+
+@pytest.fixture(scope="module")
+def real_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny Llama with its tokenizer, as transformers saves them; tests copy it."""
+    folder = tmp_path_factory.mktemp("real") / "model"
+    tiny.llama().save_pretrained(folder)
+    tiny.byte_tokenizer().save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def real(real_source: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(real_source, tmp_path / "real"))
+
+
+def logits(model: torch.nn.Module, length: int = 150) -> torch.Tensor:
+    ids = torch.arange(length)[None] * 7 % tiny.VOCABULARY
+    with torch.no_grad():
+        return model(input_ids=ids).logits
+
+
+# ---------------------------------------------------------------------------------------------------------
+# What is written
+
+
+def test_both_key_sets_say_the_same_and_every_other_key_is_kept(source, tmp_path):
+    patch_checkpoint(source, tmp_path / "out", "yarn", target_length="2k")
+    config = read(tmp_path / "out" / "config.json")
+    new, old = config["rope_parameters"], config["rope_scaling"]
+    assert new["rope_type"] == old["rope_type"] == "yarn"
+    assert new["factor"] == old["factor"] == 8.0
+    assert new["original_max_position_embeddings"] == old["original_max_position_embeddings"] == 256
+    assert new["attention_factor"] == old["attention_factor"] == pytest.approx(1.2079441541679836)  # 0.1 ln 8 + 1
+    assert new["rope_theta"] == config["rope_theta"] == 10000.0
+    assert config["original_max_position_embeddings"] == 256
+    assert config["max_position_embeddings"] == 2048
+    untouched = CONFIG.keys() - {"max_position_embeddings"}
+    assert {key: config[key] for key in untouched} == {key: CONFIG[key] for key in untouched}
+
+
+@pytest.mark.parametrize(("name", "maximum"), [("linear", 256), ("dynamic", 256), ("ntk", 1024), ("yarn", 1024)])
+def test_the_maximum_stays_where_engines_multiply_it_themselves(source, tmp_path, name, maximum):
+    patch_checkpoint(source, tmp_path / "out", name, factor=4)
+    assert read(tmp_path / "out" / "config.json")["max_position_embeddings"] == maximum
+
+
+def test_quantised_and_tied_checkpoints_keep_their_keys(source, tmp_path):
+    quantised = {"quant_method": "gptq", "bits": 4, "group_size": 128, "modules_to_not_convert": None}
+    change(source, quantization_config=quantised, tie_word_embeddings=True)
+    patch_checkpoint(source, tmp_path / "out", "yarn:factor=4")
+    config = read(tmp_path / "out" / "config.json")
+    assert config["quantization_config"] == quantised
+    assert config["tie_word_embeddings"] is True
+
+
+@pytest.mark.parametrize("limit", [256, 1023])
+def test_a_tokenizer_limit_below_the_new_length_is_raised(source, tmp_path, limit):
+    change(source, "tokenizer_config.json", model_max_length=limit)
+    patch_checkpoint(source, tmp_path / "out", "yarn:factor=4")
+    assert read(tmp_path / "out" / "tokenizer_config.json") == {"bos_token": "<s>", "model_max_length": 1024}
+
+
+@pytest.mark.parametrize("limit", [1024, 131072, 1000000000000000019884624838656, 1e30, "long"])
+def test_a_tokenizer_limit_is_never_lowered(source, tmp_path, limit):
+    change(source, "tokenizer_config.json", model_max_length=limit)
+    patch_checkpoint(source, tmp_path / "out", "yarn:factor=4")
+    name = "tokenizer_config.json"
+    assert (tmp_path / "out" / name).read_bytes() == (source / name).read_bytes()
+
+
+def test_a_tokenizer_without_a_limit_gets_none_and_no_file_is_invented(source, tmp_path):
+    change(source, "tokenizer_config.json", model_max_length=None)
+    patch_checkpoint(source, tmp_path / "a", "yarn:factor=4")
+    assert "model_max_length" not in read(tmp_path / "a" / "tokenizer_config.json")
+    (source / "tokenizer_config.json").unlink()
+    patch_checkpoint(source, tmp_path / "b", "yarn:factor=4")
+    assert not (tmp_path / "b" / "tokenizer_config.json").exists()
+
+
+def test_the_record_says_what_was_done_and_to_what(source, tmp_path):
+    patch_checkpoint(source, tmp_path / "out", "yarn:factor=4,beta_fast=16")
+    record = read(tmp_path / "out" / "ropescale.json")
+    assert record["schema"] == 1
+    assert record["source"] == source.name
+    assert record["spec"] == {"all": "yarn:factor=4,beta_fast=16"}
+    assert record["schedule"]["all"]["factor"] == 4
+    assert record["original_length"] == {"all": 256}
+    assert record["length"] == 1024
+    assert record["versions"]["ropescale"] == ropescale.__version__
+    assert record["original_config_sha256"] == hashlib.sha256((source / "config.json").read_bytes()).hexdigest()
+    table = record["tables"]["all"]
+    assert len(table["inv_freq"]) == 32
+    assert table["inv_freq"][0] == 1.0  # the fastest pair keeps its frequency
+    assert table["inv_freq"][31] == pytest.approx(10000 ** (-62 / 64) / 4)  # the slowest is divided by the factor
+    assert table["attention_scale"] == pytest.approx(1.138629436111989)  # 0.1 ln 4 + 1
+
+
+def test_the_card_keeps_the_makers_words_and_gains_one_section(source, tmp_path):
+    patch_checkpoint(source, tmp_path / "out", "yarn:factor=4")
+    card = (tmp_path / "out" / "README.md").read_bytes().decode()
+    assert card.startswith(CARD.rstrip())
+    for engine in ("AutoModelForCausalLM", "vllm serve PATH --max-model-len 1024", "--yarn-orig-ctx 256"):
+        assert engine in card
+    assert (tmp_path / "out" / "LICENSE").read_bytes() == (source / "LICENSE").read_bytes()
+
+
+def test_patching_again_replaces_the_section(source, tmp_path):
+    patch_checkpoint(source, tmp_path / "a", "yarn:factor=4")
+    patch_checkpoint(tmp_path / "a", tmp_path / "b", "linear:factor=2")
+    card = (tmp_path / "b" / "README.md").read_bytes().decode()
+    assert card.count("## Context extension") == 1
+    assert "linear:factor=2" in card
+    assert "yarn:factor=4" not in card
+    assert card.startswith(CARD.rstrip())
+
+
+def test_a_card_that_is_not_utf8_keeps_its_bytes(source, tmp_path):
+    (source / "README.md").write_bytes(b"caf\xe9\n")
+    patch_checkpoint(source, tmp_path / "out", "yarn:factor=4")
+    assert (tmp_path / "out" / "README.md").read_bytes().startswith(b"caf\xe9\n")
+
+
+def test_a_source_without_a_card_gets_ours(source, tmp_path):
+    (source / "README.md").unlink()
+    patch_checkpoint(source, tmp_path / "out", "yarn:factor=4")
+    assert "## Context extension" in (tmp_path / "out" / "README.md").read_text()
+
+
+@pytest.mark.parametrize("schedule", ["yarn:factor=4", "ntk-su:factor=4", "dynamic:factor=4"])
+def test_no_file_that_is_written_holds_the_path_of_the_source(schedule, source, tmp_path):
+    patch_checkpoint(source, tmp_path / "out", schedule)
+    patch_checkpoint(tmp_path / "out", tmp_path / "again", "linear:factor=2")
+    patch_checkpoint(source, None, schedule, in_place=True)
+    for folder in (tmp_path / "out", tmp_path / "again", source):
+        for name in ("README.md", "ropescale.json", "config.json"):
+            assert str(tmp_path) not in (folder / name).read_text(), (folder, name)
+    if schedule != "dynamic:factor=4":  # which llama.cpp does not have
+        made_of = "# source.gguf is what llama.cpp's convert_hf_to_gguf.py makes of source\n"
+        assert made_of in (tmp_path / "out" / "README.md").read_text()
+
+
+def test_a_patched_checkpoint_is_computed_from_the_original(source, tmp_path):
+    patch_checkpoint(source, tmp_path / "a", "yarn:factor=8")
+    patch_checkpoint(tmp_path / "a", tmp_path / "b", "linear:factor=2")
+    patch_checkpoint(source, tmp_path / "direct", "linear:factor=2")
+    assert read(tmp_path / "b" / "config.json") == read(tmp_path / "direct" / "config.json")
+    again, direct = (read(tmp_path / name / "ropescale.json") for name in ("b", "direct"))
+    assert again["source"] == "a"
+    same = again.keys() - {"source", "undo", "files"}  # the card names the source
+    assert {key: again[key] for key in same} == {key: direct[key] for key in same}
+
+
+def test_infinity_that_the_makers_wrote_stays(source, tmp_path):
+    change(source, time_step_limit=[0.0, float("inf")])
+    patch_checkpoint(source, tmp_path / "out", "yarn:factor=4")
+    assert read(tmp_path / "out" / "config.json")["time_step_limit"] == [0.0, float("inf")]
+
+
+def test_half_a_surrogate_pair_survives(source, tmp_path):
+    change(source, house_key="\ud800")
+    patch_checkpoint(source, tmp_path / "out", "yarn:factor=4")
+    assert read(tmp_path / "out" / "config.json")["house_key"] == "\ud800"
+
+
+# ---------------------------------------------------------------------------------------------------------
+# What still holds the old limit
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "word"),
+    [
+        ("generation_config.json", {"max_length": 256}, "max_length is still 256"),
+        ("config.json", CONFIG | {"sliding_window": 128}, "sliding_window is 128"),
+        ("params.json", {"rope_theta": 1e6}, "params.json: still describes the original"),
+        (
+            "tokenizer.json",
+            {"version": "1.0", "truncation": {"strategy": "x", "max_length": 512}},
+            "cuts texts at 512",
+        ),
+    ],
+)
+def test_whatever_still_holds_the_old_limit_is_named(source, tmp_path, name, content, word):
+    write_json(source / name, content)
+    done = patch_checkpoint(source, tmp_path / "out", "yarn:factor=4")
+    assert any(word in warning for warning in done.warnings)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("generation_config.json", {"max_length": 20}),
+        ("generation_config.json", {"max_length": 4096}),
+        ("generation_config.json", {"max_length": "256"}),
+        ("config.json", CONFIG | {"sliding_window": 128, "use_sliding_window": False}),
+        ("config.json", CONFIG | {"sliding_window": None}),
+        ("params.json", {"learning_rate": 1}),
+        ("tokenizer.json", {"version": "1.0", "truncation": None, "padding": {"max_length": 5}}),
+        ("tokenizer.json", {"version": "1.0", "truncation": {"max_length": 4096}}),
+    ],
+)
+def test_nothing_is_said_where_nothing_is_wrong(source, tmp_path, name, content):
+    patch_checkpoint(source, tmp_path / "before", "linear:factor=4")
+    usual = patch_checkpoint(source, tmp_path / "usual", "linear:factor=4").warnings
+    write_json(source / name, content)
+    assert patch_checkpoint(source, tmp_path / "out", "linear:factor=4", target_length=1024).warnings == usual
+
+
+def test_a_folder_without_weights_is_patched_with_a_word(source, tmp_path):
+    for path in source.glob("*.safetensors*"):
+        path.unlink()
+    done = patch_checkpoint(source, tmp_path / "out", "yarn:factor=4")
+    assert any("no weight files" in warning for warning in done.warnings)
+
+
+# ---------------------------------------------------------------------------------------------------------
+# What is linked and what is copied
+
+
+def test_weights_are_linked_and_everything_else_is_copied(source, tmp_path):
+    for name in ("pytorch_model.bin", "original/consolidated.00.pth", "nested/model.gguf"):
+        (source / name).parent.mkdir(exist_ok=True)
+        (source / name).write_bytes(b"weights")
+    done = patch_checkpoint(source, tmp_path / "out", "yarn:factor=4")
+    linked = {
+        "model-00001-of-00002.safetensors",
+        "model-00002-of-00002.safetensors",
+        "pytorch_model.bin",
+        "original/consolidated.00.pth",
+        "nested/model.gguf",
+    }
+    assert done.links == dict.fromkeys(linked, "hard")
+    for path in source.rglob("*"):
+        if path.is_file():
+            name = path.relative_to(source).as_posix()
+            assert path.samefile(tmp_path / "out" / name) == (name in linked), name
+
+
+def test_version_control_and_caches_stay_behind(source, tmp_path):
+    for name in (".git/HEAD", ".cache/huggingface/x", "nested/__pycache__/x.pyc", ".gitattributes"):
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_text("x")
+    (source / ".hidden.json").write_text("{}")
+    patch_checkpoint(source, tmp_path / "out", "yarn:factor=4")
+    found = set(tree(tmp_path / "out"))
+    assert {"nested/deeper/extra.json", ".hidden.json", "LICENSE"} <= found
+    assert not [name for name in found if ".git" in name or "cache" in name]
+
+
+@pytest.fixture
+def hub_like(source: Path, tmp_path: Path) -> Path:
+    """The same checkpoint as the Hub's cache keeps it: relative symlinks to blobs named by their hash."""
+    snapshot, blobs = tmp_path / "cache" / "snapshots" / "abc", tmp_path / "cache" / "blobs"
+    blobs.mkdir(parents=True)
+    for path in sorted(source.rglob("*")):
+        if path.is_file():
+            blob = blobs / hashlib.sha256(path.read_bytes() + path.name.encode()).hexdigest()
+            shutil.copyfile(path, blob)
+            link = snapshot / path.relative_to(source)
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(os.path.relpath(blob, link.parent))
+    return snapshot
+
+
+@pytest.mark.parametrize("link", ["hard", "symlink", "copy"])
+def test_a_tree_of_symlinks_becomes_a_folder_of_its_own(hub_like, source, tmp_path, link):
+    before = tree(tmp_path / "cache")
+    patch_checkpoint(hub_like, tmp_path / "out", "yarn:factor=4", link=link)
+    name = "model-00001-of-00002.safetensors"
+    result, blob = tmp_path / "out" / name, (hub_like / name).resolve()
+    assert result.is_symlink() == (link == "symlink")
+    assert result.read_bytes() == blob.read_bytes()
+    assert result.samefile(blob) == (link != "copy")
+    if link == "symlink":
+        assert os.readlink(result) == str(blob)
+    assert not (tmp_path / "out" / "LICENSE").is_symlink()
+    assert tree(tmp_path / "cache") == before
+
+
+def test_links_to_folders_are_followed_once(source, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "template.txt").write_text("x")
+    (source / "linked").symlink_to(tmp_path / "elsewhere")
+    (source / "nested" / "up").symlink_to("..")
+    patch_checkpoint(source, tmp_path / "out", "yarn:factor=4")
+    found = tree(tmp_path / "out")
+    assert found["linked"] == "folder"
+    assert "linked/template.txt" in found
+    assert "nested/up" not in found
+
+
+def refuse(number: int):
+    def raise_it(*_args: object, **_kwargs: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return raise_it
+
+
+def test_across_file_systems_auto_makes_absolute_symlinks_and_says_so(source, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(folders.os, "link", refuse(errno.EXDEV))
+    done = patch_checkpoint("source", "out", "yarn:factor=4")
+    assert set(done.links.values()) == {"symlink"}
+    assert os.readlink("out/model-00001-of-00002.safetensors") == str(source / "model-00001-of-00002.safetensors")
+    assert any("2 weight file(s) are absolute symlinks" in warning for warning in done.warnings)
+
+
+def test_where_no_links_are_possible_auto_copies_and_says_so(source, tmp_path, monkeypatch):
+    monkeypatch.setattr(folders.os, "link", refuse(errno.EXDEV))
+    monkeypatch.setattr(folders.os, "symlink", refuse(errno.EPERM))
+    done = patch_checkpoint(source, tmp_path / "out", "yarn:factor=4")
+    assert set(done.links.values()) == {"copy"}
+    assert not (tmp_path / "out" / "model-00001-of-00002.safetensors").is_symlink()
+    assert any("were copied" in warning for warning in done.warnings)
+
+
+@pytest.mark.parametrize(("link", "number"), [("hard", errno.EXDEV), ("symlink", errno.EPERM)])
+def test_a_way_of_linking_that_was_asked_for_is_not_replaced_silently(source, tmp_path, monkeypatch, link, number):
+    monkeypatch.setattr(folders.os, {"hard": "link", "symlink": "symlink"}[link], refuse(number))
+    with pytest.raises(CheckpointError, match="use --link auto"):
+        patch_checkpoint(source, tmp_path / "out", "yarn:factor=4", link=link)
+    assert not (tmp_path / "out").exists()
+
+
+def test_saving_a_tokenizer_into_the_result_leaves_the_source_alone(real, tmp_path):
+    before = tree(real)
+    patch_checkpoint(real, tmp_path / "out", "yarn:factor=4")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert tokenizer.model_max_length == 256
+    tokenizer.add_special_tokens({"pad_token": "<pad>"})
+    tokenizer.chat_template = "{{ messages }}"
+    tokenizer.save_pretrained(tmp_path / "out")
+    assert "<pad>" in (tmp_path / "out" / "tokenizer.json").read_text()
+    assert tree(real) == before
+
+
+@pytest.mark.parametrize("link", ["hard", "symlink"])
+def test_saving_a_model_into_the_result_leaves_the_source_alone(real, tmp_path, link):
+    before = tree(real)
+    patch_checkpoint(real, tmp_path / "out", "yarn:factor=4", link=link)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    with torch.no_grad():
+        model.lm_head.weight.add_(1)
+    model.save_pretrained(tmp_path / "out")
+    assert (tmp_path / "out" / "model.safetensors").read_bytes() != (real / "model.safetensors").read_bytes()
+    assert tree(real) == before
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Stock transformers loads it
+
+
+@dataclass(frozen=True)
+class Half:
+    """Slow only the slow half of the pairs."""
+
+    factor: float = 2.0
+
+    def __call__(self, rope: Rope, length: int) -> Frequencies:
+        inv_freq = rope.inv_freq()
+        inv_freq[len(inv_freq) // 2 :] = [f / self.factor for f in inv_freq[len(inv_freq) // 2 :]]
+        return Frequencies(inv_freq, attention_scale=1.1)
+
+
+LOADER = """
+import sys
+sys.modules["ropescale"] = None  # importing it now fails
+import torch
+from transformers import AutoModelForCausalLM
+ids = torch.arange(150)[None] * 7 % 61
+for folder in sys.argv[1:]:
+    with torch.no_grad():
+        torch.save(AutoModelForCausalLM.from_pretrained(folder).eval()(input_ids=ids).logits, folder + ".pt")
+"""
+
+
+def test_stock_transformers_computes_the_same_logits_without_ropescale(real, tmp_path, python):
+    schedules = {"custom": Half(4.0), "yarn": "yarn:factor=4", "frozen": "dynamic:factor=4"}
+    for name, schedule in schedules.items():
+        patch_checkpoint(real, tmp_path / name, schedule, freeze_at=256 if name == "frozen" else None)
+    done = python("-P", "-c", LOADER, *(str(tmp_path / name) for name in schedules), env={"PYTHONPATH": ""})
+    assert done.returncode == 0, done.stderr
+    model = AutoModelForCausalLM.from_pretrained(real).eval()
+    plain = logits(model)
+    for name, schedule in schedules.items():
+        found = torch.load(tmp_path / f"{name}.pt")
+        with ropescale.patch(model, schedule, **({"freeze_at": 256} if name == "frozen" else {})):
+            assert (logits(model) - found).abs().max() <= 1e-5, name
+        assert (plain - found).abs().max() > 1e-2, name
+
+
+def test_a_sharded_checkpoint_loads_with_every_weight(real, tmp_path):
+    model = AutoModelForCausalLM.from_pretrained(real)
+    model.save_pretrained(tmp_path / "sharded", max_shard_size="20kB")
+    done = patch_checkpoint(tmp_path / "sharded", tmp_path / "out", "yarn:factor=4")
+    assert len(done.links) > 1
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, loaded.state_dict()[name]), name
+
+
+def test_tied_weights_stay_tied(tmp_path):
+    tiny.llama(tie_word_embeddings=True).save_pretrained(tmp_path / "tied")
+    patch_checkpoint(tmp_path / "tied", tmp_path / "out", "yarn:factor=4")
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    assert loaded.lm_head.weight is loaded.model.embed_tokens.weight
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Weights are never read
+
+
+COST = """
+import sys, time
+start = time.perf_counter()
+from ropescale.cli.main import main
+code = main(["patch", sys.argv[1], "-o", sys.argv[2], "--schedule", "yarn:factor=4"])
+heavy = sorted({"torch", "transformers", "numpy", "safetensors", "huggingface_hub"} & sys.modules.keys())
+# Not ru_maxrss, which starts at what the parent had.
+peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1]
+print(code, heavy, peak, round(time.perf_counter() - start, 3))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_patching_costs_the_same_whatever_the_size(source, tmp_path, python, record_property):
+    with open(source / "model-00001-of-00002.safetensors", "wb") as file:
+        file.truncate(100 * 10**9)  # sparse
+    with open(source / "tokenizer.json", "w") as file:
+        file.write('{"version": "1.0", "truncation": null, "model": {"vocab": {')
+        file.write(",".join(f'"token{i}": {i}' for i in range(2_000_000)) + "}}}")
+    shards = {f"model.layers.{i}.mlp.experts.weight": "model-00001-of-00002.safetensors" for i in range(100_000)}
+    (source / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}, indent=2))
+    done = python("-c", COST, str(source), str(tmp_path / "out"))
+    code, heavy, kilobytes, seconds = done.stdout.splitlines()[-1].split(" ")
+    record_property("seconds", seconds)
+    print(f"{seconds} s, {int(kilobytes) // 1024} MB")  # pytest -rP shows it; a busy machine's time proves nothing
+    assert (code, heavy) == ("0", "[]"), done.stderr
+    assert int(kilobytes) < 100 * 1024
+    assert (tmp_path / "out" / "model-00001-of-00002.safetensors").stat().st_size == 100 * 10**9
+
+
+def test_no_weight_file_is_ever_opened(source, tmp_path):
+    opened: list[str] = []
+    watching = [True]  # a hook cannot be removed
+    sys.addaudithook(lambda event, args: opened.append(str(args[0])) if watching and event == "open" else None)
+    patch_checkpoint(source, tmp_path / "out", "yarn:factor=4")
+    watching.clear()
+    assert any(name.endswith("config.json") for name in opened)
+    assert not [name for name in opened if name.endswith(".safetensors")]
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Whole or not at all
+
+
+@pytest.mark.parametrize("out", ["out", "new/deep/out"])
+def test_an_interruption_at_any_step_leaves_no_trace(source, tmp_path, out):
+    before = tree(tmp_path)
+    steps = 0
+    for raised in failures(
+        tmp_path, lambda: patch_checkpoint(source, tmp_path / out, "yarn:factor=4"), KeyboardInterrupt()
+    ):
+        assert isinstance(raised, KeyboardInterrupt)
+        steps += 1
+        if (tmp_path / out).exists():  # it has its place, and only the journal had to go
+            assert (tmp_path / out / "ropescale.json").exists()
+            assert not list((tmp_path / out).parent.glob(".out.*"))
+            shutil.rmtree(tmp_path / Path(out).parts[0])
+        assert tree(tmp_path) == before
+    assert steps > 20
+    assert (tmp_path / out / "ropescale.json").exists()
+
+
+def test_a_full_disk_at_any_step_is_one_sentence_and_leaves_no_trace(source, tmp_path):
+    before, error = tree(source), OSError(errno.ENOSPC, "No space left on device")
+    steps = 0
+    for raised in failures(tmp_path, partial(patch_checkpoint, source, tmp_path / "out", "yarn:factor=4"), error):
+        steps += 1
+        if raised is None:  # a link that failed was made in another way
+            shutil.rmtree(tmp_path / "out")
+            continue
+        assert isinstance(raised, RopescaleError), "".join(traceback.format_exception(raised))
+        assert os.listdir(tmp_path) == ["source"]
+        assert tree(source) == before
+    assert steps > 20
+    assert tree(source) == before
+
+
+def test_an_interruption_while_replacing_leaves_the_old_or_the_new(source, tmp_path):
+    out = tmp_path / "out"
+    patch_checkpoint(source, out, "linear:factor=2")
+    old = tree(out)
+    act = partial(patch_checkpoint, source, out, "yarn:factor=4", force=True)
+    seen = set()
+    for raised in failures(tmp_path, act, KeyboardInterrupt()):
+        assert raised is None or isinstance(raised, KeyboardInterrupt)
+        kind = read(out / "config.json")["rope_parameters"]["rope_type"]
+        seen.add(kind)
+        if kind == "linear":
+            assert tree(out) == old
+            assert sorted(os.listdir(tmp_path)) == ["out", "source"]
+        else:
+            assert set(tree(out)) == set(old)
+            patch_checkpoint(source, out, "linear:factor=2", force=True)
+            assert sorted(os.listdir(tmp_path)) == ["out", "source"]
+    assert "linear" in seen
+
+
+KILLED = """
+import json, os, shutil, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from crashing import kills, tree
+from ropescale import patch_checkpoint, restore
+from ropescale.errors import RopescaleError
+root = Path(sys.argv[2])
+source, out = root / "source", root / "out"
+before, steps = tree(source), 0
+whole = None
+for step in kills(root, lambda: patch_checkpoint(source, out, "yarn:factor=4")):
+    if os.path.lexists(out):  # it has its place, and only the journal had to go
+        assert whole is None, step
+        whole = tree(out)
+        shutil.rmtree(out)
+    assert tree(source) == before, step
+    steps += 1
+assert (out / "ropescale.json").exists()
+assert whole in (None, tree(out))
+assert sorted(os.listdir(root)) == ["out", "source"], os.listdir(root)
+print(steps)
+def patched(): patch_checkpoint(source, None, "yarn:factor=4", in_place=True)
+def undo():
+    try: restore(source)
+    except RopescaleError as error: assert "nothing to restore" in str(error), error
+steps = 0
+for step in kills(root, patched):
+    undo()
+    assert tree(source) == before, (step, tree(source), before)
+    steps += 1
+print(steps)
+steps = 0
+for step in kills(root, undo):
+    undo()
+    assert tree(source) == before, step
+    patched()
+    steps += 1
+print(steps)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_kill_at_any_step_leaves_no_output_and_in_place_can_be_undone(source, tmp_path, python):
+    done = python("-c", KILLED, str(Path(__file__).parents[1] / "helpers"), str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert all(int(steps) > 8 for steps in done.stdout.split()), done.stdout
+    assert len(done.stdout.split()) == 3
+
+
+def test_two_runs_into_one_folder_leave_one_whole(source, tmp_path, monkeypatch):
+    """The other run finishes first: ours must not mix with it."""
+    rename = renaming.rename_new
+
+    def overtaken(building: Path, target: Path) -> None:
+        shutil.copytree(building, target)
+        (target / "mark").write_text("the other's")
+        rename(building, target)
+
+    monkeypatch.setattr(renaming, "rename_new", overtaken)
+    with pytest.raises(CheckpointError, match="exists already: it appeared meanwhile"):
+        patch_checkpoint(source, tmp_path / "out", "yarn:factor=4")
+    assert (tmp_path / "out" / "mark").exists()
+    assert sorted(os.listdir(tmp_path)) == ["out", "source"]
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Where it may go
+
+
+def test_an_existing_output_is_left_alone_unless_forced(source, tmp_path):
+    patch_checkpoint(source, tmp_path / "out", "linear:factor=2")
+    before = tree(tmp_path)
+    with pytest.raises(CheckpointError, match="exists already; choose another folder, or replace it with --force"):
+        patch_checkpoint(source, tmp_path / "out", "yarn:factor=4")
+    assert tree(tmp_path) == before
+    patch_checkpoint(source, tmp_path / "out", "yarn:factor=4", force=True)
+    assert read(tmp_path / "out" / "config.json")["rope_parameters"]["rope_type"] == "yarn"
+    assert sorted(os.listdir(tmp_path)) == ["out", "source"]
+
+
+def test_force_never_replaces_what_ropescale_did_not_write(source, tmp_path):
+    home, other = tmp_path / "home", tmp_path / "other"
+    home.mkdir()
+    shutil.copytree(source, other)
+    before = tree(other)
+    (home / "thesis.tex").write_text("years")
+    (tmp_path / "file").write_text("x")
+    for out in (home, other, tmp_path / "file"):
+        with pytest.raises(CheckpointError, match="was not written by ropescale"):
+            patch_checkpoint(source, out, "yarn:factor=4", force=True)
+    assert tree(other) == before
+    assert (home / "thesis.tex").read_text() == "years"
+    (tmp_path / "empty").mkdir()
+    patch_checkpoint(source, tmp_path / "empty", "yarn:factor=4", force=True)
+    assert (tmp_path / "empty" / "config.json").exists()
+
+
+def test_force_never_destroys_the_weights_it_is_about_to_link(source, tmp_path):
+    patch_checkpoint(source, tmp_path / "a", "yarn:factor=2", link="copy")
+    patch_checkpoint(tmp_path / "a", tmp_path / "b", "yarn:factor=4", link="symlink")
+    before = tree(tmp_path)
+    with pytest.raises(CheckpointError, match="would destroy them"):
+        patch_checkpoint(tmp_path / "b", tmp_path / "a", "linear:factor=2", force=True, link="symlink")
+    assert tree(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("out", "words"),
+    [
+        ("source", "is the source itself"),
+        ("source/../source", "is the source itself"),
+        ("link", "is the source itself"),
+        ("source/inside", "lie inside one another"),
+        ("source/nested/inside", "lie inside one another"),
+        (".", "lie inside one another"),
+        ("file/out", "is not a folder"),
+        ("file/deep/out", "is not a folder"),
+    ],
+)
+@pytest.mark.parametrize("force", [False, True])
+def test_an_output_that_cannot_be_is_refused(source, tmp_path, monkeypatch, out, words, force):
+    monkeypatch.chdir(tmp_path)
+    Path("link").symlink_to("source")
+    Path("file").write_text("x")
+    before = tree(tmp_path)
+    with pytest.raises(CheckpointError, match=words):
+        patch_checkpoint("source", out, "yarn:factor=4", force=force)
+    with pytest.raises(CheckpointError, match=words):
+        patch_checkpoint("source", out, "yarn:factor=4", force=force, dry_run=True)
+    assert tree(tmp_path) == before
+
+
+def test_an_unwritable_place_is_one_sentence(source):
+    with pytest.raises(CheckpointError, match="cannot be written"):
+        patch_checkpoint(source, "/proc/self/out", "yarn:factor=4")  # not even root writes there
+
+
+def test_a_dry_run_writes_nothing_and_says_everything(source, tmp_path):
+    before = tree(tmp_path)
+    for out in (None, tmp_path / "out", tmp_path / "new" / "out"):
+        done = patch_checkpoint(source, out, "yarn:factor=4", dry_run=True)
+        assert done.folder is None
+        assert '+  "max_position_embeddings": 1024' in done.config_diff
+    patch_checkpoint(source, None, "yarn:factor=4", dry_run=True, in_place=True)
+    assert tree(tmp_path) == before
+
+
+# ---------------------------------------------------------------------------------------------------------
+# In place and back
+
+
+def test_restoring_gives_back_every_byte(source):
+    (source / "config.json").chmod(0o600)
+    before = tree(source)
+    done = patch_checkpoint(source, None, "yarn:factor=4", in_place=True)
+    assert done.folder == source
+    assert read(source / "config.json")["max_position_embeddings"] == 1024
+    assert tree(source)["model-00001-of-00002.safetensors"] == before["model-00001-of-00002.safetensors"]
+    assert restore(source) == source
+    assert tree(source) == before
+
+
+def test_restoring_after_patching_twice_gives_back_the_first(source):
+    """The first length leaves the tokenizer's limit alone, the second raises it: both must be undone."""
+    change(source, "tokenizer_config.json", model_max_length=512)
+    before = tree(source)
+    patch_checkpoint(source, None, "yarn:factor=2", in_place=True)
+    assert read(source / "tokenizer_config.json")["model_max_length"] == 512
+    patch_checkpoint(source, None, "yarn:factor=8", in_place=True)
+    assert read(source / "tokenizer_config.json")["model_max_length"] == 2048
+    assert read(source / "config.json")["rope_parameters"]["factor"] == 8
+    restore(source)
+    assert tree(source) == before
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left on device")])
+@pytest.mark.parametrize("times", [1, 2])
+def test_in_place_can_be_undone_after_a_failure_at_any_step(source, tmp_path, error, times):
+    change(source, "tokenizer_config.json", model_max_length=512)
+    before = tree(source)
+
+    act = partial(patch_checkpoint, source, None, "yarn:factor=8", in_place=True)
+
+    def arrange() -> None:
+        if times == 2:
+            patch_checkpoint(source, None, "yarn:factor=2", in_place=True)
+
+    arrange()
+    for raised in failures(tmp_path, act, error):
+        if raised is not None:  # an mkdir of what is there already may fail unnoticed
+            assert isinstance(raised, (KeyboardInterrupt, RopescaleError)), repr(raised)
+        if (source / backups.BACKUP).exists():
+            restore(source)
+        assert tree(source) == before
+        arrange()
+    restore(source)
+    assert tree(source) == before
+
+
+def test_an_interrupted_restore_can_be_finished(source, tmp_path):
+    before = tree(source)
+    patch_checkpoint(source, None, "yarn:factor=4", in_place=True)
+    for raised in failures(tmp_path, partial(restore, source), KeyboardInterrupt()):
+        assert isinstance(raised, KeyboardInterrupt)
+        if (source / backups.BACKUP).exists():
+            restore(source)
+        assert tree(source) == before
+        patch_checkpoint(source, None, "yarn:factor=4", in_place=True)
+
+
+def test_there_must_be_something_to_restore(source, tmp_path):
+    with pytest.raises(CheckpointError, match=r"was not patched in place$"):
+        restore(source)
+    patch_checkpoint(source, tmp_path / "out", "yarn:factor=4")
+    with pytest.raises(CheckpointError, match=f"it was patched from {source.name}, which is untouched"):
+        restore(tmp_path / "out")
+    with pytest.raises(CheckpointError, match="there is no folder"):
+        restore(tmp_path / "none")
+
+
+def test_a_damaged_backup_is_named(source):
+    patch_checkpoint(source, None, "yarn:factor=4", in_place=True)
+    (source / "ropescale-backup" / "manifest.json").write_text("{}")
+    with pytest.raises(ConfigError, match=r"manifest.json is damaged"):
+        restore(source)
+    assert (source / "ropescale-backup" / "config.json").exists()
+
+
+def test_in_place_never_splits_a_shared_file(hub_like, tmp_path):
+    before = tree(tmp_path / "cache")
+    with pytest.raises(CheckpointError, match="is a symbolic link, as in the Hub's cache"):
+        patch_checkpoint(hub_like, None, "yarn:factor=4", in_place=True)
+    assert tree(tmp_path / "cache") == before
+
+
+def test_a_copy_of_a_checkpoint_patched_in_place_has_no_backup(source, tmp_path):
+    patch_checkpoint(source, None, "yarn:factor=4", in_place=True)
+    patch_checkpoint(source, tmp_path / "out", "linear:factor=2")
+    assert not (tmp_path / "out" / backups.BACKUP).exists()
+    assert read(tmp_path / "out" / "config.json")["rope_parameters"]["rope_type"] == "linear"
+
+
+# ---------------------------------------------------------------------------------------------------------
+# What is refused
+
+
+@pytest.mark.parametrize("config", [True, False], ids=["with config.json", "without"])
+def test_an_adapter_is_refused_with_the_way_out(source, tmp_path, config):
+    write_json(source / "adapter_config.json", {"base_model_name_or_path": "org/base"})
+    if not config:
+        (source / "config.json").unlink()
+    with pytest.raises(CheckpointError, match=r"PEFT adapter; patch the base \(org/base\), then attach"):
+        patch_checkpoint(source, tmp_path / "out", "yarn:factor=4")
+
+
+def test_an_adapter_that_peft_saved_is_refused(tmp_path):
+    peft = pytest.importorskip("peft")
+    model = peft.get_peft_model(tiny.llama(), peft.LoraConfig(target_modules=["q_proj"]))
+    model.save_pretrained(tmp_path / "adapter")
+    with pytest.raises(CheckpointError, match="is a PEFT adapter"):
+        patch_checkpoint(tmp_path / "adapter", tmp_path / "out", "yarn:factor=4")
+
+
+def test_half_a_download_is_refused(source, tmp_path):
+    (source / "model-00002-of-00002.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"lacks 1 of the 2 files .*model-00002-of-00002.safetensors"):
+        patch_checkpoint(source, tmp_path / "out", "yarn:factor=4")
+    (source / "model-00002-of-00002.safetensors").symlink_to("../gone")
+    (source / "model.safetensors.index.json").unlink()
+    with pytest.raises(CheckpointError, match="which does not exist; is the download complete"):
+        patch_checkpoint(source, tmp_path / "out", "yarn:factor=4")
+    assert not (tmp_path / "out").exists()
+
+
+@dataclass(frozen=True)
+class Growing:
+    """Twice as slow beyond the trained length."""
+
+    length_dependent = True
+
+    def __call__(self, rope: Rope, length: int) -> Frequencies:
+        return Frequencies([f / (2 if length > rope.original_length else 1) for f in rope.inv_freq()])
+
+
+def test_a_schedule_of_ones_own_that_follows_the_length_is_frozen_or_refused(source, tmp_path):
+    with pytest.raises(ScheduleError, match=r"changes its frequencies with the length.*--freeze-at"):
+        patch_checkpoint(source, tmp_path / "out", Growing(), target_length=1024)
+    assert not (tmp_path / "out").exists()
+    patch_checkpoint(source, tmp_path / "out", Growing(), freeze_at="1k")
+    config = read(tmp_path / "out" / "config.json")
+    assert config["rope_parameters"]["long_factor"] == [2.0] * 32
+    assert config["max_position_embeddings"] == 1024
+
+
+def test_scaling_by_the_makers_needs_a_word(source, tmp_path):
+    scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+    change(source, rope_scaling=scaling)
+    with pytest.raises(ConfigError, match=r"already scaled .*--replace-scaling .* 64 tokens, --on-top"):
+        patch_checkpoint(source, tmp_path / "out", "linear:factor=8")
+    patch_checkpoint(source, tmp_path / "replaced", "linear:factor=8", replace_scaling=True)
+    parameters = read(tmp_path / "replaced" / "config.json")["rope_parameters"]
+    assert (parameters["rope_type"], parameters["factor"]) == ("linear", 8.0)
+    patch_checkpoint(source, tmp_path / "on-top", "linear:factor=2", on_top=True)
+    assert read(tmp_path / "on-top" / "ropescale.json")["original_length"] == {"all": 256}
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"out": None}, "say where the patched checkpoint goes"),
+        ({"in_place": True}, "exclude each other"),
+        ({"link": "soft"}, "no way of linking called 'soft'; choose from auto, hard, symlink, copy"),
+        ({"revision": "main"}, "--revision is for a model on the Hub"),
+        ({"schedule": "as-is"}, "as-is changes nothing"),
+        ({"model": "nobody/none", "out": None, "in_place": True}, "is not a local folder"),
+    ],
+)
+def test_options_that_contradict_are_refused(source, tmp_path, given, words):
+    options = {"model": source, "out": tmp_path / "out", "schedule": "yarn:factor=4"} | given
+    with pytest.raises(RopescaleError, match=words):
+        patch_checkpoint(options.pop("model"), options.pop("out"), options.pop("schedule"), **options)
+    assert not (tmp_path / "out").exists()
+
+
+# ---------------------------------------------------------------------------------------------------------
+# A Hub id
+
+
+@pytest.fixture
+def hub(source: Path, tmp_path: Path) -> dict[str, str]:
+    """The environment of someone who downloaded ``org/name`` and then lost the network."""
+    repository = tmp_path / "home" / "hub" / "models--org--name"
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    snapshot = repository / "snapshots" / commit
+    (repository / "blobs").mkdir(parents=True)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(commit)
+    for number, path in enumerate(sorted(p for p in source.iterdir() if p.is_file())):
+        snapshot.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, repository / "blobs" / str(number))
+        (snapshot / path.name).symlink_to(f"../../blobs/{number}")
+    home = tmp_path / "home"
+    return {"HF_HOME": str(home), "HF_HUB_CACHE": str(home / "hub"), "HF_HUB_OFFLINE": "1"}
+
+
+HEAVY = """
+import sys
+from ropescale.cli.main import main
+code = main(sys.argv[1:])
+assert not {"torch", "transformers", "numpy"} & sys.modules.keys(), "heavy"
+sys.exit(code)
+"""
+
+
+def test_a_hub_id_works_like_a_folder_without_a_network(hub, tmp_path, python):
+    before = tree(tmp_path / "home")
+    words = ["patch", "org/name", "-o", str(tmp_path / "out"), "--schedule", "yarn:factor=4"]
+    done = python("-c", HEAVY, *words, env=hub)
+    assert done.returncode == 0, done.stderr
+    weights = tmp_path / "out" / "model-00001-of-00002.safetensors"
+    assert not weights.is_symlink()
+    assert weights.read_bytes().startswith(b"these are no weights")
+    assert read(tmp_path / "out" / "ropescale.json")["source"] == "org/name"
+    assert {k: v for k, v in tree(tmp_path / "home").items() if "xet" not in k and "CACHEDIR" not in k} == before
+    for more in (["--revision", "0123456789abcdef0123456789abcdef01234567"], ["--dry-run"]):
+        words = ["patch", "org/name", "-o", str(tmp_path / more[0]), "--schedule", "yarn:factor=4", *more]
+        assert python("-c", HEAVY, *words, env=hub).returncode == 0
+
+
+@pytest.mark.parametrize("words", [["org/other"], ["org/name", "--revision", "v2"], ["nofolder"]])
+def test_what_the_cache_lacks_is_one_line(hub, tmp_path, command_line, words):
+    done = command_line("patch", *words, "-o", str(tmp_path / "out"), "--schedule", "yarn:factor=4", env=hub)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: {words[0]} ")
+    assert "nor in the Hub's cache, and the Hub cannot be reached (HF_HUB_OFFLINE is set)" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_hub_that_refuses_connections_is_the_cache_or_one_line(hub, tmp_path, command_line):
+    dead = hub | {"HF_HUB_OFFLINE": "0", "HF_ENDPOINT": "http://127.0.0.1:9"}
+    words = ["--schedule", "yarn:factor=4", "-o", str(tmp_path / "out")]
+    assert command_line("patch", "org/name", *words, env=dead).returncode == 0
+    done = command_line("patch", "org/other", *words, env=dead)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "the Hub cannot be reached" in done.stderr
+
+
+def test_a_hub_that_never_answers_is_given_up(hub, tmp_path, python):
+    """The client by itself waits for ever: seen for 200 s with huggingface_hub 2.4.0."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        env = hub | {"HF_HUB_OFFLINE": "0", "HF_ENDPOINT": f"http://127.0.0.1:{silent.getsockname()[1]}"}
+        code = "import sys\nfrom ropescale import sources\nsources._PATIENCE = 0.5\n" + HEAVY
+        words = ["patch", "org/name", "-o", str(tmp_path / "out"), "--schedule", "yarn:factor=4"]
+        done = python("-c", code, *words, env=env)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out" / "ropescale.json").exists()

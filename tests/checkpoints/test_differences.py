@@ -1,0 +1,131 @@
+"""What ``patch`` shows of every file that it changes, against what it then writes."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ropescale
+from ropescale.checkpoints.differences import diff
+from ropescale.checkpoints.patching import PatchedCheckpoint
+from ropescale.cli.main import main
+
+CONFIG: dict[str, Any] = {
+    "model_type": "llama",
+    "hidden_size": 128,
+    "num_attention_heads": 2,
+    "head_dim": 64,
+    "max_position_embeddings": 256,
+    "rope_theta": 10000.0,
+}
+TOKENIZER = {"added_tokens_decoder": {"0": {"content": "<s>"}}, "model_max_length": 256, "padding_side": "left"}
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    (folder / "tokenizer_config.json").write_text(json.dumps(TOKENIZER))
+    (folder / "README.md").write_text("---\nlicense: mit\n---\n\n# Theirs\n")
+    (folder / "model.safetensors").write_bytes(b"weights")
+    return folder
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+def patched(**options: Any) -> PatchedCheckpoint:
+    return ropescale.patch_checkpoint("model", options.pop("out", None), "yarn:factor=4", **options)
+
+
+@pytest.mark.parametrize("options", [{"out": "out"}, {"in_place": True}])
+def test_every_file_that_changes_is_shown_and_no_other(model, options):
+    before = contents(model)
+    promised = patched(dry_run=True).changes
+    done = patched(**options)
+    after = contents(done.folder or model)
+    assert set(promised) == {name for name in after if before.get(name) != after[name]}
+    assert done.changes == promised
+    assert done.config_diff == promised["config.json"]
+
+
+def test_the_tokenizers_limit_is_a_diff(model):
+    assert patched(dry_run=True).changes["tokenizer_config.json"] == (
+        "--- tokenizer_config.json (source)\n"
+        "+++ tokenizer_config.json (patched)\n"
+        "@@ -6,3 +6,3 @@\n"
+        "   }\n"
+        '-  "model_max_length": 256\n'
+        '+  "model_max_length": 1024\n'
+        '   "padding_side": "left"\n'
+    )
+
+
+def test_a_tokenizer_that_is_left_alone_is_not_shown(model):
+    (model / "tokenizer_config.json").write_text(json.dumps(TOKENIZER | {"model_max_length": 4096}))
+    assert set(patched(dry_run=True).changes) == {"config.json", "ropescale.json", "README.md"}
+
+
+def test_a_cards_lines_are_counted(model):
+    before = (model / "README.md").read_text().splitlines()
+    done = patched(out="out")
+    after = Path("out", "README.md").read_text().splitlines()
+    lines = [line[:2] for line in difflib.ndiff(before, after)]
+    assert "- " not in lines
+    assert done.changes["README.md"] == f'+{lines.count("+ ")} lines: section "Context extension"'
+    assert done.changes["ropescale.json"] == "new file: what was changed, and how to undo it"
+
+
+def test_a_new_card_and_front_matter_are_said(model):
+    found = patched(dry_run=True, push_to_hub="me/long").changes["README.md"]
+    assert found.endswith('lines: section "Context extension" and the front matter')
+    (model / "README.md").unlink()
+    assert patched(dry_run=True).changes["README.md"].startswith("new file, ")
+
+
+def test_patching_again_says_what_is_replaced(model):
+    patched(in_place=True)
+    again = ropescale.patch_checkpoint("model", None, "yarn:factor=8", dry_run=True).changes
+    assert again["ropescale.json"] == "replaced: what was changed, and how to undo it"
+    assert "lines: section" in again["README.md"]
+    same = patched(dry_run=True).changes
+    assert "config.json" not in same
+    assert "README.md" not in same
+
+
+@pytest.mark.parametrize("words", [["-o", "out"], ["--dry-run"], ["--in-place"]])
+def test_the_page_shows_them_after_the_table(model, capsys, words):
+    assert main(["patch", "model", "--schedule", "yarn:factor=4", *words]) == 0
+    diffs, _, others = capsys.readouterr().out.partition("```diff\n")[2].partition("\n```\n\n")
+    assert diffs.startswith("--- config.json (source)")
+    assert '\n-  "model_max_length": 256\n+  "model_max_length": 1024\n' in diffs
+    assert [line.partition(":")[0] for line in others.splitlines()] == ["* README.md", "* ropescale.json"]
+
+
+def test_the_json_has_them_beside_the_diff_of_the_configuration(model, capsys):
+    assert main(["patch", "model", "--schedule", "yarn:factor=4", "--dry-run", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert set(found["changes"]) == {"config.json", "tokenizer_config.json", "README.md", "ropescale.json"}
+    assert found["config_diff"] == found["changes"]["config.json"]
+
+
+def test_a_large_tokenizer_is_compared_in_no_time_and_shown_in_a_few_lines(model):
+    tokens = {str(i): {"content": f"<{i}>", "lstrip": False, "special": True} for i in range(100_000)}
+    old = {"added_tokens_decoder": tokens, "chat_template": "x" * 100_000, "model_max_length": 1}
+    start = time.perf_counter()
+    found = diff(old, old | {"model_max_length": 2}, "tokenizer_config.json")
+    assert time.perf_counter() - start < 2
+    assert '-  "model_max_length": 1\n+  "model_max_length": 2\n' in found
+    assert len(found) < 1000
+
+
+def test_a_whole_number_beyond_every_float_is_shown_cut():
+    assert "1000000000" in diff({"a": [10**400] * 9}, {"a": [1.0] * 9})

@@ -1,0 +1,291 @@
+"""Symbolic links that lead out of a checkpoint: said when a checkpoint is patched, and never sent to the Hub."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import fake_hub
+import pytest
+from crashing import tree
+
+from ropescale import patch_checkpoint
+from ropescale.checkpoints import links
+from ropescale.checkpoints.uploading import Repository, upload
+from ropescale.cli.main import main
+from ropescale.errors import CheckpointError
+
+CONFIG = {
+    "model_type": "llama",
+    "hidden_size": 128,
+    "num_attention_heads": 2,
+    "head_dim": 64,
+    "max_position_embeddings": 256,
+    "rope_theta": 10000.0,
+}
+YARN = ["--schedule", "yarn:factor=4"]
+SECRET = "what nobody else may read"
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[fake_hub.Hub]:
+    with fake_hub.connected(monkeypatch) as connected:
+        yield connected
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkpoint at ``model`` in the working directory, beside a file and a folder that are none of its business."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "model"
+    (folder / "nested").mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    (folder / "model.safetensors").write_bytes(b"weights")
+    (folder / "nested" / "extra.json").write_text("{}")
+    (tmp_path / "secrets").mkdir()
+    (tmp_path / "secrets" / "passwd").write_text(SECRET)
+    (tmp_path / "weights.safetensors").write_bytes(b"other weights")
+    return folder
+
+
+def names(folder: Path, *ours: str) -> list[str]:
+    return [link.name for link in links.leaving(folder, ours)]
+
+
+OUT = {
+    "a file": ("notes.txt", "../secrets/passwd"),
+    "an absolute one": ("notes.txt", "{}/secrets/passwd"),
+    "weights": ("model-2.safetensors", "../secrets/passwd"),
+    "the card": ("README.md", "../secrets/passwd"),
+    "a folder": ("sub", "../secrets"),
+    "one below": ("nested/deep.txt", "../../secrets/passwd"),
+    "the folder above": ("sub", ".."),
+    "through a link that stays": ("first.txt", "second.txt"),
+    "nowhere": ("notes.txt", "../not/there"),
+    "a neighbour of the same beginning": ("notes.txt", "../model-private/x"),
+}
+
+
+def link_out(model: Path, case: str) -> str:
+    """Makes the link; the name of the one that leads out first, by the alphabet."""
+    name, target = OUT[case]
+    (model / name).symlink_to(target.format(model.parent))
+    if target == "second.txt":
+        (model / target).symlink_to("../secrets/passwd")
+    return name
+
+
+@pytest.mark.parametrize("case", OUT)
+def test_a_link_that_leads_out_is_found_and_named_and_never_sent(model, hub, capsys, tmp_path, case):
+    name = link_out(model, case)
+    assert names(model)[0] == name
+    before = tree(tmp_path)
+    for place in (["-o", "out"], [], ["--in-place"], ["--dry-run"], ["-o", "out", "--force"]):
+        assert main(["patch", "model", *YARN, "--push-to-hub", "me/long", *place]) == 2
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert err.count("\n") == 1
+        assert err.startswith(f"error: model is not sent to the Hub: the link {name} leads out of the checkpoint, to /")
+    assert (hub.requests, hub.repositories) == ([], {})
+    assert tree(tmp_path) == before
+
+
+def test_patching_goes_on_with_a_warning_that_counts_the_others(model, capsys):
+    for case in ("a file", "weights"):
+        link_out(model, case)
+    assert main(["patch", "model", "-o", "out", *YARN]) == 0
+    warnings = [line for line in capsys.readouterr().err.splitlines() if "leads out" in line]
+    assert warnings == [
+        "warning: the link model-2.safetensors leads out of the checkpoint, to "
+        f"{model.parent}/secrets/passwd (and 1 more link leads out); whoever is given the result gets what lies there: "
+        "remove what is not of this model"
+    ]
+    assert Path("out", "notes.txt").read_text() == SECRET
+
+
+@pytest.mark.parametrize("words", [["--dry-run"], ["--in-place"]])
+def test_the_warning_comes_wherever_it_matters(model, capsys, words):
+    link_out(model, "a folder")
+    assert main(["patch", "model", *YARN, *words]) == 0
+    assert "the link sub leads out of the checkpoint" in capsys.readouterr().err
+
+
+def test_links_that_stay_are_not_spoken_of(model, hub, capsys):
+    (model / "same.json").symlink_to("config.json")
+    (model / "nested" / "same.json").symlink_to("../config.json")
+    (model / "nested" / "up").symlink_to("..")
+    (model / "again").symlink_to(model / "nested")
+    (model / ".git").mkdir()
+    (model / ".git" / "outside").symlink_to("/etc")
+    assert names(model) == []
+    assert main(["patch", "model", *YARN, "--push-to-hub", "me/long"]) == 0
+    assert "lead" not in capsys.readouterr().err
+    assert hub.repositories["me/long"]["nested/same.json"] == (model / "config.json").read_bytes()
+
+
+@pytest.fixture
+def snapshot(model: Path, tmp_path: Path) -> Path:
+    """The same checkpoint as the Hub's cache keeps it: relative links to blobs named by their hash."""
+    repository = tmp_path / "hub" / "models--org--name"
+    for path in sorted(path for path in model.rglob("*") if path.is_file()):
+        blob = repository / "blobs" / hashlib.sha256(path.read_bytes()).hexdigest()
+        link = repository / "snapshots" / "abc" / path.relative_to(model)
+        blob.parent.mkdir(parents=True, exist_ok=True)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        blob.write_bytes(path.read_bytes())
+        link.symlink_to(os.path.relpath(blob, link.parent))
+    return repository / "snapshots" / "abc"
+
+
+def test_a_snapshot_of_the_hubs_cache_leads_to_its_own_blobs(snapshot, tmp_path):
+    assert names(snapshot) == []
+    assert names(snapshot / "nested") == []
+    (tmp_path / "short").symlink_to(snapshot)
+    assert names(tmp_path / "short") == []
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "../../../models--org--other/blobs/abc",
+        "../../blobs/below/abc",
+        "../../refs/main",
+        "../other/config.json",
+        "../../blobs",
+    ],
+)
+def test_what_else_lies_in_the_cache_is_not_the_snapshots(snapshot, target):
+    (snapshot / "x.txt").symlink_to(target)
+    assert names(snapshot) == ["x.txt"]
+
+
+def test_a_blobs_folder_that_is_itself_a_link_vouches_for_nothing(snapshot, tmp_path):
+    blobs = snapshot.parents[1] / "blobs"
+    blobs.rename(tmp_path / "moved")
+    blobs.symlink_to(tmp_path / "moved")
+    assert names(snapshot) == ["config.json", "model.safetensors", "nested/extra.json"]
+
+
+def record(folder: Path, name: str, how: str = "symlink", text: str | None = None) -> None:
+    """A record that lists a link as ours, as far as anybody can write one."""
+    text = os.readlink(folder / name) if text is None else text
+    files = {name: {"how": how, "sha256": hashlib.sha256(text.encode()).hexdigest()}}
+    (folder / "ropescale.json").write_text(json.dumps({"files": files}))
+
+
+def test_links_to_weights_that_the_record_lists_are_ours(model, snapshot, tmp_path):
+    (model / "model-2.safetensors").symlink_to(tmp_path / "weights.safetensors")
+    assert names(model) == ["model-2.safetensors"]
+    record(model, "model-2.safetensors")
+    assert names(model) == []
+    (model / "model-2.safetensors").unlink()
+    (model / "model-2.safetensors").symlink_to((snapshot / "model.safetensors").resolve())
+    record(model, "model-2.safetensors")
+    assert names(model) == []
+
+
+def test_a_record_vouches_for_nothing_but_weights_that_lead_to_weights(model, tmp_path):
+    (model / "notes.txt").symlink_to(tmp_path / "secrets" / "passwd")
+    record(model, "notes.txt")
+    assert names(model) == ["notes.txt"]
+    (model / "notes.txt").rename(model / "model-2.safetensors")
+    record(model, "model-2.safetensors")
+    assert names(model) == ["model-2.safetensors"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "[]", "{", '{"files": 5}', '{"files": {"model-2.safetensors": []}}', '{"files": ["model-2.safetensors"]}'],
+)
+def test_a_damaged_record_vouches_for_nothing(model, tmp_path, content):
+    (model / "model-2.safetensors").symlink_to(tmp_path / "weights.safetensors")
+    (model / "ropescale.json").write_text(content)
+    assert names(model) == ["model-2.safetensors"]
+
+
+@pytest.mark.parametrize(("how", "text"), [("copy", None), ("symlink", "/elsewhere/weights.safetensors")])
+def test_a_link_that_was_changed_since_is_not_ours(model, tmp_path, how, text):
+    (model / "model-2.safetensors").symlink_to(tmp_path / "weights.safetensors")
+    record(model, "model-2.safetensors", how, text)
+    assert names(model) == ["model-2.safetensors"]
+
+
+def test_what_only_a_record_vouches_for_is_not_sent(model, hub, capsys):
+    assert patch_checkpoint("model", "earlier", "yarn:factor=2", link="symlink").folder == Path("earlier")
+    assert names(Path("earlier")) == []
+    links.refuse_leaving(Path("earlier"), ["model.safetensors"])
+    for place in (["-o", "out"], ["--in-place"], ["--dry-run"]):
+        assert main(["patch", "earlier", *YARN, "--push-to-hub", "me/long", *place]) == 2
+        assert "the link model.safetensors leads out of the checkpoint" in capsys.readouterr().err
+    assert hub.requests == []
+
+
+@pytest.mark.parametrize("digits", [40, 64])
+def test_a_folder_of_links_into_the_hubs_cache_is_sent(model, hub, tmp_path, digits):
+    """As older versions of the Hub's client made it of ``--local-dir``."""
+    blob = tmp_path / "hub" / "models--org--name" / "blobs" / ("a" * digits)
+    blob.parent.mkdir(parents=True)
+    blob.write_bytes(b"cached")
+    (model / "model-2.safetensors").symlink_to(blob)
+    (model / "tokenizer.json").symlink_to(blob)
+    assert names(model) == []
+    assert main(["patch", "model", *YARN, "--push-to-hub", "me/long"]) == 0
+    assert hub.repositories["me/long"]["tokenizer.json"] == b"cached"
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "models--org--name/blobs/" + "a" * 41,
+        "models--org--name/blobs/" + "g" * 40,
+        "models--org--name/refs/" + "a" * 40,
+        "datasets--org--name/blobs/" + "a" * 40,
+        "models--org--name/blobs/below/" + "a" * 40,
+        "blobs/" + "a" * 40,
+    ],
+)
+def test_what_else_a_folder_links_to_in_the_cache_leads_out(model, tmp_path, where):
+    (model / "model-2.safetensors").symlink_to(tmp_path / "hub" / where)
+    record(model, "model-2.safetensors")
+    assert names(model) == ["model-2.safetensors"]
+
+
+def test_links_that_a_patch_makes_to_the_sources_weights_are_sent(model, hub):
+    done = patch_checkpoint("model", "out", "yarn:factor=4", link="symlink", push_to_hub="me/long")
+    assert Path("out", "model.safetensors").is_symlink()
+    assert done.upload is not None
+    assert hub.repositories["me/long"]["model.safetensors"] == b"weights"
+
+
+def test_a_folder_is_looked_at_once_more_before_it_is_sent(model, hub, tmp_path):
+    (model / "notes.txt").symlink_to("../secrets/passwd")
+    with pytest.raises(CheckpointError, match=r"the link notes\.txt leads out of the checkpoint"):
+        upload(model, Repository("me/long", token=fake_hub.TOKEN), "title", ["model.safetensors"])
+    assert hub.requests == []
+
+
+@pytest.mark.parametrize(("name", "target"), [("self", "self"), ("gone", "nothing"), ("one", "nested/two")])
+def test_a_link_that_leads_nowhere_is_one_line(model, hub, capsys, tmp_path, name, target):
+    (model / name).symlink_to(target)
+    if name == "one":
+        (model / "nested" / "two").symlink_to("../one")
+    before = tree(tmp_path)
+    for place in (["-o", "out"], ["--in-place"]):
+        assert main(["patch", "model", *YARN, "--push-to-hub", "me/long", *place]) == 2
+        err = capsys.readouterr().err
+        assert err.startswith("error: model/")
+        assert err.endswith("which does not exist; is the download complete?\n")
+        assert err.count("\n") == 1
+    assert (hub.requests, tree(tmp_path)) == ([], before)
+
+
+def test_names_that_would_break_the_line_are_shown_and_cut(model, hub, capsys):
+    (model / "a\nerror: \u202eb").symlink_to("../secrets/" + "x" * 250)
+    assert main(["patch", "model", *YARN, "--push-to-hub", "me/long"]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert "the link a\\nerror: \\u202eb leads out" in err
+    assert len(err) < 500

@@ -1,0 +1,890 @@
+"""No file of a user's is ever deleted or overwritten, whatever is forced, interrupted, killed or appears meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import pytest
+from crashing import failures, tree
+
+import ropescale
+from ropescale.checkpoints import backups
+from ropescale.checkpoints.patching import patch_checkpoint, restore
+from ropescale.cli.main import main
+from ropescale.errors import CheckpointError, ConfigError, RunError
+from ropescale.files import atomic, building, interrupts, locks, renaming, temporary
+
+CONFIG = {
+    "model_type": "llama",
+    "hidden_size": 128,
+    "num_attention_heads": 2,
+    "max_position_embeddings": 256,
+    "rope_theta": 10000.0,
+}
+WEIGHTS = "model.safetensors"
+
+
+def checkpoint(folder: Path) -> Path:
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    (folder / WEIGHTS).write_bytes(b"these are no weights " * 9)
+    (folder / "LICENSE").write_text("the licence")
+    (folder / "nested").mkdir()
+    (folder / "nested" / "extra.json").write_text("{}")
+    return folder
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return checkpoint(tmp_path / "source")
+
+
+@pytest.fixture
+def out(source: Path, tmp_path: Path) -> Path:
+    """An earlier result."""
+    patch_checkpoint(source, tmp_path / "out", "linear:factor=2")
+    return tmp_path / "out"
+
+
+force = partial(patch_checkpoint, schedule="yarn:factor=4", force=True)
+
+
+def rope_type(folder: Path) -> str:
+    return json.loads((folder / "config.json").read_text())["rope_parameters"]["rope_type"]
+
+
+@pytest.fixture(params=["exchange", "two renames"])
+def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Where the system exchanges two names in one step, and where it cannot."""
+    if request.param == "two renames":
+        monkeypatch.setattr(renaming, "_renamed", lambda *_: False)
+    return request.param
+
+
+# ---------------------------------------------------------------------------------------------------------
+# What --force replaces
+
+
+@pytest.mark.parametrize("link", ["hard", "symlink", "copy"])
+def test_force_replaces_what_the_record_says_we_wrote(source, tmp_path, link, either_way):
+    patch_checkpoint(source, tmp_path / "out", "linear:factor=2", link=link)
+    for _ in range(2):
+        force(source, tmp_path / "out", link=link)
+        assert rope_type(tmp_path / "out") == "yarn"
+        assert sorted(os.listdir(tmp_path)) == ["out", "source"]
+
+
+def plant(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("years of work")
+
+
+def fine_tune(path: Path) -> None:
+    """As `save_pretrained` does: a new file takes the link's name."""
+    path.unlink()
+    path.write_bytes(b"these were trained for a week")
+
+
+FOREIGN = {
+    "thesis.txt": lambda out: plant(out / "thesis.txt"),
+    "nested/thesis.txt": lambda out: plant(out / "nested" / "thesis.txt"),
+    "notes/": lambda out: plant(out / "notes" / "thesis.txt"),
+    "empty/": lambda out: (out / "empty").mkdir(),
+    ".git/": lambda out: plant(out / ".git" / "HEAD"),
+    ".hidden": lambda out: plant(out / ".hidden"),
+    WEIGHTS: lambda out: fine_tune(out / WEIGHTS),
+    "LICENSE": lambda out: (out / "LICENSE").write_text("another licence"),
+    "config.json": lambda out: (out / "config.json").write_text("{}"),
+    "README.md": lambda out: (out / "README.md").write_text("my notes"),
+}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_force_leaves_a_folder_that_holds_anything_else_and_names_it(source, out, tmp_path, name):
+    FOREIGN[name](out)
+    before = tree(tmp_path)
+    with pytest.raises(CheckpointError, match="so --force leaves") as raised:
+        force(source, out)
+    assert str(out / name) in str(raised.value)
+    with pytest.raises(CheckpointError):
+        force(source, out, dry_run=True)
+    assert tree(tmp_path) == before
+
+
+def test_two_links_in_one_folder_are_no_second_copy(source, tmp_path):
+    os.link(source / WEIGHTS, source / "model-2.safetensors")
+    patch_checkpoint(source, tmp_path / "out", "linear:factor=2")
+    other = checkpoint(tmp_path / "other")
+    shutil.rmtree(source)
+    with pytest.raises(CheckpointError, match="the only copy left"):
+        force(other, tmp_path / "out")
+    assert (tmp_path / "out" / WEIGHTS).stat().st_nlink == 2
+
+
+@pytest.mark.parametrize("link", ["symlink", "copy"])
+def test_weights_that_were_saved_over_a_symlink_or_a_copy_are_left(source, tmp_path, link):
+    patch_checkpoint(source, tmp_path / "out", "linear:factor=2", link=link)
+    fine_tune(tmp_path / "out" / WEIGHTS)
+    before = tree(tmp_path)
+    with pytest.raises(CheckpointError, match=WEIGHTS):
+        force(source, tmp_path / "out")
+    assert tree(tmp_path) == before
+
+
+def test_the_last_link_to_weights_is_left(source, out, tmp_path):
+    shutil.rmtree(source)
+    other = checkpoint(tmp_path / "other")
+    with pytest.raises(CheckpointError, match="the only copy left of these weights"):
+        force(other, out)
+    assert (out / WEIGHTS).exists()
+
+
+def test_a_checkpoint_that_was_patched_in_place_is_left_with_its_backup(source, tmp_path):
+    patch_checkpoint(source, None, "yarn:factor=2", in_place=True)
+    (source / WEIGHTS).write_bytes(b"changed since")
+    other = checkpoint(tmp_path / "other")
+    before = tree(tmp_path)
+    with pytest.raises(CheckpointError, match=r"holds ropescale-backup, so --force leaves it.*restore"):
+        force(other, source)
+    assert tree(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    "record", ["", "{}", '{"schema": 1}', "[]", "\0", '{"schema": 1, "files": {"thesis.txt": {}}}']
+)
+def test_a_file_of_the_records_name_gives_no_leave_to_delete(source, tmp_path, record):
+    fake = tmp_path / "fake"
+    plant(fake / "thesis.txt")
+    (fake / "ropescale.json").write_text(record)
+    before = tree(tmp_path)
+    with pytest.raises(CheckpointError, match="so --force cannot tell them from yours"):
+        force(source, fake)
+    assert tree(tmp_path) == before
+
+
+def edited(out: Path, **changes: object) -> None:
+    record = json.loads((out / "ropescale.json").read_text()) | changes
+    (out / "ropescale.json").write_text(json.dumps({key: value for key, value in record.items() if value is not None}))
+
+
+def test_a_record_of_an_earlier_version_lists_no_files_and_the_folder_is_left(source, out, tmp_path):
+    edited(out, files=None)
+    before = tree(tmp_path)
+    with pytest.raises(CheckpointError, match=r"of an earlier version.*remove it yourself"):
+        force(source, out)
+    assert tree(tmp_path) == before
+
+
+@pytest.mark.parametrize("name", ["../thesis.txt", "/etc/passwd", "nested/../../thesis.txt", "", ".", "a//b", "\0"])
+def test_a_record_reaches_nothing_outside_its_folder(source, out, tmp_path, name):
+    plant(tmp_path / "thesis.txt")
+    files = json.loads((out / "ropescale.json").read_text())["files"]
+    edited(out, files=files | {name: {"sha256": atomic.hashlib.sha256(b"years of work").hexdigest()}})
+    before = tree(tmp_path)
+    with pytest.raises(CheckpointError, match="does not list the files"):
+        force(source, out)
+    assert tree(tmp_path) == before
+
+
+def test_a_link_to_an_earlier_result_is_left(source, out, tmp_path):
+    (tmp_path / "link").symlink_to("out")
+    before = tree(tmp_path)
+    with pytest.raises(CheckpointError, match="a symbolic link"):
+        force(source, tmp_path / "link")
+    assert tree(tmp_path) == before
+
+
+# ---------------------------------------------------------------------------------------------------------
+# What appears meanwhile
+
+
+def during(monkeypatch: pytest.MonkeyPatch, act: object) -> None:
+    """Calls ``act`` when the new folder is whole and has not its name yet."""
+    from ropescale.checkpoints import folders
+
+    whole = folders._write_synced
+
+    def written(path: Path, content: bytes) -> None:
+        whole(path, content)
+        if path.name == "ropescale.json":
+            act()
+
+    monkeypatch.setattr(folders, "_write_synced", written)
+
+
+@pytest.mark.parametrize("kind", ["folder", "empty folder", "file", "link"])
+def test_an_output_that_appears_meanwhile_is_left(source, tmp_path, monkeypatch, either_way, kind):
+    out = tmp_path / "out"
+    make = {
+        "folder": lambda: plant(out / "thesis.txt"),
+        "empty folder": out.mkdir,
+        "file": lambda: plant(out),
+        "link": lambda: out.symlink_to(source),
+    }
+    during(monkeypatch, make[kind])
+    with pytest.raises(CheckpointError, match="exists already: it appeared meanwhile"):
+        patch_checkpoint(source, out, "yarn:factor=4")
+    assert sorted(os.listdir(tmp_path)) == ["out", "source"]
+    found = tree(tmp_path)
+    assert ("out/thesis.txt" in found) == (kind == "folder")
+    assert set(os.listdir(source)) == {"config.json", WEIGHTS, "LICENSE", "nested"}
+
+
+def test_a_result_of_another_patch_that_appears_meanwhile_is_left(source, tmp_path, monkeypatch):
+    """Two at once into one folder, the other being quicker."""
+    from ropescale.checkpoints import patching
+
+    out, check = tmp_path / "out", patching.check_target
+
+    def overtaken(*arguments: object) -> Path:
+        target = check(*arguments)
+        monkeypatch.setattr(patching, "check_target", check)
+        patch_checkpoint(source, out, "linear:factor=2")
+        return target
+
+    monkeypatch.setattr(patching, "check_target", overtaken)
+    with pytest.raises(CheckpointError, match="appeared meanwhile"):
+        patch_checkpoint(source, out, "yarn:factor=4")
+    assert rope_type(out) == "linear"
+
+
+def test_an_empty_output_that_is_filled_meanwhile_is_left(source, tmp_path, monkeypatch, either_way):
+    (tmp_path / "out").mkdir()
+    during(monkeypatch, lambda: plant(tmp_path / "out" / "thesis.txt"))
+    with pytest.raises(CheckpointError):
+        force(source, tmp_path / "out")
+    assert os.listdir(tmp_path / "out") == ["thesis.txt"]
+    assert sorted(os.listdir(tmp_path)) == ["out", "source"]
+
+
+def test_a_file_that_appears_in_an_earlier_result_meanwhile_is_left(source, out, tmp_path, monkeypatch, either_way):
+    before = tree(out)
+    during(monkeypatch, lambda: plant(out / "thesis.txt"))
+    with pytest.raises(CheckpointError, match=r"thesis.txt was not written by ropescale"):
+        force(source, out)
+    assert (out / "thesis.txt").read_text() == "years of work"
+    assert {name: it for name, it in tree(out).items() if name != "thesis.txt"} == before
+    assert sorted(os.listdir(tmp_path)) == ["out", "source"]
+
+
+@pytest.mark.parametrize(
+    "error", [FileNotFoundError(2, "gone"), PermissionError(13, "no"), MemoryError(), KeyError("x")]
+)
+def test_an_earlier_result_that_cannot_be_looked_into_is_where_it_was(
+    source, out, tmp_path, monkeypatch, either_way, error
+):
+    """A file that a trainer writes there may come and go while it is looked at."""
+    from ropescale.files import ownership
+
+    def broken(*_: object) -> None:
+        raise error
+
+    def meanwhile() -> None:
+        plant(out / "thesis.txt")
+        monkeypatch.setattr(ownership, "foreign", broken)
+
+    before = tree(out)
+    during(monkeypatch, meanwhile)
+    with pytest.raises((type(error), CheckpointError)):
+        force(source, out)
+    assert (out / "thesis.txt").read_text() == "years of work"
+    assert {name: it for name, it in tree(out).items() if name != "thesis.txt"} == before
+    assert sorted(os.listdir(tmp_path)) == ["out", "source"]
+
+
+def test_what_cannot_be_removed_is_named_and_the_new_result_stands(source, out, tmp_path, monkeypatch, caplog):
+    from ropescale.files import ownership
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(ownership, "remove", refuse)
+    force(source, out)
+    monkeypatch.undo()
+    assert rope_type(out) == "yarn"
+    [left] = tmp_path.glob(".out.*.ropescale")
+    assert str(left) in caplog.text
+    force(source, out)
+    assert sorted(os.listdir(tmp_path)) == ["out", "source"]
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Interrupted and killed
+
+
+@pytest.mark.slow
+def test_an_interruption_while_replacing_leaves_one_whole_result(source, out, tmp_path, either_way, monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda handle: None)  # against power cuts, which this is not
+    (tmp_path / ".out.notes").write_text("mine")
+    seen = []
+    for _ in failures(tmp_path, partial(force, source, out), KeyboardInterrupt()):
+        seen.append(rope_type(out))
+        force(source, out)
+        assert sorted(os.listdir(tmp_path)) == [".out.notes", "out", "source"]
+        shutil.rmtree(out)
+        patch_checkpoint(source, out, "linear:factor=2")
+    assert {"linear", "yarn"} == set(seen)
+
+
+KILLED = """
+import os, sys
+os.fsync = lambda handle: None  # against power cuts, which this is not
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from crashing import kills, tree
+from ropescale.files import renaming
+from ropescale import patch_checkpoint
+root, way, every = Path(sys.argv[2]), sys.argv[3], int(sys.argv[4])
+if way == "two renames":
+    renaming._renamed = lambda *_: False
+source, out = root / "source", root / "out"
+def named(kind): return {**tree(out), "kind": kind} and kind
+before, steps, hidden = tree(source), 0, 0
+patch_checkpoint(source, out, "yarn:factor=4"); new = tree(out)
+patch_checkpoint(source, out, "linear:factor=2", force=True); old = tree(out)
+for step in kills(root, lambda: patch_checkpoint(source, out, "yarn:factor=4", force=True), every=every):
+    assert tree(source) == before, step
+    hidden += not out.exists()
+    assert not out.exists() or tree(out) in (old, new), step
+    try:
+        patch_checkpoint(source, out, "as-is", force=True)  # changes nothing, but sees what was left
+    except Exception as error:
+        assert "as-is" in str(error), error
+    assert tree(out) in (old, new), step
+    assert sorted(os.listdir(root)) == ["out", "source"], (step, os.listdir(root))
+    patch_checkpoint(source, out, "linear:factor=2", force=True)
+    assert tree(out) == old
+    assert sorted(os.listdir(root)) == ["out", "source"], (step, os.listdir(root))
+    steps += 1
+print(steps, hidden)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("way", ["exchange", "two renames"])
+def test_a_kill_at_any_step_of_replacing_leaves_one_whole_result(source, tmp_path, python, way, every):
+    done = python("-c", KILLED, str(Path(__file__).parents[1] / "helpers"), str(tmp_path), way, str(every))
+    assert done.returncode == 0, done.stderr
+    steps, hidden = map(int, done.stdout.split())
+    assert steps > 30 // every
+    if every == 1:
+        assert hidden == (0 if way == "exchange" and sys.platform in ("linux", "darwin") else 1)
+
+
+@pytest.fixture
+def stopped(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A result that was set aside and not replaced when the process died; gives the result's name."""
+    out = tmp_path / "out"
+    patch_checkpoint(source, out, "linear:factor=2")
+    journal = out.with_name(atomic.hidden_name("out") + building.JOURNAL)
+    journal.write_text('{"building": ""}\n{"complete": ""}\n{"old": ""}\n')
+    out.rename(building._named(journal, building.OLD))
+    return out
+
+
+@pytest.mark.parametrize(
+    "command", ["inspect", "export --for vllm", "patch --dry-run --schedule ntk:factor=2", "restore"]
+)
+def test_a_result_that_was_set_aside_is_put_back_by_whatever_command_reads_it(stopped, tmp_path, command, capsys):
+    name, *options = command.split()
+    (stopped.parent / "source" / WEIGHTS).read_bytes()
+    assert main([name, str(stopped), *options]) == (2 if name == "restore" else 0)  # there is nothing to restore
+    assert rope_type(stopped) == "linear"
+    assert sorted(os.listdir(tmp_path)) == ["out", "source"]
+
+
+def test_leftovers_are_swept_beside_a_living_patch_which_is_left_alone(source, tmp_path, monkeypatch):
+    out, seen = tmp_path / "out", []
+
+    def sweep() -> None:
+        living = set(os.listdir(tmp_path))
+        dead = building.Building(out)
+        os.close(dead._handle)  # as the death of its process does
+        plant(dead.path / "half" / "a file")
+        assert not building.recover(out, lambda path: pytest.fail("complete"), lambda path: pytest.fail("complete"))
+        assert set(os.listdir(tmp_path)) == living
+        seen.append(living)
+
+    during(monkeypatch, sweep)
+    patch_checkpoint(source, out, "yarn:factor=4")
+    assert len(seen) == 1
+    assert len(seen[0]) == 3  # the source, what is built, its journal
+    assert sorted(os.listdir(tmp_path)) == ["out", "source"]
+
+
+def test_where_locks_are_unreliable_leftovers_are_named_and_left(source, tmp_path, monkeypatch):
+    monkeypatch.setattr(locks, "_kind_of", lambda folder: "nfs")
+    left = building.Building(tmp_path / "out")
+    os.close(left._handle)
+    done = patch_checkpoint(source, tmp_path / "out", "yarn:factor=4")
+    assert any(str(left._journal) in warning for warning in done.warnings)
+    assert left.path.exists()
+
+
+def test_leftovers_of_versions_without_locks_are_named(source, tmp_path):
+    for name in (".out.abcd1234.ropescale", ".out.x_y_z_12.ropescale.old"):
+        plant(tmp_path / name / "config.json")
+    before = tree(tmp_path)
+    done = patch_checkpoint(source, tmp_path / "out", "yarn:factor=4")
+    assert sum("was left by a command that was stopped" in warning for warning in done.warnings) == 2
+    assert {name: it for name, it in tree(tmp_path).items() if not name.startswith("out")} == before
+
+
+# ---------------------------------------------------------------------------------------------------------
+# In place
+
+
+IN_PLACE = """
+import os, sys
+os.fsync = lambda handle: None  # against power cuts, which this is not
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from crashing import kills, tree
+from ropescale import patch_checkpoint, restore
+from ropescale.errors import CheckpointError, ConfigError, RunError
+source, every = Path(sys.argv[2]) / "source", int(sys.argv[3])
+before, steps, refused = tree(source), 0, 0
+patch_checkpoint(source, None, "yarn:factor=4", in_place=True)
+whole = tree(source)
+restore(source)
+def change(): patch_checkpoint(source, None, "yarn:factor=4", in_place=True)
+for act in (change, lambda: restore(source)):
+    if act is not change: change()
+    for step in kills(source, act, every=every):
+        try: patch_checkpoint(source, None, "linear:factor=2", dry_run=True)
+        except CheckpointError as error:
+            assert "interrupted" in str(error), error
+            refused += 1
+        patch_checkpoint(source, None, "yarn:factor=4", in_place=True)
+        assert tree(source) == whole, (step, tree(source), whole)
+        restore(source)
+        assert tree(source) == before, step
+        if act is not change: change()
+        steps += 1
+    if act is change: restore(source)
+print(steps, refused)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.slow)])
+def test_an_in_place_that_was_killed_at_any_step_is_continued_from_the_originals(source, tmp_path, python, every):
+    done = python("-c", IN_PLACE, str(Path(__file__).parents[1] / "helpers"), str(tmp_path), str(every))
+    assert done.returncode == 0, done.stderr
+    steps, refused = map(int, done.stdout.split())
+    assert steps > 25 // every
+    assert refused > 0
+
+
+def older(source: Path) -> None:
+    """The manifest as versions wrote it that kept no hashes."""
+    path = source / backups.BACKUP / "manifest.json"
+    found = json.loads(path.read_text())
+    path.write_text(json.dumps({key: found[key] for key in ("replaced", "added")}))
+
+
+def test_an_in_place_that_an_earlier_version_did_not_finish_is_recognised(source):
+    before = tree(source)
+    patch_checkpoint(source, None, "yarn:factor=4", in_place=True)
+    older(source)
+    assert not backups.is_interrupted(source)
+    (source / "ropescale.json").unlink()  # config.json is written first
+    with pytest.raises(CheckpointError, match=r"was being patched in place, and that was interrupted.*restore"):
+        ropescale.frequencies(source, "base")
+    with pytest.raises(CheckpointError, match=r"by an earlier version, and that was interrupted.*ropescale restore"):
+        patch_checkpoint(source, None, "yarn:factor=2", in_place=True)
+    restore(source)
+    assert tree(source) == before
+
+
+def test_what_an_earlier_version_patched_in_place_can_be_patched_again_and_restored(source):
+    before = tree(source)
+    patch_checkpoint(source, None, "yarn:factor=4", in_place=True)
+    older(source)
+    patch_checkpoint(source, None, "yarn:factor=2", in_place=True)
+    assert json.loads((source / "config.json").read_text())["max_position_embeddings"] == 512
+    restore(source)
+    assert tree(source) == before
+
+
+@pytest.mark.parametrize("key", ["added", "replaced"])
+@pytest.mark.parametrize("finished", [False, None])
+def test_a_manifest_that_came_with_a_checkpoint_takes_nothing_of_the_users(source, key, finished):
+    (source / "README.md").write_text("my own notes")
+    (source / backups.BACKUP).mkdir()
+    (source / backups.BACKUP / "README.md").write_text("planted")
+    content = {"replaced": [], "added": [], "written": {}, "finished": finished} | {key: ["README.md"]}
+    (source / backups.BACKUP / "manifest.json").write_text(json.dumps(content))
+    before = tree(source)
+    with suppress(CheckpointError, ConfigError):
+        patch_checkpoint(source, None, "yarn:factor=2", in_place=True)
+    assert (source / "README.md").read_text().startswith("my own notes")
+    if finished is False:
+        assert tree(source) == before
+        with pytest.raises((CheckpointError, ConfigError)):
+            restore(source)
+        assert tree(source) == before
+
+
+@pytest.mark.parametrize("name", [".part.ropescale", "config.json", "manifest.json"])
+def test_links_in_a_backup_that_came_with_a_checkpoint_lead_nowhere(source, tmp_path, name):
+    plant(tmp_path / "thesis.txt")
+    (source / backups.BACKUP).mkdir()
+    (source / backups.BACKUP / name).symlink_to(tmp_path / "thesis.txt")
+    original = (source / "config.json").read_bytes()
+    try:
+        patch_checkpoint(source, None, "yarn:factor=2", in_place=True)
+        restore(source)
+    except (CheckpointError, ConfigError):
+        assert name != ".part.ropescale"
+    assert (source / "config.json").read_bytes() == original
+    assert (tmp_path / "thesis.txt").read_text() == "years of work"
+
+
+@pytest.mark.parametrize("way", ["exchange", "replace"])
+@pytest.mark.parametrize("name", ["README.md", "config.json"])
+def test_a_file_that_is_edited_while_it_is_patched_in_place_is_left(source, monkeypatch, name, way):
+    (source / "README.md").write_text("the card")
+    keep = backups._keep_originals
+
+    def edited_meanwhile(*arguments: object) -> None:
+        keep(*arguments)
+        (source / name).write_text("an afternoon later")
+
+    monkeypatch.setattr(backups, "_keep_originals", edited_meanwhile)
+    if way == "replace":
+        monkeypatch.setattr(renaming, "_renamed", lambda *_: False)
+    with pytest.raises(CheckpointError, match=f"{name} was changed"):
+        patch_checkpoint(source, None, "yarn:factor=2", in_place=True)
+    assert (source / name).read_text() == "an afternoon later"
+
+
+@pytest.mark.parametrize("name", ["config.json", "README.md", "ropescale.json"])
+def test_restoring_never_overwrites_what_was_changed_since(source, tmp_path, name):
+    patch_checkpoint(source, None, "yarn:factor=4", in_place=True)
+    (source / name).write_text("an afternoon's work")
+    before = tree(source)
+    with pytest.raises(CheckpointError, match=rf"{name} was changed since .* restoring would lose that"):
+        restore(source)
+    assert tree(source) == before
+    (source / name).rename(tmp_path / "kept")
+    restore(source)
+    assert not (source / backups.BACKUP).exists()
+
+
+def test_restoring_leaves_what_somebody_put_into_the_backup(source):
+    before = tree(source)
+    patch_checkpoint(source, None, "yarn:factor=4", in_place=True)
+    plant(source / backups.BACKUP / "thesis.txt")
+    restore(source)
+    assert tree(source) == {
+        **before,
+        backups.BACKUP: "folder",
+        f"{backups.BACKUP}/thesis.txt": tree(source)[f"{backups.BACKUP}/thesis.txt"],
+    }
+
+
+def test_a_folder_of_the_backups_name_that_is_not_ours_is_left(source):
+    plant(source / backups.BACKUP / "config.json")
+    before = tree(source)
+    with pytest.raises(CheckpointError, match="is not what ropescale kept"):
+        patch_checkpoint(source, None, "yarn:factor=4", in_place=True)
+    assert tree(source) == before
+
+
+def test_two_commands_do_not_change_one_checkpoint_at_once(source):
+    with backups._held(source, make=True):
+        for act in (lambda: patch_checkpoint(source, None, "yarn:factor=4", in_place=True), lambda: restore(source)):
+            with pytest.raises(CheckpointError, match="another command is changing"):
+                act()
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Signals
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "word"), [(signal.SIGTERM, 143, "terminated"), (signal.SIGINT, 130, "interrupted")]
+)
+@pytest.mark.parametrize("options", [[], ["--force"]])
+def test_a_signal_leaves_nothing_behind_and_says_so(source, tmp_path, monkeypatch, capsys, number, code, word, options):
+    out = tmp_path / "out"
+    if options:
+        patch_checkpoint(source, out, "linear:factor=2")
+    before = tree(tmp_path)
+    during(monkeypatch, lambda: os.kill(os.getpid(), number))
+    handler = signal.getsignal(number)
+    assert main(["patch", str(source), "-o", str(out), "--schedule", "yarn:factor=4", *options]) == code
+    assert capsys.readouterr().err.strip().startswith(word)
+    assert tree(tmp_path) == before
+    assert signal.getsignal(number) == handler
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_the_old_result_is_removed_waits_until_it_is(source, out, tmp_path, monkeypatch, number):
+    from ropescale.files import ownership
+
+    remove = ownership.remove
+
+    def interrupted(*arguments: object) -> bool:
+        os.kill(os.getpid(), number)
+        time.sleep(0.01)
+        return remove(*arguments)
+
+    monkeypatch.setattr(ownership, "remove", interrupted)
+    code = main(["patch", str(source), "-o", str(out), "--schedule", "yarn:factor=4", "--force"])
+    assert code == 128 + number
+    assert rope_type(out) == "yarn"
+    assert sorted(os.listdir(tmp_path)) == ["out", "source"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_handlers_are_put_back_whichever_signal_comes_meanwhile(monkeypatch, number):
+    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    put, armed = signal.signal, []
+
+    def interrupted(which, handler):
+        put(which, handler)
+        if armed and which == number and handler == before[number] and not isinstance(handler, signal.Handlers):
+            os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(interrupts.signal, "signal", interrupted)
+
+    def step() -> None:
+        with interrupts.deferred():
+            armed.append(True)
+
+    if number == signal.SIGINT:
+        with pytest.raises(KeyboardInterrupt):
+            step()
+    else:
+        step()
+    monkeypatch.undo()
+    assert {each: signal.getsignal(each) for each in before} == before
+
+
+def test_one_of_many_processes_dies_of_sigterm_as_before(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with interrupts.terminable():
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    monkeypatch.delenv("WORLD_SIZE")
+    with interrupts.terminable():
+        assert signal.getsignal(signal.SIGTERM) != signal.SIG_DFL
+
+
+def test_a_process_that_is_terminated_exits_with_143(source, tmp_path):
+    words = ["-c", "import sys, time; from ropescale.cli.main import main; from ropescale import checkpoints\n"
+             "checkpoints.patch_checkpoint = lambda *a, **k: (print('ready', flush=True), time.sleep(60))\n"
+             "sys.exit(main(sys.argv[1:]))"]  # fmt: skip
+    child = subprocess.Popen([sys.executable, *words, "patch", str(source), "-o", "x", "--schedule", "yarn"],
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)  # fmt: skip
+    assert child.stdout.readline() == "ready\n"
+    child.terminate()
+    assert child.wait(60) == 143
+    assert child.stderr.read().strip() == "terminated (SIGTERM)"
+
+
+# ---------------------------------------------------------------------------------------------------------
+# What only passes through a temporary folder
+
+
+def test_a_temporary_folder_of_a_killed_command_is_removed_by_the_next(tmp_path, monkeypatch):
+    monkeypatch.setattr(temporary.tempfile, "tempdir", str(tmp_path))
+    plant(tmp_path / "ropescale-mine" / "thesis.txt")
+    with pytest.raises(RunError), temporary.folder(keep=RunError) as kept:
+        raise RunError("the folder is named")
+    with temporary.folder(keep=RunError) as living:
+        plant(living / "model" / "config.json")
+        dead = Path(shutil.copytree(living, tmp_path / "ropescale-dead"))
+        with temporary.folder(keep=RunError):
+            assert not dead.exists()
+            assert (living / "model" / "config.json").exists()
+    assert set(tmp_path.iterdir()) == {kept, tmp_path / "ropescale-mine"}
+    assert (tmp_path / "ropescale-mine" / "thesis.txt").exists()
+
+
+@pytest.fixture
+def abandoned(tmp_path, monkeypatch) -> Path:
+    """A temporary folder of a command that was killed."""
+    monkeypatch.setattr(temporary.tempfile, "tempdir", str(tmp_path))
+    folder = tmp_path / "ropescale-dead"
+    plant(folder / ".ropescale-lock")
+    plant(folder / "model" / "config.json")
+    return folder
+
+
+def sweep() -> None:
+    with temporary.folder(keep=RunError):
+        pass
+
+
+def test_a_temporary_folder_that_becomes_a_link_while_it_is_swept_leads_to_no_removal(tmp_path, monkeypatch, abandoned):
+    plant(tmp_path / "project" / "src" / "thesis.txt")
+    is_still = atomic.is_still
+
+    def replaced(handle: int, path: Path) -> bool:
+        answer = is_still(handle, path)
+        if abandoned in (path, path.parent) and not abandoned.is_symlink():
+            abandoned.rename(tmp_path / "away")
+            abandoned.symlink_to(tmp_path / "project")
+        return answer
+
+    monkeypatch.setattr(atomic, "is_still", replaced)
+    sweep()
+    assert abandoned.is_symlink()
+    assert (tmp_path / "project" / "src" / "thesis.txt").exists()
+
+
+def test_a_temporary_folder_that_is_a_link_is_not_swept(tmp_path, abandoned):
+    elsewhere = abandoned.rename(tmp_path / "elsewhere")
+    abandoned.symlink_to(elsewhere)
+    sweep()
+    assert (elsewhere / "model" / "config.json").exists()
+
+
+def test_a_temporary_folder_of_another_user_is_not_swept(monkeypatch, abandoned):
+    mine = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: mine + 1)
+    sweep()
+    assert (abandoned / "model" / "config.json").exists()
+    monkeypatch.undo()
+    monkeypatch.setattr(temporary.tempfile, "tempdir", str(abandoned.parent))
+    sweep()
+    assert not abandoned.exists()
+
+
+def test_a_temporary_folder_that_is_kept_while_a_sweeper_waits_for_its_lock_stays(monkeypatch, abandoned):
+    def kept(handle: int) -> bool | None:
+        (abandoned / ".ropescale-lock").unlink(missing_ok=True)  # its command ends and names the folder
+        return take(handle)
+
+    take = locks.take
+    monkeypatch.setattr(locks, "take", kept)
+    sweep()
+    assert (abandoned / "model" / "config.json").exists()
+
+
+@pytest.mark.parametrize("removed", [False, True])
+def test_a_temporary_folder_that_a_sweeper_takes_at_its_birth_is_made_again(tmp_path, monkeypatch, removed):
+    def taken(handle: int) -> bool | None:
+        if len(born) == 0:
+            born.extend(tmp_path.iterdir())
+            return removed and (shutil.rmtree(born[0]) or take(handle))
+        return take(handle)
+
+    born: list[Path] = []
+    take = locks.take
+    monkeypatch.setattr(temporary.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(locks, "take", taken)
+    with temporary.folder(keep=RunError) as folder:
+        assert born and folder not in born
+        assert (folder / ".ropescale-lock").exists()
+
+
+def test_a_folder_whose_record_was_cut_off_by_a_kill_is_swept(source, tmp_path):
+    left = building.Building(tmp_path / "out")
+    os.close(left._handle)  # as the death of its process does
+    (left.path / "ropescale.json").touch()
+    patch_checkpoint(source, tmp_path / "out", "yarn:factor=4")
+    assert sorted(os.listdir(tmp_path)) == ["out", "source"]
+
+
+@pytest.mark.parametrize(("error", "code"), [(KeyboardInterrupt(), 130), (interrupts.Terminated(signal.SIGTERM), 143)])
+def test_a_signal_that_python_wrapped_is_one_all_the_same(source, monkeypatch, error, code):
+    def wrapped(*_: object, **__: object) -> None:
+        raise RuntimeError("Error calling __set_name__ on 'x' instance") from error
+
+    monkeypatch.setattr("ropescale.checkpoints.patching.patch_checkpoint", wrapped)
+    assert main(["patch", str(source), "-o", "out", "--schedule", "yarn:factor=4"]) == code
+
+
+# ---------------------------------------------------------------------------------------------------------
+# What is no place for a result, and what is no original
+
+
+@pytest.mark.parametrize("out", [".", "", "sub/..", "./"])
+def test_the_folder_that_one_is_in_is_never_replaced_nor_the_one_above(source, tmp_path, monkeypatch, out):
+    here = tmp_path / "above" / "here"
+    patch_checkpoint(source, here, "linear:factor=2")
+    plant(tmp_path / "above" / "thesis.txt")
+    monkeypatch.chdir(here)
+    before = tree(tmp_path)
+    for forced in (True, False):
+        with pytest.raises(CheckpointError):
+            patch_checkpoint(source, out, "yarn:factor=4", force=forced)
+        assert tree(tmp_path) == before
+
+
+def test_an_empty_folder_named_by_a_dot_is_refused(source, tmp_path, monkeypatch):
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    with pytest.raises(CheckpointError, match="the folder that you are in"):
+        force(source, ".")
+
+
+def damage(path: Path) -> None:
+    path.write_text("{}")
+
+
+@pytest.mark.parametrize("act", [damage, Path.unlink])
+@pytest.mark.parametrize("name", ["config.json", "README.md"])
+def test_a_backup_without_its_originals_restores_nothing_and_says_so(source, act, name):
+    (source / "README.md").write_text("the makers' words")
+    patch_checkpoint(source, None, "yarn:factor=4", in_place=True)
+    act(source / backups.BACKUP / name)
+    before = tree(source)
+    with pytest.raises(ConfigError, match=f"{backups.BACKUP}/{name} is"):
+        restore(source)
+    assert tree(source) == before
+
+
+def test_originals_without_a_manifest_are_named(source):
+    patch_checkpoint(source, None, "yarn:factor=4", in_place=True)
+    (source / backups.BACKUP / "manifest.json").unlink()
+    before = tree(source)
+    with pytest.raises(ConfigError, match=r"manifest.json does not tell of .*config.json"):
+        restore(source)
+    assert tree(source) == before
+
+
+@pytest.mark.parametrize("name", ["config.json", "README.md", "tokenizer_config.json", "ropescale.json"])
+def test_a_manifest_without_hashes_removes_nothing_that_lacks_our_marks(source, name):
+    plant(source / name)
+    (source / backups.BACKUP).mkdir()
+    (source / backups.BACKUP / "manifest.json").write_text(json.dumps({"replaced": [], "added": [name]}))
+    before = tree(source)
+    with pytest.raises(ConfigError, match=f"{name} was not written by ropescale"):
+        restore(source)
+    assert tree(source) == before
+
+
+def test_a_patch_in_place_whose_record_is_gone_begins_from_the_originals(source):
+    before = tree(source)
+    patch_checkpoint(source, None, "yarn:factor=2", in_place=True)
+    (source / "ropescale.json").unlink()
+    patch_checkpoint(source, None, "yarn:factor=2", in_place=True)
+    assert json.loads((source / "config.json").read_text())["max_position_embeddings"] == 512
+    restore(source)
+    assert tree(source) == before
+
+
+def test_a_change_in_place_that_fails_leaves_no_backup(source, monkeypatch):
+    before = tree(source)
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(backups, "_store", full)
+    with pytest.raises(CheckpointError, match="No space left"):
+        patch_checkpoint(source, None, "yarn:factor=2", in_place=True)
+    assert tree(source) == before

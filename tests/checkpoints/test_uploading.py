@@ -1,0 +1,610 @@
+"""``patch --push-to-hub`` against a fake of the Hub: what arrives, what is refused, and what is never said."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shlex
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import fake_hub
+import huggingface_hub
+import pytest
+import yaml
+from crashing import tree
+from huggingface_hub import constants
+
+from ropescale import patch_checkpoint
+from ropescale.checkpoints import front_matter, patching
+from ropescale.cli.main import main
+from ropescale.errors import ConfigError
+
+CONFIG = {
+    "model_type": "llama",
+    "hidden_size": 128,
+    "num_attention_heads": 2,
+    "head_dim": 64,
+    "max_position_embeddings": 256,
+    "rope_theta": 10000.0,
+}
+CARD = "---\nlicense: apache-2.0 # theirs\nlanguage:\n- no\n---\n\n# A model\n"
+YARN = ["--schedule", "yarn:factor=4"]
+FILES = {
+    "LICENSE",
+    "README.md",
+    "config.json",
+    "model-1.safetensors",
+    "model-2.safetensors",
+    "nested/extra.json",
+    "ropescale.json",
+}
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[fake_hub.Hub]:
+    with fake_hub.connected(monkeypatch) as connected:
+        yield connected
+
+
+@pytest.fixture(autouse=True)
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkpoint at ``model`` in the working directory; temporary folders are made in ``tmp`` beside it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    folder = tmp_path / "model"
+    (folder / "nested").mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    (folder / "README.md").write_text(CARD)
+    (folder / "LICENSE").write_text("the licence")
+    (folder / "nested" / "extra.json").write_text("{}")
+    for number in (1, 2):
+        (folder / f"model-{number}.safetensors").write_bytes(bytes([number]) * 100_000)
+    return folder
+
+
+def push(*words: str) -> int:
+    return main(["patch", "model", *YARN, "--push-to-hub", "me/long", *words])
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def sent(hub: fake_hub.Hub, name: str = "me/long") -> dict[str, bytes]:
+    """What the repository holds but for what the Hub puts there itself."""
+    return {path: content for path, content in hub.repositories[name].items() if path != ".gitattributes"}
+
+
+# ---------------------------------------------------------------------------------------------------------
+# What arrives
+
+
+@pytest.mark.parametrize("link", ["hard", "symlink", "copy"])
+def test_the_repository_holds_the_folder_byte_for_byte_and_the_weights_came_through_lfs(hub, capsys, link):
+    assert push("-o", "out", "--link", link) == 0
+    assert set(sent(hub)) == FILES
+    assert sent(hub) == contents(Path("out"))
+    assert hub.through_lfs == {"model-1.safetensors", "model-2.safetensors"}
+    assert [commit["summary"] for commit in hub.commits] == ["Context extended by ropescale: yarn:factor=4"]
+    assert f"{hub.url}/me/long (7 files, 20" in capsys.readouterr().out  # 200 kB of weights and a little
+
+
+def test_without_an_output_folder_nothing_is_left_on_this_machine(hub, capsys, tmp_path):
+    before = tree(tmp_path)
+    assert push("--private") == 0
+    assert tree(tmp_path) == before
+    assert set(sent(hub)) == FILES
+    assert hub.private == {"me/long"}
+    out = capsys.readouterr().out
+    assert "written to" not in out
+    assert f"| uploaded to             | {hub.url}/me/long (private, 7 files, 20" in out
+
+
+def test_what_was_sent_is_in_the_json(hub, capsys):
+    assert push("-o", "out", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["out"] == "out"
+    assert found["hub"] == {
+        "repository": "me/long",
+        "url": f"{hub.url}/me/long",
+        "private": False,
+        "files": {name: len(content) for name, content in contents(Path("out")).items()},
+        "weights_elsewhere": False,
+    }
+
+
+def test_the_function_sends_it_too(hub):
+    done = patch_checkpoint("model", None, "yarn:factor=4", push_to_hub="ours/long")
+    assert done.folder is None
+    assert done.upload is not None
+    assert done.upload.url == f"{hub.url}/ours/long"
+    assert set(sent(hub, "ours/long")) == FILES
+
+
+def test_a_checkpoint_changed_in_place_is_sent_without_its_backup(hub, model):
+    before = tree(model)
+    assert push("--in-place") == 0
+    assert set(sent(hub)) == FILES
+    assert sent(hub)["config.json"] == (model / "config.json").read_bytes()
+    assert main(["restore", "model"]) == 0
+    assert tree(model) == before
+
+
+def test_no_path_of_this_machine_is_published(hub, tmp_path):
+    assert push("-o", "out") == 0
+    assert json.loads(Path("out", "ropescale.json").read_text())["source"] == "model"
+    for name, content in sent(hub).items():
+        assert str(tmp_path).encode() not in content, name
+
+
+def test_the_card_that_is_sent_keeps_the_makers_words_and_is_tagged(hub):
+    assert push() == 0
+    card = sent(hub)["README.md"].decode()
+    assert card.startswith(
+        "---\nlicense: apache-2.0 # theirs\nlanguage:\n- no\ntags:\n- ropescale\n---\n\n# A model\n\n"
+    )
+    assert "## Context extension" in card
+
+
+# ---------------------------------------------------------------------------------------------------------
+# What it is not sent over
+
+
+def test_a_dry_run_says_what_would_be_sent_and_sends_nothing(hub, capsys, tmp_path):
+    before = tree(tmp_path)
+    assert push("--dry-run", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert push("--dry-run", "--private") == 0
+    assert "| would be uploaded to    | me/long (private, 7 files, 20" in capsys.readouterr().out
+    assert hub.requests == []
+    assert tree(tmp_path) == before
+    assert push("-o", "out") == 0
+    told, came = found["hub"]["files"], {name: len(content) for name, content in sent(hub).items()}
+    assert told.pop("ropescale.json") < came.pop("ropescale.json")  # which lists what was written once it is
+    assert told == came
+    assert found["hub"]["url"] is None
+
+
+def test_a_repository_that_holds_something_is_left_alone(hub, capsys, tmp_path):
+    hub.repositories["me/long"] = {".gitattributes": b"", "model.safetensors": b"theirs"}
+    before, held = tree(tmp_path), dict(hub.repositories["me/long"])
+    assert push("-o", "out") == 2
+    assert capsys.readouterr().err == (
+        "error: me/long exists on the Hub and holds 1 file(s); choose another name, or replace it with --force\n"
+    )
+    assert push("-o", "out", "--force") == 2
+    assert "was not written by ropescale (no ropescale.json), so --force leaves it" in capsys.readouterr().err
+    assert hub.repositories["me/long"] == held
+    assert tree(tmp_path) == before
+
+
+def test_an_empty_repository_is_filled(hub):
+    hub.repositories["me/long"] = {".gitattributes": b"x"}
+    assert push("-o", "out") == 0
+    assert sent(hub) == contents(Path("out"))
+
+
+def sent_before(hub: fake_hub.Hub, *more: str) -> dict[str, bytes]:
+    """Puts into the repository what an earlier patch sent there, with a record that lists it and ``more`` names."""
+    files = {name: {"how": "copy", "sha256": "0" * 64} for name in (*FILES - {"ropescale.json"}, *more)}
+    there = {name: b"of the earlier one" for name in files if name in FILES}
+    there["ropescale.json"] = json.dumps({"schema": 1, "files": files}).encode()
+    hub.repositories["me/long"] = {".gitattributes": b"x"} | there
+    return hub.repositories["me/long"]
+
+
+def test_force_replaces_what_ropescale_sent_and_removes_what_is_no_longer_there(hub, capfd, tmp_path):
+    held = sent_before(hub, "model-3.safetensors", "old[1]*.json", "nested/", "gone.json", "*")
+    held |= {"model-3.safetensors": b"of an earlier version", "old[1]*.json": b"likewise"}
+    assert push("--force") == 0
+    assert set(sent(hub)) == FILES
+    assert sent(hub)["model-1.safetensors"] == Path("model", "model-1.safetensors").read_bytes()
+    assert "ropescale.json:" not in capfd.readouterr().err  # the client's progress bar
+    assert os.listdir(tmp_path / "tmp") == []
+
+
+def test_force_leaves_alone_what_the_web_page_put_there(hub):
+    held = sent_before(hub)
+    held |= {".gitignore": b"theirs"}
+    assert push("--force") == 0
+    assert hub.repositories["me/long"][".gitignore"] == b"theirs"
+
+
+REFUSED_BY_FORCE = {
+    "one file": ({"adapter.safetensors": b"theirs"}, "holds adapter.safetensors that ropescale did not send"),
+    "several": ({"a.txt": b"", "b.txt": b""}, "holds a.txt and 1 more file(s) that ropescale did not send"),
+    "an empty record": ({"ropescale.json": b""}, "has a ropescale.json that cannot be read, so --force leaves it"),
+    "no record": ({"ropescale.json": b"[1, 2]"}, "has a ropescale.json that cannot be read"),
+    "a huge record": ({"ropescale.json": b" " * 16_000_001}, "has a ropescale.json that cannot be read"),
+    "an earlier version": (
+        {"ropescale.json": b'{"schema": 1}'},
+        "was sent by an earlier version of ropescale, which did not record its files, so --force leaves",
+    ),
+    "a damaged list": ({"ropescale.json": b'{"files": 5}'}, "was sent by an earlier version of ropescale"),
+    "a name that breaks the line": ({"a\nb": b""}, "holds a\\nb that ropescale did not send"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED_BY_FORCE)
+def test_force_leaves_a_repository_whose_files_its_record_does_not_account_for(hub, capsys, tmp_path, case):
+    theirs, words = REFUSED_BY_FORCE[case]
+    held = sent_before(hub)
+    held |= theirs
+    before, kept = tree(tmp_path), dict(held)
+    assert push("-o", "out", "--force") == 2
+    err = capsys.readouterr().err
+    assert err.startswith("error: me/long ")
+    assert words in err
+    assert err.count("\n") == 1
+    assert (tree(tmp_path), hub.repositories["me/long"]) == (before, kept)
+
+
+@pytest.mark.parametrize("link", ["hard", "symlink", "copy"])
+def test_force_replaces_what_was_sent_as_it_was_sent(hub, model, link):
+    (model / "tokenizer.json").write_text("{}")
+    assert push("-o", "out", "--link", link) == 0
+    hub.through_lfs.add("tokenizer.json")  # which the Hub does with any file that is large
+    assert push("-o", "out", "--link", link, "--force") == 0
+    assert sent(hub) == contents(Path("out"))
+
+
+@pytest.mark.parametrize(
+    ("name", "lfs"),
+    [("config.json", False), ("README.md", False), ("nested/extra.json", True), ("model-1.safetensors", True)],
+)
+def test_force_leaves_what_somebody_changed_on_the_hub(hub, capsys, name, lfs):
+    assert push("-o", "out", "--link", "copy") == 0
+    hub.repositories["me/long"][name] = b"theirs"
+    hub.through_lfs |= {name} if lfs else set()
+    before = dict(hub.repositories["me/long"])
+    capsys.readouterr()
+    assert push("-o", "out", "--force") == 2
+    assert capsys.readouterr().err == (
+        f"error: me/long on the Hub holds {name} that was changed since ropescale sent it, so --force leaves it; "
+        "delete what you do not need there, or choose another name\n"
+    )
+    assert hub.repositories["me/long"] == before
+
+
+def test_a_result_that_is_patched_again_in_place_can_be_replaced_on_the_hub(hub, model):
+    assert push("-o", "out") == 0
+    for factor in (2, 3):
+        words = ["--schedule", f"yarn:factor={factor}", "--push-to-hub", "me/long", "--force", "--in-place"]
+        assert main(["patch", "out", *words]) == 0
+    assert sent(hub)["config.json"] == Path("out", "config.json").read_bytes()
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_what_somebody_sends_while_the_checkpoint_is_made_is_not_replaced(hub, capsys, monkeypatch, there):
+    def meanwhile(*args: object) -> object:
+        hub.repositories["me/long"] = {"config.json": b"theirs"}
+        hub.commits.append({"summary": "theirs"})
+        return write(*args)
+
+    if there:
+        sent_before(hub)
+    write = patching._write
+    monkeypatch.setattr(patching, "_write", meanwhile)
+    assert push("-o", "out", "--force") == 1
+    words = "me/long on the Hub was changed meanwhile" if there else "the Hub refused me/long (409: You already created"
+    assert words in capsys.readouterr().err
+    assert hub.repositories["me/long"] == {"config.json": b"theirs"}
+
+
+def test_private_does_not_go_into_a_public_repository(hub, capsys):
+    hub.repositories["me/long"] = {".gitattributes": b"x"}
+    assert push("--private") == 2
+    assert "me/long exists on the Hub and is public" in capsys.readouterr().err
+    hub.private.add("me/long")
+    assert push("--private") == 0
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Refused before anything is written
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("long", "'long' is not a repository's name on the Hub; give it as user/name"),
+        ("a/b/c", "'a/b/c' is not a repository's name"),
+        ("me/lo ng", "'me/lo ng' cannot be a repository's name on the Hub; use letters"),
+        ("me/-long", "'me/-long' cannot be"),
+        ("me/long.git", "'me/long.git' cannot be"),
+        ("/long", "'/long' cannot be"),
+        ("", "'' is not a repository's name"),
+    ],
+)
+def test_a_name_that_is_none_is_refused_before_anything_is_sent(hub, capsys, tmp_path, name, words):
+    before = tree(tmp_path)
+    assert main(["patch", "model", "-o", "out", *YARN, "--push-to-hub", name]) == 2
+    assert words in capsys.readouterr().err
+    assert (hub.requests, tree(tmp_path)) == ([], before)
+
+
+def test_private_alone_is_refused(capsys):
+    assert main(["patch", "model", "-o", "out", *YARN, "--private"]) == 2
+    assert capsys.readouterr().err.startswith("error: --private is for --push-to-hub REPO")
+
+
+def test_without_a_token_nothing_is_sent(hub, capsys, monkeypatch, tmp_path):
+    monkeypatch.delenv("HF_TOKEN")
+    before = tree(tmp_path)
+    assert push("-o", "out") == 2
+    assert capsys.readouterr().err == (
+        "error: there is no token for the Hub; log in with `hf auth login`, or set HF_TOKEN\n"
+    )
+    assert (hub.requests, tree(tmp_path)) == ([], before)
+    assert push("--dry-run") == 0
+    assert (hub.requests, tree(tmp_path)) == ([], before)
+
+
+def test_a_token_in_the_file_of_hf_auth_login_is_used(hub, monkeypatch, tmp_path):
+    monkeypatch.delenv("HF_TOKEN")
+    (tmp_path / "token").write_text(f"{fake_hub.TOKEN}\n")
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
+    assert push() == 0
+    assert set(sent(hub)) == FILES
+
+
+def test_offline_is_said_at_once(hub, capsys, monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert push("-o", "out") == 2
+    assert capsys.readouterr().err == ("error: HF_HUB_OFFLINE is set, so nothing can be sent to the Hub; unset it\n")
+
+
+def test_a_card_that_the_hub_would_refuse_is_found_before_anything_is_written(hub, capsys, model, tmp_path):
+    (model / "README.md").write_text("---\nlicense: [mit\n---\n")
+    before = tree(tmp_path)
+    assert push("-o", "out") == 2
+    assert "README.md is not valid YAML, and the Hub would refuse it" in capsys.readouterr().err
+    assert tree(tmp_path) == before
+    assert "me/long" not in hub.repositories
+
+
+# ---------------------------------------------------------------------------------------------------------
+# The token is never said
+
+ECHO = f"you sent Bearer {fake_hub.TOKEN}, which is wrong"
+BEFORE = {
+    "a token that nobody has": ({"GET /api": (401, ECHO)}, "the Hub does not accept the token; log in"),
+    "no identity": ({"GET /api/whoami": (401, ECHO)}, "the Hub does not accept the token; log in"),
+    "a repository that may not be seen": ({"GET /api/models": (403, ECHO)}, "the token may not write to me/long"),
+    "a Hub out of order": (
+        {"GET /api/models": (500, ECHO)},
+        "the Hub refused me/long (500: you sent Bearer ***, which is wrong)",
+    ),
+}
+AFTER = {
+    "no right to create": ({"POST /api/repos": (403, ECHO)}, "the token may not write to me/long on the Hub"),
+    "no right to commit": ({"POST /api/models/me/long/commit": (403, ECHO)}, "the token may not write to me/long"),
+    "a commit refused": (
+        {"POST /api/models/me/long/commit": (400, ECHO)},
+        "the Hub refused me/long (400: you sent Bearer ***, which is wrong)",
+    ),
+    "weights refused": ({"PUT /lfs": (403, ECHO)}, "the token may not write to me/long"),
+    "a card refused": ({"POST /api/validate-yaml": (400, ECHO)}, "the Hub refused me/long (400: you sent Bearer ***"),
+}
+
+
+@pytest.fixture
+def everything_said(capfd, caplog, tmp_path):
+    """Asserts that the token is in nothing printed, logged or written, and returns stderr."""
+    caplog.set_level(logging.DEBUG, "huggingface_hub")
+
+    def said() -> str:
+        out, err = capfd.readouterr()
+        assert fake_hub.TOKEN not in out + err + caplog.text
+        for name, content in contents(tmp_path).items():
+            assert fake_hub.TOKEN.encode() not in content, name
+        return err
+
+    return said
+
+
+@pytest.mark.parametrize("debug", [[], ["--debug"]])
+@pytest.mark.parametrize("case", BEFORE)
+def test_a_refusal_before_the_patch_writes_nothing_and_hides_the_token(hub, everything_said, tmp_path, case, debug):
+    hub.refusals, words = BEFORE[case]
+    before = tree(tmp_path)
+    assert push("-o", "out", *debug) == 2
+    err = everything_said()
+    assert words in err.splitlines()[-1]
+    assert len(err.splitlines()) == 1 or debug
+    assert tree(tmp_path) == before
+    assert "me/long" not in hub.repositories
+
+
+@pytest.mark.parametrize("debug", [[], ["--debug"]])
+@pytest.mark.parametrize("case", AFTER)
+def test_a_failed_upload_keeps_the_checkpoint_and_hides_the_token(hub, everything_said, case, debug):
+    hub.refusals, words = AFTER[case]
+    assert push("-o", "out", *debug) == 1
+    err = everything_said()
+    assert words in err.splitlines()[-1]
+    assert len(err.splitlines()) == 1 or debug or "Upload" in err  # the client's progress bar
+    assert "send it again with `hf upload me/long out .`" in err.splitlines()[-1]
+    assert json.loads(Path("out", "config.json").read_text())["rope_parameters"]["factor"] == 4.0
+
+
+def test_a_hub_that_cannot_be_reached_is_one_sentence(hub, everything_said, monkeypatch, tmp_path):
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    before = tree(tmp_path)
+    assert push("-o", "out") == 2
+    assert everything_said() == "error: me/long did not reach the Hub ([Errno 111] Connection refused)\n"
+    assert tree(tmp_path) == before
+
+
+def test_a_connection_that_breaks_while_uploading_is_one_sentence(hub, everything_said, monkeypatch):
+    """The client waits and tries six times; here it does not wait."""
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    hub.refusals = {"PUT /lfs": (503, ECHO)}
+    assert push("-o", "out", "--debug") == 1
+    assert "the Hub refused me/long (503: you sent Bearer ***" in everything_said().splitlines()[-1]
+
+
+def test_the_temporary_folder_of_a_failed_upload_is_kept_and_the_command_given_sends_it(
+    hub, everything_said, monkeypatch, tmp_path
+):
+    hub.refusals = {"POST /api/models/me/long/commit": (400, ECHO)}
+    assert push("--private") == 1
+    words = shlex.split(everything_said().splitlines()[-1].split("`")[-2])
+    assert words[:3] == ["hf", "upload", "me/long"]
+    kept = Path(words[3])
+    assert kept.parent.parent == tmp_path / "tmp"
+    assert set(contents(kept)) == FILES
+    hub.refusals = {}
+    monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    from huggingface_hub.cli.hf import app
+
+    app(words[1:], standalone_mode=False)
+    assert sent(hub) == contents(kept)
+    assert hub.private == {"me/long"}
+
+
+@pytest.mark.parametrize("bad", ["hf_abc\x00def", "hf_abc def", "hf_äbc"])
+def test_a_token_that_no_client_can_send_is_refused_without_being_quoted(hub, capfd, monkeypatch, bad):
+    """h11 would quote the header, escaped, in its error."""
+    monkeypatch.setattr(huggingface_hub, "get_token", lambda: bad)
+    assert push("-o", "out", "--debug") == 2
+    err = capfd.readouterr().err
+    assert err.splitlines()[-1] == "error: the token for the Hub holds characters that no token has; copy it again"
+    assert "abc" not in err
+    assert hub.requests == []
+
+
+def test_the_token_is_not_in_what_a_debugger_shows(hub):
+    from ropescale.checkpoints.uploading import repository
+
+    assert fake_hub.TOKEN not in repr(repository("me/long"))
+
+
+@pytest.mark.parametrize(
+    ("role", "to", "words"),
+    [
+        ("read", "me/long", "the token of me can only read; make one that can write"),
+        ("write", "others/long", "me cannot write to others; give me/NAME or ours/NAME"),
+    ],
+)
+def test_a_token_that_cannot_write_there_is_refused_before_the_patch(hub, capsys, tmp_path, role, to, words):
+    hub.user["auth"]["accessToken"]["role"] = role
+    before = tree(tmp_path)
+    assert main(["patch", "model", "-o", "out", *YARN, "--push-to-hub", to]) == 2
+    assert words in capsys.readouterr().err
+    assert tree(tmp_path) == before
+
+
+def test_a_file_that_the_hub_leaves_out_is_missed(hub, capsys):
+    hub.ignored = {"nested/extra.json"}
+    assert push("-o", "out") == 1
+    assert f"{hub.url}/me/long lacks 1 of the files in out, nested/extra.json among them" in capsys.readouterr().err
+
+
+def test_a_wrong_schedule_is_found_before_the_repository_is_made(hub):
+    with pytest.raises(Exception, match="no schedule named"):
+        patch_checkpoint("model", "out", "yran:factor=4", push_to_hub="me/long")
+    assert hub.repositories == {}
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Front matter
+
+
+def metadata(card: bytes) -> dict[str, object]:
+    return yaml.safe_load(card.decode().split("---")[1])
+
+
+@pytest.mark.parametrize(
+    ("card", "wanted"),
+    [
+        ("", "---\nbase_model: org/base\ntags:\n- ropescale\n---\n\n"),
+        ("# Words\n", "---\nbase_model: org/base\ntags:\n- ropescale\n---\n\n# Words\n"),
+        ("---\n---\n# W\n", "---\nbase_model: org/base\ntags:\n- ropescale\n---\n# W\n"),
+        (
+            "---\r\nlicense: mit # a comment\r\nbase_model:\r\n- a/b\r\ntags:\r\n  - x\r\n  - y\r\n"
+            "language: no\r\n---\r\nW",
+            "---\r\nlicense: mit # a comment\r\nbase_model: org/base\r\ntags:\r\n  - x\r\n  - y\r\n  - ropescale\r\n"
+            "language: no\r\n---\r\nW",
+        ),
+        (
+            "---\ntags: [x, 'y']\nbase_model: a/b\n---\n",
+            "---\ntags: [x, 'y', ropescale]\nbase_model: org/base\n---\n",
+        ),
+        (
+            "---\ntags:\n- ropescale\nbase_model: org/base\n---\n",
+            "---\ntags:\n- ropescale\nbase_model: org/base\n---\n",
+        ),
+    ],
+)
+def test_front_matter_gains_its_lines_and_keeps_every_other_byte(card, wanted):
+    found = front_matter.with_metadata(card.encode(), "org/base")
+    assert found == wanted.encode()
+    assert front_matter.with_metadata(found, "org/base") == found
+    front_matter.check(found, "README.md")
+    assert metadata(found)["base_model"] == "org/base"
+
+
+@pytest.mark.parametrize(
+    "card",
+    [
+        "---\nlicense: [mit\n---\n",
+        "---\n- a list\n---\n",
+        "---\n{license: mit}\n---\n",
+        "---\ntags:\n- [a,\n   b]\nbase_model: {a: b,\n c: d}\n---\n",
+        "---\ntags: &x\n- a\nother: *x\n---\n",
+    ],
+)
+def test_front_matter_that_cannot_be_changed_line_by_line_still_says_what_it_said(card):
+    found = front_matter.with_metadata(card.encode(), "org/base")
+    if found != card.encode():
+        assert metadata(found) == metadata(card.encode()) | {"base_model": "org/base", "tags": metadata(found)["tags"]}
+        assert "ropescale" in metadata(found)["tags"]  # pyright: ignore[reportOperatorIssue]
+
+
+def test_a_card_with_rules_but_no_front_matter_gets_one():
+    found = front_matter.with_metadata(b"# Words\n\n---\n\nmore\n", None)
+    assert found == b"---\ntags:\n- ropescale\n---\n\n# Words\n\n---\n\nmore\n"
+
+
+def test_a_card_that_is_not_utf8_keeps_its_bytes_but_is_not_sent():
+    found = front_matter.with_metadata(b"caf\xe9\n", None)
+    assert found.endswith(b"caf\xe9\n")
+    with pytest.raises(ConfigError, match="is not UTF-8"):
+        front_matter.check(found, "README.md")
+
+
+def test_a_model_from_the_hub_becomes_the_base_model(tmp_path, model, monkeypatch):
+    """The makers' own base_model is one generation further up."""
+    (model / "README.md").write_text("---\nlicense: mit\nbase_model: org/older\n---\n")
+    monkeypatch.setattr("ropescale.checkpoints.patching.find_model", lambda *words, **options: model)
+    patch_checkpoint("org/name", tmp_path / "out", "yarn:factor=4")
+    card = (tmp_path / "out" / "README.md").read_bytes()
+    assert metadata(card) == {"license": "mit", "base_model": "org/name", "tags": ["ropescale"]}
+
+
+def test_a_local_card_that_stays_here_is_not_touched(tmp_path):
+    patch_checkpoint("model", tmp_path / "out", "yarn:factor=4")
+    assert (tmp_path / "out" / "README.md").read_text().startswith(CARD)
+
+
+# ---------------------------------------------------------------------------------------------------------
+# The program itself
+
+
+def test_the_program_sends_with_the_environment_alone(hub, command_line, tmp_path):
+    env = {
+        "HF_ENDPOINT": hub.url,
+        "HF_HUB_OFFLINE": "0",
+        "HF_HUB_DISABLE_XET": "1",
+        "HF_TOKEN": fake_hub.TOKEN,
+        "HF_DEBUG": "1",
+    }
+    done = command_line("patch", "model", *YARN, "--push-to-hub", "me/long", cwd=tmp_path, env=env)
+    assert done.returncode == 0, done.stderr
+    assert set(sent(hub)) == FILES
+    assert fake_hub.TOKEN not in done.stdout + done.stderr
+    assert os.listdir(tmp_path / "tmp") == []

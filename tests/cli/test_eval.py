@@ -1,0 +1,264 @@
+"""``ropescale eval``: the command, its output and its errors."""
+
+from __future__ import annotations
+
+import json
+import math
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import torch
+from tiny import byte_tokenizer, llama, naive_nll
+from transformers import AutoModelForCausalLM
+
+from ropescale.cli import main as shell
+from ropescale.errors import CheckpointError
+from ropescale.evals.results.result import Result
+from ropescale.evals.running.perplexity import Run
+from ropescale.evals.running.scoring import Scorer
+
+TEXT = "It was a bright cold day in April, and the clocks were striking thirteen. "
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    """A tiny Llama of trained length 64 with a tokenizer of bytes, on disk."""
+    folder = tmp_path_factory.mktemp("checkpoint")
+    llama(vocab_size=257).save_pretrained(folder)
+    byte_tokenizer().save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture
+def texts(tmp_path):
+    """A folder of three documents, one too short."""
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for name, text in [("a", TEXT * 3), ("b", TEXT[::-1] * 3), ("c", "short")]:
+        (folder / f"{name}.txt").write_text(text)
+    return str(folder)
+
+
+def run(capsys, *words):
+    code = shell.main(["eval", *words])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def refused(capsys, *words):
+    """The sentence of a refusal: one line on stderr, nothing on stdout, exit code 2."""
+    code, out, err = run(capsys, *words)
+    lines = [line for line in err.splitlines() if line.startswith("error:")]
+    assert (code, out, len(lines)) == (2, "", 1), err
+    assert "Traceback" not in err
+    return lines[0]
+
+
+def test_stdout_is_the_table_alone(capsys, checkpoint, texts):
+    code, out, err = run(
+        capsys, checkpoint, "--data", texts, "--lengths", "32,64,0.125k", "--schedule", "yarn:factor=2"
+    )
+    assert code == 0
+    assert out.startswith("| perplexity") and "| yarn:factor=2 " in out
+    assert "2 documents (skipped: 1 too short)" in out
+    assert "error" not in err and "exceed" not in err and "longer than" not in err
+
+
+def test_json_has_every_digit_and_equals_the_naive_loop(capsys, checkpoint, texts):
+    code, out, _ = run(capsys, checkpoint, "--data", texts, "--lengths", "32,64", "--json")
+    assert code == 0
+    rows = json.loads(out)["rows"]
+    model, tokenizer = llama(vocab_size=257), byte_tokenizer()
+    for row in rows:
+        fed = [
+            [256, *tokenizer(text, add_special_tokens=False).input_ids][: row["length"]]
+            for text in (TEXT * 3, TEXT[::-1] * 3)
+        ]
+        losses = [loss for ids in fed for loss in naive_nll(model, ids)]
+        assert row["nll"] == pytest.approx(sum(losses) / len(losses), abs=2e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_dtype_asked_for_is_the_one_that_is_measured(capsys, checkpoint, texts, dtype):
+    words = ["--data", texts, "--lengths", "64", "--dtype", dtype, "--json"]
+    code, out, _ = run(capsys, checkpoint, *words)
+    found, stock = json.loads(out), AutoModelForCausalLM.from_pretrained(checkpoint, dtype=getattr(torch, dtype))
+    encode = byte_tokenizer()
+    ids = [[256, *encode(text, add_special_tokens=False).input_ids][:64] for text in (TEXT * 3, TEXT[::-1] * 3)]
+    losses = [loss for each in ids for loss in naive_nll(stock, each)]
+    assert (code, found["model"]["dtype"]) == (0, dtype)
+    assert found["rows"][0]["nll"] == pytest.approx(sum(losses) / len(losses), abs=2e-6)
+
+
+def test_out_holds_the_whole_run(capsys, checkpoint, texts, tmp_path):
+    words = ["--data", texts, "--lengths", "32,64", "--schedule", "yarn", "--schedule", "abf:rope_theta=5e4"]
+    code, _, err = run(capsys, checkpoint, *words, "--factor", "2", "-o", str(tmp_path / "out"))
+    assert code == 0 and f"written to {tmp_path / 'out'}" in err
+    saved = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert [row["schedule"] for row in saved["rows"][::2]] == ["as-is", "yarn:factor=2", "abf:rope_theta=50000"]
+    assert saved["model"]["path"] == checkpoint
+    assert saved["data"]["source"] == texts
+
+
+def test_a_target_length_gives_the_factor(capsys, checkpoint, texts):
+    words = ["--data", texts, "--lengths", "64", "--schedule", "yarn", "--target-length", "256", "--json"]
+    code, out, _ = run(capsys, checkpoint, *words)
+    assert code == 0
+    assert [row["schedule"] for row in json.loads(out)["rows"]] == ["as-is", "yarn:factor=4"]
+
+
+def test_a_factor_and_a_target_length_that_agree_are_accepted(capsys, checkpoint, texts):
+    words = ["--data", texts, "--lengths", "64", "--schedule", "yarn", "--baseline", "resonance:over=linear", "--json"]
+    code, out, _ = run(capsys, checkpoint, *words, "--target-length", "128", "--factor", "2")
+    assert code == 0
+    assert [row["schedule"] for row in json.loads(out)["rows"]] == [
+        *["as-is", "yarn:factor=2", "resonance:over=linear:factor=2"]
+    ]
+
+
+def test_scaling_that_is_there_is_refused_before_the_weights_are_looked_for(capsys, checkpoint, texts, tmp_path):
+    config = json.loads(Path(checkpoint, "config.json").read_text())
+    makers = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}
+    (tmp_path / "config.json").write_text(json.dumps(config | {"rope_parameters": makers}))  # and no weights
+    byte_tokenizer().save_pretrained(tmp_path)
+    words = ["--data", texts, "--lengths", "64", "--schedule", "yarn:factor=2"]
+    assert "this model is already scaled (linear x4" in refused(capsys, str(tmp_path), *words)
+
+
+def test_a_baseline_is_what_the_others_are_compared_with(capsys, checkpoint, texts):
+    words = ["--data", texts, "--lengths", "64", "--schedule", "yarn:factor=2", "--baseline", "linear:factor=2"]
+    code, out, _ = run(capsys, checkpoint, *words, "--json")
+    assert code == 0
+    assert {pair["baseline"] for pair in json.loads(out)["paired"]} == {"linear:factor=2"}
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--lengths", "64,1k"], "no document has the 1,023 tokens needed; the longest"),
+        (["--lengths", "1"], "length 1 leaves no token to score"),
+        (["--lengths", "64", "--schedule", "yran:factor=2"], "did you mean 'yarn'"),
+        (["--lengths", "64", "--schedule", "yarn"], "yarn needs a factor"),
+        (["--lengths", "64", "--schedule", "yarn:factor=nan"], "factor"),
+        (
+            ["--lengths", "64", "--schedule", "yarn", "--factor", "2", "--target-length", "256"],
+            "the target length is 256",
+        ),
+        (["--lengths", "64", "--schedule", "yarn:factor=4", "--target-length", "128"], "factor 4 x trained length 64"),
+        (["--lengths", "64", "--schedule", "yarn:factor=4", "--factor", "8"], "give one of the two"),
+        (["--lengths", "64", "--schedule", "yarn", "--target-length", "32"], "shorter than the trained length 64"),
+        (["--lengths", "64", "--factor", "4"], "--factor is given, and no schedule that takes a factor"),
+        (["--lengths", "64", "--schedule", "base", "--target-length", "1k"], "or leave --target-length out"),
+        (["--lengths", "64", "--schedule", ""], "the schedule is empty"),
+        (["--lengths", "64", "--baseline", ""], "the schedule is empty"),
+        (["--lengths", "64", "--bos", "maybe"], "none of auto, yes, no"),
+        (["--lengths", "64", "--bos", "257"], "bos id 257 is outside"),
+        (["--lengths", "64", "--device", "abacus"], "--device abacus cannot be used"),
+        (["--lengths", "sixty"], "sixty"),
+        (["--lengths", "64", "--dtype", "int8"], "int8"),
+    ],
+)
+def test_what_cannot_be_measured_is_one_sentence(capsys, checkpoint, texts, words, sentence):
+    assert sentence in refused(capsys, checkpoint, "--data", texts, *words)
+
+
+def test_a_schedule_is_refused_before_the_weights_are_read(capsys, checkpoint, texts, monkeypatch):
+    monkeypatch.setattr(import_module("ropescale.cli.eval"), "load_model", None)
+    words = ["--data", texts, "--lengths", "64", "--schedule", "proportional:partial_rotary_factor=7"]
+    assert "partial_rotary_factor" in refused(capsys, checkpoint, *words)
+
+
+def test_missing_things_are_one_sentence(capsys, checkpoint, texts, tmp_path):
+    assert "no file or folder at" in refused(capsys, checkpoint, "--data", "./nowhere", "--lengths", "64")
+    assert "there is no folder" in refused(capsys, "./nowhere", "--data", texts, "--lengths", "64")
+    assert "missing option '--data'" in refused(capsys, checkpoint, "--lengths", "64")
+    (tmp_path / "file").write_text("")
+    words = ["--data", texts, "--lengths", "64", "-o", str(tmp_path / "file" / "out")]
+    assert "is a file; choose another folder with -o" in refused(capsys, checkpoint, *words)
+
+
+def test_a_checkpoint_without_weights_or_tokenizer_is_one_sentence(capsys, checkpoint, texts, tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text(llama(vocab_size=257).config.to_json_string())
+    words = ["--data", texts, "--lengths", "64"]
+    sentence = refused(capsys, str(tmp_path / "model"), *words)
+    assert "has no tokenizer; copy the model's tokenizer files into it (tokenizer.json)" in sentence
+    byte_tokenizer().save_pretrained(tmp_path / "model")
+    assert "does not load as a causal language model" in refused(capsys, str(tmp_path / "model"), *words)
+
+
+def test_an_output_that_is_not_ours_is_refused_before_the_weights_are_read(capsys, checkpoint, texts, tmp_path):
+    (tmp_path / "nll").mkdir()
+    (tmp_path / "nll" / "thesis.txt").write_text("years of work")
+    words = ["/no/such/model", "--data", texts, "--lengths", "64", "-o"]
+    assert "nll/thesis.txt is not what an evaluation wrote" in refused(capsys, *words, str(tmp_path))
+    for name in ("", "~no-such-user/out", "a\0b"):
+        assert "; choose another folder with -o" in refused(capsys, *words, name)
+
+
+def test_the_results_of_another_kind_of_run_are_refused_and_left_alone(capsys, checkpoint, texts, tmp_path):
+    out, given = tmp_path / "out", ["--lengths", "300", "--depths", "0.5", "--trials", "1"]
+    assert shell.main(["passkey", checkpoint, *given, "-o", str(out)]) == 0
+    before, _ = (out / "results.json").read_bytes(), capsys.readouterr()
+    sentence = refused(capsys, "/no/such/model", "--data", texts, "--lengths", "64", "-o", str(out))
+    assert sentence == (
+        f"error: cannot write into {out}: {out / 'results.json'} is of a retrieval run, and this is a perplexity run; "
+        "choose another folder with -o"
+    )
+    assert (out / "results.json").read_bytes() == before
+    (out / "results.json").write_text('{"somebody": "else"}')
+    assert "results.json is not what an evaluation wrote" in refused(
+        capsys, checkpoint, "--data", texts, "--lengths", "64", "-o", str(out)
+    )
+
+
+def test_what_a_stopped_run_has_kept_is_not_mixed_with_another_kind(capsys, checkpoint, texts, tmp_path):
+    out = tmp_path / "out"
+    assert shell.main(["eval", checkpoint, "--data", texts, "--lengths", "64", "-o", str(out)]) == 0
+    (out / "results.json").unlink()  # as if it had been killed
+    capsys.readouterr()
+    assert shell.main(["passkey", checkpoint, "--lengths", "300", "-o", str(out)]) == 2
+    assert "run.json is of a perplexity run, and this is a retrieval run" in capsys.readouterr().err
+
+
+def test_the_result_is_printed_even_when_it_cannot_be_saved(capsys, checkpoint, texts, tmp_path, monkeypatch):
+    def full(*_):
+        raise CheckpointError("cannot write: no space left")
+
+    monkeypatch.setattr(Result, "save", full)
+    code, out, err = run(capsys, checkpoint, "--data", texts, "--lengths", "64", "-o", str(tmp_path / "out"))
+    assert code == 2 and out.startswith("| perplexity") and "no space left" in err
+
+
+def test_logits_that_are_not_finite_fail_the_run_and_keep_what_was_finished(
+    capsys, checkpoint, texts, tmp_path, monkeypatch
+):
+    score = Scorer.score
+
+    def breaking(self, ids, chunk=None):
+        scaled = self.model.config.rope_parameters["rope_type"] == "linear"
+        return score(self, ids, chunk) * (math.nan if scaled else 1.0)
+
+    monkeypatch.setattr(Scorer, "score", breaking)
+    words = ["--data", texts, "--lengths", "64", "--schedule", "linear:factor=2", "-o", str(tmp_path / "out")]
+    code, out, err = run(capsys, checkpoint, *words)
+    assert (code, out) == (1, "") and "error: the model's logits are NaN or infinite in" in err
+    saved = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert [row["schedule"] for row in saved["rows"]] == ["as-is"]
+
+
+def test_ctrl_c_keeps_the_schedules_that_were_finished(capsys, checkpoint, texts, tmp_path, monkeypatch):
+    measure = Run._measure
+
+    def interrupted(self, job, *rest):
+        if job.treatment.label != "as-is":
+            raise KeyboardInterrupt
+        measure(self, job, *rest)
+
+    monkeypatch.setattr(Run, "_measure", interrupted)
+    words = ["--data", texts, "--lengths", "64", "--schedule", "yarn:factor=2", "-o", str(tmp_path / "out")]
+    code, out, err = run(capsys, checkpoint, *words)
+    assert (code, out) == (130, "") and "the tables of the 1 finished passes; the same command continues" in err
+    saved = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert [row["schedule"] for row in saved["rows"]] == ["as-is"]

@@ -1,0 +1,120 @@
+"""Which versions of transformers 4 know which types of model: what is written down is what they list themselves."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+import pytest
+from environments import CACHE, environment
+
+from ropescale.cli.main import main
+from ropescale.configs import class_defaults
+from ropescale.engines import engine_warnings, transformers4
+from ropescale.engines.exporting import export
+from ropescale.planning.plan import make_plan
+
+LOOKED_AT = {"4.52": "4.52.4", "4.53": "4.53.3", "4.54": "4.54.1", "4.55": "4.55.4", "4.56": "4.56.2"}
+"""The last versions between those that have an environment."""
+
+LAST = "4.57.6"
+INSIDE_OTHERS = {"emu3_text_model": "emu3", "mllama_text_model": "mllama"}
+"""Language models that version 4 knew as parts of others alone."""
+
+
+def _types(source: str) -> set[str]:
+    """The keys of ``CONFIG_MAPPING_NAMES`` in ``models/auto/configuration_auto.py``."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, (ast.Assign, ast.AnnAssign)):
+            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+            if ast.unparse(target) == "CONFIG_MAPPING_NAMES" and node.value:
+                pairs = (each.elts for each in ast.walk(node.value) if isinstance(each, ast.Tuple))
+                return {pair[0].value for pair in pairs if isinstance(pair[0], ast.Constant)}
+    raise AssertionError("there is no CONFIG_MAPPING_NAMES")
+
+
+def _known_to(version: str) -> set[str]:
+    """The types that a version knows, of those that ropescale knows; its wheel is downloaded once."""
+    kept = CACHE / f"transformers-{version}-types.json"
+    if not kept.exists():
+        CACHE.mkdir(parents=True, exist_ok=True)
+        kept.write_text(json.dumps(sorted(_types(_downloaded(version)))))
+    found = set(json.loads(kept.read_text()))
+    ours = {name for name, entry in class_defaults.load().items() if entry and "text" not in entry}
+    return {name for name in ours if INSIDE_OTHERS.get(name, name) in found}
+
+
+def _downloaded(version: str) -> str:
+    with tempfile.TemporaryDirectory() as folder:
+        words = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", folder, f"transformers=={version}"]
+        subprocess.run(words, check=True)
+        [wheel] = Path(folder).glob("*.whl")
+        return zipfile.ZipFile(wheel).read("transformers/models/auto/configuration_auto.py").decode()
+
+
+@pytest.mark.engines
+def test_each_version_first_knew_the_types_that_are_written_down() -> None:
+    seen = _known_to("4.51.3")
+    assert seen == set(transformers4.CAME_WITH["4.51"])
+    for version, looked_at in {**LOOKED_AT, "4.57": "4.57.1"}.items():
+        known = _known_to(looked_at)
+        assert known - seen == set(transformers4.CAME_WITH[version]), version
+        assert seen <= known
+        seen = known
+    assert _known_to(LAST) == seen
+
+
+@pytest.mark.engines
+@pytest.mark.parametrize("version", ["4.51.3", "4.57.1"])
+def test_a_version_stops_at_a_type_that_it_is_said_to_lack(version: str, tmp_path: Path) -> None:
+    lacked = {"4.51.3": ["ministral3", "gpt_oss", "olmo3"], "4.57.1": ["ministral3"]}[version]
+    code = "import sys\nfrom transformers import AutoConfig\nAutoConfig.for_model(sys.argv[1])"
+    for model_type in ["ministral3", "gpt_oss", "olmo3", "llama"]:
+        words = [str(environment("transformers", f"transformers=={version}")), "-c", code, model_type]
+        done = subprocess.run(words, capture_output=True, text=True)
+        assert ("Unrecognized model identifier" in done.stderr) == (model_type in lacked), done.stderr[-500:]
+
+
+def _folder(model_type: str, path: Path) -> str:
+    (path / "config.json").write_text(json.dumps({"model_type": model_type}))
+    return str(path)
+
+
+def test_a_type_that_came_with_5_is_refused_for_4(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    words = ["export", _folder("ministral3", tmp_path), "--for", "transformers4", "--schedule", "yarn:factor=32"]
+    assert main([*words, "--replace-scaling"]) == 1
+    out, err = capsys.readouterr()
+    assert "```" not in out and "| frequencies " in out and "| unsupported |" in out
+    assert err.splitlines()[-1] == (
+        "error: transformers 4 cannot compute this schedule (yarn for ministral3): "
+        "lacks ministral3, which came with transformers 5; load it with transformers 5"
+    )
+
+
+@pytest.mark.parametrize("model_type", ["gpt_oss", "olmo3", "zamba2"])
+def test_the_header_names_only_versions_that_can(model_type: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type, "use_mem_rope": True}))
+    done = export(tmp_path, "transformers4", "yarn:factor=64", replace_scaling=True)
+    assert done.refusal is None and done.version == "4.57.1"
+    assert "4.51.3" in {row.version for row in done.rows if row.status == "unsupported"}
+    assert not [row for row in done.rows if "4.51.3" in row.version and row.status == "honoured"]
+
+
+def test_patch_says_in_one_line_which_versions_lack_the_type() -> None:
+    plan = make_plan({"model_type": "gpt_oss"}, "yarn:factor=64", replace_scaling=True)
+    found = [text for text in engine_warnings(plan) if "transformers" in text]
+    assert found == ["transformers before 4.55: lacks gpt_oss; use 4.55 or later"]
+    plan = make_plan({"model_type": "ministral3"}, "yarn:factor=32", replace_scaling=True)
+    found = [text for text in engine_warnings(plan) if "transformers 4" in text]
+    assert found == ["transformers 4: lacks ministral3, which came with transformers 5"]
+
+
+def test_what_is_wrong_in_versions_that_lack_the_type_is_not_told() -> None:
+    plan = make_plan({"model_type": "seed_oss"}, "yarn:factor=4,truncate=false")  # came with 4.56
+    found = [text for text in engine_warnings(plan) if text.startswith("transformers")]
+    assert found == ["transformers before 4.56: lacks seed_oss; use 4.56 or later"]

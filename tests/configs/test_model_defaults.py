@@ -1,0 +1,166 @@
+"""The table of class defaults is what the installed transformers has, and gives the tables that it builds."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections import Counter
+
+import pytest
+from coverage_reading import REFUSALS, ways
+from rotary_modules import assert_same_tables, quiet, stock_config, stock_tables
+from transformers import CONFIG_MAPPING
+
+from ropescale.configs import class_defaults
+from ropescale.configs.reading import read_rope
+from ropescale.errors import ConfigError
+from ropescale.planning.plan import make_plan
+from ropescale.schedules import AsIs, compute
+
+TYPES = sorted(key for key, entry in class_defaults.load().items() if entry and "text" not in entry)
+
+NOT_READABLE = {
+    "blt": "four sub-models",  # keeps a rotary embedding in each, and none of its own
+    "recurrent_gemma": "max_position_embeddings",  # its class has no such field; --original-length gives it
+    "granitemoehybrid": "position_embedding_type is null",  # which its releases with rotary embeddings set to rope
+    "zamba2": "use_mem_rope is false",
+    "cohere_compass_text": "no layer",  # its class's default has no rope parameters, and builds no rotary module either
+}
+"""Default configurations that have no geometry to read, with a word of the error."""
+
+READABLE = [key for key in TYPES if key not in NOT_READABLE]
+
+
+def default_config(model_type: str) -> dict:
+    with quiet(), warnings.catch_warnings(action="ignore"):
+        return json.loads(json.dumps(CONFIG_MAPPING[model_type]().to_dict(), default=str))
+
+
+def test_regenerating_the_table_from_the_installed_transformers_changes_nothing():
+    with warnings.catch_warnings(action="ignore"):
+        generated = json.loads(json.dumps(class_defaults.generate()))
+    stored = class_defaults.load()
+    different = [key for key in generated.keys() | stored.keys() if generated.get(key) != stored.get(key)]
+    assert not different, f"run python -m ropescale.configs.class_defaults; these changed: {different}"
+
+
+def test_the_table_covers_the_whole_mapping():
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    assert len(READABLE) >= 110
+    assert set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES) <= set(class_defaults.load())
+
+
+@pytest.mark.parametrize("model_type", READABLE)
+def test_a_saved_default_configuration_reads_as_the_table_that_transformers_builds(model_type):
+    config = default_config(model_type)
+    assert_same_tables({key: compute(AsIs(), rope) for key, rope in read_rope(config).items()}, stock_tables(config))
+
+
+@pytest.mark.parametrize("model_type", READABLE)
+def test_a_configuration_that_says_nothing_reads_as_the_table_that_transformers_builds(model_type):
+    config = {"model_type": model_type}
+    assert_same_tables({key: compute(AsIs(), rope) for key, rope in read_rope(config).items()}, stock_tables(config))
+
+
+@pytest.mark.parametrize("model_type", NOT_READABLE)
+def test_a_default_without_geometry_is_refused_with_the_reason(model_type):
+    with pytest.raises(ConfigError, match=NOT_READABLE[model_type]):
+        read_rope(default_config(model_type))
+
+
+def test_recurrent_gemma_reads_once_its_trained_length_is_given():
+    config = default_config("recurrent_gemma")
+    found = {key: compute(AsIs(), rope) for key, rope in read_rope(config, 8192).items()}
+    assert_same_tables(found, stock_tables(config))
+
+
+@pytest.mark.parametrize(
+    ("model_type", "switch"),
+    [("granitemoehybrid", {"position_embedding_type": "rope"}), ("zamba2", {"use_mem_rope": True})],
+)
+def test_a_type_that_rotates_when_its_configuration_says_so_reads_as_the_table_that_transformers_builds(
+    model_type, switch
+):
+    config = default_config(model_type) | switch
+    assert_same_tables({key: compute(AsIs(), rope) for key, rope in read_rope(config).items()}, stock_tables(config))
+
+
+A_FEW = (
+    "llama",  # turns whole heads
+    "stablelm",  # part of them
+    "gpt_neox",  # under names of its own
+    "deepseek_v3",
+    "apertus",  # scaled by its makers
+    "cohere2_moe",  # looks at rope_theta when there are no rope_parameters
+    "gemma3_text",
+    "olmo3",
+    "deepseek_v4",
+    "dots3_note_text",
+)
+"""Types that read transformers 4's keys in ways of their own, and some that do not."""
+
+
+@pytest.mark.parametrize(
+    "model_type", [pytest.param(key, marks=[] if key in A_FEW else pytest.mark.slow) for key in TYPES if key != "blt"]
+)
+def test_every_way_of_writing_reads_as_the_table_that_transformers_builds_or_is_refused(model_type):
+    """With each key of transformers 4, without rope_parameters, beside them and beside rope_scaling."""
+    outcomes = Counter(outcome(config) for config in ways(model_type))
+    assert outcomes["the same"] >= 20, outcomes
+
+
+def outcome(config: dict) -> str:
+    """What becomes of one configuration; raises an AssertionError where it reads otherwise than stock's."""
+    try:
+        expected = stock_tables(config)
+    except Exception:
+        return "stock transformers cannot"
+    try:
+        ropes = read_rope(config, 8192 if config["model_type"] == "recurrent_gemma" else None)
+    except ConfigError as error:
+        return next(words for words in REFUSALS if words in str(error))
+    assert_same_tables({key: compute(AsIs(), rope) for key, rope in ropes.items()}, expected)
+    return "the same"
+
+
+@pytest.mark.parametrize("said", [{}, {"rope_scaling": {"rope_type": "linear", "factor": 3.0}}, {"rope_theta": 5e5}])
+def test_deepseek_v4_turns_the_slice_of_a_head_that_its_older_key_states(said):
+    config = {"model_type": "deepseek_v4", "head_dim": 256, "qk_rope_head_dim": 128, **said}
+    ropes = read_rope(config)
+    assert {rope.rotary_dim for rope in ropes.values()} == {128}
+    assert_same_tables({key: compute(AsIs(), rope) for key, rope in ropes.items()}, stock_tables(config))
+
+
+NAMED = [
+    (key, ours, theirs)
+    for key in TYPES
+    for ours, theirs in class_defaults.load()[key].get("names", {}).items()
+    if key != "recurrent_gemma"  # whose name is that of a window
+]
+
+
+@pytest.mark.parametrize(("model_type", "ours", "theirs"), NAMED)
+@pytest.mark.parametrize("stated", [(1, 2), (2, 1), (1, None), (None, 1)])
+def test_a_field_with_two_names_reads_as_the_one_that_transformers_prefers_and_is_written_so(
+    model_type, ours, theirs, stated
+):
+    size = class_defaults.load()[model_type].get(ours) or 64
+    switch = {"use_mem_rope": True} if model_type == "zamba2" else {}
+    both = {name: size * times for name, times in zip((ours, theirs), stated) if times}
+    config = {"model_type": model_type, **switch, **both}
+    ropes = read_rope(config)
+    stock = stock_config(config)
+    assert {rope.max_length for rope in ropes.values()} == {stock.max_position_embeddings}
+    assert_same_tables({key: compute(AsIs(), rope) for key, rope in ropes.items()}, stock_tables(config))
+    plan = make_plan(config, "ntk:factor=2")
+    assert stock_config(plan.config).max_position_embeddings == plan.length == 2 * stock.max_position_embeddings
+    assert_same_tables(plan.tables, stock_tables(plan.config))
+
+
+def test_reading_the_table_imports_neither_transformers_nor_torch(python):
+    code = (
+        "import sys; from ropescale.rope import read_rope; read_rope({'model_type': 'llama'});"
+        "sys.exit(bool({'torch', 'transformers', 'numpy'} & set(sys.modules)))"
+    )
+    assert python("-c", code).returncode == 0

@@ -1,0 +1,521 @@
+"""The rotary geometry: closed forms, and configurations read as stock transformers reads them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from rotary_modules import assert_same_tables, stock_tables
+
+from ropescale.configs.reading import is_scaled, read_rope, text_section
+from ropescale.errors import ConfigError
+from ropescale.rope import Rope
+from ropescale.schedules import AsIs, compute
+
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 256,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 2,
+    "max_position_embeddings": 8192,
+}
+LLAMA31_SCALING = {
+    "factor": 8.0,
+    "high_freq_factor": 4.0,
+    "low_freq_factor": 1.0,
+    "original_max_position_embeddings": 8192,
+    "rope_type": "llama3",
+}
+LLAMA31 = LLAMA | {"max_position_embeddings": 131072, "rope_theta": 500000.0, "rope_scaling": LLAMA31_SCALING}
+PHI3_LISTS = {
+    "short_factor": [1.0 + 0.05 * i for i in range(16)],
+    "long_factor": [1.1 * 1.2**i for i in range(16)],
+}
+PHI3_128K = {
+    "model_type": "phi3",
+    "hidden_size": 128,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 131072,
+    "original_max_position_embeddings": 4096,
+    "rope_theta": 10000.0,
+    "rope_scaling": {"type": "longrope", **PHI3_LISTS},
+}
+YARN_32 = {
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "factor": 32.0,
+    "original_max_position_embeddings": 4096,
+    "rope_type": "yarn",
+    "truncate": False,
+}
+GPT_OSS = {
+    "model_type": "gpt_oss",
+    "hidden_size": 2880,
+    "num_attention_heads": 64,
+    "head_dim": 64,
+    "max_position_embeddings": 131072,
+    "rope_theta": 150000,
+    "rope_scaling": YARN_32,
+    "sliding_window": 128,
+}
+QWEN3 = {
+    "model_type": "qwen3",
+    "hidden_size": 4096,
+    "num_attention_heads": 32,
+    "head_dim": 128,
+    "max_position_embeddings": 40960,
+    "rope_theta": 1000000,
+    "rope_scaling": None,
+}
+GEMMA3 = {"model_type": "gemma3_text", "hidden_size": 64, "head_dim": 32, "max_position_embeddings": 131072}
+DEEPSEEK_V3 = {
+    "model_type": "deepseek_v3",
+    "hidden_size": 7168,
+    "num_attention_heads": 128,
+    "qk_rope_head_dim": 64,
+    "max_position_embeddings": 163840,
+    "rope_theta": 10000,
+    "rope_scaling": {
+        "beta_fast": 32,
+        "beta_slow": 1,
+        "factor": 40,
+        "mscale": 1.0,
+        "mscale_all_dim": 0.5,
+        "original_max_position_embeddings": 4096,
+        "type": "yarn",
+    },
+}
+MINISTRAL3 = {
+    "model_type": "ministral3",
+    "head_dim": 128,
+    "max_position_embeddings": 262144,
+    "rope_parameters": {
+        "rope_type": "yarn",
+        "rope_theta": 1000000.0,
+        "factor": 16.0,
+        "original_max_position_embeddings": 16384,
+        "mscale": 1.0,
+        "mscale_all_dim": 1.0,
+        "llama_4_scaling_beta": 0.1,
+    },
+}
+
+CONFIGS: dict[str, dict[str, Any]] = {
+    "v4 llama with only a theta": LLAMA | {"rope_theta": 500000.0, "rope_scaling": None},
+    "v4 llama with an explicit head_dim": LLAMA | {"rope_theta": 1e6, "head_dim": 96},
+    "v5 llama": LLAMA | {"rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}},
+    "v5 llama whose theta stands outside": LLAMA | {"rope_theta": 5e5, "rope_parameters": {"rope_type": "default"}},
+    "v4 llama, linear, no theta": LLAMA | {"rope_scaling": {"type": "linear", "factor": 4.0}},
+    "v5 llama, linear": LLAMA | {"rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 5e5}},
+    "v4 llama, dynamic": LLAMA | {"rope_theta": 5e5, "rope_scaling": {"type": "dynamic", "factor": 2.0}},
+    "llama 3.1": LLAMA31,
+    "both views of llama 3.1": LLAMA31 | {"rope_parameters": {**LLAMA31_SCALING, "rope_theta": 500000.0}},
+    "phi3 128k": PHI3_128K,
+    "phi3 128k under its first name": PHI3_128K | {"rope_scaling": {"type": "su", **PHI3_LISTS}},
+    "phi3 4k": {
+        "model_type": "phi3",
+        "hidden_size": 128,
+        "num_attention_heads": 4,
+        "original_max_position_embeddings": 4096,
+    },
+    "phi4 mini, partial": PHI3_128K
+    | {"hidden_size": 128, "num_attention_heads": 3, "partial_rotary_factor": 0.77, "rope_scaling": None},
+    "gpt-oss": GPT_OSS,
+    "qwen3": QWEN3,
+    "gpt_neox": {
+        "model_type": "gpt_neox",
+        "hidden_size": 512,
+        "num_attention_heads": 8,
+        "rotary_pct": 0.25,
+        "rotary_emb_base": 25000,
+    },
+    "gpt_neox whose rope_theta nobody reads": {"model_type": "gpt_neox", "rotary_pct": 0.5, "rope_theta": 77777.0},
+    "stablelm, partial": {
+        "model_type": "stablelm",
+        "hidden_size": 512,
+        "num_attention_heads": 8,
+        "partial_rotary_factor": 0.25,
+    },
+    "phi, v5, partial": {
+        "model_type": "phi",
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.4},
+    },
+    "gemma 1 with heads wider than hidden_size / heads": {
+        "model_type": "gemma",
+        "hidden_size": 3072,
+        "num_attention_heads": 16,
+        "head_dim": 256,
+    },
+    "gemma3, v4": GEMMA3
+    | {"rope_theta": 5e5, "rope_local_base_freq": 2e4, "rope_scaling": {"rope_type": "linear", "factor": 8.0}},
+    "gemma3, v5": GEMMA3
+    | {
+        "rope_parameters": {
+            "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+        }
+    },
+    "gemma3, v5, one layer type left out": GEMMA3
+    | {"rope_parameters": {"full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 3e6}}},
+    "gemma3, multimodal": {
+        "model_type": "gemma3",
+        "text_config": {k: v for k, v in GEMMA3.items() if k != "model_type"} | {"rope_theta": 2e6},
+    },
+    "gemma3, multimodal, saying nothing": {"model_type": "gemma3"},
+    "gemma4 with its wide heads": {
+        "model_type": "gemma4_text",
+        "head_dim": 64,
+        "global_head_dim": 128,
+        "num_hidden_layers": 6,
+    },
+    "olmo3, v4": {
+        "model_type": "olmo3",
+        "rope_theta": 123456.0,
+        "rope_scaling": YARN_32 | {"factor": 8.0, "truncate": True},
+    },
+    "modernbert-decoder, v4": {"model_type": "modernbert-decoder", "global_rope_theta": 1e5, "local_rope_theta": 3e4},
+    "laguna with one layer type": {
+        "model_type": "laguna",
+        "num_hidden_layers": 2,
+        "layer_types": ["sliding_attention"] * 2,
+    },
+    "beam": {"model_type": "beam"},
+    "deepseek_v3, v4, MLA": DEEPSEEK_V3,
+    "deepseek_v4, v4, two labels": {"model_type": "deepseek_v4", "rope_theta": 2e4, "compress_rope_theta": 1.5e5},
+    "ministral3": MINISTRAL3,
+    "minimax_m2 in coordinates": {"model_type": "minimax_m2", "head_dim": 128, "rotary_dim": 64, "rope_theta": 5000000},
+    "mixtral without a head_dim": {
+        "model_type": "mixtral",
+        "hidden_size": 4096,
+        "num_attention_heads": 32,
+        "rope_theta": 1e6,
+    },
+    "dbrx under its own names": {"model_type": "dbrx", "d_model": 96, "n_heads": 3, "max_seq_len": 1234},
+    "llama4, multimodal": {
+        "model_type": "llama4",
+        "text_config": {"model_type": "llama4_text", "head_dim": 64, "rope_theta": 4e5},
+    },
+    "bailing, whose class has another theta": {
+        "model_type": "bailing_hybrid",
+        "rope_scaling": {"rope_type": "linear", "factor": 2.0},
+    },
+    "apertus, scaled by its class": {"model_type": "apertus"},
+    "qwen2-vl style mrope": LLAMA
+    | {"rope_scaling": {"type": "mrope", "mrope_section": [8, 12, 12]}, "rope_theta": 1e6},
+}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_configuration_reads_as_the_tables_that_stock_transformers_builds(name):
+    config = CONFIGS[name]
+    if "mrope" in name:
+        config = {**config, "rope_scaling": {"rope_type": "default", "mrope_section": [8, 12, 12]}}
+    found = {key: compute(AsIs(), rope) for key, rope in read_rope(CONFIGS[name]).items()}
+    assert_same_tables(found, stock_tables(config | _longrope_name(config)))
+
+
+def _longrope_name(config: dict[str, Any]) -> dict[str, Any]:
+    """Stock renames ``su`` only after its checks have looked for it, so the oracle gets the new name."""
+    scaling = config.get("rope_scaling") or {}
+    return {"rope_scaling": {**scaling, "type": "longrope"}} if scaling.get("type") == "su" else {}
+
+
+@pytest.mark.parametrize("key", ["long_factor", "short_factor"])
+def test_phi3_128k_has_its_own_lists_and_the_scale_of_its_paper(key):
+    rope = read_rope(PHI3_128K)["all"]
+    table = compute(AsIs(), rope, 4096 if key == "short_factor" else 4097)
+    expected = [10000 ** (-2 * i / 32) / factor for i, factor in enumerate(PHI3_LISTS[key])]
+    assert table.inv_freq == pytest.approx(expected, rel=1e-14)
+    assert table.attention_scale == pytest.approx(math.sqrt(1 + math.log(32) / math.log(4096)), rel=1e-15)
+
+
+GEOMETRIES = {
+    "llama 3.1": {"all": (64, 64, 5e5, 8192, 131072)},
+    "phi3 128k": {"all": (32, 32, 1e4, 4096, 131072)},
+    "gpt-oss": {"all": (64, 64, 1.5e5, 4096, 131072)},
+    "qwen3": {"all": (128, 128, 1e6, 32768, 40960)},
+    "gpt_neox": {"all": (16, 64, 25000, 2048, 2048)},
+    "deepseek_v3, v4, MLA": {"all": (64, 64, 1e4, 4096, 163840)},
+    "minimax_m2 in coordinates": {"all": (64, 128, 5e6, 196608, 196608)},
+    "dbrx under its own names": {"all": (32, 32, 1e4, 1234, 1234)},
+    "gemma3, v4": {"full_attention": (32, 32, 5e5, 131072, 131072), "sliding_attention": (32, 32, 2e4, 131072, 131072)},
+    "gemma4 with its wide heads": {
+        "full_attention": (128, 128, 1e6, 131072, 131072),
+        "sliding_attention": (64, 64, 1e4, 131072, 131072),
+    },
+    "beam": {"sliding_attention": (128, 128, 1e4, None, None)},
+    "laguna with one layer type": {"sliding_attention": (128, 128, 1e4, 131072, 131072)},
+    "ministral3": {"all": (128, 128, 1e6, 16384, 262144)},
+}
+
+
+@pytest.mark.parametrize("name", GEOMETRIES)
+def test_the_geometry_is_the_one_that_the_configuration_states(name):
+    found = read_rope(CONFIGS[name])
+    assert set(found) == set(GEOMETRIES[name])
+    for key, (rotary_dim, head_dim, theta, original, maximum) in GEOMETRIES[name].items():
+        rope = found[key]
+        assert (rope.rotary_dim, rope.head_dim, rope.theta) == (rotary_dim, head_dim, theta)
+        assert rope.layer_type == (None if key == "all" else key)
+        if original is not None:
+            assert (rope.original_length, rope.max_length) == (original, maximum)
+
+
+SCALED = ("llama 3.1", "phi3 128k", "gpt-oss", "deepseek_v3, v4, MLA", "apertus, scaled by its class")
+PLAIN = ("qwen3", "v4 llama with only a theta", "gemma4 with its wide heads", "phi3 4k", "qwen2-vl style mrope")
+
+
+@pytest.mark.parametrize("name", [*SCALED, *PLAIN])
+def test_scaling_that_is_already_there_is_seen(name):
+    assert {is_scaled(rope) for rope in read_rope(CONFIGS[name]).values()} == {name in SCALED}
+
+
+def test_a_proportional_factor_is_scaling_and_its_share_is_not():
+    full = {"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.25}
+    both = {"full_attention": full, "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}
+    plain = read_rope({"model_type": "gemma4_text", "rope_parameters": both})["full_attention"]
+    scaled = {"model_type": "gemma4_text", "rope_parameters": both | {"full_attention": {**full, "factor": 8.0}}}
+    assert not is_scaled(plain) and is_scaled(read_rope(scaled)["full_attention"])
+    assert (plain.pairs, plain.rotated_pairs) == (256, 64)
+
+
+def test_an_original_length_that_is_given_replaces_the_one_in_the_file():
+    assert read_rope(QWEN3, 40960)["all"].original_length == 40960
+    assert read_rope(LLAMA31, 4096)["all"].original_length == 4096
+
+
+def test_an_unknown_model_type_with_every_field_is_read():
+    config = LLAMA | {"model_type": "brandnew", "rope_theta": 3e4, "partial_rotary_factor": 0.5}
+    rope = read_rope(config)["all"]
+    assert (rope.rotary_dim, rope.head_dim, rope.theta, rope.original_length) == (32, 64, 3e4, 8192)
+
+
+# ---------------------------------------------------------------------------------------------------------
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("lacking", "named"),
+    [
+        ({"hidden_size", "rope_theta"}, "rope_theta, head_dim (or hidden_size and num_attention_heads)"),
+        ({"max_position_embeddings"}, "lacks max_position_embeddings; add it"),
+        ({"rope_theta"}, "lacks rope_theta; add it"),
+        ({"num_attention_heads"}, "head_dim (or hidden_size and num_attention_heads); add it"),
+    ],
+)
+def test_an_unknown_model_type_with_fields_missing_is_an_error_that_names_them(lacking, named):
+    config = {k: v for k, v in (LLAMA | {"model_type": "brandnew", "rope_theta": 1e4}).items() if k not in lacking}
+    with pytest.raises(ConfigError, match="'brandnew', which is not one that ropescale knows") as caught:
+        read_rope(config)
+    assert named in str(caught.value)
+
+
+@pytest.mark.parametrize("model_type", ["gpt2", "gpt-sw3", "opt", "bloom", "mamba", "bert"])
+def test_a_model_without_rope_is_refused_by_name(model_type):
+    with pytest.raises(ConfigError, match=f"{model_type} has no rotary position embeddings"):
+        read_rope({"model_type": model_type, "n_embd": 64, "n_head": 4})
+
+
+@pytest.mark.parametrize(
+    ("model_type", "reason"),
+    [("gptj", "sinusoid table"), ("codegen", "sinusoid table"), ("roformer", "sinusoidal"), ("blt", "four sub-models")],
+)
+def test_rope_without_rope_parameters_is_refused_with_the_reason(model_type, reason):
+    with pytest.raises(ConfigError, match=f"{model_type} .*{reason}"):
+        read_rope({"model_type": model_type})
+
+
+THETA_INSIDE = {"rope_type": "default", "rope_theta": 1e6}
+YARN_SNIPPET = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+CONTRADICTIONS = {
+    "the model card's snippet pasted into a v5 file": (
+        {k: v for k, v in QWEN3.items() if k != "rope_theta"}
+        | {"rope_parameters": THETA_INSIDE, "rope_scaling": YARN_SNIPPET},
+        ("rope_parameters says", "rope_scaling says"),
+    ),
+    "the same scaling, but v4's theta is gone": (
+        {k: v for k, v in QWEN3.items() if k != "rope_theta"}
+        | {"rope_parameters": YARN_SNIPPET | {"rope_theta": 1e6}, "rope_scaling": YARN_SNIPPET},
+        ("rope_parameters says rope_theta is 1000000.0", "rope_scaling says 10000.0"),
+    ),
+    "two factors": (
+        LLAMA31 | {"rope_parameters": {**LLAMA31_SCALING, "rope_theta": 5e5, "factor": 16.0}},
+        ("rope_parameters says factor is 16.0", "rope_scaling says 8.0"),
+    ),
+    "an attention factor that v4's key lacks, and which would be lost": (
+        LLAMA
+        | {
+            "rope_theta": 1e6,
+            "rope_scaling": YARN_SNIPPET,
+            "rope_parameters": YARN_SNIPPET | {"rope_theta": 1e6, "attention_factor": 1.0},
+        },
+        ("rope_parameters says attention_factor is 1.0", "rope_scaling says missing"),
+    ),
+    "two thetas": (
+        LLAMA | {"rope_theta": 5e5, "rope_parameters": THETA_INSIDE},
+        ("rope_parameters says rope_theta is 1000000.0", "top level says 500000.0"),
+    ),
+    "two partial factors": (
+        {
+            "model_type": "stablelm",
+            "partial_rotary_factor": 0.25,
+            "rope_parameters": THETA_INSIDE | {"partial_rotary_factor": 0.5},
+        },
+        ("partial_rotary_factor is 0.5", "top level says 0.25"),
+    ),
+    "two thetas under GPT-NeoX's name": (
+        {"model_type": "gpt_neox", "rotary_emb_base": 1e4, "rope_parameters": THETA_INSIDE},
+        ("rope_theta is 1000000.0", "rotary_emb_base at the top level says 10000.0"),
+    ),
+    "two thetas for the sliding layers": (
+        GEMMA3 | {"rope_local_base_freq": 1e4, "rope_parameters": {"sliding_attention": THETA_INSIDE}},
+        ("rope_theta is 1000000.0 for sliding_attention", "rope_local_base_freq at the top level says 10000.0"),
+    ),
+    "two trained lengths": (
+        LLAMA31 | {"original_max_position_embeddings": 4096},
+        ("original_max_position_embeddings is 4096 at the top level", "8192 inside"),
+    ),
+    "a trained length that phi3's class overrides": (
+        {k: v for k, v in PHI3_128K.items() if k != "original_max_position_embeddings"}
+        | {"rope_scaling": {"type": "longrope", **PHI3_LISTS, "original_max_position_embeddings": 8192}},
+        ("4096 by phi3's default", "8192 inside"),
+    ),
+    "type and rope_type": (
+        LLAMA | {"rope_scaling": {"type": "linear", "rope_type": "dynamic", "factor": 2.0}},
+        ("rope_type 'dynamic'", "type 'linear'"),
+    ),
+    "flat rope_parameters on a model with a table per layer type": (
+        GEMMA3 | {"rope_parameters": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6}},
+        ("gemma3_text keeps rope_parameters per layer type", "flat", "ignored by transformers"),
+    ),
+    "nested rope_parameters on a model with one table": (
+        LLAMA | {"rope_parameters": {"full_attention": THETA_INSIDE}},
+        ("llama keeps one table", "full_attention"),
+    ),
+    "rope_scaling where the class does not read it": (
+        {"model_type": "cohere2_moe", "rope_scaling": {"rope_type": "linear", "factor": 2.0}},
+        ("cohere2_moe does not read rope_scaling",),
+    ),
+    "scaling of the full layers in two ways": (
+        GEMMA3
+        | {"rope_parameters": {"full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6}}}
+        | {"rope_scaling": {"rope_type": "linear", "factor": 4.0}},
+        ("rope_parameters says factor is 8.0", "rope_scaling says 4.0"),
+    ),
+    "a theta of their own for some layers": (
+        {"model_type": "granite_swa", "rope_theta": 1e4, "layer_rope_theta": [1e4, 5e5, 0]},
+        ("layer_rope_theta", "500000.0", "rope_theta 10000.0"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CONTRADICTIONS)
+def test_views_that_contradict_each_other_are_an_error_naming_both(name):
+    config, parts = CONTRADICTIONS[name]
+    with pytest.raises(ConfigError) as caught:
+        read_rope(config)
+    assert all(part in str(caught.value) for part in parts), str(caught.value)
+
+
+MALFORMED = {
+    "no model_type": ({}, "no model_type"),
+    "a model_type that is not text": ({"model_type": 3}, "no model_type"),
+    "rope_scaling as text": (LLAMA | {"rope_scaling": "yarn"}, "rope_scaling must be an object"),
+    "rope_parameters as a list": (LLAMA | {"rope_parameters": [1]}, "rope_parameters must be an object"),
+    "a theta in quotes": (LLAMA | {"rope_theta": "1e6"}, "rope_theta is '1e6'"),
+    "a theta of NaN": (LLAMA | {"rope_theta": math.nan}, "rope_theta is nan"),
+    "a theta of one": (LLAMA | {"rope_theta": 1.0}, "rope_theta is 1.0 .* greater than 1"),
+    "a length in quotes": (LLAMA | {"max_position_embeddings": "8k"}, "max_position_embeddings is '8k'"),
+    "a length of zero": (LLAMA | {"rope_theta": 1e4, "max_position_embeddings": -5}, "max_position_embeddings is -5"),
+    "no heads": (LLAMA | {"num_attention_heads": 0}, "num_attention_heads is 0"),
+    "a broken head_dim": (LLAMA | {"head_dim": 64.5}, "head_dim is 64.5"),
+    "a trained length that is no number": (
+        LLAMA31 | {"original_max_position_embeddings": "x", "rope_scaling": None},
+        "is 'x'",
+    ),
+    "nothing left to rotate": (
+        LLAMA | {"model_type": "stablelm", "partial_rotary_factor": 0.001},
+        "leaves no coordinate to rotate",
+    ),
+    "a rope_type that is not text": (
+        LLAMA | {"rope_scaling": {"rope_type": 4, "factor": 2}},
+        "rope_type must be a name",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_a_malformed_value_is_an_error_that_shows_it(name):
+    config, message = MALFORMED[name]
+    with pytest.raises(ConfigError, match=message):
+        read_rope(config)
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Rope itself, against closed forms
+
+
+def test_frequencies_are_the_geometric_series():
+    rope = Rope(rotary_dim=8, theta=10000.0, original_length=4096)
+    assert rope.inv_freq() == pytest.approx([1, 0.1, 0.01, 0.001], rel=1e-14)
+    assert rope.wavelengths() == pytest.approx([2 * math.pi * 10**i for i in range(4)], rel=1e-14)
+    assert rope.turns()[1] == pytest.approx(4096 * 0.1 / (2 * math.pi), rel=1e-14)
+
+
+def test_pairs_that_do_not_turn_have_no_frequency_and_no_end():
+    rope = Rope(rotary_dim=8, theta=10000.0, original_length=4096, rotated_pairs=2)
+    assert rope.inv_freq() == [1.0, pytest.approx(0.1), 0.0, 0.0]
+    assert rope.wavelengths()[2:] == [math.inf, math.inf] and rope.turns()[2:] == [0.0, 0.0]
+
+
+def test_pair_at_inverts_turns_on_the_series_and_on_a_table():
+    rope = Rope(rotary_dim=128, theta=500000.0, original_length=8192)
+    table = Rope(rotary_dim=128, theta=2.0, original_length=8192, table=tuple(rope.inv_freq()))
+    for pair in (0, 7, 31.5, 63):
+        turns = 8192 * 500000.0 ** (-2 * pair / 128) / (2 * math.pi)
+        assert rope.pair_at(turns) == pytest.approx(pair, abs=1e-9)
+        assert table.pair_at(turns) == pytest.approx(pair, abs=1e-9)
+
+
+def test_pair_at_extrapolates_beyond_a_table_and_survives_one_pair():
+    rope = Rope(rotary_dim=8, theta=10000.0, original_length=4096)
+    table = Rope(rotary_dim=8, theta=2.0, original_length=4096, table=tuple(rope.inv_freq()))
+    assert table.pair_at(4096 * 10**-5.0 / (2 * math.pi)) == pytest.approx(5)
+    assert table.pair_at(4096 * 10**1.0 / (2 * math.pi)) == pytest.approx(-1)
+    assert Rope(rotary_dim=2, theta=1e4, original_length=64, table=(0.5,)).pair_at(1.0) == 0.0
+
+
+def test_an_odd_rotary_dim_has_half_a_pair_more():
+    assert Rope(rotary_dim=21, theta=1e4, original_length=64).pairs == 11
+
+
+def test_the_text_section_is_the_text_config_with_a_model_type():
+    inner = {"hidden_size": 8}
+    assert text_section({"model_type": "gemma3", "text_config": inner}) == {
+        "hidden_size": 8,
+        "model_type": "gemma3_text",
+    }
+    assert text_section({"model_type": "unheard_of", "text_config": inner})["model_type"] == "unheard_of"
+    assert text_section(LLAMA) is LLAMA
+
+
+def test_a_slice_that_turns_only_in_part_is_as_wide_as_stock_transformers_builds_it(tmp_path):
+    config = {
+        "model_type": "deepseek_v3", "hidden_size": 64, "num_attention_heads": 4, "qk_rope_head_dim": 8,
+        "max_position_embeddings": 256,
+        "rope_parameters": {"rope_type": "proportional", "partial_rotary_factor": 0.5, "rope_theta": 10000.0},
+    }  # fmt: skip
+    from transformers import AutoConfig
+
+    assert AutoConfig.for_model(**config).head_dim == 8
+    [rope] = read_rope(config).values()
+    assert rope.rotary_dim == 8
+
+
+def test_a_key_that_the_class_does_not_have_changes_no_geometry():
+    """Qwen2 rotates whole heads whatever ``qk_rope_head_dim`` stands in its file; an unknown type may be MLA."""
+    config = {"hidden_size": 64, "num_attention_heads": 4, "rope_theta": 10_000.0, "max_position_embeddings": 64}
+    sliced = config | {"qk_rope_head_dim": 8}
+    assert [rope.rotary_dim for rope in read_rope(sliced | {"model_type": "qwen2"}).values()] == [16]
+    assert [rope.rotary_dim for rope in read_rope(sliced | {"model_type": "somebody_elses_mla"}).values()] == [8]

@@ -1,0 +1,312 @@
+"""``inspect``: numbers against closed forms and transformers' own table, warnings, the command."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from ropescale import Frequencies, Rope
+from ropescale.cli.main import main
+from ropescale.configs.reading import read_rope
+from ropescale.errors import DataError
+from ropescale.inspecting import Geometry, inspect, traps
+from ropescale.schedules import Yarn
+
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 256,
+    "num_attention_heads": 4,
+    "head_dim": 64,
+    "max_position_embeddings": 256,
+    "rope_theta": 10000.0,
+}
+GEMMA3 = {
+    "model_type": "gemma3_text",
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "head_dim": 16,
+    "max_position_embeddings": 8192,
+    "sliding_window": 512,
+    "rope_parameters": {
+        "full_attention": {"rope_type": "default", "rope_theta": 1e6},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+    },
+}
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    """Writes a checkpoint folder: ``checkpoint(config, **files)``; file names lose their ``.json``."""
+
+    def write(config, **files):
+        for name, content in {"config": config, **files}.items():
+            (tmp_path / f"{name}.json").write_text(json.dumps(content))
+        return str(tmp_path)
+
+    return write
+
+
+def test_pairs_carry_the_closed_form():
+    pairs = Geometry("all", Rope(64, 10000.0, 256)).pairs()
+    assert len(pairs) == 32
+    assert pairs[0].wavelength == pytest.approx(2 * math.pi, rel=1e-15)
+    assert pairs[16].wavelength == pytest.approx(2 * math.pi * 100, rel=1e-14)  # 10000^(32/64) = 100
+    assert pairs[16].turns == pytest.approx(256 / (200 * math.pi), rel=1e-14)
+
+
+def test_the_pairs_that_never_turn_start_where_the_wavelength_passes_the_trained_length():
+    # 2 pi 10000^(2i/64) > 256  <=>  i > 32 log10(256 / 2 pi) / 4 = 12.88
+    assert Geometry("all", Rope(64, 10000.0, 256)).unturned() == list(range(13, 32))
+
+
+def test_yarn_keeps_blends_and_divides():
+    rope = Rope(128, 1e6, 32768)
+    pairs = Geometry("all", rope, "yarn:factor=4", Yarn(factor=4)(rope, 131072), 131072).pairs()
+    # 128 ln(32768 / 2 pi 32) / 2 ln 1e6 = 23.6, rounded down; 128 ln(32768 / 2 pi) / 2 ln 1e6 = 39.7, rounded up
+    assert [p.kind for p in pairs] == ["kept"] * 24 + ["blended"] * 16 + ["divided"] * 24
+    assert pairs[63].divisor == pytest.approx(4, rel=1e-14)
+    assert pairs[63].new_turns == pytest.approx(pairs[63].turns, rel=1e-14), "x4 slower in x4 more tokens"
+
+
+def test_stopped_and_faster_pairs_are_called_so():
+    rope = Rope(8, 10000.0, 256, rotated_pairs=3)
+    table = Frequencies([1.1, 0.1, 0.0, 0.0])
+    kinds = [pair.kind for pair in Geometry("all", rope, "table", table, 256).pairs()]
+    assert kinds == ["faster", "kept", "stopped", "still"]
+
+
+def test_the_table_is_the_one_transformers_builds(checkpoint):
+    transformers = pytest.importorskip("transformers")
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    yarn = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 8.0, "original_max_position_embeddings": 256}
+    sizes = {key: LLAMA[key] for key in ("hidden_size", "num_attention_heads", "head_dim")}
+    config = transformers.LlamaConfig(**sizes, max_position_embeddings=2048, rope_parameters=yarn)
+    inv_freq, scale = ROPE_INIT_FUNCTIONS["yarn"](config, "cpu")
+    found = inspect(checkpoint(LLAMA), "yarn", factor=8.0).geometries[0]
+    assert [pair.new_inv_freq for pair in found.pairs()] == pytest.approx(inv_freq.tolist(), rel=2e-6)
+    assert found.frequencies is not None
+    assert found.frequencies.attention_scale == pytest.approx(scale, rel=1e-12)
+
+
+def test_a_scaled_model_is_shown_as_it_is(checkpoint):
+    scaling = {"rope_type": "linear", "factor": 4.0}
+    found = inspect(checkpoint({**LLAMA, "rope_scaling": scaling})).geometries[0]
+    assert [pair.divisor for pair in found.pairs()] == pytest.approx([4.0] * 32, rel=1e-14)
+    assert found.to_dict()["scaling"]["factor"] == 4.0
+
+
+def test_a_schedule_for_a_scaled_model_starts_from_the_original_geometry(checkpoint):
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256}
+    folder = checkpoint({**LLAMA, "max_position_embeddings": 1024, "rope_scaling": yarn})
+    plain = inspect(folder, "linear", factor=8.0).geometries[0].to_dict()
+    assert (plain["scaling"]["rope_type"], plain["original_length"], plain["target_length"]) == ("yarn", 256, 2048)
+    assert plain["table"][31]["new_inv_freq"] == pytest.approx(10000 ** (-62 / 64) / 8, rel=1e-14)
+    on_top = inspect(folder, "linear", factor=2.0, on_top=True).geometries[0].to_dict()
+    assert on_top["original_length"] == 1024
+    assert on_top["table"][31]["new_inv_freq"] == pytest.approx(10000 ** (-62 / 64) / 4 / 2, rel=1e-14)
+
+
+def test_layer_types_are_kept_apart_and_only_full_attention_changes(checkpoint):
+    full, sliding = inspect(checkpoint(GEMMA3), "linear", factor=2.0).geometries
+    assert (full.layer_type, full.rope.theta, full.schedule is None) == ("full_attention", 1e6, False)
+    assert (sliding.layer_type, sliding.rope.theta, sliding.schedule) == ("sliding_attention", 1e4, None)
+
+
+def warnings_of(config, **files):
+    named = {f"{name}.json": content for name, content in files.items()}
+    return " | ".join(traps(config, read_rope(config), named))
+
+
+@pytest.mark.parametrize(
+    ("config", "files", "words"),
+    [
+        (
+            {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}},
+            {},
+            "dynamic changes the frequencies with the length",
+        ),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, {}, "yarn without original_max_position_embeddings"),
+        ({"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, {}, "--replace-scaling or --on-top"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "attn_factor": 1.1}}, {}, "it reads attention_factor"),
+        ({"model_type": "mixtral", "head_dim": None}, {}, "write head_dim"),
+        ({"model_type": "phi3"}, {}, "accepts no scaling but longrope"),
+        (
+            {},
+            {"tokenizer_config": {"model_max_length": 128}},
+            "model_max_length 128, below max_position_embeddings 256",
+        ),
+        ({}, {"generation_config": {"max_length": 256}}, "generation stops there"),
+        ({"sliding_window": 64}, {}, "never look further back"),
+    ],
+)
+def test_a_trap_is_named(config, files, words):
+    assert words in warnings_of({**LLAMA, **config}, **files)
+
+
+def test_a_file_that_only_transformers_5_understands_is_a_trap():
+    config = {key: value for key, value in LLAMA.items() if key != "rope_theta"}
+    parameters = {"rope_type": "default", "rope_theta": 5e5}
+    assert "transformers 4 does not read them" in warnings_of({**config, "rope_parameters": parameters})
+
+
+def test_a_plain_model_has_no_warnings():
+    tokenizer = {"model_max_length": 1000000000000000019884624838656}
+    unset = {"max_length": 20}
+    window = {"sliding_window": 128, "use_sliding_window": False}
+    assert warnings_of({**LLAMA, **window}, tokenizer_config=tokenizer, generation_config=unset) == ""
+
+
+def test_a_model_that_ropescale_patched_is_not_called_its_makers_work():
+    config = {**LLAMA, "rope_scaling": {"rope_type": "linear", "factor": 2.0}}
+    assert "makers" not in warnings_of(config, ropescale={"schema": 1})
+
+
+def test_the_command_prints_one_row_per_pair(checkpoint, capsys):
+    assert main(["inspect", checkpoint(LLAMA), "--schedule", "yarn:factor=8"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "| pairs without a full turn in training | 19 of 32, from pair 13 |" in lines
+    rows = [line.split() for line in lines if line.startswith("|   ")]
+    assert len(rows) == 32
+    assert rows[31][1::2] == ["31", "47117.2", "0.00543326", "NEVER", "376938", "8", "divided"]
+
+
+def test_the_json_holds_every_digit(checkpoint, capsys):
+    assert main(["inspect", checkpoint(LLAMA), "--schedule", "linear", "--target-length", "1k", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    layer = found["layers"]["all"]
+    assert (layer["original_length"], layer["target_length"], layer["pairs"]) == (256, 1024, 32)
+    assert [pair["new_inv_freq"] for pair in layer["table"]] == [10000 ** (-2 * i / 64) / 4 for i in range(32)]
+
+
+def test_warnings_go_to_stderr_and_into_the_json(checkpoint, capsys):
+    folder = checkpoint(LLAMA, tokenizer_config={"model_max_length": 128})
+    assert main(["inspect", folder, "--json"]) == 0
+    captured = capsys.readouterr()
+    assert captured.err.startswith("warning: tokenizer_config.json says model_max_length 128")
+    assert json.loads(captured.out)["warnings"][0] in captured.err
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--factor", "4"], "a factor was given without a schedule"),
+        (["--schedule", "yran"], "no schedule named 'yran'; did you mean 'yarn'?"),
+        (["--schedule", "yarn", "--factor", "nan"], "factor"),
+        (["--schedule", "yarn:factor=abc"], "factor"),
+        (["--schedule", "yarn"], "factor"),
+        (["--schedule", "yarn:factor=4", "--target-length", "512"], "factor"),
+        (["--target-length", "long"], "'--target-length'"),
+    ],
+)
+def test_wrong_input_is_one_line(words, sentence, checkpoint, capsys):
+    assert main(["inspect", checkpoint(LLAMA), *words]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("error: ")
+    assert sentence in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("config", [{"model_type": "gpt2"}, [], {"model_type": "unheard-of"}, {}])
+def test_a_config_without_a_geometry_is_one_line(config, checkpoint, capsys):
+    assert main(["inspect", checkpoint(config)]) == 2
+    assert capsys.readouterr().err.startswith("error: ")
+
+
+def test_a_missing_folder_is_one_line(tmp_path, capsys):
+    assert main(["inspect", str(tmp_path / "nowhere")]) == 2
+    assert "nowhere" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["tokenizer_config.json", "generation_config.json"])
+@pytest.mark.parametrize("content", ["{", "[]"])
+def test_a_file_beside_the_configuration_that_is_damaged_is_named(name, content, checkpoint, capsys):
+    folder = Path(checkpoint(LLAMA))
+    (folder / name).write_text(content)
+    assert main(["inspect", str(folder)]) == 2
+    assert name in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("limit", "warnings"),
+    [
+        ("true", []),
+        ("1e400", []),
+        ("128", ["tokenizer_config.json says model_max_length 128, below max_position_embeddings 256"]),
+        ("-1e400", ["tokenizer_config.json says model_max_length -inf, below max_position_embeddings 256"]),
+    ],
+)
+def test_a_tokenizers_limit_is_a_number_below_the_models(limit, warnings, checkpoint):
+    folder = Path(checkpoint(LLAMA))
+    (folder / "tokenizer_config.json").write_text(f'{{"model_max_length": {limit}}}')
+    assert list(inspect(str(folder)).warnings) == warnings
+
+
+@pytest.mark.parametrize("key", ["target_length", "original_length"])
+@pytest.mark.parametrize("schedule", [None, "yarn:factor=4"])
+def test_the_lengths_of_an_inspection_are_read_in_every_form(key, schedule, checkpoint):
+    folder = checkpoint(LLAMA)
+    assert inspect(folder, schedule, **{key: "1k"}) == inspect(folder, schedule, **{key: 1024})
+    for bad in (0, -1, "x", True):
+        with pytest.raises(DataError, match="length"):
+            inspect(folder, schedule, **{key: bad})
+
+
+def test_inspect_imports_neither_torch_nor_numpy(checkpoint, python):
+    code = "import sys\nfrom ropescale.cli.main import main\nassert main(sys.argv[1:]) == 0\n"
+    code += "print([name for name in ('torch', 'transformers', 'numpy', 'huggingface_hub') if name in sys.modules])"
+    done = python("-c", code, "inspect", checkpoint(LLAMA), "--schedule", "yarn:factor=8")
+    assert done.stdout.splitlines()[-1] == "[]", done.stderr
+
+
+SCALED = {
+    **LLAMA,
+    "max_position_embeddings": 1024,
+    "rope_scaling": {"rope_type": "linear", "factor": 4.0, "original_max_position_embeddings": 256},
+}
+
+
+def slowest(capsys):
+    """The divisor of the slowest pair and the trained length that it counts from, as the command printed them."""
+    described = json.loads(capsys.readouterr().out)["layers"]["all"]
+    return described["table"][-1]["divisor"], described["original_length"]
+
+
+@pytest.mark.parametrize(
+    ("words", "divisor", "counted_from"),
+    [([], 8, 256), (["--replace-scaling"], 8, 256), (["--on-top"], 8, 1024)],
+)
+def test_scaling_that_is_there_is_replaced_or_composed_with_as_patch_would(
+    checkpoint, capsys, words, divisor, counted_from
+):
+    folder = checkpoint(SCALED)
+    assert main(["inspect", folder, "--schedule", "linear:factor=8", "--json", *words]) == 0
+    assert slowest(capsys) == (pytest.approx(divisor, rel=1e-12), counted_from)
+
+
+def test_fields_are_set_as_patch_sets_them(checkpoint, capsys):
+    folder = checkpoint(LLAMA)
+    assert main(["inspect", folder, "--schedule", "yarn", "--set", "factor=4", "--set", "beta_fast=16", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["layers"]["all"]["schedule"] == "yarn:factor=4,beta_fast=16"
+
+
+def test_a_length_dependent_schedule_is_shown_frozen(checkpoint, capsys):
+    words = ["--schedule", "dynamic:factor=4", "--freeze-at", "512", "--json"]
+    assert main(["inspect", checkpoint(LLAMA), *words]) == 0
+    theta = 10000 * (4 * 512 / 256 - 3) ** (64 / 62)  # the NTK base at 512 tokens
+    assert slowest(capsys)[0] == pytest.approx((theta / 10000) ** (62 / 64), rel=1e-9)
+
+
+@pytest.mark.parametrize("words", [["--set", "factor=4"], ["--on-top"], ["--replace-scaling"], ["--freeze-at", "512"]])
+def test_what_only_a_schedule_takes_is_wrong_input_without_one(checkpoint, capsys, words):
+    assert main(["inspect", checkpoint(LLAMA), *words]) == 2
+    assert f"error: {words[0]} was given without a schedule; say which with --schedule" in capsys.readouterr().err
+
+
+def test_replacing_and_composing_exclude_each_other(checkpoint, capsys):
+    words = ["--schedule", "linear:factor=2", "--replace-scaling", "--on-top"]
+    assert main(["inspect", checkpoint(SCALED), *words]) == 2
+    assert "exclude each other" in capsys.readouterr().err

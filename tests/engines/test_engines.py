@@ -1,0 +1,273 @@
+"""What engines compute differently, and what the card of a patched checkpoint tells them."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import engine_registries
+import gguf
+import pytest
+from gguf_models import write_keys
+
+import ropescale
+from ropescale.checkpoints.model_card import card
+from ropescale.engines import engine_warnings, registries, sglang, vllm
+from ropescale.planning.plan import make_plan
+
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 128,
+    "num_attention_heads": 2,
+    "head_dim": 64,
+    "max_position_embeddings": 4096,
+    "rope_theta": 10000.0,
+}
+GLM = LLAMA | {"model_type": "glm", "partial_rotary_factor": 0.5}
+PARTIAL = LLAMA | {"partial_rotary_factor": 0.5}
+QWEN2_VL = LLAMA | {"model_type": "qwen2_vl_text", "rope_scaling": {"type": "mrope", "mrope_section": [8, 12, 12]}}
+DEEPSEEK = {
+    "model_type": "deepseek_v3",
+    "hidden_size": 64,
+    "num_attention_heads": 2,
+    "qk_rope_head_dim": 32,
+    "max_position_embeddings": 4096,
+    "rope_theta": 10000.0,
+}
+HALF = """
+from ropescale import Frequencies
+
+class Half:
+    def __init__(self, factor: float = 2.0) -> None:
+        self.factor = factor
+
+    def __call__(self, rope, length):
+        inv_freq = rope.inv_freq()
+        return Frequencies(inv_freq[:16] + [f / self.factor for f in inv_freq[16:]])
+"""
+PER_PAIR = "ntk-su:factor=4"
+
+
+def warned(config: dict[str, Any], spec: str) -> list[str]:
+    return engine_warnings(make_plan(config, spec))
+
+
+@pytest.mark.parametrize("share", ["0", "0.5", "1"])
+def test_engines_do_not_load_proportional_rope_on_a_llama(share):
+    factor = ",factor=4" if share == "1" else ""
+    found = warned(LLAMA, f"proportional:partial_rotary_factor={share}{factor}")
+    refused = ["vLLM: refuses proportional RoPE with partial_rotary_factor 0; serve it with transformers"]
+    ignored = ["vLLM, SGLang and llama.cpp: ignore the factor of proportional RoPE"]
+    left = (
+        "SGLang: leaves partial_rotary_factor to the model's own code, which for most models does not look for it there"
+    )
+    assert found == [
+        *(refused if share == "0" else []),
+        *(ignored if factor else [left]),
+        "llama.cpp: does not know proportional RoPE for this architecture",
+        "transformers 4: does not know proportional RoPE and stops with a KeyError; load it with transformers 5",
+    ]
+
+
+def test_a_model_made_with_proportional_rope_is_no_surprise_to_llama_cpp():
+    found = warned({"model_type": "lfm3", "max_position_embeddings": 8192}, "ntk:factor=4")
+    assert found == [
+        "vLLM and SGLang: know no Lfm3ForCausalLM; serve it with transformers",
+        "transformers 4: lacks lfm3, which came with transformers 5",
+    ]
+
+
+def test_vllm_builds_the_ramp_of_an_mrope_model_from_four_times_the_length():
+    text = "vLLM: computes the ramp of a model with mrope from 16384 trained tokens instead of 4096"
+    assert text in warned(QWEN2_VL, "yarn:factor=4")
+    assert not [line for line in warned(LLAMA, "yarn:factor=4") if "mrope" in line]
+    assert not [line for line in warned(QWEN2_VL, "linear:factor=4") if "mrope" in line]
+
+
+@pytest.mark.parametrize(
+    ("config", "spec", "times"),
+    [
+        (DEEPSEEK, "yarn:factor=4,attention_factor=1", 1),
+        (DEEPSEEK, "yarn:factor=4", 0),
+        (DEEPSEEK, "yarn:factor=4,mscale=1,mscale_all_dim=1", 0),
+        (LLAMA, "yarn:factor=4,attention_factor=1", 0),
+    ],
+)
+def test_vllm_reads_an_attention_factor_of_one_as_another_type_on_mla_models(config, spec, times):
+    assert sum("deepseek_llama_scaling" in line for line in warned(config, spec)) == times
+
+
+@pytest.mark.parametrize("model_type", ["cohere", "cohere2_moe", "ernie4_5_moe", "glm4"])
+def test_vllm_has_no_per_pair_factors_for_pairs_of_neighbours(model_type):
+    config = LLAMA | {"model_type": model_type}
+    text = f"vLLM and SGLang: cannot turn the pairs of {model_type} by per-pair factors; serve it with transformers"
+    assert text in engine_warnings(make_plan(config, PER_PAIR, layers="all"))
+    assert not [
+        line for line in engine_warnings(make_plan(config, "yarn:factor=4", layers="all")) if "per-pair" in line
+    ]
+
+
+def test_every_type_that_turns_neighbours_in_transformers_is_told_apart_from_the_engines_halves(repository):
+    outcomes = json.loads((repository / "tests" / "coverage.json").read_text())
+    neighbours = {name for name, outcome in outcomes.items() if outcome.get("pairs") == "neighbours"}
+    assert neighbours == vllm.TURN_NEIGHBOURS | vllm.TURN_HALVES_AFTER_ALL
+    assert not vllm.TURN_NEIGHBOURS & vllm.TURN_HALVES_AFTER_ALL
+
+
+def test_a_model_that_an_engine_has_no_code_for_is_turned_by_transformers_code_as_it_should():
+    for model_type in ("glm", "helium"):
+        found = warned(LLAMA | {"model_type": model_type}, PER_PAIR)
+        assert not [line for line in found if "cannot turn" in line or line.startswith("SGLang")]
+
+
+def test_vllm_permutes_llama_4s_weights_and_so_has_its_per_pair_factors():
+    config = LLAMA | {"model_type": "llama4_text", "no_rope_layers": [1], "num_hidden_layers": 1}
+    found = engine_warnings(make_plan(config, PER_PAIR, layers="all"))
+    assert not [line for line in found if "cannot turn" in line]
+
+
+@pytest.mark.parametrize(
+    ("config", "text"),
+    [
+        ({"model_type": "mycustom"}, "vLLM and SGLang: know no mycustom; serve it with transformers"),
+        ({"architectures": ["LlamaTwiceForCausalLM"]}, "vLLM and SGLang: know no LlamaTwiceForCausalLM; serve it with"),
+        (
+            {"model_type": "my", "architectures": ["My"], "auto_map": {"AutoModel": "my.My"}},
+            "vLLM and SGLang: run My by the checkpoint's own code, if at all; nobody has read that",
+        ),
+        ({"model_type": "bamba"}, "SGLang: knows no BambaForCausalLM; serve it with transformers"),
+        (
+            {"model_type": "mixtral"},
+            "SGLang: does not scale mixtral, silently leaving base RoPE; use another rope_theta",
+        ),
+    ],
+)
+def test_a_model_that_an_engine_does_not_have_or_scale_is_warned_about(config, text):
+    assert [line for line in warned(LLAMA | config, "yarn:factor=4") if line.startswith(text)]
+
+
+def test_a_model_saved_without_its_head_is_looked_up_by_its_type():
+    assert not [line for line in warned(LLAMA | {"architectures": ["LlamaModel"]}, "yarn:factor=4") if "know" in line]
+
+
+@pytest.mark.engines
+def test_the_lists_of_models_are_those_of_the_engines_sources():
+    assert registries.load()["versions"]["vllm"] == vllm.VERSION
+    assert registries.load()["versions"]["sglang"] == sglang.VERSION
+    assert engine_registries.generate() == registries.load()
+
+
+def test_vllm_serves_per_pair_factors_at_the_trained_length_by_default():
+    text = "vLLM: serves the original length unless told otherwise; pass --max-model-len 16384"
+    assert text in warned(LLAMA, PER_PAIR)
+    assert text in warned(GLM, PER_PAIR)  # by transformers' code there, which turns neighbours as well
+    glm4 = GLM | {"model_type": "glm4"}
+    assert not [line for line in warned(glm4, PER_PAIR) if "--max-model-len" in line]
+
+
+def test_a_share_that_llama_does_not_read_makes_nothing_partial():
+    assert warned(PARTIAL, "llama3:factor=4") == warned(LLAMA, "llama3:factor=4") == []
+
+
+@pytest.mark.parametrize(
+    ("betas", "flags"),
+    [
+        ("", "--yarn-orig-ctx 4096\n"),
+        (",beta_fast=16", "--yarn-orig-ctx 4096 --yarn-beta-fast 16\n"),
+        (",beta_fast=128,beta_slow=2", "--yarn-orig-ctx 4096 --yarn-beta-fast 128 --yarn-beta-slow 2\n"),
+    ],
+)
+def test_the_cards_llama_cpp_command_has_the_betas_that_are_not_its_own(tmp_path: Path, betas: str, flags: str) -> None:
+    text = card(tmp_path / "README.md", make_plan(LLAMA, f"yarn:factor=4{betas}"), "org/name").decode()
+    assert f"--rope-scaling yarn --rope-scale 4 {flags}" in text.replace(" \\\n  ", " ")
+
+
+def test_the_card_has_the_numbers_of_a_schedule_whose_file_the_reader_lacks(tmp_path: Path) -> None:
+    (tmp_path / "half.py").write_text(HALF)
+    plan = make_plan(LLAMA, f"{tmp_path}/half.py::Half:factor=4")
+    text = card(tmp_path / "README.md", plan, "org/name").decode()
+    command = next(line for line in text.replace(" \\\n  ", " ").splitlines() if line.startswith("ropescale gguf"))
+    words = shlex.split(command)
+    assert words[:5] == ["ropescale", "gguf", "name.gguf", "-o", "PATH-16384.gguf"]
+    options = dict(zip(words[5::2], words[6::2]))
+    assert set(options) == {"--schedule", "--target-length"}
+    again = make_plan(LLAMA, options["--schedule"], target_length=options["--target-length"])
+    assert again.length == 16384
+    assert again.tables["all"].inv_freq == pytest.approx(plan.tables["all"].inv_freq, rel=1e-14)
+
+
+def test_the_card_has_every_engines_command(tmp_path: Path) -> None:
+    text = card(tmp_path / "README.md", make_plan(LLAMA, "ntk-su:factor=4"), "org/name").decode()
+    assert "vllm serve PATH --max-model-len 16384\n" in text
+    assert "python -m sglang.launch_server --model-path PATH --context-length 16384\n" in text
+    assert "# name.gguf is what llama.cpp's convert_hf_to_gguf.py makes of org/name\n" in text
+    assert "ropescale gguf name.gguf -o PATH-16384.gguf --schedule ntk-su:factor=4\n" in text
+
+
+def test_the_card_links_to_nothing_that_may_not_be_there(tmp_path: Path) -> None:
+    text = card(tmp_path / "README.md", make_plan(LLAMA, "yarn:factor=4"), "org/name").decode()
+    assert "were changed by ropescale; the weights were not" in text
+    assert "://" not in text
+
+
+def test_the_card_says_under_its_commands_what_an_engine_does_otherwise(tmp_path):
+
+    config = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "max_position_embeddings": 128}
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "config.json").write_text(json.dumps(config))
+    ropescale.patch_checkpoint(tmp_path / "in", tmp_path / "out", "dynamic:factor=4")
+    card = (tmp_path / "out" / "README.md").read_text()
+    before, after = card.split("Before you serve it, know what these engines do differently:")
+    assert "vllm serve PATH" in before
+    assert "* vLLM: computes one static table" in after
+
+
+def patched_card(tmp_path: Path, config: dict[str, Any], spec: str, **options: Any) -> str:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "config.json").write_text(json.dumps(config))
+    ropescale.patch_checkpoint(tmp_path / "in", tmp_path / "out", spec, **options)
+    return (tmp_path / "out" / "README.md").read_text()
+
+
+def test_the_card_of_a_repository_has_its_name_in_every_command(tmp_path: Path) -> None:
+    text = card(tmp_path / "README.md", make_plan(LLAMA, "ntk-su:factor=4"), "org/base", "me/long").decode()
+    assert "PATH" not in text
+    for command in ("vllm serve me/long ", "--model-path me/long ", "`ropescale verify me/long`", "-o long-16384.gguf"):
+        assert command in text
+    assert text.count('from_pretrained("me/long")') == 2
+
+
+def test_the_card_lets_code_run_only_where_the_checkpoint_needs_its_own(tmp_path: Path) -> None:
+    auto_map = {"auto_map": {"AutoModelForCausalLM": "modeling.My"}}
+    own = card(
+        tmp_path / "README.md", make_plan(LLAMA | auto_map | {"model_type": "my"}, "yarn:factor=4"), "a"
+    ).decode()
+    assert own.count('from_pretrained("PATH", trust_remote_code=True)') == 2
+    assert "ropescale verify PATH --trust-remote-code" in own
+    assert len([line for line in own.splitlines() if "serve" in line and "--trust-remote-code" in line]) == 2
+    stock = card(tmp_path / "README.md", make_plan(LLAMA | auto_map, "yarn:factor=4"), "a").decode()
+    assert "trust" not in stock
+
+
+def test_the_card_and_the_record_say_what_was_frozen_and_at_what_length(tmp_path: Path) -> None:
+    text = patched_card(tmp_path, LLAMA, "dynamic:factor=4", freeze_at="16k")
+    assert "| all | `dynamic:factor=4 frozen at 16384 tokens` | 4096 | 16384 |" in text
+    record = json.loads((tmp_path / "out" / "ropescale.json").read_text())
+    assert record["frozen"] == {"all": "dynamic:factor=4 frozen at 16384 tokens"}
+    assert record["spec"]["all"].startswith("table:")
+    assert "frozen at" not in card(tmp_path / "README.md", make_plan(LLAMA, "yarn:factor=4"), "a").decode()
+
+
+def test_the_python_in_the_page_about_llama_cpp_writes_the_file(repository, tmp_path, monkeypatch) -> None:
+    page = (repository / "docs" / "llama.cpp.md").read_text()
+    [code] = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    monkeypatch.chdir(tmp_path)
+    write_keys(Path("llama.gguf"))
+    names: dict[str, Any] = {}
+    exec(compile(code, "llama.cpp.md", "exec"), names)
+    assert names["done"].path.resolve() == (tmp_path / "llama-8k.gguf").resolve()
+    fields = gguf.GGUFReader("llama-8k.gguf").fields
+    assert fields["llama.rope.scaling.factor"].contents() == 32.0

@@ -1,0 +1,574 @@
+"""``ropescale export``: what it prints can be pasted, and does in the engine what the table beside it says."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import gguf
+import pytest
+import torch
+from environments import environment
+from gguf_models import write_keys
+from rotary_modules import assert_same_tables, quiet, rotary_classes, stock_config, tables_of
+
+import ropescale
+from ropescale.cli.main import main
+from ropescale.configs import class_defaults
+from ropescale.engines import transformers4
+from ropescale.engines.exporting import ENGINES, Export, export
+from ropescale.errors import RopescaleError, ScheduleError
+from ropescale.evals.reference import CHECKPOINT
+from ropescale.planning.plan import make_plan
+
+LLAMA: dict[str, Any] = {
+    "model_type": "llama",
+    "hidden_size": 128,
+    "num_attention_heads": 2,
+    "head_dim": 64,
+    "max_position_embeddings": 4096,
+    "rope_theta": 10000.0,
+}
+SCALED = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+CONFIGS: dict[str, dict[str, Any]] = {
+    "llama": LLAMA,
+    "llama 3.1": LLAMA
+    | {"rope_scaling": SCALED | {"original_max_position_embeddings": 8192}, "max_position_embeddings": 131072},
+    "qwen3": {"model_type": "qwen3", "max_position_embeddings": 8192, "head_dim": 64},
+    "gpt_neox": {
+        "model_type": "gpt_neox",
+        "hidden_size": 256,
+        "num_attention_heads": 2,
+        "max_position_embeddings": 2048,
+        "rotary_pct": 0.25,
+        "rotary_emb_base": 10000,
+    },
+    "phi3": LLAMA | {"model_type": "phi3"},
+    "mixtral": {"model_type": "mixtral", "hidden_size": 128, "num_attention_heads": 2, "max_position_embeddings": 4096}
+    | {"head_dim": None},
+    "gemma3_text": {"model_type": "gemma3_text", "max_position_embeddings": 8192, "head_dim": 64},
+    "gemma3": {
+        "model_type": "gemma3",
+        "text_config": {"model_type": "gemma3_text", "max_position_embeddings": 8192, "head_dim": 64},
+    },
+    "dbrx": {"model_type": "dbrx", "d_model": 128, "n_heads": 2, "max_seq_len": 2048},
+    "deepseek": {
+        "model_type": "deepseek_v3",
+        "hidden_size": 64,
+        "num_attention_heads": 2,
+        "qk_rope_head_dim": 32,
+        "max_position_embeddings": 4096,
+        "rope_theta": 10000.0,
+    },
+    "gpt-oss": {"model_type": "gpt_oss", "max_position_embeddings": 131072},
+    "glm4": LLAMA | {"model_type": "glm4", "partial_rotary_factor": 0.5},
+    "qwen2": LLAMA | {"model_type": "qwen2"},
+}
+HALF = """
+from dataclasses import dataclass
+
+from ropescale import Frequencies
+
+@dataclass(frozen=True)
+class Half:
+    factor: float = 2.0
+
+    def __call__(self, rope, length):
+        inv_freq = rope.inv_freq()
+        return Frequencies(inv_freq[:4] + [f / self.factor for f in inv_freq[4:]])
+"""
+FACTORS = {"name": "table", "factors": [1.0 + i / 8 for i in range(32)], "attention_factor": 1.2}
+
+
+def folder_of(config: Mapping[str, Any], path: Path) -> Path:
+    path.mkdir(parents=True, exist_ok=True)
+    (path / "config.json").write_text(json.dumps(config))
+    return path
+
+
+def exported(config: str, engine: str, spec: Any, path: Path, **options: Any) -> Export:
+    return export(folder_of(CONFIGS[config], path), engine, spec, **options)
+
+
+def words_of(done: Export) -> list[str]:
+    return shlex.split(done.commands[0].text.replace("\\\n", ""), comments=True)
+
+
+def option(done: Export, name: str) -> str | None:
+    words = words_of(done)
+    return words[words.index(name) + 1] if name in words else None
+
+
+def overridden(done: Export) -> dict[str, Any]:
+    name = "--hf-overrides" if done.engine == "vLLM" else "--json-model-override-args"
+    return json.loads(option(done, name) or "{}")
+
+
+# ---------------------------------------------------------------------------------------------------------
+# The overrides, through stock transformers
+
+
+OVERRIDES = [
+    *(("llama", spec) for spec in ("yarn:factor=8", "linear:factor=4", "ntk:factor=4", "llama3:factor=4", FACTORS)),
+    ("llama", "yarn:factor=4,attention_factor=1.4,truncate=false"),
+    ("llama 3.1", "yarn:factor=4"),
+    ("qwen3", "ntk-by-parts:factor=4"),
+    ("gpt_neox", "yarn:factor=4"),
+    ("phi3", FACTORS),
+    ("mixtral", "yarn:factor=4"),
+    ("gemma3_text", "yarn:factor=4"),
+    ("gemma3_text", "ntk-su:factor=4"),
+    ("gemma3", "linear:factor=4"),
+    ("dbrx", "llama3:factor=4"),
+    ("deepseek", "yarn:factor=4,mscale=1,mscale_all_dim=1"),
+    ("gpt-oss", "yarn:factor=64,truncate=false"),
+]
+
+
+SGLANG_DOES_NOT_SCALE = ("dbrx", "mixtral")
+
+
+@pytest.mark.parametrize(("name", "spec"), OVERRIDES)
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_the_overrides_give_stock_transformers_the_table_asked_for(
+    name: str, spec: Any, engine: str, tmp_path: Path
+) -> None:
+    options = {"replace_scaling": True}
+    done = exported(name, engine, spec, tmp_path, **options)
+    if engine == "sglang" and name in SGLANG_DOES_NOT_SCALE:
+        assert done.refusal and "silently leaving base RoPE" in done.refusal
+        return
+    told = overridden(done)
+    told = told.get("text_config", told)
+    config = stock_config(CONFIGS[name])
+    if engine == "sglang" and name == "llama 3.1":  # which merges where vLLM replaces
+        told = told | {"rope_parameters": config.rope_parameters | told["rope_parameters"]}
+    with quiet():
+        for key, value in told.items():  # as both engines do, after the configuration's own checks
+            setattr(config, key, value)
+        [cls] = rotary_classes(config)
+        assert_same_tables(ropescale.frequencies(CONFIGS[name], spec, **options), tables_of(cls(config)))
+
+
+def test_an_override_is_a_configuration_that_transformers_takes_as_well(tmp_path: Path) -> None:
+    told = overridden(exported("llama", "vllm", "yarn:factor=8", tmp_path))
+    [cls] = rotary_classes(config := stock_config(LLAMA | told))
+    assert_same_tables(ropescale.frequencies(LLAMA, "yarn:factor=8"), tables_of(cls(config)))
+    assert config.max_position_embeddings == 32768
+
+
+def test_sglang_takes_back_what_would_survive_its_merging(tmp_path: Path) -> None:
+    told = overridden(exported("llama 3.1", "sglang", "yarn:factor=4", tmp_path, replace_scaling=True))
+    assert told["rope_parameters"]["low_freq_factor"] is None
+    told = overridden(exported("llama 3.1", "sglang", "ntk:factor=4", tmp_path, replace_scaling=True))
+    assert told["rope_parameters"]["factor"] == 1.0
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+@pytest.mark.parametrize(
+    ("name", "spec", "positions", "length"),
+    [
+        ("llama", "linear:factor=4", None, "16384"),  # both multiply it themselves
+        ("llama", "yarn:factor=4", 16384, "16384"),
+        ("llama", "ntk:factor=4", 16384, "16384"),
+        ("gemma3_text", "linear:factor=4", 32768, "32768"),  # not for the sliding layers, which are tabulated too
+        ("phi3", FACTORS | {"attention_factor": 1.0}, None, "4096"),
+    ],
+)
+def test_the_maximum_is_what_each_engine_makes_the_length_of(
+    engine: str, name: str, spec: Any, positions: int | None, length: str, tmp_path: Path
+) -> None:
+    done = exported(name, engine, spec, tmp_path)
+    assert overridden(done).get("max_position_embeddings") == positions
+    assert option(done, "--max-model-len" if engine == "vllm" else "--context-length") == length
+
+
+def test_a_factor_is_written_as_the_float_that_vllm_needs(tmp_path: Path) -> None:
+    assert '"factor": 4.0' in exported("llama", "vllm", "linear:factor=4", tmp_path).commands[0].text
+
+
+# ---------------------------------------------------------------------------------------------------------
+# What lies in a folder
+
+
+def patched(name: str, spec: Any, path: Path) -> Path:
+    ropescale.patch_checkpoint(folder_of(CONFIGS[name], path / "source"), path / "patched", spec)
+    return path / "patched"
+
+
+@pytest.mark.parametrize("spec", ["yarn:factor=4", "linear:factor=4", "ntk:factor=4", "llama3:factor=4", FACTORS])
+def test_a_patched_folder_needs_a_length_and_nothing_else(spec: Any, tmp_path: Path) -> None:
+    folder = patched("llama", spec, tmp_path)
+    length = "4096" if spec == FACTORS else "16384"
+    assert words_of(export(folder, "vllm")) == ["vllm", "serve", str(folder), "--max-model-len", length]
+    served = ["python", "-m", "sglang.launch_server", "--model-path", str(folder), "--context-length", length]
+    assert words_of(export(folder, "sglang")) == served
+
+
+def test_a_patched_dynamic_folder_is_served_as_the_table_of_its_longest_text(tmp_path: Path) -> None:
+    done = export(patched("llama", "dynamic:factor=4", tmp_path), "vllm")
+    assert overridden(done)["rope_parameters"]["max_trained_positions"] == 4096
+    assert overridden(done)["max_position_embeddings"] == 16384
+    [switch] = [row for row in done.rows if row.field == "switch"]
+    assert (switch.status, switch.computes, switch.how) == ("recomputed", "one table, that of 16384 tokens", "run")
+
+
+def test_a_patched_phi3_gets_the_length_that_its_own_maximum_does_not_say(tmp_path: Path) -> None:
+    folder = patched("phi3", "ntk-su:factor=4", tmp_path)
+    done = export(folder, "vllm")
+    assert overridden(done)["max_position_embeddings"] == 16384
+    assert overridden(done)["rope_parameters"]["short_mscale"] == 1.0
+    assert option(done, "--max-model-len") == "16384"
+
+
+def test_a_model_as_its_makers_scaled_it_is_served_as_it_is(tmp_path: Path) -> None:
+    folder = folder_of(CONFIGS["llama 3.1"], tmp_path)
+    assert words_of(export(folder, "vllm"))[2:] == [str(folder), "--max-model-len", "131072"]
+    assert {row.status for row in export(folder, "vllm").rows} == {"honoured"}
+
+
+def test_a_schedule_is_computed_from_the_original_of_a_patched_folder(tmp_path: Path) -> None:
+    folder = patched("llama", "linear:factor=2", tmp_path)
+    told = overridden(export(folder, "vllm", "yarn:factor=4"))
+    assert told["rope_parameters"] == make_plan(LLAMA, "yarn:factor=4").config["rope_parameters"]
+    assert told["max_position_embeddings"] == 16384
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Parity
+
+
+DIFFERENT: dict[tuple[str, str, str], dict[str, tuple[str, str]]] = {
+    ("llama", "yarn:factor=4", "vllm"): {},
+    ("llama", "yarn:factor=4", "sglang"): {},
+    ("llama", "yarn:factor=4", "llama.cpp"): {},
+    ("llama", "yarn:factor=4", "transformers5"): {},
+    ("llama", "yarn:factor=4", "transformers4"): {
+        "original length 4.45.2": ("recomputed", "max_position_embeddings"),
+    },
+    ("llama", "yarn:factor=4,truncate=false", "llama.cpp"): {},  # as a table in the GGUF
+    ("qwen2", "yarn:factor=4,truncate=false", "llama.cpp"): {
+        "frequencies": ("recomputed", "with its own truncate"),
+        "truncate": ("dropped", "true"),
+    },
+    ("qwen2", "yarn:factor=4,attention_factor=1.5", "llama.cpp"): {},
+    ("llama", "dynamic:factor=4", "sglang"): {
+        "frequencies": ("recomputed", "not those of every length: see switch"),
+        "switch": ("recomputed", "one table, that of 16384 tokens"),
+    },
+    ("llama", "proportional:partial_rotary_factor=1,factor=4", "vllm"): {
+        "frequencies": ("recomputed", "with its own factor"),
+        "factor": ("dropped", "1"),
+    },
+    ("deepseek", "yarn:factor=4,attention_factor=1", "vllm"): {
+        "attention factor": ("recomputed", "deepseek_llama_scaling"),
+    },
+    ("deepseek", "yarn:factor=4,attention_factor=1.5,truncate=false", "vllm"): {
+        "frequencies": ("recomputed", "with its own truncate"),
+        "truncate": ("dropped", "true"),
+        "attention factor": ("recomputed", "1.13863"),
+    },
+    ("deepseek", "yarn:factor=4,attention_factor=1.5", "sglang"): {},  # through attn_factor
+    ("deepseek", "yarn:factor=4,mscale=1,mscale_all_dim=1", "vllm"): {},
+    ("gpt-oss", "yarn:factor=64,attention_factor=1.2", "vllm"): {"attention factor": ("recomputed", "1.41589")},
+}
+
+
+@pytest.mark.parametrize(("name", "spec", "engine"), DIFFERENT)
+def test_the_rows_that_are_not_honoured_are_these(name: str, spec: str, engine: str, tmp_path: Path) -> None:
+    done = exported(name, engine, spec, tmp_path, replace_scaling=True)
+    found = {
+        row.field if row.version == done.version else f"{row.field} {row.version}": (row.status, row.computes)
+        for row in done.rows
+        if row.status != "honoured"
+    }
+    assert found == DIFFERENT[name, spec, engine]
+    assert done.refusal is None
+
+
+REFUSED = [
+    ("llama", "dynamic:factor=4", "llama.cpp", "freeze it at a length"),
+    ("qwen2", FACTORS, "llama.cpp", "use yarn, linear or another rope_theta"),
+    ("glm4", "ntk-su:factor=4", "vllm", "use yarn, linear or another rope_theta"),
+    ("glm4", "ntk-su:factor=4", "sglang", "use yarn, linear or another rope_theta"),
+    ("deepseek", "linear:factor=4", "vllm", "use yarn, or serve it with transformers"),
+    ("gpt-oss", "linear:factor=4", "vllm", "use yarn, or serve it with transformers"),
+    ("llama", "proportional:partial_rotary_factor=0", "vllm", "stop the pairs with a table"),
+    ("llama", "proportional:partial_rotary_factor=0.5", "transformers4", "load it with transformers 5"),
+]
+
+
+@pytest.mark.parametrize(("name", "spec", "engine", "way_out"), REFUSED)
+def test_where_an_engine_cannot_there_is_no_command_but_a_way_out(
+    name: str, spec: Any, engine: str, way_out: str, tmp_path: Path
+) -> None:
+    done = exported(name, engine, spec, tmp_path, replace_scaling=True)
+    assert done.commands == []
+    assert done.refusal and way_out in done.refusal
+    assert done.rows[0].field == "frequencies" and done.rows[0].status in ("dropped", "unsupported")
+
+
+def test_a_way_out_leads_out(tmp_path: Path) -> None:
+    table = {"name": "table", "factors": [1.0] + [1e30] * 31}
+    assert exported("llama", "vllm", table, tmp_path).refusal is None
+    for name, engine in (("glm4", "vllm"), ("qwen2", "llama.cpp"), ("glm4", "sglang")):
+        for spec in ("yarn:factor=4", "linear:factor=4", "ntk:factor=4"):
+            assert exported(name, engine, spec, tmp_path).refusal is None, (name, spec)
+    done = exported("llama", "llama.cpp", "dynamic:factor=4", tmp_path, freeze_at=16384)
+    assert done.refusal is None
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("spec", ["yarn:factor=4", "linear:factor=4", "llama3:factor=4", "ntk:factor=4", FACTORS])
+def test_every_row_says_how_it_is_known(engine: str, spec: Any, tmp_path: Path) -> None:
+    done = exported("llama", engine, spec, tmp_path)
+    assert {row.how for row in done.rows} <= {"run", "source"}
+    assert {row.status for row in done.rows} <= {"honoured", "recomputed", "dropped", "unsupported"}
+    assert next(row for row in done.rows if row.field == "max length").how == "source"
+
+
+# ---------------------------------------------------------------------------------------------------------
+# llama.cpp
+
+
+LLAMA_CPP = {
+    "-m": str,
+    "-c": int,
+    "--rope-scaling": str,
+    "--rope-scale": float,
+    "--rope-freq-base": float,
+    "--yarn-orig-ctx": int,
+    "--yarn-beta-fast": float,
+    "--yarn-beta-slow": float,
+    "--override-kv": str,
+}
+"""The options of llama-server that have to do with this, and what they take (common/arg.cpp)."""
+
+
+@pytest.mark.parametrize(
+    ("name", "spec", "flags"),
+    [
+        ("qwen2", "yarn:factor=4", {"--rope-scaling": "yarn", "--rope-scale": 4.0, "--yarn-orig-ctx": 4096}),
+        ("llama", "linear:factor=2.5", {"--rope-scaling": "linear", "--rope-scale": 2.5}),
+        ("llama", "abf:rope_theta=500000", {"--rope-freq-base": 500000.0}),
+        ("gemma3_text", "linear:factor=2", {"--rope-scaling": "linear", "--rope-scale": 2.0}),
+        (
+            "qwen2",
+            "yarn:factor=4,beta_fast=16,beta_slow=2,attention_factor=2.2772588722239783",
+            {"--rope-scaling": "yarn", "--rope-scale": 4.0, "--yarn-orig-ctx": 4096}
+            | {"--yarn-beta-fast": 16.0, "--yarn-beta-slow": 2.0}
+            | {"--override-kv": "qwen2.rope.scaling.attn_factor=float:2"},
+        ),
+    ],
+)
+def test_llama_cpps_flags_are_its_own_and_say_the_schedule(
+    name: str, spec: str, flags: dict[str, Any], tmp_path: Path
+) -> None:
+    done = exported(name, "llama.cpp", spec, tmp_path / "made")
+    program, *words = words_of(done)
+    given = {flag: LLAMA_CPP[flag](value) for flag, value in zip(words[::2], words[1::2])}
+    assert program == "llama-server"
+    assert given == {"-m": "made.gguf", "-c": done.length} | flags
+
+
+def test_what_llama_cpps_flags_cannot_say_is_written_into_a_gguf(tmp_path: Path) -> None:
+    done = exported("llama", "llama.cpp", "ntk-su:factor=4", tmp_path / "made")
+    write, serve = (shlex.split(command.text.replace("\\\n", "")) for command in done.commands)
+    assert write == ["ropescale", "gguf", "made.gguf", "-o", "made-16384.gguf", "--schedule", "ntk-su:factor=4"]
+    assert serve == ["llama-server", "-m", "made-16384.gguf", "-c", "16384"]
+
+
+@pytest.mark.parametrize("how", ["told", "patched"])
+@pytest.mark.parametrize(
+    "spec",
+    ["ntk-by-parts:factor=4", "llama3:factor=4", "yarn:factor=4,truncate=false,beta_fast=4", "half.py::Half:factor=4"],
+)
+def test_the_gguf_command_writes_the_table_asked_for(
+    spec: str, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = LLAMA | {"hidden_size": 16, "num_attention_heads": 1, "head_dim": 16, "max_position_embeddings": 256}
+    monkeypatch.chdir(tmp_path)
+    Path("half.py").write_text(HALF)
+    folder = folder_of(config, tmp_path / "made")
+    table = ropescale.frequencies(folder, spec)["all"]
+    if how == "patched":
+        ropescale.patch_checkpoint(folder, tmp_path / "out", spec)
+    done = export(tmp_path / "out", "llama.cpp") if how == "patched" else export(folder, "llama.cpp", spec)
+    program, *words = shlex.split(done.commands[0].text.replace("\\\n", ""))
+    write_keys(Path("made.gguf"))
+    assert program == "ropescale" and main(words) == 0
+    [written] = [each for each in gguf.GGUFReader(words[3]).tensors if each.name == "rope_freqs.weight"]
+    plain = [10000.0 ** (-2 * i / 16) for i in range(8)]
+    assert written.data.tolist() == pytest.approx([b / f for b, f in zip(plain, table.inv_freq)], rel=1e-6)
+
+
+def test_a_patched_folder_names_the_weights_that_it_came_from(tmp_path: Path) -> None:
+    done = export(patched("llama", "ntk-su:factor=4", tmp_path), "llama.cpp")
+    assert done.commands[0].text.startswith("ropescale gguf source.gguf -o patched-16384.gguf --schedule ntk-su")
+
+
+# ---------------------------------------------------------------------------------------------------------
+# transformers
+
+
+@pytest.mark.parametrize("spec", ["yarn:factor=8", "ntk-su:factor=4"])
+def test_transformers_5s_code_runs_and_its_model_has_the_table(spec: str) -> None:
+    done = export(CHECKPOINT, "transformers5", spec)
+    names: dict[str, Any] = {}
+    with quiet():
+        exec(compile(done.commands[0].text, "export", "exec"), names)
+    assert_same_tables(ropescale.frequencies(CHECKPOINT, spec), tables_of(names["model"].model.rotary_emb))
+
+
+def test_a_written_folder_is_loaded_without_more_ado(tmp_path: Path) -> None:
+    folder = patched("llama", "yarn:factor=4", tmp_path)
+    for engine in ("transformers4", "transformers5"):
+        [command] = export(folder, engine).commands
+        assert command.text.splitlines()[-1] == f"model = AutoModelForCausalLM.from_pretrained({str(folder)!r})"
+        assert "config" not in command.text
+
+
+def test_transformers_4_is_told_in_its_own_keys(tmp_path: Path) -> None:
+    [command] = exported("gpt_neox", "transformers4", "yarn:factor=4", tmp_path).commands
+    assert "text.rope_scaling = {'rope_type': 'yarn', 'factor': 4.0," in command.text
+    assert "rope_parameters" not in command.text
+
+
+def test_transformers_4_is_told_what_only_5_has_written(tmp_path: Path) -> None:
+    parameters = {"rope_type": "default", "rope_theta": 500000.0}
+    config = {key: value for key, value in LLAMA.items() if key != "rope_theta"} | {"rope_parameters": parameters}
+    [command] = export(folder_of(config, tmp_path), "transformers4").commands
+    assert "text.rope_theta = 500000.0\ntext.rope_scaling = None\n" in command.text
+    [command] = export(folder_of(LLAMA, tmp_path), "transformers4").commands
+    assert "text" not in command.text.replace(str(tmp_path), "")
+
+
+def test_a_version_that_does_otherwise_has_a_row_of_its_own(tmp_path: Path) -> None:
+    done = exported("llama", "transformers4", "yarn:factor=4,truncate=false", tmp_path)
+    found = [(row.version, row.status, row.computes) for row in done.rows if row.field == "truncate"]
+    assert found == [("4.57.1", "honoured", "false"), ("4.51.3", "recomputed", "true")]
+
+
+@pytest.mark.engines
+@pytest.mark.parametrize("version", transformers4.VERSION.split(", "))
+@pytest.mark.parametrize("spec", ["yarn:factor=8", "ntk-su:factor=4", "llama3:factor=4"])
+def test_transformers_4s_code_runs_there_and_its_model_has_the_table(version: str, spec: str) -> None:
+    python = environment("transformers", f"transformers=={version}")
+    shown = "rotary = model.model.rotary_emb\nprint(json.dumps([rotary.inv_freq.tolist(), rotary.attention_scaling]))"
+    code = f"import json\n{export(CHECKPOINT, 'transformers4', spec).commands[0].text}\n{shown}"
+    done = subprocess.run([str(python), "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    inv_freq, scale = json.loads(done.stdout)
+    table = ropescale.frequencies(CHECKPOINT, spec)
+    assert_same_tables(table, {"all": (torch.tensor(inv_freq, dtype=torch.float64), scale)})
+
+
+# ---------------------------------------------------------------------------------------------------------
+# The command
+
+
+def test_a_command_survives_the_shell_whatever_the_folder_is_called(tmp_path: Path) -> None:
+    folder = folder_of(LLAMA, tmp_path / "it's a $HOME; folder")
+    said = tmp_path / "bin" / "vllm"
+    said.parent.mkdir()
+    said.write_text('#!/bin/sh\nfor word in "$@"; do printf "%s\\0" "$word"; done\n')
+    said.chmod(0o755)
+    [command] = export(folder, "vllm", "yarn:factor=4").commands
+    environment = os.environ | {"PATH": f"{said.parent}:{os.environ['PATH']}"}
+    done = subprocess.run(["sh", "-c", command.text], env=environment, capture_output=True, text=True, check=True)
+    serve, model, *_, overrides, end = done.stdout.split("\0")
+    assert (serve, model, end) == ("serve", str(folder), "")
+    assert json.loads(overrides)["rope_parameters"]["factor"] == 4.0
+
+
+def test_the_result_goes_to_stdout_and_the_warnings_to_stderr(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    folder = str(folder_of(CONFIGS["qwen2"], tmp_path))
+    assert main(["export", folder, "--for", "llama.cpp", "--schedule", "yarn:factor=4,truncate=false"]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("```sh\n# ") and "| truncate         | false          | dropped    | true" in out
+    assert err == "warning: llama.cpp: always rounds the ramp to whole pairs (truncate = true)\n"
+
+
+def test_what_the_schedule_leaves_alone_is_noted(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    folder = str(folder_of(CONFIGS["gemma3_text"], tmp_path))
+    assert main(["export", folder, "--for", "vllm", "--schedule", "yarn:factor=4"]) == 0
+    out, err = capsys.readouterr()
+    assert err == "note: layers left as they are: sliding_attention\n"
+    assert "| layers " in out and "| sliding_attention | theta " in out
+
+
+def test_json_holds_the_same(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    folder = str(folder_of(LLAMA, tmp_path))
+    assert main(["export", folder, "--for", "vllm", "--schedule", "yarn", "--target-length", "32k", "--json"]) == 0
+    done = json.loads(capsys.readouterr().out)
+    assert (done["engine"], done["version"], done["length"], done["served"]) == ("vLLM", "0.33.0", 32768, True)
+    assert done["schedule"] == {"all": "yarn:factor=8"}
+    assert done["commands"][0]["text"].startswith("vllm serve ")
+    assert {"layers", "field", "asked", "status", "computes", "version", "how"} == set(done["rows"][0])
+
+
+def test_what_cannot_be_served_exits_with_1_and_prints_the_table(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    folder = str(folder_of(LLAMA, tmp_path))
+    words = ["export", folder, "--for", "llama.cpp", "--schedule", "dynamic:factor=4"]
+    assert main(words) == 1
+    out, err = capsys.readouterr()
+    assert "```" not in out and out.startswith("| field")
+    assert err.splitlines()[-1].startswith("error: llama.cpp cannot compute this schedule (dynamic for llama): has")
+    assert main([*words, "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["served"] is False
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--for", "vllm", "--factor", "4"], "--factor belongs to a schedule, and none is given"),
+        (["--for", "vllm", "--set", "factor=4"], "--set belongs to a schedule, and none is given"),
+        (["--for", "vllm", "--layers", "all"], "--layers belongs to a schedule, and none is given"),
+        (["--for", "vllm", "--schedule", "as-is"], "as-is changes nothing; leave --schedule out"),
+        (["--for", "vllm", "--schedule", "dynamic-yarn"], "no configuration file can say"),
+        (["--for", "vllm", "--schedule", "yran:factor=4"], "did you mean 'yarn'?"),
+        (["--for", "tgi"], "'tgi' is not one of"),
+        ([], "missing option '--for'"),
+    ],
+)
+def test_wrong_usage_exits_with_2_and_one_line(
+    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    assert main(["export", str(folder_of(LLAMA, tmp_path)), *words]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: ") and message in err and err.count("\n") == 1
+
+
+def test_an_engine_that_there_is_not_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ScheduleError, match=r"there is no engine 'tgi' to export for; choose from vllm, sglang"):
+        export(folder_of(LLAMA, tmp_path), "tgi")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ENGINES)
+def test_every_model_type_can_be_asked_about(engine: str, tmp_path: Path) -> None:
+    specs = [None, "yarn:factor=4,truncate=false,attention_factor=1.3", "linear:factor=4", "ntk-su:factor=4"]
+    answered = set()
+    for model_type, entry in class_defaults.load().items():
+        for spec in specs if entry else ():
+            options = {"replace_scaling": True, "layers": "all"} if spec else {}
+            try:
+                done = export(folder_of({"model_type": model_type}, tmp_path), engine, spec, **options)
+            except RopescaleError:  # no rotary embeddings, or a schedule that does not fit
+                continue
+            answered.add(model_type)
+            assert (done.refusal is None) == bool(done.commands), (model_type, spec)
+            assert json.dumps(done.to_dict())
+    assert len(answered) >= 120
+
+
+def test_the_command_lists_the_engines_that_there_are() -> None:
+    from ropescale.cli.export import ENGINES as LISTED
+
+    assert list(ENGINES) == list(LISTED)

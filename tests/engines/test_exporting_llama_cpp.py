@@ -1,0 +1,282 @@
+"""``ropescale export --for llama.cpp`` and ``ropescale gguf`` say the same of every architecture and schedule."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gguf_models import write_keys
+
+import ropescale
+from ropescale.checkpoints.model_card import card
+from ropescale.cli.main import main
+from ropescale.configs import class_defaults
+from ropescale.configs.reading import default_of
+from ropescale.engines import engine_warnings
+from ropescale.engines.exporting import Export, export
+from ropescale.errors import RopescaleError
+from ropescale.gguf import architectures as known
+from ropescale.gguf.patching import patch_gguf
+from ropescale.planning.plan import Plan, make_plan
+
+SPECS = [
+    *("linear:factor=8", "ntk:factor=4", "abf:rope_theta=2000000", "llama3:factor=8", "dynamic:factor=4"),
+    *("ntk-su:factor=4", "ntk-by-parts:factor=4", "resonance:over=yarn:factor=4"),
+    *("yarn:factor=8", "yarn:factor=8,attention_factor=1.5", "yarn:factor=8,mscale=1,mscale_all_dim=1"),
+    *("yarn:factor=8,beta_fast=16", "yarn:factor=8,truncate=false", "yarn:factor=8,extrapolation_factor=0.5"),
+]
+TYPES = [name for name, entry in class_defaults.load().items() if entry and "text" not in entry]
+DEEPSEEK = {"model_type": "deepseek_v3", "hidden_size": 64, "num_attention_heads": 2, "qk_rope_head_dim": 32}
+DEEPSEEK |= {"max_position_embeddings": 4096, "rope_theta": 10000.0}
+MSCALE = "yarn:factor=8,mscale=1,mscale_all_dim=1"
+
+
+def _planned(config: dict[str, Any], spec: str) -> tuple[Plan, dict[str, bool]] | None:
+    """The plan and the option that it took; None where no configuration can carry the schedule."""
+    for options in ({}, {"replace_scaling": True}):
+        try:
+            plan = make_plan(config, spec, **options)
+        except RopescaleError:
+            continue
+        return None if plan.unsavable else (plan, options)
+    return None
+
+
+def _gguf_carries(file: Path, spec: str, options: dict[str, bool]) -> bool:
+    try:
+        patch_gguf(file, None, spec, dry_run=True, **options)
+    except RopescaleError:
+        return False
+    return True
+
+
+def _converted(config: dict[str, Any], plan: Plan, scaled: bool, path: Path) -> Path | None:
+    """The keys of a file that the converter makes; None where it makes none."""
+    architecture = known.OF_MODEL_TYPES.get(config["model_type"])
+    if architecture is None:
+        return None
+    rope = next(iter(plan.ropes.values()))
+    window = default_of(config, "attention_chunk_size" if architecture == "llama4" else "sliding_window")
+    keys: dict[str, Any] = {"attention.sliding_window": window or None, "context_length": rope.original_length}
+    keys |= {"rope.dimension_count": rope.rotary_dim, "rope.freq_base": rope.theta}
+    makers = {"type": "yarn", "factor": 32.0, "original_context_length": rope.original_length} if scaled else {}
+    return write_keys(path, architecture, **keys, **{f"rope.scaling.{key}": value for key, value in makers.items()})
+
+
+def _as_asked(done: Export) -> bool:
+    return done.refusal is None and all(row.status == "honoured" for row in done.rows)
+
+
+def _only_one_of_them(config: dict[str, Any], spec: str) -> bool | None:
+    """What is known to tell the two apart: True where flags alone say it, False where a GGUF alone is written."""
+    architecture = known.OF_MODEL_TYPES.get(config["model_type"])
+    if "beta_fast" in spec and architecture not in known.TAKES_FREQS | known.TAKES_LISTS | known.READS_BETAS:
+        return True  # flags of their own, which work for every architecture (run, in test_llama_cpp.py)
+    if "mscale" in spec and default_of(config, "qk_rope_head_dim"):
+        return False  # of the softmax scale a GGUF file knows nothing
+    is_theta = spec.startswith(("ntk:", "abf:"))
+    shared = architecture in (known.SLIDING_SHARES_THETA if is_theta else known.SLIDING_HAS_THETA)
+    return False if shared else None  # the layers with a window change as well, which both say
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spec", SPECS)
+def test_export_serves_what_gguf_carries_and_refuses_what_it_refuses(spec: str, tmp_path: Path) -> None:
+    compared = 0
+    for model_type in TYPES:
+        config = {"model_type": model_type}
+        planned = _planned(config, spec)
+        if planned is None or any(rope.rotary_dim % 2 for rope in planned[0].ropes.values()):
+            continue  # an odd number of coordinates comes of defaults that no real checkpoint has
+        done = export(_folder(config, tmp_path), "llama.cpp", spec, **planned[1])
+        file = _converted(config, planned[0], bool(planned[1]), tmp_path / "made.gguf")
+        carried = file is not None and _gguf_carries(file, spec, planned[1])
+        either = _only_one_of_them(config, spec)
+        if done.refusal:
+            assert not carried or either is False, (model_type, done.refusal)
+        elif _as_asked(done):
+            assert carried or either is True, (model_type, done.commands)
+        else:
+            assert not carried or either is False, (model_type, done.rows)
+        compared += 1
+    assert compared >= 90
+
+
+def test_those_are_the_only_differences_that_are_known() -> None:
+    assert {_only_one_of_them({"model_type": "qwen2"}, spec) for spec in SPECS} == {None, True}
+    assert {_only_one_of_them({"model_type": "llama"}, spec) for spec in SPECS} == {None}
+
+
+def _folder(config: dict[str, Any], path: Path) -> Path:
+
+    folder = path / "made"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+# ---------------------------------------------------------------------------------------------------------
+# DeepSeek's softmax scale
+
+
+@pytest.mark.parametrize("spec", ["yarn:factor=8", "linear:factor=8", MSCALE, "ntk-su:factor=4"])
+@pytest.mark.parametrize("model_type", ["deepseek_v2", "deepseek_v3", "glm4_moe_lite", "youtu"])
+def test_what_a_deepseek_file_cannot_be_told_has_no_command(model_type: str, spec: str, tmp_path: Path) -> None:
+    done = export(_folder(DEEPSEEK | {"model_type": model_type}, tmp_path), "llama.cpp", spec)
+    assert done.commands == [] and done.refusal and "use another rope_theta (ntk, abf)" in done.refusal
+    if spec.startswith(("yarn", "linear")):
+        [row] = [row for row in done.rows if row.field == "softmax scale"]
+        assert (row.status, row.computes, row.how) == ("unsupported", "1.45913", "source")  # (0.1 ln 8 + 1)^2
+
+
+@pytest.mark.parametrize("spec", ["ntk:factor=4", "abf:rope_theta=1000000"])
+def test_another_theta_is_what_a_deepseek_file_takes(spec: str, tmp_path: Path) -> None:
+    done = export(_folder(DEEPSEEK, tmp_path), "llama.cpp", spec)
+    assert _as_asked(done) and "--rope-freq-base" in done.commands[0].text
+
+
+def test_export_of_deepseek_exits_with_1(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    folder = str(_folder(DEEPSEEK, tmp_path))
+    assert main(["export", folder, "--for", "llama.cpp", "--schedule", "yarn:factor=8"]) == 1
+    out, err = capsys.readouterr()
+    assert "```" not in out and "| softmax scale" in out
+    assert err.startswith("error: llama.cpp cannot compute this schedule (yarn for deepseek_v3): derives a softmax")
+    assert err.count("\n") == 1
+
+
+def test_the_card_of_a_patched_deepseek_has_no_flags_that_would_be_wrong(tmp_path: Path) -> None:
+    text = card(tmp_path / "README.md", make_plan(DEEPSEEK, "yarn:factor=8"), "org/name").decode()
+    assert "llama-server" not in text and "llama.cpp cannot compute this schedule (yarn for deepseek_v3)" in text
+
+
+def test_a_patched_deepseek_whose_configuration_says_both_mscales_is_converted_as_it_lies(tmp_path: Path) -> None:
+    text = card(tmp_path / "README.md", make_plan(DEEPSEEK, MSCALE), "org/name").decode()
+    assert "# PATH.gguf is what llama.cpp's convert_hf_to_gguf.py makes of PATH\n" in text
+    assert "llama-server -m PATH.gguf -c 32768\n" in text
+
+
+@cache
+def _warned(spec: str) -> str:
+    return "\n".join(engine_warnings(make_plan(DEEPSEEK, spec)))
+
+
+def test_patch_says_what_converting_a_deepseek_would_do() -> None:
+    text = "llama.cpp: derives a softmax scale of its own from the scaling factor (1.459 instead of 1)"
+    assert text in _warned("yarn:factor=8") and text in _warned("linear:factor=8")
+    assert "llama.cpp" not in _warned(MSCALE) and "llama.cpp" not in _warned("ntk:factor=4")
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Models that their makers have scaled
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"model_type": "ministral3"},
+        {"model_type": "mistral3", "text_config": {"model_type": "ministral3"}},
+        {"model_type": "apertus"},
+        {"model_type": "gpt_oss"},
+    ],
+    ids=lambda config: config["model_type"],
+)
+def test_keys_that_the_makers_left_are_taken_back_by_ropescale_gguf_and_not_by_flags(
+    config: dict[str, Any], tmp_path: Path
+) -> None:
+    done = export(_folder(config, tmp_path), "llama.cpp", "yarn:factor=32", replace_scaling=True)
+    words = shlex.split(done.commands[0].text.replace("\\\n", ""))
+    assert words[:3] == ["ropescale", "gguf", "made.gguf"] and words[-1] == "--replace-scaling"
+    assert "--rope-scaling" not in done.commands[1].text
+    assert _as_asked(done)
+
+
+def test_the_gguf_of_a_ministral3_that_export_writes_has_no_log_multiplier(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    makers = {"type": "yarn", "factor": 16.0, "original_context_length": 16384, "yarn_log_multiplier": 1.0}
+    keys = {f"rope.scaling.{name}": value for name, value in makers.items()}
+    write_keys(tmp_path / "made.gguf", "mistral3", context_length=262144, **keys)
+    done = export(_folder({"model_type": "ministral3"}, tmp_path), "llama.cpp", "yarn:factor=32", replace_scaling=True)
+    words = shlex.split(done.commands[0].text.replace("\\\n", ""))
+    assert main(words[1:]) == 0
+    from ropescale.gguf.files import open_gguf
+
+    written = open_gguf(words[words.index("-o") + 1]).keys
+    assert "mistral3.rope.scaling.yarn_log_multiplier" not in written
+    assert written["mistral3.rope.scaling.factor"].value == 32
+
+
+def test_a_patched_folder_whose_makers_scaled_it_gets_the_command_with_the_option(tmp_path: Path) -> None:
+    source = _folder({"model_type": "ministral3"}, tmp_path)
+    ropescale.patch_checkpoint(source, tmp_path / "out", "yarn:factor=32", replace_scaling=True)
+    for text in (
+        export(tmp_path / "out", "llama.cpp").commands[0].text,
+        (tmp_path / "out" / "README.md").read_text(),
+    ):
+        told = " ".join(text.replace("\\\n", " ").split())
+        assert "ropescale gguf made.gguf" in told and "--schedule yarn:factor=32 --replace-scaling" in told
+
+
+def test_a_model_as_its_makers_scaled_it_takes_no_flags_at_all(tmp_path: Path) -> None:
+    for model_type in ("ministral3", "deepseek_v3", "llama"):
+        done = export(_folder({"model_type": model_type}, tmp_path), "llama.cpp")
+        assert _as_asked(done)
+        assert done.commands[0].text == f"llama-server -m made.gguf -c {done.length}"
+
+
+def test_an_architecture_is_what_the_wrapper_makes_of_it(tmp_path: Path) -> None:
+    config = {"model_type": "mistral3", "text_config": {"model_type": "mistral", "max_position_embeddings": 8192}}
+    done = export(_folder(config, tmp_path), "llama.cpp", "yarn:factor=4,attention_factor=1.5")
+    assert "--override-kv mistral3.rope.scaling.attn_factor=float:1.3173" in done.commands[0].text
+
+
+def test_a_type_that_the_converter_does_not_know_is_refused(tmp_path: Path) -> None:
+    done = export(_folder({"model_type": "helium"}, tmp_path), "llama.cpp", "yarn:factor=4")
+    assert done.refusal == (
+        "llama.cpp cannot compute this schedule (yarn for helium): its converter does not know helium; "
+        "serve it with transformers"
+    )
+
+
+def test_a_table_of_ones_own_for_qwen2_is_refused_once(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    folder = str(_folder({"model_type": "qwen2", "max_position_embeddings": 4096}, tmp_path))
+    assert main(["export", folder, "--for", "llama.cpp", "--schedule", "ntk-by-parts:factor=4"]) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_the_architectures_of_gguf_files_are_those_that_llama_cpp_rotates() -> None:
+    for config in ({"model_type": name} for name in known.OF_MODEL_TYPES):
+        assert known.OF_MODEL_TYPES[config["model_type"]] in known.ROPE
+
+
+# ---------------------------------------------------------------------------------------------------------
+# What patch says to do
+
+
+def _said(model_type: str, spec: str) -> list[str]:
+    return engine_warnings(make_plan({"model_type": model_type, "max_position_embeddings": 4096}, spec))
+
+
+def test_a_table_that_the_converter_drops_is_warned_about_with_what_puts_it_in() -> None:
+    lost = "llama.cpp: its converter drops per-pair factors for this architecture, silently leaving base RoPE; "
+    puts = "`ropescale gguf` puts them into a GGUF file (`ropescale export --for llama.cpp` has the command)"
+    assert lost + puts in _said("llama", "ntk-su:factor=4")
+    assert lost + "`ropescale export --for llama.cpp` says what it can be told" in _said("qwen2", "ntk-su:factor=4")
+
+
+def test_what_fixes_a_dynamic_schedule_is_said_once() -> None:
+    found = _said("llama", "dynamic:factor=4")
+    assert sum("--freeze-at" in text for text in found) == 1
+    assert sum("`ropescale export --for vllm` supplies it" in text for text in found) == 1
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_a_schedule_that_becomes_one_table_is_not_honoured_in_its_first_row(engine: str, tmp_path: Path) -> None:
+    config = {"model_type": "llama", "max_position_embeddings": 4096}
+    first = export(_folder(config, tmp_path), engine, "dynamic:factor=4").rows[0]
+    assert (first.status, first.computes) == ("recomputed", "not those of every length: see switch")

@@ -1,0 +1,166 @@
+"""``ropescale export --for mlx-lm``, and what patching says of mlx-lm: the numbers that its code computes.
+
+mlx-lm is not run here. The closed forms are those of its models/rope_utils.py: under longrope queries and keys are
+multiplied by ``sqrt(1 + ln s / ln L0)``, where s is max_position_embeddings over the original length L0.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ropescale
+from ropescale.cli.main import main
+from ropescale.engines import engine_warnings, mlx_lm
+from ropescale.engines.exporting import Export, export
+from ropescale.engines.facts import layers_of
+from ropescale.planning.plan import make_plan
+
+LLAMA: dict[str, Any] = {
+    "model_type": "llama",
+    "hidden_size": 128,
+    "num_attention_heads": 2,
+    "head_dim": 64,
+    "max_position_embeddings": 4096,
+    "rope_theta": 10000.0,
+}
+FACTORS = {"name": "table", "factors": [1.0 + i / 8 for i in range(32)], "attention_factor": 1.2}
+DEEPSEEK = LLAMA | {"model_type": "deepseek_v3", "qk_rope_head_dim": 32, "head_dim": 32}
+
+
+def exported(config: dict[str, Any], spec: Any, path: Path, **options: Any) -> Export:
+    (path / "config.json").write_text(json.dumps(config))
+    return export(path, "mlx-lm", spec, **options)
+
+
+def changed(done: Export) -> dict[str, tuple[str, str]]:
+    return {row.field: (row.status, row.computes) for row in done.rows if row.status != "honoured"}
+
+
+@pytest.mark.parametrize(
+    ("target", "stretched"),
+    [(4096, 1), (8192, 2), (32768, 8), (131072, 32)],
+)
+def test_per_pair_factors_are_computed_with_a_scale_of_the_lengths(target: int, stretched: int, tmp_path: Path) -> None:
+    done = exported(LLAMA, FACTORS, tmp_path, target_length=target)
+    computed = math.sqrt(1 + math.log(stretched) / math.log(4096))
+    assert changed(done) == {"attention factor": ("recomputed", f"{computed:.6g}")}
+    text = "mlx-lm: computes the attention factor of per-pair factors from the lengths"
+    assert done.warnings == [f"{text} ({computed:.4g} instead of 1.2)"]
+    assert done.warnings[0] in engine_warnings(make_plan(LLAMA, FACTORS, target_length=target))
+
+
+def test_patching_says_the_number(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "config.json").write_text(json.dumps(LLAMA))
+    done = ropescale.patch_checkpoint(tmp_path / "in", tmp_path / "out", FACTORS, target_length="16k")
+    [warning] = [text for text in done.warnings if text.startswith("mlx-lm")]
+    assert "(1.08 instead of 1.2)" in warning  # sqrt(1 + ln 4 / ln 4096)
+    assert warning in (tmp_path / "out" / "README.md").read_text()
+    assert export(tmp_path / "out", "mlx-lm").warnings == [warning]
+
+
+@pytest.mark.parametrize("model_type", ["phi3", "phimoe"])
+def test_types_whose_configuration_can_say_the_scale_are_given_it(model_type: str, tmp_path: Path) -> None:
+    """phimoe's code reads ``long_mscale``, and phi3's maximum is chosen so that the closed form gives the scale."""
+    config = LLAMA | {"model_type": model_type}
+    assert changed(exported(config, FACTORS, tmp_path, target_length="16k")) == {}
+    [layers] = layers_of(make_plan(config, FACTORS, target_length=16384))
+    assert mlx_lm.longrope_scale(layers) == pytest.approx(1.2, rel=1e-6)
+
+
+ROWS: dict[str, tuple[dict[str, Any], Any, dict[str, tuple[str, str]]]] = {
+    "yarn": (LLAMA, "yarn:factor=8", {}),
+    "yarn with weights": (LLAMA, "yarn:factor=8,mscale=1,mscale_all_dim=0.5", {}),
+    "yarn with a scale": (LLAMA, "yarn:factor=8,attention_factor=1", {"attention factor": ("recomputed", "1.20794")}),
+    "no rounding": (
+        LLAMA,
+        "yarn:factor=8,truncate=false",
+        {"truncate": ("dropped", "true"), "frequencies": ("recomputed", "with its own truncate")},
+    ),
+    "linear": (LLAMA, "linear:factor=4", {}),
+    "llama3": (LLAMA, "llama3:factor=4", {}),
+    "theta": (LLAMA, "ntk:factor=4", {}),
+    "proportional": (LLAMA, "proportional:partial_rotary_factor=0.5,factor=2", {}),
+    "table without a scale": (LLAMA, "ntk-by-parts:factor=4", {}),
+    "dynamic": (LLAMA, "dynamic:factor=4", {"frequencies": ("unsupported", "stops with a ValueError")}),
+    "two lists": (
+        LLAMA,
+        {"name": "longrope", "short_factor": [1.0] * 32, "long_factor": [2.0] * 32, "factor": 4},
+        {
+            "switch": ("dropped", "the long list, always"),
+            "frequencies": ("recomputed", "not those of every length: see switch"),
+        },
+    ),
+    "latent attention": (DEEPSEEK, "yarn:factor=4,mscale=1,mscale_all_dim=1", {}),
+    "theta in a type that reads no more": (LLAMA | {"model_type": "mixtral"}, "ntk:factor=4", {}),
+}
+
+
+@pytest.mark.parametrize("case", ROWS)
+def test_the_rows_that_are_not_honoured_are_these(case: str, tmp_path: Path) -> None:
+    config, spec, rows = ROWS[case]
+    done = exported(config, spec, tmp_path)
+    assert changed(done) == rows
+    assert done.refusal is None
+    assert {row.how for row in done.rows} == {"source"}
+
+
+REFUSED = {
+    "mixtral": "reads no scaling for mixtral, silently leaving base RoPE; use another rope_theta (ntk, abf)",
+    "qwen3_moe": "reads no scaling for qwen3_moe, silently leaving base RoPE; use another rope_theta (ntk, abf)",
+    "qwen2_moe": "stops with an error at yarn for qwen2_moe; use another rope_theta (ntk, abf)",
+    "lfm3": "mlx-lm cannot compute this schedule",
+}
+
+
+@pytest.mark.parametrize("model_type", REFUSED)
+def test_a_type_whose_scaling_is_not_read_is_refused_with_the_way_out(
+    model_type: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA | {"model_type": model_type}))
+    assert main(["export", str(tmp_path), "--for", "mlx-lm", "--schedule", "yarn:factor=4"]) == 1
+    err = capsys.readouterr().err
+    assert REFUSED[model_type].partition("; ")[0] in err
+    assert err.rstrip().endswith(("serve it with transformers",))
+
+
+def test_a_patched_folder_is_served_by_its_name_alone(tmp_path: Path) -> None:
+    source, out = tmp_path / "in", tmp_path / "it's out"
+    source.mkdir()
+    (source / "config.json").write_text(json.dumps(LLAMA))
+    ropescale.patch_checkpoint(source, out, "yarn:factor=4")
+    server, generate = export(out, "mlx-lm").commands
+    assert shlex.split(server.text) == ["mlx_lm.server", "--model", str(out)]
+    assert shlex.split(generate.text.replace("\\\n", ""))[:3] == ["mlx_lm.generate", "--model", str(out)]
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_without_a_patched_folder_python_changes_the_keys_that_mlx_lm_reads(wrapped: bool, tmp_path: Path) -> None:
+    config = {"model_type": "mistral3", "text_config": LLAMA | {"model_type": "mistral"}} if wrapped else LLAMA
+    [command] = exported(config, "yarn:factor=4", tmp_path).commands
+    assert command.language == "python"
+    line = next(line for line in command.text.splitlines() if line.startswith("changes = "))
+    changes = eval(line.removeprefix("changes = "))
+    if wrapped:
+        changes = changes["text_config"]  # replaced whole, so what was there is in it
+        assert changes["hidden_size"] == 128
+    assert changes["rope_scaling"]["rope_type"] == "yarn"
+    assert changes["rope_scaling"]["factor"] == 4.0
+    assert changes["max_position_embeddings"] == 16384
+    assert f"load({str(tmp_path)!r}, model_config=changes)" in command.text
+
+
+def test_what_transformers_5_alone_has_written_is_not_read(tmp_path: Path) -> None:
+    rest = {key: value for key, value in LLAMA.items() if key != "rope_theta"}
+    scaled = {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0, "original_max_position_embeddings": 1024}
+    done = exported(rest | {"rope_parameters": scaled}, None, tmp_path)
+    assert done.refusal is not None
+    assert "does not read rope_parameters for llama" in done.refusal
+    plain = {"rope_type": "default", "rope_theta": 1e6}
+    assert changed(exported(rest | {"rope_parameters": plain}, None, tmp_path))["theta"][0] == "dropped"

@@ -1,0 +1,705 @@
+"""What versions of transformers compute from the checkpoints that ``ropescale patch`` writes.
+
+Each version runs in an environment of its own, without ropescale, and hands back cos and sin of its own models
+(rotary_reader.py). They are compared with the frequencies asked for, in float64. Where a version computes something
+else, it is known what (:func:`instead`), and ``patch`` must say so; where it does not, ``patch`` must not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import json
+import math
+import re
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import rotary_reader
+import tiny_models
+from environments import environment
+
+import ropescale
+from ropescale import Frequencies, Rope
+from ropescale.checkpoints.patching import PatchedCheckpoint
+from ropescale.configs.reading import ALL_LAYERS, read_rope
+from ropescale.engines import engine_warnings, transformers4
+from ropescale.planning.plan import make_plan
+from ropescale.schedules import LongRope, Schedule, Yarn, compute
+
+CURRENT = importlib.metadata.version("transformers")
+VERSIONS = ("4.45.2", "4.51.3", "4.57.1", "5.20.2", CURRENT)
+LOWEST = "5.20.2"
+"""What pyproject.toml asks for at least."""
+
+# ---------------------------------------------------------------------------------------------------------
+# The checkpoints: configurations as they were published, with transformers 4's keys
+
+TRAINED = 64
+_COMMON = {
+    "vocab_size": 61,
+    "hidden_size": 128,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": TRAINED,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "pad_token_id": 2,
+}
+_THETA = {"rope_theta": 20000.0}
+_HEAD = {"head_dim": 32}
+_HALF = {"partial_rotary_factor": 0.5}
+_EXPERTS = {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+_MIXED = {
+    "sliding_window": 16,
+    "layer_types": ["sliding_attention", "full_attention"],
+}  # in which version 4.51 had them
+_FULL = {"layer_types": ["full_attention", "full_attention"]}
+
+
+def _scaled(kind: str, **fields: Any) -> dict[str, Any]:
+    """What makers who extended the context themselves publish; patching replaces it."""
+    scaling = {"rope_type": kind, "factor": 8.0, "original_max_position_embeddings": TRAINED, **fields}
+    return {"rope_scaling": scaling, "max_position_embeddings": 8 * TRAINED}
+
+
+_LATENT = {
+    "head_dim": 16,
+    "num_key_value_heads": 4,
+    "q_lora_rank": 16,
+    "kv_lora_rank": 16,
+    "qk_rope_head_dim": 16,
+    "qk_nope_head_dim": 16,
+    "qk_head_dim": 32,
+    "v_head_dim": 16,
+    "n_routed_experts": 4,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 2,
+    "n_group": 1,
+    "topk_group": 1,
+    "topk_method": "greedy",
+    "first_k_dense_replace": 1,
+    "moe_intermediate_size": 16,
+}
+_DBRX = {
+    "vocab_size": 61,
+    "d_model": 128,
+    "n_layers": 2,
+    "n_heads": 4,
+    "max_seq_len": TRAINED,
+    "attn_config": {"kv_n_heads": 2, "rope_theta": 10000.0, "clip_qkv": 8.0},
+    "ffn_config": {"ffn_hidden_size": 48, "moe_num_experts": 4, "moe_top_k": 2},
+}
+_LONGCAT = {"num_layers": 2, "ffn_hidden_size": 48, "expert_ffn_hidden_size": 16, "zero_expert_num": 2, "moe_topk": 2}
+_PHI3_LENGTH = 512
+"""Phi-3's attention scale is computed from a whole number of positions: the more there are, the nearer it comes."""
+
+NAMED: dict[str, dict[str, Any]] = {
+    "llama": _THETA,
+    "qwen2": _THETA | _FULL,
+    "qwen3": _THETA | _HEAD | _FULL,
+    "mistral": _THETA | {"sliding_window": 16},
+    "gemma2": _THETA | _HEAD | _MIXED,
+    "phi3": _THETA | {"max_position_embeddings": _PHI3_LENGTH, "original_max_position_embeddings": _PHI3_LENGTH},
+    "gpt_neox": {"rotary_pct": 0.5, "rotary_emb_base": 20000},
+    "deepseek_v2": _THETA | _LATENT,
+}
+"""Types that are tried with every schedule, published with v4's keys and saved by transformers 5, with weights."""
+
+OTHERS: dict[str, dict[str, Any]] = {
+    "deepseek_v3": _THETA | _LATENT,
+    "gemma3_text": _HEAD | _MIXED,
+    "gpt_oss": _THETA | _HEAD | _EXPERTS | _MIXED | _scaled("yarn", beta_fast=32.0, beta_slow=1.0, truncate=False),
+    "olmo2": _THETA,
+    "olmo3": _MIXED,
+    "mixtral": _THETA | _EXPERTS,
+    "nemotron": _THETA | _HEAD | _HALF,
+    "cohere": _THETA,
+    "dbrx": _DBRX,
+    "gpt_neox_japanese": _THETA,
+    "hunyuan_v1_dense": _THETA | _HEAD,
+    "zamba2": _THETA
+    | {
+        "layers_block_type": ["mamba", "hybrid"],
+        "use_mem_rope": True,
+        "attention_hidden_size": 256,
+        "attention_head_dim": 64,
+        "mamba_d_state": 8,
+        "n_mamba_heads": 8,
+        "mamba_headdim": 32,
+    },
+}
+"""Types with ways of their own, tried with every schedule."""
+
+USUAL: dict[str, dict[str, Any]] = {
+    "apertus": _THETA | _scaled("llama3", low_freq_factor=1.0, high_freq_factor=4.0),
+    "arcee": _THETA,
+    "bitnet": _THETA,
+    "cohere2": _THETA | _HEAD | _MIXED,
+    "diffllama": _THETA,
+    "dots1": _THETA | _EXPERTS | _FULL | {"n_routed_experts": 4, "n_shared_experts": 1, "n_group": 1, "topk_group": 1},
+    "ernie4_5": _THETA | _HEAD,
+    "exaone4": _THETA | _MIXED,
+    "falcon": _THETA | {"alibi": False, "new_decoder_architecture": True, "num_kv_heads": 2},
+    "gemma": _THETA | _HEAD,
+    "glm": _THETA | _HEAD | _HALF,
+    "glm4": _THETA | _HEAD | _HALF,
+    "granite": _THETA,
+    "granitemoe": _THETA | _EXPERTS,
+    "granitemoehybrid": _THETA
+    | _EXPERTS
+    | {"layer_types": ["attention", "attention"], "position_embedding_type": "rope"},
+    "helium": _THETA | _HEAD,
+    "hunyuan_v1_moe": _THETA | _HEAD | {"num_experts": 4, "moe_topk": 2},
+    "jetmoe": _THETA | _EXPERTS | {"kv_channels": 32},
+    "longcat_flash": _THETA | _LATENT | _LONGCAT,
+    "minimax": _THETA | _EXPERTS | _FULL,
+    "modernbert-decoder": _MIXED | {"global_rope_theta": 160000.0, "local_rope_theta": 160000.0},
+    "olmo": _THETA,
+    "olmoe": _THETA | _EXPERTS,
+    "persimmon": _THETA | _HALF,
+    "phi": _THETA | _HALF,
+    "phimoe": _THETA | _EXPERTS,
+    "qwen2_moe": _THETA | _EXPERTS | _FULL | {"shared_expert_intermediate_size": 16},
+    "qwen3_moe": _THETA | _EXPERTS,
+    "recurrent_gemma": _THETA
+    | _HEAD
+    | {"block_types": ["recurrent", "attention"], "lru_width": 128, "attention_window_size": 2048},
+    "seed_oss": _THETA | _HEAD,
+    "smollm3": _THETA | _FULL,
+    "stablelm": _THETA | _HALF,
+    "starcoder2": _THETA,
+    "vaultgemma": _THETA | _HEAD | _MIXED,
+}
+"""Types that are tried with five schedules."""
+
+
+@dataclass(frozen=True)
+class Bent:
+    """A schedule of a user's own: every pair its own divisor, and a scale."""
+
+    def __call__(self, rope: Rope, length: int) -> Frequencies:
+        return Frequencies([f / (1 + 0.4 * i) for i, f in enumerate(rope.inv_freq())], 1.2345)
+
+
+def _two_lists(rope: Rope) -> LongRope:
+    short, long = (tuple(1 + step * i for i in range(rope.pairs)) for step in (0.1, 0.5))
+    return LongRope(short_factor=short, long_factor=long, factor=4.0)
+
+
+SCHEDULES: dict[str, str | Schedule | None] = {
+    "theta": "abf:rope_theta=700000",
+    "ntk": "ntk:factor=4",
+    "linear": "linear:factor=4",
+    "yarn": "yarn:factor=4",
+    "yarn, whole pairs or not": "yarn:factor=4,truncate=false",
+    "yarn, attention factor": "yarn:factor=4,attention_factor=1.5",
+    "yarn, mscale pair": "yarn:factor=4,mscale=1,mscale_all_dim=0.5",
+    "yarn, equal mscales": "yarn:factor=4,mscale=1,mscale_all_dim=1",
+    "yarn, other betas": "yarn:factor=4,beta_fast=4,beta_slow=0.25",
+    "yarn, odd factor": "yarn:factor=3.3",
+    "llama3": "llama3:factor=4",
+    "two lists": None,  # one number per pair: _two_lists
+    "per pair": Bent(),
+    "dynamic": "dynamic:factor=4",
+    "proportional": "proportional:partial_rotary_factor=0.5",
+}
+_FEW = ("theta", "linear", "yarn", "two lists", "per pair")
+_NESTED = ("gemma3_text", "olmo3", "modernbert-decoder")
+_SLIDING_ONLY = ("cohere2", "exaone4")
+"""Types whose full-attention layers do not rotate."""
+
+
+class Case(NamedTuple):
+    """One checkpoint: a model type, a schedule, and for which layers."""
+
+    model_type: str
+    schedule: str
+    layers: str = "full"
+    saved_by_5: bool = False
+
+    @property
+    def name(self) -> str:
+        words = re.sub(r"\W+", "_", self.schedule)
+        return f"{self.model_type}-{words}-{self.layers}{'-v5' if self.saved_by_5 else ''}"
+
+
+def cases() -> Iterator[Case]:
+    for model_type in NAMED | OTHERS | USUAL:
+        layers = "all" if model_type in _SLIDING_ONLY else "full"
+        for schedule in _FEW if model_type in USUAL else SCHEDULES:
+            yield Case(model_type, schedule, layers)
+            if model_type in NAMED:
+                yield Case(model_type, schedule, saved_by_5=True)
+        if model_type in _NESTED:
+            yield from (Case(model_type, schedule, "all") for schedule in _FEW)
+
+
+@dataclass(frozen=True)
+class Written:
+    """A checkpoint that ``patch`` wrote, and what it should make a model compute."""
+
+    case: Case
+    source: Mapping[str, Any]
+    asked: Schedule | str
+    patched: PatchedCheckpoint
+
+    @cached_property
+    def lengths(self) -> list[int]:
+        """One below the trained length and two above it: what stays from one call must not change the next."""
+        trained = next(iter(self.ropes.values())).original_length
+        return [trained * 5 // 8, trained * 25 // 16, trained * 25 // 16]
+
+    @cached_property
+    def ropes(self) -> dict[str, Rope]:
+        return read_rope(self.source)
+
+    @property
+    def parameters(self) -> Mapping[str, Mapping[str, Any]]:
+        """The v5 rope parameters that were written, per layer type."""
+        found = self.patched.plan.config["rope_parameters"]
+        return {ALL_LAYERS: found} if ALL_LAYERS in self.ropes else found
+
+    def has(self, kind: str) -> bool:
+        return any(self.parameters[key]["rope_type"] == kind for key in self.patched.plan.schedules)
+
+    def right(self, length: int) -> dict[str, Frequencies]:
+        """What was asked, in float64, for every kind of layer."""
+        layers = self.case.layers
+        return ropescale.frequencies(self.source, self.asked, length=length, layers=layers, replace_scaling=True)
+
+    def plain(self, length: int) -> dict[str, Frequencies]:
+        return {key: Frequencies(rope.inv_freq()) for key, rope in self.ropes.items()}
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Written]]:
+    """Every case, patched into a folder of its own; those that cannot be saved are left out."""
+    sources, root = tmp_path_factory.mktemp("sources"), tmp_path_factory.mktemp("patched")
+    for model_type in NAMED | OTHERS | USUAL:
+        _publish(model_type, sources / model_type)
+    for model_type in NAMED:
+        _save_by_5(sources / model_type, sources / f"{model_type}-v5")
+    return root, list(_written(sources, root, cases()))
+
+
+def _publish(model_type: str, folder: Path) -> None:
+    common = {} if model_type == "dbrx" else _COMMON
+    fields = {"model_type": model_type} | common | (NAMED | OTHERS | USUAL)[model_type]
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(fields))
+
+
+def _save_by_5(published: Path, folder: Path) -> None:
+    import torch
+
+    torch.manual_seed(0)
+    tiny_models.stock_from(json.loads((published / "config.json").read_text()), published).save_pretrained(folder)
+
+
+def _written(sources: Path, root: Path, wanted: Iterable[Case]) -> Iterator[Written]:
+    for case in wanted:
+        folder = sources / f"{case.model_type}{'-v5' if case.saved_by_5 else ''}"
+        source = json.loads((folder / "config.json").read_text())
+        asked = SCHEDULES[case.schedule] or _two_lists(next(iter(read_rope(source).values())))
+        if not is_refused(case):
+            done = ropescale.patch_checkpoint(folder, root / case.name, asked, layers=case.layers, replace_scaling=True)
+            written = Written(case, source, asked, done)
+            (root / case.name / "lengths.json").write_text(json.dumps(written.lengths))
+            yield written
+
+
+def is_refused(case: Case) -> bool:
+    """What ``patch`` does not write: schedules that no configuration of this type can carry."""
+    rotates_in_part = case.model_type in ("gpt_neox", "nemotron")
+    return (
+        (case.schedule == "proportional" and rotates_in_part)
+        or (case.schedule == "dynamic" and case.model_type == "phi3")
+        or (case.schedule == "two lists" and case.model_type == "phimoe")
+        or (case.schedule not in ("theta", "ntk") and case.model_type == "recurrent_gemma")
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------
+# What a version computes instead
+
+Tables = Callable[[int], Mapping[str, Frequencies]]
+
+
+class Stops(NamedTuple):
+    """The version raises this, after so many texts."""
+
+    errors: tuple[str, ...]
+    calls: int = 0
+
+
+def instead(version: str, written: Written) -> Stops | Tables | None:
+    """What a version makes of a checkpoint, where that is not what was asked."""
+    major = int(version.split(".")[0])
+    return _in_4(_number(version), written) if major == 4 else _in_5(_number(version), written)
+
+
+def _number(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".")[:2])
+
+
+def _in_5(version: tuple[int, ...], written: Written) -> Stops | None:
+    if version < (5, 21) and ALL_LAYERS not in written.ropes and written.has("longrope"):
+        return Stops(("UnboundLocalError",), calls=2)
+    return None
+
+
+def _in_4(version: tuple[int, ...], written: Written) -> Stops | Tables | None:
+    model_type, scaled = written.case.model_type, not written.has("default")
+    if model_type in _IGNORE and scaled and version < _IGNORE[model_type]:
+        return written.plain
+    if model_type in ("olmo", "olmo2") and scaled and not (written.has("linear") or written.has("dynamic")):
+        return Stops(("ValueError",))
+    if model_type == "zamba2" and scaled and version < (4, 54):
+        return Stops(("KeyError", "TypeError"))
+    if model_type.startswith("hunyuan") and written.has("dynamic"):
+        return Stops(("KeyError",))
+    if written.has("proportional"):
+        return Stops(("KeyError",))
+    return _yarn_in_4(version, written) or _lists_in_4(version, written) or _layer_types_in_4(written)
+
+
+_NEVER = (5, 0)
+_IGNORE = {
+    "dbrx": _NEVER,
+    "nemotron": _NEVER,
+    "modernbert-decoder": _NEVER,
+    "gemma": (4, 48),
+    "gemma2": (4, 48),
+    "mistral": (4, 48),
+    "mixtral": (4, 48),
+    "jetmoe": (4, 48),
+}
+"""Types whose rotary modules read no ``rope_scaling`` before this version."""
+
+
+def _yarn_in_4(version: tuple[int, ...], written: Written) -> Tables | None:
+    """Before 4.51 the ramp was computed from the extended length, before 4.55 always to whole pairs, and from 4.51
+    to 4.55 the factor was the ratio of the lengths."""
+    if not written.has("yarn") or version >= (4, 56):
+        return None
+    key = ALL_LAYERS if ALL_LAYERS in written.ropes else "full_attention"
+    schedule, rope, extended = written.patched.plan.schedules[key], written.ropes[key], written.patched.plan.length
+    assert isinstance(schedule, Yarn)
+    if version < (4, 51):
+        rope = dataclasses.replace(rope, original_length=extended)
+        schedule = dataclasses.replace(schedule, mscale=None, mscale_all_dim=None, truncate=True)
+    else:
+        rounded = schedule.truncate or version < (4, 55)
+        scale = schedule.attention_scale()  # which is written
+        factor = extended / rope.original_length
+        schedule = dataclasses.replace(schedule, factor=factor, truncate=rounded, attention_factor=scale)
+    found = compute(schedule, rope, extended)
+    asked = written.right(extended)[key]
+    return None if found == asked else lambda length: {**written.plain(length), key: found}
+
+
+def _lists_in_4(version: tuple[int, ...], written: Written) -> Tables | None:
+    """Before 4.51 only Phi-3 had the short list."""
+    if written.case.schedule != "two lists" or version >= (4, 51) or written.case.model_type == "phi3":
+        return None
+    return lambda length: written.right(8 * TRAINED)
+
+
+def _layer_types_in_4(written: Written) -> Tables | None:
+    """One ``rope_scaling``, for the layers with full attention; and some types have one theta."""
+    if ALL_LAYERS in written.ropes:
+        return None
+    theta = written.parameters["full_attention"]["rope_theta"]
+    one_theta = written.case.model_type in ("olmo3", "modernbert-decoder")
+    in_sliding = written.parameters["sliding_attention"]
+    if in_sliding["rope_type"] == "default" and not (one_theta and in_sliding["rope_theta"] != theta):
+        return None
+    rope = written.ropes["sliding_attention"]
+    plain = Frequencies(rope.geometric(theta if one_theta else rope.theta))
+    return lambda length: {**written.right(length), "sliding_attention": plain}
+
+
+# ---------------------------------------------------------------------------------------------------------
+# What the versions do compute
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a version's models returned: ``tables[checkpoint, call]`` is {(module, layer type): array}."""
+
+    index: Mapping[str, Mapping[str, Any]]
+    tables: Mapping[tuple[str, int], Mapping[tuple[str, str], np.ndarray]]
+    logits: Mapping[tuple[str, int], np.ndarray]
+
+    def has(self, case: Case) -> bool:
+        """Whether the version has this model type at all."""
+        return self.index[case.name]["outcome"] != "absent"
+
+
+def _sorted_out(folder: Path) -> Reading:
+    tables: dict[tuple[str, int], dict[tuple[str, str], np.ndarray]] = defaultdict(dict)
+    logits: dict[tuple[str, int], np.ndarray] = {}
+    for key, array in np.load(folder / "arrays.npz").items():
+        name, call, *what = key.split("|")
+        if what == ["logits"]:
+            logits[name, int(call)] = array
+        else:
+            tables[name, int(call)][what[0], what[1]] = array
+    return Reading(json.loads((folder / "index.json").read_text()), tables, logits)
+
+
+_READINGS: dict[str, Reading] = {}
+
+
+def read(version: str, root: Path, folder: Path) -> Reading:
+    """One process reads all checkpoints, once."""
+    if version not in _READINGS:
+        is_this = version == CURRENT
+        python = sys.executable if is_this else environment("transformers", f"transformers=={version}")
+        words = [str(python), rotary_reader.__file__, str(root), str(folder)]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=1200)
+        assert done.returncode == 0, done.stderr[-3000:]
+        _READINGS[version] = _sorted_out(folder)
+    return _READINGS[version]
+
+
+def layer_type(module: str, said: str, keys: Mapping[str, Any]) -> str:
+    """Which kind of layer a rotary module serves; before version 5 each kind had a module of its own."""
+    if ALL_LAYERS in keys:
+        return ALL_LAYERS
+    return said or ("sliding_attention" if "local" in module or "sliding" in module else "full_attention")
+
+
+def by_pair(array: np.ndarray, pairs: int) -> np.ndarray:
+    """[2, positions, pairs], out of halves or neighbours that repeat each other."""
+    if array.shape[-1] == pairs:
+        return array
+    assert array.shape[-1] == 2 * pairs
+    halves, neighbours = (array[..., :pairs], array[..., pairs:]), (array[..., ::2], array[..., 1::2])
+    [same] = [one for one, other in (halves, neighbours) if np.array_equal(one, other)][:1]
+    return same
+
+
+def agrees(array: np.ndarray, table: Frequencies, length: int, scale_error: float) -> bool:
+    """cos and sin to float32: 2e-6 of the angle, and the error of the scale."""
+    angles = np.outer(rotary_reader.positions(length), np.array(table.inv_freq))
+    wanted = table.attention_scale * np.stack([np.cos(angles), np.sin(angles)])
+    error = table.attention_scale * (2e-6 * angles + 1e-6) + scale_error
+    return bool((np.abs(by_pair(array, len(table.inv_freq)) - wanted) <= error).all())
+
+
+def disagreements(reading: Reading, written: Written, tables: Tables) -> list[str]:
+    """The calls and modules that return something else than these tables."""
+    scale_error = 2e-5 if written.case.model_type == "phi3" else 0.0  # see _PHI3_LENGTH
+    found, seen = [], 0
+    for call, length in enumerate(written.lengths):
+        for (module, said), array in reading.tables[written.case.name, call].items():
+            key = layer_type(module, said, written.ropes)
+            if not agrees(array, tables(length)[key], length, scale_error):
+                found.append(f"{module} {said} at {length}")
+            seen += 1
+    assert seen >= len(written.lengths), "its rotary modules were not called"
+    return found
+
+
+def mentions(sentence: str, version: str) -> bool:
+    """Whether a warning is about this version: its subject names it, a range with it, or what comes after it."""
+    number, subject = _number(version), sentence.split(": ")[0]
+    found = re.findall(r"transformers (before )?(\d+)(?:\.(\d+))?(?: to (\d+)\.(\d+))?", subject)
+    return any(_covers(number, *words) for words in found)
+
+
+def _covers(number: tuple[int, ...], before: str, major: str, minor: str, to_major: str, to_minor: str) -> bool:
+    if not minor:
+        return number[0] == int(major)
+    first = int(major), int(minor)
+    if before:
+        return number < first
+    return first <= number <= ((int(to_major), int(to_minor)) if to_major else first)
+
+
+def softmax_scale(written: Written) -> float:
+    """DeepSeek's: ``(0.1 mscale_all_dim ln s + 1)^2 / sqrt(head dim)``, where the scaling has such a key."""
+    [parameters] = written.parameters.values()
+    weight, factor = parameters.get("mscale_all_dim") or 0.0, parameters.get("factor", 1.0)
+    return (0.1 * weight * math.log(factor) + 1) ** 2 / math.sqrt(_LATENT["qk_head_dim"])
+
+
+def loses_softmax_scale(version: str, written: Written) -> bool:
+    """DeepSeek-V2 had no such scale before version 5."""
+    is_v2 = written.case.model_type == "deepseek_v2"
+    return is_v2 and int(version[0]) < 5 and softmax_scale(written) != 1 / math.sqrt(_LATENT["qk_head_dim"])
+
+
+@pytest.fixture(params=VERSIONS)
+def version(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture
+def reading(version: str, checkpoints: tuple[Path, list[Written]], tmp_path: Path) -> Reading:
+    return read(version, checkpoints[0], tmp_path)
+
+
+@pytest.fixture
+def present(reading: Reading, checkpoints: tuple[Path, list[Written]]) -> list[Written]:
+    """The checkpoints whose model type this version has."""
+    return [written for written in checkpoints[1] if reading.has(written.case)]
+
+
+@pytest.mark.engines
+def test_every_version_computes_what_was_asked_or_what_is_known_of_it(
+    version: str, reading: Reading, present: list[Written]
+) -> None:
+    faults = {written.case.name: _fault(version, reading, written) for written in present}
+    assert {name: fault for name, fault in faults.items() if fault} == {}
+
+
+def _fault(version: str, reading: Reading, written: Written) -> str:
+    said, other = reading.index[written.case.name], instead(version, written)
+    if isinstance(other, Stops):
+        return "" if said.get("error") in other.errors and said["calls"] == other.calls else f"{said}, not {other}"
+    if said["outcome"] != "read":
+        return f"{said}"
+    if other is not None and not disagreements(reading, written, written.right):
+        return "is right after all"
+    return "; ".join(disagreements(reading, written, other or written.right))
+
+
+@pytest.mark.engines
+def test_latent_attention_scales_its_logits_as_the_mscales_say(
+    version: str, reading: Reading, present: list[Written]
+) -> None:
+    latent = [written for written in present if reading.index[written.case.name].get("scales")]
+    assert latent or version == "4.45.2"
+    for written in latent:
+        lost = loses_softmax_scale(version, written)
+        wanted = 1 / math.sqrt(_LATENT["qk_head_dim"]) if lost else softmax_scale(written)
+        for scale in reading.index[written.case.name]["scales"]:
+            assert scale == pytest.approx(wanted, rel=1e-6), written.case
+
+
+@pytest.mark.engines
+def test_patch_warns_of_a_version_exactly_where_it_computes_something_else(
+    version: str, present: list[Written]
+) -> None:
+    silent, needless = [], []
+    for written in present:
+        warned = any(mentions(sentence, version) for sentence in written.patched.warnings)
+        differs = instead(version, written) is not None or loses_softmax_scale(version, written)
+        if warned != differs:
+            (silent if differs else needless).append(written.case.name)
+    assert (silent, needless) == ([], [])
+
+
+@pytest.mark.engines
+def test_weights_give_the_same_logits_in_every_version_that_computes_what_was_asked(
+    version: str, reading: Reading, present: list[Written], checkpoints: tuple[Path, list[Written]], tmp_path: Path
+) -> None:
+    current = read(CURRENT, checkpoints[0], tmp_path)
+    same = [
+        written
+        for written in present
+        if written.case.saved_by_5 and instead(version, written) is None and not loses_softmax_scale(version, written)
+    ]
+    since = {"qwen3": (4, 51), "deepseek_v2": (4, 54)}
+    assert {written.case.model_type for written in same} == {
+        model_type for model_type in NAMED if since.get(model_type, (0,)) <= _number(version)
+    }
+    for written in same:
+        for call in range(3):
+            key = written.case.name, call
+            np.testing.assert_allclose(reading.logits[key], current.logits[key], atol=1e-5, err_msg=str(key))
+
+
+REFERENCE = {
+    "theta": "right right right right right",
+    "ntk": "right right right right right",
+    "linear": "right right right right right",
+    "dynamic": "right right right right right",
+    "llama3": "right right right right right",
+    "yarn": "other right right right right",
+    "yarn, attention factor": "other right right right right",
+    "yarn, mscale pair": "other right right right right",
+    "yarn, equal mscales": "other right right right right",
+    "yarn, other betas": "other right right right right",
+    "yarn, whole pairs or not": "other other right right right",
+    "yarn, odd factor": "other other right right right",
+    "two lists": "other right right right right",
+    "per pair": "right right right right right",
+    "proportional": "stops stops stops right right",
+}
+"""What the five versions make of a schedule on a Llama, in the order of :data:`VERSIONS`."""
+
+
+def test_the_versions_differ_on_a_llama_as_the_documentation_says(tmp_path: Path) -> None:
+    (tmp_path / "sources").mkdir()
+    _publish("llama", tmp_path / "sources" / "llama")
+    for schedule, words in REFERENCE.items():
+        case = Case("llama", schedule)
+        [written] = _written(tmp_path / "sources", tmp_path / "patched", [case])
+        found = [instead(version, written) for version in VERSIONS]
+        kinds = ["right" if one is None else "stops" if isinstance(one, Stops) else "other" for one in found]
+        assert " ".join(kinds) == words, schedule
+        warned = [any(mentions(text, version) for text in written.patched.warnings) for version in VERSIONS]
+        assert warned == [kind != "right" for kind in kinds], schedule
+
+
+OF_TYPES = {
+    ("mistral", "linear:factor=4"): ["transformers before 4.48: ignores rope_scaling for mistral; use 4.48 or later"],
+    ("zamba2", "llama3:factor=4"): [
+        "transformers before 4.54: stops with an error at a scaled zamba2; use 4.54 or later"
+    ],
+    ("deepseek_v2", "yarn:factor=4,mscale=1,mscale_all_dim=1"): [
+        "transformers before 4.54: lacks deepseek_v2; use 4.54 or later",
+        "transformers before 5.15: leaves out the softmax scale that mscale_all_dim asks for in deepseek_v2; use "
+        "5.15 or later",
+    ],
+    ("olmo2", "linear:factor=4"): [],
+    ("olmo2", "yarn:factor=4"): ["transformers 4: refuses yarn scaling for olmo2; load it with transformers 5"],
+    ("nemotron", "yarn:factor=4"): ["transformers 4: ignores rope_scaling for nemotron; load it with transformers 5"],
+    ("dbrx", "ntk:factor=4"): [],
+    ("dbrx", "linear:factor=4"): ["transformers 4: ignores rope_scaling for dbrx; load it with transformers 5"],
+    ("olmo3", "ntk:factor=4"): [
+        "transformers 4: has one theta for all layers of olmo3, so the others change as well; load it with "
+        "transformers 5"
+    ],
+    ("gemma3_text", "ntk-su:factor=4"): [
+        "transformers 5.0 to 5.20: stops with an error at the second text past 64 tokens (full_attention); use 5.21 or "
+        "later"
+    ],
+    ("llama", "yarn:factor=3.3"): [
+        "transformers before 4.51: puts max_position_embeddings into the ramp; use 4.51 or later",
+        "transformers 4.51 to 4.55: takes max_position_embeddings / original_max_position_embeddings = 3.29688 for the "
+        "factor 3.3; use 4.56 or later",
+    ],
+}
+
+
+@pytest.mark.parametrize(("model_type", "spec"), OF_TYPES)
+def test_what_versions_make_of_a_type_of_their_own_way_is_said_with_the_version_to_use(
+    model_type: str, spec: str
+) -> None:
+    common = {} if model_type == "dbrx" else _COMMON
+    plan = make_plan({"model_type": model_type} | common | (NAMED | OTHERS)[model_type], spec)
+    assert [text for text in engine_warnings(plan) if text.startswith("transformers")] == OF_TYPES[model_type, spec]
+
+
+def test_what_is_said_to_be_run_in_version_4_is_what_is_read_here() -> None:
+    assert set(NAMED | OTHERS | USUAL) == transformers4.RUN
+
+
+def test_the_lowest_version_tried_is_the_lowest_that_the_package_accepts(repository: Path) -> None:
+    assert f'"transformers>={LOWEST},<' in (repository / "pyproject.toml").read_text()
+    assert LOWEST in VERSIONS

@@ -1,0 +1,491 @@
+"""Every source of text, and every way it can be wrong."""
+
+import io
+import json
+import re
+import sys
+import time
+import warnings
+
+import datasets
+import pytest
+from tiny import byte_tokenizer
+
+from ropescale.errors import DataError
+from ropescale.evals.data import sources
+from ropescale.evals.data.documents import (
+    Document,
+    Text,
+    bos_id,
+    check_ids,
+    documents_sha256,
+    from_ids,
+    select,
+    special_tokens,
+    tokenize,
+    tokenize_until,
+)
+from ropescale.evals.data.sources import read_texts, stream_texts
+
+
+def contents(texts):
+    return [text.text for text in texts]
+
+
+def test_a_text_file_is_one_document_with_plain_line_ends(tmp_path):
+    (tmp_path / "a.txt").write_bytes("one\r\n\n two é\r \n".encode())
+    assert contents(read_texts(tmp_path / "a.txt")) == ["one\n\n two é\n \n"]
+
+
+def test_a_byte_order_mark_is_not_text(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfhello")
+    assert contents(read_texts(tmp_path / "a.txt")) == ["hello"]
+
+
+def test_a_folder_is_one_document_per_file_in_order_of_path(tmp_path):
+    (tmp_path / "b.txt").write_text("second")
+    (tmp_path / "a.txt").write_text("first")
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "d.txt").write_text("third")
+    (tmp_path / ".hidden").write_bytes(b"\0")
+    assert contents(read_texts(tmp_path)) == ["first", "second", "third"]
+
+
+def test_jsonl_is_one_document_per_row(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "one", "id": "x"}\n\n{"text": "two"}\n')
+    assert contents(read_texts(tmp_path / "a.jsonl")) == ["one", "two"]
+
+
+def test_the_only_field_of_strings_is_the_text(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"n": 1, "content": "one"}\n')
+    assert contents(read_texts(tmp_path / "a.jsonl")) == ["one"]
+
+
+def test_parquet_is_one_document_per_row(tmp_path):
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(pyarrow.table({"body": ["one", "two"], "text": ["x", "y"]}), tmp_path / "a.parquet")
+    assert contents(read_texts(tmp_path / "a.parquet")) == ["x", "y"]
+    assert contents(read_texts(tmp_path / "a.parquet", text_field="body")) == ["one", "two"]
+
+
+def test_a_saved_dataset_is_one_document_per_row(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    part = datasets.Dataset.from_dict({"text": ["one", "two"]})
+    part.save_to_disk(str(tmp_path / "single"))
+    datasets.DatasetDict({"train": part, "test": part.select([1])}).save_to_disk(str(tmp_path / "many"))
+    datasets.DatasetDict({"a": part, "b": part}).save_to_disk(str(tmp_path / "unclear"))
+    assert contents(read_texts(tmp_path / "single")) == ["one", "two"]
+    assert contents(read_texts(tmp_path / "many")) == ["two"]
+    assert contents(read_texts(tmp_path / "many", split="train")) == ["one", "two"]
+    with pytest.raises(DataError, match="several splits; choose one with --split: a, b"):
+        read_texts(tmp_path / "unclear")
+    with pytest.raises(DataError, match="is one part of a dataset, which has none; leave --split out"):
+        read_texts(tmp_path / "single", split="train")
+    with pytest.raises(DataError, match="no split 'dev'"):
+        read_texts(tmp_path / "many", split="dev")
+
+
+def test_a_dash_reads_standard_input(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("piped é".encode())))
+    assert contents(read_texts("-")) == ["piped é"]
+
+
+def test_concat_joins_with_a_blank_line(tmp_path):
+    (tmp_path / "a.txt").write_text("first")
+    (tmp_path / "b.txt").write_text("second")
+    assert contents(read_texts(tmp_path, concat=True)) == ["first\n\nsecond"]
+
+
+@pytest.mark.parametrize(
+    ("name", "raw", "message"),
+    [
+        ("a.txt", b"", "a.txt is empty; give a file with text in it"),
+        ("a.txt", b" \n", "a.txt is empty"),
+        ("a.txt", b"ab\0c", "a.txt is not text: it has a zero byte at 2"),
+        ("a.txt", b"ab\xff", "a.txt is not UTF-8 text: byte 2"),
+        ("a.jsonl", b"", "no documents in .*; give text"),
+        ("a.jsonl", b"[" * 100_000, "a.jsonl line 1 is not JSON that can be read; one object per line"),
+        ("a.jsonl", b'{"n": ' + b"9" * 5000 + b"}", "a.jsonl line 1 is not JSON that can be read"),
+        ("a.jsonl", b'{"text": "ok"}\n{"text": ', "a.jsonl line 2 is not JSON"),
+        ("a.jsonl", b'"text"\n', "a.jsonl line 1 is not a JSON object; write one per line, like"),
+        ("a.jsonl", b'{"text": "ok"}\n{"other": "x"}\n', "a.jsonl line 2 has no field 'text'; it has other"),
+        ("a.jsonl", b'{"a": "x", "b": "y"}\n', "no field 'text'; choose one with --text-field: a, b"),
+        ("a.jsonl", b'{"text": 3}\n', "field 'text' holds int, not text"),
+        ("a.parquet", b"not parquet", "not a readable parquet file"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_one_sentence(tmp_path, name, raw, message):
+    (tmp_path / name).write_bytes(raw)
+    with pytest.raises(DataError, match=message) as caught:
+        read_texts(tmp_path / name)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "source", ["./nowhere", "/no/such/place", "nowhere.txt", "~/no-such-file", "~no-such-user/x", ""]
+)
+def test_a_missing_file_is_not_looked_for_on_the_hub(source):
+    with pytest.raises(DataError, match="no file or folder at"):
+        read_texts(source)
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "message"),
+    [
+        ("a.txt", {"split": "test"}, "--split is given, and .*a.txt is a text file, which has none; leave --split out"),
+        ("a.txt", {"text_field": "body"}, "leave --text-field out"),
+        (".", {"text_field": "body"}, "is a folder of text files, which has none; leave --text-field out"),
+        ("a.jsonl", {"split": "test"}, "a.jsonl is a file of rows, which has none; leave --split out"),
+        ("a.jsonl", {"text_field": ""}, "line 1 has no field ''"),
+    ],
+)
+def test_an_option_that_would_be_ignored_is_refused(tmp_path, name, option, message):
+    (tmp_path / "a.txt").write_text("hello")
+    (tmp_path / "a.jsonl").write_text('{"text": "hello"}')
+    with pytest.raises(DataError, match=message):
+        read_texts(tmp_path / name, **option)
+
+
+def test_standard_input_has_neither_split_nor_field():
+    with pytest.raises(DataError, match="standard input is plain text, which has none; leave --split out"):
+        read_texts("-", split="test")
+
+
+def test_a_field_that_is_asked_for_and_missing_names_what_there_is(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "one", "id": "x"}\n')
+    with pytest.raises(DataError, match="line 1 has no field 'body'; it has text, id"):
+        read_texts(tmp_path / "a.jsonl", text_field="body")
+
+
+def test_an_empty_folder_is_an_error(tmp_path):
+    with pytest.raises(DataError, match=r"no files in .*; give a folder of text files"):
+        read_texts(tmp_path)
+
+
+def test_tokenizing_adds_no_special_token_and_says_nothing(capfd):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        (document,) = tokenize(["a" * 500], byte_tokenizer(limit=64))
+    assert len(document.ids) == 500 and 256 not in document.ids
+    assert capfd.readouterr() == ("", "")
+
+
+def test_byte_offsets_count_utf8_bytes():
+    # "aé€😀": 1, 2, 3 and 4 bytes. A token inside a character counts the whole character.
+    (document,) = tokenize(["aé€😀"], byte_tokenizer())
+    assert document.byte_ends.tolist() == [1, 3, 3, 6, 6, 6, 10, 10, 10, 10]
+    assert document.bytes_between(0, 10) == 10
+    assert document.bytes_between(1, 6) == 5
+
+
+def test_ids_have_no_bytes_to_count():
+    (document,) = from_ids([[1, 2, 3]])
+    assert document.bytes_between(0, 3) is None
+
+
+def test_a_lone_surrogate_is_refused():
+    with pytest.raises(DataError, match="lone surrogate at character 1"):
+        tokenize(["a\ud800"], byte_tokenizer())
+
+
+@pytest.mark.parametrize("wrong", [[[1.5, 2.0]], ["abc"], [[[1, 2]]]])
+def test_what_is_not_a_list_of_ids_is_refused(wrong):
+    with pytest.raises(DataError, match="not a list of whole token ids"):
+        from_ids(wrong)
+
+
+def test_bos_is_the_tokenizers_unless_told_otherwise():
+    with_bos, without = byte_tokenizer(), byte_tokenizer(bos=False)
+    assert bos_id("auto", with_bos) == with_bos.bos_token_id == 256
+    assert bos_id("auto", without) is None
+    assert bos_id("auto", None) is None
+    assert bos_id("no", with_bos) is None
+    assert bos_id(7, None) == bos_id("7", None) == 7
+    with pytest.raises(DataError, match="has no BOS token"):
+        bos_id("yes", without)
+    with pytest.raises(DataError, match="none of auto, yes, no"):
+        bos_id("9" * 5000, None)
+    with pytest.raises(DataError, match="none of auto, yes, no"):
+        bos_id("maybe", with_bos)
+
+
+def test_short_and_empty_documents_are_counted():
+    documents = from_ids([[1] * 5, [], [1] * 3, [1] * 6, [1] * 7])
+    kept, skipped = select(documents, 5)
+    assert [len(document.ids) for document in kept] == [5, 6, 7]
+    assert skipped == {"too_short": 1, "empty": 1}
+
+
+def test_min_tokens_and_max_docs_are_counted_too():
+    documents = from_ids([[1] * 5, [1] * 6, [1] * 7, [1] * 8])
+    kept, skipped = select(documents, 5, min_tokens=6, max_docs=2)
+    assert [len(document.ids) for document in kept] == [6, 7]
+    assert skipped == {"too_short": 1, "empty": 0, "over_max_docs": 1}
+
+
+def test_when_none_is_long_enough_the_longest_is_named():
+    with pytest.raises(DataError, match=r"no document has the 2,047 tokens needed; the longest, document 1, has 1,200"):
+        select(from_ids([[1] * 5, [1] * 1200]), 2047)
+
+
+def test_when_all_are_empty_it_says_so():
+    with pytest.raises(DataError, match="every document is empty"):
+        select(from_ids([[], []]), 10)
+
+
+@pytest.mark.parametrize("bad", [-1, 61])
+def test_ids_outside_the_vocabulary_name_document_position_and_id(bad):
+    with pytest.raises(DataError, match=f"document 1 has token id {bad} at position 2, outside .* of 61"):
+        check_ids(from_ids([[1, 2, 60], [1, 2, bad]]), 61)
+
+
+def test_a_bos_outside_the_vocabulary_is_refused():
+    with pytest.raises(DataError, match="bos id 256 is outside"):
+        check_ids([], 61, bos=256)
+
+
+def test_the_hash_changes_with_any_document_and_their_order():
+    hashes = {
+        documents_sha256(tokenize(texts, byte_tokenizer()))
+        for texts in (["ab", "c"], ["a", "bc"], ["c", "ab"], ["abc"])
+    }
+    assert len(hashes) == 4
+
+
+def test_names_say_where_a_document_came_from(tmp_path):
+    (tmp_path / "a.jsonl").write_text(json.dumps({"text": "one"}) + "\n\n" + json.dumps({"text": "two"}) + "\n")
+    names = [text.name for text in read_texts(tmp_path / "a.jsonl")]
+    assert names == [f"{tmp_path / 'a.jsonl'} line 1", f"{tmp_path / 'a.jsonl'} line 3"]
+    assert tokenize([Text("here", "x")], byte_tokenizer())[0].name == "here"
+
+
+# --- the Hub, without a network ---
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    """A Hub that answers and has ``org/books``, with two splits; what it was asked is in the list."""
+    import datasets
+
+    rows = {"text": [f"row {i} " + "x" * 10 * i for i in range(6)], "id": list("abcdef")}
+    parts = {"train": datasets.Dataset.from_dict(rows), "test": datasets.Dataset.from_dict(rows).select([1])}
+    asked = []
+
+    def load_dataset(name, config=None, streaming=False):
+        asked.append((name, config, streaming, datasets.config.HF_HUB_OFFLINE))
+        if name != "org/books":
+            raise FileNotFoundError(f"Dataset {name!r} doesn't exist on the Hub\nand more")
+        whole = datasets.DatasetDict(parts)
+        streams = {key: part.to_iterable_dataset() for key, part in parts.items()}
+        return datasets.IterableDatasetDict(streams) if streaming else whole
+
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    monkeypatch.setattr(sources, "hub_silence", lambda name, kind: None)
+    return asked
+
+
+def test_a_name_on_the_hub_may_have_a_configuration_after_a_colon(hub):
+    assert contents(read_texts("org/books:en", split="test")) == ["row 1 " + "x" * 10]
+    assert contents(read_texts("org/books", split="train"))[0] == "row 0 "
+    assert hub == [("org/books", "en", False, False), ("org/books", None, False, False)]
+
+
+def test_a_name_that_the_hub_does_not_have_is_one_sentence(hub):
+    with pytest.raises(
+        DataError, match=r"'org/boks' is no file or folder here, and no dataset that the Hub gives: "
+    ) as e:
+        read_texts("org/boks")
+    assert str(e.value).endswith("Dataset 'org/boks' doesn't exist on the Hub")
+
+
+def test_a_hub_that_is_silent_is_not_asked_again_and_the_cache_is_read(hub, monkeypatch):
+    """The client by itself retries for 24 s (datasets 5.2)."""
+    import datasets
+
+    monkeypatch.setattr(sources, "hub_silence", lambda name, kind: "no route")
+    assert len(read_texts("org/books", split="train")) == 6
+    with pytest.raises(DataError, match=r"the Hub cannot be reached \(no route\), nor has its cache it"):
+        read_texts("org/other")
+    assert [offline for *_, offline in hub] == [True, True] and datasets.config.HF_HUB_OFFLINE is False
+
+
+def test_the_hub_is_asked_for_a_dataset_once_and_in_vain(monkeypatch):
+    """Through the real clients: the question that finds it silent is the only one."""
+    import datasets
+    import huggingface_hub
+    from huggingface_hub import constants
+
+    asked = []
+
+    def dataset_info(self, name, revision=None, timeout=None):
+        asked.append((name, timeout))
+        raise OSError("no route")
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", dataset_info)
+    started = time.monotonic()
+    with pytest.raises(DataError, match="cannot be reached"):
+        read_texts("nobody/nothing-at-all")
+    assert asked == [("nobody/nothing-at-all", 10.0)] and time.monotonic() - started < 5
+
+
+def test_a_stream_is_read_until_enough_documents_are_long_enough(hub):
+    seen = []
+    texts = (seen.append(text.name) or text for text in stream_texts("org/books", split="train"))
+    found = tokenize_until(texts, byte_tokenizer(), needed=26, count=2)
+    assert [len(document.ids) for document in found] == [6, 16, 26, 36]
+    assert seen == [f"org/books row {i}" for i in range(4)] and hub[0][2] is True
+    assert select(found, 26, max_docs=2)[1] == {"too_short": 2, "empty": 0}
+
+
+def test_a_stream_that_ends_early_is_all_there_is(hub):
+    assert len(tokenize_until(stream_texts("org/books", split="train"), byte_tokenizer(), 26, 100)) == 6
+
+
+def test_streaming_takes_a_name_on_the_hub_and_an_existing_split(hub, tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "one"}')
+    with pytest.raises(DataError, match=r"--streaming is for a dataset on the Hub, and .*a\.jsonl is here; leave"):
+        stream_texts(str(tmp_path / "a.jsonl"))
+    with pytest.raises(DataError, match="no split 'dev'; choose one with --split: train, test"):
+        stream_texts("org/books", split="dev")
+    with pytest.raises(DataError, match="org/books row 0 has no field 'body'; it has text, id"):
+        list(stream_texts("org/books", split="train", text_field="body"))
+
+
+# --- tokenizers ---
+
+
+def test_special_tokens_in_the_text_are_counted_or_split():
+    """A name such as <s> in a web page, which the model would read as the beginning of a text."""
+    tokenizer, text = byte_tokenizer(), "a<s>b<s>"
+    read, split = tokenize([text], tokenizer), tokenize([text], tokenizer, split_special_tokens=True)
+    assert [len(d.ids) for d in (*read, *split)] == [4, 8]
+    assert read[0].ids[1] == 256 == tokenizer.bos_token_id and tokenizer.decode(split[0].ids) == text
+    assert (special_tokens(read, tokenizer), special_tokens(split, tokenizer)) == (2, 0)
+    assert [d.bytes_between(0, len(d.ids)) for d in (*read, *split)] == [8, 8]
+    assert special_tokens(read, None) == 0
+
+
+def test_an_unknown_word_is_no_special_token_of_the_text():
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+
+    made = Tokenizer(models.WordLevel({"<unk>": 0, "a": 1}, unk_token="<unk>"))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=made, unk_token="<unk>")
+    found = tokenize(["what"], tokenizer)
+    assert found[0].ids == [0] and special_tokens(found, tokenizer) == 0
+
+
+def test_bytes_of_a_tokenizer_that_falls_back_to_bytes_are_those_of_the_text():
+    """As Llama 2's: a character that it does not know becomes one token per byte, all with the character's span."""
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+
+    vocabulary = {"<unk>": 0, **{f"<0x{byte:02X}>": byte + 1 for byte in range(256)}, "a": 257, "b": 258}
+    made = Tokenizer(models.BPE(vocab=vocabulary, merges=[], byte_fallback=True, unk_token="<unk>"))
+    (found,) = tokenize(["a😀b"], PreTrainedTokenizerFast(tokenizer_object=made, unk_token="<unk>"))
+    assert found.ids == [257, *(byte + 1 for byte in "😀".encode()), 258]
+    assert found.byte_ends.tolist() == [1, 5, 5, 5, 5, 6] and found.bytes_between(0, 6) == len("a😀b".encode())
+
+
+def test_a_tokenizer_without_bos_puts_none_in_front():
+    tokenizer = byte_tokenizer(bos=False)
+    assert bos_id("auto", tokenizer) is None
+    with pytest.raises(DataError, match="the tokenizer has no BOS token; give its id or use bos=no"):
+        bos_id("yes", tokenizer)
+
+
+def test_a_tokenizer_that_adds_bos_by_itself_does_not_add_it_to_the_text():
+    """It is put in front once, by whoever feeds it."""
+    from tokenizers.processors import TemplateProcessing
+
+    tokenizer = byte_tokenizer()
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 256)])
+    assert tokenizer("ab").input_ids[0] == 256
+    (found,) = tokenize(["ab"], tokenizer)
+    assert 256 not in found.ids and len(found.ids) == 2
+
+
+def test_a_stream_gives_the_rows_of_the_same_documents_in_a_file(hub, tmp_path, capsys):
+    """And the report counts what was read and was too short."""
+    from tiny import llama
+
+    from ropescale.cli.main import main
+
+    llama(vocab_size=258).save_pretrained(tmp_path / "model")
+    byte_tokenizer().save_pretrained(tmp_path / "model")
+    words = ["eval", str(tmp_path / "model"), "--lengths", "20", "--json", "--data"]
+    (tmp_path / "a.jsonl").write_text("\n".join(json.dumps({"text": f"row {i} " + "x" * 10 * i}) for i in (2, 3)))
+    capsys.readouterr()
+    assert main([*words, str(tmp_path / "a.jsonl")]) == 0
+    file = json.loads(capsys.readouterr().out)
+    assert main([*words, "org/books", "--split", "train", "--streaming", "--max-docs", "2"]) == 0
+    stream = json.loads(capsys.readouterr().out)
+    assert stream["rows"] == file["rows"] and stream["rows"][0]["documents"] == 2
+    assert stream["data"]["skipped"] == {"too_short": 2, "empty": 0}
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ([], "--streaming is given, and a stream may have no end; say how many documents with --max-docs"),
+        (["--max-docs", "2", "--concat"], "--streaming reads one document after the other; leave --concat out"),
+    ],
+)
+def test_a_stream_without_an_end_or_joined_is_refused(more, said, capsys):
+    from ropescale.cli.main import main
+
+    assert main(["eval", "nowhere", "--lengths", "20", "--data", "org/books", "--streaming", *more]) == 2
+    assert capsys.readouterr().err == f"error: {said}\n"
+
+
+def test_the_results_count_special_tokens_of_the_text(capsys):
+    from tiny import llama
+
+    from ropescale.evals import perplexity
+
+    model, texts = llama(vocab_size=258), ["abc<s>" * 5, "plain text"]
+    found = perplexity(model, texts, [8], tokenizer=byte_tokenizer(), progress=True).to_dict()
+    assert found["data"]["special_tokens"] == 5
+    assert "5 tokens of the text are special ones of the tokenizer" in capsys.readouterr().err
+    assert "special_tokens" not in perplexity(model, texts[1:], [8], tokenizer=byte_tokenizer()).to_dict()["data"]
+
+
+# --- what would be measured with its brackets and commas -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["alone", "in a folder"])
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("rows.json", json.dumps([{"text": "one"}, {"text": "two"}]), "is a JSON array; write it as .jsonl"),
+        ("rows.JSON", '\n ["one", "two"]', "is a JSON array"),
+        ("rows.csv", "text\none\n", "is a table; make it JSONL or parquet, or a text that should be called .txt"),
+        ("rows.jsonl.gz", "", "is compressed; unpack it first"),
+    ],
+)
+def test_a_file_that_holds_texts_in_another_form_is_refused(tmp_path, name, content, sentence, where):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(DataError, match=re.escape(sentence)):
+        read_texts(tmp_path / name if where == "alone" else tmp_path)
+
+
+def test_json_that_is_no_list_of_texts_is_a_text(tmp_path):
+    for content in ('{"a": [1, 2]}', "[1, 2, 3]", "[not JSON", "[" * 50):
+        (tmp_path / "a.json").write_text(content)
+        assert contents(read_texts(tmp_path / "a.json")) == [content]
+
+
+def test_min_tokens_that_nothing_reaches_are_named():
+    with pytest.raises(DataError, match=r"no document has the 9 tokens needed.*use a smaller --min-tokens, longer"):
+        select([Document("a", [1] * 5, None, "")], 3, min_tokens=9)
+
+
+def test_the_split_that_is_taken_stands_in_the_documents_names(tmp_path):
+    parts = {"train": {"text": ["a", "b"]}, "test": {"text": ["c"]}}
+    datasets.DatasetDict({name: datasets.Dataset.from_dict(rows) for name, rows in parts.items()}).save_to_disk(
+        tmp_path / "saved"
+    )
+    assert [text.name for text in read_texts(tmp_path / "saved")] == [f"{tmp_path / 'saved'} test row 0"]

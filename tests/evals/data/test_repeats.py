@@ -1,0 +1,78 @@
+"""Far repeats, against a search that looks at every earlier place."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny import llama
+
+from ropescale.evals import perplexity
+from ropescale.evals.data.far_repeats import ORDER, far_repeats, last_seen
+
+
+def naive(ids: list[int], order: int) -> list[int]:
+    """How far back the last ``order`` tokens were there before; 0 for never."""
+    found = []
+    for t in range(len(ids)):
+        gram = ids[t - order + 1 : t + 1] if t >= order - 1 else None
+        earlier = [t - s for s in range(order - 1, t) if gram is not None and ids[s - order + 1 : s + 1] == gram]
+        found.append(min(earlier, default=0))
+    return found
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.integers(0, 3), max_size=60), st.integers(1, 5))
+def test_every_repeat_is_found_and_its_last_place(ids, order):
+    assert last_seen(ids, order).tolist() == naive(ids, order)
+
+
+def test_ids_as_large_as_a_vocabulary_are_told_apart():
+    ids = [151_935, 7, 151_935, 8, 151_935, 7]
+    assert last_seen(ids, 2).tolist() == [0, 0, 0, 0, 0, 4]
+
+
+def test_what_came_up_nearby_too_is_no_far_repeat():
+    phrase, gap = list(range(10, 18)), [0, 1, 2, 3, 4] * 8
+    ids = [*phrase, *gap, *phrase, 5, *phrase]
+    far = far_repeats(ids, distance=40)
+    assert np.flatnonzero(far).tolist() == [len(phrase) + len(gap) + ORDER - 1]  # of the second, not the third
+
+
+def test_the_perplexities_are_those_of_the_marked_tokens(tmp_path):
+    generator = np.random.default_rng(0)
+    ids = [generator.integers(0, 61, 140).tolist() for _ in range(3)]
+    for document in ids:
+        document[110:130] = document[10:30]  # 100 back: 20 - 7 far repeats of 8 tokens
+    result = perplexity(llama(), ids, [64, 140], ["linear:factor=4"])
+    assert [(each.schedule, each.length) for each in result.repeats] == [("as-is", 140), ("linear:factor=4", 140)]
+    for found, run in zip(result.repeats, result.passes, strict=True):
+        marked = [[bool(d >= 64) for d in naive(document, ORDER)][1:] for document in ids]
+        far = [float(x) for nll, mask in zip(run.nll, marked, strict=True) for x, m in zip(nll, mask, strict=True) if m]
+        rest = [
+            float(x) for nll, mask in zip(run.nll, marked, strict=True) for x, m in zip(nll, mask, strict=True) if not m
+        ]
+        assert (found.far_tokens, found.other_tokens) == (3 * 13, 3 * 139 - 3 * 13)
+        assert found.far_ppl == pytest.approx(math.exp(np.mean(far)), rel=1e-6)
+        assert found.other_ppl == pytest.approx(math.exp(np.mean(rest)), rel=1e-6)
+        assert found.far_low < found.far_ppl < found.far_high
+        assert (found.distance, found.order) == (64, 8)
+    assert "Tokens that repeat something 64 or more tokens back (39 of 417 at 140: " in result.to_markdown()
+
+
+def test_a_distance_of_ones_own_and_none_at_all():
+    ids = [[*range(20), *range(20), *range(20)]]
+    near = perplexity(llama(), ids, [60], repeat_distance=20).repeats[0]
+    assert near.far_tokens == 2 * 20 - 7
+    (none,) = perplexity(llama(), ids, [60], repeat_distance=21).repeats
+    assert (none.far_tokens, none.far_ppl, none.far_low) == (0, None, None) and none.other_tokens == 59
+    assert "far repeats" not in perplexity(llama(), ids, [60], repeat_distance=21).to_markdown()
+
+
+def test_with_bos_the_first_token_counts_too():
+    ids = [[*range(20), *range(20)]]
+    (found,) = perplexity(llama(), ids, [41], bos=60, repeat_distance=5).repeats
+    assert (found.far_tokens, found.other_tokens) == (20 - 7, 40 - 13)

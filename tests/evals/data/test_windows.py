@@ -1,0 +1,88 @@
+"""Which tokens are fed and scored, by hand."""
+
+import math
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from ropescale.errors import DataError
+from ropescale.evals.data.windows import Window, check_lengths, check_stride, position_bins, prefix, sliding
+
+
+def test_a_length_with_bos_feeds_and_scores_one_token_less():
+    assert prefix(8, bos=True) == Window(start=0, stop=7, scored=0)
+    assert prefix(8, bos=True).count == 7
+
+
+def test_a_length_without_bos_cannot_score_token_zero():
+    assert prefix(8, bos=False) == Window(start=0, stop=8, scored=1)
+    assert prefix(8, bos=False).count == 7
+
+
+def test_a_length_of_one_leaves_nothing_to_score():
+    with pytest.raises(DataError, match="length 1 leaves no token"):
+        prefix(1, bos=True)
+
+
+def test_lengths_come_out_ascending_and_once():
+    assert check_lengths([8, 2, 8, 4]) == (2, 4, 8)
+    assert check_lengths(256) == (256,)
+    assert check_lengths("2k,256") == check_lengths(["2k", 256]) == (256, 2048)
+
+
+@pytest.mark.parametrize("lengths", [[], [0], [-3], [1], [2.5], ["eight"], "", [True]])
+def test_lengths_that_cannot_be_are_refused(lengths):
+    with pytest.raises(DataError):
+        check_lengths(lengths)
+
+
+@pytest.mark.parametrize("stop", [2, 3, 17, 64, 1000])
+def test_position_bins_cover_every_position_once(stop):
+    covered = [position for low, high in position_bins(stop) for position in range(low, high)]
+    assert covered == list(range(1, stop))
+
+
+def test_position_bins_grow_by_the_square_root_of_two():
+    assert position_bins(17) == [(1, 2), (2, 3), (3, 4), (4, 6), (6, 8), (8, 11), (11, 16), (16, 17)]
+
+
+def test_sliding_windows_by_hand():
+    # W = 7: the windows start at 0, 3, 6; each scores what the one before did not reach.
+    assert list(sliding(12, length=8, stride=3, bos=True)) == [Window(0, 7, 0), Window(3, 10, 7), Window(6, 12, 10)]
+    # Without BOS token 0 has nothing before it, and a window feeds one token more.
+    assert list(sliding(12, length=8, stride=3, bos=False)) == [Window(0, 8, 1), Window(3, 11, 8), Window(6, 12, 11)]
+
+
+def test_a_document_that_fits_is_one_window_whatever_the_stride():
+    assert list(sliding(7, 8, 1, bos=True)) == list(sliding(7, 8, 7, bos=True)) == [Window(0, 7, 0)]
+
+
+def test_a_document_with_nothing_to_score_has_no_window():
+    assert list(sliding(0, 8, 3, bos=True)) == list(sliding(1, 8, 3, bos=False)) == []
+
+
+@given(tokens=st.integers(0, 60), length=st.integers(2, 20), stride=st.integers(1, 19), bos=st.booleans())
+def test_every_token_is_scored_once_with_at_least_the_context_promised(tokens, length, stride, bos):
+    assume(stride < length)
+    wide, found = length - bos, list(sliding(tokens, length, stride, bos))
+    assert [t for w in found for t in range(w.scored, w.stop)] == list(range(0 if bos else 1, tokens))
+    assert all(w.start == k * stride and w.stop - w.start <= wide for k, w in enumerate(found))
+    for window in found[1:]:
+        assert all(wide - stride <= t - window.start <= wide - 1 for t in range(window.scored, window.stop))
+        assert window.scored - window.start + bos >= 1  # something comes before it
+    if tokens > wide:  # the count of windows
+        assert len(found) == 1 + math.ceil((tokens - wide) / stride)
+
+
+@pytest.mark.parametrize("stride", [0, -1, 2.0, True, "8"])
+def test_a_stride_that_is_no_number_of_tokens_is_refused(stride):
+    with pytest.raises(DataError, match="is not a whole number of tokens"):
+        check_stride(stride, [8])
+
+
+def test_a_stride_that_would_skip_tokens_is_refused():
+    check_stride(7, [8, 16])
+    check_stride(None, [8])
+    with pytest.raises(DataError, match="stride 8 skips tokens: a window of length 8 scores at most 7"):
+        check_stride(8, [16, 8])

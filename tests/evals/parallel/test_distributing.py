@@ -1,0 +1,189 @@
+"""One measurement by many processes: the same bytes, whoever scored what, and clear words when one fails."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import signal
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+from launching import launch
+
+import ropescale
+from ropescale.cli.main import main
+from ropescale.evals import reference
+from ropescale.evals.parallel.processes import World, cost, owners, world
+from ropescale.evals.running.batches import plan_pass
+
+LENGTHS = "64,128"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A tiny checkpoint with a tokenizer of bytes, on disk."""
+    folder = tmp_path_factory.mktemp("model")
+    made = tiny.llama(vocab_size=258)
+    made.save_pretrained(folder)
+    tiny.byte_tokenizer().save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    """Ten documents of very different sizes."""
+    folder = tmp_path_factory.mktemp("texts")
+    for number in range(10):
+        words = " ".join(str(each) for each in torch.randperm(40 + 60 * number).tolist())
+        (folder / f"{number:02d}.txt").write_text(words)
+    return folder
+
+
+SIZES = [64] * 9, [500, 10, 900, 64, 64], [80]
+
+
+@pytest.mark.parametrize(("sizes", "processes"), list(itertools.product(SIZES, (1, 2, 5))))
+def test_every_batch_has_one_owner_and_no_process_has_more_than_graham_allows(sizes, processes):
+    batches = plan_pass(sizes, 32, 16, bos=True, batch_tokens=64).batches
+    owner = owners(batches, processes)
+    assert len(owner) == len(batches) and set(owner) <= set(range(processes))
+    loads = [sum(cost(b) for b, who in zip(batches, owner, strict=True) if who == rank) for rank in range(processes)]
+    best = max(sum(loads) / processes, max(map(cost, batches)))  # no split can do better than either
+    assert max(loads) <= 4 / 3 * best + max(map(cost, batches)) / 3
+
+
+def test_the_costliest_batches_are_dealt_first():
+    batches = plan_pass([900, 100, 100, 700], 1024, 1000, bos=True, batch_tokens=1).batches
+    by_length = {batch.positions: who for batch, who in zip(batches, owners(batches, 2), strict=True)}
+    assert by_length[901] != by_length[701] == by_length[101]
+
+
+def test_the_world_is_what_the_launcher_says():
+    assert world({}) == World(0, 1, 0, launched=False)
+    given = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}
+    assert world(given) == World(5, 8, 1, launched=True)
+    assert str(world(given)) == "8 processes" and not world(given).leads
+    assert "torchrun starts as many as asked" in world({"ACCELERATE_USE_CPU": "true"}).hint
+
+
+def test_each_process_takes_its_own_gpu_unless_told_otherwise(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert World(3, 4, 1).device(None) == "cuda:1"
+    assert World(3, 4, 1).device("cpu") == "cpu"
+    assert World().device(None) is None
+
+
+@pytest.mark.slow
+def test_one_two_and_three_processes_write_the_same_bytes(model, texts, tmp_path):
+    """With a length-dependent schedule, sliding windows, documents of all sizes and key tokens."""
+    keys = ["keys", model, "--data", texts, "--alpha", 0, "--beta", -9, "-o", tmp_path / "keys.json"]
+    assert main([*map(str, keys)]) == 0
+    words = [model, "--data", texts, "--lengths", LENGTHS, "--stride", 32, "--batch-tokens", 256]
+    words += ["--schedule", "yarn:factor=2", "--schedule", "dynamic:factor=2"]
+    words += ["--key-spans", tmp_path / "keys.json", "-o"]
+    runs = [launch(n, *words, tmp_path / str(n)) for n in (1, 2, 3)]
+    assert [run.returncode for run in runs] == [0, 0, 0], runs[-1].stderr
+    assert len({(tmp_path / str(n) / "results.json").read_bytes() for n in (1, 2, 3)}) == 1
+    assert len({run.stdout for run in runs}) == 1 and "| yarn:factor=2" in runs[0].stdout
+    found = json.loads((tmp_path / "3" / "results.json").read_text())["key_tokens"]["rows"]
+    assert len(found) == 6 and all(row["tokens"] > 100 and row["ppl"] > 1 for row in found)
+    assert [run.stderr.splitlines()[0] for run in runs] == [
+        "1 process measuring",
+        "2 processes measuring",
+        "3 processes measuring",
+    ]
+
+
+@pytest.mark.slow
+def test_processes_agree_with_one_that_no_launcher_started(model, texts, tmp_path, command_line):
+    words = [str(model), "--data", str(texts), "--lengths", LENGTHS, "--json"]
+    alone = command_line("eval", *words)
+    shared = launch(2, *words)
+    ours, theirs = json.loads(shared.stdout), json.loads(alone.stdout)
+    assert [row["forward_passes"] for row in ours["rows"]] == [row["forward_passes"] for row in theirs["rows"]]
+    for row, other in zip(ours["rows"], theirs["rows"], strict=True):
+        assert row["nll"] == pytest.approx(other["nll"], abs=1e-6)  # the number of threads differs
+
+
+@pytest.mark.slow
+def test_a_run_killed_with_two_processes_is_continued_by_three(tmp_path):
+    """At whatever moment the first log appeared; nothing is scored twice, and the bytes are the same."""
+    files = sorted(Path(ropescale.__file__).parent.rglob("*.py"))[:6]
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    for file in files:
+        (texts / f"{file.stem}.txt").write_text(file.read_text() * 3)
+    words = [
+        reference.CHECKPOINT,
+        "--data",
+        texts,
+        "--lengths",
+        "1k",
+        "--batch-tokens",
+        1024,
+        "--schedule",
+        "ntk:factor=4",
+    ]
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert launch(1, *words, "-o", whole).returncode == 0
+    assert launch(2, *words, "-o", killed, stop_after=killed).returncode == -signal.SIGKILL
+    assert not (killed / "results.json").exists()
+    again = launch(3, *words, "-o", killed)
+    assert again.returncode == 0 and "resuming: " in again.stderr, again.stderr
+    assert (killed / "results.json").read_bytes() == (whole / "results.json").read_bytes()
+    logs = [log.stat().st_size for log in killed.glob("resume/*/*.log")]
+    alone = [log.stat().st_size for log in whole.glob("resume/*/*.log")]
+    assert sum(logs) == sum(alone)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--data", "nowhere.txt", "--lengths", "64"], "error: no file or folder at 'nowhere.txt'"),
+        (["--lengths", "64", "--schedule", "yran"], "error: no schedule named 'yran'"),
+    ],
+)
+def test_an_error_that_all_processes_meet_is_said_once(model, texts, words, said):
+    given = words if "--data" in words else ["--data", texts, *words]
+    done = launch(2, model, *given)
+    assert done.returncode and done.stdout == ""
+    assert done.stderr.count(said) == 1 and done.stderr.count("error: ") == 1
+
+
+@pytest.mark.slow
+def test_a_busy_folder_stops_every_process(model, texts, tmp_path):
+    from filelock import FileLock
+
+    (tmp_path / "resume").mkdir()
+    with FileLock(tmp_path / "resume" / "lock"):
+        done = launch(2, model, "--data", texts, "--lengths", "64", "-o", tmp_path)
+    assert done.returncode and done.stderr.count("another run is writing into") == 1
+
+
+@pytest.mark.slow
+def test_a_process_that_fails_says_why(texts, tmp_path):
+    """A model whose logits are NaN after every 7: the process that meets one speaks, whichever it is."""
+    model, tokenizer = tiny.llama(vocab_size=258), tiny.byte_tokenizer()
+    model.model.embed_tokens.weight.data[tokenizer.convert_tokens_to_ids("7")] = float("nan")
+    model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    done = launch(2, tmp_path / "model", "--data", texts, "--lengths", "64", "--batch-tokens", 64)
+    assert done.returncode and "the model's logits are NaN or infinite" in done.stderr
+    assert done.stdout == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["passkey", "multi-key"])
+def test_processes_share_the_prompts_of_a_retrieval_run(model, tmp_path, task):
+    """Two lengths, a schedule whose tables follow the length and one that repeats others': the same bytes."""
+    words = [model, "--lengths", "700,900", "--depths", "0,0.5,1", "--trials", 3, "--task", task]
+    words += ["--batch-tokens", 1400, "--schedule", "dynamic:factor=2", "--schedule", "linear:factor=1"]
+    runs = [launch(n, *words, "-o", tmp_path / str(n), command="passkey") for n in (1, 2, 3)]
+    assert [run.returncode for run in runs] == [0, 0, 0], runs[-1].stderr
+    for name in ("results.json", "answers.csv"):
+        assert len({(tmp_path / str(n) / name).read_bytes() for n in (1, 2, 3)}) == 1
+    assert len({run.stdout for run in runs}) == 1 and runs[1].stdout.count("| accuracy ") == 1
+    assert "2 processes asking" in runs[1].stderr

@@ -1,0 +1,146 @@
+"""Models too large for one device, over processes (--tp) or the devices of one (--device-map): the same numbers."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import tiny
+import tiny_models
+import torch
+from launching import launch
+
+from ropescale.errors import DataError, RunError
+from ropescale.evals import perplexity
+from ropescale.evals.parallel.processes import World
+from ropescale.evals.running import memory
+from ropescale.evals.running.scoring import Scorer
+from ropescale.models.loading import load_model
+
+DISK = {
+    "model.embed_tokens": "cpu",
+    "model.rotary_emb": "cpu",
+    "model.layers.0": "disk",
+    "model.layers.1": "cpu",
+    "model.norm": "disk",
+    "lm_head": "disk",
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A tiny checkpoint with a tokenizer of bytes, on disk."""
+    made = tmp_path_factory.mktemp("model")
+    tiny.llama(vocab_size=258).save_pretrained(made)
+    tiny.byte_tokenizer().save_pretrained(made)
+    return made
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    made = tmp_path_factory.mktemp("texts")
+    for number in range(4):
+        (made / f"{number}.txt").write_text(" ".join(map(str, range(7 * number, 90 + 20 * number))))
+    return made
+
+
+def measured(model, out=None):
+    schedules = ["yarn:factor=2", "dynamic:factor=2"]
+    return perplexity(model, tiny.documents(3, 150, 256), [64, 127], schedules, stride=40, out=out, short_context=False)
+
+
+def test_weights_that_wait_on_the_disk_give_the_same_numbers(folder):
+    """Under a static schedule and one frozen at each length; what is on the disk is read when its turn comes."""
+    plain, spread = load_model(folder, device="cpu"), load_model(folder, device_map=DISK)
+    assert {p.device.type for p in spread.parameters()} == {"cpu", "meta"}
+    for mine, other in zip(measured(spread).passes, measured(plain).passes, strict=True):
+        assert all(np.array_equal(a, b) for a, b in zip(mine.nll, other.nll, strict=True))
+
+
+def test_a_model_on_the_disk_alone_is_entered_where_it_computes(folder):
+    spread = load_model(folder, device_map={**DISK, "model.embed_tokens": "disk"})
+    assert next(spread.parameters()).device.type == "meta"
+    assert memory.device_of(spread) == torch.device("cpu") == Scorer(spread).device
+    ids = torch.tensor([tiny.documents(1, 40, 256)[0]])
+    with torch.inference_mode():
+        found = Scorer(spread).score(ids)
+    plain = tiny.naive_nll(load_model(folder, device="cpu"), ids[0].tolist())
+    assert float((found[0] - torch.tensor(plain)).abs().max()) < 2e-5
+
+
+def test_the_memory_left_is_that_of_the_fullest_device(folder, monkeypatch):
+    model, (one, other) = load_model(folder, device="cpu"), (torch.device("cuda", 0), torch.device("cuda", 1))
+    monkeypatch.setattr(memory, "total_memory", lambda device: 1000 * 10**6)
+    for weights, least in [({one: 100 * 10**6, other: 700 * 10**6}, 300), ({torch.device("cpu"): 4 * 10**6}, 996)]:
+        monkeypatch.setattr(memory, "weight_bytes", lambda model, found=weights: found)
+        assert memory.budget(model, 0) == 0.5 * least * 10**6
+
+
+def test_memory_that_is_short_in_a_shared_model_is_an_error(folder, monkeypatch):
+    model = load_model(folder, device="cpu")
+    monkeypatch.setattr(type(model), "tp_size", 2)
+    full = torch.OutOfMemoryError("full")
+    monkeypatch.setattr(Scorer, "score", lambda *given: (_ for _ in ()).throw(full))
+    with pytest.raises(RunError, match="shared by several processes, which cannot try again one by one"):
+        measured(model)
+
+
+@pytest.mark.parametrize(
+    ("size", "given", "said"),
+    [
+        (2, {"tp": True, "sequence_parallel": 2}, "--sequence-parallel and --tp are given, and share the work out"),
+        (1, {"tp": True}, "--tp shares the model out over several processes, and there is one"),
+        (2, {"tp": True, "device": "cpu"}, "--tp says itself what goes where; leave --device cpu out"),
+        (1, {"device_map": "auto", "device": "cpu"}, "--device-map says itself what goes where; leave --device cpu"),
+        (2, {"device_map": "auto"}, "--device-map is for one process, and there are 2; leave torchrun out, or use"),
+        (3, {"sequence_parallel": 2}, "--sequence-parallel 2 needs a multiple of 2 processes, and there are 3"),
+    ],
+)
+def test_ways_that_exclude_each_other_are_refused(size, given, said):
+    from ropescale.cli.eval import teamed
+
+    with pytest.raises(DataError, match=said):
+        teamed(World(size=size), {"tp": False, "sequence_parallel": None, "device_map": None, "device": None} | given)
+
+
+@pytest.mark.slow
+def test_a_device_map_on_the_command_line_gives_the_same_rows(folder, texts, command_line):
+    words = ["eval", str(folder), "--data", str(texts), "--lengths", "60,127", "--schedule", "yarn:factor=2", "--json"]
+    plain, spread = command_line(*words), command_line(*words, "--device-map", "auto")
+    assert spread.returncode == 0, spread.stderr
+    assert json.loads(spread.stdout)["rows"] == json.loads(plain.stdout)["rows"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["llama", "gemma2", "qwen2"])
+def test_a_model_shared_by_two_processes_gives_the_numbers_of_one(kind, texts, tmp_path):
+    """And is kept once, and found again."""
+    tiny_models.build(kind, vocab_size=258).save_pretrained(tmp_path / "model")
+    tiny.byte_tokenizer().save_pretrained(tmp_path / "model")
+    schedules = ["--schedule", "yarn:factor=2", "--schedule", "dynamic:factor=2", "--layers", "all"]
+    words = [tmp_path / "model", "--data", texts, "--lengths", "60,127", *schedules, "-o"]
+    runs = [launch(1, *words, tmp_path / "1"), launch(2, *words, tmp_path / "2", "--tp")]
+    assert [run.returncode for run in runs] == [0, 0], runs[-1].stderr
+    assert "2 processes in teams of 2 measuring" in runs[1].stderr
+    alone, shared = [json.loads((tmp_path / n / "results.json").read_text()) for n in "12"]
+    assert alone["model"] == shared["model"]
+    for row, other in zip(alone["rows"], shared["rows"], strict=True):
+        assert row["table_sha256"] == other["table_sha256"]
+        assert row["nll"] == pytest.approx(other["nll"], abs=1e-6)
+    vectors, others = [[np.load(file) for file in sorted((tmp_path / n / "nll").rglob("*.npy"))] for n in "12"]
+    assert vectors and all(np.abs(a - b).max() < 1e-5 for a, b in zip(vectors, others, strict=True))
+    assert {path.name for path in (tmp_path / "2").glob("resume/*/*.log")} == {"0.log"}
+    whole = (tmp_path / "2" / "results.json").read_bytes()
+    again = launch(2, *words, tmp_path / "2", "--tp")
+    assert "batches are done already; nothing is run" in again.stderr
+    assert (tmp_path / "2" / "results.json").read_bytes() == whole
+
+
+@pytest.mark.slow
+def test_a_class_without_a_plan_is_refused_by_name(texts, tmp_path):
+    tiny_models.build("opt", vocab_size=258).save_pretrained(tmp_path)
+    tiny.byte_tokenizer().save_pretrained(tmp_path)
+    done = launch(2, tmp_path, "--data", texts, "--lengths", "60", "--tp")
+    assert done.returncode and done.stderr.count("error: ") == 1
+    assert f"transformers has no plan for sharing out {tmp_path} (opt); leave --tp out" in done.stderr

@@ -1,0 +1,569 @@
+"""The page that compares runs: its numbers against the stored ones, and a look at it in a real browser."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+from environments import environment
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from ropescale.cli.main import main
+from ropescale.errors import DataError
+from ropescale.evals import perplexity, retrieval
+from ropescale.evals.data.key_tokens import KeySpans
+from ropescale.evals.reporting.page import page, page_data
+from ropescale.evals.reporting.runs import load, unpaired
+
+LENGTHS = [16, 64, 128]
+SCHEDULES = ["linear:factor=4", "yarn:factor=4"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A run of a tiny model over four documents."""
+    out = tmp_path_factory.mktemp("runs") / "first"
+    perplexity(tiny.llama(), repeating(), LENGTHS, SCHEDULES).save(out)
+    return out
+
+
+def repeating() -> list[list[int]]:
+    """Four documents, each with 20 tokens that were there 100 tokens before."""
+    return [[*ids[:110], *ids[10:30], *ids[130:]] for ids in tiny.documents(4, 140)]
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory):
+    """Another model, trained at 128 tokens, on the same documents."""
+    out = tmp_path_factory.mktemp("runs") / "second"
+    perplexity(tiny.llama(seed=1, max_position_embeddings=128), repeating(), LENGTHS[1:], SCHEDULES[1:]).save(out)
+    return out
+
+
+@contextmanager
+def edited(path: Path) -> Iterator[dict[str, Any]]:
+    """A file of a run, to be changed by hand: its own checksum goes."""
+    content = json.loads(path.read_text())
+    content.pop("sha256", None)
+    yield content
+    path.write_text(json.dumps(content))
+
+
+def stored(folder: Path, schedule: str) -> list[np.ndarray]:
+    """The NLLs of a schedule's only pass, found by hand."""
+    index = json.loads((folder / "nll" / "index.json").read_text())
+    [at] = [each["at"] for each in index["passes"] if each["schedule"] == schedule]
+    return [np.load(file).astype(np.float64) for file in sorted((folder / "nll" / at).glob("*.npy"))]
+
+
+def test_a_runs_own_pairs_are_those_that_it_was_saved_with(folder):
+    data = page_data(load([folder]))
+    assert [series["schedule"] for series in data["series"]] == ["as-is", *SCHEDULES]
+    saved = json.loads((folder / "results.json").read_text())["paired"]
+    for number, schedule in enumerate(SCHEDULES, 1):
+        ours = [(d["length"], d["mean"], d["low"], d["high"]) for d in data["pairs"][f"0:{number}"]]
+        theirs = [(p["length"], p["delta_nll"], p["low"], p["high"]) for p in saved if p["schedule"] == schedule]
+        assert ours == theirs and len(ours) == len(LENGTHS)
+
+
+def test_the_page_has_the_short_context_cost_and_the_frequencies(folder):
+    data = page_data(load([folder]))
+    assert [series["trained"] for series in data["series"]] == [64, 64, 64]
+    base, linear, _ = data["series"]
+    saved = json.loads((folder / "results.json").read_text())["paired"]
+    [pair] = [p for p in saved if (p["schedule"], p["length"]) == ("linear:factor=4", 64)]
+    assert pair["kl"] > 0 and linear["paired"][64] == pair and base["paired"] == {}
+    waves = [series["tables"][0]["layers"]["all"]["inv_freq"] for series in (base, linear)]
+    assert waves[0] == pytest.approx([4 * f for f in waves[1]]) and waves[0][0] == 1.0
+
+
+def test_the_page_has_the_far_repeats_and_the_key_tokens(folder, tmp_path):
+    saved = json.loads((folder / "results.json").read_text())["repeats"]
+    [linear] = [row for row in saved if row["schedule"] == "linear:factor=4"]
+    assert (linear["length"], linear["far_tokens"]) == (128, 4 * (128 - 110 - 7))
+    series = page_data(load([folder]))["series"]
+    found = {"mean": linear["far_ppl"], "low": linear["far_low"], "high": linear["far_high"]}
+    assert [(s["length"], s["far"], s["key"]) for s in series[1]["subsets"]] == [(128, found, None)]
+    text = "It was a bright cold day in April, and the clocks. "
+    spans = KeySpans({hashlib.sha256(text.encode()).hexdigest(): [(3, 9)]})
+    model, tokenizer = tiny.llama(vocab_size=257), tiny.byte_tokenizer()
+    result = perplexity(model, [text], [20], tokenizer=tokenizer, key_spans=spans)
+    result.save(tmp_path / "keys")
+    [row] = page_data(load([tmp_path / "keys"]))["series"][0]["subsets"]
+    assert (row["length"], row["far"], row["key"]["mean"]) == (20, None, result.key_rows[0].ppl)
+    assert result.key_rows[0].tokens == 6
+
+
+def test_two_models_on_the_same_documents_are_paired_token_by_token(folder, other):
+    data = page_data(load([folder, other]))
+    labels = [series["label"] for series in data["series"]]
+    assert labels[:3] == ["first: as-is", "first: linear:factor=4", "first: yarn:factor=4"]
+    assert labels[3:] == ["second: as-is", "second: yarn:factor=4"]
+    before, after = stored(folder, "yarn:factor=4"), stored(other, "yarn:factor=4")
+    for pair, length in zip(data["pairs"]["2:4"], LENGTHS[1:], strict=True):
+        deltas = [b[: length - 1] - a[: length - 1] for a, b in zip(before, after, strict=True)]
+        assert pair["length"] == length
+        assert pair["mean"] == pytest.approx(np.concatenate(deltas).mean(), abs=1e-9)
+
+
+def test_runs_on_other_documents_are_not_paired(folder, tmp_path):
+    perplexity(tiny.llama(), tiny.documents(4, 140, seed=1), LENGTHS).save(tmp_path / "elsewhere")
+    data = page_data(load([folder, tmp_path / "elsewhere"]))
+    assert set(data["pairs"]) == {"0:1", "0:2", "1:2"}
+
+
+TEXT = "It was a bright cold day in April, and the clocks were striking thirteen, though the thaw was there. " * 2
+
+
+def pair_tokenizer() -> PreTrainedTokenizerFast:
+    """One token per byte, but one for each "th"; id 257 is BOS."""
+    vocabulary = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "th"]
+    tokenizer = Tokenizer(models.BPE(vocab={token: i for i, token in enumerate(vocabulary)}, merges=[("t", "h")]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>")
+
+
+@pytest.fixture(scope="module")
+def tokenized(tmp_path_factory):
+    """Two models with one tokenizer and one with another, all on the same text."""
+    out = tmp_path_factory.mktemp("tokenized")
+    made = {"bytes": tiny.byte_tokenizer(), "again": tiny.byte_tokenizer(), "pairs": pair_tokenizer()}
+    for number, (name, tokenizer) in enumerate(made.items()):
+        model = tiny.llama(seed=number, vocab_size=258)
+        perplexity(model, [TEXT], [16, 64], ["linear:factor=2"], tokenizer=tokenizer).save(out / name)
+    return [out / name for name in made]
+
+
+def test_the_same_text_in_the_tokens_of_another_tokenizer_is_not_paired_and_that_is_said(tokenized):
+    runs = load(tokenized)
+    found = [hashlib.sha256(np.array(t(TEXT, add_special_tokens=False).input_ids, "<i8").tobytes()).hexdigest()
+             for t in (tiny.byte_tokenizer(), pair_tokenizer())]  # fmt: skip
+    assert [run.ids for run in runs] == [(found[0],), (found[0],), (found[1],)] and found[0] != found[1]
+    assert set(page_data(runs)["pairs"]) == {"0:1", "2:3", "4:5", "0:2", "0:3", "1:2", "1:3"}
+    said = (
+        "are of the same text in other tokens, so they are not compared token by token; bits per byte can be compared"
+    )
+    assert unpaired(runs) == [f"bytes and pairs {said}", f"again and pairs {said}"]
+    assert unpaired(runs[:2]) == []
+
+
+def test_a_folder_that_does_not_say_which_tokens_it_scored_is_paired_with_itself_alone_and_that_is_said(
+    tokenized, tmp_path, capsys
+):
+    old = tmp_path / "old"
+    shutil.copytree(tokenized[0], old)
+    with edited(old / "nll" / "index.json") as index:
+        for document in index["documents"]:
+            del document["ids_sha256"]
+    assert set(page_data(load([old, tokenized[1]]))["pairs"]) == {"0:1", "2:3"}
+    assert main(["report", str(old), str(tokenized[1]), "-o", str(tmp_path / "report.html")]) == 0
+    assert f"note: {old} does not say which tokens its tokenizer made" in capsys.readouterr().err
+
+
+def test_loss_by_position_is_that_of_the_result(folder):
+    result = perplexity(tiny.llama(), repeating(), LENGTHS, SCHEDULES)
+    for series in page_data(load([folder]))["series"]:
+        expected = [(b.start, b.stop, b.nll) for b in result.by_position(series["schedule"])]
+        assert [(b["start"], b["stop"], b["mean"]) for b in series["bins"]] == expected
+
+
+def test_sliding_windows_are_paired_at_each_length(tmp_path):
+    result = perplexity(tiny.llama(), tiny.documents(3, 100), [32, 64], SCHEDULES, stride=16)
+    result.save(tmp_path)
+    pairs = page_data(load([tmp_path]))["pairs"]
+    expected = [(p.length, p.delta_nll) for p in result.paired if p.schedule == SCHEDULES[0]]
+    assert [(d["length"], d["mean"]) for d in pairs["0:1"]] == expected
+
+
+def test_the_page_is_one_file_that_asks_for_nothing(folder):
+    text = page(load([folder]), title="Tags <b>&amp;")
+    assert "<h1>Tags &lt;b&gt;&amp;amp;</h1>" in text
+    outside_plotly = re.sub(r"<script>/\*\*\s*\n\* plotly.*?</script>", "", text, flags=re.DOTALL)
+    assert len(outside_plotly) < len(text) / 10
+    assert not re.search(r'(?:src|href)="(?!data:|#)', outside_plotly)
+    embedded = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
+    assert embedded and json.loads(embedded[1]) == json.loads(json.dumps(page_data(load([folder]))))
+
+
+def test_a_run_of_unknown_trained_length_is_said_to_have_no_cost_and_no_gain(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "unknown")
+    with edited(tmp_path / "unknown" / "results.json") as results:
+        results["model"]["trained_length"] = None
+    text = page(load([folder, tmp_path / "unknown"]))
+    assert re.findall(r"The trained length of (.*?) is not known", text) == ["unknown"]
+
+
+def test_what_a_run_is_called_cannot_break_the_page(folder, tmp_path):
+    odd = tmp_path / "<script>alert(1)<"
+    shutil.copytree(folder, odd)
+    text = page(load([odd]))
+    assert "<script>alert(1)" not in text and "\\u003cscript>alert(1)" in text
+
+
+def test_folders_of_the_same_name_are_told_apart(folder, tmp_path):
+    for where in ("a", "b"):
+        shutil.copytree(folder, tmp_path / where / "run")
+    assert [run.name for run in load([tmp_path / "a" / "run", tmp_path / "b" / "run"])] == ["a/run", "b/run"]
+
+
+@pytest.mark.parametrize(
+    ("break_it", "words"),
+    [
+        (lambda run: (run / "results.json").unlink(), "has no results.json; give a folder that `ropescale eval -o`"),
+        (lambda run: (run / "results.json").write_text("{"), "results.json cannot be read"),
+        (lambda run: (run / "results.json").write_text('{"schema": 99}'), "is not one that this version can read"),
+        (lambda run: next((run / "nll").rglob("00003.npy")).unlink(), "00003.npy is missing; run the evaluation again"),
+    ],
+)
+def test_a_folder_that_is_no_whole_run_is_refused_in_one_line(folder, tmp_path, capsys, break_it, words):
+    run = tmp_path / "run"
+    shutil.copytree(folder, run)
+    break_it(run)
+    assert main(["report", str(run), "-o", str(tmp_path / "report.html")]) == 2
+    said = capsys.readouterr().err
+    assert words in said and len(said.splitlines()) == 1
+    assert not (tmp_path / "report.html").exists()
+
+
+def run_of(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "run")
+    return tmp_path / "run"
+
+
+def refused(run, tmp_path, capsys):
+    """The one line that a report of a damaged run ends with."""
+    assert main(["report", str(run), "-o", str(tmp_path / "report.html")]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: ") and said.count("\n") == 1 and len(said) < 700 and "unexpected" not in said
+    assert "run the evaluation again" in said and not (tmp_path / "report.html").exists()
+    return said
+
+
+@pytest.mark.parametrize("name", ["as-is/128/00002.npy", "yarn_factor=4-8e16f5c9/64-divergence/00000.npy"])
+@pytest.mark.parametrize("at", [0, 60, 130, -1])
+def test_a_changed_byte_of_a_stored_file_is_noticed_wherever_it_is(folder, tmp_path, capsys, name, at):
+    run = run_of(folder, tmp_path)
+    (path,) = (run / "nll").glob(name.replace("8e16f5c9", "*"))
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+    assert f"error: {path} is not as it was written (its checksum differs); move it away" in refused(
+        run, tmp_path, capsys
+    )
+
+
+@pytest.mark.parametrize("name", ["results.json", "nll/index.json"])
+def test_a_changed_figure_of_the_results_or_the_index_is_noticed(folder, tmp_path, capsys, name):
+    run = run_of(folder, tmp_path)
+    text = (run / name).read_text()
+    changed = (
+        text.replace('"length": 16', '"length": 17', 1) if name == "results.json" else text.replace("as-is", "is-as", 1)
+    )
+    (run / name).write_text(changed)
+    assert changed != text and f"{name} is not as it was written" in refused(run, tmp_path, capsys)
+
+
+def without_checksums(run):
+    with edited(run / "nll" / "index.json") as index:
+        for each in [*index["passes"], *index["divergences"]]:
+            each.pop("files", None)
+        index.pop("of", None)
+    with edited(run / "results.json") as results:
+        results.pop("files", None)
+
+
+BIG = b"\x93NUMPY\x01\0v\0{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000000,), }".ljust(127) + b"\n"
+PICKLE = b"\x93NUMPY\x01\0v\0{'descr': '|O', 'fortran_order': False, 'shape': (1,), }".ljust(127) + b"\ncos\nsystem\n."
+
+
+@pytest.mark.parametrize("content", [b"", b"\x93NUMPY", BIG, PICKLE, BIG[:120]], ids=range(5))
+@pytest.mark.parametrize("checksums", [True, False])
+def test_a_file_that_holds_no_losses_is_one_line(folder, tmp_path, capsys, content, checksums):
+    run = run_of(folder, tmp_path)
+    if not checksums:
+        without_checksums(run)
+    path = run / "nll" / "as-is" / "128" / "00001.npy"
+    path.write_bytes(content)
+    assert f"error: {path} " in refused(run, tmp_path, capsys)
+
+
+def test_losses_of_another_length_or_that_are_not_finite_are_noticed_without_a_checksum(folder, tmp_path, capsys):
+    run = run_of(folder, tmp_path)
+    without_checksums(run)
+    path = run / "nll" / "as-is" / "128" / "00001.npy"
+    whole = np.load(path)
+    np.save(path, whole[:-1])
+    assert "has not the tokens of as-is at 128" in refused(run, tmp_path, capsys)
+    whole[3] = np.nan
+    np.save(path, whole)
+    assert "00001.npy holds losses that are not finite" in refused(run, tmp_path, capsys)
+
+
+@pytest.mark.parametrize("at", ["../../etc", "/etc", "..", "as-is/../../../etc", "", "as-is", 3, None])
+def test_an_index_that_leads_out_of_its_folder_is_refused(folder, tmp_path, capsys, at):
+    run = run_of(folder, tmp_path)
+    with edited(run / "nll" / "index.json") as index:
+        index["passes"][0]["at"] = at
+    assert "does not say in passes[0].at which folder below nll/ is meant" in refused(run, tmp_path, capsys)
+
+
+@pytest.mark.parametrize("name", ["results.json", "nll/index.json", "nll/as-is/128/00000.npy"])
+def test_a_pipe_in_place_of_a_file_is_not_waited_for(folder, tmp_path, capsys, name):
+    run = run_of(folder, tmp_path)
+    (run / name).unlink()
+    os.mkfifo(run / name)
+    if name == "results.json":
+        assert main(["report", str(run), "-o", str(tmp_path / "report.html")]) == 2
+        assert "has no results.json" in capsys.readouterr().err
+    else:
+        assert "is not a regular file" in refused(run, tmp_path, capsys)
+
+
+def test_results_of_two_gigabytes_are_not_read(folder, tmp_path, capsys):
+    run = run_of(folder, tmp_path)
+    os.truncate(run / "results.json", 2**31)
+    assert "results.json is longer than 67,108,864 bytes" in refused(run, tmp_path, capsys)
+
+
+CHANGES = {
+    "no rows": lambda r: r.update(rows=[]),
+    "rows of another kind": lambda r: r.update(kind="retrieval"),
+    "a row that is none": lambda r: r["rows"].append(3),
+    "a row without a length": lambda r: r["rows"][0].pop("length"),
+    "a length that is text": lambda r: r["rows"][0].update(length="16"),
+    "a length that is true": lambda r: r["rows"][0].update(length=True),
+    "a huge length": lambda r: r["rows"][0].update(length=10**400),
+    "no perplexity": lambda r: r["rows"][0].update(ppl=None),
+    "another schedule": lambda r: r["rows"][0].update(schedule="yarn:factor=9"),
+    "a model that is text": lambda r: r.update(model="llama"),
+    "parameters that are none": lambda r: r["model"].update(parameters=None),
+    "skipped that is a list": lambda r: r["data"].update(skipped=[1]),
+    "a stride that is text": lambda r: r["protocol"].update(stride="16"),
+    "a protocol that is a tree": lambda r: r["protocol"].update(mode={"a": {"b": 1}}),
+    "a table without frequencies": lambda r: next(iter(r["tables"].values())).update(all={}),
+    "a cost without passes": lambda r: r["cost"][0].pop("forward_passes"),
+    "a baseline that is none": lambda r: r["paired"][0].update(baseline=None),
+    "versions that are numbers": lambda r: r["versions"].update(torch=2.13),
+    "deep brackets": lambda r: r["protocol"].update(name=[[[[1]]]]),
+    "thousands of schedules": lambda r: r.update(rows=[{**r["rows"][0], "schedule": str(n)} for n in range(300)]),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_results_with_a_value_that_cannot_be_are_one_line(folder, tmp_path, capsys, change):
+    run = run_of(folder, tmp_path)
+    with edited(run / "results.json") as results:
+        change(results)
+    refused(run, tmp_path, capsys)
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", "null", '{"schema": 1, "rows": []}', '{"schema": true}', "[" * 10**5, "NaN", "\ufeff{}"]
+)
+def test_a_file_that_holds_no_results_is_one_line(folder, tmp_path, capsys, text):
+    run = run_of(folder, tmp_path)
+    (run / "results.json").write_text(text)
+    refused(run, tmp_path, capsys)
+
+
+def test_names_that_are_no_text_can_be_reported(folder, tmp_path):
+    run = tmp_path / os.fsdecode(b"run\xff")
+    shutil.copytree(folder, run)
+    with edited(run / "nll" / "index.json") as index:
+        index["documents"][0]["ids_sha256"] = "\ud800"
+    assert main(["report", str(run), "-o", str(tmp_path / "report.html")]) == 0
+    assert "run\\udcff" in (tmp_path / "report.html").read_text()
+
+
+def test_losses_that_belong_to_other_results_are_refused(folder, other, tmp_path, capsys):
+    run = run_of(folder, tmp_path)
+    shutil.rmtree(run / "nll")
+    shutil.copytree(other / "nll", run / "nll")
+    assert "is of another measurement than the results beside it" in refused(run, tmp_path, capsys)
+
+
+def test_a_run_given_twice_is_refused(folder):
+    with pytest.raises(DataError, match="is given twice"):
+        load([folder, folder.parent / "." / folder.name])
+
+
+def test_a_page_that_cannot_be_written_leaves_the_old_one(folder, tmp_path, capsys):
+    assert main(["report", str(folder), "-o", str(tmp_path / "nowhere" / "report.html")]) == 2
+    assert "cannot write" in capsys.readouterr().err
+    assert main(["report", str(folder), "-o", str(tmp_path / "report.html")]) == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory):
+    """A retrieval run of a model that was never taught to answer, and its result."""
+    out = tmp_path_factory.mktemp("runs") / "asked"
+    model, tokenizer = tiny.llama(vocab_size=257), tiny.byte_tokenizer(limit=400)
+    result = retrieval(model, tokenizer, [200, 300], [0, 0.5, 1], ["linear:factor=4"], trials=3)
+    result.save(out)
+    return out, result
+
+
+def test_a_retrieval_runs_page_has_accuracy_and_the_answers_nll_at_every_length_and_depth(asked):
+    out, result = asked
+    maps = page_data(load([out]))["retrieval"]
+    assert [each["schedule"] for each in maps] == ["as-is", "linear:factor=4"]
+    for each in maps:
+        for rows, depths in ((each["rows"], [0, 0.5, 1]), (each["overall"], [None])):
+            assert [(row["length"], row["depth"]) for row in rows] == [(n, d) for n in (200, 300) for d in depths]
+            for row in rows:
+                mine = [a for a in result.answers if (a.schedule, a.length) == (each["schedule"], row["length"])]
+                mine = [answer for answer in mine if row["depth"] in (None, answer.depth)]
+                assert row["answer_nll"] == pytest.approx(np.mean([answer.nll for answer in mine]))
+                assert row["accuracy"] == np.mean([answer.correct for answer in mine])
+
+
+CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+in_a_browser = pytest.mark.skipif(CHROMIUM is None, reason="needs a Chromium; CHROMIUM=/path/to/chrome names one")
+
+
+def browsed(folders: list[Path], where: Path) -> dict[str, Any]:
+    """What a browser makes of the page of these runs; see browsing.py."""
+    (where / "page.html").write_text(page(load(folders)), encoding="utf-8")
+    python, script = environment("browser", "playwright==1.55.0"), Path(__file__).parents[2] / "helpers" / "browsing.py"
+    words = [python, script, where / "page.html", CHROMIUM, where / "narrow.png"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def number(cell: str) -> float:
+    """The estimate before its interval."""
+    return float(re.split(r" ± | \(", cell)[0].replace(",", "").replace("−", "-").removesuffix("%"))
+
+
+def interval_is_shown(cell: str, low: float, mean: float, high: float) -> bool:
+    """Half of it up to 30% of the value, else both ends."""
+    if (high - low) / 2 <= 0.3 * mean:
+        return math.isclose(float(cell.split(" ± ")[1].replace(",", "")), (high - low) / 2, rel_tol=0.05)
+    ends = re.fullmatch(r".* \((.*) to (.*)\)", cell.replace(",", ""))
+    return ends is not None and [float(end) for end in ends.groups()] == pytest.approx([low, high], rel=0.005)
+
+
+def read(folder: Path, part: str) -> list[dict[str, Any]]:
+    """A table of results.json."""
+    return json.loads((folder / "results.json").read_text())[part]
+
+
+@pytest.fixture(scope="module")
+def seen(folder, other, tmp_path_factory):
+    """What a browser makes of two models' runs."""
+    return browsed([folder, other], tmp_path_factory.mktemp("page"))
+
+
+@pytest.mark.engines
+@in_a_browser
+def test_in_a_browser_the_page_shows_its_plots_and_works_by_keyboard_and_in_a_narrow_window(folder, seen):
+    assert seen["errors"] == []
+    assert [url for url in seen["requests"] if not url.startswith(("file:", "data:", "blob:"))] == []
+    assert seen["plots"] == 4  # perplexity, change, position, frequencies
+    assert seen["points"] == 3 * len(LENGTHS) + 2 * len(LENGTHS[1:])
+    assert seen["overflow"] <= 0 and seen["narrowest label"] >= 90  # a label is words, not a column of letters
+    assert seen["titles in the way"] == []
+    assert [line[0] for line in seen["after hiding"][1:]] == [
+        line[0] for line in seen["curve-table"][1:] if line[0] != "first: linear:factor=4"
+    ]
+    first, third = stored(folder, "as-is"), stored(folder, "yarn:factor=4")
+    flipped = {line[0]: line[1:] for line in seen["compared with the third"][1:]}["first: as-is"]
+    for cell, length in zip(flipped, LENGTHS, strict=True):
+        assert math.isclose(number(cell), rise(first, third, length), abs_tol=6e-5)
+
+
+def rise(nll: list[np.ndarray], base: list[np.ndarray], length: int) -> float:
+    """Mean of the differences over all tokens of a length, found by hand."""
+    return float(np.concatenate([a[: length - 1] - b[: length - 1] for a, b in zip(nll, base, strict=True)]).mean())
+
+
+@pytest.mark.engines
+@in_a_browser
+def test_in_a_browser_the_tables_hold_the_stored_figures_and_a_gain_is_what_the_loss_falls_by(folder, other, seen):
+    saved = {(r["schedule"], r["length"]): r for r in read(folder, "rows")}
+    assert seen["curve-table"][0] == ["perplexity", "16", "64", "128"]
+    for line, schedule in zip(seen["curve-table"][1:4], ["as-is", *SCHEDULES], strict=True):
+        for cell, row in zip(line[1:], (saved[schedule, n] for n in LENGTHS), strict=True):
+            assert number(cell) == pytest.approx(row["ppl"], rel=1e-3)
+            assert interval_is_shown(cell, row["ppl_low"], row["ppl"], row["ppl_high"]), cell
+    assert {"±" in cell for line in seen["curve-table"][1:] for cell in line[1:] if cell} == {True, False}
+    far = {r["schedule"]: r for r in read(folder, "repeats")}
+    assert seen["subsets-table"][0] == ["perplexity", "length", "far repeats", "others", "key tokens"]
+    for line, row in zip(seen["subsets-table"][1:4], (far[s] for s in ["as-is", *SCHEDULES]), strict=True):
+        assert number(line[2]) == pytest.approx(row["far_ppl"], rel=1e-3) and line[4] == "-"
+        assert interval_is_shown(line[2], row["far_low"], row["far_ppl"], row["far_high"]), line[2]
+
+    assert seen["cost-table"][0][3:5] == ["mean KL (nats)", "same top-1"]
+    pairs = {p["schedule"]: p for p in read(folder, "paired") if p["length"] == 64}
+    base = stored(folder, "as-is")
+    for line, schedule in zip(seen["cost-table"][1:3], SCHEDULES, strict=True):
+        nll, pair = stored(folder, schedule), pairs[schedule]
+        assert [line[0], line[1], line[5]] == [f"first: {schedule}", "64", "128"]
+        assert number(line[2]) == pytest.approx(rise(nll, base, 64), abs=6e-5)
+        assert line[3].startswith(f"{pair['kl']:.4f} ± ") and line[4].startswith(f"{pair['top1']:.2%} ± ")
+        assert number(line[6]) == pytest.approx(-rise(nll, base, 128), abs=6e-5) and number(line[6]) != 0
+    for line, schedule in zip(seen["cost-table"][3:], ["as-is", SCHEDULES[1]], strict=True):
+        assert line[1] == "128" and number(line[2]) == pytest.approx(rise(stored(other, schedule), base, 128), abs=6e-5)
+        assert line[3:] == ["-"] * 4  # another model's tokens were not compared; trained at 128, nothing is beyond
+
+
+@pytest.mark.engines
+@in_a_browser
+def test_in_a_browser_a_dozen_series_can_be_hidden_and_shown_and_rounding_is_no_difference(folder, asked, tmp_path):
+    moved = {"rounded": -2e-6, "better": -0.01, "worse": 0.01}  # every token alike: no interval has zero in it
+    for name, nats in moved.items():
+        shutil.copytree(folder, tmp_path / name)
+        for file in (tmp_path / name / "nll").rglob("*.npy"):
+            np.save(file, np.load(file) + np.float32(nats))
+        with edited(tmp_path / name / "nll" / "index.json") as index:
+            for each in [*index["passes"], *index["divergences"]]:
+                each.pop("files", None)
+    seen = browsed([folder, *(tmp_path / name for name in moved), asked[0]], tmp_path)
+    assert seen["errors"] == [] and seen["titles in the way"] == []
+    series = 4 * 3
+    points = [[n, len(LENGTHS) * n] for n in (series, series - 1, 0, series)]
+    assert seen["points by how many are shown"] == points
+
+    cost = {line[0]: line for line in seen["cost-table"][1:]}
+    assert [cost["rounded: as-is"][n] for n in (2, 6)] == ["0.0000 ± 0.0000"] * 2
+    assert [cost["better: as-is"][n] for n in (2, 6)] == ["−0.0100 ± 0.0000", "+0.0100 ± 0.0000"]
+    assert [cost["worse: as-is"][n] for n in (2, 6)] == ["+0.0100 ± 0.0000", "−0.0100 ± 0.0000"]
+    coloured = [(label, kind) for label, _, kind in seen["coloured"] if label.endswith("as-is")]
+    assert coloured == 2 * [("better: as-is", "better")] + 2 * [("worse: as-is", "worse")]
+
+    result, heat = asked[1], dict(seen["heat"])
+    for place, schedule in enumerate(["as-is", "linear:factor=4"]):
+        cells = [r for r in result.rows if r.schedule == schedule and r.depth is not None]
+        cells.sort(key=lambda row: (row.depth, row.length))
+        assert heat[f"accuracy-{place}"] == [f"{row.accuracy:.0%}" for row in cells]
+        assert [float(text) for text in heat[f"answer-nll-{place}"]] == pytest.approx(
+            [row.answer_nll for row in cells], abs=0.051
+        )
+    overall = [row for row in result.rows if row.depth is None]
+    for line, row in zip(seen["retrieval-table"][1:], overall, strict=True):
+        assert line[:2] == [f"asked: {row.schedule}", str(row.length)]
+        assert number(line[2]) == round(100 * row.accuracy)
+        assert number(line[3]) == pytest.approx(row.answer_nll, rel=1e-3)
+
+
+def test_a_run_whose_losses_are_gone_is_reported_with_a_word(tmp_path, capsys):
+    stored = Path(__file__).parents[2] / "fixtures" / "runs_without_checksums" / "eval"
+    folder = Path(shutil.copytree(stored, tmp_path / "r"))
+    shutil.rmtree(folder / "nll")
+    assert main(["report", str(folder), "-o", str(tmp_path / "x.html")]) == 0
+    assert "has no nll/index.json, so loss by position and comparisons are left out" in capsys.readouterr().err

@@ -1,0 +1,449 @@
+"""What a measurement prints and writes."""
+
+import csv
+import errno
+import hashlib
+import json
+import math
+import re
+import sys
+
+import numpy as np
+import pytest
+from tiny import byte_tokenizer, documents, llama
+
+from ropescale.errors import CheckpointError, RopescaleError
+from ropescale.evals import Result, perplexity
+from ropescale.evals.data.documents import from_ids
+from ropescale.evals.results.result import Pass, writable_folder
+from ropescale.formatting import escaped
+
+
+@pytest.fixture(scope="module")
+def result() -> Result:
+    """A real one: three documents, two schedules, one of them length-dependent."""
+    ids = [*documents(3, 130), [1, 2, 3]]
+    return perplexity(llama(), ids, [16, 64, 130], ["dynamic:factor=4"], source="some ids")
+
+
+def stored_nll(out):
+    """What nll/index.json lists: label, fed length and one vector per document."""
+    folder = out / "nll"
+    index = json.loads((folder / "index.json").read_text())
+    for run in index["passes"]:
+        files = [folder / run["at"] / f"{number:05d}.npy" for number in range(len(index["documents"]))]
+        yield run["schedule"], run["lengths"][-1], [np.load(file) for file in files]
+
+
+def made_up(*losses: list[float]) -> Result:
+    """Two schedules over ``len(losses[0])`` documents of two scored tokens, whose losses are given."""
+    runs = [
+        Pass(name, "0" * 64, (3,), [np.full(2, value, np.float32) for value in values], len(values))
+        for name, values in zip(["as-is", "other"], losses)
+    ]
+    scored = from_ids([[1, 2, 3]] * len(losses[0]))
+    facts = {"source": "x", "sha256": "f" * 64, "documents": len(scored), "tokens": 6, "skipped": {"too_short": 0}}
+    model = {"path": "m", "dtype": "float32", "parameters": 1}
+    protocol = {"name": "ropescale", "interval": "document-clustered t, 95%"}
+    return Result(model, facts, protocol, {"torch": "2"}, runs, scored, bos=False, baseline="as-is")
+
+
+def test_rows_and_intervals_by_hand():
+    # Two documents with mean NLL 1 and 2: r = 1.5, SE = sqrt(2 * (1 + 1)) / 4 = 0.5, t(1) = 12.7062.
+    (row,) = made_up([1.0, 2.0]).rows
+    assert (row.nll, row.documents, row.tokens) == (1.5, 2, 4)
+    assert row.ppl == pytest.approx(math.exp(1.5))
+    assert row.ppl_high == pytest.approx(math.exp(1.5 + 12.7062 * 0.5), rel=1e-4)
+    assert row.ppl_low == pytest.approx(math.exp(1.5 - 12.7062 * 0.5), rel=1e-4)
+
+
+def test_pairing_removes_what_the_documents_have_in_common():
+    # The documents differ by 1 nat, the schedules by exactly 0.25 on each: no spread is left.
+    (pair,) = made_up([1.0, 2.0], [1.25, 2.25]).paired
+    assert (pair.schedule, pair.baseline, pair.delta_nll) == ("other", "as-is", 0.25)
+    assert (pair.low, pair.high) == (0.25, 0.25)
+
+
+def test_the_tail_is_the_mean_over_the_second_half_of_the_positions():
+    # Position p is the token with p before it, so nll[p - 1]: of L = 8 the tail is p = 4 to 7. Documents of 8 and 9.
+    result, losses = made_up([0.0, 0.0]), [np.arange(7) + 1.0, 10 * np.arange(8) + 1.0]
+    result.passes[:] = [Pass("as-is", "0", (8,), [each.astype(np.float32)[:7] for each in losses], 2)]
+    (row,) = result.rows
+    means = [np.mean([4, 5, 6, 7]), np.mean([31, 41, 51, 61])]
+    assert row.tail_nll == pytest.approx(np.mean(means))
+    assert row.tail_high - row.tail_nll == pytest.approx(12.7062 * abs(means[1] - means[0]) / 2, rel=1e-5)
+
+
+def test_the_bootstrap_interval_of_two_documents_in_closed_form():
+    # Both documents, either twice: 1, 1.5 and 2 with shares of 1/4, 1/2 and 1/4; of the change, 0 and 0.5.
+    result = made_up([1.0, 2.0], [1.0, 2.5])
+    row, _ = result.rows
+    assert (row.ppl_boot_low, row.ppl_boot_high) == (pytest.approx(math.exp(1)), pytest.approx(math.exp(2)))
+    (pair,) = result.paired
+    assert (pair.boot_low, pair.boot_high, pair.bootstrap) == (0.0, 0.5, "documents")
+
+
+def test_one_long_document_has_an_interval_over_blocks_and_the_table_says_so():
+    result, tokens = made_up([0.0], [0.0]), 20_000
+    noise = np.random.default_rng(1).normal(2.0, 1.0, tokens).astype(np.float32)
+    result.passes[:] = [Pass(n, "0", (tokens + 1,), [noise + d], 1) for n, d in [("as-is", 0), ("other", 0.25)]]
+    row, _ = result.rows
+    assert row.ppl_low is None and row.bootstrap == "blocks of 1,024 tokens"
+    assert math.log(row.ppl_boot_high / row.ppl_boot_low) / 2 == pytest.approx(1.96 / math.sqrt(tokens), rel=0.3)
+    (pair,) = result.paired
+    assert (pair.boot_low, pair.boot_high) == (pytest.approx(0.25, abs=1e-6), pytest.approx(0.25, abs=1e-6))
+    text = result.to_markdown()
+    assert " † |" in text
+    assert "± or (low to high) † is the 95% interval over resampled blocks of 1,024 tokens of the one document" in text
+
+
+def test_the_seed_decides_the_resamples_and_nothing_else():
+    ids = documents(5, 40)
+    first, same, other = (perplexity(llama(), ids, [32], seed=seed) for seed in (0, 0, 1))
+    assert first.rows == same.rows
+    assert first.rows[0].ppl_boot_low != other.rows[0].ppl_boot_low and first.rows[0].ppl == other.rows[0].ppl
+    assert [each.protocol["seed"] for each in (first, other)] == [0, 1]
+    assert [each.protocol["resamples"] for each in (first, other)] == [2000, 2000]
+
+
+def test_the_dictionary_has_the_published_keys(result):
+    plain = json.loads(json.dumps(result.to_dict(), allow_nan=False))
+    assert list(plain) == [
+        "schema",
+        "model",
+        "data",
+        "protocol",
+        "versions",
+        "rows",
+        "paired",
+        "repeats",
+        "cost",
+        "tables",
+    ]
+    assert plain["schema"] == 1
+    assert list(plain["model"]) == ["path", "config_sha256", "weights", "dtype", "parameters", "trained_length"]
+    assert list(plain["data"]) == ["source", "sha256", "documents", "tokens", "skipped"]
+    assert list(plain["protocol"]) == [
+        *["name", "mode", "bos", "stride", "seed", "interval", "resamples", "batch_tokens"]
+    ]
+    assert list(plain["versions"]) == ["ropescale", "torch", "transformers"]
+    assert list(plain["rows"][0]) == [
+        *["schedule", "table_sha256", "length", "documents", "tokens", "nll", "ppl", "ppl_low", "ppl_high"],
+        *["bits_per_byte", "forward_passes", "mode", "documents_at_length", "tail_nll", "tail_low", "tail_high"],
+        *["ppl_boot_low", "ppl_boot_high", "bootstrap", "protocol"],
+    ]
+    assert list(plain["paired"][0]) == [
+        *["schedule", "baseline", "length", "delta_nll", "low", "high"],
+        *["kl", "kl_low", "kl_high", "top1", "top1_low", "top1_high", "boot_low", "boot_high", "bootstrap"],
+    ]
+    assert plain["data"]["skipped"] == {"too_short": 1, "empty": 0}
+    assert plain["model"]["dtype"] == "float32"
+    assert plain["model"]["parameters"] == sum(p.numel() for p in llama().parameters())
+
+
+def test_the_tables_are_those_that_transformers_would_compute(result):
+    plain = result.to_dict()
+    assert plain["model"]["trained_length"] == 64
+    base = [10000.0 ** (-2 * i / 8) for i in range(4)]
+    shas = {(row["schedule"], row["length"]): row["table_sha256"] for row in plain["rows"]}
+    assert plain["tables"][shas["as-is", 130]]["all"]["inv_freq"] == pytest.approx(base, rel=1e-6)
+    # transformers' dynamic NTK at 130 tokens: theta grows by (4 * 130 / 64 - 3) ^ (8 / 6)
+    theta = 10000.0 * (4 * 130 / 64 - 3) ** (8 / 6)
+    live = plain["tables"][shas["dynamic:factor=4", 130]]["all"]
+    assert live["inv_freq"] == pytest.approx([theta ** (-2 * i / 8) for i in range(4)], rel=1e-6)
+    assert live["attention_scale"] == 1.0 and set(plain["tables"]) == set(shas.values())
+
+
+def test_the_tables_of_each_layer_type_are_told_apart():
+    from transformers import Gemma3ForCausalLM, Gemma3TextConfig
+
+    shape = {"vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 6}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "sliding_window": 16}
+    model = Gemma3ForCausalLM(Gemma3TextConfig(**shape, **heads, max_position_embeddings=64)).eval()
+    (tables,) = perplexity(model, documents(2, 40), [32]).tables.values()
+    theta = {"full_attention": 1e6, "sliding_attention": 1e4}
+    assert {layer: table["inv_freq"] for layer, table in tables.items()} == {
+        layer: pytest.approx([theta[layer] ** (-i / 4) for i in range(4)], rel=1e-6) for layer in theta
+    }
+
+
+def test_a_dataframe_has_the_columns_and_the_numbers_of_the_csv(result, tmp_path):
+    pandas = pytest.importorskip("pandas")
+    (tmp_path / "a.csv").write_text(result.to_csv())
+    frame, read = result.to_dataframe(), pandas.read_csv(tmp_path / "a.csv")
+    pandas.testing.assert_frame_equal(frame, read, check_dtype=False, rtol=1e-14)
+    assert frame["ppl"].tolist() == [row.ppl for row in result.rows]
+
+
+def test_without_pandas_a_dataframe_is_an_error_that_says_what_is_needed(result, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(RopescaleError, match="needs pandas; pip install pandas"):
+        result.to_dataframe()
+
+
+def test_markdown_has_a_row_per_schedule_and_a_column_per_length(result):
+    lines = result.to_markdown().splitlines()
+    header, rule, as_is, dynamic = lines[:4]
+    assert [cell.strip() for cell in header.strip("|").split("|")] == ["perplexity", "16", "64", "130"]
+    assert set(rule) <= set("|-: ")
+    assert as_is.startswith("| as-is ") and dynamic.startswith("| dynamic:factor=4 ")
+    assert len({len(line) for line in lines[:4]}) == 1  # aligned
+    row = result.rows[0]
+    shown = as_is.split("|")[2].strip().replace(",", "")
+    number, low, high = re.fullmatch(r"(\S+) \((\S+) to (\S+)\)", shown).groups()
+    assert float(number) == pytest.approx(row.ppl, rel=5e-4)
+    assert (float(low), float(high)) == pytest.approx((row.ppl_low, row.ppl_high), rel=0.005)
+
+
+def cells_of(text: str, start: str) -> list[str]:
+    """The cells of the first table row that starts so."""
+    line = next(line for line in text.splitlines() if line.startswith(f"| {start} "))
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def test_a_wide_interval_of_a_perplexity_is_shown_by_its_bounds():
+    """Mean 1.5 and t(1) = 12.7062: e^(1.5 +- 12.7062 / 2) for 1 and 2 nats, +- 0.6353 for 1.45 and 1.55 nats."""
+    wide, middling, close = (made_up(each).to_markdown() for each in ([1.0, 2.0], [1.45, 1.55], [1.49, 1.51]))
+    assert cells_of(wide, "as-is")[1] == "4.482 (0.00780 to 2,574)"
+    assert cells_of(middling, "as-is")[1] == "4.482 (2.37 to 8.46)"
+    assert cells_of(close, "as-is")[1] == f"4.482 ± {4.48169 * math.sinh(12.7062 * 0.01):.2f}"
+    assert "± or (low to high) is the document-clustered t, 95% interval" in wide
+
+
+def test_perplexities_of_a_broken_model_do_not_take_hundreds_of_digits():
+    cell = cells_of(made_up([100.0, 400.0]).to_markdown(), "as-is")[1]
+    assert cell.startswith("3.746e+108 (") and len(cell) < 40
+
+
+def test_what_rounds_to_nothing_is_shown_without_a_sign_and_not_as_certain():
+    """A change of -2e-7 and one of -2e-5 nats, the same on both documents or a little different."""
+    tiny, small = made_up([1.0, 2.0], [1.0 - 2e-7, 2.0 - 2e-7]), made_up([1.0, 2.0], [1.00001, 1.99997])
+    assert -1e-6 < tiny.paired[0].delta_nll < 0
+    clear = made_up([1.0, 2.0], [1.5, 2.500001])
+    changes = [cells_of(each.to_markdown().split("Change")[1], "other")[1] for each in (tiny, small, clear)]
+    assert changes == ["0.0000 ± <0.0001", "0.0000 ± 0.0003", "+0.5000 ± <0.0001"]
+
+
+def test_a_gain_is_positive_where_the_loss_falls():
+    result = made_up([1.0, 2.0], [0.75, 1.75])
+    result.passes[:] = [Pass(run.schedule, "0" * 64, (2, 3), run.nll, 2) for run in result.passes]
+    result.trained_length = 2
+    assert cells_of(result.to_markdown().split("Short-context")[1], "schedule")[-1] == "gain at 3 (nats)"
+    shown = cells_of(result.to_markdown().split("Short-context")[1], "other")
+    assert shown[1] == "-0.2500 ± 0.0000" and shown[-1] == "+0.2500 ± 0.0000"
+
+
+def test_a_trained_length_that_nobody_knows_is_said():
+    text = made_up([1.0, 2.0], [0.75, 1.75]).to_markdown()
+    assert "short-context cost is not known, nor are far repeats told apart (--repeat-distance): the model" in text
+    known = made_up([1.0, 2.0], [0.75, 1.75])
+    known.repeat_distance = 1
+    assert "short-context cost is not known: the model does not say how long it was trained at." in known.to_markdown()
+    assert "Short-context" not in made_up([1.0, 2.0]).to_markdown()  # nothing to compare
+
+
+def test_markdown_shows_the_paired_change_and_the_protocol(result):
+    text = result.to_markdown()
+    assert "Change in NLL against as-is" in text
+    assert f"{result.paired[-1].delta_nll:+.4f} ± " in text
+    line = text.splitlines()[-1]
+    for fact in ["protocol ropescale", "no BOS", "token-weighted", "float32", "3 documents (skipped: 1 too short)"]:
+        assert fact in line
+    assert "390 tokens" in line and result.data["sha256"][:12] in line
+
+
+def test_one_document_has_no_interval_and_says_so():
+    text = made_up([1.0], [1.5]).to_markdown()
+    assert f"| {math.exp(1):.3f} |" in text and "| +0.5000 |" in text and "needs two documents" in text
+
+
+def test_loss_by_position_averages_to_the_whole(result):
+    bins = result.by_position("as-is")
+    assert bins[0].start == 1 and bins[-1].stop == 130
+    whole = sum(each.nll * (each.stop - each.start) for each in bins) / 129
+    assert whole == pytest.approx(result.rows[2].nll, abs=1e-9)
+    stored = result.passes[0].nll
+    third = bins[3]
+    expected = np.mean([nll[third.start - 1 : third.stop - 1] for nll in stored])
+    assert third.nll == pytest.approx(float(expected), rel=1e-6)
+
+
+def test_save_writes_every_file_and_the_figures_come_back(result, tmp_path):
+    pytest.importorskip("matplotlib")
+    out = result.save(tmp_path / "new" / "out")
+    names = {"results.json", "results.csv", "nll", "ppl_vs_length.png", "loss_by_position.png", "REPORT.md"}
+    assert {path.name for path in out.iterdir()} == names
+    saved = json.loads((out / "results.json").read_text())
+    beside = {name: [hashlib.sha256((out / name).read_bytes()).hexdigest()] for name in names - {"results.json", "nll"}}
+    assert saved.pop("files") == beside and saved.pop("sha256")
+    assert saved == json.loads(json.dumps(result.to_dict()))
+    assert result.to_markdown() in (out / "REPORT.md").read_text()
+    for name in ("ppl_vs_length.png", "loss_by_position.png"):
+        assert (out / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_csv_has_one_line_per_row_with_the_change_beside_it(result, tmp_path):
+    (tmp_path / "a.csv").write_text(result.to_csv())
+    with open(tmp_path / "a.csv") as file:
+        lines = list(csv.DictReader(file))
+    assert [(line["schedule"], int(line["length"])) for line in lines] == [
+        (row.schedule, row.length) for row in result.rows
+    ]
+    assert [float(line["ppl"]) for line in lines] == [row.ppl for row in result.rows]
+    assert lines[0]["delta_nll"] == "" and float(lines[-1]["delta_nll"]) == result.paired[-1].delta_nll
+
+
+def test_stored_nlls_reproduce_the_rows_without_a_forward_pass(result, tmp_path):
+    out = result.save(tmp_path / "out")
+    stored = {(schedule, fed): nll for schedule, fed, nll in stored_nll(out)}
+    assert set(stored) == {("as-is", 130), ("dynamic:factor=4", 64), ("dynamic:factor=4", 130)}
+    for row in result.rows:
+        fed = min(n for schedule, n in stored if schedule == row.schedule and n >= row.length)
+        nll = stored[row.schedule, fed]
+        assert len(nll) == 3 and all(each.dtype == np.float32 for each in nll)
+        assert np.concatenate([each[: row.length - 1] for each in nll]).mean(dtype=np.float64) == pytest.approx(row.nll)
+
+
+def test_saving_again_leaves_nothing_of_the_older_run(result, tmp_path):
+    result.save(tmp_path)
+    made_up([1.0, 2.0]).save(tmp_path)
+    assert sorted(path.name for path in (tmp_path / "nll").iterdir()) == ["as-is", "index.json"]
+    assert not list(tmp_path.glob(".part-*"))
+
+
+def test_without_matplotlib_everything_but_the_plots_is_written(result, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    out = result.save(tmp_path / "out")
+    assert {path.name for path in out.iterdir()} == {"results.json", "results.csv", "nll", "REPORT.md"}
+    assert "no plots written; plots need matplotlib" in capsys.readouterr().err
+    assert ".png" not in (out / "REPORT.md").read_text()
+    with pytest.raises(RopescaleError, match=r"ropescale\[plot\]"):
+        result.plot(tmp_path / "a.png")
+
+
+def test_plots_show_every_schedule_and_mark_the_trained_length(result, tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    seen = []
+    monkeypatch.setattr("ropescale.evals.results.plots.save", lambda figure, path: seen.append(figure))
+    returned = [result.plot(tmp_path / "a.png"), result.plot_by_position(tmp_path / "b.png")]
+    assert returned == seen
+    for drawn in seen:
+        (axes,) = drawn.axes
+        assert axes.get_legend_handles_labels()[1] == ["as-is", "dynamic:factor=4"]
+        assert "trained at 64" in [text.get_text() for text in axes.texts]
+        assert axes.get_xscale() == "log"
+    curve = seen[0].axes[0].lines[1]
+    assert curve.get_xdata().tolist() == [16, 64, 130]
+    assert curve.get_ydata().tolist() == [row.ppl for row in result.rows if row.schedule == "dynamic:factor=4"]
+
+
+def test_without_a_path_the_figure_is_returned_and_nothing_written(result, tmp_path, monkeypatch):
+    figures = pytest.importorskip("matplotlib.figure")
+    monkeypatch.chdir(tmp_path)
+    for figure, heading in [(result.plot(), result.title), (result.plot_by_position(), "Loss by position")]:
+        assert isinstance(figure, figures.Figure)
+        assert figure.axes[0].get_title(loc="left").startswith(heading)
+    assert not list(tmp_path.iterdir())
+    figure.savefig(tmp_path / "own.png")
+    assert (tmp_path / "own.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_an_output_that_is_a_file_is_one_sentence(result, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CheckpointError, match=r"cannot write into .*file is a file; choose another folder"):
+        result.save(tmp_path / "file" / "out")
+
+
+@pytest.mark.parametrize("name", ["", "~no-such-user/out", "a\0b", "a" * 300])
+def test_an_output_that_no_folder_can_be_called_is_one_sentence(name):
+    with pytest.raises(CheckpointError, match=r"cannot write into .*; choose another folder with -o") as caught:
+        writable_folder(name)
+    assert repr(name) in str(caught.value)
+
+
+def test_a_place_where_no_file_can_be_made_is_refused_before_the_run(tmp_path, monkeypatch):
+    def refuse(dir):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    assert writable_folder(tmp_path / "a" / "b") == tmp_path / "a" / "b" and not list(tmp_path.iterdir())
+    monkeypatch.setattr("tempfile.TemporaryFile", refuse)
+    with pytest.raises(CheckpointError, match=r"no file can be made in .* \(Permission denied\); choose another"):
+        writable_folder(tmp_path / "a" / "b")
+
+
+def test_a_folder_that_is_not_ours_is_refused_and_left_alone(result, tmp_path):
+    (tmp_path / "nll").mkdir()
+    (tmp_path / "nll" / "thesis.txt").write_text("years of work")
+    with pytest.raises(CheckpointError, match=r"nll/thesis.txt is not what an evaluation wrote; choose another folder"):
+        result.save(tmp_path)
+    assert [path.name for path in tmp_path.rglob("*")] == ["nll", "thesis.txt"]
+
+
+def test_the_numbers_are_kept_when_the_nlls_cannot_be_written(result, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("ropescale.evals.results.nll._put", full)
+    with pytest.raises(CheckpointError, match=r"cannot write into .*: No space left on device"):
+        result.save(tmp_path)
+    assert json.loads((tmp_path / "results.json").read_text())["rows"][0]["nll"] == result.rows[0].nll
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["nll", "results.csv", "results.json"]
+
+
+def test_labels_that_are_no_file_names_are_stored_apart(tmp_path):
+    result = made_up([1.0], [2.0])
+    runs = [
+        Pass(name, "0", (3,), [np.full(2, value, np.float32)], 1)
+        for name, value in [("a/../b:x=1", 1.0), ("a/../b:x=2", 2.0), ("..", 3.0), ("ü" * 200, 4.0)]
+    ]
+    result.passes[:] = runs
+    result.baseline = "a/../b:x=1"
+    stored = list(stored_nll(result.save(tmp_path / "out")))
+    assert [(name, float(nll[0][0])) for name, _, nll in stored] == [
+        (run.schedule, float(run.nll[0][0])) for run in runs
+    ]
+    assert {path.name for path in tmp_path.iterdir()} == {"out"}
+
+
+def test_the_text_hash_is_of_what_was_scored():
+    model, tokenizer = llama(vocab_size=257), byte_tokenizer()
+    texts = ["one text of some length", "another one, also long"]
+    hashes = [perplexity(model, part, [8], tokenizer=tokenizer).data["sha256"] for part in (texts, texts[:1], texts)]
+    assert hashes[0] == hashes[2] != hashes[1]
+
+
+def test_the_fingerprint_follows_the_weights():
+    ids = documents(1, 20)
+    first, same, other = (perplexity(llama(seed), ids, [16]).model["weights"] for seed in (0, 0, 1))
+    assert first == same != other
+
+
+HOSTILE = "m|o`del\n\n# Mine\n<script>alert(1)</script> ![x](http://x/y) \\` \u202e"
+
+
+def test_names_cannot_break_out_of_the_report(tmp_path):
+    """Nothing that a name holds is code, a tag, a link, a cell, or a line of its own."""
+    result = made_up([1.0, 2.0], [2.0, 3.0])
+    result.model["path"] = result.data["source"] = HOSTILE
+    for run in result.passes:
+        object.__setattr__(run, "schedule", f"{run.schedule}{HOSTILE}")
+    result.baseline += HOSTILE
+    report = (result.save(tmp_path / "out") / "REPORT.md").read_text()
+    assert not re.search(r"(?<!\\)<script|(?<![\\])\]\(http|^# Mine", report, re.MULTILINE)
+    assert "\u202e" not in report and "\\u202e" in report
+    tables = [line for line in report.splitlines() if line.startswith("|")]
+    cells = {len(re.findall(r"(?<!\\)(?:\\\\)*\|", line)) for line in tables}
+    assert len(tables) == 7 and cells <= {3, 4, 5, 6}
+    assert all(not re.search(r"(?<!\\)(?:\\\\)*`", line) for line in tables)
+
+
+def test_good_names_stay_as_they_are():
+    for name in (
+        "yarn:factor=8",
+        "as-is",
+        "my_model-v2.1",
+        "longrope:short_factor=[1,2]",
+        "C:\\models\\llama",
+        "± <0.01",
+    ):
+        assert escaped(name) == name

@@ -1,0 +1,88 @@
+"""Error bars against published t tables, and against a calculation by hand."""
+
+import math
+import random
+
+import pytest
+
+from ropescale.evals.results.statistics import incomplete_beta, mcnemar, ratio, t_quantile, wilson
+
+
+@pytest.mark.parametrize(
+    ("probability", "degrees", "published"),
+    [
+        (0.975, 1, 12.706),
+        (0.975, 2, 4.303),
+        (0.975, 4, 2.776),
+        (0.975, 10, 2.228),
+        (0.975, 30, 2.042),
+        (0.975, 120, 1.980),
+        (0.95, 5, 2.015),
+        (0.995, 10, 3.169),
+        (0.9995, 3, 12.924),
+    ],
+)
+def test_t_quantiles_are_those_of_the_published_table(probability, degrees, published):
+    assert t_quantile(probability, degrees) == pytest.approx(published, abs=5e-4)
+
+
+def test_t_quantile_tends_to_the_normal_one():
+    assert t_quantile(0.975, 10**6) == pytest.approx(1.959964, abs=5e-6)
+
+
+def test_incomplete_beta_has_its_closed_forms():
+    assert incomplete_beta(1, 1, 0.3) == pytest.approx(0.3)
+    assert incomplete_beta(3, 1, 0.9) == pytest.approx(0.9**3)
+    assert incomplete_beta(0.5, 0.5, 0.25) == pytest.approx(2 / math.pi * math.asin(0.5))
+
+
+def test_ratio_of_two_documents_by_hand():
+    # r = 30 / 10; residuals 10 - 12 and 20 - 18; SE = sqrt(2 * (4 + 4)) / 10; t(1) = 12.7062
+    estimate = ratio([10, 20], [4, 6])
+    assert estimate.mean == pytest.approx(3.0)
+    assert estimate.high - estimate.mean == pytest.approx(12.7062 * 0.4, rel=1e-5)
+    assert estimate.mean - estimate.low == pytest.approx(12.7062 * 0.4, rel=1e-5)
+
+
+def test_one_document_has_no_interval():
+    estimate = ratio([10], [4])
+    assert (estimate.mean, estimate.low, estimate.high) == (2.5, None, None)
+
+
+def test_intervals_cover_the_truth_about_as_often_as_they_say():
+    random.seed(0)
+    hits = 0
+    for _ in range(1000):
+        means = [random.gauss(2.0, 0.3) for _ in range(8)]  # each document has its own level
+        sums = [sum(random.gauss(mean, 1.0) for _ in range(20)) for mean in means]
+        estimate = ratio(sums, [20] * 8)
+        hits += estimate.low < 2.0 < estimate.high
+    assert 0.93 <= hits / 1000 <= 0.97
+
+
+@pytest.mark.parametrize(
+    ("hits", "trials", "low", "high"),
+    [(81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611), (1, 29, 0.0061, 0.1718)],
+)
+def test_wilson_intervals_are_those_of_newcombe_1998(hits, trials, low, high):
+    """Statistics in Medicine 17, table I, method 3."""
+    assert wilson(hits, trials) == pytest.approx((low, high), abs=5e-5)
+
+
+def test_a_wilson_interval_is_symmetric_and_ends_at_0_and_1():
+    assert wilson(0, 7)[0] == 0.0 and wilson(7, 7)[1] == 1.0
+    assert wilson(3, 10) == pytest.approx([1 - bound for bound in reversed(wilson(7, 10))])
+    with pytest.raises(ValueError, match="no trials"):
+        wilson(0, 0)
+
+
+def test_wilson_bounds_solve_the_score_equation():
+    for bound in wilson(13, 40, level=0.9):
+        assert abs(13 / 40 - bound) / math.sqrt(bound * (1 - bound) / 40) == pytest.approx(1.6448536, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("gained", "lost", "p"), [(0, 0, 1), (1, 1, 1), (5, 0, 2 / 32), (9, 1, 22 / 1024), (0, 1000, 2.0**-999)]
+)
+def test_mcnemar_is_the_sign_test_of_the_pairs_that_differ(gained, lost, p):
+    assert mcnemar(gained, lost) == mcnemar(lost, gained) == pytest.approx(p, rel=1e-12)

@@ -1,0 +1,286 @@
+"""The short-context cost: KL divergence and top-1 agreement, against full logits in fp64 and plain loops."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tiny import byte_tokenizer, documents, llama
+
+import ropescale
+from ropescale.cli.main import main
+from ropescale.evals import Result, perplexity
+from ropescale.evals.running.executor import Executor
+from ropescale.evals.running.scoring import Scorer, divergence
+
+IDS = documents(4, 140)
+SCHEDULES = ["linear:factor=4", "yarn:factor=4"]
+
+
+def naive(model: Any, schedule: str, windows: list[list[int]], scored: list[int]) -> list[list[tuple[float, bool]]]:
+    """Per window, ``(KL(as it is || schedule), same top-1)`` for its last tokens, as many as ``scored`` says.
+
+    Stock forward passes with full logits, softmax in fp64, one position after the other.
+    """
+    found = []
+    for ids, count in zip(windows, scored, strict=True):
+        plain = logits(model, ids)
+        with ropescale.patch(model, schedule, length=len(ids)):
+            changed = logits(model, ids)
+        pairs = list(zip(plain[:-1], changed[:-1], strict=True))[-count:]
+        found.append([(kl(a, b), int(a.argmax()) == int(b.argmax())) for a, b in pairs])
+    return found
+
+
+def logits(model: Any, ids: list[int]) -> torch.Tensor:
+    with torch.no_grad():
+        return model(input_ids=torch.tensor([ids])).logits[0].double()
+
+
+def kl(a: torch.Tensor, b: torch.Tensor) -> float:
+    p, q = torch.softmax(a, 0), torch.softmax(b, 0)
+    return float(sum(x * (x.log() - y.log()) for x, y in zip(p, q, strict=True)))
+
+
+def at(result: Result, schedule: str, length: int) -> Any:
+    (pair,) = [each for each in result.paired if (each.schedule, each.length) == (schedule, length)]
+    return pair
+
+
+@pytest.mark.parametrize("logits_bytes", [1, 2**20])
+@pytest.mark.parametrize("schedule", [*SCHEDULES, "dynamic:factor=4"])
+def test_kl_and_agreement_are_those_of_a_naive_loop_over_full_logits(schedule, logits_bytes):
+    """Also where a block of logits is a single row. At 80, beyond the trained length of dynamic."""
+    model = llama(max_position_embeddings=80 if "dynamic" not in schedule else 64)
+    lengths = [32, 80, 128] if "dynamic" not in schedule else [32, 64, 128]
+    result = perplexity(model, IDS, lengths, [schedule], logits_bytes=logits_bytes)
+    short = lengths[1]
+    expected = naive(model, schedule, [ids[:short] for ids in IDS], [short - 1] * 4)
+    tokens = [token for each in expected for token in each]
+    pair = at(result, schedule, short)
+    assert pair.kl == pytest.approx(np.mean([k for k, _ in tokens]), abs=1e-6)
+    assert pair.top1 == pytest.approx(np.mean([s for _, s in tokens]), abs=1e-12)
+    assert at(result, schedule, 128).kl is None
+    shorter = [token for each in naive(model, schedule, [ids[:32] for ids in IDS], [31] * 4) for token in each]
+    assert at(result, schedule, 32).kl == pytest.approx(np.mean([k for k, _ in shorter]), abs=1e-6)
+    assert at(result, schedule, 32).top1 == pytest.approx(np.mean([s for _, s in shorter]), abs=1e-12)
+    for ours, theirs in zip(result.divergences[0].kl, expected, strict=True):
+        assert ours.tolist() == pytest.approx([k for k, _ in theirs], abs=2e-5)
+
+
+def test_the_intervals_are_clustered_by_document():
+    """Against the formula of the ratio estimator written out, for four documents: t(3) = 3.18245."""
+    result = perplexity(llama(), IDS, [64], SCHEDULES[:1])
+    means = [float(each.mean(dtype=np.float64)) for each in result.divergences[0].kl]
+    error = (sum((m - sum(means) / 4) ** 2 for m in means) * 4 / 3) ** 0.5 / 4
+    pair = at(result, SCHEDULES[0], 64)
+    assert pair.kl_high - pair.kl == pytest.approx(3.18245 * error, rel=1e-4)
+    assert pair.kl - pair.kl_low == pytest.approx(3.18245 * error, rel=1e-4)
+    shares = [float(each.mean(dtype=np.float64)) for each in result.divergences[0].same]
+    error = (sum((m - sum(shares) / 4) ** 2 for m in shares) * 4 / 3) ** 0.5 / 4
+    assert pair.top1_high - pair.top1 == pytest.approx(3.18245 * error, rel=1e-4)
+
+
+def test_in_sliding_windows_each_token_is_compared_once_in_the_window_that_scores_it():
+    model, ids = llama(), IDS[:2]
+    result = perplexity(model, ids, [32, 64, 128], SCHEDULES[:1], stride=20)
+    windows = [(d[s : s + 64], 63 if s == 0 else min(64, len(d) - s) - 44) for d in ids for s in (0, 20, 40, 60, 80)]
+    windows = [(part, count) for part, count in windows if count > 0]
+    expected = naive(model, SCHEDULES[0], [part for part, _ in windows], [count for _, count in windows])
+    tokens = [token for each in expected for token in each]
+    assert len(tokens) == sum(map(len, ids)) - 2
+    assert at(result, SCHEDULES[0], 64).kl == pytest.approx(np.mean([k for k, _ in tokens]), abs=1e-6)
+    assert at(result, SCHEDULES[0], 64).top1 == pytest.approx(np.mean([s for _, s in tokens]), abs=1e-12)
+
+
+def test_a_shorter_length_is_read_from_the_comparison_only_where_its_tables_were_the_same():
+    """Tables that follow the length, by a schedule of ours: at 32 they are others than at 64."""
+    from dataclasses import dataclass
+
+    from ropescale import Frequencies, Rope
+
+    @dataclass(frozen=True)
+    class Following:
+        """Every pair slowed by the length."""
+
+        length_dependent = True
+
+        def __call__(self, rope: Rope, length: int) -> Frequencies:
+            return Frequencies([f * 32 / length for f in rope.inv_freq()])
+
+    result = perplexity(llama(), IDS, [32, 64], [Following(), SCHEDULES[0]])
+    known = {(pair.schedule == SCHEDULES[0], pair.length): pair.kl is not None for pair in result.paired}
+    assert known == {(False, 32): False, (False, 64): True, (True, 32): True, (True, 64): True}
+
+
+def test_the_shorter_lengths_take_no_forward_pass_and_have_intervals():
+    result = perplexity(llama(), IDS, [16, 32, 64], SCHEDULES[:1])
+    alone = perplexity(llama(), IDS, [32], SCHEDULES[:1])
+    assert [each["lengths"] for each in result.cost if "compared_with" in each] == [[64]]
+    ours, theirs = at(result, SCHEDULES[0], 32), at(alone, SCHEDULES[0], 32)
+    for name in ("kl", "kl_low", "kl_high", "top1", "top1_low", "top1_high"):
+        assert getattr(ours, name) == pytest.approx(getattr(theirs, name), abs=1e-6)
+
+
+def test_the_other_way_round_is_another_number():
+    """KL(baseline || schedule) and not KL(schedule || baseline)."""
+    model = llama()
+    there = perplexity(model, IDS, [64], SCHEDULES[:1])
+    back = perplexity(model, IDS, [64], [], baseline=SCHEDULES[0])
+    assert back.paired[0].schedule == "as-is" and back.paired[0].top1 == there.paired[0].top1
+    assert abs(back.paired[0].kl - there.paired[0].kl) > 0.01
+    assert there.paired[0].kl == pytest.approx(
+        np.mean([k for each in naive(model, SCHEDULES[0], [i[:64] for i in IDS], [63] * 4) for k, _ in each]), abs=1e-6
+    )
+
+
+def test_the_closed_form_of_two_bernoullis():
+    a, b = torch.tensor([[0.75, 0.25]]).log(), torch.tensor([[0.5, 0.5], [0.25, 0.75]]).log()
+    half, turned = divergence(a.expand(2, 2), b).T.tolist()
+    assert half == pytest.approx([0.75 * np.log(1.5) + 0.25 * np.log(0.5), 1.0])
+    assert turned == pytest.approx([0.5 * np.log(3), 0.0])
+
+
+def test_tokens_that_neither_can_give_add_nothing():
+    never = float("-inf")
+    one, other = torch.tensor([[0.0, 0.0, never]]), torch.tensor([[0.0, 1.0, never]])
+    found = divergence(one, other)[0]
+    assert float(found) == pytest.approx(-np.log(2) - (0 + 1) / 2 + np.log(1 + np.e), abs=1e-6)
+
+
+def test_the_same_tables_are_not_run_again():
+    result = perplexity(llama(), IDS, [64], ["base", "linear:factor=1"])
+    assert [(p.kl, p.kl_low, p.kl_high, p.top1) for p in result.paired] == [(0.0, 0.0, 0.0, 1.0)] * 2
+    assert [c["forward_passes"] for c in result.cost if "compared_with" in c] == [0, 0]
+
+
+def test_the_baseline_runs_once_for_all_schedules_and_the_cost_says_so(monkeypatch):
+    """Windows that go through the trunk: 4 for the baseline and 4 for each schedule."""
+    rows: list[int] = []
+    states = Scorer.states
+    monkeypatch.setattr(Scorer, "states", lambda self, ids, chunk: rows.append(len(ids)) or states(self, ids, chunk))
+    result = perplexity(llama(), IDS, [64, 128], [*SCHEDULES, "linear:factor=4.0"], batch_tokens=64)
+    compared = [each for each in result.cost if "compared_with" in each]
+    assert [each["forward_passes"] for each in compared] == [8, 4] and sum(rows) == 12
+    assert [each["positions"] for each in compared] == [8 * 64, 4 * 64]
+
+
+def test_it_can_be_left_out_and_is_not_known_beyond_the_trained_length():
+    left_out = perplexity(llama(), IDS, [64, 128], SCHEDULES[:1], short_context=False)
+    assert left_out.divergences == [] and left_out.paired[0].kl is None
+    assert "| linear:factor=4 | " in left_out.to_markdown().split("Short-context cost")[1]  # the change is known
+    beyond = perplexity(llama(), IDS, [65, 128], SCHEDULES[:1])
+    assert beyond.divergences == []
+    assert "no length up to the trained 64 was measured" in beyond.to_markdown()
+
+
+def test_an_out_of_memory_batch_is_compared_in_halves_and_the_numbers_stay(monkeypatch):
+    expected = perplexity(llama(), IDS, [64], SCHEDULES)
+    states, sizes = Scorer.states, []
+
+    def tight(self, ids, chunk):
+        sizes.append(len(ids))
+        if len(ids) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return states(self, ids, chunk)
+
+    monkeypatch.setattr(Scorer, "states", tight)
+    found = perplexity(llama(), IDS, [64], SCHEDULES)
+    assert sizes == [4, 2, 2, 2, 2, 2, 2]
+    for ours, theirs in zip(found.paired, expected.paired, strict=True):
+        assert ours.kl == pytest.approx(theirs.kl, abs=1e-6)
+
+
+@pytest.mark.parametrize("how", ["in chunks", "whole"])
+def test_windows_fed_in_chunks_and_models_scored_whole_give_the_same_numbers(how, monkeypatch):
+    expected = perplexity(llama(), IDS, [64], SCHEDULES)
+    if how == "in chunks":
+        monkeypatch.setattr(Executor, "_estimated_chunk", lambda self, batch: 10)
+    else:
+        monkeypatch.setattr(Scorer, "check", lambda self, ids: setattr(self, "split", False))
+    found = perplexity(llama(), IDS, [64], SCHEDULES)
+    for ours, theirs in zip(found.paired, expected.paired, strict=True):
+        assert ours.kl == pytest.approx(theirs.kl, abs=1e-5)
+        assert ours.top1 == theirs.top1
+
+
+def test_no_more_logits_are_held_than_the_budget_allows(monkeypatch):
+    seen: list[int] = []
+    head = Scorer._head
+    monkeypatch.setattr(
+        Scorer, "_head", lambda self, o, i, rows: seen.append(rows.stop - rows.start) or head(self, o, i, rows)
+    )
+    monkeypatch.setattr(Scorer, "check", lambda self, ids: None)
+    monkeypatch.setattr(Executor, "score", lambda self, batch: pytest.fail("not this"))
+    scorer = Scorer(llama(), logits_bytes=4 * 61 * 10)
+    ids = torch.tensor([IDS[0][:64], IDS[1][:64]])
+    with torch.inference_mode():
+        state = scorer.states(ids)
+        scorer.divergence(ids, state, scorer.states(ids))
+    assert set(seen) <= {5, 1} and sum(seen) == 2 * 126  # half the budget's ten rows: two models' are held
+
+
+def test_markdown_csv_and_files_have_them(tmp_path):
+    result = perplexity(llama(), IDS, [32, 64, 128], SCHEDULES)
+    out = result.save(tmp_path / "out")
+    pair, gain = at(result, SCHEDULES[1], 64), at(result, SCHEDULES[1], 128)
+    text = result.to_markdown()
+    assert "Short-context cost against as-is, trained at 64 tokens:" in text and text in (out / "REPORT.md").read_text()
+    (line,) = [line for line in text.split("Short-context")[1].splitlines() if line.startswith("| yarn:factor=4")]
+    cells = [cell.strip() for cell in line.strip("|").split("|")]
+    assert cells[1].startswith(f"{pair.delta_nll:+.4f} ± ")
+    assert cells[2] == f"{pair.kl:.4f} ± {(pair.kl_high - pair.kl_low) / 2:.4f}"
+    assert cells[3] == f"{pair.top1:.2%} ± {(pair.top1_high - pair.top1_low) / 2:.2%}"
+    assert cells[4].startswith(f"{-gain.delta_nll:+.4f} ± ")
+    saved = json.loads((out / "results.json").read_text())
+    assert [p["kl"] for p in saved["paired"]][4] == pair.kl
+    index = json.loads((out / "nll" / "index.json").read_text())
+    stored = {each["schedule"]: out / "nll" / each["at"] for each in index["divergences"]}
+    tokens = np.concatenate([np.load(file)[0] for file in sorted(stored[SCHEDULES[1]].glob("*.npy"))])
+    assert tokens.mean(dtype=np.float64) == pytest.approx(pair.kl, abs=1e-12)
+    assert f",{pair.kl},{pair.kl_low}," in result.to_csv()
+
+
+def test_a_batch_that_is_on_the_shelf_is_not_compared_again(tmp_path, monkeypatch):
+    """One schedule more takes the baseline's trunk once more and its own, and none of the first one's."""
+    perplexity(llama(), IDS, [64], SCHEDULES[:1], out=tmp_path)
+    seen: list[int] = []
+    compare = Executor.compare
+    monkeypatch.setattr(
+        Executor, "compare", lambda s, b, one, others: seen.append(len(others)) or compare(s, b, one, others)
+    )
+    both = perplexity(llama(), IDS, [64], SCHEDULES, out=tmp_path)
+    assert seen == [1]
+    fresh = perplexity(llama(), IDS, [64], SCHEDULES)
+    assert [p.kl for p in both.paired] == [p.kl for p in fresh.paired]
+
+
+def test_the_command_says_what_it_costs_and_can_leave_it_out(tmp_path, capsys):
+    llama(vocab_size=257).save_pretrained(tmp_path / "model")
+    byte_tokenizer().save_pretrained(tmp_path / "model")
+    (tmp_path / "a.txt").write_text("It was a bright cold day in April, and the clocks were striking thirteen. " * 3)
+    words = ["eval", str(tmp_path / "model"), "--data", str(tmp_path / "a.txt"), "--lengths", "64,128"]
+    words += ["--schedule", "yarn:factor=2"]
+    assert main(words) == 0
+    said = capsys.readouterr()
+    assert "the short-context cost at 64 takes 128 tokens more (50%); --no-short-context leaves it out" in said.err
+    assert "| mean KL (nats) | same top-1 |" in " ".join(said.out.split())
+    assert main([*words, "--no-short-context"]) == 0
+    said = capsys.readouterr()
+    assert "short-context" not in said.err and "Short-context cost" in said.out
+
+
+def test_the_logits_of_gemma2_are_compared_with_their_softcap():
+    from transformers import Gemma2Config, Gemma2ForCausalLM
+
+    torch.manual_seed(0)
+    shape = {"vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "head_dim": 8}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}
+    model = Gemma2ForCausalLM(Gemma2Config(**shape, **heads, initializer_range=0.3, final_logit_softcapping=2.0)).eval()
+    result = perplexity(model, IDS, [64], ["linear:factor=4"])
+    expected = naive(model, "linear:factor=4", [ids[:64] for ids in IDS], [63] * 4)
+    assert result.paired[0].kl == pytest.approx(np.mean([k for each in expected for k, _ in each]), abs=1e-6)
+    assert result.paired[0].kl > 1e-3

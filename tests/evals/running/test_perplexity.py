@@ -1,0 +1,303 @@
+"""Perplexity against closed forms and against an independent loop over plain transformers."""
+
+import dataclasses
+import math
+import os
+
+import numpy as np
+import pytest
+import torch
+from tiny import byte_tokenizer, documents, llama, markov_llama, naive_nll, uniform_llama
+
+import ropescale
+from ropescale import Frequencies
+from ropescale.errors import DataError, RunError, ScheduleError
+from ropescale.evals import perplexity
+from ropescale.evals.running.perplexity import label
+from ropescale.schedules import Yarn
+
+LENGTHS = [16, 50, 64, 100, 130]
+DYNAMIC = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}
+
+
+def by_length(result, schedule="as-is"):
+    return {row.length: row for row in result.rows if row.schedule == schedule}
+
+
+def naive_ppl(model, ids, length):
+    """Its own forward pass per document and length, a mean over all tokens in fp64."""
+    losses = [loss for each in ids for loss in naive_nll(model, each[:length])]
+    return math.exp(math.fsum(losses) / len(losses))
+
+
+def test_uniform_logits_have_the_vocabulary_as_perplexity():
+    result = perplexity(uniform_llama(), documents(3, 130), LENGTHS, ["yarn:factor=2"])
+    assert [row.ppl for row in result.rows] == pytest.approx([61.0] * 10, rel=1e-6)
+    assert [pair.delta_nll for pair in result.paired] == [0.0] * 5
+
+
+@pytest.mark.parametrize("bos", ["no", 3])
+def test_a_markov_chain_has_its_closed_form_at_every_length_and_schedule(bos):
+    generator = torch.Generator().manual_seed(1)
+    chain = torch.softmax(2 * torch.randn(16, 16, generator=generator, dtype=torch.float64), 1)
+    ids = documents(4, 130, vocabulary=16)
+    result = perplexity(markov_llama(chain), ids, LENGTHS, ["yarn:factor=4", "dynamic:factor=2"], bos=bos)
+    for row in result.rows:
+        fed = [([] if bos == "no" else [bos]) + each for each in ids]
+        steps = [(s[t], s[t + 1]) for s in fed for t in range(row.length - 1)]
+        exact = -math.fsum(math.log(chain[a, b]) for a, b in steps) / len(steps)
+        assert row.tokens == len(steps)
+        assert row.nll == pytest.approx(exact, abs=1e-6)
+
+
+def test_a_closed_form_in_which_every_token_weighs_one_nth():
+    # Token t is certain up to a factor: P[t, t+1] known, one entry changed at a time.
+    size, ids = 12, [list(range(12))]
+    chain = torch.full((size, size), 0.04, dtype=torch.float64)
+    chain.fill_diagonal_(1 - 0.04 * (size - 1))
+    before = perplexity(markov_llama(chain), ids, [size]).rows[0].nll
+    for t in range(size - 1):
+        changed = chain.clone()
+        changed[t, t + 1], changed[t, t] = 0.08, chain[t, t] - 0.04
+        after = perplexity(markov_llama(changed), ids, [size]).rows[0].nll
+        assert before - after == pytest.approx(math.log(2) / (size - 1), abs=1e-6)
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 300, 8192])
+def test_one_pass_equals_a_naive_pass_per_length(batch_tokens):
+    model, ids = llama(), documents(5, 130)
+    result = perplexity(model, ids, LENGTHS, batch_tokens=batch_tokens)
+    for length, row in by_length(result).items():
+        assert row.ppl == pytest.approx(naive_ppl(model, ids, length), rel=2e-6)
+        assert (row.documents, row.tokens, row.forward_passes) == (5, 5 * (length - 1), 5)
+    stored = np.stack(result.passes[0].nll)
+    naive = np.array([naive_nll(model, each[:130]) for each in ids])
+    assert np.abs(stored - naive).mean() < 1e-6 * naive.mean() and np.abs(stored - naive).max() < 1e-4
+    assert stored.dtype == np.float32
+
+
+def test_a_static_schedule_equals_stock_transformers_built_with_it():
+    yarn = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64}
+    ids = documents(3, 130)
+    result = perplexity(llama(), ids, LENGTHS, ["yarn:factor=4"])
+    stock = llama(rope_parameters=yarn, max_position_embeddings=256)
+    for length, row in by_length(result, "yarn:factor=4").items():
+        assert row.ppl == pytest.approx(naive_ppl(stock, ids, length), rel=2e-6)
+
+
+def test_a_length_dependent_schedule_gets_its_own_tables_at_every_length():
+    ids = documents(3, 130)
+    result = perplexity(llama(), ids, LENGTHS, ["dynamic:factor=4"])
+    rows = by_length(result, "dynamic:factor=4")
+    for length, row in rows.items():  # a fresh stock model per length: it keeps state otherwise
+        assert row.ppl == pytest.approx(naive_ppl(llama(rope_parameters=DYNAMIC), ids, length), rel=2e-6)
+    assert rows[16].table_sha256 == rows[50].table_sha256 == rows[64].table_sha256  # one pass for all up to 64
+    assert len({rows[n].table_sha256 for n in (64, 100, 130)}) == 3
+    assert [run.lengths for run in result.passes if run.schedule != "as-is"] == [(16, 50, 64), (100,), (130,)]
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_state_never_leaks_between_documents_of_a_model_that_keeps_state(order):
+    ids = documents(3, 130)[::order]
+    model = llama(rope_parameters=DYNAMIC)
+    with torch.no_grad():
+        model(torch.tensor([documents(1, 200, seed=5)[0]]))  # a long document leaves its tables behind
+    rows = by_length(perplexity(model, ids, LENGTHS))
+    for length, row in rows.items():
+        assert row.ppl == pytest.approx(naive_ppl(llama(rope_parameters=DYNAMIC), ids, length), rel=2e-6)
+
+
+def test_longrope_takes_two_passes():
+    factors = {"short_factor": [1.0, 1.1, 1.2, 1.3], "long_factor": [1.0, 1.5, 3.0, 4.0]}
+    scaling = {"rope_type": "longrope", "rope_theta": 10000.0, "factor": 4.0, **factors}
+    changes = {"rope_parameters": scaling | {"original_max_position_embeddings": 64}, "max_position_embeddings": 256}
+    ids = documents(2, 130)
+    result = perplexity(llama(**changes), ids, LENGTHS)
+    assert [run.lengths for run in result.passes] == [(16, 50, 64), (100, 130)]
+    for length, row in by_length(result).items():
+        assert row.ppl == pytest.approx(naive_ppl(llama(**changes), ids, length), rel=2e-6)
+
+
+@pytest.mark.parametrize("spec", ["yarn:factor=4", "dynamic:factor=4"])
+def test_a_patch_that_is_there_already_is_what_as_is_measures(spec):
+    model, ids = llama(), documents(2, 130)
+    apart = by_length(perplexity(model, ids, LENGTHS, [spec]), spec)
+    with ropescale.patch(model, spec):
+        within = by_length(perplexity(model, ids, LENGTHS))
+    for length in LENGTHS:
+        assert within[length].ppl == pytest.approx(apart[length].ppl, rel=1e-6)
+        assert within[length].table_sha256 == apart[length].table_sha256
+
+
+def test_a_custom_schedule_changes_what_is_measured():
+    @dataclasses.dataclass(frozen=True)
+    class Half:
+        factor: float = 2.0
+
+        def __call__(self, rope, length):
+            return Frequencies([f / self.factor for f in rope.inv_freq()])
+
+    ids = documents(2, 130)
+    result = perplexity(llama(), ids, [100], [Half(), Half(3.0)])
+    assert result.schedules == ["as-is", "Half", "Half:factor=3"]
+    linear = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}
+    naive = naive_ppl(llama(rope_parameters=linear), ids, 100)
+    assert by_length(result, "Half")[100].ppl == pytest.approx(naive, rel=2e-6)
+
+
+def test_the_model_is_left_bit_for_bit_as_it_was():
+    model, ids = llama(), documents(2, 130)
+    model.train()
+    probe = torch.tensor([ids[0]])
+    before = model.eval()(probe).logits
+    model.train()
+    perplexity(model, ids, LENGTHS, ["yarn:factor=4", "dynamic:factor=4"])
+    assert all(module.training for module in model.modules())
+    assert torch.equal(model.eval()(probe).logits, before)
+    assert not any(buffer.is_inference() for buffer in model.buffers())
+
+
+def test_as_is_always_runs_and_is_the_baseline():
+    result = perplexity(llama(), documents(2, 130), [100], ["yarn:factor=2", Yarn(factor=2.0)])
+    assert result.schedules == ["as-is", "yarn:factor=2"]
+    assert [(pair.schedule, pair.baseline) for pair in result.paired] == [("yarn:factor=2", "as-is")]
+
+
+def test_another_baseline_runs_too_and_is_what_the_others_are_compared_with():
+    result = perplexity(llama(), documents(2, 130), [100], ["yarn:factor=2"], baseline="linear:factor=2")
+    assert result.schedules == ["as-is", "yarn:factor=2", "linear:factor=2"]
+    assert {pair.baseline for pair in result.paired} == {"linear:factor=2"}
+    assert {pair.schedule for pair in result.paired} == {"as-is", "yarn:factor=2"}
+
+
+def test_schedules_with_the_same_tables_share_a_pass():
+    result = perplexity(llama(), documents(3, 130), [16, 130], ["base", "linear:factor=1", "linear:factor=2"])
+    assert [(row.schedule, row.forward_passes) for row in result.rows if row.length == 130] == [
+        ("as-is", 3),
+        ("base", 0),
+        ("linear:factor=1", 0),
+        ("linear:factor=2", 3),
+    ]
+    assert {row.nll for row in result.rows if row.length == 16 and row.forward_passes == 0} == {result.rows[0].nll}
+
+
+def test_a_paired_difference_is_the_difference_of_the_rows():
+    result = perplexity(llama(), documents(3, 130), LENGTHS, ["yarn:factor=4"])
+    rows, base = by_length(result, "yarn:factor=4"), by_length(result)
+    for pair in result.paired:
+        assert pair.delta_nll == pytest.approx(rows[pair.length].nll - base[pair.length].nll, abs=1e-12)
+        assert pair.low < pair.delta_nll < pair.high
+
+
+def test_the_same_documents_are_used_at_every_length():
+    ids = [*documents(3, 130), [1] * 40, []]
+    result = perplexity(llama(), ids, [16, 130])
+    assert [row.documents for row in result.rows] == [3, 3]
+    assert result.data["skipped"] == {"too_short": 1, "empty": 1}
+    assert result.data["tokens"] == 3 * 130
+
+
+def test_a_length_counts_bos():
+    ids = documents(2, 63)[:1]  # 63 tokens: 64 positions with BOS, one too few without
+    assert perplexity(llama(), ids, [64], bos=1).rows[0].tokens == 63
+    with pytest.raises(DataError, match="no document has the 64 tokens"):
+        perplexity(llama(), ids, [64])
+
+
+def test_texts_are_encoded_and_begun_by_bos_once():
+    model, tokenizer = llama(vocab_size=257), byte_tokenizer()
+    text = "once upon a time there was a small tokenizer, " * 4
+    result = perplexity(model, [text], [65], tokenizer=tokenizer)
+    ids = [256, *tokenizer(text, add_special_tokens=False).input_ids]
+    assert result.rows[0].ppl == pytest.approx(naive_ppl(model, [ids], 65), rel=2e-6)
+    # One byte per token, and the 64 scored ones are exactly the first 64 bytes.
+    assert result.rows[0].bits_per_byte == pytest.approx(result.rows[0].nll / math.log(2))
+
+
+def test_bits_per_byte_leaves_out_the_token_that_is_not_scored():
+    model, tokenizer = llama(vocab_size=257), byte_tokenizer()
+    row = perplexity(model, ["€" * 50], [91], tokenizer=tokenizer, bos="no").rows[0]
+    # Tokens 1..90 of 91 are scored; token 0 ends with its whole character (3 bytes), token 90 with the 31st (93).
+    assert row.bits_per_byte == pytest.approx(90 * row.nll / math.log(2) / (93 - 3))
+
+
+def test_ids_have_no_bits_per_byte_and_one_document_no_interval():
+    row = perplexity(llama(), documents(1, 130), [64]).rows[0]
+    assert (row.bits_per_byte, row.ppl_low, row.ppl_high) == (None, None, None)
+
+
+def test_ids_outside_the_vocabulary_are_refused_before_the_first_forward(monkeypatch):
+    model = llama()
+    monkeypatch.setattr(type(model), "forward", None)
+    with pytest.raises(DataError, match="document 1 has token id 61 at position 7"):
+        perplexity(model, [[1] * 40, [1] * 7 + [61] * 40], [32])
+
+
+def test_a_schedule_that_does_not_fit_fails_before_anything_is_measured(monkeypatch):
+    model = llama()
+    monkeypatch.setattr(type(model), "forward", None)
+    with pytest.raises(ScheduleError, match="did you mean 'yarn'"):
+        perplexity(model, documents(1, 130), [64], ["yran:factor=2"])
+    with pytest.raises(ScheduleError, match="factor"):
+        perplexity(model, documents(1, 130), [64], ["yarn"])
+
+
+def test_nan_logits_stop_the_run_and_name_the_place():
+    def break_one(module, inputs, output):
+        if len(output) == 2:  # the batch of both documents
+            output[1, 40] = torch.nan
+
+    model = llama()
+    model.model.norm.register_forward_hook(break_one)
+    with pytest.raises(RunError, match=r"NaN or infinite in document 1 at position 41 \(1 of 198"):
+        perplexity(model, documents(2, 100), [100])
+
+
+def test_two_schedules_of_one_name_are_told_apart_or_refused():
+    with pytest.raises(DataError, match="both called '<lambda>'"):
+        perplexity(
+            llama(),
+            documents(1, 130),
+            [64],
+            [lambda rope, length: Frequencies(rope.inv_freq()), lambda rope, length: Frequencies(rope.inv_freq())],
+        )
+
+
+def test_labels_are_specs():
+    assert label(" yarn:factor=8.0 ") == label(Yarn(factor=8)) == "yarn:factor=8"
+    assert label({"full_attention": "yarn:factor=8"}) == '{"full_attention": "yarn:factor=8"}'
+
+
+def test_mixed_documents_are_refused():
+    with pytest.raises(DataError, match="mixture"):
+        perplexity(llama(), ["text", [1, 2, 3]], [2])
+    with pytest.raises(DataError, match="give tokenizer="):
+        perplexity(llama(), ["text"], [2])
+
+
+@pytest.mark.parametrize("option", ["batch_tokens", "logits_bytes", "max_docs"])
+def test_options_that_cannot_be_are_refused(option):
+    with pytest.raises(DataError, match=f"{option} must be 1 or more"):
+        perplexity(llama(), documents(1, 130), [64], **{option: 0})
+
+
+STORIES = os.environ.get("ROPESCALE_STORIES260K", "")
+"""A folder with the checkpoint ``stories260k/`` and ``tinystories-sample.txt``; without it, the test is skipped."""
+
+
+@pytest.mark.skipif(not STORIES, reason="ROPESCALE_STORIES260K does not name a folder")
+def test_a_real_checkpoint_has_the_perplexities_that_plain_transformers_gives():
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from ropescale.evals import read_texts
+
+    folder = os.path.join(STORIES, "stories260k")
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    texts = read_texts(os.path.join(STORIES, "tinystories-sample.txt"))
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    result = perplexity(model, texts, [256, 512, 1024, 2048, 4096], ["yarn:factor=2"], tokenizer=tokenizer)
+    assert [row.ppl for row in by_length(result).values()] == pytest.approx(
+        [4.66057, 4.47627, 4.93785, 5.85644, 37.21], rel=1e-4
+    )
+    scaled = by_length(result, "yarn:factor=2")
+    assert (scaled[2048].ppl, scaled[4096].ppl) == pytest.approx((5.465, 6.356), rel=1e-4)

@@ -1,0 +1,73 @@
+"""The plan of a pass: which windows are fed together, known before anything runs."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from ropescale.evals.running.batches import plan_pass
+
+PLANS = {
+    "tokens": st.lists(st.integers(0, 50), min_size=1, max_size=6),
+    "length": st.integers(2, 20),
+    "stride": st.integers(1, 19),
+    "bos": st.booleans(),
+    "batch_tokens": st.integers(1, 100),
+}
+
+
+@given(**PLANS)
+def test_batches_hold_every_window_once_of_equal_length_and_within_the_budget(
+    tokens, length, stride, bos, batch_tokens
+):
+    assume(stride < length)
+    plan = plan_pass(tokens, length, stride, bos, batch_tokens)
+    assert [batch.number for batch in plan.batches] == list(range(len(plan.batches)))
+    scored = Counter()
+    for batch in plan.batches:
+        assert all(feed.window.stop - feed.window.start + bos == batch.positions for feed in batch.feeds)
+        assert len(batch.feeds) == 1 or len(batch.feeds) * batch.positions <= batch_tokens
+        scored.update((f.document, t) for f in batch.feeds for t in range(f.window.scored, f.window.stop))
+    assert scored == Counter((d, t) for d, n in enumerate(tokens) for t in range(0 if bos else 1, n))
+    assert plan.sizes == tuple(max(0, n - (not bos)) for n in tokens)
+    assert [batch.positions for batch in plan.batches] == sorted((b.positions for b in plan.batches), reverse=True)
+
+
+@given(**PLANS)
+def test_what_the_batches_gave_is_put_back_in_the_order_of_the_tokens(tokens, length, stride, bos, batch_tokens):
+    assume(stride < length)
+    plan = plan_pass(tokens, length, stride, bos, batch_tokens)
+    parts = {
+        batch.number: np.concatenate(
+            [np.arange(f.window.scored, f.window.stop, dtype=np.float32) + 1000 * f.document for f in batch.feeds]
+        )
+        for batch in plan.batches
+    }
+    first = 0 if bos else 1
+    for number, (n, vector) in enumerate(zip(tokens, plan.assembled(parts), strict=True)):
+        assert vector.tolist() == [1000 * number + t for t in range(first, n)]
+
+
+def test_the_first_positions_are_batched_in_the_order_of_the_documents():
+    plan = plan_pass([40] * 10, length=30, stride=None, bos=True, batch_tokens=100)
+    assert [[feed.document for feed in batch.feeds] for batch in plan.batches] == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9]]
+    assert (plan.cost.forwards, plan.cost.positions, plan.cost.scored) == (10, 300, 290)
+    assert plan.cost.times_one_pass == 1.0
+
+
+def test_the_cost_of_sliding_windows_by_hand():
+    # One document of 12 tokens with BOS, windows [0, 7), [3, 10), [6, 12): 8 + 8 + 7 positions for 12 tokens.
+    cost = plan_pass([12], length=8, stride=3, bos=True, batch_tokens=8).cost
+    assert (cost.forwards, cost.positions, cost.scored) == (3, 23, 12)
+    assert cost.times_one_pass == pytest.approx(23 / 13)
+    assert cost.useful_fraction == pytest.approx(12 / 23)
+
+
+def test_a_plan_is_the_same_for_the_same_arguments_and_its_hash_tells_others_apart():
+    given = {"tokens": [40, 50], "length": 30, "stride": 8, "bos": True, "batch_tokens": 60}
+    first = plan_pass(**given)
+    assert first == plan_pass(**given) and first.sha256 == plan_pass(**given).sha256
+    for change in ({"tokens": [40, 51]}, {"length": 29}, {"stride": 7}, {"bos": False}, {"batch_tokens": 30}):
+        assert plan_pass(**(given | change)).sha256 != first.sha256

@@ -1,0 +1,97 @@
+"""What a person sees while a pass runs."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+import sys
+
+import numpy as np
+import pytest
+from tiny import documents, llama
+
+from ropescale.evals import perplexity
+from ropescale.evals.running import progress as module
+from ropescale.evals.running.progress import Progress, duration
+
+
+class Terminal(io.StringIO):
+    """A stderr that is looked at."""
+
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Seconds, to be set."""
+    now = [1000.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_the_bar_ends_with_the_perplexity_of_the_table(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    result = perplexity(llama(), documents(3, 130), [64], ["yarn:factor=2"], batch_tokens=64, progress=True)
+    drawn = re.split("[\r\n]", terminal.getvalue())
+    for row in result.rows:
+        last = [line for line in drawn if line.startswith(f"{row.schedule} at 64: 100%")][-1]
+        assert f"ppl {row.ppl:.4g}" in last and "tok/s" in last and "192/192" in last
+
+
+def test_nothing_is_drawn_into_a_file_and_nothing_said_that_was_not_asked_for(monkeypatch, capsys):
+    perplexity(llama(), documents(3, 130), [64], batch_tokens=64)
+    assert capsys.readouterr().err == ""
+    perplexity(llama(), documents(3, 130), [64], batch_tokens=64, progress=True)
+    assert "\r" not in (err := capsys.readouterr().err) and "%" not in err
+
+
+def test_into_a_file_goes_a_line_a_minute(clock, capsys):
+    with Progress("as-is at 64", 1000, shown=True) as progress:
+        for _ in range(10):
+            clock[0] += 25
+            progress.add(100, np.full(90, math.log(20), np.float32))
+    said = capsys.readouterr().err.splitlines()
+    assert said == [  # after 75 seconds, 150 and 225; not after the last, which is all there is to say
+        "as-is at 64: 300 of 1,000 tokens (30%), perplexity 20.00 so far, 4 tokens/s, about 3 min to go",
+        "as-is at 64: 600 of 1,000 tokens (60%), perplexity 20.00 so far, 4 tokens/s, about 2 min to go",
+        "as-is at 64: 900 of 1,000 tokens (90%), perplexity 20.00 so far, 4 tokens/s, less than a minute to go",
+    ]
+
+
+def test_what_another_run_scored_counts_for_the_perplexity_and_not_for_the_speed(clock, capsys):
+    with Progress("as-is at 64", 200, shown=True, before=[np.full(30, 1.0, np.float32)]) as progress:
+        clock[0] += 100
+        progress.add(100, np.full(10, 5.0, np.float32))
+    assert f"perplexity {math.exp(2.0):.4g} so far, 1 tokens/s, about 2 min to go" in capsys.readouterr().err
+
+
+def test_without_nlls_there_is_no_perplexity(clock, capsys):
+    with Progress("short-context cost", 200, shown=True) as progress:
+        clock[0] += 100
+        progress.add(100)
+    assert capsys.readouterr().err == "short-context cost: 100 of 200 tokens (50%), 1 tokens/s, about 2 min to go\n"
+
+
+def test_a_long_title_leaves_room_for_the_bar():
+    with Progress("x" * 200, 10, shown=False) as progress:
+        assert progress.title == "x" * 47 + "…"
+
+
+@pytest.mark.parametrize(
+    ("nll", "shown"),
+    [(0.0, "1.000"), (math.log(999.9), "999.9"), (math.log(12345.6), "12,346"), (1e4, "8.2e+307")],
+)
+def test_a_perplexity_of_any_size_is_short(clock, capsys, nll, shown):
+    with Progress("t", 200, shown=True) as progress:
+        clock[0] += 100
+        progress.add(100, np.full(1, nll))
+    assert f"perplexity {shown} so far" in capsys.readouterr().err
+
+
+def test_durations_in_words():
+    assert [duration(s) for s in (0, 29, 31, 3599, 7260)] == [
+        *["less than a minute"] * 2,
+        *["about 1 min", "about 1 h 0 min", "about 2 h 1 min"],
+    ]

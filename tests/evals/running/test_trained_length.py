@@ -1,0 +1,79 @@
+"""At what length a model counts as trained: scaling of its makers was trained, scaling of ours was not."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tiny import documents, llama
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaForCausalLM
+
+import ropescale
+from ropescale.cli.main import main
+from ropescale.evals import perplexity
+from ropescale.evals.running.perplexity import trained_length
+
+LLAMA_3_1 = {
+    "rope_parameters": {
+        "rope_type": "llama3",
+        "rope_theta": 500000.0,
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    },
+    "max_position_embeddings": 131072,
+}
+"""As in the config.json of meta-llama/Llama-3.1-8B."""
+
+SMALL = {
+    "rope_parameters": LLAMA_3_1["rope_parameters"] | {"original_max_position_embeddings": 16},
+    "max_position_embeddings": 128,
+}
+
+
+@pytest.mark.parametrize("spec", ["linear:factor=4", "yarn:factor=4", "dynamic:factor=4"])
+@pytest.mark.parametrize(("changes", "trained", "scaled"), [({}, 64, {}), (LLAMA_3_1, 131072, {"on_top": True})])
+def test_a_model_patched_in_memory_was_trained_as_it_was_before(spec, changes, trained, scaled):
+    model = llama(**changes)
+    assert trained_length(model) == trained
+    with ropescale.patch(model, spec, **scaled):
+        assert trained_length(model) == trained
+    with ropescale.patch(model, spec, **(scaled and {"replace_scaling": True})):
+        assert trained_length(model) == trained
+
+
+@pytest.mark.parametrize("spec", ["linear:factor=4", "yarn:factor=4", "dynamic:factor=4"])
+@pytest.mark.parametrize(("changes", "trained", "option"), [({}, 64, []), (LLAMA_3_1, 131072, ["--replace-scaling"])])
+def test_a_patched_folder_was_trained_as_its_source(tmp_path, spec, changes, trained, option):
+    llama(**changes).save_pretrained(tmp_path / "source")
+    words = [str(tmp_path / "source"), "--schedule", spec, *option, "-o", str(tmp_path / "patched")]
+    assert main(["patch", *words]) == 0
+    for name in ("source", "patched"):
+        assert trained_length(LlamaForCausalLM.from_pretrained(tmp_path / name)) == trained
+
+
+def test_scaling_that_the_makers_trained_costs_nothing_at_lengths_up_to_theirs():
+    """Of a model scaled from 16 to 128 tokens: the short-context cost is that at 100, and nothing is far below 128."""
+    result = perplexity(llama(**SMALL), documents(2, 140), [16, 100, 140], ["linear:factor=2"], patching=REPLACING)
+    assert result.trained_length == 128 and result.repeat_distance == 128
+    assert [each.length for each in result.divergences] == [100]
+    assert {row.length for row in result.repeats} == {140}
+    assert "trained at 128 tokens" in result.to_markdown()
+
+
+REPLACING = {"replace_scaling": True}
+
+
+def test_learned_positions_are_trained_up_to_their_number():
+    model = GPT2LMHeadModel(GPT2Config(n_positions=48, n_embd=8, n_layer=1, n_head=1, vocab_size=20))
+    assert trained_length(model) == 48
+
+
+def test_inspect_calls_the_length_before_the_makers_scaling_the_original_one(tmp_path, capsys):
+    for name, changes in (("scaled", LLAMA_3_1), ("plain", {})):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps(llama(**changes).config.to_dict()))
+        assert main(["inspect", str(tmp_path / name)]) == 0
+    scaled, plain = capsys.readouterr().out.split("| trained length")
+    assert "| original length" in scaled and "8192 tokens" in scaled and "64 tokens" in plain

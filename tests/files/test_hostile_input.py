@@ -1,0 +1,654 @@
+"""Damaged and hostile files: one clear line of bounded length, exit code 2, in bounded time, and nothing written."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import torch
+from crashing import tree
+from safetensors.torch import load_file, save_file
+from transformers import CONFIG_MAPPING
+
+from ropescale.checkpoints import locating
+from ropescale.checkpoints.record import files_in
+from ropescale.cli.main import main, translate
+from ropescale.configs.reading import read_rope
+from ropescale.errors import ConfigError, RopescaleError
+from ropescale.escaping import stays_below
+from ropescale.evals.results import checking
+from ropescale.files import reading
+from ropescale.formatting import brief, cut, first_line, listed
+
+CONFIG: dict[str, Any] = {
+    "model_type": "llama",
+    "hidden_size": 128,
+    "num_attention_heads": 2,
+    "head_dim": 64,
+    "max_position_embeddings": 256,
+    "rope_theta": 10000.0,
+}
+PATCH = ["patch", "model", "-o", "out", "--schedule", "yarn:factor=4"]
+REPLACE = ["patch", "model", "-o", "out", "--schedule", "yarn:factor=2", "--replace-scaling"]
+INSPECT = ["inspect", "model"]
+VERIFY = ["verify", "model"]
+LONGROPE = {"rope_type": "longrope", "short_factor": [1.0] * 32, "original_max_position_embeddings": 128}
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkpoint at ``model`` in the working directory, which holds nothing else."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    (folder / "model.safetensors").write_bytes(b"weights")
+    return folder
+
+
+def export(engine: str) -> list[str]:
+    return ["export", "model", "--for", engine]
+
+
+def refused(capsys: pytest.CaptureFixture[str], words: list[str], sentence: str) -> None:
+    """Runs the command line and checks all that must hold of a refusal; whatever hangs is stopped."""
+    before = tree(Path.cwd())
+    with within(10):
+        code = main(words)
+    captured = capsys.readouterr()
+    assert code == 2, captured.err[:2000]
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1, captured.err[:2000]
+    assert captured.err.startswith("error: ")
+    assert sentence in captured.err
+    assert "unexpected " not in captured.err
+    assert len(captured.err) < 500
+    assert tree(Path.cwd()) == before
+
+
+class TooLong(BaseException):
+    """No Exception, so that nothing catches it on the way."""
+
+
+@contextmanager
+def within(seconds: float) -> Iterator[None]:
+    def stop(*_: Any) -> None:
+        raise TooLong
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Configurations
+
+TEXTS = {
+    "5000 digits": ('{"model_type": "llama", "x": ' + "9" * 5000 + "}", "config.json holds a number of thousands of"),
+    "300 brackets": ('{"a": ' + "[" * 300 + "]" * 300 + "}", "config.json nests its brackets too deeply"),
+    "900 brackets": ('{"a": ' * 900 + "1" + "}" * 900, "config.json nests its brackets too deeply"),
+    "byte order mark": ("\ufeff" + json.dumps(CONFIG), "config.json is not valid JSON (line 1, column 1: Unexpected"),
+}
+
+
+@pytest.mark.parametrize("words", [PATCH, [*PATCH, "--dry-run"], INSPECT, VERIFY, export("vllm")], ids=" ".join)
+@pytest.mark.parametrize(("text", "sentence"), TEXTS.values(), ids=TEXTS)
+def test_a_configuration_that_python_cannot_walk_is_refused(model, capsys, words, text, sentence):
+    (model / "config.json").write_text(text)
+    refused(capsys, words, sentence)
+
+
+def scaled(**changes: Any) -> dict[str, Any]:
+    return {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, **changes}}
+
+
+CONFIGS: dict[str, tuple[dict[str, Any], list[str], str]] = {
+    "layer types of a number": ({"layer_types": 5}, PATCH, "layer_types is 5"),
+    "layer types of lists": ({"layer_types": [["a"]]}, PATCH, "layer_types is [['a']]"),
+    "mscale": (scaled(mscale="x", mscale_all_dim=1), REPLACE, "mscale is 'x' in the rope parameters"),
+    "mscale_all_dim": (scaled(mscale_all_dim=[1]), REPLACE, "mscale_all_dim is [1] in the rope parameters"),
+    "factor NaN": (scaled(factor=float("nan")), export("vllm"), "factor is nan in the rope parameters"),
+    "factor true": (scaled(factor=True), export("sglang"), "factor is True in the rope parameters"),
+    "attn_factor": (scaled(attn_factor="1"), export("sglang"), "attn_factor is '1' in the rope parameters"),
+    "a rope type of a list": ({"rope_scaling": {"rope_type": ["yarn"], "type": "yarn"}}, INSPECT, "not ['yarn']"),
+    "a rope type too long": ({"rope_scaling": {"rope_type": "y" * 9999}}, INSPECT, "rope_type must be a name"),
+    "one list": (
+        {"model_type": "phi3", "original_max_position_embeddings": 128, "rope_scaling": LONGROPE},
+        export("transformers4"),
+        "longrope needs long_factor",
+    ),
+    "a list of a number": (
+        {"rope_scaling": LONGROPE | {"short_factor": 5, "long_factor": [1.0] * 32}},
+        export("vllm"),
+        "short_factor is 5 in the rope parameters",
+    ),
+    "a list with a word": (
+        {"rope_scaling": LONGROPE | {"long_factor": [1.0] * 31 + ["x"]}},
+        export("transformers5"),
+        "long_factor is [1.0, 1.0",
+    ),
+    "trained on one token": (
+        {"max_position_embeddings": 1},
+        ["patch", "model", "-o", "out", "--schedule", "longrope:short_factor=[1],long_factor=[1]", "--dry-run"],
+        "the trained length is 1 token",
+    ),
+    "served at one token": ({"max_position_embeddings": 1} | scaled(), export("vllm"), "the trained length is 1 token"),
+    "an odd head": ({"head_dim": 7}, PATCH, "head_dim is 7"),
+    "an odd head that follows": ({"head_dim": None, "hidden_size": 30}, PATCH, "head_dim is 15"),
+    "a vast list": ({"rope_scaling": [1.0] * 1_000_000}, PATCH, "rope_scaling must be an object of keys and values"),
+    "a vast type": ({"model_type": "m" * 1_000_000}, PATCH, "the configuration has no model_type"),
+    "a vast object": ({"head_dim": {str(i): i for i in range(100_000)}}, INSPECT, "head_dim is {'0': 0, '1': 1"),
+    "many layer types": (
+        {"model_type": "gemma3_text", "rope_parameters": {f"t{i}": {"rope_type": "default"} for i in range(9999)}},
+        INSPECT,
+        "rope_parameters name 9999 layer types",
+    ),
+    "layers of their own": ({"model_type": "gemma4_text", "per_layer_config": 5, "head_dim": "x"}, INSPECT, "head_dim"),
+    "another slice": ({"model_type": "deepseek_v3", "head_dim": 8}, INSPECT, "write head_dim 64"),
+    "escapes": ({"head_dim": "\x1b[31m"}, PATCH, r"'\x1b[31m'"),
+}
+
+
+@pytest.mark.parametrize(("changes", "words", "sentence"), CONFIGS.values(), ids=CONFIGS)
+def test_a_configuration_with_values_that_cannot_be_is_refused(model, capsys, changes, words, sentence):
+    config = {key: value for key, value in (CONFIG | changes).items() if value is not None}
+    (model / "config.json").write_text(json.dumps(config))
+    refused(capsys, words, sentence)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "llama.cpp", "transformers4", "transformers5"])
+@pytest.mark.parametrize("factor", [{}, {"factor": None, "attn_factor": None}], ids=["none", "null"])
+def test_yarn_without_a_factor_is_served_with_the_one_transformers_computes(model, capsys, engine, factor):
+    """``max_position_embeddings / original_max_position_embeddings`` (modeling_rope_utils.py): 256 / 128."""
+    yarn = {"rope_type": "yarn", "original_max_position_embeddings": 128, **factor}
+    (model / "config.json").write_text(json.dumps(CONFIG | {"rope_scaling": yarn}))
+    assert main([*export(engine), "--json"]) == 0
+    rows = {row["field"]: row["asked"] for row in json.loads(capsys.readouterr().out)["rows"]}
+    assert rows["factor"] == "2"
+
+
+MLA = (
+    "axk1 axk2 bailing_hybrid deepseek_v2 deepseek_v3 deepseek_v32 glm4_moe_lite glm_moe_dsa hy_v4 longcat_flash "
+    "minicpm3 youtu"
+).split()
+
+
+@pytest.mark.parametrize("stated", [{"head_dim": 8}, {"qk_rope_head_dim": 32}, {"qk_rope_head_dim": 8, "head_dim": 8}])
+@pytest.mark.parametrize("model_type", MLA)
+def test_latent_attention_rotates_as_transformers_builds_it_or_is_refused(model_type, stated):
+    """The table has ``config.head_dim`` coordinates and attention rotates ``config.qk_rope_head_dim`` of each head."""
+    built = CONFIG_MAPPING[model_type](**stated)
+    if built.head_dim == built.qk_rope_head_dim:
+        assert read_rope({"model_type": model_type, **stated})["all"].rotary_dim == built.head_dim
+    else:
+        with pytest.raises(ConfigError, match=f"write head_dim {built.qk_rope_head_dim}"):
+            read_rope({"model_type": model_type, **stated})
+
+
+@pytest.mark.parametrize(("head_dim", "partial"), [(3, 1.0), (7, 1.0), (8, 1.0), (21, 0.25), (9, 0.99), (9, 1.0)])
+def test_an_odd_head_is_refused_where_transformers_refuses_it(head_dim, partial):
+    config = {"model_type": "glm", "head_dim": head_dim, "rope_theta": 1e4, "partial_rotary_factor": partial}
+    try:
+        CONFIG_MAPPING["glm"](**config)
+        refusal = ""
+    except Exception as error:
+        refusal = str(error)
+    if "even rotary dimension" in refusal:
+        with pytest.raises(ConfigError, match=f"head_dim is {head_dim} in the configuration"):
+            read_rope(config)
+    else:
+        assert not refusal
+        assert read_rope(config)["all"].head_dim == head_dim
+
+
+def test_what_is_no_text_is_printed_escaped(model, capsys, monkeypatch):
+    """A lone surrogate, which JSON can say and no encoding can."""
+    (model / "config.json").write_text(json.dumps(CONFIG | {"model_type": "new\ud800"}))
+    with open(model.parent / "printed", "w", encoding="utf-8") as stdout:
+        monkeypatch.setattr(sys, "stdout", stdout)
+        assert main([*PATCH, "--dry-run"]) == 0
+    assert r"model (new\ud800)" in (model.parent / "printed").read_text()
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Records
+
+RECORDS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "no spec": lambda r: r.pop("spec"),
+    "a spec of a number": lambda r: r.update(spec={"all": 5}),
+    "a spec of a list": lambda r: r.update(spec=["all"]),
+    "beneath": lambda r: r.update(beneath={"all": 5}),
+    "frozen": lambda r: r.update(frozen={"all": ["x"]}),
+    "no source": lambda r: r.pop("source"),
+    "a source of a number": lambda r: r.update(source=5),
+    "no original length": lambda r: r.pop("original_length"),
+    "an original length of a number": lambda r: r.update(original_length=5),
+    "an original length of a word": lambda r: r.update(original_length={"all": "x"}),
+    "an original length of nothing": lambda r: r.update(original_length={"all": 0}),
+    "a length beyond counting": lambda r: r.update(length=10**400),
+    "a sha256": lambda r: r.update(original_config_sha256=5),
+    "added": lambda r: r["undo"].update(added=[["x"]]),
+    "true for a frequency": lambda r: r["tables"]["all"].update(attention_scale=True),
+}
+
+
+@pytest.mark.parametrize("damage", RECORDS.values(), ids=RECORDS)
+def test_a_record_with_values_that_cannot_be_is_refused(model, capsys, damage):
+    assert main(PATCH) == 0
+    record = json.loads(Path("out/ropescale.json").read_text())
+    damage(record)
+    Path("out/ropescale.json").write_text(json.dumps(record))
+    capsys.readouterr()
+    again = ["patch", "out", "-o", "second", "--schedule", "ntk:factor=2"]
+    for words in (again, [*again, "--dry-run"], ["export", "out", "--for", "vllm"], ["inspect", "out", *again[4:]]):
+        refused(capsys, words, "ropescale.json is not a record that ropescale")
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Files that are not files
+
+NAMES = (
+    "config.json adapter_config.json generation_config.json params.json tokenizer.json tokenizer_config.json "
+    "ropescale.json README.md model.safetensors.index.json"
+).split()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_pipe_is_not_read(model, capsys, name):
+    (model / name).unlink(missing_ok=True)
+    os.mkfifo(model / name)
+    refused(capsys, PATCH, f"{name} is a pipe, not a regular file")
+
+
+@pytest.mark.parametrize("words", [INSPECT, VERIFY, export("vllm")], ids=" ".join)
+def test_a_configuration_that_is_a_pipe_is_not_read(model, capsys, words):
+    (model / "config.json").unlink()
+    os.mkfifo(model / "config.json")
+    refused(capsys, words, "config.json is a pipe, not a regular file")
+
+
+@pytest.mark.parametrize("words", [PATCH, INSPECT, VERIFY], ids=" ".join)
+def test_a_configuration_that_is_a_device_is_not_read(model, capsys, words):
+    (model / "config.json").unlink()
+    (model / "config.json").symlink_to("/dev/zero")
+    refused(capsys, words, "config.json is a device, not a regular file")
+
+
+@pytest.mark.parametrize(
+    "name", ["config.json", "model.safetensors.index.json", "generation_config.json", "tokenizer_config.json"]
+)
+def test_a_file_of_brackets_is_not_taken_apart(model, capsys, name):
+    """Each takes a hundred times its size in memory."""
+    (model / name).write_text('{"weight_map": [' + "[]," * 2_000_001 + "[]]}")
+    refused(capsys, PATCH, f"{name} holds more than 4,000,000 values, and no such file does; restore it")
+
+
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [("generation_config.json", "16.8 MB"), ("params.json", "16.8 MB"), ("tokenizer_config.json", "33.6 MB")],
+)
+def test_a_small_file_that_is_large_is_not_read(model, capsys, name, most):
+    with open(model / name, "wb") as file:
+        file.truncate(40 * 2**20)
+    refused(capsys, PATCH, f"{name} is larger than {most}")
+
+
+def test_an_index_larger_than_that_of_a_million_tensors_is_not_read(model, capsys):
+    with open(model / "model.safetensors.index.json", "wb") as file:
+        file.truncate(129 * 2**20)
+    refused(capsys, PATCH, "model.safetensors.index.json is larger than 134 MB")
+
+
+def test_a_file_that_does_not_fit_into_memory_is_one_line(model, capsys, monkeypatch):
+    def loads(content: str) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(reading.json, "loads", loads)
+    refused(capsys, PATCH, "config.json does not fit into memory; restore it from where it was downloaded")
+
+
+def test_a_tokenizer_of_a_hundred_thousand_added_tokens_is_read(model):
+    flags = dict.fromkeys(("lstrip", "normalized", "rstrip", "single_word", "special"), False)
+    tokens = {str(number): {"content": f"<|reserved_special_token_{number}|>", **flags} for number in range(100_000)}
+    content = {"added_tokens_decoder": tokens, "model_max_length": 256}
+    (model / "tokenizer_config.json").write_text(json.dumps(content, indent=2))
+    assert reading.read_json(model / "tokenizer_config.json") == content
+
+
+def test_a_result_of_brackets_is_not_taken_apart_and_one_of_many_pairs_is(tmp_path):
+    (tmp_path / "results.json").write_text('{"x": [' + "[]," * 2_000_001 + "[]]}")
+    with pytest.raises(checking.Wrong, match="holds too many lists"):
+        checking.parsed(tmp_path / "results.json")
+    pairs = [[number, number + 1] for number in range(100_000)]
+    (tmp_path / "results.json").write_text(json.dumps({"x": pairs}))
+    assert checking.parsed(tmp_path / "results.json") == {"x": pairs}
+
+
+@pytest.mark.parametrize("spec", ["pipe.json", "pipe.py::Half", "pipe.py"])
+def test_a_schedule_that_is_a_pipe_is_not_read(model, capsys, spec):
+    os.mkfifo(spec.partition("::")[0])
+    refused(capsys, ["inspect", "model", "--schedule", spec], "pipe")
+
+
+def test_a_gguf_that_is_a_pipe_is_not_read(model, capsys):
+    os.mkfifo("in.gguf")
+    refused(capsys, ["gguf", "in.gguf", "--schedule", "ntk:factor=2", "--dry-run"], "in.gguf is a pipe")
+
+
+def test_a_file_larger_than_any_configuration_is_not_read(model, capsys, monkeypatch):
+    monkeypatch.setattr(locating, "LARGEST_CONFIG", 1000)
+    monkeypatch.setattr(reading, "LARGEST", 2000)
+    (model / "tokenizer_config.json").write_text(" " * 2001)
+    refused(capsys, PATCH, "tokenizer_config.json is larger than 2 kB")
+    (model / "config.json").write_text(json.dumps(CONFIG) + " " * 1000)
+    refused(capsys, PATCH, "config.json is larger than 1 kB")
+
+
+def test_a_file_that_is_longer_than_its_size_says_is_read_up_to_the_bound():
+    """As those of /proc are, whose size is 0."""
+    path = Path("/proc/self/status")
+    if not path.exists():
+        pytest.skip("this system has no /proc")
+    assert reading.read_bytes(path).startswith(b"Name:")
+    with pytest.raises(OSError, match="is larger than 10 B"):
+        reading.read_bytes(path, 10)
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "model-2.safetensors", "config.json", "README.md", "sub/deep.txt"])
+@pytest.mark.parametrize("place", ["/proc/version", "/proc/self/status", "/sys/kernel/mm/transparent_hugepage/enabled"])
+def test_a_link_to_a_file_of_the_system_is_not_read(model, capsys, name, place):
+    """Some of them, such as /proc/kmsg, say that they are regular and have no end."""
+    if not os.path.isfile(place):
+        pytest.skip(f"this system has no {place}")
+    (model / name).unlink(missing_ok=True)
+    (model / name).parent.mkdir(exist_ok=True)
+    (model / name).symlink_to(place)
+    refused(capsys, PATCH, f"{name} is a link to {os.path.realpath(place)}, which is the system's and no model's")
+
+
+@pytest.mark.parametrize("place", ["/proc", "/sys", "/dev"])
+def test_a_link_to_a_folder_of_the_system_is_not_walked(model, capsys, place):
+    if not os.path.isdir(place):
+        pytest.skip(f"this system has no {place}")
+    (model / "sub").symlink_to(place)
+    refused(capsys, PATCH, f"sub is a link to {place}, which is the system's and no model's")
+
+
+@pytest.mark.parametrize("name", ["a", "a/b.json", "a..b", "...", "a\\b", "é b", "-x", "1:2"])
+def test_a_name_below_a_folder_is_one(name):
+    assert stays_below(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        ".",
+        "..",
+        "/a",
+        "a/../b",
+        "a\\..\\b",
+        "..\\a",
+        "a/..\\b",
+        "\\a",
+        "C:\\a",
+        "c:a",
+        "C:/a",
+        "a//b",
+        "a/",
+        "./a",
+        "a\0b",
+    ],
+)
+def test_a_name_that_may_lead_elsewhere_is_none(name):
+    assert not stays_below(name)
+
+
+@pytest.mark.parametrize("name", ["C:\\x.safetensors", "a\\..\\x.safetensors"])
+def test_no_list_of_files_may_lead_elsewhere(model, capsys, name):
+    (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"x": name}}))
+    refused(capsys, PATCH, "where the name of a file in its folder should stand")
+    (model / "model.safetensors.index.json").unlink()
+    assert main(PATCH) == 0
+    record = json.loads(Path("out", "ropescale.json").read_bytes())
+    assert files_in(Path("out")) is not None
+    record["files"][name] = {"sha256": ""}
+    Path("out", "ropescale.json").write_text(json.dumps(record))
+    assert files_in(Path("out")) is None
+
+
+def test_an_error_of_marks_is_cut_once_they_are_visible():
+    code, line = translate(RopescaleError("a" + "\u202e" * 10_000 + "z"))
+    assert (code, len(line), line[:7], line[-7:]) == (2, 1900, "a\\u202e", "\\u202ez"[-7:])
+    assert line.count(" ... ") == 1
+
+
+def test_memory_that_is_shared_is_not_the_systems(model):
+    if not os.access("/dev/shm", os.W_OK):
+        pytest.skip("this system has no /dev/shm")
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as shared:
+        (Path(shared) / "notes.txt").write_text("a text")
+        (model / "notes.txt").symlink_to(Path(shared) / "notes.txt")
+        assert main(PATCH) == 0
+    assert Path("out", "notes.txt").read_text() == "a text"
+
+
+def test_a_link_that_leads_to_itself_is_named(model, capsys):
+    (model / "self").symlink_to("self")
+    refused(capsys, PATCH, "self is a link that leads back to itself; remove it")
+
+
+def test_two_links_that_lead_to_each_other_are_named(model, capsys):
+    (model / "sub").mkdir()
+    (model / "sub" / "a").symlink_to("b")
+    (model / "sub" / "b").symlink_to("a")
+    refused(capsys, PATCH, "is a link that leads back to itself; remove it")
+
+
+def test_folders_that_link_to_one_another_end(model, capsys, monkeypatch):
+    monkeypatch.setattr("ropescale.checkpoints.folders.MOST_FILES", 50)
+    for name in "abcdef":
+        (model / name).mkdir()
+        (model / name / "file").write_text("")
+        for other in "abcdef":
+            (model / name / f"to_{other}").symlink_to(f"../{other}")
+    refused(capsys, PATCH, "model holds more than 50 files")
+
+
+@pytest.mark.parametrize(
+    "spec", ["~no-such-user/x.json", "~no-such-user/x.py::f", "a\0.json", "a\0.py::f", "a\0b", "table:factors=a\0"]
+)
+def test_a_schedule_of_no_path_is_refused(model, capsys, spec):
+    refused(capsys, ["inspect", "model", "--schedule", spec], "error: ")
+
+
+def test_schedules_inside_one_another_without_end_are_refused(model, capsys):
+    text = "resonance:over=[" * 200 + "yarn" + "]" * 200
+    refused(capsys, ["inspect", "model", "--schedule", text], "too many schedules inside one another")
+    nested: dict[str, Any] = {"name": "yarn", "factor": 2}
+    for _ in range(200):
+        nested = {"name": "resonance", "over": nested}
+    refused(capsys, ["inspect", "model", "--schedule", json.dumps(nested)], "nests its brackets too deeply")
+
+
+def test_a_list_of_what_is_no_text_is_refused(model, capsys):
+    factors = json.dumps({"name": "longrope", "short_factor": [1] * 32, "long_factor": [1] * 31 + ["\ud800"]})
+    Path("factors.json").write_text(factors)
+    refused(capsys, ["inspect", "model", "--schedule", "factors.json"], r"long_factor must be a number, not '\ud800'")
+
+
+def test_restoring_the_home_of_nobody_is_refused(model, capsys):
+    refused(capsys, ["restore", "~no-such-user/x"], "there is no folder ~no-such-user/x")
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Indexes
+
+
+def write_index(model: Path, shards: list[Any]) -> None:
+    weights = {f"w{i}": shard for i, shard in enumerate(shards)}
+    (model / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weights}))
+
+
+def test_an_index_names_shards_in_any_spelling(model, capsys):
+    """JSON may write é as an escape."""
+    (model / "é.safetensors").write_bytes(b"")
+    (model / "sub").mkdir()
+    (model / "sub" / "x.safetensors").write_bytes(b"")
+    write_index(model, ["é.safetensors", "model.safetensors", "sub/x.safetensors"])
+    assert r"\u00e9" in (model / "model.safetensors.index.json").read_text()
+    assert main(PATCH) == 0
+
+
+@pytest.mark.parametrize("shard", ["b.safetensors", "b.gguf", "weights.of.mine", "m" * 300])
+def test_a_shard_that_is_missing_is_named_whatever_it_is_called(model, capsys, shard):
+    write_index(model, ["model.safetensors", shard])
+    refused(capsys, PATCH, f"model lacks 1 of the 2 files in model.safetensors.index.json, {shard[:60]}")
+
+
+@pytest.mark.parametrize("shard", ["../x", "/etc/passwd", "a/../../x", "..\\x", 5, None, ["a"], "", "a\0b"])
+def test_a_shard_outside_the_folder_is_refused(model, capsys, shard):
+    write_index(model, ["model.safetensors", shard])
+    refused(capsys, PATCH, "where the name of a file in its folder should stand")
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"weight_map": 5}', '{"weight_map":', "\x80"])
+def test_an_index_that_is_none_is_refused(model, capsys, content):
+    (model / "model.safetensors.index.json").write_bytes(content.encode("latin-1"))
+    refused(capsys, PATCH, "model.safetensors.index.json ")
+
+
+# ---------------------------------------------------------------------------------------------------------
+# What transformers loads
+
+
+@pytest.fixture
+def loadable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A tiny Llama at ``model`` in the working directory, with weights and a tokenizer."""
+    monkeypatch.chdir(tmp_path)
+    with within(60):
+        tiny.llama().save_pretrained(tmp_path / "model")
+        tiny.byte_tokenizer().save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def change(path: Path, **fields: Any) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+
+
+GENERATE = ["verify", "model", "--generate", "--length", "8"]
+
+
+@pytest.mark.parametrize("words", [VERIFY, GENERATE], ids=" ".join)
+@pytest.mark.parametrize("count", [2**31, float("inf"), float("nan")])
+def test_more_layers_than_any_model_has_are_not_built(loadable, capsys, words, count):
+    change(loadable / "config.json", num_hidden_layers=count)
+    refused(capsys, words, f"num_hidden_layers is {count} in model/config.json")
+
+
+def test_counts_inside_a_part_of_the_configuration_are_bounded_too(loadable, capsys):
+    change(loadable / "config.json", vision_config={"num_hidden_layers": 10**9}, num_labels=2)
+    refused(capsys, VERIFY, "num_hidden_layers is 1000000000")
+
+
+def test_a_model_type_that_is_no_name_is_refused_before_code_is_looked_for(loadable, capsys):
+    change(loadable / "config.json", model_type=["llama"], auto_map={"AutoModelForCausalLM": "x.Y"})
+    refused(capsys, VERIFY, "transformers knows no model type ['llama']")
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "generation_config.json", "tokenizer.json"])
+def test_weights_are_not_loaded_beside_a_pipe(loadable, capsys, name):
+    (loadable / name).unlink()
+    os.mkfifo(loadable / name)
+    refused(capsys, GENERATE, f"{name} is a pipe, not a regular file")
+
+
+class Hostile:
+    def __reduce__(self) -> Any:
+        return os.mkdir, ("ran",)
+
+
+def test_a_pickle_that_would_run_code_is_refused_without_advice_to_run_it(loadable, capsys):
+    (loadable / "model.safetensors").unlink()
+    torch.save({"x": Hostile()}, loadable / "pytorch_model.bin", pickle_module=pickle)
+    refused(capsys, GENERATE, "hold more than tensors, which would run code; get them as safetensors")
+    assert not Path("ran").exists()
+
+
+def test_weights_of_another_shape_are_one_line(loadable, capfd):
+    change(loadable / "config.json", intermediate_size=40)
+    refused(capfd, GENERATE, "down_proj.weight among them: 32 x 48 in the file and 32 x 40 in the model")
+
+
+def test_weights_that_are_missing_are_not_made_up(loadable, capfd):
+    weights = load_file(loadable / "model.safetensors")
+    del weights["model.layers.1.mlp.up_proj.weight"]
+    save_file(weights, loadable / "model.safetensors", metadata={"format": "pt"})
+    refused(capfd, GENERATE, "model lacks 1 weights of its model, model.layers.1.mlp.up_proj.weight among them")
+
+
+def test_weights_that_are_whole_numbers_are_refused(loadable, capsys):
+    weights = load_file(loadable / "model.safetensors")
+    whole = {name: (10 * weight).to(torch.int8) for name, weight in weights.items()}
+    save_file(whole, loadable / "model.safetensors", metadata={"format": "pt"})
+    refused(capsys, GENERATE, "weights are whole numbers, lm_head.weight (I8) among them")
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Words
+
+
+def test_a_value_in_a_message_is_short_whatever_it_is():
+    deep: list[Any] = []
+    for _ in range(10_000):
+        deep = [deep]
+    values = [10**5000, "x" * 10**7, [1.0] * 10**6, {i: i for i in range(10**5)}, deep, {"a": deep}]
+    assert all(len(brief(value)) <= 60 for value in values)
+    small = [None, 5, -0.5, "a'b", [1, "x"], {"b": 1, "a": [2]}, (1, 2), float("nan")]
+    assert [brief(value) for value in small] == [repr(value) for value in small]
+
+
+def test_a_text_that_is_cut_keeps_both_ends():
+    assert cut("abc", 3) == "abc"
+    assert cut("0123456789" * 10, 35) == "01234567890123456789 ... 0123456789"
+    assert len(cut("x" * 10**6, 100)) == 100
+
+
+def test_a_list_of_names_is_cut():
+    assert listed(["a", "b"]) == "a, b"
+    assert listed(map(str, range(100)), 3) == "0, 1, 2, ..."
+    assert len(listed(["x" * 1000])) == 60
+
+
+def test_the_first_line_of_an_error_holds_its_reason():
+    assert first_line(ValueError("Validation failed:\n    it is odd.\nmore")) == "Validation failed: it is odd"
+    assert first_line(ValueError("")) == "ValueError"
+    assert len(first_line(ValueError("x" * 10**6))) == 300
+
+
+def test_a_class_name_of_a_hundred_thousand_characters_is_cut_in_warnings(tmp_path, capsys):
+    config = {
+        "model_type": "unknown",
+        "architectures": ["x" * 100_000],
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        "rope_theta": 10000.0,
+    }
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 256}))
+    assert main(["patch", str(tmp_path / "model"), "--dry-run", "--schedule", "yarn:factor=2"]) == 0
+    assert len(capsys.readouterr().err) < 3000

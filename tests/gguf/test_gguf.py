@@ -1,0 +1,661 @@
+"""``ropescale gguf``: what is written for llama.cpp, what is kept byte for byte, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+from crashing import tree
+from gguf_models import add_key, close, write_keys
+
+import ropescale.gguf.files
+from ropescale import Rope
+from ropescale.cli.main import main
+from ropescale.errors import CheckpointError, ConfigError, ScheduleError
+from ropescale.gguf.files import SIZE, TIME, open_gguf
+from ropescale.gguf.patching import ORIGINAL, config_of, patch_gguf, read_model, yarn_of_llama_cpp
+from ropescale.schedules import create
+
+S = "rope.scaling."
+PLAIN = [10000.0 ** (-2 * i / 16) for i in range(8)]
+LLAMA31 = [1.0] * 4 + [2.0] + [8.0] * 3
+HALVED = [1.0] * 4 + [2.0] * 4
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, empty."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def keys_of(path: str | Path) -> dict[str, Any]:
+    """Every key with its value, as gguf-py reads it; ours left out."""
+    fields = gguf.GGUFReader(path).fields
+    return {
+        name: field.contents()
+        for name, field in fields.items()
+        if not name.startswith(("GGUF.", "ropescale.", "general."))
+    }
+
+
+def tensors_of(path: str | Path) -> dict[str, tuple[str, list[int], bytes]]:
+    """Every tensor's type, shape and bytes, as gguf-py reads them."""
+    tensors = gguf.GGUFReader(path).tensors
+    return {t.name: (t.tensor_type.name, t.shape.tolist(), t.data.tobytes()) for t in tensors}
+
+
+def factors_of(path: str | Path, name: str = "rope_freqs.weight") -> list[float]:
+    kind, _, data = tensors_of(path)[name]
+    assert kind == "F32"
+    return np.frombuffer(data, dtype="<f4").tolist()
+
+
+def patched(schedule: Any, arch: str = "llama", out: str = "out.gguf", **more: Any) -> dict[str, Any]:
+    """The keys of a plain file of this architecture under a schedule, without the architecture's name."""
+    patch_gguf(write_keys(Path("in.gguf"), arch), out, schedule, **more)
+    return {name.removeprefix(f"{arch}."): value for name, value in keys_of(out).items()}
+
+
+# ---------------------------------------------------------------------------------------------------------
+# What is written
+
+
+def test_yarn_becomes_the_keys_that_llama_cpp_reads():
+    assert patched("yarn:factor=8") == {
+        "context_length": 2048,
+        "rope.dimension_count": 16,
+        "rope.freq_base": 10000.0,
+        S + "type": "yarn",
+        S + "factor": 8.0,
+        S + "original_context_length": 256,
+    }
+
+
+def test_another_attention_factor_of_yarn_is_divided_by_the_one_that_llama_cpp_computes():
+    scale = patched("yarn:factor=8,attention_factor=1.5")[S + "attn_factor"]
+    assert scale == pytest.approx(1.5 / (0.1 * math.log(8) + 1), rel=1e-7)
+
+
+@pytest.mark.parametrize("asked", ["linear:factor=4", {"name": "table", "factors": [4.0] * 8}])
+def test_linear_becomes_a_factor_however_it_is_asked_for(asked):
+    keys = patched(asked, target_length=1024)
+    assert (keys[S + "type"], keys[S + "factor"], keys["context_length"]) == ("linear", 4.0, 1024)
+    assert list(tensors_of("out.gguf")) == ["token_embd.weight"]
+
+
+def test_ntk_becomes_theta():
+    keys = patched("ntk:factor=8", arch="qwen2")
+    assert keys["rope.freq_base"] == pytest.approx(10000 * 8 ** (16 / 14), rel=1e-7)
+    assert keys[S + "type"] == "none"
+
+
+def test_frozen_dynamic_ntk_becomes_theta_where_no_table_would_be_carried():
+    theta = 10000 * (4 * 1024 / 256 - 3) ** (16 / 14)
+    keys = patched("dynamic:factor=4", arch="qwen2", freeze_at=1024)
+    assert keys["rope.freq_base"] == pytest.approx(theta, rel=1e-6)
+    assert keys["context_length"] == 1024
+
+
+def test_llama3_becomes_the_divisors_of_transformers_own_table():
+    from transformers import LlamaConfig
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    scaling = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0}
+    scaling |= {"high_freq_factor": 4.0, "original_max_position_embeddings": 256}
+    config = LlamaConfig(hidden_size=16, num_attention_heads=1, rope_parameters=scaling)
+    inv_freq, _ = ROPE_INIT_FUNCTIONS["llama3"](config, "cpu")
+    keys = patched("llama3:factor=8")
+    assert factors_of("out.gguf") == pytest.approx([b / f for b, f in zip(PLAIN, inv_freq.tolist())], rel=1e-6)
+    assert keys[S + "type"] == "none"
+
+
+def test_a_table_carries_its_attention_scale():
+    asked = {"name": "table", "factors": HALVED, "attention_factor": 1.25}
+    keys = patched(asked, target_length=512)
+    assert factors_of("out.gguf") == HALVED
+    assert (keys[S + "type"], keys[S + "attn_factor"], keys["context_length"]) == ("none", 1.25, 512)
+
+
+def test_a_pair_that_never_turns_is_divided_by_1e30():
+    patched({"name": "table", "inv_freq": [*PLAIN[:7], 0.0]}, target_length=512)
+    assert factors_of("out.gguf")[7] == pytest.approx(1e30)
+
+
+def test_a_table_goes_into_both_lists_where_there_is_no_other_place():
+    keys = patched({"name": "table", "factors": HALVED}, arch="phi3", target_length=512)
+    assert factors_of("out.gguf", "rope_factors_long.weight") == HALVED
+    assert factors_of("out.gguf", "rope_factors_short.weight") == HALVED
+    assert (keys[S + "type"], keys[S + "original_context_length"]) == ("longrope", 256)
+
+
+def test_longrope_keeps_its_two_lists():
+    asked = {"name": "longrope", "short_factor": [1.0] * 8, "long_factor": HALVED, "factor": 4}
+    keys = patched(asked)
+    assert factors_of("out.gguf", "rope_factors_long.weight") == HALVED
+    assert factors_of("out.gguf", "rope_factors_short.weight") == [1.0] * 8
+    assert keys[S + "attn_factor"] == pytest.approx(math.sqrt(1 + math.log(4) / math.log(256)), rel=1e-7)
+    assert (keys[S + "type"], keys["context_length"]) == ("longrope", 1024)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"beta_fast": 8.0}, {"beta_slow": 2.0}, {"truncate": False}, {"extrapolation_factor": 0.5}]
+)
+def test_what_llama_cpp_would_drop_of_yarn_becomes_a_table(fields):
+    """Its numbers are those of the schedule, not of plain yarn."""
+    asked = create("yarn", factor=8.0, **fields)
+    keys = patched(asked)
+    table = asked(Rope(16, 10000.0, 256), 2048)
+    assert factors_of("out.gguf") == pytest.approx([b / f for b, f in zip(PLAIN, table.inv_freq)], rel=1e-6)
+    assert keys[S + "attn_factor"] == pytest.approx(0.1 * math.log(8) + 1)
+    assert keys[S + "type"] == "none"
+
+
+def test_an_architecture_that_reads_betas_is_given_them(capsys):
+    write_keys(Path("in.gguf"), "mistral3")
+    assert main(["gguf", "in.gguf", "-o", "out.gguf", "--schedule", "yarn:factor=8,beta_fast=8"]) == 0
+    keys = keys_of("out.gguf")
+    assert (keys[f"mistral3.{S}yarn_beta_fast"], keys[f"mistral3.{S}type"]) == (8.0, "yarn")
+    assert "llama-cpp-python" in capsys.readouterr().err
+
+
+def test_gemma_4_keeps_the_pairs_that_do_not_turn():
+    """Its proportional RoPE is a table of 1 and 1e30; another theta goes beside it, and another table over it."""
+    tables = {"rope_freqs.weight": [1.0, 1.0, *[1e30] * 6]}
+    source = write_keys(Path("in.gguf"), "gemma4", tables)
+    patch_gguf(source, "theta.gguf", "ntk:factor=2")
+    assert factors_of("theta.gguf") == pytest.approx(tables["rope_freqs.weight"])
+    assert keys_of("theta.gguf")["gemma4.rope.freq_base"] == pytest.approx(10000 * 2 ** (16 / 14), rel=1e-7)
+    patch_gguf(source, "table.gguf", "ntk-by-parts:factor=4")
+    assert factors_of("table.gguf")[2:] == pytest.approx([1e30] * 6)
+
+
+@pytest.mark.parametrize("kind", ["UINT32", "UINT64", "INT32"])
+def test_the_length_keeps_the_type_it_has(kind):
+    writer = gguf.GGUFWriter("in.gguf", "llama")
+    writer.add_key_value("llama.context_length", 256, gguf.GGUFValueType[kind])
+    writer.add_rope_dimension_count(16)
+    writer.add_tensor("x", np.zeros(1, dtype=np.float32))
+    close(writer, Path("in.gguf"))
+    patch_gguf("in.gguf", "out.gguf", "ntk:factor=2")
+    field = gguf.GGUFReader("out.gguf").fields["llama.context_length"]
+    assert (field.types[0].name, field.contents()) == (kind, 512)
+
+
+@pytest.mark.parametrize("theta", [10000.0, 500000.0, 1e6])
+@pytest.mark.parametrize("length", [4, 512, 4096, 131072])
+def test_llama_cpps_yarn_is_that_of_transformers_but_where_its_ramp_reaches_no_pair(theta, length):
+    """Reference item 4: for a trained length below one turn's, transformers leaves every pair and ggml none but one."""
+    from transformers import LlamaConfig
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    scaling = {"rope_type": "yarn", "rope_theta": theta, "factor": 8.0, "original_max_position_embeddings": length}
+    config = LlamaConfig(hidden_size=128, num_attention_heads=1, rope_parameters=scaling)
+    config.max_position_embeddings = 8 * length
+    expected, _ = ROPE_INIT_FUNCTIONS["yarn"](config, "cpu")
+    found = yarn_of_llama_cpp(Rope(128, theta, length), 8.0)
+    if length == 4:
+        plain = [theta ** (-2 * i / 128) for i in range(64)]
+        assert expected.tolist() == pytest.approx(plain, rel=1e-6)
+        assert found == pytest.approx([1.0, *(b / 8 for b in plain[1:])])
+    else:
+        assert found == pytest.approx(expected.tolist(), rel=2e-6)
+
+
+def test_a_damaged_number_of_coordinates_does_not_fill_the_memory():
+    write_keys(Path("in.gguf"), **{"rope.dimension_count": 2**31})
+    with pytest.raises(ConfigError, match="would rotate 2147483648 coordinates"):
+        patch_gguf("in.gguf", "out.gguf", "yarn:factor=4")
+    assert not Path("out.gguf").exists()
+
+
+# ---------------------------------------------------------------------------------------------------------
+# What is kept
+
+
+def rich_file(path: Path) -> Path:
+    """Every kind of key and several kinds of tensors, quantised ones among them, aligned to 64."""
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_custom_alignment(64)
+    writer.add_context_length(256)
+    writer.add_rope_dimension_count(16)
+    for kind in "UINT8 INT8 UINT16 INT16 UINT32 INT32 UINT64 INT64".split():
+        writer.add_key_value(f"x.{kind}", 7, gguf.GGUFValueType[kind])
+    writer.add_key_value("x.double", math.pi, gguf.GGUFValueType.FLOAT64)
+    writer.add_float32("x.odd", 0.1)
+    writer.add_bool("x.yes", True)
+    writer.add_string("x.text", "ünïcode \n {{ template }}")
+    writer.add_array("tokenizer.ggml.tokens", ["a", "", "ß" * 50])
+    writer.add_array("tokenizer.ggml.scores", [0.5, -1.0, 3.0])
+    writer.add_array("tokenizer.ggml.token_type", [1, 2, 3])
+    writer.add_array("x.flags", [True, False])
+    random = np.random.default_rng(0)
+    for kind in (gguf.GGMLQuantizationType.Q8_0, gguf.GGMLQuantizationType.Q4_0):
+        data = gguf.quants.quantize(random.standard_normal((3, 64), dtype=np.float32), kind)
+        writer.add_tensor(f"blk.0.{kind.name}.weight", data, raw_dtype=kind)
+    writer.add_tensor("half", random.standard_normal((5, 7)).astype(np.float16))
+    writer.add_tensor("whole", random.standard_normal(11).astype(np.float32))
+    return close(writer, path)
+
+
+def raw_keys(path: str | Path) -> dict[str, bytes]:
+    fields = gguf.GGUFReader(path).fields
+    return {name: b"".join(part.tobytes() for part in fields[name].parts) for name in list(fields)[3:]}
+
+
+@pytest.mark.parametrize("schedule", ["yarn:factor=8", "llama3:factor=8", "ntk:factor=2"])
+def test_every_other_key_and_every_tensor_is_kept_byte_for_byte(schedule, monkeypatch):
+    monkeypatch.setattr(ropescale.gguf.files, "BLOCK", 13)  # many blocks, none of which fits
+    source = rich_file(Path("in.gguf"))
+    done = patch_gguf(source, "out.gguf", schedule)
+    before, after = raw_keys(source), raw_keys("out.gguf")
+    assert {name: data for name, data in after.items() if name not in {*done.keys, SIZE, TIME}} == {
+        name: data for name, data in before.items() if name not in done.keys
+    }
+    assert [name for name in after if name in before] == list(before)
+    tensors = tensors_of("out.gguf")
+    tensors.pop("rope_freqs.weight", None)
+    assert tensors == tensors_of(source)
+    assert gguf.GGUFReader("out.gguf").alignment == 64
+
+
+def test_a_rewrite_that_changes_nothing_gives_the_same_file():
+    source = rich_file(Path("in.gguf"))
+    open_gguf(source).rewrite(Path("out.gguf"), {}, {})
+    assert Path("out.gguf").read_bytes() == source.read_bytes()
+
+
+def test_the_source_is_not_touched():
+    source = rich_file(Path("in.gguf"))
+    before = source.read_bytes()
+    patch_gguf(source, "out.gguf", "llama3:factor=8")
+    assert source.read_bytes() == before
+
+
+def test_a_file_of_ours_is_computed_from_the_original_again():
+    """Whatever was done to it first, the result is what the untouched file gives."""
+    source = write_keys(Path("in.gguf"), **{S + "finetuned": True})
+    patch_gguf(source, "direct.gguf", "ntk:factor=2")
+    for first in ("yarn:factor=8", "llama3:factor=4", "linear:factor=2"):
+        patch_gguf(source, "first.gguf", first, force=True)
+        patch_gguf("first.gguf", "second.gguf", "ntk:factor=2", force=True)
+        assert keys_of("second.gguf") == keys_of("direct.gguf")
+        assert tensors_of("second.gguf") == tensors_of("direct.gguf")
+        records = [json.loads(open_gguf(path).keys[ORIGINAL].value) for path in ("second.gguf", "direct.gguf")]
+        assert records[0]["keys"] | records[1]["keys"] == records[0]["keys"]
+
+
+def test_scaling_of_the_makers_survives_two_patches_in_our_record():
+    source = write_keys(Path("in.gguf"), tables={"rope_freqs.weight": LLAMA31})
+    patch_gguf(source, "first.gguf", "ntk:factor=2", replace_scaling=True, original_length=64)
+    assert list(tensors_of("first.gguf")) == ["token_embd.weight"]
+    with pytest.raises(ConfigError, match="already scaled"):
+        patch_gguf("first.gguf", "second.gguf", "yarn:factor=8")
+    patch_gguf("first.gguf", "second.gguf", "linear:factor=2", on_top=True, original_length=64)
+    assert factors_of("second.gguf") == [2 * x for x in LLAMA31]
+
+
+def test_a_record_that_cannot_be_read_is_an_error():
+    source = write_keys(Path("in.gguf"))
+    file = open_gguf(source)
+    file.rewrite(Path("odd.gguf"), {ORIGINAL: ropescale.gguf.files.Value("STRING", '{"keys": 3}')}, {})
+    with pytest.raises(ConfigError, match=r"ropescale\.original is not one"):
+        patch_gguf("odd.gguf", "out.gguf", "ntk:factor=2")
+
+
+def test_a_file_whose_length_only_our_record_knows_gets_it_back():
+    patch_gguf(write_keys(Path("in.gguf")), "first.gguf", "ntk:factor=2")
+    open_gguf("first.gguf").rewrite(Path("second.gguf"), {"llama.context_length": None}, {})
+    assert "llama.context_length" not in keys_of("second.gguf")
+    patch_gguf("second.gguf", "third.gguf", "ntk:factor=4")
+    patch_gguf("in.gguf", "direct.gguf", "ntk:factor=4")
+    assert keys_of("third.gguf") == keys_of("direct.gguf")
+
+
+RECORDS = {
+    "a type that is none": {"keys": {"llama.context_length": ["UINT99", 5]}, "tables": {}},
+    "a type of a number": {"keys": {"llama.context_length": [5, 5]}, "tables": {}},
+    "a word for a number": {"keys": {"llama.rope.freq_base": ["FLOAT32", "x"]}, "tables": {}},
+    "a negative length": {"keys": {"llama.context_length": ["UINT32", -1]}, "tables": {}},
+    "a number beyond its type": {"keys": {"llama.context_length": ["UINT32", 10**30]}, "tables": {}},
+    "true for a number": {"keys": {"llama.context_length": ["UINT32", True]}, "tables": {}},
+    "a pair of three": {"keys": {"llama.context_length": ["UINT32", 1, 2]}, "tables": {}},
+    "a table of words": {"keys": {}, "tables": {"rope_freqs.weight": ["x"] * 8}},
+    "a table that is a word": {"keys": {}, "tables": {"rope_freqs.weight": "12345678"}},
+}
+
+
+@pytest.mark.parametrize("record", RECORDS.values(), ids=RECORDS)
+def test_a_record_with_values_that_cannot_be_is_an_error(record):
+    text = ropescale.gguf.files.Value("STRING", json.dumps(record))
+    open_gguf(write_keys(Path("in.gguf"))).rewrite(Path("odd.gguf"), {ORIGINAL: text}, {})
+    with pytest.raises(ConfigError, match=r"ropescale\.original is not one"):
+        patch_gguf("odd.gguf", "out.gguf", "ntk:factor=2")
+
+
+def test_a_record_that_nests_without_end_is_an_error():
+    text = ropescale.gguf.files.Value("STRING", '{"keys": ' + "[" * 100_000)
+    open_gguf(write_keys(Path("in.gguf"))).rewrite(Path("odd.gguf"), {ORIGINAL: text}, {})
+    with pytest.raises(ConfigError, match=r"ropescale\.original is not one"):
+        patch_gguf("odd.gguf", "out.gguf", "ntk:factor=2")
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_number_that_is_not_finite_is_refused(value):
+    source = write_keys(Path("in.gguf"), **{"rope.freq_base": value})
+    with pytest.raises(ConfigError, match=f"freq_base is {value} in in.gguf; it must be a number, and finite"):
+        patch_gguf(source, None, "ntk:factor=2", dry_run=True)
+
+
+def test_a_table_of_more_pairs_than_any_head_has_is_refused():
+    source = write_keys(Path("in.gguf"), tables={"rope_freqs.weight": [1.0] * (2**16 + 1)})
+    with pytest.raises(ConfigError, match="has 65537 numbers, and no model has as many pairs"):
+        patch_gguf(source, None, "ntk:factor=2", dry_run=True)
+
+
+# ---------------------------------------------------------------------------------------------------------
+# What is there already
+
+
+def parameters(arch: str, tables: dict[str, list[float]] | None = None, **keys: Any) -> dict[str, Any]:
+    return config_of(read_model(open_gguf(write_keys(Path("in.gguf"), arch, tables, **keys))))["rope_parameters"]
+
+
+def test_scaling_in_the_file_is_read_as_llama_cpp_computes_it():
+    theta = {"rope_theta": 10000.0}
+    assert parameters("llama") == theta | {"rope_type": "default"}
+    assert parameters("llama", **{S + "factor": 4.0}) == theta | {"rope_type": "linear", "factor": 4.0}
+    assert parameters("llama", **{"rope.scale_linear": 4.0}) == theta | {"rope_type": "linear", "factor": 4.0}
+    assert parameters("llama", **{S + "type": "none", S + "factor": 4.0}) == theta | {"rope_type": "default"}
+    yarn = parameters(
+        "llama", **{S + "type": "yarn", S + "factor": 4.0, S + "attn_factor": 2.0, S + "yarn_beta_fast": 8.0}
+    )
+    assert yarn["attention_factor"] == pytest.approx(2 * (0.1 * math.log(4) + 1))
+    assert yarn["beta_fast"] == 32.0  # the key is there, and not read
+    assert parameters("grok", **{S + "type": "yarn", S + "factor": 4.0, S + "yarn_beta_fast": 8.0})["beta_fast"] == 8.0
+
+
+def test_tables_in_the_file_are_read_where_llama_cpp_rotates_by_them():
+    freqs, lists = (
+        {"rope_freqs.weight": LLAMA31},
+        {"rope_factors_long.weight": HALVED, "rope_factors_short.weight": LLAMA31},
+    )
+    assert parameters("llama", freqs)["long_factor"] == LLAMA31
+    assert parameters("falcon-h1", freqs)["rope_type"] == "default"  # loads it in vain
+    assert parameters("llama", lists)["rope_type"] == "default"
+    read = parameters("llama", lists, **{S + "type": "longrope", S + "original_context_length": 64})
+    assert (read["long_factor"], read["short_factor"]) == (HALVED, LLAMA31)
+    assert read["original_max_position_embeddings"] == 64
+    assert parameters("phi3", lists)["long_factor"] == HALVED
+
+
+def test_a_file_without_a_rotary_width_has_that_of_its_heads():
+    made = write_keys(
+        Path("in.gguf"), **{"rope.dimension_count": None, "embedding_length": 64, "attention.head_count": 4}
+    )
+    assert config_of(read_model(open_gguf(made)))["head_dim"] == 16
+
+
+def test_scaling_of_the_makers_must_be_replaced_or_built_upon():
+    keys = {S + "type": "yarn", S + "factor": 4.0, S + "original_context_length": 64}
+    source = write_keys(Path("in.gguf"), **keys)
+    with pytest.raises(ConfigError, match=r"already scaled \(yarn x4 of 64\)"):
+        patch_gguf(source, "out.gguf", "yarn:factor=8")
+    patch_gguf(source, "out.gguf", "yarn:factor=8", replace_scaling=True)
+    found = keys_of("out.gguf")
+    assert (found[f"llama.{S}factor"], found["llama.context_length"]) == (8.0, 512)
+
+
+def test_qwen3_is_computed_from_what_it_was_trained_at():
+    source = write_keys(Path("in.gguf"), "qwen3", context_length=40960)
+    patch_gguf(source, "out.gguf", "yarn:factor=4")
+    found = keys_of("out.gguf")
+    assert (found[f"qwen3.{S}original_context_length"], found["qwen3.context_length"]) == (32768, 131072)
+
+
+# ---------------------------------------------------------------------------------------------------------
+# What is refused
+
+WINDOW = {"attention.sliding_window": 64}
+
+
+@pytest.mark.parametrize(
+    ("arch", "keys", "schedule", "error", "words"),
+    [
+        ("qwen2", {}, "llama3:factor=8", ScheduleError, "llama3 needs one factor per pair.*no place for them in qwen2"),
+        ("falcon-h1", {}, "llama3:factor=8", ScheduleError, "does not rotate by them in falcon-h1"),
+        ("qwen2", {}, "yarn:factor=8,beta_fast=4", ScheduleError, "start it with --yarn-beta-fast 4"),
+        ("qwen2", {}, "yarn:factor=8,truncate=false", ScheduleError, "ntk, abf, linear and yarn"),
+        ("qwen2", {}, "dynamic:factor=8", ScheduleError, "--freeze-at"),
+        ("llama", {}, "dynamic-yarn", ScheduleError, "changes with the length.*--freeze-at"),
+        ("llama", {}, "as-is", ScheduleError, "as-is changes nothing"),
+        ("gpt2", {}, "ntk:factor=8", ConfigError, "gpt2 has no rotary position embeddings"),
+        ("cogvlm", {}, "ntk:factor=8", ConfigError, "do not reach"),
+        ("deepseek2", {}, "yarn:factor=8", ScheduleError, "softmax scale of its own"),
+        ("deepseek2", {}, "linear:factor=8", ScheduleError, "softmax scale of its own"),
+        ("cohere2", WINDOW, "yarn:factor=8", ConfigError, "full-attention layers of cohere2 do not rotate"),
+        ("llama4", {}, "yarn:factor=8", ConfigError, "full-attention layers of llama4 do not rotate"),
+        ("gemma3", WINDOW, "yarn:factor=8,attention_factor=2", ScheduleError, "attention_factor=1.20794"),
+        ("llama", {"general.type": "adapter"}, "ntk:factor=8", ConfigError, "is of type adapter, not a model"),
+        ("llama", {"split.count": 3}, "ntk:factor=8", ConfigError, "one of 3 parts; join them first"),
+        ("llama", {"rope.dimension_count": [16, 8]}, "ntk:factor=8", ConfigError, "differs from layer to layer"),
+        ("llama", {"rope.dimension_count": 15}, "llama3:factor=8", ConfigError, "rotate 15 coordinates.*in pairs"),
+        ("llama", {"context_length": None}, "ntk:factor=8", ConfigError, "lacks llama.context_length"),
+        ("llama", {"rope.freq_base": "x"}, "ntk:factor=8", ConfigError, "must be a number"),
+        ("llama", {"rope.freq_base": float("nan")}, "ntk:factor=8", ConfigError, "rope.freq_base is nan"),
+        ("llama", {}, "abf:rope_theta=1e60", ScheduleError, "float32"),
+        ("llama", {}, "ntk:factor=1e8", ScheduleError, "llama.cpp counts positions up to"),
+    ],
+)
+def test_what_llama_cpp_cannot_carry_is_refused_and_nothing_is_written(arch, keys, schedule, error, words, here):
+    write_keys(Path("in.gguf"), arch, **keys)
+    before = tree(here)
+    with pytest.raises(error, match=words):
+        patch_gguf("in.gguf", "out.gguf", schedule, target_length=1024 if schedule.startswith("abf") else None)
+    assert tree(here) == before
+
+
+def test_deepseek_takes_another_theta():
+    assert patched("ntk:factor=8", arch="deepseek2")[S + "type"] == "none"
+
+
+@pytest.mark.parametrize(("arch", "words"), [("gemma2", "change as well"), ("gemma3", "layers left as they are")])
+def test_it_says_what_becomes_of_layers_with_a_window(arch, words):
+    source = write_keys(Path("in.gguf"), arch, **WINDOW)
+    done = patch_gguf(source, None, "yarn:factor=8", dry_run=True)
+    assert any(words in note for note in done.notes)
+    assert any("sliding_window is 64" in warning for warning in done.warnings)
+
+
+def test_an_architecture_that_nobody_looked_at_is_a_warning():
+    done = patch_gguf(write_keys(Path("in.gguf"), "novel"), None, "yarn:factor=8", dry_run=True)
+    assert any("novel is not an architecture of" in warning for warning in done.warnings)
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """The one line that an error is; the folder stays as it is."""
+    before = tree(Path.cwd())
+    assert main(["gguf", *words]) == 2
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err.count("\n")) == ("", 1), captured
+    assert captured.err.startswith("error: ")
+    assert tree(Path.cwd()) == before
+    return captured.err
+
+
+def test_a_file_cut_off_anywhere_is_one_line(capsys):
+    data = rich_file(Path("whole.gguf")).read_bytes()
+    for size in (0, 3, 6, 10, 30, 100, 400, 700, len(data) - 700, len(data) - 70):
+        Path("cut.gguf").write_bytes(data[:size])
+        error = refused(capsys, "cut.gguf", "-o", "out.gguf", "--schedule", "ntk:factor=2")
+        assert "cut.gguf is not a GGUF file" in error or "cut.gguf cannot be understood as GGUF" in error
+
+
+def test_other_files_are_one_line(capsys):
+    big = gguf.GGUFWriter("big.gguf", "llama", endianess=gguf.GGUFEndian.BIG)
+    add_key(big, "llama.context_length", 256)
+    big.add_tensor("x", np.zeros(4, dtype=np.float32))
+    close(big, Path("big.gguf"))
+    Path("text.gguf").write_text("not weights")
+    Path("folder").mkdir()
+    ask = ["--schedule", "ntk:factor=2", "-o", "out.gguf"]
+    assert "big.gguf is big-endian" in refused(capsys, "big.gguf", *ask)
+    assert "text.gguf is not a GGUF file" in refused(capsys, "text.gguf", *ask)
+    assert "folder is a folder" in refused(capsys, "folder", *ask)
+    assert "there is no file none.gguf" in refused(capsys, "none.gguf", *ask)
+
+
+def test_nothing_is_overwritten_that_ropescale_did_not_write(capsys):
+    write_keys(Path("in.gguf"))
+    write_keys(Path("other.gguf"))
+    Path("folder").mkdir()
+    ask = ["in.gguf", "--schedule", "ntk:factor=2"]
+    assert "say where the patched file goes" in refused(capsys, *ask)
+    assert "is the source itself" in refused(capsys, *ask, "-o", "in.gguf", "--force")
+    assert "exists already" in refused(capsys, *ask, "-o", "other.gguf")
+    assert "was not written by ropescale" in refused(capsys, *ask, "-o", "other.gguf", "--force")
+    assert "folder is a folder; name the file" in refused(capsys, *ask, "-o", "folder")
+    assert "there is no folder" in refused(capsys, *ask, "-o", "none/out.gguf")
+    assert main(["gguf", *ask, "-o", "out.gguf"]) == 0
+    assert main(["gguf", "in.gguf", "--schedule", "ntk:factor=4", "-o", "out.gguf", "--force"]) == 0
+    assert keys_of("out.gguf")["llama.context_length"] == 1024
+
+
+def test_a_source_reached_by_a_link_is_the_source(capsys):
+    write_keys(Path("in.gguf"))
+    os.symlink("in.gguf", "link.gguf")
+    assert "is the source itself" in refused(capsys, "in.gguf", "--schedule", "ntk:factor=2", "-o", "link.gguf")
+
+
+def test_an_interrupted_write_leaves_nothing(monkeypatch, here):
+    write_keys(Path("in.gguf"))
+    before = tree(here)
+
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        patch_gguf("in.gguf", "out.gguf", "llama3:factor=8", progress=stop)
+    assert tree(here) == before
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(CheckpointError, match=r"out\.gguf cannot be written: No space left on device"):
+        patch_gguf("in.gguf", "out.gguf", "llama3:factor=8")
+    assert tree(here) == before
+
+
+def test_without_gguf_py_the_error_names_the_extra(monkeypatch, capsys):
+    write_keys(Path("in.gguf"))
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    assert main(["gguf", "in.gguf", "--schedule", "ntk:factor=2", "--dry-run"]) == 2
+    assert "pip install 'ropescale[gguf]'" in capsys.readouterr().err
+
+
+# ---------------------------------------------------------------------------------------------------------
+# The command
+
+
+def test_the_page_says_what_becomes_of_what(capsys):
+    write_keys(Path("in.gguf"), "llama")
+    assert main(["gguf", "in.gguf", "-o", "out.gguf", "--schedule", "yarn", "--factor", "8"]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    table, _, difference = captured.out.partition("\n\n")
+    rows = dict(tuple(map(str.strip, line.strip("| ").split(" | "))) for line in table.splitlines()[2:])
+    assert rows == {
+        "file": "in.gguf (llama)",
+        "written to": "out.gguf",
+        "schedule": "yarn:factor=8",
+        "length": "256 -> 2048 tokens (x 8)",
+        "route": "rope.scaling.type yarn",
+        "attention scale": "1.20794",
+        "weights": "0.0 MiB, copied byte for byte",
+        "serve it with": "llama-server -m out.gguf -c 2048",
+    }
+    assert difference.splitlines() == [
+        "```diff",
+        "+ llama.rope.scaling.type: yarn",
+        "+ llama.rope.scaling.factor: 8",
+        "+ llama.rope.scaling.original_context_length: 256",
+        "- llama.context_length: 256",
+        "+ llama.context_length: 2048",
+        "+ ropescale.schedule: yarn:factor=8",
+        "```",
+    ]
+
+
+def test_json_has_every_digit_and_a_dry_run_writes_nothing(capsys, here):
+    write_keys(Path("in.gguf"))
+    before = tree(here)
+    assert main(["gguf", "in.gguf", "--schedule", "llama3:factor=8", "--dry-run", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["written"], found["out"], found["length"], found["architecture"]) == (False, None, 2048, "llama")
+    before_and_after = found["tensors"]["rope_freqs.weight"]
+    assert before_and_after[0] is None
+    assert before_and_after[1][-1] == 8.0
+    assert found["keys"]["llama.context_length"] == [256, 2048]
+    assert tree(here) == before
+
+
+def test_the_help_needs_neither_gguf_py_nor_numpy(python):
+    code = "import sys\nfrom ropescale.cli.main import main\nmain(['gguf', '--help'])\n"
+    code += "assert not {'gguf', 'numpy', 'torch', 'yaml'} & set(sys.modules)"
+    done: subprocess.CompletedProcess[str] = python("-c", code)
+    assert done.returncode == 0, done.stderr
+    assert "byte for\n  byte" in done.stdout or "byte for byte" in done.stdout
+
+
+def test_an_architecture_whose_name_has_a_hundred_thousand_characters_is_one_short_line(capsys):
+    write_keys(Path("in.gguf"), "x" * 100_000)
+    said = refused(capsys, "in.gguf", "-o", "out.gguf", "--schedule", "ntk:factor=2")
+    assert "general.architecture" in said
+    assert len(said) < 500
+
+
+def test_a_rotation_of_a_fraction_of_a_coordinate_is_one_line(capsys):
+    write_keys(Path("in.gguf"), **{"rope.dimension_count": 16.0}, tables={"rope_freqs.weight": [1.0] * 8})
+    assert "not a whole number" in refused(capsys, "in.gguf", "-o", "out.gguf", "--schedule", "llama3:factor=4")
+
+
+def test_force_leaves_what_another_program_made_of_our_file(capsys):
+    """What quantizes or copies a file keeps its keys."""
+    source = write_keys(Path("in.gguf"))
+    patch_gguf(source, "out.gguf", "ntk:factor=2")
+    patch_gguf(source, "out.gguf", "ntk:factor=4", force=True)
+    copied = Path("out.gguf").read_bytes()
+    Path("out.gguf").unlink()
+    Path("out.gguf").write_bytes(copied)
+    ask = ("in.gguf", "-o", "out.gguf", "--schedule", "ntk:factor=2", "--force")
+    assert "may not be as ropescale wrote it" in refused(capsys, *ask)
+    os.utime("out.gguf", (open_gguf("out.gguf").keys[TIME].value,) * 2)
+    assert main(["gguf", *ask]) == 0
+    capsys.readouterr()
+    with open("out.gguf", "ab") as file:
+        file.write(b"more")
+    assert "may not be as ropescale wrote it" in refused(capsys, *ask)
+
+
+def test_a_gguf_file_that_appears_meanwhile_is_left(monkeypatch):
+    source = write_keys(Path("in.gguf"))
+    copy = ropescale.gguf.files.GgufFile._header
+
+    def appearing(*arguments):
+        Path("out.gguf").write_text("a thesis")
+        return copy(*arguments)
+
+    monkeypatch.setattr(ropescale.gguf.files.GgufFile, "_header", appearing)
+    with pytest.raises(CheckpointError, match="exists already: it appeared meanwhile"):
+        patch_gguf(source, "out.gguf", "ntk:factor=2")
+    assert Path("out.gguf").read_text() == "a thesis"
+    assert sorted(os.listdir()) == ["in.gguf", "out.gguf"]

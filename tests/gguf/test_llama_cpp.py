@@ -1,0 +1,536 @@
+"""A real llama.cpp, built from source by llama-cpp-python, computes what a GGUF file of ours was asked to say."""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+import re
+import subprocess
+import sys
+import tarfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import environments
+import pytest
+import torch
+from gguf_models import write_gguf
+
+from ropescale import patch_checkpoint
+from ropescale.configs import class_defaults
+from ropescale.errors import ScheduleError
+from ropescale.evals.reference import CHECKPOINT, held_out_documents
+from ropescale.gguf import architectures as known
+from ropescale.gguf.files import open_gguf
+from ropescale.gguf.patching import patch_gguf
+
+pytestmark = pytest.mark.engines
+
+VERSION = "0.3.36"
+OPTIONS = (
+    "-DGGML_NATIVE=OFF -DLLAVA_BUILD=OFF -DGGML_OPENMP=OFF -DGGML_LLAMAFILE=OFF "
+    "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DCMAKE_C_FLAGS_RELEASE=-O2"
+)
+"""The processor alone and little optimisation: what takes longest here is the compiler (three minutes on two cores)."""
+
+LENGTH, TRAINED = 2048, 256
+TOLERANCE = 2e-3
+HALVED = [1.0] * 16 + [4.0] * 16
+
+SCHEDULES: dict[str, Any] = {
+    "base": "base",
+    "linear": "linear:factor=8",
+    "yarn": "yarn:factor=8",
+    "ntk": "ntk:factor=8",
+    "llama3": "llama3:factor=8",
+    "ntk-by-parts": "ntk-by-parts:factor=8",
+    "table with a scale": {"name": "table", "factors": HALVED, "attention_factor": 1.1},
+    "yarn, another scale": "yarn:factor=8,attention_factor=1.5",
+    "yarn, other betas": "yarn:factor=8,beta_fast=8,beta_slow=2",
+    "yarn, not truncated": "yarn:factor=8,truncate=false",
+    "yarn, half extrapolated": "yarn:factor=8,extrapolation_factor=0.5",
+    "longrope": {"name": "longrope", "short_factor": [1.0] * 32, "long_factor": HALVED, "factor": 8},
+    "resonance": {"name": "resonance", "over": "yarn:factor=8"},
+}
+
+
+@dataclass
+class LlamaCpp:
+    """llama.cpp in an environment of its own."""
+
+    python: Path
+    folder: Path
+
+    def logits(self, ids: list[int], *runs: tuple[Path, dict[str, Any]], context: int = 0) -> list[torch.Tensor | None]:
+        """fp64 log-probabilities [tokens, vocabulary] of each file; None where it does not load."""
+        import numpy as np
+
+        outputs = [self.folder / f"{i}.npy" for i in range(len(runs))]
+        for output in outputs:
+            output.unlink(missing_ok=True)
+        named = [[str(path), more, str(output)] for (path, more), output in zip(runs, outputs)]
+        job = json.dumps({"ids": ids, "context": context or len(ids), "runs": named})
+        scorer = str(Path(__file__).parents[1] / "helpers" / "llama_cpp_scorer.py")
+        done = subprocess.run([str(self.python), scorer], input=job, text=True, capture_output=True)
+        assert done.returncode == 0, done.stderr
+        return [_log_probabilities(torch.tensor(np.load(path))) if path.exists() else None for path in outputs]
+
+
+@pytest.fixture(scope="module")
+def llama_cpp(tmp_path_factory) -> LlamaCpp:
+    python = environments.environment(
+        "llama.cpp",
+        f"llama-cpp-python=={VERSION}",
+        options=("--no-binary=llama-cpp-python",),
+        env={"CMAKE_ARGS": OPTIONS, "CMAKE_BUILD_PARALLEL_LEVEL": "2"},
+    )
+    return LlamaCpp(python, tmp_path_factory.mktemp("llama.cpp"))
+
+
+@pytest.fixture(scope="module")
+def ids() -> list[int]:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(CHECKPOINT)(held_out_documents()[0])["input_ids"][:LENGTH]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory) -> dict[str, Path]:
+    """The reference model as a GGUF file: as it is, and under each schedule."""
+    folder = tmp_path_factory.mktemp("files")
+    made = {"as it is": write_gguf(_stock(CHECKPOINT), folder / "as it is.gguf")}
+    for name, schedule in SCHEDULES.items():
+        made[name] = folder / f"{name}.gguf"
+        patch_gguf(made["as it is"], made[name], schedule, target_length=_target(name))
+    return made
+
+
+@pytest.fixture(scope="module")
+def computed(llama_cpp, files, ids) -> dict[str, torch.Tensor | None]:
+    """What llama.cpp computes of every file, all in one process."""
+    return dict(zip(files, llama_cpp.logits(ids, *((path, {}) for path in files.values()))))
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_llama_cpp_gives_the_log_probabilities_of_stock_transformers(
+    name, computed, ids, tmp_path, record_property, request
+):
+    if SCHEDULES[name] == "base":
+        folder = CHECKPOINT
+    else:
+        folder = tmp_path / "patched"
+        patch_checkpoint(CHECKPOINT, folder, SCHEDULES[name], target_length=_target(name))
+    expected = _transformers(_stock(folder), ids)
+    worst, mean = _difference(computed[name], expected, ids)
+    record_property("worst", worst)
+    if request.config.get_verbosity() > 0:
+        print(f"\n{name:24} max {worst:.1e} mean {mean:.1e} nll {-_chosen(expected, ids).mean():.4f}")
+    assert worst < TOLERANCE
+
+
+def test_a_wrong_schedule_would_be_seen(computed, ids):
+    """The tolerance is far below what distinguishes any two of the schedules."""
+    found = {name: computed[name] for name in SCHEDULES}
+    names = list(found)
+    apart = [_difference(found[one], found[other], ids)[0] for i, one in enumerate(names) for other in names[i + 1 :]]
+    assert min(apart) > 20 * TOLERANCE
+
+
+def test_the_lists_switch_with_the_size_of_the_context(llama_cpp, files, ids):
+    """Up to the trained length the short list is used, in one token more the long one: per context, not per text."""
+    short, long = (
+        llama_cpp.logits(ids[:200], (files["longrope"], {}), context=context)[0] for context in (TRAINED, 2 * TRAINED)
+    )
+    scale = math.sqrt(1 + math.log(8) / math.log(TRAINED))
+    for computed, factors in ((short, [1.0] * 32), (long, HALVED)):
+        expected = _patched({"name": "table", "factors": factors, "attention_factor": scale}, ids[:200])
+        assert _difference(computed, expected, ids[:200])[0] < TOLERANCE
+    assert _difference(short, long, ids[:200])[0] > 20 * TOLERANCE
+
+
+def test_llama_reads_neither_betas_nor_factors_of_yarn_from_the_file(llama_cpp, computed, ids, tmp_path):
+    keys = {"yarn_beta_fast": 8.0, "yarn_beta_slow": 2.0, "yarn_ext_factor": 0.5, "yarn_attn_factor": 2.0}
+    [ignored] = llama_cpp.logits(ids, (_yarn_file(tmp_path, keys), {}))
+    assert torch.equal(ignored, computed["yarn"])
+
+
+def test_llama_cpp_multiplies_by_attn_factor_last(llama_cpp, ids, tmp_path):
+    [scaled] = llama_cpp.logits(ids, (_yarn_file(tmp_path, {"attn_factor": 1.5}), {}))
+    usual = 0.1 * torch.tensor(8.0).log().item() + 1
+    expected = _patched(f"yarn:factor=8,attention_factor={1.5 * usual}", ids)
+    assert _difference(scaled, expected, ids)[0] < TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("arguments", "computes"),
+    [
+        ({}, "yarn:factor=8"),
+        ({"yarn_beta_fast": 8.0, "yarn_beta_slow": 2.0}, "yarn:factor=8,beta_fast=8,beta_slow=2"),
+        ({"yarn_ext_factor": 0.5}, "yarn:factor=8,extrapolation_factor=0.5"),
+        ({"yarn_attn_factor": 2.0}, "yarn:factor=8"),  # recomputed from the factor
+        ({"yarn_ext_factor": 0.0}, "linear:factor=8"),  # 0 switches yarn off, its scale included
+    ],
+    ids=lambda value: json.dumps(value) if isinstance(value, dict) else value,
+)
+def test_the_flags_of_yarn_compute(llama_cpp, files, ids, arguments, computes):
+    """What ``--rope-scaling yarn --rope-scale 8 --yarn-orig-ctx 256`` and the flags beside it make of a plain file."""
+    flags = {"rope_scaling_type": 2, "rope_freq_scale": 1 / 8, "yarn_orig_ctx": TRAINED}
+    [found] = llama_cpp.logits(ids, (files["as it is"], flags | arguments))
+    assert _difference(found, _patched(computes, ids), ids)[0] < TOLERANCE
+
+
+SMALL: dict[str, Any] = {
+    "vocab_size": 2048,
+    "hidden_size": 128,
+    "intermediate_size": 192,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": TRAINED,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+    "initializer_range": 0.1,
+}
+"""A random model of any of the families below; its logits are far from flat."""
+
+
+def _gemma3() -> Any:
+    """Five layers that see 64 tokens and turn by a theta of their own, and one that sees everything."""
+    from transformers import Gemma3ForCausalLM, Gemma3TextConfig
+
+    torch.manual_seed(0)
+    thetas = {"full_attention": 10000.0, "sliding_attention": 1000.0}
+    rope = {kind: {"rope_type": "default", "rope_theta": theta} for kind, theta in thetas.items()}
+    kinds = ["sliding_attention"] * 5 + ["full_attention"]
+    more = {"rope_parameters": rope, "num_hidden_layers": 6, "layer_types": kinds, "sliding_window": 64}
+    return Gemma3ForCausalLM(Gemma3TextConfig(**SMALL | more, head_dim=32, query_pre_attn_scalar=32)).eval()
+
+
+@pytest.fixture(scope="module")
+def qwen2() -> Any:
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    torch.manual_seed(0)
+    return Qwen2ForCausalLM(Qwen2Config(**SMALL)).eval()
+
+
+@pytest.mark.parametrize("schedule", ["yarn:factor=8", "yarn:factor=8,attention_factor=1.5", "ntk:factor=8"])
+def test_qwen2_carries_yarn_and_theta(llama_cpp, qwen2, ids, tmp_path, schedule):
+    import ropescale
+
+    made = write_gguf(qwen2, tmp_path / "qwen2.gguf", "qwen2")
+    patch_gguf(made, tmp_path / "out.gguf", schedule)
+    [found] = llama_cpp.logits(ids, (tmp_path / "out.gguf", {}))
+    with ropescale.patch(qwen2, schedule):
+        assert _difference(found, _transformers(qwen2, ids), ids)[0] < TOLERANCE
+
+
+def test_qwen2_does_not_load_with_a_table_and_so_is_refused_one(llama_cpp, qwen2, ids, tmp_path):
+    made = write_gguf(qwen2, tmp_path / "qwen2.gguf", "qwen2")
+    with pytest.raises(ScheduleError, match="no place for them in qwen2"):
+        patch_gguf(made, tmp_path / "out.gguf", "llama3:factor=8")
+    as_llama = patch_gguf(made, None, "ntk:factor=8", dry_run=True)
+    with_table = tmp_path / "table.gguf"
+    as_llama.model.file.rewrite(with_table, {}, {"rope_freqs.weight": [1.0] * 16})
+    assert llama_cpp.logits(ids, (with_table, {})) == [None]
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"yarn_beta_fast": -1.0, "yarn_beta_slow": -1.0}, {}], ids=["as in the file", "by default"]
+)
+def test_mistral3_reads_betas_and_llama_cpp_python_passes_others_by_default(llama_cpp, ids, tmp_path, arguments):
+    """The reference model's weights under that architecture's name, whose graph is the same."""
+    schedule = "yarn:factor=8,beta_fast=8,beta_slow=2"
+    made = write_gguf(_stock(CHECKPOINT), tmp_path / "mistral3.gguf", "mistral3")
+    assert patch_gguf(made, tmp_path / "out.gguf", schedule).warnings
+    [found] = llama_cpp.logits(ids, (tmp_path / "out.gguf", arguments))
+    expected = _patched(schedule if arguments else "yarn:factor=8", ids)
+    assert _difference(found, expected, ids)[0] < TOLERANCE
+
+
+def test_pangu_embedded_loads_a_table_in_vain(llama_cpp, ids, tmp_path):
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(LlamaConfig(**SMALL, attention_bias=True)).eval()
+    made = write_gguf(model, tmp_path / "pangu.gguf", "pangu-embedded")
+    with pytest.raises(ScheduleError, match="does not rotate by them in pangu-embedded"):
+        patch_gguf(made, tmp_path / "out.gguf", "llama3:factor=8")
+    open_gguf(made).rewrite(tmp_path / "table.gguf", {}, {"rope_freqs.weight": [1.0] * 8 + [4.0] * 8})
+    plain, table = llama_cpp.logits(ids, (made, {}), (tmp_path / "table.gguf", {}))
+    assert _difference(plain, _transformers(model, ids), ids)[0] < TOLERANCE
+    assert torch.equal(plain, table)
+
+
+@pytest.mark.parametrize("schedule", ["ntk:factor=8", "llama3:factor=8", "yarn:factor=8,truncate=false"])
+def test_phi3_carries_any_table_in_its_lists(llama_cpp, ids, tmp_path, schedule):
+    from transformers import Phi3Config, Phi3ForCausalLM
+
+    import ropescale
+
+    torch.manual_seed(0)
+    more = {"original_max_position_embeddings": TRAINED, "pad_token_id": 0}
+    model = Phi3ForCausalLM(Phi3Config(**SMALL, **more)).eval()
+    made = write_gguf(model, tmp_path / "phi3.gguf", "phi3")
+    patch_gguf(made, tmp_path / "out.gguf", schedule)
+    [found] = llama_cpp.logits(ids, (tmp_path / "out.gguf", {}))
+    with ropescale.patch(model, schedule):
+        assert _difference(found, _transformers(model, ids), ids)[0] < TOLERANCE
+
+
+@pytest.mark.parametrize("schedule", ["linear:factor=8", "yarn:factor=8", "ntk:factor=8"])
+def test_gemma3_is_scaled_in_its_full_layers_alone(llama_cpp, ids, tmp_path, schedule):
+    """As it is in transformers, where the sliding layers have a table of their own."""
+    import ropescale
+
+    model = _gemma3()
+    window = {"attention.sliding_window": 64, "rope.freq_base_swa": 1000.0}
+    made = write_gguf(model, tmp_path / "gemma3.gguf", "gemma3", **window)
+    patch_gguf(made, tmp_path / "out.gguf", schedule)
+    plain, found = llama_cpp.logits(ids, (made, {}), (tmp_path / "out.gguf", {}))
+    assert _difference(plain, _transformers(model, ids), ids)[0] < TOLERANCE
+    with ropescale.patch(model, schedule):
+        assert _difference(found, _transformers(model, ids), ids)[0] < TOLERANCE
+    assert _difference(found, plain, ids)[0] > 20 * TOLERANCE
+
+
+def test_an_attention_scale_reaches_gemma3s_sliding_layers_and_so_is_refused(llama_cpp, ids, tmp_path):
+    import ropescale
+
+    model, schedule = _gemma3(), "yarn:factor=8,attention_factor=1.5"
+    scaling = {
+        "type": "yarn",
+        "factor": 8.0,
+        "original_context_length": TRAINED,
+        "attn_factor": 1.5 / 1.2079441541679836,
+    }
+    window = {"attention.sliding_window": 64, "rope.freq_base_swa": 1000.0}
+    made = write_gguf(model, tmp_path / "gemma3.gguf", "gemma3", **window)
+    with pytest.raises(ScheduleError, match="would reach the layers with a window"):
+        patch_gguf(made, tmp_path / "out.gguf", schedule)
+    keys = window | {f"rope.scaling.{name}": value for name, value in scaling.items()}
+    [found] = llama_cpp.logits(ids, (write_gguf(model, tmp_path / "scaled.gguf", "gemma3", **keys), {}))
+    with ropescale.patch(model, schedule):
+        assert _difference(found, _transformers(model, ids), ids)[0] > 20 * TOLERANCE
+    everywhere = {"full_attention": schedule, "sliding_attention": {"name": "table", "factors": [1.0] * 16}}
+    everywhere["sliding_attention"] |= {"attention_factor": scaling["attn_factor"]}
+    with ropescale.patch(model, everywhere):
+        assert _difference(found, _transformers(model, ids), ids)[0] < TOLERANCE
+
+
+# ---------------------------------------------------------------------------------------------------------
+# What is said of architectures is what their source says
+
+
+@pytest.fixture(scope="module")
+def source() -> Path:
+    """llama.cpp's ``src``, out of llama-cpp-python's source archive; fetched once. The converter lies beside it."""
+    folder = environments.CACHE / f"llama-cpp-python-{VERSION}-source"
+    if not all((folder / name).is_dir() for name in _KEPT):
+        folder.mkdir(parents=True, exist_ok=True)
+        words = ["download", "--no-deps", "--no-binary=llama-cpp-python", "-d", str(folder)]
+        subprocess.run([sys.executable, "-m", "pip", *words, f"llama-cpp-python=={VERSION}"], check=True)
+        _unpack(next(folder.glob("*.tar.gz")), folder)
+    return folder / "src"
+
+
+_KEPT = ("src", "conversion", "gguf-py")
+
+
+def _unpack(archive: Path, folder: Path) -> None:
+    inside = f"llama_cpp_python-{VERSION}/vendor/llama.cpp/"
+    with tarfile.open(archive) as packed:
+        kept = tuple(f"{inside}{name}/" for name in _KEPT)
+        members = [m for m in packed.getmembers() if m.name.startswith(kept)]
+        for member in members:
+            member.name = member.name.removeprefix(inside)
+        packed.extractall(folder, members, filter="data")
+    archive.unlink()
+
+
+class Source:
+    """Which file holds what for which architecture."""
+
+    def __init__(self, folder: Path) -> None:
+        text = {path.stem: path.read_text(encoding="utf-8") for path in folder.glob("models/*.cpp")}
+        self.text = {stem.replace("-", "_"): re.sub(r"//.*", "", body) for stem, body in text.items()}
+        self.model = (folder / "llama-model.cpp").read_text(encoding="utf-8")
+        self.arch = (folder / "llama-arch.cpp").read_text(encoding="utf-8")
+        self.header = (folder / "models" / "models.h").read_text(encoding="utf-8")
+        self.names = dict(re.findall(r'\{ LLM_ARCH_(\w+),\s*"([^"]+)"', self.arch))
+        self.bodies = {
+            self.names[enum]: stem
+            for enum, stem in re.findall(r"case LLM_ARCH_(\w+):\s*return new llama_model_(\w+)\(", self.model)
+        }
+
+    def loader(self, architecture: str) -> str:
+        """The code that loads its tensors: its own, or that of the class it extends."""
+        stem = self.bodies.get(architecture, "")
+        if f"llama_model_{stem}::load_arch_tensors" in self.text.get(stem, ""):
+            return self.text[stem]
+        extends = re.search(rf"struct llama_model_{stem} : public llama_model_(\w+)", self.header)
+        return self.text.get(extends[1], "") if extends else ""
+
+    def graph(self, architecture: str) -> str:
+        """The code that builds its graph, which may be another's."""
+        stem = self.bodies.get(architecture, "")
+        own = re.search(rf"struct llama_model_{stem} : .*?\n\}};", self.header, re.DOTALL)
+        borrowed = re.search(r"using graph = llama_model_(\w+)::graph", own[0]) if own else None
+        return self.text.get(borrowed[1] if borrowed else stem, "")
+
+
+@pytest.fixture(scope="module")
+def read(source) -> Source:
+    return Source(source)
+
+
+ROTATES_BY_FACTORS = re.compile(r"ggml_rope_(?:ext|multi)\(\s*ctx0,\s*\w+,\s*\w+,\s*(?:rope_factors|freq_factors)\b")
+
+
+def _rotate_by(read: Source, tensor: str) -> set[str]:
+    loading = {name for name in read.bodies if f"LLM_TENSOR_{tensor}" in read.loader(name)}
+    return {name for name in loading if ROTATES_BY_FACTORS.search(read.graph(name))} - known.NO_ROPE
+
+
+def test_architectures_are_those_of_the_source(read):
+    switch = read.model[read.model.index("llama_rope_type llama_model_rope_type(") :]
+    without, having = switch[: switch.index("LLM_ARCH_UNKNOWN")].split("return LLAMA_ROPE_TYPE_NONE;")[:2]
+    assert {read.names[enum] for enum in re.findall(r"case LLM_ARCH_(\w+)", without)} == known.NO_ROPE
+    assert {read.names[enum] for enum in re.findall(r"case LLM_ARCH_(\w+)", having)} == known.ROPE
+
+
+def test_tables_are_written_for_those_that_rotate_by_them(read):
+    drafts = {"dflash"}  # passes the first layer's table by another name
+    assert _rotate_by(read, "ROPE_FREQS") | drafts == known.TAKES_FREQS | known.LEFT_OUT
+    assert _rotate_by(read, "ROPE_FACTORS_LONG") - known.LEFT_OUT == known.TAKES_LISTS
+
+
+def test_those_that_load_tables_in_vain_do_so(read):
+    loading = {name for name in read.bodies if "LLM_TENSOR_ROPE_F" in read.loader(name)}
+    assert loading - known.TAKES_FREQS - known.TAKES_LISTS - known.LEFT_OUT == known.LOADS_IN_VAIN
+
+
+def test_lists_are_loaded_under_every_type_by_three(read):
+    conditional = "rope_scaling_type_train == LLAMA_ROPE_SCALING_TYPE_LONGROPE"
+    assert {name for name in known.TAKES_LISTS if conditional not in read.loader(name)} == known.LISTS_OF_ANY_TYPE
+
+
+def test_betas_are_read_by_two(read):
+    assert {name for name, stem in read.bodies.items() if "YARN_BETA_FAST" in read.text[stem]} == known.READS_BETAS
+
+
+def test_softmax_scales_of_their_own_hang_on_the_factor(read):
+    derived = {name for name in read.bodies if "logf(1.0f / freq_scale)" in read.graph(name)}
+    assert derived - known.OUT_OF_REACH == known.OWN_SOFTMAX_SCALE
+
+
+def test_log_multipliers_are_read_by_four(read):
+    """Mistral 4 reads its keys as DeepSeek 2 does."""
+    found = {name for name in read.bodies if "ROPE_SCALING_YARN_LOG_MUL" in read.text[read.bodies[name]]}
+    assert "struct llama_model_mistral4 : public llama_model_deepseek2" in read.header
+    assert found | {"mistral4"} == known.READS_LOG_MULTIPLIER
+
+
+def test_a_window_with_a_theta_of_its_own_is_scaled_all_the_same(read):
+    graph = read.graph("dots3note")
+    assert "get_rope_freq_base(cparams, il)" in graph and "get_rope_freq_scale" not in graph
+
+
+def _converter(folder: Path) -> dict[str, str]:
+    """The architecture that the converter writes for each class of transformers that it is registered for."""
+    names = dict(re.findall(r'MODEL_ARCH\.(\w+):\s+"([\w.-]+)"', (folder / "gguf-py/gguf/constants.py").read_text()))
+    classes: dict[str, tuple[list[str], str | None, list[str]]] = {}
+    for path in sorted((folder / "conversion").glob("*.py")):
+        nodes = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef))
+        classes |= {node.name: (_registered(node), _own_architecture(node), _parents(node)) for node in nodes}
+    found: dict[str, str] = {}
+    for name, (registered, _, _) in classes.items():
+        architecture = names.get(_inherited(classes, name) or "")
+        found |= dict.fromkeys(registered, architecture) if architecture and architecture != "clip" else {}
+    return found
+
+
+def _registered(node: ast.ClassDef) -> list[str]:
+    calls = [each for each in node.decorator_list if isinstance(each, ast.Call)]
+    return [word.value for each in calls for word in each.args if isinstance(word, ast.Constant)]
+
+
+def _own_architecture(node: ast.ClassDef) -> str | None:
+    own = (each for each in node.body if isinstance(each, ast.Assign) and ast.unparse(each.targets[0]) == "model_arch")
+    return next((ast.unparse(each.value).rpartition(".")[2] for each in own), None)
+
+
+def _parents(node: ast.ClassDef) -> list[str]:
+    return [ast.unparse(each).rpartition(".")[2] for each in node.bases]
+
+
+def _inherited(classes: dict[str, tuple[list[str], str | None, list[str]]], name: str) -> str | None:
+    _, own, parents = classes.get(name, ([], None, []))
+    return own or next((found for parent in parents if (found := _inherited(classes, parent))), None)
+
+
+def test_architectures_of_model_types_are_those_that_the_converter_writes(source):
+    from transformers.models.auto.modeling_auto import (
+        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+        MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+    )
+
+    written = _converter(source.parent)
+    expected = {}
+    for model_type, entry in class_defaults.load().items():
+        classes = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(model_type)
+        if entry and "text" not in entry and isinstance(classes, str) and classes in written:
+            expected[model_type] = written[classes]
+    unified = MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES["gemma4_unified"]
+    elsewhere = {"minicpm": "MiniCPMForCausalLM", "phimoe": "PhiMoEForCausalLM", "gemma4_unified_text": unified}
+    assert expected | {name: written[cls] for name, cls in elsewhere.items()} == known.OF_MODEL_TYPES
+    assert written["Mistral3ForConditionalGeneration"] == "mistral3"
+
+
+# ---------------------------------------------------------------------------------------------------------
+
+
+def _target(name: str) -> int | None:
+    """A table and a list say nothing of a length."""
+    return LENGTH if "table" in name or name == "longrope" else None
+
+
+def _stock(folder: Path) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+
+
+def _patched(schedule: Any, ids: list[int]) -> torch.Tensor:
+    import ropescale
+
+    model = _stock(CHECKPOINT)
+    ropescale.patch(model, schedule, target_length=LENGTH if isinstance(schedule, dict) else None)
+    return _transformers(model, ids)
+
+
+def _transformers(model: Any, ids: list[int]) -> torch.Tensor:
+    with torch.no_grad():
+        return _log_probabilities(model(torch.tensor([ids])).logits[0])
+
+
+def _log_probabilities(logits: torch.Tensor) -> torch.Tensor:
+    return logits.double().log_softmax(-1)
+
+
+def _chosen(log_probabilities: torch.Tensor, ids: list[int]) -> torch.Tensor:
+    """Of the tokens that are there, from the second on."""
+    return log_probabilities[:-1].gather(1, torch.tensor(ids[1:])[:, None])[:, 0]
+
+
+def _difference(found: Any, expected: Any, ids: list[int]) -> tuple[float, float]:
+    """The largest and the mean absolute difference of the tokens' log-probabilities, in nats."""
+    apart = (_chosen(found, ids) - _chosen(expected, ids)).abs()
+    return apart.max().item(), apart.mean().item()
+
+
+def _yarn_file(folder: Path, more: dict[str, float]) -> Path:
+    keys = {"type": "yarn", "factor": 8.0, "original_context_length": TRAINED} | more
+    scaling = {f"rope.scaling.{name}": value for name, value in keys.items()}
+    return write_gguf(_stock(CHECKPOINT), folder / "yarn.gguf", **scaling)

@@ -1,0 +1,986 @@
+"""Patching in memory. The oracle is stock transformers: a model that ``from_pretrained`` reads back from disk."""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import math
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from tiny_models import (
+    SHAPES,
+    TRAINED,
+    assert_same,
+    build,
+    document,
+    logits,
+    pairs,
+    reloaded,
+    snapshot,
+    stock_from,
+    tables,
+)
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, GPT2Config, GPT2LMHeadModel
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+import ropescale
+from ropescale import Frequencies, Rope
+from ropescale.errors import ConfigError, RopescaleError, ScheduleError, VerificationError
+from ropescale.models import patching
+from ropescale.planning.plan import make_plan
+from ropescale.schedules import Dynamic, DynamicYarn, LongRope, Table, Yarn, names
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Logits are compared bit for bit, and these models are too small to share out."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> None:
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+
+
+@dataclass(frozen=True)
+class Half:
+    """Slow only the slow half of the pairs: a user's own schedule."""
+
+    factor: float = 2.0
+
+    def __call__(self, rope: Rope, length: int) -> Frequencies:
+        inv_freq = rope.inv_freq()
+        inv_freq[len(inv_freq) // 2 :] = [f / self.factor for f in inv_freq[len(inv_freq) // 2 :]]
+        return Frequencies(inv_freq)
+
+
+@dataclass(frozen=True)
+class Stretching:
+    """A user's own schedule that follows the length: linear, as far as it is needed."""
+
+    length_dependent: ClassVar[bool] = True
+
+    def __call__(self, rope: Rope, length: int) -> Frequencies:
+        return Frequencies([f / max(1.0, length / rope.original_length) for f in rope.inv_freq()])
+
+
+STATIC: dict[str, Any] = {
+    "linear": "linear:factor=4",
+    "ntk": "ntk:factor=4",
+    "ntk-su": "ntk-su:factor=4",
+    "ntk-mixed": "ntk-mixed:factor=4",
+    "abf": "abf:rope_theta=500000",
+    "ntk-by-parts": "ntk-by-parts:factor=4",
+    "yarn": "yarn:factor=4",
+    "yarn, mscale": "yarn:factor=4,mscale=1.0,mscale_all_dim=0.5",
+    "yarn, no truncation": "yarn:factor=4,truncate=false,beta_fast=4",
+    "yarn, attention factor": "yarn:factor=4,attention_factor=1.5",
+    "yarn, extrapolation factor": "yarn:factor=4,extrapolation_factor=0.5",
+    "llama3": "llama3:factor=4",
+    "proportional": "proportional:partial_rotary_factor=0.5,factor=2",
+    "giraffe": "giraffe:scale_power=0.5",
+    "giraffe, truncated": "giraffe:truncate=16",
+    "resonance": {"name": "resonance", "over": {"name": "yarn", "factor": 4}},
+    "longrope": lambda n: LongRope([1.0 + i for i in range(n)], [1.0 + i for i in range(n)], factor=4.0),
+    "table": lambda n: Table(factors=[1.0 + i / 3 for i in range(n)], attention_factor=1.2),
+    "custom": Half(),
+}
+"""Schedules of one table for every length, as a spec or a function from the number of pairs."""
+
+VARYING: dict[str, Any] = {
+    "dynamic": "dynamic:factor=4",
+    "dynamic-yarn": "dynamic-yarn",
+    "longrope, two lists": lambda n: LongRope([1.0] * n, [1.5 + i for i in range(n)], factor=4.0),
+}
+
+SOME = ("linear", "ntk", "ntk-by-parts", "yarn", "yarn, mscale", "llama3", "table")
+EVERYWHERE = [("llama", name) for name in STATIC] + [("gemma3_text", name) for name in STATIC]
+EVERYWHERE += [(kind, name) for kind in SHAPES if kind not in ("llama", "gemma3_text") for name in SOME]
+
+
+def spec_for(model: Any, name: str) -> Any:
+    spec = (STATIC | VARYING)[name]
+    return spec(pairs(model)) if callable(spec) and not isinstance(spec, Half) else spec
+
+
+def test_the_schedules_of_this_file_are_all_there_are():
+    tested = {label.split(",")[0] for label in STATIC | VARYING}
+    assert tested | {"as-is", "base"} == {*names(), "custom"}
+
+
+# ---------------------------------------------------------------------------------------------------------
+# The life of a patch
+
+
+@pytest.mark.parametrize(("model_type", "name"), EVERYWHERE)
+def test_a_saved_patched_model_reloads_to_the_same_model_and_revert_restores_everything(model_type, name, tmp_path):
+    model = build(model_type)
+    before, plain = snapshot(model), logits(model)
+    with ropescale.patch(model, spec_for(model, name)):
+        patched = logits(model)
+        stock = reloaded(model, tmp_path)
+        assert_same_tables(model, stock)
+        assert torch.equal(patched, logits(stock))
+        assert not torch.equal(patched, plain)
+        assert model.config.rope_parameters == stock.config.rope_parameters
+        assert model.config.max_position_embeddings == stock.config.max_position_embeddings
+    assert_same(before, snapshot(model))
+    assert torch.equal(plain, logits(model))
+
+
+@pytest.mark.parametrize(("model_type", "name"), EVERYWHERE)
+def test_memory_carries_the_table_of_a_stock_model_built_from_the_configuration_on_disk(model_type, name, tmp_path):
+    model = build(model_type)
+    spec = spec_for(model, name)
+    plan = make_plan(model.config.to_dict(), spec)
+    with ropescale.patch(model, spec):
+        assert_same_tables(model, stock_from(plan.config, tmp_path))
+
+
+def assert_same_tables(model: Any, stock: Any) -> None:
+    ours, theirs = tables(model), tables(stock)
+    assert [(name, scale) for name, _, scale in ours] == [(name, scale) for name, _, scale in theirs]
+    for (name, left, _), (_, right, _) in zip(ours, theirs):
+        assert left.dtype == right.dtype == torch.float32 and torch.equal(left, right), name
+    assert softmax_scales(model) == softmax_scales(stock)
+
+
+def softmax_scales(model: Any) -> list[float]:
+    return [module.scaling for module in model.modules() if isinstance(getattr(module, "scaling", None), float)]
+
+
+def test_patch_nest_save_reload_revert():
+    """In the manner of peft's _test_unload_adapter."""
+    model = build()
+    before, plain = snapshot(model), logits(model)
+    outer = ropescale.patch(model, "yarn:factor=4")
+    under_outer, between = logits(model), snapshot(model)
+    inner = ropescale.patch(model, "linear:factor=2")
+    under_inner = logits(model)
+    assert not torch.equal(plain, under_outer) and not torch.equal(under_outer, under_inner)
+    inner.revert()
+    assert_same(between, snapshot(model))
+    assert torch.equal(under_outer, logits(model))
+    outer.revert()
+    assert_same(before, snapshot(model))
+    assert torch.equal(plain, logits(model))
+
+
+OUTER_AND_INNER = [
+    ("yarn:factor=4", "linear:factor=2"),
+    ("dynamic:factor=4", "yarn:factor=4"),
+    ("dynamic-yarn", "linear:factor=2"),
+    ("yarn:factor=4", "dynamic:factor=4"),
+    ("dynamic-yarn", "dynamic:factor=4"),
+    ("dynamic:factor=4", Half()),
+]
+
+
+@pytest.mark.parametrize(("outer", "inner"), OUTER_AND_INNER)
+def test_an_inner_patch_is_computed_from_the_original(outer, inner):
+    model, alone = build(), build()
+    before = snapshot(model)
+    ropescale.patch(alone, inner)
+    with ropescale.patch(model, outer):
+        under_outer = logits(model)
+        with ropescale.patch(model, inner):
+            assert torch.equal(logits(model), logits(alone))
+            assert model.config.to_dict() == alone.config.to_dict()
+        assert torch.equal(under_outer, logits(model))
+    assert_same(before, snapshot(model))
+
+
+def test_as_is_inside_a_patch_leaves_that_patch_alone():
+    model = build()
+    with ropescale.patch(model, "dynamic-yarn") as outer:
+        patched = logits(model)
+        with ropescale.patch(model, "as-is") as inner:
+            assert torch.equal(patched, logits(model))
+            assert inner.length_dependent and outer.length_dependent
+        with ropescale.patch(model, "as-is", length=100):
+            assert torch.equal(patched, logits(model))
+            assert not torch.equal(logits(model, 40), logits(build(), 40))
+        assert torch.equal(patched, logits(model))
+
+
+def test_reverting_out_of_order_is_an_error_and_changes_nothing():
+    model = build()
+    outer, inner = ropescale.patch(model, "yarn:factor=4"), ropescale.patch(model, "linear:factor=2")
+    patched = logits(model)
+    with pytest.raises(RopescaleError, match="newer patch is still in this model"):
+        outer.revert()
+    assert torch.equal(patched, logits(model))
+    inner.revert()
+    outer.revert()
+
+
+def test_reverting_twice_is_harmless():
+    model = build()
+    first = ropescale.patch(model, "yarn:factor=4")
+    first.revert()
+    with ropescale.patch(model, "linear:factor=2"):
+        patched = logits(model)
+        first.revert()
+        assert torch.equal(patched, logits(model))
+
+
+def test_an_exception_inside_the_block_reverts_and_passes_on():
+    model = build()
+    before = snapshot(model)
+    with pytest.raises(KeyError, match="mine"), ropescale.patch(model, "yarn:factor=4"):
+        raise KeyError("mine")
+    assert_same(before, snapshot(model))
+
+
+@pytest.mark.parametrize("stage", ["_settle", "_rescale_mla", "_update_config", "_allow_saving"])
+@pytest.mark.parametrize("spec", ["yarn:factor=4", "dynamic-yarn"])
+def test_an_exception_while_patching_leaves_the_model_untouched(monkeypatch, stage, spec):
+    model = build("gemma3_text")
+    before, plain = snapshot(model), logits(model)
+    done = getattr(patching.Patch, stage)
+
+    def fail(*args: Any) -> None:
+        done(*args)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(patching.Patch, stage, fail)
+    if (stage, spec) == ("_allow_saving", "yarn:factor=4"):
+        monkeypatch.setattr(patching, "check_live", fail_with(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        ropescale.patch(model, spec)
+    assert_same(before, snapshot(model))
+    assert torch.equal(plain, logits(model))
+
+
+def fail_with(error: type[BaseException] | BaseException) -> Any:
+    def fail(*args: Any) -> None:
+        raise error
+
+    return fail
+
+
+def test_as_is_changes_nothing_on_a_static_model():
+    model = build()
+    plain, config = logits(model), model.config.to_dict()
+    with ropescale.patch(model, "as-is") as patch:
+        assert torch.equal(plain, logits(model))
+        assert model.config.to_dict() == config
+        assert not patch.length_dependent and not patch.plan.changes
+
+
+def test_base_takes_the_makers_scaling_out(tmp_path):
+    yarn = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": TRAINED}
+    model = build(rope_parameters=yarn, max_position_embeddings=4 * TRAINED)
+    scaled = logits(model)
+    with ropescale.patch(model, "base", replace_scaling=True):
+        assert torch.equal(logits(model), logits(build()))
+        assert torch.equal(logits(model), logits(reloaded(model, tmp_path)))
+    assert torch.equal(scaled, logits(model))
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Where the model came from
+
+V4 = {
+    "llama": {"rope_theta": 20000.0, "rope_scaling": None},
+    "gpt_neox": {"rotary_emb_base": 20000, "rotary_pct": 0.5, "rope_scaling": None},
+    "gemma3_text": {"rope_theta": 1e6, "rope_local_base_freq": 20000.0, "rope_scaling": None},
+}
+
+
+@pytest.mark.parametrize("spec", ["abf:rope_theta=500000", "linear:factor=4", "yarn:factor=4", Half()])
+@pytest.mark.parametrize("model_type", V4)
+def test_a_model_of_a_transformers_4_configuration_is_patched_saved_and_reverted(model_type, spec, tmp_path):
+    config = {k: v for k, v in build(model_type).config.to_dict().items() if k not in ("rope_parameters", "rotary_pct")}
+    model = stock_from(config | V4[model_type], tmp_path / "v4")
+    before, plain = snapshot(model), logits(model)
+    assert min(float(table[1]) for _, table, _ in tables(model)) < 10000.0 ** (-1 / pairs(model))  # theta was read
+    with ropescale.patch(model, spec):
+        assert not torch.equal(logits(model), plain)
+        assert torch.equal(logits(model), logits(reloaded(model, tmp_path / "out")))
+    assert torch.equal(logits(model), plain)
+    assert_same(before, snapshot(model))
+
+
+def test_a_checkpoint_that_ropescale_patched_is_patched_from_its_original(tmp_path):
+    model = build()
+    model.save_pretrained(tmp_path / "plain")
+    ropescale.patch_checkpoint(tmp_path / "plain", tmp_path / "patched", "yarn:factor=4")
+    patched = AutoModelForCausalLM.from_pretrained(tmp_path / "patched").eval()
+    with ropescale.patch(model, "yarn:factor=4"):
+        assert torch.equal(logits(patched), logits(model))
+    with ropescale.patch(patched, "as-is"):
+        assert_same_tables(patched, AutoModelForCausalLM.from_pretrained(tmp_path / "patched"))
+    with ropescale.patch(patched, "linear:factor=2"), ropescale.patch(model, "linear:factor=2"):
+        assert torch.equal(logits(patched), logits(model))
+
+
+def test_the_language_part_of_a_multimodal_model_is_patched(tmp_path):
+    text = build("gemma3_text").config.to_dict()
+    vision = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    vision |= {"model_type": "siglip_vision_model", "image_size": 28, "patch_size": 14}
+    torch.manual_seed(0)
+    config = AutoConfig.for_model("gemma3", text_config=text, vision_config=vision, dtype=torch.float32)
+    model = AutoModelForImageTextToText.from_config(config).eval()
+    model.save_pretrained(tmp_path)
+    before, plain = snapshot(model), logits(model)
+    with ropescale.patch(model, "yarn:factor=4"):
+        model.save_pretrained(tmp_path)
+        assert not torch.equal(logits(model), plain)
+        assert torch.equal(logits(model), logits(AutoModelForImageTextToText.from_pretrained(tmp_path).eval()))
+        with pytest.raises(ConfigError, match="patch the whole model"):
+            ropescale.patch(model.model.language_model, "linear:factor=2")
+    assert_same(before, snapshot(model))
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Layer types
+
+
+@pytest.mark.parametrize("model_type", ["gemma3_text", "olmo3"])
+def test_only_the_full_attention_layers_change_unless_told_otherwise(model_type):
+    model = build(model_type)
+    plain = {name.rsplit(".", 1)[1]: table.clone() for name, table, _ in tables(model)}
+    for layers, changed in (("full", "full"), ("sliding_attention", "sliding"), ("all", "full sliding")):
+        with ropescale.patch(model, "linear:factor=4", layers=layers):
+            for name, table, _ in tables(model):
+                key = name.rsplit(".", 1)[1]
+                factor = 4.0 if key.split("_")[0] in changed else 1.0
+                assert torch.equal(table, plain[key] / factor)
+
+
+def test_layer_types_can_have_different_schedules():
+    model = build("gemma3_text")
+    plain = [table.clone() for _, table, _ in tables(model)]
+    with ropescale.patch(model, {"full_attention": "linear:factor=8", "sliding_attention": "linear:factor=2"}):
+        full, sliding = (table for _, table, _ in tables(model))
+    assert torch.equal(full, plain[0] / 8) and torch.equal(sliding, plain[1] / 2)
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Moving and casting
+
+
+@pytest.mark.parametrize("cast", [torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize("spec", ["yarn:factor=4", "giraffe:scale_power=0.5", "dynamic:factor=4", "dynamic-yarn"])
+@pytest.mark.parametrize("model_type", ["llama", "gemma3_text"])
+def test_tables_stay_float32_when_the_model_is_cast_and_revert_restores_the_original_ones(model_type, spec, cast):
+    model = build(model_type)
+    plain = [table.clone() for _, table, _ in tables(model)]
+    with ropescale.patch(model, spec):
+        wanted = [table.clone() for _, table, _ in tables(model)]
+        model.to(cast)
+        assert model.dtype == cast
+        for (_, table, _), want in zip(tables(model), wanted):
+            assert table.dtype == torch.float32 and torch.equal(table, want)
+    for (_, table, _), want in zip(tables(model), plain):
+        assert table.dtype == torch.float32 and torch.equal(table, want)
+
+
+def test_without_a_patch_a_cast_does_round_the_tables():
+    """What the tests above guard against; when transformers keeps float32 itself, the guard can go."""
+    model = build().to(torch.bfloat16)
+    assert tables(model)[0][1].dtype == torch.bfloat16
+
+
+def test_a_model_cast_before_patching_gets_exact_float32_tables_and_its_own_back():
+    model = build().to(torch.bfloat16)
+    before = snapshot(model)
+    with ropescale.patch(model, "yarn:factor=4"), ropescale.patch(build(), "yarn:factor=4") as other:
+        assert torch.equal(tables(model)[0][1], tables(other._model)[0][1])
+    assert_same(before, snapshot(model))
+
+
+def test_a_patched_model_survives_a_trip_over_the_meta_device():
+    model = build()
+    plain = tables(model)[0][1].clone()
+    patch = ropescale.patch(model, "yarn:factor=4")
+    wanted = tables(model)[0][1].clone()
+    model.to("meta")
+    assert tables(model)[0][1].device.type == "meta"
+    model.to_empty(device="cpu")
+    assert torch.equal(tables(model)[0][1], wanted)
+    patch.revert()
+    assert torch.equal(tables(model)[0][1], plain)
+
+
+def test_reverting_on_another_device_leaves_the_tables_there():
+    model = build()
+    with ropescale.patch(model, "yarn:factor=4"):
+        model.to("meta")
+    assert tables(model)[0][1].device.type == "meta"
+
+
+def test_a_model_without_numbers_cannot_be_patched():
+    with torch.device("meta"):
+        model = build()
+    with pytest.raises(ConfigError, match="meta device"):
+        ropescale.patch(model, "yarn:factor=4")
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Training and compiling
+
+
+@pytest.mark.parametrize("spec", ["yarn:factor=4", "dynamic-yarn"])
+def test_gradient_checkpointing_gives_the_same_loss_and_gradients(spec):
+    model = build().train()
+    with ropescale.patch(model, spec):
+        loss, gradients = step(model)
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        assert model.is_gradient_checkpointing
+        again, others = step(model)
+    assert torch.equal(loss, again)
+    assert len(gradients) > 10 and all(torch.equal(left, right) for left, right in zip(gradients, others))
+
+
+def test_training_through_a_patch_differs_from_training_without():
+    model = build().train()
+    loss, _ = step(model)
+    with ropescale.patch(model, "yarn:factor=4"):
+        assert not torch.equal(step(model)[0], loss)
+
+
+def step(model: Any) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    model.zero_grad()
+    loss = model(input_ids=document(100), labels=document(100), use_cache=False).loss
+    loss.backward()
+    return loss.detach(), [p.grad.clone() for p in model.parameters() if p.grad is not None]
+
+
+@pytest.fixture
+def _dynamo() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_dynamo")
+@pytest.mark.parametrize(
+    ("model_type", "name"),
+    [
+        ("llama", "linear"),
+        ("llama", "yarn"),
+        ("llama", "longrope"),
+        ("llama", "custom"),
+        ("gemma3_text", "giraffe"),
+    ],
+)
+def test_a_static_patch_compiles_without_a_graph_break_and_once(model_type, name):
+    model = build(model_type)
+    with ropescale.patch(model, spec_for(model, name)):
+        wanted = logits(model)
+        compiled = torch.compile(model, fullgraph=True, backend="eager")
+        first = logits(compiled)
+        with torch._dynamo.config.patch(error_on_recompile=True):
+            assert torch.equal(first, logits(compiled))
+            assert torch.equal(logits(compiled, seed=1), logits(model, seed=1))
+    torch.testing.assert_close(first, wanted)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_dynamo")
+def test_frozen_at_a_length_a_schedule_compiles_like_a_static_one():
+    model = build()
+    with ropescale.patch(model, "dynamic:factor=4", length=100):
+        compiled = torch.compile(model, fullgraph=True, backend="eager")
+        first = logits(compiled)
+        with torch._dynamo.config.patch(error_on_recompile=True):
+            assert torch.equal(first, logits(compiled))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_dynamo")
+def test_a_compiled_model_can_be_patched_and_reverted():
+    model = build()
+    compiled = torch.compile(model, backend="eager")
+    plain = logits(compiled)
+    with ropescale.patch(compiled, "yarn:factor=4"):
+        torch.testing.assert_close(logits(compiled), logits(model))
+        assert not torch.allclose(logits(compiled), plain)
+        with ropescale.patch(model, "linear:factor=2"):  # the same stack of patches from inside the wrapper
+            torch.testing.assert_close(logits(compiled), logits(model))
+    assert torch.equal(plain, logits(compiled))
+
+
+def build_scaled() -> Any:
+    return build(rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 10000.0})
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Tables that follow the length
+
+LENGTHS = (100, 40, 200, TRAINED, TRAINED + 1, 40, 300)
+
+
+@pytest.mark.parametrize("name", ["dynamic", "longrope, two lists"])
+@pytest.mark.parametrize("model_type", ["llama", "gemma3_text", "gpt_neox"])
+def test_a_document_gets_what_a_freshly_loaded_stock_model_gives_it_whatever_ran_before(model_type, name, tmp_path):
+    model = build(model_type)
+    before = snapshot(model)
+    with ropescale.patch(model, spec_for(model, name)) as patch:
+        assert patch.length_dependent
+        stock = reloaded(model, tmp_path)
+        for length in LENGTHS:
+            assert torch.equal(logits(model, length), logits(copy.deepcopy(stock), length)), length
+    assert_same(before, snapshot(model))
+
+
+def test_dynamic_yarn_is_yarn_of_the_length_at_hand_and_base_up_to_the_trained_length():
+    model, plain = build(), build()
+    with ropescale.patch(model, DynamicYarn()) as patch:
+        assert patch.length_dependent
+        for length in LENGTHS:
+            if length <= TRAINED:
+                assert torch.equal(logits(model, length), logits(plain, length))
+            else:
+                with ropescale.patch(plain, Yarn(factor=length / TRAINED)):
+                    torch.testing.assert_close(logits(model, length), logits(plain, length), rtol=0, atol=2e-4)
+
+
+def test_a_custom_schedule_that_follows_the_length_does_so():
+    model = build()
+    with ropescale.patch(model, Stretching()):
+        for length in LENGTHS:
+            angles = [10000.0 ** (-2 * i / 8) / max(1.0, length / TRAINED) for i in range(4)]
+            want = naive_llama(model, document(length), angles)
+            torch.testing.assert_close(logits(model, length).double(), want, rtol=0, atol=1e-4)
+
+
+def test_stock_dynamic_depends_on_what_ran_before_and_as_is_makes_it_stateless():
+    model = build(rope_parameters={"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0})
+    fresh = {length: logits(copy.deepcopy(model), length) for length in LENGTHS}
+    stateful = copy.deepcopy(model)
+    logits(stateful, 300)
+    assert not torch.equal(logits(stateful, 100), fresh[100])  # what there is to mend
+    before = snapshot(model)
+    with ropescale.patch(model, "as-is") as patch:
+        assert patch.length_dependent
+        for length in LENGTHS:
+            assert torch.equal(logits(model, length), fresh[length])
+    assert_same(before, snapshot(model))
+
+
+@pytest.mark.parametrize("name", VARYING)
+def test_frozen_at_a_length_every_document_gets_the_table_of_that_length(name):
+    model = build()
+    spec = spec_for(model, name)
+    with ropescale.patch(model, spec):
+        at_100, at_40 = logits(model, 100), logits(model, 40)
+    with ropescale.patch(model, spec, length=100) as patch:
+        assert not patch.length_dependent and patch.frozen_at == 100
+        held = tables(model)[0][1].clone()
+        assert not torch.equal(logits(model, 40), at_40)
+        assert torch.equal(logits(model, 100), at_100)
+        assert torch.equal(tables(model)[0][1], held)
+    with ropescale.patch(model, spec, length=TRAINED):
+        assert torch.equal(logits(model, 40), at_40)
+
+
+@pytest.mark.parametrize("options", [{}, {"length": 200}, {"freeze_at": 200}])
+@pytest.mark.parametrize("model_type", ["llama", "gemma3_text"])
+def test_verify_knows_at_which_length_a_patch_holds_its_tables(model_type, options):
+    model = build(model_type)
+    for spec in ("dynamic-yarn", "dynamic:factor=4"):
+        with ropescale.patch(model, spec, **options):
+            logits(model, 300)
+            assert ropescale.verify(model).live
+            with ropescale.patch(model, "as-is", length=150):
+                assert ropescale.verify(model).live
+
+
+def test_phi3_may_round_the_attention_scale_to_what_a_whole_maximum_can_say(tmp_path):
+    model = build("phi3")
+    for length in (5000, 6001, 20_011):
+        with ropescale.patch(model, "dynamic-yarn", freeze_at=length):
+            scale = tables(model)[0][2]
+            assert scale == pytest.approx(0.1 * math.log(length / 4096) + 1, rel=1e-5)
+            assert scale == tables(reloaded(model, tmp_path))[0][2]
+
+
+def test_as_is_can_be_frozen_too():
+    model = build(rope_parameters={"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0})
+    fresh = logits(copy.deepcopy(model), 200)
+    with ropescale.patch(model, "as-is", length=200):
+        logits(model, 40)
+        assert torch.equal(fresh, logits(model, 200))
+
+
+@pytest.mark.parametrize("name", VARYING)
+def test_a_table_frozen_by_freeze_at_is_saved_and_reloads_to_the_same_model(name, tmp_path):
+    model = build()
+    spec = spec_for(model, name)
+    with ropescale.patch(model, spec, length=200):
+        at_200 = logits(model, 200)
+    with ropescale.patch(model, spec, freeze_at=200) as patch:
+        assert not patch.length_dependent
+        frozen = logits(model, 200)
+        torch.testing.assert_close(frozen, at_200, rtol=0, atol=2e-4)
+        assert torch.equal(frozen, logits(reloaded(model, tmp_path), 200))
+
+
+def test_what_no_configuration_can_say_is_not_saved(tmp_path):
+    model = build()
+    for options, reason in (({}, "freeze_at"), ({"length": 100}, "held at 100 tokens")):
+        with ropescale.patch(model, "dynamic-yarn", **options):
+            with pytest.raises(RopescaleError, match=reason):
+                model.save_pretrained(tmp_path / "out")
+            with pytest.raises(RopescaleError, match=reason):
+                model.model.save_pretrained(tmp_path / "out")
+        assert not (tmp_path / "out").exists()
+    assert torch.equal(logits(reloaded(model, tmp_path)), logits(model))
+
+
+def test_the_newest_patch_decides_whether_the_model_can_be_saved(tmp_path):
+    model = build()
+    with ropescale.patch(model, "dynamic-yarn"):
+        with ropescale.patch(model, "yarn:factor=4"):
+            assert torch.equal(logits(reloaded(model, tmp_path)), logits(model))
+        with ropescale.patch(model, "as-is"), pytest.raises(RopescaleError, match="cannot be saved"):
+            model.save_pretrained(tmp_path)
+    with ropescale.patch(model, "yarn:factor=4"):
+        with ropescale.patch(model, "dynamic-yarn"), pytest.raises(RopescaleError, match="cannot be saved"):
+            model.save_pretrained(tmp_path)
+        assert torch.equal(logits(reloaded(model, tmp_path)), logits(model))
+
+
+def test_generation_with_a_cache_equals_a_full_forward_under_a_static_patch():
+    model = build()
+    ids = document(100)
+    with ropescale.patch(model, "yarn:factor=4"), torch.no_grad():
+        first = model(input_ids=ids[:, :60], use_cache=True)
+        rest = model(input_ids=ids[:, 60:], past_key_values=first.past_key_values, use_cache=True).logits[0]
+        torch.testing.assert_close(rest, logits(model)[60:], rtol=0, atol=1e-4)
+
+
+# ---------------------------------------------------------------------------------------------------------
+# A custom schedule against a rotation written from nothing
+
+
+def half_angles() -> list[float]:
+    theta = [10000.0 ** (-2 * i / 8) for i in range(4)]
+    return [theta[0], theta[1], theta[2] / 2, theta[3] / 2]
+
+
+def test_a_custom_schedule_agrees_in_memory_and_from_disk_with_an_independent_rotation(tmp_path):
+    model = build(initializer_range=0.2)
+    plain = naive_llama(model, document(100), [10000.0 ** (-2 * i / 8) for i in range(4)])
+    independent = naive_llama(model, document(100), half_angles())
+    assert (plain - independent).abs().max() > 0.01  # a thousand times what is tolerated
+    on_disk = logits(AutoModelForCausalLM.from_pretrained(patched_on_disk(model, tmp_path)))
+    with ropescale.patch(model, Half()):
+        in_memory = logits(model)
+    torch.testing.assert_close(in_memory.double(), independent, rtol=0, atol=1e-5)
+    assert torch.equal(in_memory, on_disk)
+
+
+@pytest.mark.slow
+def test_a_custom_schedule_on_disk_needs_no_ropescale(tmp_path, python):
+    model = build(initializer_range=0.2)
+    done = python("-c", ON_DISK, str(patched_on_disk(model, tmp_path)), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    with ropescale.patch(model, Half()):
+        assert torch.equal(torch.load(tmp_path / "logits.pt"), logits(model))
+
+
+def patched_on_disk(model: Any, folder: Path) -> Path:
+    """The plain model's weights with the configuration that carries :class:`Half`."""
+    model.save_pretrained(folder)
+    (folder / "config.json").write_text(json.dumps(make_plan(model.config.to_dict(), Half()).config))
+    return folder
+
+
+ON_DISK = """
+import sys
+sys.modules["ropescale"] = None  # an import of it fails
+import torch
+from transformers import AutoModelForCausalLM
+folder = sys.argv[1]
+torch.set_num_threads(1)
+model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+ids = torch.randint(61, (1, 100), generator=torch.Generator().manual_seed(0))
+with torch.no_grad():
+    torch.save(model(input_ids=ids).logits[0], f"{folder}/logits.pt")
+"""
+
+
+@torch.no_grad()
+def naive_llama(model: Any, ids: torch.Tensor, angles: list[float], scale: float = 1.0) -> torch.Tensor:
+    """A Llama written from the papers in float64: pairs are complex numbers, turned by ``exp(i m angle)``.
+
+    Args:
+        ids: [1, positions].
+        angles: radians per token, one per pair (Su et al. 2021, equation 34; coordinate i goes with i + d/2).
+        scale: multiplies the rotated queries and keys.
+    """
+    state = {name: weight.double() for name, weight in model.state_dict().items()}
+    x = state["model.embed_tokens.weight"][ids[0]]
+    turn = torch.outer(torch.arange(len(x)).double(), torch.tensor(angles).double())
+    rotor = torch.polar(torch.full_like(turn, scale), turn)
+    for layer in range(model.config.num_hidden_layers):
+        here = {name.split(".", 3)[3]: w for name, w in state.items() if name.startswith(f"model.layers.{layer}.")}
+        x = x + naive_attention(rms_norm(x, here["input_layernorm.weight"]), here, rotor)
+        h = rms_norm(x, here["post_attention_layernorm.weight"])
+        gated = nn.functional.silu(h @ here["mlp.gate_proj.weight"].T) * (h @ here["mlp.up_proj.weight"].T)
+        x = x + gated @ here["mlp.down_proj.weight"].T
+    return rms_norm(x, state["model.norm.weight"]) @ state["lm_head.weight"].T
+
+
+def naive_attention(x: torch.Tensor, here: dict[str, torch.Tensor], rotor: torch.Tensor) -> torch.Tensor:
+    """Causal attention, 4 heads of 8 over 2 KV heads, one head after the other."""
+    q, k, v = (
+        (x @ here[f"self_attn.{name}_proj.weight"].T).unflatten(-1, (-1, 8)).transpose(0, 1) for name in ("q", "k", "v")
+    )
+    mixed = []
+    for head in range(4):
+        query, key = rotated(q[head], rotor), rotated(k[head // 2], rotor)
+        scores = (query @ key.conj().T).real / math.sqrt(8)
+        allowed = torch.ones_like(scores, dtype=torch.bool).tril()
+        mixed.append(scores.masked_fill(~allowed, -math.inf).softmax(-1) @ v[head // 2])
+    return torch.cat(mixed, -1) @ here["self_attn.o_proj.weight"].T
+
+
+def rotated(x: torch.Tensor, rotor: torch.Tensor) -> torch.Tensor:
+    return torch.complex(x[..., :4], x[..., 4:]) * rotor
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return x / (x.pow(2).mean(-1, keepdim=True) + 1e-6).sqrt() * weight
+
+
+# ---------------------------------------------------------------------------------------------------------
+# MLA
+
+
+def test_the_softmax_scale_of_mla_follows_mscale_all_dim_and_reverts(tmp_path):
+    model = build("deepseek_v3")
+    before = snapshot(model)
+    plain = softmax_scales(model)
+    assert plain == [16**-0.5] * 2
+    with ropescale.patch(model, "yarn:factor=40,mscale=1.0,mscale_all_dim=1.0"):
+        assert softmax_scales(model) == pytest.approx([1.8739 * s for s in plain], rel=3e-5)
+        assert tables(model)[0][2] == 1.0
+        assert torch.equal(logits(model), logits(reloaded(model, tmp_path)))
+        with ropescale.patch(model, "yarn:factor=40,mscale=1.0,mscale_all_dim=0.5"):
+            assert softmax_scales(model) == pytest.approx([1.4029 * s for s in plain], rel=3e-5)
+            assert tables(model)[0][2] == pytest.approx(1.1557, rel=3e-5)
+    with ropescale.patch(model, "yarn:factor=40"):
+        assert softmax_scales(model) == plain
+        assert tables(model)[0][2] == pytest.approx(1.3689, rel=3e-5)
+    assert_same(before, snapshot(model))
+
+
+def test_taking_deepseeks_own_scaling_out_takes_the_softmax_scale_with_it():
+    yarn = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 40.0, "original_max_position_embeddings": TRAINED}
+    model = build("deepseek_v3", rope_parameters={**yarn, "mscale": 1.0, "mscale_all_dim": 1.0})
+    scaled = softmax_scales(model)
+    with ropescale.patch(model, "base", replace_scaling=True):
+        assert softmax_scales(model) == [16**-0.5] * 2
+    assert softmax_scales(model) == scaled and scaled[0] > 1.8 * 16**-0.5
+
+
+def test_a_softmax_scale_that_cannot_be_known_is_refused(monkeypatch):
+    model = build("deepseek_v3")
+    before = snapshot(model)
+    monkeypatch.delattr(sys.modules[type(model).__module__], "yarn_apply_mscale")
+    with pytest.raises(ConfigError, match=r"install transformers 5\.20\.2"):
+        ropescale.patch(model, "yarn:factor=40,mscale=1.0,mscale_all_dim=1.0")
+    assert_same(before, snapshot(model))
+    with ropescale.patch(model, "yarn:factor=40"):
+        assert softmax_scales(model) == [16**-0.5] * 2
+
+
+def test_taking_out_a_softmax_scale_that_cannot_be_known_is_refused(monkeypatch):
+    yarn = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 40.0, "original_max_position_embeddings": TRAINED}
+    model = build("deepseek_v3", rope_parameters={**yarn, "mscale": 1.0, "mscale_all_dim": 1.0})
+    monkeypatch.delattr(sys.modules[type(model).__module__], "yarn_apply_mscale")
+    with pytest.raises(ConfigError, match=r"install transformers 5\.20\.2"):
+        ropescale.patch(model, "base", replace_scaling=True)
+
+
+def test_a_class_that_never_looks_at_mscale_all_dim_keeps_its_softmax_scale():
+    model = build("llama")
+    other: Any = nn.Identity()
+    other.qk_head_dim, other.scaling = 16, 0.25
+    model.other = other
+    with ropescale.patch(model, "yarn:factor=40,mscale=1.0,mscale_all_dim=1.0"):
+        assert other.scaling == 0.25
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Wrappers and copies
+
+
+class Adapter(nn.Module):
+    """A model inside another, as peft does it: attributes come from the inner one, saving is its own."""
+
+    def __init__(self, base_model: nn.Module) -> None:
+        super().__init__()
+        self.base_model = base_model
+        self.saved: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("base_model"), name)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.base_model(*args, **kwargs)
+
+    def save_pretrained(self, folder: str) -> None:
+        self.saved.append(folder)
+
+
+def test_a_wrapped_model_can_be_patched_from_both_sides():
+    inner = build()
+    before, plain = snapshot(inner), logits(inner)
+    wrapped = Adapter(inner)
+    with ropescale.patch(wrapped, "yarn:factor=4"):
+        assert torch.equal(logits(wrapped), logits(inner)) and not torch.equal(logits(inner), plain)
+        with ropescale.patch(inner, "linear:factor=2"), ropescale.patch(build(), "linear:factor=2") as alone:
+            assert torch.equal(logits(wrapped), logits(alone._model))
+    assert_same(before, snapshot(inner))
+    with ropescale.patch(wrapped, "dynamic-yarn"):
+        wrapped.save_pretrained("adapter")  # weights of its own, which no schedule touches
+        with pytest.raises(RopescaleError, match="cannot be saved"):
+            inner.save_pretrained("model")
+    assert wrapped.saved == ["adapter"]
+
+
+@pytest.mark.parametrize("spec", ["yarn:factor=4", "dynamic:factor=4", "dynamic-yarn"])
+def test_a_deep_copy_of_a_patched_model_is_patched_and_independent(spec):
+    model = build()
+    plain = logits(model)
+    with ropescale.patch(model, spec):
+        twin = copy.deepcopy(model)
+        patched, short = logits(model), logits(model, 40)
+    assert torch.equal(logits(twin), patched) and torch.equal(logits(twin, 40), short)
+    assert torch.equal(logits(model), plain)
+    with ropescale.patch(twin, "linear:factor=2"), ropescale.patch(model, "linear:factor=2"):
+        assert torch.equal(logits(twin), logits(model))
+    kept = tables(twin)[0][1].clone()
+    twin.to(torch.bfloat16)
+    assert tables(twin)[0][1].dtype == torch.float32 and torch.equal(tables(twin)[0][1], kept)
+
+
+def test_patching_a_part_of_a_patched_model_is_the_same_stack():
+    model = build()
+    with ropescale.patch(model, "yarn:factor=4") as outer, ropescale.patch(model.model, "linear:factor=2"):
+        assert [patch.plan.length for patch in patching.patches_in(model)] == [outer.plan.length, 2 * TRAINED]
+
+
+# ---------------------------------------------------------------------------------------------------------
+# What cannot be patched
+
+
+def test_what_is_not_a_transformers_model_is_refused():
+    with pytest.raises(ConfigError, match="Linear has no transformers configuration"):
+        ropescale.patch(nn.Linear(2, 2), "yarn:factor=4")
+
+
+def test_a_model_without_rope_is_refused_by_name():
+    model = GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=2, n_embd=8, vocab_size=11))
+    with pytest.raises(ConfigError, match=r"gpt2 .*no rotary position embeddings"):
+        ropescale.patch(model, "yarn:factor=4")
+
+
+def test_a_model_with_a_theta_per_layer_is_refused_where_it_cannot_follow():
+    same, mixed = build("granite_swa"), build("granite_swa", layer_rope_theta=[10000.0, 500000.0])
+    with pytest.raises(ConfigError, match="theta per layer"):
+        ropescale.patch(same, "ntk:factor=4")
+    with pytest.raises(ConfigError, match="layer_rope_theta"):
+        ropescale.patch(mixed, "yarn:factor=4")
+    plain = logits(same)
+    with ropescale.patch(same, "yarn:factor=4"):
+        assert not torch.equal(logits(same), plain)
+    assert torch.equal(logits(same), plain)
+
+
+def test_what_transformers_refuses_is_said_in_one_line(monkeypatch):
+    model = build()
+    refuse = classmethod(lambda cls, config: fail_with(ValueError("no\n    such type"))())
+    monkeypatch.setattr(type(model.config), "from_dict", refuse)
+    with pytest.raises(ConfigError, match=r"^transformers refuses this schedule for llama: ValueError: no such type$"):
+        ropescale.patch(model, "yarn:factor=4")
+
+
+def test_a_schedule_that_does_not_fit_the_model_is_refused():
+    with pytest.raises(ScheduleError, match="rotates 4 of 8 coordinates"):
+        ropescale.patch(build("glm4"), "proportional:partial_rotary_factor=0.5")
+    with pytest.raises(ConfigError, match="already scaled"):
+        ropescale.patch(build_scaled(), "yarn:factor=4")
+
+
+class Stubborn(LlamaRotaryEmbedding):
+    """A rotary module that does as its configuration says for plain RoPE, and ignores everything else."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.inv_freq, self.attention_scaling = self.compute_default_rope_parameters(config)
+
+
+def test_a_layer_that_does_not_carry_what_was_asked_is_reported_and_the_model_left_alone():
+    model = build()
+    model.model.rotary_emb = Stubborn(model.config)
+    before = snapshot(model)
+    with pytest.raises(VerificationError, match=r"the schedule is not live: model\.rotary_emb"):
+        ropescale.patch(model, "yarn:factor=4")
+    assert_same(before, snapshot(model))
+
+
+def halve_the_table(model: Any) -> None:
+    for buffer in model.model.rotary_emb.buffers():
+        buffer.mul_(0.5)
+
+
+BY_HAND = {
+    "theta": lambda model: model.config.rope_parameters.update(rope_theta=10001.0),
+    "rope type": lambda model: model.config.rope_parameters.update(rope_type="linear", factor=2.0),
+    "table": halve_the_table,
+    "attention scale": lambda model: setattr(model.model.rotary_emb, "attention_scaling", 1.1),
+}
+
+
+@pytest.mark.parametrize("changed", BY_HAND)
+def test_a_model_changed_by_hand_after_loading_is_reported(changed):
+    model = build()
+    BY_HAND[changed](model)
+    before = snapshot(model)
+    with pytest.raises(ConfigError, match="changed by hand after loading"):
+        ropescale.patch(model, "yarn:factor=4", replace_scaling=True, original_length=TRAINED)
+    assert_same(before, snapshot(model))
+
+
+def test_patching_does_not_repeat_transformers_remarks_about_our_keys(caplog, monkeypatch):
+    logger = logging.getLogger("transformers")
+    logger.setLevel(logging.WARNING)
+    monkeypatch.setattr(logger, "propagate", True)
+    model = build()
+    type(model.config).from_dict(make_plan(model.config.to_dict(), "giraffe:scale_power=0.5").config)
+    assert "Unrecognized keys" in caplog.text  # what there is to say
+    caplog.clear()
+    with ropescale.patch(model, "giraffe:scale_power=0.5"):
+        pass
+    assert "Unrecognized keys" not in caplog.text
+
+
+def test_patching_a_loaded_checkpoint_keeps_the_weights(tmp_path):
+    build().save_pretrained(tmp_path)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path)
+    weights = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    with ropescale.patch(model, Dynamic(factor=4.0)):
+        logits(model)
+        assert all(torch.equal(weights[name], parameter) for name, parameter in model.named_parameters())

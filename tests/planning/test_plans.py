@@ -1,0 +1,972 @@
+"""What a schedule makes of a configuration: the numbers, the keys, the maximum, and who would compute otherwise."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from rotary_modules import assert_same_tables, quiet, rotary_classes, stock_config, stock_tables
+
+import ropescale
+from ropescale import Frequencies, Rope
+from ropescale.configs.reading import read_rope
+from ropescale.engines import engine_warnings
+from ropescale.errors import ConfigError, DataError, ScheduleError
+from ropescale.planning.plan import frequencies_of, make_plan
+from ropescale.schedules import AsIs, Resonance, Table, Yarn, compute, create
+
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 256,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 2,
+    "max_position_embeddings": 4096,
+    "rope_theta": 10000.0,
+}
+LLAMA31 = LLAMA | {
+    "max_position_embeddings": 131072,
+    "rope_theta": 500000.0,
+    "rope_scaling": {
+        "factor": 8.0,
+        "high_freq_factor": 4.0,
+        "low_freq_factor": 1.0,
+        "original_max_position_embeddings": 8192,
+        "rope_type": "llama3",
+    },
+}
+PHI3 = {"model_type": "phi3", "hidden_size": 128, "num_attention_heads": 4, "max_position_embeddings": 4096}
+LISTS = {"short_factor": [1.0 + 0.05 * i for i in range(16)], "long_factor": [1.1 * 1.2**i for i in range(16)]}
+PHI3_128K = PHI3 | {
+    "max_position_embeddings": 131072,
+    "original_max_position_embeddings": 4096,
+    "rope_scaling": {"type": "longrope", **LISTS},
+}
+GPT_OSS = {
+    "model_type": "gpt_oss",
+    "max_position_embeddings": 131072,
+    "rope_theta": 150000,
+    "rope_scaling": {
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "factor": 32.0,
+        "original_max_position_embeddings": 4096,
+        "rope_type": "yarn",
+        "truncate": False,
+    },
+}
+QWEN3 = {
+    "model_type": "qwen3",
+    "hidden_size": 4096,
+    "num_attention_heads": 32,
+    "head_dim": 128,
+    "max_position_embeddings": 40960,
+    "rope_theta": 1000000,
+}
+GEMMA3 = {
+    "model_type": "gemma3_text",
+    "hidden_size": 64,
+    "num_attention_heads": 2,
+    "head_dim": 128,
+    "max_position_embeddings": 8192,
+    "rope_theta": 1e6,
+    "rope_local_base_freq": 1e4,
+}
+DEEPSEEK_V3 = {
+    "model_type": "deepseek_v3",
+    "qk_rope_head_dim": 64,
+    "max_position_embeddings": 163840,
+    "rope_theta": 10000,
+    "rope_scaling": {
+        "beta_fast": 32,
+        "beta_slow": 1,
+        "factor": 40,
+        "mscale": 1.0,
+        "mscale_all_dim": 1.0,
+        "original_max_position_embeddings": 4096,
+        "type": "yarn",
+    },
+}
+PARTS = "ntk-by-parts:factor=4"
+"""A schedule without a form of its own in transformers, except where its betas are llama3's."""
+
+PER_PAIR = "yarn:factor=4,extrapolation_factor=0.5"
+"""A schedule that only one factor per pair can carry."""
+
+
+@dataclass(frozen=True)
+class Half:
+    """A user's own fixed schedule."""
+
+    factor: float = 2.0
+
+    def __call__(self, rope: Rope, length: int) -> Frequencies:
+        inv_freq = rope.inv_freq()
+        middle = len(inv_freq) // 2
+        return Frequencies(inv_freq[:middle] + [f / self.factor for f in inv_freq[middle:]], 1.25)
+
+
+@dataclass(frozen=True)
+class Stretching:
+    """A user's own schedule that follows the length."""
+
+    length_dependent: ClassVar[bool] = True
+
+    def __call__(self, rope: Rope, length: int) -> Frequencies:
+        return Frequencies([f * rope.original_length / max(length, rope.original_length) for f in rope.inv_freq()])
+
+
+def series(theta: float, dim: int) -> list[float]:
+    """The closed form of plain RoPE."""
+    return [theta ** (-2 * i / dim) for i in range(dim // 2)]
+
+
+def read_back(config: dict[str, Any], length: int | None = None) -> dict[str, Frequencies]:
+    """The tables of a configuration that was written, read anew."""
+    return {key: compute(AsIs(), rope, length) for key, rope in read_rope(json.loads(json.dumps(config))).items()}
+
+
+# ---------------------------------------------------------------------------------------------------------
+# max_position_embeddings
+
+
+@pytest.mark.parametrize(
+    ("spec", "maximum", "length"),
+    [
+        ("yarn:factor=8", 32768, 32768),
+        ("llama3:factor=8", 32768, 32768),
+        ("ntk:factor=8", 32768, 32768),
+        (PER_PAIR, 16384, 16384),
+        ("ntk-su:factor=4", 16384, 16384),
+        (Half(8), 32768, 32768),
+        ("resonance:over=[yarn:factor=8]", 32768, 32768),
+        ("linear:factor=8", 4096, 32768),
+        ("dynamic:factor=8", 4096, 32768),
+        ("abf:rope_theta=1e6", 4096, 4096),
+        ("yarn:factor=2.5", 10240, 10240),
+    ],
+)
+def test_the_maximum_is_the_factor_times_the_original_except_where_engines_multiply(spec, maximum, length):
+    plan = make_plan(LLAMA, spec)
+    assert (plan.config["max_position_embeddings"], plan.length) == (maximum, length)
+    assert plan.config["original_max_position_embeddings"] == 4096
+
+
+@pytest.mark.parametrize("spec", ["abf:rope_theta=1e6", "base", "yarn", "ntk", Half(8)])
+def test_a_target_length_is_the_new_maximum(spec):
+    plan = make_plan(LLAMA, spec, target_length=32768)
+    assert plan.config["max_position_embeddings"] == plan.length == 32768
+
+
+def test_the_maximum_of_a_scaled_proportional_model_stays_and_that_of_another_theta_grows():
+    lfm3 = {"model_type": "lfm3", "max_position_embeddings": 8192}
+    scaled = make_plan(lfm3, "linear:factor=4", layers="full_attention").config
+    assert scaled["rope_parameters"]["full_attention"]["rope_type"] == "proportional"
+    assert scaled["rope_parameters"]["full_attention"]["factor"] == 4.0
+    assert scaled["max_position_embeddings"] == 8192
+    widened = make_plan(lfm3, "abf:rope_theta=5e6", target_length=16384).config
+    assert widened["rope_parameters"]["full_attention"]["rope_type"] == "proportional"
+    assert widened["max_position_embeddings"] == 16384
+
+
+def test_the_maximum_grows_when_one_layer_type_needs_it_and_another_would_keep_it():
+    spec = {"full_attention": "yarn:factor=4", "sliding_attention": "linear:factor=2"}
+    assert make_plan(GEMMA3, spec).config["max_position_embeddings"] == 32768
+    spec = {"full_attention": "linear:factor=4", "sliding_attention": "dynamic:factor=2"}
+    assert make_plan(GEMMA3, spec).config["max_position_embeddings"] == 8192
+
+
+def test_the_maximum_of_phi3_is_the_one_from_which_its_code_derives_the_attention_scale():
+    plan = make_plan(PHI3, "yarn:factor=8")
+    scale = 0.1 * math.log(8) + 1
+    assert plan.config["max_position_embeddings"] == round(4096 ** (scale * scale)) == 186595
+    assert plan.length == 32768
+    assert any("max_position_embeddings" in note and "186595" in note for note in plan.notes)
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Both key sets, and what stock transformers makes of them
+
+SPECS = ["linear:factor=4", "yarn:factor=4", "llama3:factor=4", "ntk:factor=4", "abf:rope_theta=3e6", PARTS, PER_PAIR]
+MODELS = {
+    "llama": LLAMA,
+    "llama 3.1": LLAMA31,
+    "v5 llama": {k: v for k, v in LLAMA.items() if k != "rope_theta"}
+    | {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
+    "qwen3": QWEN3,
+    "gpt-oss": GPT_OSS,
+    "phi3": PHI3,
+    "phi3 128k": PHI3_128K,
+    "phimoe": {"model_type": "phimoe"},
+    "gpt_neox": {"model_type": "gpt_neox", "rotary_pct": 0.25, "rotary_emb_base": 20000},
+    "stablelm": {"model_type": "stablelm", "partial_rotary_factor": 0.25, "rope_theta": 10000},
+    "gemma2": {"model_type": "gemma2"},
+    "gemma3": GEMMA3,
+    "olmo3": {"model_type": "olmo3", "rope_theta": 500000},
+    "modernbert-decoder": {"model_type": "modernbert-decoder", "global_rope_theta": 1.6e5, "local_rope_theta": 1e4},
+    "mixtral": {"model_type": "mixtral", "hidden_size": 512, "num_attention_heads": 8, "rope_theta": 1e6},
+    "hunyuan": {"model_type": "hunyuan_v1_dense", "hidden_size": 512, "num_attention_heads": 8, "rope_theta": 1e4},
+    "deepseek_v3": DEEPSEEK_V3,
+    "deepseek_v4": {"model_type": "deepseek_v4", "max_position_embeddings": 65536},
+    "cohere2_moe": {"model_type": "cohere2_moe", "max_position_embeddings": 8192},
+    "granite_swa": {"model_type": "granite_swa", "layer_rope_theta": [10000.0] * 39 + [0]},
+    "glm4_moe with half a pair": {"model_type": "glm4_moe", "head_dim": 42, "max_position_embeddings": 4096},
+    "gemma4": {"model_type": "gemma4_text", "max_position_embeddings": 8192},
+    "dbrx": {"model_type": "dbrx", "d_model": 128, "n_heads": 2, "max_seq_len": 2048},
+}
+
+
+FAST = [("gemma4", spec) for spec in ("yarn:factor=4", "llama3:factor=4", PARTS)]
+"""Where every pair that turns is too fast for the ramp to reach: an error, tested below."""
+
+
+@pytest.mark.parametrize(("name", "spec"), [(m, s) for m in MODELS for s in SPECS if (m, s) not in FAST])
+def test_what_is_written_reads_back_the_same_here_and_in_stock_transformers(name, spec):
+    plan = make_plan(MODELS[name], spec, layers="all", replace_scaling=True)
+    assert set(plan.tables) == set(read_rope(plan.config))
+    found = read_back(plan.config, plan.length)
+    for key, table in plan.tables.items():
+        assert found[key].inv_freq == pytest.approx(table.inv_freq, rel=1e-12, abs=1e-25)
+        assert found[key].attention_scale == pytest.approx(table.attention_scale, abs=1e-6)
+    assert_same_tables(plan.tables, stock_tables(plan.config))
+
+
+OLMO3 = {
+    "model_type": "olmo3",
+    "hidden_size": 4096,
+    "num_attention_heads": 32,
+    "num_hidden_layers": 4,
+    "layer_types": ["sliding_attention", "sliding_attention", "sliding_attention", "full_attention"],
+    "max_position_embeddings": 65536,
+    "rope_theta": 500000,
+    "rope_scaling": {
+        "attention_factor": 1.2079441541679836,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "factor": 8.0,
+        "original_max_position_embeddings": 8192,
+        "rope_type": "yarn",
+    },
+}
+"""As Olmo 3 is published: only its full-attention layers are scaled."""
+
+
+@pytest.mark.parametrize("model_type", ["olmo3", "gemma3_text", "gemma3n_text", "deepseek_v4"])
+def test_the_trained_length_that_one_layer_type_records_is_that_of_all(model_type):
+    config = {key: OLMO3[key] for key in OLMO3 if key not in ("layer_types", "num_hidden_layers")}
+    config["model_type"] = model_type
+    assert {rope.original_length for rope in read_rope(config).values()} == {8192}
+    plan = make_plan(config, "yarn:factor=16", layers="all", replace_scaling=True)
+    assert plan.length == plan.config["max_position_embeddings"] == 131072
+    assert len(plan.ropes) == 2 and {rope.original_length for rope in plan.ropes.values()} == {8192}
+    assert_same_tables(plan.tables, stock_tables(plan.config))
+
+
+def test_olmo_3_is_extended_in_all_layers_by_the_closed_form_of_yarn():
+    plan = make_plan(OLMO3, "yarn:factor=16", layers="all", replace_scaling=True)
+    low, high = (64 * math.log(8192 / (turns * 2 * math.pi)) / math.log(500000) for turns in (32, 1))
+    low, high = math.floor(low), math.ceil(high)
+    ramp = [min(max((i - low) / (high - low), 0), 1) for i in range(64)]
+    wanted = [f / 16 * r + f * (1 - r) for f, r in zip(series(500000, 128), ramp)]
+    for table in plan.tables.values():
+        assert list(table.inv_freq) == pytest.approx(wanted, rel=1e-12)
+    top = make_plan(OLMO3, "linear:factor=2", layers="all", on_top=True)
+    assert {rope.original_length for rope in top.ropes.values()} == {65536}
+    assert_same_tables(top.tables, stock_tables(top.config))
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Keys that the model does not look at
+
+
+WHOLE_HEADS = {
+    "llama": LLAMA,
+    "qwen3": QWEN3,
+    "deepseek_v3": {key: value for key, value in DEEPSEEK_V3.items() if key != "rope_scaling"},
+    "gemma3_text": GEMMA3,
+}
+
+
+@pytest.mark.parametrize("spec", ["linear:factor=4", "yarn:factor=4", PER_PAIR])
+@pytest.mark.parametrize("name", WHOLE_HEADS)
+def test_a_partial_factor_that_a_type_ignores_is_left_out_because_scaled_tables_would_follow_it(name, spec):
+    plain = WHOLE_HEADS[name]
+    said = plain | {"partial_rotary_factor": 0.5}
+    assert_same_tables({key: compute(AsIs(), rope) for key, rope in read_rope(said).items()}, stock_tables(said))
+    plan, without = (make_plan(config, spec, layers="all") for config in (said, plain))
+    assert plan.config == without.config
+    assert any(note.startswith("partial_rotary_factor 0.5 is left out") for note in plan.notes)
+    assert not any("left out" in note for note in without.notes)
+    assert_same_tables(plan.tables, stock_tables(plan.config))
+
+
+def test_a_partial_factor_that_a_type_ignores_is_found_inside_the_rope_parameters_too():
+    said = {k: v for k, v in LLAMA.items() if k != "rope_theta"}
+    said["rope_parameters"] = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
+    plan = make_plan(said, "linear:factor=4")
+    assert "partial_rotary_factor" not in json.dumps(plan.config)
+    assert list(plan.tables["all"].inv_freq) == pytest.approx([f / 4 for f in series(10000, 64)], rel=1e-14)
+    assert_same_tables(plan.tables, stock_tables(plan.config))
+
+
+def test_scaling_with_a_partial_factor_that_no_attention_of_the_type_can_use_is_refused():
+    broken = LLAMA31 | {"partial_rotary_factor": 0.5}
+    with pytest.raises(ConfigError, match=r"llama3 with partial_rotary_factor 0\.5, but llama turns whole heads"):
+        make_plan(broken, "yarn:factor=16", replace_scaling=True)
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_both_key_sets_say_the_same_of_a_model_with_one_table(spec):
+    new = make_plan(LLAMA, spec).config
+    inner = {key: value for key, value in new["rope_parameters"].items() if key != "rope_theta"}
+    assert new["rope_theta"] == new["rope_parameters"]["rope_theta"]
+    assert new["rope_scaling"] == (None if inner == {"rope_type": "default"} else inner)
+    v4_only = {key: value for key, value in new.items() if key != "rope_parameters"}
+    v5_only = {key: value for key, value in new.items() if key not in ("rope_scaling", "rope_theta")}
+    assert_same_tables(read_back(v4_only), stock_tables(v5_only))
+
+
+def test_gpt_neox_gets_its_own_v4_names():
+    new = make_plan(MODELS["gpt_neox"], "ntk:factor=4").config
+    theta = 20000 * 4 ** (24 / 22)
+    assert new["rotary_emb_base"] == pytest.approx(theta, rel=1e-14) and new["rotary_pct"] == 0.25
+    assert "rope_theta" not in new and "partial_rotary_factor" not in new
+
+
+def test_gemma3_gets_v4_keys_for_its_full_layers_and_keeps_the_sliding_theta():
+    new = make_plan(GEMMA3, "yarn:factor=4").config
+    assert new["rope_scaling"]["rope_type"] == "yarn" and new["rope_scaling"]["factor"] == 4.0
+    assert (new["rope_theta"], new["rope_local_base_freq"]) == (1e6, 1e4)
+    assert new["rope_parameters"]["sliding_attention"] == {"rope_type": "default", "rope_theta": 1e4}
+    v4_only = {key: value for key, value in new.items() if key != "rope_parameters"}
+    assert_same_tables(read_back(new), stock_tables(v4_only))
+
+
+def test_modernbert_gets_no_v4_scaling_because_it_would_reach_its_local_layers():
+    new = make_plan(MODELS["modernbert-decoder"], "abf:rope_theta=3e6").config
+    assert "rope_scaling" not in new
+    assert (new["global_rope_theta"], new["local_rope_theta"]) == (3e6, 1e4)
+
+
+def test_a_multimodal_configuration_changes_in_its_text_section_alone():
+    inner = {key: value for key, value in GEMMA3.items() if key != "model_type"}
+    config = {"model_type": "gemma3", "mm_tokens_per_image": 256, "text_config": inner, "vision_config": {"a": 1}}
+    new = make_plan(config, "yarn:factor=4").config
+    assert {key: value for key, value in new.items() if key != "text_config"} == {
+        key: value for key, value in config.items() if key != "text_config"
+    }
+    assert new["text_config"]["max_position_embeddings"] == 32768
+    assert "rope_parameters" not in config["text_config"], "the source must not be written to"
+    assert_same_tables(read_back(new), stock_tables({k: v for k, v in new.items() if k != "vision_config"}))
+
+
+@pytest.mark.parametrize(
+    ("config", "key", "value"),
+    [
+        (LLAMA | {"rope_scaling": {"type": "mrope", "mrope_section": [8, 12, 12]}}, "mrope_section", [8, 12, 12]),
+        (
+            {
+                "model_type": "ministral3",
+                "rope_parameters": {
+                    "rope_type": "yarn",
+                    "rope_theta": 1e6,
+                    "factor": 16.0,
+                    "original_max_position_embeddings": 16384,
+                    "llama_4_scaling_beta": 0.1,
+                },
+            },
+            "llama_4_scaling_beta",
+            0.1,
+        ),
+        (MODELS["stablelm"], "partial_rotary_factor", 0.25),
+        (LLAMA | {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "their_own": "x"}}, "their_own", "x"),
+    ],
+)
+@pytest.mark.parametrize("spec", ["yarn:factor=4", "linear:factor=4", PER_PAIR])
+def test_every_key_that_is_the_models_own_is_kept(config, key, value, spec):
+    new = make_plan(config, spec, replace_scaling=True).config
+    assert new["rope_parameters"][key] == value
+    assert {k: v for k, v in new.items() if k in ("hidden_size", "torch_dtype")} == {
+        k: v for k, v in config.items() if k in ("hidden_size", "torch_dtype")
+    }
+
+
+def test_nothing_of_the_old_scaling_is_left_when_it_is_replaced():
+    new = make_plan(GPT_OSS, "linear:factor=2", replace_scaling=True).config
+    assert new["rope_parameters"] == {"rope_type": "linear", "rope_theta": 150000, "factor": 2.0}
+    assert new["rope_scaling"] == {"rope_type": "linear", "factor": 2.0}
+
+
+def test_a_null_head_dim_is_written_out_because_transformers_cannot_read_it():
+    for name in ("mixtral", "hunyuan"):
+        assert make_plan(MODELS[name], "yarn:factor=4").config["head_dim"] == 64
+    assert "head_dim" not in make_plan(LLAMA, "yarn:factor=4").config
+
+
+def test_gemma4_gets_the_flag_without_which_transformers_refuses_per_pair_factors():
+    new = make_plan(MODELS["gemma4"], "ntk-su:factor=4").config
+    full = new["rope_parameters"]["full_attention"]
+    assert new["allow_global_per_layer_attribute_access"] is True
+    assert (full["rope_type"], len(full["short_factor"]), full["partial_rotary_factor"]) == ("longrope", 256, 1.0)
+    assert full["short_factor"][64:] == [1e30] * 192
+    assert_same_tables(read_back(new), stock_tables(new))
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Phi-3
+
+
+@pytest.mark.parametrize("spec", ["yarn:factor=8", "linear:factor=8", PER_PAIR, Half(4), "longrope"])
+def test_phi3_is_written_in_three_keys_from_which_stock_builds_the_asked_table(spec):
+    fields = json.dumps({"name": "longrope", "factor": 32, **LISTS}) if spec == "longrope" else spec
+    plan = make_plan(PHI3, fields)
+    assert set(plan.config["rope_scaling"]) == {"type", "short_factor", "long_factor"}
+    loaded = stock_config(plan.config)
+    with quiet():
+        module = rotary_classes(loaded)[0](loaded)
+    position = torch.tensor([[0, 1, 5000]])  # beyond the trained 4096, so that the long list is in use
+    cos, _ = module(torch.zeros(1), position)
+    table = plan.tables["all"]
+    angles = torch.tensor(table.inv_freq, dtype=torch.float64)
+    assert module.attention_scaling == pytest.approx(table.attention_scale, abs=1e-6)
+    torch.testing.assert_close(module.inv_freq.double(), angles, rtol=2e-6, atol=0)
+    assert cos[0, 0].tolist() == pytest.approx([table.attention_scale] * 32, abs=1e-6)
+
+
+def test_an_attention_scale_that_phi3_cannot_say_is_unsavable_with_the_reason():
+    plan = make_plan(PHI3, "yarn:factor=8,attention_factor=0.9")
+    assert plan.unsavable is not None and "phi3 has no key for an attention scale below 1" in plan.unsavable
+    assert make_plan(PHI3, "yarn:factor=8,attention_factor=1").unsavable is None
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Scaling that is already there
+
+PRESCALED = {
+    "llama 3.1": (LLAMA31, "llama3 x8 of 8192", 8192),
+    "phi3 128k": (PHI3_128K, "longrope of 4096", 4096),
+    "phi3 128k under its first name": (PHI3_128K | {"rope_scaling": {"type": "su", **LISTS}}, "longrope of 4096", 4096),
+    "gpt-oss": (GPT_OSS, "yarn x32 of 4096", 4096),
+}
+
+
+@pytest.mark.parametrize("name", PRESCALED)
+def test_a_prescaled_model_is_refused_naming_what_is_there_and_the_two_ways_on(name):
+    config, there, _ = PRESCALED[name]
+    with pytest.raises(ConfigError, match=f"already scaled \\({there}\\); --replace-scaling .* --on-top"):
+        make_plan(config, "yarn:factor=2")
+
+
+@pytest.mark.parametrize("name", PRESCALED)
+def test_replacing_scaling_computes_from_the_original_length(name):
+    config, _, original = PRESCALED[name]
+    plan = make_plan(config, "ntk", target_length=4 * original, replace_scaling=True)
+    dim, theta = read_rope(config)["all"].rotary_dim, read_rope(config)["all"].theta
+    assert plan.tables["all"].inv_freq == pytest.approx(series(theta * 4 ** (dim / (dim - 2)), dim), rel=1e-12)
+    assert plan.length == plan.config["max_position_embeddings"] == 4 * original
+
+
+def llama31_closed_form() -> list[float]:
+    """Llama 3.1's scaling written out: wavelengths above 8192 / 1 are stretched by 8, below 8192 / 4 kept."""
+    found = []
+    for f in series(500000.0, 64):
+        turns = 8192 * f / (2 * math.pi)
+        kept = min(max((turns - 1) / (4 - 1), 0), 1)
+        found.append((1 - kept) * f / 8 + kept * f)
+    return found
+
+
+def test_on_top_composes_with_the_current_table_and_length():
+    plan = make_plan(LLAMA31, "linear:factor=2", on_top=True)
+    expected = [f / 2 for f in llama31_closed_form()]
+    assert plan.tables["all"].inv_freq == pytest.approx(expected, rel=1e-12)
+    assert plan.length == plan.config["max_position_embeddings"] == 262144
+    assert plan.ropes["all"].original_length == 131072
+    assert read_back(plan.config)["all"].inv_freq == pytest.approx(expected, rel=1e-12)
+    assert_same_tables(plan.tables, stock_tables(plan.config))
+
+
+def test_on_top_of_scaling_that_is_not_there_is_the_schedule_itself():
+    assert make_plan(LLAMA, "yarn:factor=4", on_top=True).config == make_plan(LLAMA, "yarn:factor=4").config
+
+
+def test_on_top_multiplies_the_attention_scales_once():
+    scale = (0.1 * math.log(32) + 1) * (0.1 * math.log(2) + 1)
+    plan = make_plan(GPT_OSS, "yarn:factor=2", on_top=True)
+    assert plan.tables["all"].attention_scale == pytest.approx(scale, rel=1e-14)
+    assert_same_tables(plan.tables, stock_tables(plan.config))
+    frozen = make_plan(GPT_OSS, "dynamic-yarn", on_top=True, freeze_at=262144)
+    assert frozen.tables["all"].attention_scale == pytest.approx(scale, rel=1e-14)
+    assert_same_tables(frozen.tables, stock_tables(frozen.config))
+
+
+def test_on_top_of_deepseek_keeps_what_its_softmax_scale_is_computed_from():
+    parameters = make_plan(DEEPSEEK_V3, "linear:factor=2", on_top=True).config["rope_parameters"]
+    assert (parameters["factor"], parameters["mscale"], parameters["mscale_all_dim"]) == (40, 1.0, 1.0)
+    replaced = make_plan(DEEPSEEK_V3, "linear:factor=2", replace_scaling=True).config["rope_parameters"]
+    assert "mscale_all_dim" not in replaced
+
+
+def test_on_top_of_scaling_that_follows_the_length_is_refused():
+    for config in (LLAMA | {"rope_scaling": {"type": "dynamic", "factor": 2.0}}, PHI3_128K):
+        with pytest.raises(ConfigError, match=r"changes with the length.*--replace-scaling"):
+            make_plan(config, "linear:factor=2", on_top=True)
+
+
+def test_replacing_scaling_that_records_no_trained_length_asks_for_it():
+    config = LLAMA | {"rope_scaling": {"type": "linear", "factor": 4.0}}
+    with pytest.raises(ConfigError, match="--original-length"):
+        make_plan(config, "yarn:factor=4", replace_scaling=True)
+    plan = make_plan(config, "yarn:factor=4", replace_scaling=True, original_length=1024)
+    assert (plan.length, plan.ropes["all"].original_length) == (4096, 1024)
+
+
+def test_both_ways_at_once_exclude_each_other():
+    with pytest.raises(ConfigError, match="exclude each other"):
+        make_plan(LLAMA31, "yarn:factor=2", replace_scaling=True, on_top=True)
+
+
+def test_qwen3_is_computed_from_its_trained_length_and_says_so():
+    plan = make_plan(QWEN3, "yarn:factor=4")
+    assert (plan.length, plan.ropes["all"].original_length) == (131072, 32768)
+    assert any("40960 positions, of which 32768 were trained" in note for note in plan.notes)
+    assert not any("positions" in note for note in make_plan(QWEN3, "yarn:factor=4", original_length=40960).notes)
+
+
+def test_as_is_changes_nothing_in_any_of_its_forms():
+    for spec in ("as-is", AsIs(), {"full_attention": "as-is", "sliding_attention": "as-is"}):
+        plan = make_plan(GEMMA3, spec)
+        assert not plan.changes and plan.config == GEMMA3 and plan.length == 8192
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Layers
+
+
+def test_full_is_the_default_and_leaves_the_windowed_layers_alone():
+    plan = make_plan(GEMMA3, "linear:factor=4")
+    assert list(plan.schedules) == ["full_attention"]
+    assert plan.notes == ("layers left as they are: sliding_attention",)
+    found = frequencies_of(GEMMA3, "linear:factor=4")
+    assert found["full_attention"].inv_freq == pytest.approx([f / 4 for f in series(1e6, 128)], rel=1e-14)
+    assert found["sliding_attention"].inv_freq == pytest.approx(series(1e4, 128), rel=1e-14)
+
+
+def test_all_and_a_type_choose_the_layers():
+    assert set(make_plan(GEMMA3, "linear:factor=4", layers="all").schedules) == {"full_attention", "sliding_attention"}
+    assert list(make_plan(GEMMA3, "linear:factor=4", layers="sliding_attention").schedules) == ["sliding_attention"]
+    assert list(make_plan({"model_type": "deepseek_v4"}, "linear:factor=4").schedules) == ["compress"]
+    assert list(make_plan({"model_type": "zaya"}, "linear:factor=4").schedules) == ["hybrid"]
+    assert list(make_plan(LLAMA, "linear:factor=4", layers="all").schedules) == ["all"]
+
+
+def test_a_schedule_per_layer_type_goes_where_it_is_meant_for():
+    spec = {"full_attention": "yarn:factor=4", "sliding_attention": "linear:factor=2"}
+    plan = make_plan(GEMMA3, spec)
+    assert plan.tables["sliding_attention"].inv_freq == pytest.approx([f / 2 for f in series(1e4, 128)], rel=1e-14)
+    assert plan.length == 32768
+    assert_same_tables(plan.tables, stock_tables(plan.config))
+
+
+def test_layers_that_a_model_does_not_have_are_refused_with_those_it_has():
+    with pytest.raises(ConfigError, match="no layers 'global'; it has full_attention, sliding_attention"):
+        make_plan(GEMMA3, "linear:factor=4", layers="global")
+    with pytest.raises(ScheduleError, match="no layer type 'chunked' that rotates; it has full_attention"):
+        make_plan(GEMMA3, {"chunked": "linear:factor=4"})
+    with pytest.raises(ScheduleError, match="one table for all its layers, so full_attention cannot"):
+        make_plan(LLAMA, {"full_attention": "linear:factor=4"})
+
+
+@pytest.mark.parametrize("model_type", ["cohere2", "cohere2_moe", "exaone4", "afmoe", "flint", "beam", "llama4_text"])
+def test_a_model_whose_full_layers_do_not_rotate_is_refused_by_default_with_the_reason(model_type):
+    with pytest.raises(ConfigError, match=f"full-attention layers of {model_type} do not rotate.*--layers all"):
+        make_plan({"model_type": model_type}, "linear:factor=4")
+    assert make_plan({"model_type": model_type}, "linear:factor=4", layers="all").changes
+
+
+def test_exaone4_without_a_window_rotates_everywhere_and_is_taken():
+    assert make_plan({"model_type": "exaone4", "sliding_window": None}, "linear:factor=4").changes
+
+
+@pytest.mark.parametrize(
+    ("config", "noted"),
+    [
+        ({"model_type": "gemma2"}, True),
+        (GPT_OSS, True),
+        ({"model_type": "vaultgemma"}, True),
+        (LLAMA, False),
+        ({"model_type": "qwen2", "sliding_window": 4096, "use_sliding_window": False}, False),
+        ({"model_type": "qwen3_next"}, False),
+    ],
+)
+def test_one_table_over_mixed_layers_changes_in_all_and_says_so(config, noted):
+    notes = make_plan(config, "linear:factor=4", replace_scaling=True).notes
+    assert any("one table for all its layers, so the sliding layers change" in note for note in notes) == noted
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Lengths, and what cannot be
+
+
+@pytest.mark.parametrize(
+    ("spec", "options", "message"),
+    [
+        ("yarn:factor=8", {"target_length": 16384}, "factor 8 x trained length 4096 = 32768, but the target length"),
+        ("yarn:factor=8", {"factor": 4.0}, "says factor 8 and --factor says 4"),
+        ("yarn", {}, "needs a factor"),
+        ("yarn", {"target_length": 2048}, "shorter than the trained length 4096"),
+        ("yarn", {"factor": math.nan}, "factor"),
+    ],
+)
+def test_factors_and_lengths_that_contradict_each_other_are_refused(spec, options, message):
+    with pytest.raises(ScheduleError, match=message):
+        make_plan(LLAMA, spec, **options)
+
+
+def test_a_target_length_fills_the_factor_in():
+    plan = make_plan(LLAMA, "yarn", target_length=16384)
+    assert plan.config["rope_parameters"]["factor"] == 4.0
+    assert make_plan(LLAMA31, "linear", target_length=262144, on_top=True).tables["all"].inv_freq == pytest.approx(
+        [f / 2 for f in llama31_closed_form()], rel=1e-12
+    )
+
+
+def test_a_schedule_that_changes_nothing_is_an_error_that_says_why():
+    with pytest.raises(ScheduleError, match="trained length of 4 tokens is too short for its ramp"):
+        make_plan(LLAMA | {"max_position_embeddings": 4}, "yarn:factor=8")
+    with pytest.raises(ScheduleError, match="even the slowest pair makes 696 turns"):
+        make_plan({"model_type": "gemma4_text"}, "yarn:factor=8")
+    assert make_plan(LLAMA | {"max_position_embeddings": 4}, "linear:factor=8").changes
+
+
+def test_a_layer_type_on_which_a_schedule_does_nothing_is_noted_where_it_works_on_another():
+    plan = make_plan(GEMMA3 | {"max_position_embeddings": 1048576}, "llama3:factor=4", layers="all")
+    assert any("sliding_attention: llama3 with factor 4 leaves every frequency" in note for note in plan.notes)
+
+
+@pytest.mark.parametrize("spec", ["dynamic-yarn", Stretching()])
+def test_a_schedule_that_follows_the_length_is_unsavable_and_freezing_is_the_way_out(spec):
+    plan = make_plan(LLAMA, spec)
+    assert plan.unsavable is not None and "freeze_at=N" in plan.unsavable
+    frozen = make_plan(LLAMA, spec, freeze_at=16384)
+    assert frozen.unsavable is None
+    assert frozen.length == frozen.config["max_position_embeddings"] == 16384
+    assert_same_tables(frozen.tables, stock_tables(frozen.config))
+
+
+def test_a_frozen_dynamic_schedule_is_the_closed_form_at_that_length():
+    plan = make_plan(LLAMA, "dynamic:factor=2", freeze_at=8192)
+    theta = 10000 * (2 * 8192 / 4096 - 1) ** (64 / 62)
+    assert plan.tables["all"].inv_freq == pytest.approx(series(theta, 64), rel=1e-12)
+    assert plan.config["rope_parameters"]["rope_type"] == "longrope"
+    assert_same_tables(plan.tables, stock_tables(plan.config))
+
+
+def test_freezing_a_fixed_schedule_changes_nothing_and_says_so():
+    frozen, plain = make_plan(LLAMA, "yarn:factor=8", freeze_at=6000), make_plan(LLAMA, "yarn:factor=8")
+    assert frozen.config == plain.config
+    assert [note for note in frozen.notes if note not in plain.notes] == [
+        "yarn:factor=8 is the same at every length, so there is nothing to freeze at 6000 tokens"
+    ]
+
+
+@pytest.mark.parametrize("spec", ["dynamic:factor=4", "dynamic-yarn"])
+def test_a_schedule_cannot_be_frozen_where_it_changes_nothing_yet(spec):
+    for length in (2048, 4096):
+        with pytest.raises(ScheduleError, match=f"frozen at {length} tokens leaves every frequency as it is.*is 4096"):
+            make_plan(LLAMA, spec, freeze_at=length)
+    assert make_plan(LLAMA, spec, freeze_at=4352).tables["all"].inv_freq != series(10000, 64)
+
+
+def test_layers_that_stay_plain_when_frozen_are_named_beside_those_that_change():
+    spec = {"full_attention": "dynamic:factor=4", "sliding_attention": "linear:factor=2"}
+    plan = make_plan(GEMMA3, spec, freeze_at=8192)
+    assert "dynamic:factor=4 leaves every frequency as it is at 8192 tokens" in plan.notes
+
+
+def test_stock_dynamic_is_saved_natively():
+    plan = make_plan(LLAMA, "dynamic:factor=2")
+    assert plan.unsavable is None
+    assert plan.config["rope_parameters"] == {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
+
+
+def test_recurrent_gemma_takes_another_theta_and_nothing_else():
+    config = {"model_type": "recurrent_gemma"}
+    assert make_plan(config, "abf:rope_theta=1e6", original_length=8192, layers="all").unsavable is None
+    with pytest.raises(ScheduleError, match="takes no scaling but another rope_theta, and linear is more than that"):
+        make_plan(config, "linear:factor=4", original_length=8192, layers="all")
+
+
+def test_frequencies_of_untouched_layers_are_those_at_the_planned_length():
+    found = frequencies_of(PHI3_128K, "as-is")["all"]
+    expected = [f / factor for f, factor in zip(series(1e4, 32), LISTS["long_factor"])]
+    assert found.inv_freq == pytest.approx(expected, rel=1e-14)
+    assert frequencies_of(PHI3_128K, "as-is", 4096)["all"].inv_freq == pytest.approx(
+        [f / factor for f, factor in zip(series(1e4, 32), LISTS["short_factor"])], rel=1e-14
+    )
+
+
+def test_frequencies_of_something_that_is_no_model_is_an_error_that_says_what_is_wanted():
+    with pytest.raises(ConfigError, match="int is neither a checkpoint's folder, a configuration nor a loaded model"):
+        ropescale.frequencies(3, "yarn:factor=4")
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Engines
+
+WARNINGS = {
+    "llama.cpp drops lists": (
+        "llama.cpp: its converter drops per-pair factors",
+        {(model, PER_PAIR) for model in ("llama", "deepseek", "olmo2", "nemotron")},
+    ),
+    "two lists": ("vLLM and llama.cpp: choose the short or the long list once", {("phi3", "two lists")}),
+    "long list": ("mlx-lm: always uses the long list", {("phi3", "two lists")}),
+    "mlx-lm's lists": (
+        "mlx-lm: computes the attention factor of per-pair factors from the lengths (1.08",
+        {(model, PER_PAIR) for model in ("llama", "deepseek", "olmo2")},
+    ),
+    "mlx-lm stops": ("mlx-lm: stops with an error at longrope for nemotron", {("nemotron", PER_PAIR)}),
+    "mlx-lm's windows": (
+        "mlx-lm: reads no scaling for the sliding_attention layers of gemma3_text",
+        {("gemma3", "sliding")},
+    ),
+    "mlx-lm's dynamic": ("mlx-lm up to 0.31: stops with an error at dynamic", {("llama", "dynamic:factor=2")}),
+    "vLLM's default": (
+        "vLLM: serves the original length unless told otherwise",
+        {("phi3", "two lists")} | {(model, PER_PAIR) for model in ("llama", "olmo2", "nemotron")},
+    ),
+    "vLLM's MLA": (
+        "with deepseek_yarn on MLA models",
+        {("deepseek", PER_PAIR), ("deepseek", "linear:factor=4")},
+    ),
+    "vLLM's gpt-oss": ("vLLM: is hard-wired to yarn for gpt-oss", {("gpt-oss", "linear:factor=4")}),
+    "vLLM and SGLang multiply": (
+        "vLLM and SGLang: multiply max_position_embeddings",
+        {(model, "linear:factor=4") for model in ("llama", "gpt-oss", "deepseek", "cohere2_moe")},
+    ),
+    "vLLM's dynamic": ("vLLM: computes one static table", {("llama", "dynamic:factor=2")}),
+    "SGLang's dynamic": ("SGLang: computes one static table, that of 8192 tokens", {("llama", "dynamic:factor=2")}),
+    "SGLang's two lists": ("SGLang: changes the list batch by batch", {("phi3", "two lists")}),
+    "llama.cpp's dynamic": ("llama.cpp: has no dynamic scaling", {("llama", "dynamic:factor=2")}),
+    "transformers' dynamic": ("transformers: keeps state between calls", {("llama", "dynamic:factor=2")}),
+    "attention factor": (
+        "llama.cpp and mlx-lm: recompute the attention factor (1.139 instead of 1)",
+        {("llama", "scale 1")},
+    ),
+    "mscale": ("llama.cpp: recomputes the attention factor (1 instead of 1.065)", {("deepseek", "mscale")}),
+    "softmax scale": ("llama.cpp: derives a softmax scale of its own", {("deepseek", "linear:factor=4")}),
+    "truncate": ("llama.cpp and mlx-lm: always round the ramp", {("llama", "no rounding")}),
+    "old transformers": (
+        "transformers before 4.51",
+        {
+            ("llama", "yarn:factor=4"),
+            ("llama", "scale 1"),
+            ("llama", "no rounding"),
+            ("deepseek", "mscale"),
+        },
+    ),
+    "transformers before 4.55": ("always rounds the ramp", {("llama", "no rounding")}),
+    "early transformers 5": ("transformers 5.0 to 5.8: stops with a KeyError", {("gemma3", "sliding")}),
+    "llama.cpp's llama3": ("llama.cpp: does not apply llama3 scaling", {("qwen3", "llama3:factor=4")}),
+    "proportional": ("the factor of proportional RoPE", {("lfm3", "linear:factor=4")}),
+    "no code": ("vLLM and SGLang: know no Lfm3ForCausalLM", {("lfm3", "linear:factor=4")}),
+    "no v4 keys": (
+        "transformers 4: has no keys for a scaled",
+        {("gemma3", "sliding")},
+    ),
+    "not in v4": (
+        "transformers 4: lacks",
+        {("lfm3", "linear:factor=4"), ("cohere2_moe", "linear:factor=4")},
+    ),
+    "not before 4.55": ("transformers before 4.55: lacks gpt_oss", {("gpt-oss", "linear:factor=4")}),
+    "v4 refuses": ("transformers 4: refuses per-pair factors for olmo2", {("olmo2", PER_PAIR)}),
+    "v4 ignores": ("transformers 4: ignores rope_scaling for nemotron", {("nemotron", PER_PAIR)}),
+}
+ENGINE_MODELS = {
+    "llama": LLAMA,
+    "qwen3": QWEN3,
+    "phi3": PHI3,
+    "gpt-oss": GPT_OSS,
+    "deepseek": DEEPSEEK_V3,
+    "gemma3": GEMMA3,
+    "lfm3": {"model_type": "lfm3", "max_position_embeddings": 8192},
+    "cohere2_moe": {"model_type": "cohere2_moe", "sliding_window": None},
+    "olmo2": {"model_type": "olmo2"},
+    "nemotron": {"model_type": "nemotron"},
+}
+ENGINE_SPECS = {
+    "two lists": json.dumps({"name": "longrope", "factor": 32, **LISTS}),
+    "scale 1": "yarn:factor=4,attention_factor=1",
+    "mscale": "yarn:factor=4,mscale=1,mscale_all_dim=0.5",
+    "no rounding": "yarn:factor=4,truncate=false",
+    "sliding": {"sliding_attention": "yarn:factor=4"},
+}
+CASES = sorted(
+    {case for _, cases in WARNINGS.values() for case in cases}
+    | {("llama", "llama3:factor=4"), ("llama", "ntk:factor=4")}
+)
+
+
+@pytest.mark.parametrize(("model", "spec"), CASES)
+def test_each_engines_difference_is_warned_about_where_it_is_and_only_there(model, spec):
+    plan = make_plan(ENGINE_MODELS[model], ENGINE_SPECS.get(spec, spec), replace_scaling=True)
+    found = engine_warnings(plan)
+    expected = {name for name, (_, cases) in WARNINGS.items() if (model, spec) in cases}
+    seen = {name for name, (text, _) in WARNINGS.items() if any(text in warning for warning in found)}
+    assert seen == expected, found
+    assert len(found) == len(set(found)) == len(expected)
+
+
+@pytest.mark.parametrize("key", ["target_length", "original_length"])
+def test_lengths_are_read_in_every_form(key: str) -> None:
+    config = {**LLAMA, "max_position_embeddings": 1024}
+    written = make_plan(config, "yarn" if key == "target_length" else "yarn:factor=4", **{key: "2k"})
+    counted = make_plan(config, "yarn" if key == "target_length" else "yarn:factor=4", **{key: np.int64(2048)})
+    assert written == counted
+    assert written.length == (2048 if key == "target_length" else 8192)
+
+
+@pytest.mark.parametrize("key", ["target_length", "original_length", "freeze_at"])
+@pytest.mark.parametrize(
+    "bad",
+    [0, -1, "x", 1.5, True, 10**400, "9" * 400, 10**5000, -(10**5000), "9" * 5000, "9" * 400 + ".5", np.array([1, 2])],
+    ids=range(12),
+)
+def test_what_is_no_length_is_refused(key: str, bad: object) -> None:
+    with pytest.raises(DataError, match="length"):
+        make_plan(LLAMA, "yarn:factor=4", **{key: bad})
+    with pytest.raises(DataError, match="length"):
+        frequencies_of(LLAMA, "yarn:factor=4", bad)
+
+
+def test_numbers_and_arrays_of_numpy_are_numbers() -> None:
+    assert make_plan(LLAMA, Yarn(factor=np.float32(8))) == make_plan(LLAMA, Yarn(factor=8.0))
+    for number in (np.float32(8), np.int64(8), torch.tensor(8.0), Fraction(8)):
+        assert make_plan(LLAMA, "yarn", factor=number) == make_plan(LLAMA, {"name": "yarn", "factor": 8})
+        assert create("yarn", factor=number) == Yarn(factor=8)
+    assert Table(factors=[np.float32(2)] * 32).factors == (2.0,) * 32
+    rope = read_rope(LLAMA)["all"]
+    table = Table(inv_freq=np.linspace(1.0, 0.5, rope.pairs))
+    assert compute(table, rope).inv_freq == pytest.approx(np.linspace(1.0, 0.5, rope.pairs).tolist())
+
+
+@pytest.mark.parametrize("name", ["yarn", "linear", "ntk", "ntk-su", "llama3", "dynamic", "ntk-by-parts"])
+@pytest.mark.parametrize("factor", ["1e308", "1e50", "1e13"])
+def test_a_factor_beyond_any_context_is_one_sentence(name: str, factor: str) -> None:
+    with pytest.raises(ScheduleError, match=r"below 1e\+100|give a smaller factor"):
+        make_plan(LLAMA, f"{name}:factor={factor}")
+
+
+def test_a_schedule_that_looks_at_the_length_must_say_so() -> None:
+    def secret(rope: Rope, length: int) -> Frequencies:
+        return Frequencies([f * rope.original_length / max(length, rope.original_length) for f in rope.inv_freq()])
+
+    with pytest.raises(ScheduleError, match="set the class attribute length_dependent = True"):
+        make_plan(LLAMA, secret)
+    secret.length_dependent = True  # type: ignore[attr-defined]
+    assert make_plan(LLAMA, secret).unsavable
+
+
+def test_a_schedule_that_holds_one_which_looks_at_the_length_must_say_so() -> None:
+    class Secret:
+        def __call__(self, rope: Rope, length: int) -> Frequencies:
+            return Frequencies([f / (2 if length > 3 * rope.original_length else 1) for f in rope.inv_freq()])
+
+    with pytest.raises(ScheduleError, match=r"^Secret gives other frequencies at other lengths"):
+        make_plan(LLAMA, Resonance(over=Secret()))
+
+
+@pytest.mark.parametrize(
+    ("factor", "length"), [(0.5, 4096), (0, 4096), (-3, 4096), (np.float32(2), 8192), (math.nan, 0), (10**400, 0)]
+)
+def test_a_factor_of_ones_own_never_makes_an_impossible_length(factor: Any, length: int) -> None:
+    @dataclass(frozen=True)
+    class Mine:
+        factor: Any
+
+        def __call__(self, rope: Rope, length: int) -> Frequencies:
+            return Frequencies([f / 2 for f in rope.inv_freq()])
+
+    if length:
+        assert make_plan(LLAMA, Mine(factor)).length == length
+    else:
+        with pytest.raises(ScheduleError, match="give a smaller factor"):
+            make_plan(LLAMA, Mine(factor))
+
+
+def test_an_attention_scale_that_phi3_would_need_an_impossible_length_for_is_refused() -> None:
+    phi3 = {**LLAMA, "model_type": "phi3"}
+    with pytest.raises(ScheduleError, match="an attention scale of 100 needs a max_position_embeddings of e"):
+        make_plan(phi3, "yarn:factor=4,attention_factor=100")
+
+
+def test_a_theta_that_can_be_written_can_be_read() -> None:
+    assert read_rope(make_plan(LLAMA, "abf:rope_theta=1e20").config)["all"].theta == 1e20
+
+
+def test_scaling_without_a_recorded_length_says_what_to_give() -> None:
+    unrecorded = {**LLAMA, "rope_scaling": {"rope_type": "linear", "factor": 2.0}}
+    with pytest.raises(ConfigError, match="--replace-scaling computes from the --original-length you give"):
+        make_plan(unrecorded, "yarn:factor=4")
+    recorded = {**LLAMA, "rope_scaling": {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 1024}}
+    with pytest.raises(ConfigError, match="--replace-scaling computes from its original 1024 tokens"):
+        make_plan(recorded, "yarn:factor=4")
+    assert make_plan(unrecorded, "yarn:factor=4", replace_scaling=True, original_length=512).length == 2048
+
+
+def test_as_is_cannot_be_frozen() -> None:
+    with pytest.raises(ScheduleError, match="nothing to freeze"):
+        make_plan(LLAMA, "as-is", freeze_at=1024)
+
+
+def test_a_softmax_scale_that_is_dropped_with_the_makers_scaling_is_named() -> None:
+    def about_it(spec: str, **how: bool) -> list[str]:
+        return [note for note in make_plan(DEEPSEEK_V3, spec, **how).notes if "mscale_all_dim" in note]
+
+    (said,) = about_it("yarn:factor=80", replace_scaling=True)
+    assert "yarn:...,mscale=1,mscale_all_dim=1" in said
+    assert about_it("yarn:factor=80,mscale=1,mscale_all_dim=1", replace_scaling=True) == []
+    assert about_it("linear:factor=2", on_top=True) == []
+
+
+def test_a_context_that_becomes_shorter_than_the_makers_is_noted() -> None:
+    notes = make_plan(LLAMA31, "yarn:factor=2", replace_scaling=True).notes
+    assert any("shorter than the makers' 131072" in note for note in notes)
+    assert not any("shorter" in n for n in make_plan(LLAMA31, "yarn:factor=32", replace_scaling=True).notes)
+
+
+def test_phi3_is_refused_a_scale_that_no_whole_maximum_gives_and_told_the_nearest():
+    rope = {"type": "longrope", "short_factor": [1.0] * 48, "long_factor": [2.0] * 48}
+    config = {"model_type": "phi3", "hidden_size": 96, "num_attention_heads": 1, "rope_scaling": rope}
+    small = config | {"original_max_position_embeddings": 64, "max_position_embeddings": 256}
+    with pytest.raises(ScheduleError, match=r"at a trained length of 64 none gives 1.13863 .*, 220, gives 1.13881"):
+        make_plan(small, "yarn:factor=4", replace_scaling=True)
+    nearest = math.sqrt(math.log(220) / math.log(64))
+    plan = make_plan(small, f"yarn:factor=4,attention_factor={nearest!r}", replace_scaling=True)
+    assert plan.config["max_position_embeddings"] == 220
+    large = config | {"original_max_position_embeddings": 4096, "max_position_embeddings": 131072}
+    found = make_plan(large, "yarn:factor=4", replace_scaling=True).config["max_position_embeddings"]
+    assert math.sqrt(math.log(found) / math.log(4096)) == pytest.approx(0.1 * math.log(4) + 1, rel=1e-6)
+
+
+def test_layers_that_are_left_alone_are_refused_where_their_scaling_would_move():
+    """The sliding layers' yarn has no factor: it is the maximum over the original length, and the maximum grows."""
+    sliding = {"rope_type": "yarn", "rope_theta": 10000.0}
+    full = {"rope_type": "default", "rope_theta": 1e6}
+    config = {
+        "model_type": "gemma3_text", "head_dim": 16, "max_position_embeddings": 256, "num_hidden_layers": 2,
+        "layer_types": ["sliding_attention", "full_attention"], "sliding_window": 64,
+        "rope_parameters": {"full_attention": full, "sliding_attention": sliding},
+    }  # fmt: skip
+    with pytest.raises(ScheduleError, match=r"sliding_attention.* follows max_position_embeddings"):
+        make_plan(config, "yarn:factor=4")
+    sliding["factor"] = 1.0
+    assert make_plan(config, "yarn:factor=4").length == 1024
+    sliding["rope_type"] = "defaul"
+    with pytest.raises(ScheduleError, match="rope_type is 'defaul'"):
+        make_plan(config, "yarn:factor=4")

@@ -1,0 +1,191 @@
+"""Mutated input: a few cases of every target, ninety seconds of all of them, and that the judge sees what is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from random import Random
+
+import pytest
+from crashing import tree
+from fuzzing import judging, targets
+from fuzzing.mutating import RAW, as_bytes, as_text, mutated, pool, raw, spoiled
+from fuzzing.running import keep, make_case, replay, run_case
+from fuzzing.seeds import CONFIGS, Made, write_checkpoint
+
+from ropescale.cli import main as shell
+from ropescale.errors import CheckpointError, RunError
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs a POSIX system")
+
+CASES = {"runs": 3, "configurations": 16}
+"""How many of each target run every time; the others 10."""
+
+SEED = "every time"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Seeds that take a while."""
+    return Made(tmp_path_factory.mktemp("made"))
+
+
+@pytest.fixture(autouse=True)
+def no_bytecode(monkeypatch):
+    monkeypatch.setattr("sys.dont_write_bytecode", True)
+
+
+@pytest.mark.parametrize("kind", targets.ALL, ids=lambda kind: kind.name)
+def test_mutated_input_gets_an_answer_or_one_line(kind, made, tmp_path, capfd):
+    each = [kind(made)]
+    for number in range(CASES.get(kind.name, 10)):
+        _, faults = run_case(SEED, number, each, tmp_path)
+        if faults:
+            kept = keep(SEED, number, each, faults, tmp_path / "kept")
+            pytest.fail(f'{kind.name}, case {number} of seed {SEED!r}: {faults}; make fuzz REPLAY="{kept}"')
+
+
+@pytest.mark.slow
+def test_ninety_seconds_of_mutated_input_find_nothing(python, tmp_path):
+    tests = Path(__file__).resolve().parents[1]
+    path = {
+        "PYTHONPATH": os.pathsep.join([str(tests / "helpers"), str(tests.parent), os.environ.get("PYTHONPATH", "")])
+    }
+    done = python("-m", "fuzzing", "--seconds", "90", "--seed", "0", "--keep", str(tmp_path), env=path)
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+
+
+# ---------------------------------------------------------------------------------------------------------
+# The mutators
+
+
+def test_a_case_follows_from_its_seed_and_number_alone(made, tmp_path):
+    each = [kind(made) for kind in targets.ALL]
+    folders = [tmp_path / name for name in ("one", "other")]
+    for number in range(20):
+        found = []
+        for folder in folders:
+            (folder / str(number)).mkdir(parents=True)
+            found.append(make_case("x", number, each, folder / str(number))[1])
+        assert found[0] == found[1]
+    assert tree(folders[0]) == tree(folders[1])
+
+
+def test_a_mutated_configuration_differs_and_its_seed_does_not():
+    before = as_bytes(CONFIGS["phi3"])
+    known = pool(CONFIGS.values())
+    changed = sum(as_bytes(mutated(Random(n), CONFIGS["phi3"], known)) != before for n in range(300))
+    assert changed > 250
+    assert as_bytes(CONFIGS["phi3"]) == before
+
+
+def test_bytes_are_spoiled_where_asked():
+    content = bytes(range(256)) * 4
+
+    def first_changes(within):
+        """Where each of 200 copies begins to differ; those that are as before are left out."""
+        each = (spoiled(Random(number), content, within) for number in range(200))
+        return [next(n for n in range(2000) if one[:n] != content[:n]) - 1 for one in each if one != content]
+
+    near, anywhere = first_changes(16), first_changes(None)
+    assert min(len(near), len(anywhere)) > 170
+    assert sum(place <= 16 for place in near) > 0.85 * len(near)
+    assert sum(place <= 16 for place in anywhere) < 0.5 * len(anywhere)
+
+
+def test_raw_text_and_keys_twice_reach_the_file():
+    assert as_text({"a": raw("9" * 5000)}, None) == '{"a": ' + "9" * 5000 + "}"
+    assert as_text({"a": 1, "a\u0001again7": 2}, None) == '{"a": 1, "a": 2}'
+    assert [as_text(raw(text)) for text in RAW] == list(RAW)
+
+
+# ---------------------------------------------------------------------------------------------------------
+# The judge
+
+
+def judged(monkeypatch, tmp_path, act):
+    """The faults of a command that does this."""
+    monkeypatch.setattr(shell.group, "main", lambda *args, **kwargs: act())
+    (tmp_path / "file").write_text("mine")
+    return [fault.kind for fault in judging.judged(targets.Specs(Made(tmp_path)), tmp_path, [["inspect", "x"]])]
+
+
+def raising(error):
+    def act():
+        raise error
+
+    return act
+
+
+@pytest.mark.parametrize(
+    ("error", "kinds"),
+    [
+        (CheckpointError("it is not there; look elsewhere"), []),
+        (RunError("it failed"), []),
+        (KeyError("x"), ["KeyError"]),
+        (MemoryError(), ["MemoryError"]),
+        (EOFError(), ["EOFError"]),
+    ],
+    ids=["refusal", "failed run", "KeyError", "MemoryError", "EOFError"],
+)
+def test_the_judge_knows_a_refusal_from_a_fault(monkeypatch, tmp_path, error, kinds):
+    assert judged(monkeypatch, tmp_path, raising(error)) == kinds
+
+
+@pytest.mark.parametrize(
+    ("said", "kinds"),
+    [
+        ("error: it is not there; look elsewhere\n", []),
+        ("note: a\nwarning: b\nerror: c\n", []),
+        ("error: " + "x" * 3000 + "\n", ["long error line"]),
+        ("error: a\x07b\n", ["control characters"]),
+        ("error: a\rb\n", ["control characters"]),
+        ("error: a\nb\n", ["no error line", "more than a line"]),
+        ("Something\nerror: a\n", ["more than a line"]),
+        ("", ["no error line"]),
+    ],
+    ids=["one line", "notes before it", "long", "control", "return", "two lines", "a line before it", "nothing"],
+)
+def test_the_judge_wants_one_line(said, kinds):
+    outcome = judging.Outcome(["patch", "model"], 2, "", said, None)
+    assert [fault.kind for fault in judging.said(outcome)] == kinds
+
+
+def test_the_judge_sees_what_was_written_and_what_is_gone(monkeypatch, tmp_path):
+    assert judged(monkeypatch, tmp_path, lambda: (tmp_path / ".x.part").write_text("")) == ["files changed"]
+    assert judged(monkeypatch, tmp_path, lambda: (tmp_path / "file").unlink()) == ["files changed"]
+    assert judged(monkeypatch, tmp_path, lambda: None) == []
+
+
+def test_the_judge_stops_what_does_not_end(monkeypatch, tmp_path):
+    monkeypatch.setattr(judging, "SECONDS", 0.1)
+    assert judged(monkeypatch, tmp_path, lambda: time.sleep(60)) == ["TooLong"]
+
+
+def test_the_place_of_a_fault_is_the_innermost_line_of_ropescale(made, tmp_path):
+    from ropescale.lengths import parse_length
+
+    with pytest.raises(Exception, match="length") as caught:
+        parse_length("long")
+    assert judging.place(caught.value).startswith("ropescale/lengths.py:")
+
+
+@pytest.mark.parametrize(("key", "kinds"), [(None, []), ("factor", ["other frequencies"])])
+def test_the_frequencies_that_were_planned_are_read_back(tmp_path, monkeypatch, key, kinds):
+    monkeypatch.chdir(tmp_path)
+    write_checkpoint(tmp_path / "model", CONFIGS["llama"])
+    words = ["patch", "model", "-o", "out", "--schedule", "yarn", "--factor", "4", "--set", "beta_fast=16"]
+    assert shell.main(words) == 0
+    config = json.loads(Path("out/config.json").read_text())
+    for part in ("rope_parameters", "rope_scaling") if key else ():
+        config[part][key] = 8.0
+    Path("out/config.json").write_text(json.dumps(config))
+    assert [fault.kind for fault in targets.read_back(words)] == kinds
+
+
+def test_a_kept_case_runs_again(made, tmp_path):
+    kept = keep("x", 3, [targets.Places(made)], [], tmp_path)
+    _, commands = replay(kept, made)
+    assert commands and (kept / "input" / "file").read_text() == "a file"

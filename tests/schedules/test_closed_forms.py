@@ -1,0 +1,160 @@
+"""Models whose every NLL is known on paper, under any lengths, stride, BOS, batches, chunks and schedule."""
+
+from __future__ import annotations
+
+import math
+import types
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from tiny import documents, markov_llama, prefix_mean_llama, prefix_mean_nll
+from transformers import LlamaConfig
+
+from ropescale.evals import perplexity
+
+SIZE, BOS = 8, 5
+HEAD = torch.randn(SIZE, SIZE, generator=torch.Generator().manual_seed(7), dtype=torch.float64)
+CHAIN = torch.softmax(2 * HEAD, 1)
+PREFIX_MEAN, MARKOV = prefix_mean_llama(HEAD), markov_llama(CHAIN)
+
+few = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+SETTINGS = {
+    "sizes": st.lists(st.integers(0, 40), min_size=1, max_size=4),
+    "lengths": st.lists(st.integers(2, 40), min_size=1, max_size=4, unique=True),
+    "stride": st.none() | st.integers(1, 23),
+    "bos": st.booleans(),
+    "batch_tokens": st.integers(1, 200),
+    "chunk": st.none() | st.integers(1, 30),
+    "schedule": st.sampled_from(["as-is", "yarn:factor=4", "dynamic:factor=4"]),
+}
+
+
+@contextmanager
+def chunks_of(chunk: int | None) -> Iterator[None]:
+    """Every window is fed so many positions at a time, as if memory were short."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("ropescale.evals.running.executor.chunk_for", lambda model, positions, logits: chunk)
+        yield
+
+
+def contexts(tokens: int, length: int, stride: int | None, bos: bool) -> Iterator[tuple[int, range]]:
+    """The definitions, token by token: which tokens of the document t is predicted from."""
+    wide = length - bos
+    for t in range(0 if bos else 1, wide if stride is None else tokens):
+        k = 0
+        while stride is not None and k * stride + wide <= t:
+            k += 1
+        yield t, range(k * (stride or 0), t)
+
+
+def scored(sizes, lengths, stride, bos):
+    """The documents that are measured on, by their definition in the README."""
+    wide = max(lengths) - bos
+    assume(max(sizes) >= wide and (stride is None or stride < min(lengths)))
+    ids = [each[:n] for each, n in zip(documents(len(sizes), 40, vocabulary=SIZE), sizes)]
+    least = wide if stride is None else 2 - bos
+    return ids, [each for each in ids if len(each) >= least]
+
+
+def measured(model, ids, lengths, stride, bos, batch_tokens, chunk, schedule):
+    """The rows of a schedule, by length."""
+    with chunks_of(chunk):
+        result = perplexity(
+            *(model, ids, lengths, [schedule]), stride=stride, bos=BOS if bos else "no", batch_tokens=batch_tokens
+        )
+    assert {run.split_batches > 0 for run in result.passes} <= {chunk is not None, False}
+    return {row.length: row for row in result.rows if row.schedule == schedule}
+
+
+@few
+@given(**SETTINGS)
+def test_what_a_token_is_predicted_from_is_what_the_definition_says(
+    sizes, lengths, stride, bos, batch_tokens, chunk, schedule
+):
+    ids, kept = scored(sizes, lengths, stride, bos)
+    rows = measured(PREFIX_MEAN, ids, lengths, stride, bos, batch_tokens, chunk, schedule)
+    first = [BOS] if bos else []
+    for length in lengths:
+        exact = [
+            prefix_mean_nll(HEAD, [*first, *(each[s] for s in seen)], each[t])
+            for each in kept
+            for t, seen in contexts(len(each), length, stride, bos)
+        ]
+        assert rows[length].tokens == len(exact) and rows[length].documents == len(kept)
+        assert rows[length].nll == pytest.approx(math.fsum(exact) / len(exact), abs=1e-6)
+
+
+@few
+@given(**SETTINGS)
+def test_a_markov_chain_has_its_entropy_under_every_setting(sizes, lengths, stride, bos, batch_tokens, chunk, schedule):
+    ids, kept = scored(sizes, lengths, stride, bos)
+    rows = measured(MARKOV, ids, lengths, stride, bos, batch_tokens, chunk, schedule)
+    for length in lengths:
+        steps = [
+            (each[seen[-1]] if seen else BOS, each[t])
+            for each in kept
+            for t, seen in contexts(len(each), length, stride, bos)
+        ]
+        exact = -math.fsum(math.log(CHAIN[step]) for step in steps) / len(steps)
+        assert rows[length].nll == pytest.approx(exact, abs=1e-6)
+
+
+class Unigram(torch.nn.Module):
+    """The same logits everywhere, another NLL for each id: whoever counts a token twice has another mean."""
+
+    def __init__(self, vocabulary: int) -> None:
+        super().__init__()
+        self.embedding = torch.nn.Embedding(vocabulary, 1)
+        self.config = LlamaConfig(vocab_size=vocabulary, max_position_embeddings=8)
+        self.log = torch.log_softmax(
+            3 * torch.randn(vocabulary, generator=torch.Generator().manual_seed(2), dtype=torch.float64), 0
+        )
+
+    def get_input_embeddings(self) -> torch.nn.Embedding:
+        return self.embedding
+
+    def forward(self, input_ids: torch.Tensor, use_cache: bool = False) -> types.SimpleNamespace:
+        return types.SimpleNamespace(logits=self.log.float().expand(*input_ids.shape, -1))
+
+
+UNIGRAM = Unigram(64)
+
+
+@few
+@given(
+    **{name: SETTINGS[name] for name in ("sizes", "lengths", "stride", "bos", "batch_tokens")}, shift=st.integers(0, 20)
+)
+def test_every_token_weighs_one_nth_under_every_setting(sizes, lengths, stride, bos, batch_tokens, shift):
+    _, kept = scored(sizes, lengths, stride, bos)
+    ids = [list(range(shift, shift + n)) for n in sizes]  # each id once in its document
+    rows = measured(UNIGRAM, ids, lengths, stride, bos, batch_tokens, None, "as-is")
+    for length in lengths:
+        counted = [
+            shift + t
+            for each in kept
+            for t in (range(0 if bos else 1, (length - bos) if stride is None else len(each)))
+        ]
+        assert rows[length].tokens == len(counted)
+        assert rows[length].nll == pytest.approx(-float(UNIGRAM.log[counted].mean()), abs=1e-6)
+        assert rows[length].ppl == pytest.approx(math.exp(rows[length].nll))
+
+
+def test_the_closed_form_tells_one_setting_from_another():
+    # Else a test above could not tell a wrong window from a right one.
+    ids = [each[:40] for each in documents(2, 40, vocabulary=SIZE)]
+    settings = [(16, None, False), (16, None, True), (16, 4, False), (16, 5, False), (15, 4, False), (16, 4, True)]
+    exact = [
+        np.mean([
+            prefix_mean_nll(HEAD, [*([BOS] if bos else []), *(each[s] for s in seen)], each[t])
+            for each in ids
+            for t, seen in contexts(40, length, stride, bos)
+        ])
+        for length, stride, bos in settings
+    ]  # fmt: skip
+    assert min(abs(a - b) for i, a in enumerate(exact) for b in exact[:i]) > 1e-4
