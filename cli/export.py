@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..formatting import markdown
 from .options import (
     Length,
     factor_option,
     json_option,
-    markdown,
     model_argument,
     print_json,
     revision_option,

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..formatting import markdown
 from .options import (
     Length,
     factor_option,
     json_option,
-    markdown,
     print_json,
     schedule_option,
     set_option,

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..formatting import brief, cut
+from ..formatting import brief, cut, markdown
 from .options import (
     Length,
     factor_option,
     json_option,
-    markdown,
     model_argument,
     print_json,
     revision_option,

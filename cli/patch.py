@@ -11,12 +11,11 @@ import click
 
 from ..checkpoints.folders import LINKS
 from ..escaping import argument, shell_word, visible
-from ..formatting import size
+from ..formatting import markdown, size
 from .options import (
     Length,
     factor_option,
     json_option,
-    markdown,
     model_argument,
     print_json,
     revision_option,

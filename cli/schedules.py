@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from .options import json_option, markdown, print_json
+from ..formatting import markdown
+from .options import json_option, print_json
 
 
 @click.command("schedules")

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..formatting import markdown
 from .options import (
     Length,
     json_option,
     loading_options,
-    markdown,
     model_argument,
     print_json,
 )

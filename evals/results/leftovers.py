@@ -1,7 +1,8 @@
 """What killed runs left half written in a run's folder: swept by the next one, while it holds the folder's lock.
 
 Today's parts are known by the lock that their writer held, see :mod:`ropescale.files.atomic`. Those of version 0.1.0
-had no lock of their own; they are known by their names, and nobody but the holder of the run's lock could be writing them.
+had no lock of their own; they are known by their names, and nobody but the holder of the run's lock could be writing
+them.
 """
 
 from __future__ import annotations

@@ -976,7 +976,7 @@ def test_a_hub_that_never_answers_is_given_up(hub, tmp_path, python):
     """The client by itself waits for ever: seen for 200 s with huggingface_hub 2.4.0."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         env = hub | {"HF_HUB_OFFLINE": "0", "HF_ENDPOINT": f"http://127.0.0.1:{silent.getsockname()[1]}"}
-        code = "import sys\nfrom ropescale import sources\nsources._PATIENCE = 0.5\n" + HEAVY
+        code = "import sys\nfrom ropescale.checkpoints import locating\nlocating._PATIENCE = 0.5\n" + HEAVY
         words = ["patch", "org/name", "-o", str(tmp_path / "out"), "--schedule", "yarn:factor=4"]
         done = python("-c", code, *words, env=env)
     assert done.returncode == 0, done.stderr

@@ -160,7 +160,7 @@ def test_a_field_with_two_names_reads_as_the_one_that_transformers_prefers_and_i
 
 def test_reading_the_table_imports_neither_transformers_nor_torch(python):
     code = (
-        "import sys; from ropescale.rope import read_rope; read_rope({'model_type': 'llama'});"
+        "import sys; from ropescale.configs.reading import read_rope; read_rope({'model_type': 'llama'});"
         "sys.exit(bool({'torch', 'transformers', 'numpy'} & set(sys.modules)))"
     )
     assert python("-c", code).returncode == 0

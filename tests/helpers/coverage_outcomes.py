@@ -151,12 +151,12 @@ def page(outcomes: Mapping[str, Mapping[str, Any]]) -> str:
 
 _HEAD = """# Supported models
 
-Every model type of `AutoModelForCausalLM` in transformers 5.23.0, {} in all, and what patching does with it. The table
-is written from what the tests measure (`python tests/helpers/coverage_outcomes.py --write`): a tiny random model of each
-type is patched with `linear`, `yarn`, `llama3` and a table of a user's own, in memory and on disk. Its cos and sin, in every
-layer and at positions within and beyond the trained length, must be those of the formula in float64; the checkpoint
-that stock transformers loads must give the patched model's logits bit for bit; and taking the patch out must restore
-everything bit for bit.
+Every model type of `AutoModelForCausalLM` in transformers 5.23.0, {} in all, and what patching does with it. The
+table is written from what the tests measure (`python tests/helpers/coverage_outcomes.py --write`): a tiny random
+model of each type is patched with `linear`, `yarn`, `llama3` and a table of a user's own, in memory and on disk.
+Its cos and sin, in every layer and at positions within and beyond the trained length, must be those of the formula
+in float64; the checkpoint that stock transformers loads must give the patched model's logits bit for bit; and
+taking the patch out must restore everything bit for bit.
 
 * **rotates**: how many coordinates of a head, in a default model of the type; where there is a table per layer type,
   which of them `--layers full` changes (`--layers all` changes all).
