@@ -17,6 +17,7 @@ from ..errors import RopescaleError, RunError, VerificationError
 from ..escaping import visible
 from ..files.interrupts import Terminated, terminable
 from ..formatting import cut
+from .spelling import spelled
 
 COMMANDS = {
     "demo": "The main job on the bundled model and text, in a minute.",
@@ -138,7 +139,8 @@ def _interrupted(error: BaseException) -> int:
 def translate(error: Exception) -> tuple[int, str]:
     """The exit code and the sentence that belong to an error."""
     if isinstance(error, RopescaleError):
-        return (FAILED if isinstance(error, (RunError, VerificationError)) else WRONG_INPUT), _one_line(str(error))
+        code = FAILED if isinstance(error, (RunError, VerificationError)) else WRONG_INPUT
+        return code, _one_line(spelled(str(error), error.fields))
     if isinstance(error, click.ClickException):
         return WRONG_INPUT, _usage_sentence(error)
     if isinstance(error, OSError) and error.strerror:

@@ -17,7 +17,16 @@ from __future__ import annotations
 
 
 class RopescaleError(Exception):
-    """Base of every error that ropescale raises on purpose."""
+    """Base of every error that ropescale raises on purpose.
+
+    Attributes:
+        fields: the parameters that the sentence names, as Python writes them (``layers='all'``); the command line
+            spells them as its options (``--layers all``).
+    """
+
+    def __init__(self, message: str = "", *fields: str) -> None:
+        super().__init__(message)
+        self.fields = fields
 
 
 class ScheduleError(RopescaleError, ValueError):

@@ -1,0 +1,38 @@
+"""Spells the parameters that a message names as options of the command line: ``layers='all'`` as ``--layers all``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+_FLAGS = {"out": "-o", "overrides": "--set", "schedules": "--schedule", "source": "--data", "documents": "--data"}
+"""Options whose name is not that of the parameter."""
+
+PARAMETERS = (
+    "target_length original_length layers replace_scaling on_top freeze_at out in_place dry_run force link private "
+    "push_to_hub revision dtype device"
+).split()
+"""Parameters that notes and warnings name; ``factor`` is also a field of schedules, which stay as they are."""
+
+
+def spelled(text: str, fields: Iterable[str] = ()) -> str:
+    """Replaces parameters by options.
+
+    Args:
+        text: a message in Python's words, such as ``give original_length=N``.
+        fields: the parameters it names; those that stand without ``=`` are replaced too. Without any, every
+            one of :data:`PARAMETERS` that has a value.
+    """
+    names = list(fields)
+    for name in names or PARAMETERS:
+        value = r"(?:='([^']*)'|=(\w[\w.,:]*))" + "?" * bool(names)
+        text = re.sub(rf"(?<![\w:,.-]){name}\b{value}", lambda match, name=name: _option(name, match), text)
+    return text
+
+
+def _option(name: str, match: re.Match[str]) -> str:
+    value = match[1] or match[2]
+    if value == "False":
+        return f"--no-{name.replace('_', '-')}"
+    flag = _FLAGS.get(name, f"--{name.replace('_', '-')}")
+    return flag if value in (None, "True") else f"{flag} {value}"

@@ -1,0 +1,64 @@
+"""A request: the schedule that a user asks for, and how it is to be applied."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypedDict
+
+from .errors import ConfigError
+from .lengths import parse_length
+
+
+class RequestOptions(TypedDict, total=False):
+    """The keywords of :class:`Request`, for public functions that pass them on (``**options: Unpack[...]``)."""
+
+    factor: float | None
+    target_length: int | str | None
+    original_length: int | str | None
+    overrides: Mapping[str, str] | None
+    layers: str
+    replace_scaling: bool
+    on_top: bool
+    freeze_at: int | str | None
+
+
+@dataclass(frozen=True)
+class Request:
+    """A schedule and how it is to be applied; lengths are parsed, so ``"128k"`` becomes 131072.
+
+    Attributes:
+        spec: the schedule: an object, a spec string, its JSON form, or ``{layer type: one of these}``.
+        factor: how many times longer; fills in the schedule's field.
+        target_length: the context wanted, in tokens; gives the factor.
+        original_length: the trained length in tokens, where the configuration does not know it.
+        overrides: further fields of the schedule, as text.
+        layers: ``full``, ``all`` or a layer type, for models that keep one table per layer type.
+        replace_scaling: compute from the original length where the model is already scaled.
+        on_top: compose with the scaling that is there.
+        freeze_at: turn a length-dependent schedule into the fixed table that it has at this length, in tokens.
+
+    Raises:
+        DataError: a length cannot be read.
+        ConfigError: ``replace_scaling`` and ``on_top`` are both given.
+    """
+
+    spec: object
+    factor: float | None = None
+    target_length: int | None = None
+    original_length: int | None = None
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    layers: str = "full"
+    replace_scaling: bool = False
+    on_top: bool = False
+    freeze_at: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("target_length", "original_length", "freeze_at"):
+            length = getattr(self, name)
+            object.__setattr__(self, name, None if length is None else parse_length(length))
+        object.__setattr__(self, "overrides", dict(self.overrides or {}))
+        if self.replace_scaling and self.on_top:
+            raise ConfigError(
+                "replace_scaling=True and on_top=True exclude each other; choose one", "replace_scaling", "on_top"
+            )

@@ -1,0 +1,38 @@
+"""Messages name parameters as Python does; the command line spells them as its options."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from ropescale.cli.main import translate
+from ropescale.cli.spelling import spelled
+from ropescale.errors import CheckpointError, ConfigError, RopescaleError
+
+
+@pytest.mark.parametrize(
+    ("text", "fields", "said"),
+    [
+        ("give layers='all'", ("layers",), "give --layers all"),
+        ("give original_length=N", ("original_length",), "give --original-length N"),
+        ("leave original_length out", ("original_length",), "leave --original-length out"),
+        ("force=True leaves it", ("force",), "--force leaves it"),
+        ("short_context=False leaves it out", ("short_context",), "--no-short-context leaves it out"),
+        ("choose out=OUT", ("out",), "choose -o OUT"),
+        ("yarn:factor=4 with factor=8", ("factor",), "yarn:factor=4 with --factor 8"),
+        ("a note: layers='all' reaches them", (), "a note: --layers all reaches them"),
+        ("a note on layers that rotate, with factor=8", (), "a note on layers that rotate, with factor=8"),
+    ],
+)
+def test_parameters_are_spelled_as_options(text, fields, said):
+    assert spelled(text, fields) == said
+
+
+@pytest.mark.parametrize("kind", [RopescaleError, ConfigError, CheckpointError])
+def test_an_error_carries_the_fields_that_it_names(kind):
+    error = kind("give force=True", "force")
+    assert str(error) == "give force=True" and error.fields == ("force",) and error.args == ("give force=True",)
+    assert translate(error) == (2, "give --force")
+    again = pickle.loads(pickle.dumps(error))
+    assert str(again) == str(error) and again.fields == error.fields
