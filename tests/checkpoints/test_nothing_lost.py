@@ -683,8 +683,8 @@ def test_one_of_many_processes_dies_of_sigterm_as_before(monkeypatch):
 
 
 def test_a_process_that_is_terminated_exits_with_143(source, tmp_path):
-    words = ["-c", "import sys, time; from ropescale.cli.main import main; from ropescale import checkpoints\n"
-             "checkpoints.patch_checkpoint = lambda *a, **k: (print('ready', flush=True), time.sleep(60))\n"
+    words = ["-c", "import sys, time; from ropescale.cli.main import main; from ropescale.checkpoints import patching\n"
+             "patching.patch_checkpoint = lambda *a, **k: (print('ready', flush=True), time.sleep(60))\n"
              "sys.exit(main(sys.argv[1:]))"]  # fmt: skip
     child = subprocess.Popen([sys.executable, *words, "patch", str(source), "-o", "x", "--schedule", "yarn"],
                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)  # fmt: skip

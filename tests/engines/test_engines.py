@@ -111,7 +111,7 @@ def test_vllm_has_no_per_pair_factors_for_pairs_of_neighbours(model_type):
 
 
 def test_every_type_that_turns_neighbours_in_transformers_is_told_apart_from_the_engines_halves(repository):
-    outcomes = json.loads((repository / "tests" / "coverage.json").read_text())
+    outcomes = json.loads((repository / "tests" / "helpers" / "coverage.json").read_text())
     neighbours = {name for name, outcome in outcomes.items() if outcome.get("pairs") == "neighbours"}
     assert neighbours == vllm.TURN_NEIGHBOURS | vllm.TURN_HALVES_AFTER_ALL
     assert not vllm.TURN_NEIGHBOURS & vllm.TURN_HALVES_AFTER_ALL
