@@ -10,6 +10,7 @@ from typing import Any
 
 from .checkpoints.locating import find_model, read_config
 from .checkpoints.record import original_config
+from .configs.families import family
 from .configs.reading import ALL_LAYERS, LARGEST, is_scaled, read_rope, text_section
 from .errors import ScheduleError
 from .files.reading import read_json
@@ -326,12 +327,12 @@ def _type_traps(text: Mapping[str, Any]) -> Iterator[str]:
     kind = text.get("model_type")
     if kind in ("mixtral", "minimax") and text.get("head_dim") is None:
         yield f"{kind} without head_dim: yarn, dynamic and longrope raise a TypeError in transformers 5; write head_dim"
-    if kind in ("phi3", "phi4_multimodal"):
+    if family(kind).derives_attention_scale:
         yield f"{kind} accepts no scaling but longrope; other schedules are saved through its per-pair lists"
-    if kind == "phimoe":
-        yield "phimoe never uses long_factor in transformers 5; both lists must be the same"
-    if kind == "recurrent_gemma":
-        yield "recurrent_gemma accepts no scaling type at all; only its rope_theta can change"
+    if not family(kind).native_longrope:
+        yield f"{kind} never uses long_factor in transformers 5; both lists must be the same"
+    if family(kind).takes_only_theta:
+        yield f"{kind} accepts no scaling type at all; only its rope_theta can change"
     if str(kind).startswith("gemma4") and not text.get("allow_global_per_layer_attribute_access"):
         yield "gemma4 fails its own validation of longrope unless allow_global_per_layer_attribute_access is true"
 

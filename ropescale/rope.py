@@ -52,6 +52,12 @@ class Rope:
         object.__setattr__(self, "max_length", self.max_length or self.original_length)
 
     @property
+    def is_scaled(self) -> bool:
+        """Whether the configuration already scales this geometry; proportional RoPE only scales by its factor."""
+        kind = self.scaling.get("rope_type", "default")
+        return kind != "default" and not (kind == "proportional" and self.scaling.get("factor", 1) == 1)
+
+    @property
     def pairs(self) -> int:
         """Number of frequencies, ``ceil(d / 2)``."""
         return (self.rotary_dim + 1) // 2

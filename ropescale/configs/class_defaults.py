@@ -36,7 +36,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypedDict
 
 PATH = Path(__file__).with_suffix(".json")
 ALL_LAYERS = "all"
@@ -64,9 +64,43 @@ V4 = {name: [ALL_LAYERS] for name in ("rope_theta", "partial_rotary_factor", "ro
 """What a class with one table does with transformers 4's keys, unless its entry says otherwise."""
 
 
+class Ways(TypedDict, total=False):
+    """Which layer types top-level keys reach, and what the class fills in, for one way of giving parameters."""
+
+    reaches: dict[str, list[str]]
+    fills: dict[str, dict[str, object]]
+
+
+class Entry(TypedDict, total=False):
+    """The defaults of one model type, as the module's docstring describes them."""
+
+    text: str
+    head_dim: int | None
+    hidden_size: int
+    num_attention_heads: int
+    max_position_embeddings: int
+    original_max_position_embeddings: int
+    qk_rope_head_dim: int
+    sliding_window: int | None
+    attention_chunk_size: int | None
+    names: dict[str, str]
+    own_name_wins: list[str]
+    head_dims: dict[str, int]
+    rope_parameters: dict[str, object]
+    fixed: bool
+    default_theta: float | dict[str, float]
+    layer_types: list[str]
+    v4: dict[str, list[str]]
+    beside: dict[str, Ways]
+    partial_of_slice: bool
+    ignores_type: bool
+    needs_every_type: bool
+    ignores_partial: list[str]
+
+
 @cache
-def load() -> dict[str, Any]:
-    """The table: model type -> defaults, ``{"text": TYPE}`` or None."""
+def load() -> dict[str, Entry | None]:
+    """Reads the table: model type -> defaults, ``{"text": TYPE}`` or None."""
     return json.loads(PATH.read_text(encoding="utf-8"))
 
 

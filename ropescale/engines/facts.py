@@ -61,7 +61,7 @@ class Layers:
         """Whether models of this type have proportional RoPE from their makers."""
         default = (load().get(self.model_type) or {}).get("rope_parameters") or {}
         kinds = default.values() if is_nested(default) else [default]
-        return any(kind is not None and kind.get("rope_type") == "proportional" for kind in kinds)
+        return any(isinstance(kind, Mapping) and kind.get("rope_type") == "proportional" for kind in kinds)
 
     @property
     def changes_with_length(self) -> bool:

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ..configs import class_defaults
+from ..configs.configuration import Configuration
+from ..configs.families import family
 from ..configs.reading import ALL_LAYERS, text_section
 from ..configs.writing import Scaling, write_rope
 from .facts import Difference, How, Layers
@@ -28,9 +30,6 @@ CAME_WITH = {
     "4.57": "blt flex_olmo longcat_flash ministral olmo3 qwen3_next vaultgemma".split(),
 }
 """The versions that first knew the types that ropescale knows (4.51: or an earlier one); the others came with 5."""
-
-_TWO_KEYS = ("olmo", "olmo2")
-"""Types that accept linear and dynamic scaling and stop at every other."""
 
 _IGNORES = ("dbrx", "nemotron")
 """Types that read a theta (DBRX in ``attn_config``) and no ``rope_scaling``."""
@@ -139,7 +138,8 @@ def _today(layers: Layers) -> Iterator[Difference]:
     if model_type in _ONE_THETA and len(_thetas(layers)) > 1:
         text = f"has one theta for all layers of {model_type}, so the others change as well{instead}"
         yield Difference("theta", "recomputed", "one theta for all layers", text, how="run")
-    if model_type in _TWO_KEYS and kind not in ("default", "linear", "dynamic"):
+    accepted = family(model_type).v4_keys
+    if "linear" in accepted and kind not in ("default", *accepted):
         what = "per-pair factors" if kind == "longrope" else f"{kind} scaling"
         yield _not_at_all("stops with an error", f"refuses {what} for {model_type}{instead}")
     if model_type in _IGNORES and kind != "default":
@@ -213,7 +213,7 @@ def spelled(serving: Serving) -> Serving:
     if not serving.is_written:
         return serving
     original = max(layers.rope.original_length for layers in serving.layers)
-    config = write_rope(serving.stored, Scaling({}, stated_positions(serving), original))
+    config = write_rope(Configuration.read(serving.stored), Scaling({}, stated_positions(serving), original))
     layers = tuple(replace(each, section=text_section(config)) for each in serving.layers)
     return replace(serving, config=config, layers=layers)
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ..configs.families import family
 from ..schedules.yarn import temperature
 from .facts import Difference, How, Layers
 from .parity import attention_factor
@@ -14,18 +15,8 @@ from .serving import Command, Serving, compact, needed_positions, overrides, rev
 
 NAME, VERSION = "vLLM", "0.33.0"
 
-TURN_NEIGHBOURS = frozenset(
-    "axk1 axk2 bailing_hybrid cohere cohere2 cohere2_moe deepseek_v2 deepseek_v3 deepseek_v32 deepseek_v4 dots3_note "
-    "dots3_note_text ernie4_5 ernie4_5_moe glm glm4 glm4_moe_lite glm_moe_dsa helium longcat_flash youtu".split()
-)
-"""Types whose pairs are neighbours: the longrope layer refuses them, or (ernie4_5) turns the wrong pairs.
-
-Those with latent attention among them have it from :func:`overwritten` already. Others (glm, helium) have no code in
-these engines, and transformers' code turns theirs as it should.
-"""
-
 TURN_HALVES_AFTER_ALL = frozenset(["llama4", "llama4_text"])
-"""Types whose pairs are neighbours in transformers; vLLM permutes their weights as it loads them (models/llama4.py)."""
+"""Interleaved types whose weights vLLM permutes as it loads them, so that halves turn (models/llama4.py)."""
 
 RUN = frozenset(
     "cohere2_moe ernie4_5_moe gemma2 gemma3_text glm4 granite llama mistral mixtral phi3 qwen2 qwen2_vl_text "
@@ -149,8 +140,12 @@ def _max_length(layers: Layers) -> Iterator[Difference]:
 
 
 def turns_neighbours(layers: Layers) -> bool:
-    """Whether a layer that knows only halves is given pairs of neighbours."""
-    return layers.model_type in TURN_NEIGHBOURS and not layers.is_mla
+    """Whether a layer that rotates halves is given interleaved pairs: it refuses them, or turns the wrong ones.
+
+    Types with latent attention have :func:`overwritten` for that.
+    """
+    interleaved = family(layers.model_type).interleaved and layers.model_type not in TURN_HALVES_AFTER_ALL
+    return interleaved and not layers.is_mla
 
 
 def _in_its_own_code(layers: Layers) -> Iterator[Difference]:

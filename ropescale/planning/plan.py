@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
+from ..configs.configuration import Configuration
+from ..configs.families import family
 from ..configs.reading import ALL_LAYERS, default_of, ignored_keys, is_scaled, read_rope, text_section
 from ..configs.writing import Scaling, write_rope
 from ..errors import ConfigError, ScheduleError
@@ -24,30 +26,6 @@ from ..schedules.table import NEVER_TURNS
 
 Spec = Any
 """A schedule, a spec string, its JSON form, or ``{layer type: one of these}``."""
-
-_PHI3 = ("phi3", "phi4_multimodal")
-"""Types whose code takes no attention factor, but derives it from ``max_position_embeddings``."""
-
-_PER_PAIR_ONLY = (*_PHI3, "phimoe")
-"""Types whose configuration class accepts no rope type but ``default`` and ``longrope``."""
-
-_THETA_ONLY = ("recurrent_gemma",)
-"""Types whose configuration class accepts no rope type but ``default``."""
-
-_SPLITS_HEADS = ("gpt_neox_japanese",)
-"""Types that cut heads by ``partial_rotary_factor`` whatever the rope type; proportional RoPE needs them whole."""
-
-_FULL_LAYERS_DO_NOT_ROTATE = {
-    "afmoe": "sliding_window",
-    "cohere2": "sliding_window",
-    "cohere2_moe": "sliding_window",
-    "exaone4": "sliding_window",
-    "exaone_moe": "sliding_window",
-    "flint": "sliding_window",
-    "kolibri1": "sliding_window",
-    "llama4_text": "attention_chunk_size",
-}
-"""Types with one table whose full-attention layers use no position embedding, and what bounds the layers that do."""
 
 _WINDOWED = ("sliding", "local", "chunked")
 
@@ -218,7 +196,7 @@ def _planned(
     written = {key: value or {"rope_type": "default"} for key, value in parameters.items()}
     max_length = _max_length(written, tables, original, length, model_type) if bounding else had
     notes += _length_notes(max_length, length, model_type, max(rope.rotary_dim for rope in ropes.values()))
-    new = write_rope(config, Scaling(written, max_length, original))
+    new = write_rope(Configuration.read(config), Scaling(written, max_length, original))
     _refuse_moved(there, read_rope(new), schedules)
     beneath = {key: describe_scaling(there[key]) for key, rope in ropes.items() if rope.table is not None}
     return Plan(new, config, schedules, ropes, tables, length, tuple(notes), unsavable, beneath)
@@ -315,7 +293,7 @@ def _layer_types(ropes: Mapping[str, Rope], layers: str, config: Mapping[str, An
     if layers != "full":
         raise ConfigError(_no_layers(layers, ropes))
     model_type = str(text_section(config).get("model_type"))
-    bound = _FULL_LAYERS_DO_NOT_ROTATE.get(model_type)
+    bound = family(model_type).window
     full = [key for key in ropes if not is_windowed(key)]
     if (bound and default_of(config, bound)) or not full or _only_windowed_rotate(config):
         raise ConfigError(
@@ -567,20 +545,16 @@ def _parameters(schedule: Schedule, rope: Rope, length: int, model_type: str) ->
     parameters = cast("dict[str, Any] | None", native(rope) if callable(native) else None)
     if parameters is not None and _is_usable(str(parameters["rope_type"]), rope, model_type):
         return _with_geometry(parameters, rope)
-    if length_dependent(schedule) or model_type in _THETA_ONLY:
+    if length_dependent(schedule) or family(model_type).takes_only_theta:
         return None
     return per_pair(compute(schedule, rope, length), rope, max(1.0, length / rope.original_length))
 
 
 def _is_usable(kind: str, rope: Rope, model_type: str) -> bool:
     """Whether this model's class in transformers takes this native form."""
-    if model_type in _THETA_ONLY:
-        return kind == "default"
-    if model_type in _PER_PAIR_ONLY:
-        return kind == "default" or (kind == "longrope" and model_type in _PHI3)
-    if kind == "proportional" and model_type in _SPLITS_HEADS:
-        return False
-    return kind != "yarn" or rope.rotary_dim % 2 == 0  # transformers' yarn cannot build half a pair
+    return family(model_type).takes(kind) and (
+        kind != "yarn" or rope.rotary_dim % 2 == 0
+    )  # transformers' yarn cannot build half a pair
 
 
 def _with_geometry(parameters: dict[str, Any], rope: Rope) -> dict[str, Any]:
@@ -625,7 +599,7 @@ def _max_length(
 ) -> int:
     """The new ``max_position_embeddings``."""
     kinds = [value["rope_type"] for value in parameters.values()]
-    if model_type in _PHI3 and kinds == ["longrope"]:
+    if family(model_type).derives_attention_scale and kinds == ["longrope"]:
         return _phi3_length(next(iter(tables.values())).attention_scale, original)
     stays = "dynamic" in kinds or all(map(_keeps_max_length, parameters.values()))
     return original if stays else max(length, original)
@@ -638,7 +612,7 @@ def _keeps_max_length(parameters: Mapping[str, Any]) -> bool:
 
 
 def _length_notes(max_length: int, length: int, model_type: str, rotary_dim: int) -> list[str]:
-    if model_type not in _PHI3 or max_length == length:
+    if not family(model_type).derives_attention_scale or max_length == length:
         return []
     return [
         f"{model_type} derives its attention scale from max_position_embeddings, which therefore becomes {max_length}; "
@@ -680,7 +654,7 @@ def _refuse_more_than_theta(
     model_type: str, schedules: Mapping[str, Schedule], parameters: Mapping[str, Mapping[str, Any] | None]
 ) -> None:
     """A class that computes its table from theta and from nothing else, in memory as well as from a file."""
-    if model_type not in _THETA_ONLY:
+    if not family(model_type).takes_only_theta:
         return
     for key, schedule in schedules.items():
         if parameters[key] is None:
@@ -710,7 +684,7 @@ def _reason(
             f"{label} changes its frequencies with the length, which no configuration file can say; "
             "freeze it at a length (freeze_at=N in Python, --freeze-at N on the command line)"
         )
-    if model_type in _PHI3 and table.attention_scale < 1:
+    if family(model_type).derives_attention_scale and table.attention_scale < 1:
         return (
             f"{model_type} has no key for an attention scale below 1, and {label} has {table.attention_scale:g}; "
             "give attention_factor=1 or more"

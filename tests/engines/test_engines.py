@@ -15,6 +15,7 @@ from gguf_models import write_keys
 
 import ropescale
 from ropescale.checkpoints.model_card import card
+from ropescale.configs.families import FAMILIES
 from ropescale.engines import engine_warnings, registries, sglang, vllm
 from ropescale.planning.plan import make_plan
 
@@ -113,8 +114,8 @@ def test_vllm_has_no_per_pair_factors_for_pairs_of_neighbours(model_type):
 def test_every_type_that_turns_neighbours_in_transformers_is_told_apart_from_the_engines_halves(repository):
     outcomes = json.loads((repository / "tests" / "helpers" / "coverage.json").read_text())
     neighbours = {name for name, outcome in outcomes.items() if outcome.get("pairs") == "neighbours"}
-    assert neighbours == vllm.TURN_NEIGHBOURS | vllm.TURN_HALVES_AFTER_ALL
-    assert not vllm.TURN_NEIGHBOURS & vllm.TURN_HALVES_AFTER_ALL
+    assert neighbours == {name for name, record in FAMILIES.items() if record.interleaved}
+    assert neighbours > vllm.TURN_HALVES_AFTER_ALL
 
 
 def test_a_model_that_an_engine_has_no_code_for_is_turned_by_transformers_code_as_it_should():

@@ -1,0 +1,184 @@
+"""A configuration, read once: the language model's part, and the rotary geometry that transformers computes from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from ..errors import ConfigError
+from ..formatting import brief
+from ..rope import Rope
+from . import class_defaults
+from .checks import check_head, check_parameters, is_name, share, theta, whole
+from .families import Family, family
+from .parameters import read_parameters
+from .rejections import check_theta
+from .section import ALL_LAYERS, Parameters, Section
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """A parsed ``config.json`` (or ``model.config.to_dict()``), v4 or v5 keys, flat or per layer type.
+
+    Make it once per mapping with :meth:`read` and pass it on: nothing is computed before it is asked for, and each
+    thing once. What a patch needs is two of them, the configuration before and the one that it writes::
+
+        before = Configuration.read(read_config(folder), original_length)
+        after = Configuration.read(write_rope(before, scaling))
+        before.ropes, after.ropes
+
+    Reading itself refuses nothing; :attr:`ropes` (and what builds on it) raises ConfigError where there is no RoPE.
+
+    Attributes:
+        raw: the whole mapping, which nobody may change any more.
+        stated_length: the trained length in tokens that the user gave, where the file has none or a wrong one.
+        section: the part that holds the language model: ``raw`` itself, or a multimodal one's ``text_config``.
+    """
+
+    raw: Mapping[str, object]
+    stated_length: int | None
+    section: Mapping[str, object]
+
+    @classmethod
+    def read(cls, config: Mapping[str, object], original_length: int | None = None) -> Configuration:
+        """Reads a configuration; ``original_length`` is the trained length where the user states it."""
+        return cls(config, original_length, _text_section(config))
+
+    @property
+    def model_type(self) -> str:
+        """The language model's type; ``"None"`` where none is stated."""
+        return str(self.section.get("model_type"))
+
+    @property
+    def family(self) -> Family:
+        """What is special about that type."""
+        return family(self.model_type)
+
+    @property
+    def is_multimodal(self) -> bool:
+        """Whether the language model is a part of the whole."""
+        return self.section is not self.raw
+
+    @property
+    def is_scaled(self) -> bool:
+        """Whether any layer's geometry is already scaled."""
+        return any(rope.is_scaled for rope in self.ropes.values())
+
+    @property
+    def max_length(self) -> int:
+        """The longest ``max_position_embeddings`` of its layers."""
+        return max(rope.max_length for rope in self.ropes.values())
+
+    @property
+    def layer_types(self) -> set[str]:
+        """The kinds of layers, stated or the class's own."""
+        kinds = self.default_of("layer_types")
+        return set(filter(is_name, kinds)) if isinstance(kinds, (list, tuple)) else set()
+
+    @property
+    def ignored(self) -> Parameters:
+        """Keys, with their values, that the type's code does not look at and that are not kept."""
+        return self.text.ignored if self.parameters else {}
+
+    @cached_property
+    def text(self) -> Section:
+        """The language model's part together with its class's defaults."""
+        return Section(self.section)
+
+    @cached_property
+    def parameters(self) -> dict[str, Parameters]:
+        """Rope parameters in v5 form, completed as transformers does, per layer type that rotates."""
+        return read_parameters(self.text)
+
+    @cached_property
+    def ropes(self) -> dict[str, Rope]:
+        """The rotary geometry per layer type, or under ``"all"`` for a model that keeps one table.
+
+        Layer types that do not rotate are left out.
+
+        Raises:
+            ConfigError: no RoPE, fields missing, or two views of the same thing that disagree.
+        """
+        found = {key: self._rope(key, parameters) for key, parameters in self.parameters.items()}
+        if not found:
+            raise ConfigError(f"no layer of this {self.model_type} rotates; there is nothing to scale")
+        return found
+
+    def default_of(self, field: str) -> object:
+        """Returns a field of the language model: what is stated, null included, else its class's default."""
+        entry = class_defaults.load().get(self.model_type) or {}
+        return self.section.get(field, entry.get(field))
+
+    def _rope(self, key: str, parameters: Parameters) -> Rope:
+        """Returns the geometry that one set of parameters describes."""
+        check_parameters(parameters)
+        maximum = self._maximum(key, parameters)
+        check_theta(self.text, parameters["rope_theta"])
+        head_dim = self.text.head_dim(key, parameters.get("partial_rotary_factor"))
+        partial = share(parameters.get("partial_rotary_factor", 1.0), parameters["rope_type"])
+        proportional = parameters["rope_type"] == "proportional"
+        max_length = whole(maximum, self.text.name_of("max_position_embeddings"))
+        rotary_dim = head_dim if proportional else int(head_dim * partial)
+        if rotary_dim < 1:
+            raise ConfigError(f"partial_rotary_factor {partial} of head_dim {head_dim} leaves no coordinate to rotate")
+        check_head(head_dim, partial)
+        return Rope(
+            rotary_dim=rotary_dim,
+            theta=theta(parameters["rope_theta"]),
+            original_length=self._trained(parameters, max_length),
+            head_dim=head_dim,
+            max_length=max_length,
+            rotated_pairs=int(partial * head_dim // 2) if proportional else None,
+            layer_type=None if key == ALL_LAYERS else key,
+            scaling=parameters,
+        )
+
+    def _maximum(self, key: str, parameters: Parameters) -> object:
+        """Returns the stated maximum length, once it is certain that there is one, and a theta."""
+        maximum, text = self.text.get("max_position_embeddings") or self.stated_length, self.text
+        if parameters.get("rope_theta") is None and text.is_known:
+            where = "" if key == ALL_LAYERS else f" for {key}"
+            raise ConfigError(
+                f"rope_parameters{where} state no rope_theta, and {text.model_type} does not fill it in; state it there"
+            )
+        if parameters.get("rope_theta") is None or maximum is None:
+            raise text.missing()
+        return maximum
+
+    def _trained(self, parameters: Parameters, max_length: int) -> int:
+        trained = self.stated_length or self._recorded(parameters, max_length)
+        if trained < 2:
+            raise ConfigError(
+                "the trained length is 1 token, and RoPE turns by distances; give it with --original-length"
+            )
+        return trained
+
+    def _recorded(self, parameters: Parameters, max_length: int) -> int:
+        """Returns the recorded trained length, else the maximum.
+
+        A length at the top level comes before a nested one, as in transformers; a length that one scaled layer type
+        records holds for the others too.
+        """
+        name, text = "original_max_position_embeddings", self.text
+        top, inner, where = text.stated.get(name), parameters.get(name), "at the top level"
+        if top is None and parameters["rope_type"] == "longrope":  # Phi-3's class has a top-level default
+            top, where = text.defaults.get(name), f"by {text.model_type}'s default (state it at the top level)"
+        if text.per_type:  # whose tables do not look at the top level
+            top = top if inner is None else inner
+        if top is not None and inner is not None and top != inner:
+            raise ConfigError(
+                f"{name} is {brief(top)} {where} and {brief(inner)} inside the rope parameters; make them agree"
+            )
+        others = [each.get(name) for each in self.parameters.values()]
+        beside = max((each for each in others if isinstance(each, (int, float))), default=None)
+        recorded = next((each for each in (top, inner, beside) if each is not None), None)
+        return text.family.trained.get(max_length, max_length) if recorded is None else whole(recorded, name)
+
+
+def _text_section(config: Mapping[str, object]) -> Mapping[str, object]:
+    entry = class_defaults.load().get(str(config.get("model_type"))) or {}
+    text, default_type = config.get("text_config"), entry.get("text")
+    if not isinstance(text, Mapping):
+        return config if default_type is None else {"model_type": default_type}
+    return text if text.get("model_type") else {**text, "model_type": default_type or config.get("model_type")}

@@ -1,0 +1,155 @@
+"""What is special about a model type, one record per type: patching, verifying and the engines read it here.
+
+What transformers' configuration classes fill in by default is generated instead (:mod:`.class_defaults`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Family:
+    """The ways in which one model type differs from the others.
+
+    Attributes:
+        rope_types: the rope types that its configuration class accepts; every one where empty.
+        native_longrope: whether its code honours two different lists and an attention factor of longrope.
+        derives_attention_scale: whether its code takes no attention factor, but computes it from
+            ``max_position_embeddings``.
+        v4_keys: per rope type, the exact keys that its transformers 4 code accepts in ``rope_scaling``.
+        splits_heads: whether it cuts heads by ``partial_rotary_factor`` whatever the rope type; proportional RoPE
+            needs them whole.
+        window: the field that bounds the layers that rotate, in a type whose full-attention layers do not.
+        null_head_dim_in_v4: whether its class left an unstated ``head_dim`` null in transformers 4.52 to 4.57.
+        table_of_head_dim: whether, in latent attention, its table follows a stated ``head_dim``.
+        positions: how it rotates, where nothing in its configuration says by which frequencies.
+        instead: what it has in place of rotary embeddings (its modeling code, transformers 5.23).
+        switch: the field, and the value of it, with which it rotates, and the class's default for that field.
+        trained: lengths for which ``max_position_embeddings`` includes room for output: the length that was trained.
+        rotary_dim: the field that gives its rotating coordinates in place of a partial factor.
+        interleaved: whether its pairs are neighbours, (0, 1), (2, 3), instead of two halves of the head.
+    """
+
+    rope_types: tuple[str, ...] = ()
+    native_longrope: bool = True
+    derives_attention_scale: bool = False
+    v4_keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    splits_heads: bool = False
+    window: str = ""
+    null_head_dim_in_v4: bool = False
+    table_of_head_dim: bool = False
+    positions: str = ""
+    instead: str = ""
+    switch: tuple[str, object, object] | None = None
+    trained: Mapping[int, int] = field(default_factory=dict)
+    rotary_dim: str = ""
+    interleaved: bool = False
+
+    @property
+    def takes_only_theta(self) -> bool:
+        """Whether its configuration class accepts no scaling at all."""
+        return self.rope_types == ("default",)
+
+    def takes(self, rope_type: str) -> bool:
+        """Whether this rope type can be written in its native form."""
+        if rope_type == "longrope" and not self.native_longrope:
+            return False
+        return (not self.rope_types or rope_type in self.rope_types) and not (
+            rope_type == "proportional" and self.splits_heads
+        )
+
+
+def family(model_type: object) -> Family:
+    """Returns the record of a model type; an empty one where nothing is special about it."""
+    return FAMILIES.get(str(model_type), _USUAL)
+
+
+_USUAL = Family()
+_PHI3 = Family(
+    rope_types=("default", "longrope"),
+    derives_attention_scale=True,
+    v4_keys={"longrope": ("short_factor", "long_factor")},
+)
+_OLMO = Family(v4_keys={"linear": ("factor",), "dynamic": ("factor",)})
+_WINDOW = Family(window="sliding_window")
+_QWEN3 = Family(trained={40_960: 32_768})  # its model card: 8,192 more positions for output
+_TABLE_OF_HEAD_DIM = Family(table_of_head_dim=True, interleaved=True)
+_INTERLEAVED = Family(interleaved=True)
+_SINUSOIDS = Family(
+    positions="rotates by a sinusoid table that its code computes from rotary_dim and a fixed base of 10000, not by "
+    "rope_parameters"
+)
+
+_INSTEAD = {
+    "it learns an embedding for every position": (
+        "bart bert bert-generation big_bird bigbird_pegasus biogpt blenderbot blenderbot-small camembert data2vec-text "
+        "electra ernie git gpt-sw3 gpt2 gpt_bigcode gpt_neo mbart megatron-bert mvp openai-gpt opt plbart prophetnet "
+        "reformer rembert roberta roberta-prelayernorm roc_bert trocr whisper xlm xlm-roberta xlm-roberta-xl xmod"
+    ),
+    "it adds sinusoids to its embeddings": (
+        "ctrl marian musicgen musicgen_decoder musicgen_melody musicgen_melody_decoder pegasus xglm"
+    ),
+    "it biases attention by the distance (ALiBi)": "bloom mpt",
+    "it learns how attention depends on the distance": "cpmant inkling_text inkling2_text xlnet",
+    "it is recurrent and needs no positions": "falcon_mamba mamba mamba2 rwkv xlstm",
+    "its recurrent layers carry the order, and its attention layers use no positions": (
+        "jamba kimi_linear nemotron_h zamba"
+    ),
+}
+
+FAMILIES: Mapping[str, Family] = {
+    **{name: Family(instead=what) for what, names in _INSTEAD.items() for name in names.split()},
+    "afmoe": _WINDOW,
+    "axk1": _TABLE_OF_HEAD_DIM,
+    "axk2": _INTERLEAVED,
+    "bailing_hybrid": _INTERLEAVED,
+    "blt": Family(
+        positions="keeps a rotary embedding in each of its four sub-models (patcher, encoder, global, decoder), and "
+        "none of its own"
+    ),
+    "codegen": _SINUSOIDS,
+    "cohere": _INTERLEAVED,
+    "cohere2": Family(window="sliding_window", interleaved=True),
+    "cohere2_moe": Family(window="sliding_window", interleaved=True),
+    "deepseek_v2": _INTERLEAVED,
+    "deepseek_v3": _TABLE_OF_HEAD_DIM,
+    "deepseek_v32": _INTERLEAVED,
+    "deepseek_v4": _INTERLEAVED,
+    "dots3_note": _INTERLEAVED,
+    "dots3_note_text": _INTERLEAVED,
+    "ernie4_5": _INTERLEAVED,
+    "ernie4_5_moe": _INTERLEAVED,
+    "exaone4": _WINDOW,
+    "exaone_moe": _WINDOW,
+    "falcon": Family(switch=("alibi", False, False)),
+    "flint": _WINDOW,
+    "glm": _INTERLEAVED,
+    "glm4": _INTERLEAVED,
+    "glm4_moe_lite": _INTERLEAVED,
+    "glm_moe_dsa": _INTERLEAVED,
+    "gpt_neox_japanese": Family(splits_heads=True),
+    "gptj": _SINUSOIDS,
+    "granitemoehybrid": Family(switch=("position_embedding_type", "rope", None)),
+    "helium": _INTERLEAVED,
+    "kolibri1": _WINDOW,
+    "llama4": _INTERLEAVED,
+    "llama4_text": Family(window="attention_chunk_size", interleaved=True),
+    "longcat_flash": _TABLE_OF_HEAD_DIM,
+    "minimax_m2": Family(rotary_dim="rotary_dim"),
+    "mistral": Family(null_head_dim_in_v4=True),
+    "olmo": _OLMO,
+    "olmo2": _OLMO,
+    "phi3": _PHI3,
+    "phi4_multimodal": _PHI3,
+    "phimoe": Family(rope_types=("default", "longrope"), native_longrope=False),
+    "qwen3": _QWEN3,
+    "qwen3_moe": _QWEN3,
+    "recurrent_gemma": Family(rope_types=("default",)),
+    "roformer": Family(
+        positions="rotates by a sinusoidal position embedding with a fixed base of 10000, not by rope_parameters"
+    ),
+    "youtu": _TABLE_OF_HEAD_DIM,
+    "zamba2": Family(switch=("use_mem_rope", True, False)),
+}

@@ -1,0 +1,153 @@
+"""Rope parameters in the form of transformers 5, completed as its configuration classes complete them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..errors import ConfigError
+from ..formatting import brief, listed
+from .checks import are_names, share, whole
+from .class_defaults import PARTIAL_NAMES, THETA_NAMES
+from .rejections import check_parameters_beside, check_section
+from .section import ALL_LAYERS, Parameters, Section, normalised
+
+_MOST_TYPES = 64
+"""No model has more kinds of layers with tables of their own."""
+
+
+def read_parameters(section: Section) -> dict[str, Parameters]:
+    """Reads the rope parameters of each layer type that rotates, theta and partial factor filled in.
+
+    Notes in ``section.ignored`` which stated keys the type does not look at.
+
+    Raises:
+        ConfigError: no RoPE, fields missing, or two views of the same thing that disagree.
+    """
+    check_section(section)
+    found = _per_type(section) if section.per_type else {ALL_LAYERS: _flat(section)}
+    beside = section.stated.get("partial_rotary_factor")
+    if section.is_known and beside not in (None, 1) and not any("partial_rotary_factor" in it for it in found.values()):
+        section.ignored["partial_rotary_factor"] = beside
+    return found
+
+
+def _flat(section: Section) -> Parameters:
+    if section.new and section.old:
+        _refuse_disagreement(section, ALL_LAYERS, section.new, whole="longrope" not in section.family.v4_keys)
+    return _filled(section, ALL_LAYERS, section.old or section.new)
+
+
+def _per_type(section: Section) -> dict[str, Parameters]:
+    types = _layer_types(section)
+    left = [key for key in types if key not in section.new] if section.is_nested else []
+    if left and section.defaults.get("needs_every_type"):
+        raise ConfigError(
+            f"rope_parameters leave out {listed(left[:1])}, which {section.model_type} does not fill in; state its "
+            "parameters too"
+        )
+    return {key: _of_type(section, key) for key in types}
+
+
+def _of_type(section: Section, key: str) -> Parameters:
+    stated = section.new.get(key) if section.is_nested else None
+    given = stated if isinstance(stated, Mapping) else {}
+    flat = section.old or ({} if section.is_nested else section.new)
+    old = flat if key in section.v4.get("rope_scaling", ()) else {}
+    if given and old:
+        _refuse_disagreement(section, key, given, whole=False)
+    return _filled(section, key, {**given, **old})
+
+
+def _layer_types(section: Section) -> list[str]:
+    """Returns those that the model has and that rotate: null marks one that does not."""
+    stated = section.new if section.is_nested else {}
+    if len(stated) > _MOST_TYPES or not are_names(stated):
+        raise ConfigError(
+            f"rope_parameters name {len(stated)} layer types ({listed(stated, 1)}), and no model has these"
+        )
+    rotating = [key for key, value in {**section.default_parameters, **stated}.items() if value is not None]
+    present = section.stated.get("layer_types") or section.defaults.get("layer_types")
+    used = [key for key in rotating if key in present] if isinstance(present, list) else []
+    return used or rotating  # DeepSeek-V4 labels its tables otherwise than its layers
+
+
+def _filled(section: Section, key: str, given: Mapping[str, object]) -> Parameters:
+    """Completes parameters as transformers does: their own, then top-level keys, then the class's default."""
+    default, way = section.default(key), section.way(given)
+    parameters = normalised(given or (default if section.defaults.get("fixed") else {**default, "rope_theta": None}))
+    if given:
+        check_parameters_beside(section, key, parameters)
+    filled = section.fills(key, way)
+    stated = parameters.get("partial_rotary_factor") if given else None
+    partial = _partial(section, stated, section.beside(key, PARTIAL_NAMES, way), filled)
+    parameters["partial_rotary_factor"] = partial
+    if partial is None or _ignores_partial(section, parameters["rope_type"], partial):
+        del parameters["partial_rotary_factor"]
+    if parameters.get("rope_theta") is None:
+        theta = section.beside(key, THETA_NAMES, way)
+        parameters["rope_theta"] = theta[1] if theta else filled.get("rope_theta")
+    if given and parameters["rope_type"] == "yarn" and filled.get("attention_factor") is not None:
+        parameters.setdefault("attention_factor", filled["attention_factor"])
+    return parameters
+
+
+def _partial(
+    section: Section, stated: object, beside: tuple[str, object] | None, filled: Mapping[str, object]
+) -> object:
+    """Returns the partial factor that is stated, or that follows from another field, or that the class fills in."""
+    if stated is not None:
+        return stated
+    if beside is not None:
+        return beside[1]
+    of_slice = section.defaults.get("partial_of_slice") and "partial_rotary_factor" in filled
+    for name in (section.family.rotary_dim, "qk_rope_head_dim" if of_slice else ""):
+        if name and section.stated.get(name):
+            return whole(section.stated[name], name) / whole(section.get("head_dim"), "head_dim")
+    return filled.get("partial_rotary_factor")
+
+
+def _ignores_partial(section: Section, kind: object, stated: object) -> bool:
+    """Whether this type does not look at the partial factor, which its file may state all the same.
+
+    It turns whole heads then, or (dots3_note) computes the factor itself. Scaled tables follow the factor in every
+    type, and have half the pairs that such a type's attention needs.
+    """
+    partial, ignored = share(stated, kind), section.defaults.get("ignores_partial", ())
+    if "linear" in ignored:
+        return True
+    if "default" not in ignored or kind == "proportional" or partial == 1:
+        return False
+    if kind != "default":
+        raise ConfigError(
+            f"rope_parameters has {kind} with partial_rotary_factor {brief(partial)}, but {section.model_type} turns "
+            "whole heads, and transformers cannot run this; remove the partial_rotary_factor"
+        )
+    section.ignored["partial_rotary_factor"] = partial
+    return True
+
+
+def _refuse_disagreement(section: Section, key: str, new: Mapping[str, object], whole: bool) -> None:
+    """Refuses v4 and v5 keys side by side that do not say the same: transformers 5 takes v4's."""
+    left, right = _present(new), _present(section.old)
+    way = section.way(section.old)
+    if whole:
+        theta = section.beside(key, THETA_NAMES, way)
+        right.setdefault("rope_theta", theta[1] if theta else section.fills(key, way).get("rope_theta"))
+    for own in ("partial_rotary_factor", "original_max_position_embeddings"):  # which may stand elsewhere
+        if own not in right:
+            left.pop(own, None)
+    for name in sorted(left.keys() | right.keys() if whole else right.keys()):
+        if left.get(name) != right.get(name):
+            raise ConfigError(
+                f"rope_parameters says {name} is {_shown(left, name)} and rope_scaling says {_shown(right, name)} "
+                "(with rope_theta beside it); make the two views agree, or remove one"
+            )
+
+
+def _present(parameters: Mapping[str, object]) -> Parameters:
+    return {key: value for key, value in normalised(parameters).items() if value is not None}
+
+
+def _shown(parameters: Mapping[str, object], key: str) -> str:
+    value = parameters.get(key)
+    return "missing" if value is None else f"a list of {len(value)}" if isinstance(value, list) else brief(value)

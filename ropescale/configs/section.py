@@ -1,0 +1,213 @@
+"""The language model's part of a configuration, together with what its class fills in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from ..errors import ConfigError
+from ..formatting import brief
+from . import class_defaults
+from .checks import is_name, whole
+from .class_defaults import Entry
+from .families import Family, family
+
+ALL_LAYERS = class_defaults.ALL_LAYERS
+"""The key of the one geometry of a model that keeps one table for all its layers."""
+
+Parameters = dict[str, object]
+"""Rope parameters under the keys of transformers 5."""
+
+_RENAMED_TYPES = {"su": "longrope", "mrope": "default"}
+
+
+@dataclass(frozen=True)
+class Section:
+    """One language model's configuration and the defaults of its class.
+
+    Attributes:
+        stated: the keys that the file has.
+        ignored: keys that the type's code does not look at, with their values; noted while the parameters are read.
+    """
+
+    stated: Mapping[str, object]
+    ignored: Parameters = field(default_factory=dict, compare=False)
+
+    @cached_property
+    def model_type(self) -> str:
+        """The type of the language model.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        model_type = self.stated.get("model_type")
+        if not model_type or not is_name(model_type):
+            raise ConfigError("the configuration has no model_type; is this a transformers checkpoint's config.json?")
+        return model_type
+
+    @cached_property
+    def family(self) -> Family:
+        """What is special about the type."""
+        return family(self.model_type)
+
+    @cached_property
+    def defaults(self) -> Entry:
+        """What the type's class fills in; empty for a type that is not known."""
+        return class_defaults.load().get(self.model_type) or {}
+
+    @property
+    def is_known(self) -> bool:
+        """Whether transformers has a class for this type."""
+        return bool(self.defaults)
+
+    @cached_property
+    def new(self) -> Mapping[str, object]:
+        """``rope_parameters`` as stated."""
+        return self._object("rope_parameters")
+
+    @cached_property
+    def old(self) -> Mapping[str, object]:
+        """``rope_scaling`` as stated."""
+        return self._object("rope_scaling")
+
+    def _object(self, name: str) -> Mapping[str, object]:
+        value = self.stated.get(name)
+        if value is not None and not isinstance(value, Mapping):
+            raise ConfigError(f"{name} must be an object of keys and values, not {brief(value)}")
+        return value or {}
+
+    @property
+    def v4(self) -> Mapping[str, list[str]]:
+        """Which layer types each top-level key of transformers 4 reaches."""
+        return self.defaults.get("v4", class_defaults.V4)
+
+    @property
+    def default_parameters(self) -> Mapping[str, object]:
+        """The rope parameters of a configuration that states none."""
+        return self.defaults.get("rope_parameters") or {}
+
+    @property
+    def is_nested(self) -> bool:
+        """Whether ``rope_parameters`` are stated per layer type."""
+        return class_defaults.is_nested(self.new)
+
+    @cached_property
+    def per_type(self) -> bool:
+        """Whether the class keeps rope parameters per layer type; one without defaults leaves that to the file."""
+        unstated = self.defaults.get("rope_parameters") == {}
+        return unstated or class_defaults.is_nested(self.default_parameters or self.new)
+
+    def name_of(self, field: str) -> str:
+        """Returns the name that this type has for a field."""
+        return self.defaults.get("names", {}).get(field, field)
+
+    def get(self, field: str) -> object:
+        """Returns a field, under whichever of its names the class prefers, else the class's default."""
+        own = self.name_of(field)
+        ours = [name for name, theirs in self.defaults.get("names", {}).items() if theirs == own]
+        own_wins = any(name in self.defaults.get("own_name_wins", ()) for name in ours)
+        for name in [own, *ours] if own_wins else [*ours, own]:
+            if self.stated.get(name) is not None:
+                return self.stated[name]
+        return self.defaults.get(field)
+
+    def default(self, key: str) -> Mapping[str, object]:
+        """Returns the class's own parameters of a layer type."""
+        found = self.default_parameters.get(key) if self.per_type else self.default_parameters
+        return found if isinstance(found, Mapping) else {}
+
+    def way(self, given: Mapping[str, object]) -> str:
+        """Returns how the file gives these parameters, as ``beside`` in the table of defaults names it."""
+        if not given:
+            return "nothing"
+        where = "rope_scaling" if self.old else "flat" if self.per_type and not self.is_nested else "rope_parameters"
+        return where if normalised(given)["rope_type"] == "default" else f"{where} scaled"
+
+    def fills(self, key: str, way: str) -> Mapping[str, object]:
+        """Returns what the class fills in where parameters are given this way."""
+        default, theta = self.default(key), self.defaults.get("default_theta")
+        theta = theta.get(key) if isinstance(theta, Mapping) else theta
+        usual = {**default, "rope_theta": default.get("rope_theta", theta) if way == "nothing" else theta}
+        return self.defaults.get("beside", {}).get(way, {}).get("fills", {}).get(key, usual)
+
+    def beside(self, key: str, names: Iterable[str], way: str = "") -> tuple[str, object] | None:
+        """Returns the first of these top-level keys that is stated and reaches this layer type, with its value.
+
+        Without a ``way`` of giving parameters, the usual reach of the keys counts.
+        """
+        reaches = self.defaults.get("beside", {}).get(way, {}).get("reaches", self.v4)
+        found = ((name, self.stated.get(name)) for name in names if key in reaches.get(name, ()))
+        return next(((name, value) for name, value in found if value is not None), None)
+
+    def head_dim(self, key: str, partial: object) -> int:
+        """Returns the coordinates of a head: stated, the class's own, or hidden_size / num_attention_heads."""
+        is_whole = partial in (None, 1) or self.family.table_of_head_dim
+        has_slice = not self.is_known or "qk_rope_head_dim" in self.defaults  # elsewhere no class reads a stray key
+        if has_slice and self.get("qk_rope_head_dim") and is_whole:
+            rotated = whole(self.get("qk_rope_head_dim"), "qk_rope_head_dim")  # MLA rotates a slice of its own
+            self._refuse_another_head_dim(rotated)
+            return rotated
+        stated = self._head_dim_of_type(key) or self.get("head_dim")
+        return self._head_of_hidden() if stated is None else whole(stated, "head_dim")
+
+    def _head_of_hidden(self) -> int:
+        hidden, heads = self.get("hidden_size"), self.get("num_attention_heads")
+        if hidden is None or heads is None:
+            raise self.missing()
+        return whole(hidden, "hidden_size") // whole(heads, "num_attention_heads")
+
+    def _refuse_another_head_dim(self, rotated: int) -> None:
+        """Refuses a table for another number of coordinates than attention rotates, which stops the model."""
+        if not self.family.table_of_head_dim:
+            return
+        stated = self.stated.get("head_dim", self.defaults.get("head_dim", rotated))
+        built = self._head_of_hidden() if stated is None else whole(stated, "head_dim")
+        if built != rotated:
+            raise ConfigError(
+                f"head_dim is {json.dumps(stated)} and qk_rope_head_dim {rotated}: transformers builds the table of "
+                f"{self.model_type} for {built} coordinates and rotates {rotated} by it, which cannot run; "
+                f"write head_dim {rotated}"
+            )
+
+    def _head_dim_of_type(self, key: str) -> object:
+        """Returns the larger head of Gemma 4's full-attention layers: ``global_head_dim``, or stated per layer."""
+        default = self.defaults.get("head_dims", {}).get(key)
+        if default is None or default == self.defaults.get("head_dim"):
+            return None
+        layers = self.stated.get("per_layer_config")
+        layers = layers.values() if isinstance(layers, Mapping) else ()
+        stated = [layer["head_dim"] for layer in layers if isinstance(layer, Mapping) and "head_dim" in layer]
+        return stated[0] if stated else self.stated.get("global_head_dim") or default
+
+    def missing(self) -> ConfigError:
+        """Returns the error that names every field without which there is no geometry."""
+        head = self.get("head_dim") or (self.get("hidden_size") and self.get("num_attention_heads"))
+        theta = self.defaults.get("default_theta") or self.new.get("rope_theta") or self.stated.get("rope_theta")
+        lacks = {
+            "rope_theta": not theta,
+            "head_dim (or hidden_size and num_attention_heads)": not head,
+            "max_position_embeddings": not self.get("max_position_embeddings"),
+        }
+        names = [name for name, lacking in lacks.items() if lacking]
+        why = "" if self.is_known else ", which is not one that ropescale knows the defaults of,"
+        return ConfigError(
+            f"the configuration of model type {brief(self.model_type)}{why} lacks {', '.join(names)}; "
+            f"add {'it' if len(names) == 1 else 'them'} to config.json"
+            + (", or give the trained length (--original-length)" if names == ["max_position_embeddings"] else "")
+        )
+
+
+def normalised(parameters: Mapping[str, object]) -> Parameters:
+    """Copies rope parameters with ``rope_type`` first, and ``type``, ``su`` and ``mrope`` translated."""
+    new, old = parameters.get("rope_type"), parameters.get("type")
+    for kind in (new, old):
+        if kind and not is_name(kind):
+            raise ConfigError(f"rope_type must be a name such as 'yarn', not {brief(kind)}")
+    new, old = (str(kind) if kind else None for kind in (new, old))
+    if new and old and _RENAMED_TYPES.get(old, old) != _RENAMED_TYPES.get(new, new):
+        raise ConfigError(f"the rope parameters have rope_type {brief(new)} and type {brief(old)}; keep one")
+    kind = new or old or "default"
+    rest = {key: value for key, value in parameters.items() if key not in ("rope_type", "type")}
+    return {"rope_type": _RENAMED_TYPES.get(kind, kind), **rest}
