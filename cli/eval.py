@@ -328,9 +328,10 @@ def _takes_factor(spec: Any) -> bool:
 def _resolved(config: dict[str, Any], spec: Any, options: dict[str, Any], patching: dict[str, Any]) -> Any:
     """The spec with the factor that `ropescale patch` would give it; per layer type where they differ."""
     from ..planning.plan import make_plan
+    from ..request import Request
 
     factor = options["factor"] if _takes_factor(spec) else None
-    plan = make_plan(config, spec, factor=factor, target_length=options["target_length"], **patching)
+    plan = make_plan(config, Request.of(spec, factor=factor, target_length=options["target_length"], **patching))
     if isinstance(spec, Mapping):
         return {key: _filled(part, plan.schedules.get(key)) for key, part in spec.items()}
     parts = {key: _filled(spec, schedule) for key, schedule in plan.schedules.items()}

@@ -7,17 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..formatting import markdown
-from .options import (
-    Length,
-    factor_option,
-    json_option,
-    model_argument,
-    print_json,
-    revision_option,
-    schedule_option,
-    set_option,
-    target_length_option,
-)
+from .options import json_option, model_argument, print_json, request_options, revision_option
 
 if TYPE_CHECKING:
     from ..engines.exporting import Export
@@ -29,17 +19,7 @@ ENGINES = ("vllm", "sglang", "llama.cpp", "mlx-lm", "transformers4", "transforme
 @click.command("export")
 @model_argument()
 @click.option("--for", "engine", type=click.Choice(ENGINES), required=True, help="The engine to serve it with.")
-@schedule_option()
-@factor_option()
-@target_length_option()
-@click.option(
-    "--original-length", type=Length(), metavar="N", help="The trained length, where the config has it wrong."
-)
-@set_option()
-@click.option("--layers", default="full", metavar="full|all|TYPE", show_default=True, help="The layers to change.")
-@click.option("--replace-scaling", is_flag=True, help="Where the makers scaled: compute from the original length.")
-@click.option("--on-top", is_flag=True, help="Where the makers scaled: compose with what is there.")
-@click.option("--freeze-at", type=Length(), metavar="LENGTH", help="Make a length-dependent schedule a fixed table.")
+@request_options()
 @revision_option()
 @json_option()
 def command(model: str, engine: str, as_json: bool, **options: Any) -> None:

@@ -9,15 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..formatting import markdown
-from .options import (
-    Length,
-    factor_option,
-    json_option,
-    print_json,
-    schedule_option,
-    set_option,
-    target_length_option,
-)
+from .options import json_option, print_json, request_options
 
 if TYPE_CHECKING:
     from ..gguf.files import Value
@@ -27,14 +19,7 @@ if TYPE_CHECKING:
 @click.command("gguf")
 @click.argument("source", metavar="IN.gguf")
 @click.option("-o", "--out", metavar="OUT.gguf", help="The file to make; it must not exist yet.")
-@schedule_option(required=True)
-@factor_option()
-@target_length_option()
-@click.option("--original-length", type=Length(), metavar="N", help="The trained length, where the file has it wrong.")
-@set_option()
-@click.option("--replace-scaling", is_flag=True, help="Where the makers scaled: compute from the original length.")
-@click.option("--on-top", is_flag=True, help="Where the makers scaled: compose with what is there.")
-@click.option("--freeze-at", type=Length(), metavar="LENGTH", help="Make a length-dependent schedule a fixed table.")
+@request_options(required=True)
 @click.option("--dry-run", is_flag=True, help="Write nothing, only show what would be done.")
 @click.option("--force", is_flag=True, help="Replace OUT.gguf if ropescale wrote it.")
 @json_option()

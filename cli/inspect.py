@@ -8,17 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..formatting import brief, cut, markdown
-from .options import (
-    Length,
-    factor_option,
-    json_option,
-    model_argument,
-    print_json,
-    revision_option,
-    schedule_option,
-    set_option,
-    target_length_option,
-)
+from .options import json_option, model_argument, print_json, request_options, revision_option
 
 if TYPE_CHECKING:
     from ..inspecting import Geometry, Pair
@@ -26,17 +16,7 @@ if TYPE_CHECKING:
 
 @click.command("inspect")
 @model_argument()
-@schedule_option()
-@factor_option()
-@target_length_option()
-@click.option(
-    "--original-length", type=Length(), metavar="N", help="The trained length, where the config has it wrong."
-)
-@set_option()
-@click.option("--layers", default="full", metavar="full|all|TYPE", help="The layers that the schedule is for.")
-@click.option("--replace-scaling", is_flag=True, help="Where the makers scaled: from the original length (default).")
-@click.option("--on-top", is_flag=True, help="Where the makers scaled: compose with what is there.")
-@click.option("--freeze-at", type=Length(), metavar="LENGTH", help="Make a length-dependent schedule a fixed table.")
+@request_options()
 @click.option("--plot", metavar="FILE", help="Draw wavelength and turns per pair (png, svg or pdf).")
 @revision_option()
 @json_option()

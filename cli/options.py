@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
 from ..errors import RopescaleError
+
+if TYPE_CHECKING:
+    from ..request import Request
 
 F = TypeVar("F", bound=Callable[..., Any])
 Decorator = Callable[[F], F]
@@ -81,15 +85,6 @@ def bos_option() -> Decorator[F]:
     return click.option("--bos", default="auto", show_default=True, metavar="B", help="auto, yes, no, or a token id.")
 
 
-def patching_options() -> Decorator[F]:
-    """Where measured schedules go: ``layers``, ``replace_scaling`` and ``on_top``."""
-    return _together(
-        click.option("--layers", default="full", show_default=True, metavar="L", help="full, all, or a layer type."),
-        click.option("--replace-scaling", is_flag=True, help="Replace the scaling that the makers put in."),
-        click.option("--on-top", is_flag=True, help="Compose with the scaling that the makers put in."),
-    )
-
-
 def _together(*options: Decorator[Any]) -> Decorator[Any]:
     """One decorator for several, whose help keeps their order."""
 
@@ -101,36 +96,37 @@ def _together(*options: Decorator[Any]) -> Decorator[Any]:
     return add
 
 
-def schedule_option(required: bool = False) -> Decorator[F]:
-    """``--schedule SPEC``, once."""
-    return click.option("--schedule", metavar="SPEC", required=required, help=_SCHEDULE_HELP)
+def request_options(schedules: Literal["one", "many"] = "one", required: bool = False) -> Decorator[F]:
+    """Adds the options of a :class:`ropescale.request.Request`, the same for every command that takes a schedule.
+
+    Args:
+        schedules: ``one`` makes the parameter ``schedule``; ``many`` lets ``--schedule`` be repeated and makes it
+            ``schedules``. The other parameters are the fields of the request.
+        required: a schedule must be given.
+    """
+    schedule = _SCHEDULE if schedules == "one" else _SCHEDULES
+    return _together(schedule(required=required), *REQUEST_OPTIONS.values())
 
 
-def schedules_option() -> Decorator[F]:
-    """``--schedule SPEC``, any number of times; the parameter is called ``schedules``."""
-    return click.option(
-        "--schedule", "schedules", metavar="SPEC", multiple=True, help=f"{_SCHEDULE_HELP} May be repeated."
-    )
+def request_of(options: dict[str, Any]) -> Request:
+    """Takes the request's fields out of a command's parameters; ``spec`` is None where the command takes many."""
+    from ..request import Request
 
+    spec = options.pop("schedule", None)
+    return Request(spec, **{name: options.pop(name) for name in REQUEST_OPTIONS})
+
+
+REQUEST_SECTIONS = {
+    "The schedule": "schedule schedules baseline factor target_length original_length overrides layers freeze_at",
+    "Where the model is already scaled": "replace_scaling on_top",
+}
+"""The sections of the help in which these options stand."""
 
 _SCHEDULE_HELP = "A schedule: NAME[:key=value,...], FILE.py::Class, factors.json or JSON."
-
-
-def factor_option() -> Decorator[F]:
-    return click.option("--factor", type=float, metavar="F", help="How many times longer; short for factor=F.")
-
-
-def target_length_option() -> Decorator[F]:
-    return click.option(
-        "--target-length", type=Length(), metavar="N", help="The context wanted, such as 128k; gives the factor."
-    )
-
-
-def set_option() -> Decorator[F]:
-    """``--set key=value``, any number of times; the parameter ``overrides`` is a dict of strings."""
-    return click.option(
-        "--set", "overrides", metavar="K=V", multiple=True, callback=_pairs, help="A field of the schedule; repeatable."
-    )
+_SCHEDULE = partial(click.option, "--schedule", metavar="SPEC", help=_SCHEDULE_HELP)
+_SCHEDULES = partial(
+    click.option, "--schedule", "schedules", metavar="SPEC", multiple=True, help=f"{_SCHEDULE_HELP} May be repeated."
+)
 
 
 def _pairs(ctx: click.Context, param: click.Parameter, values: Iterable[str]) -> dict[str, str]:
@@ -143,6 +139,47 @@ def _pairs(ctx: click.Context, param: click.Parameter, values: Iterable[str]) ->
         if keys.count(key) > 1:
             raise click.BadParameter(f"{key} is set {keys.count(key)} times; set it once", ctx, param)
     return {key: value for key, _, value in pairs}
+
+
+REQUEST_OPTIONS: Mapping[str, Decorator[Any]] = {
+    "factor": click.option("--factor", type=float, metavar="F", help="How many times longer; short for factor=F."),
+    "target_length": click.option(
+        "--target-length", type=Length(), metavar="N", help="The context wanted, such as 128k; gives the factor."
+    ),
+    "original_length": click.option(
+        "--original-length", type=Length(), metavar="N", help="The trained length, where the config has it wrong."
+    ),
+    "overrides": click.option(
+        "--set", "overrides", metavar="K=V", multiple=True, callback=_pairs, help="A field of the schedule; repeatable."
+    ),
+    "layers": click.option(
+        "--layers", default="full", metavar="full|all|TYPE", show_default=True, help="The layers to change."
+    ),
+    "replace_scaling": click.option(
+        "--replace-scaling", is_flag=True, help="Replace the scaling: compute from the original length."
+    ),
+    "on_top": click.option("--on-top", is_flag=True, help="Compose with the scaling that is there."),
+    "freeze_at": click.option(
+        "--freeze-at", type=Length(), metavar="N", help="Make a length-dependent schedule a fixed table."
+    ),
+}
+"""One option for each field of the request but the schedule itself."""
+
+
+def patching_options() -> Decorator[F]:
+    return _together(*(REQUEST_OPTIONS[name] for name in ("layers", "replace_scaling", "on_top")))
+
+
+def schedules_option() -> Decorator[F]:
+    return _SCHEDULES()
+
+
+def factor_option() -> Decorator[F]:
+    return REQUEST_OPTIONS["factor"]
+
+
+def target_length_option() -> Decorator[F]:
+    return REQUEST_OPTIONS["target_length"]
 
 
 def json_option() -> Decorator[F]:

@@ -12,17 +12,7 @@ import click
 from ..checkpoints.folders import LINKS
 from ..escaping import argument, shell_word, visible
 from ..formatting import markdown, size
-from .options import (
-    Length,
-    factor_option,
-    json_option,
-    model_argument,
-    print_json,
-    revision_option,
-    schedule_option,
-    set_option,
-    target_length_option,
-)
+from .options import REQUEST_SECTIONS, json_option, model_argument, print_json, request_options, revision_option
 from .sections import in_sections
 
 if TYPE_CHECKING:
@@ -32,8 +22,7 @@ if TYPE_CHECKING:
 
 
 _SECTIONS = {
-    "The schedule": "schedule factor target_length original_length overrides layers freeze_at",
-    "Where the makers scaled already": "replace_scaling on_top",
+    **REQUEST_SECTIONS,
     "The result": "out in_place link force dry_run",
     "The Hub": "push_to_hub private revision",
 }
@@ -42,17 +31,7 @@ _SECTIONS = {
 @click.command("patch", cls=in_sections(_SECTIONS))
 @model_argument()
 @click.option("-o", "--out", metavar="OUT", help="The folder to make; it must not exist yet.")
-@schedule_option(required=True)
-@factor_option()
-@target_length_option()
-@click.option(
-    "--original-length", type=Length(), metavar="N", help="The trained length, where the config has it wrong."
-)
-@set_option()
-@click.option("--layers", default="full", metavar="full|all|TYPE", show_default=True, help="The layers to change.")
-@click.option("--replace-scaling", is_flag=True, help="Compute from the original length instead.")
-@click.option("--on-top", is_flag=True, help="Compose with what is there.")
-@click.option("--freeze-at", type=Length(), metavar="LENGTH", help="Make a length-dependent schedule a fixed table.")
+@request_options(required=True)
 @click.option(
     "--link",
     type=click.Choice(LINKS),

@@ -1,4 +1,4 @@
-"""Help that keeps together the options which belong together."""
+"""Help that groups options under titles."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ import click
 
 
 def in_sections(sections: Mapping[str, str]) -> type[click.Command]:
-    """A class for a command whose help has its options under titles; what is named nowhere comes last.
+    """Returns a class of command whose help lists its options under titles; those not named come last.
 
     Args:
-        sections: ``{title: names of parameters, separated by spaces}``, in the order of the help.
+        sections: ``{title: names of parameters, separated by spaces}``, in the order of the help; names that the
+            command does not have are passed over.
     """
 
     class InSections(click.Command):
         def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
             left = {str(each.name): each for each in self.get_params(ctx) if isinstance(each, click.Option)}
             for title, names in sections.items():
-                _write(ctx, formatter, title, [left.pop(name) for name in names.split()])
+                _write(ctx, formatter, title, [left.pop(name) for name in names.split() if name in left])
             _write(ctx, formatter, "Other options", left.values())
 
     return InSections

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .checkpoints.locating import find_model, read_config
 from .checkpoints.record import original_config
 from .configs.families import family
 from .configs.reading import ALL_LAYERS, LARGEST, is_scaled, read_rope, text_section
-from .errors import ScheduleError
 from .files.reading import read_json
 from .formatting import brief
-from .planning.plan import Plan, is_as_is, make_plan, tokens
+from .planning.plan import Plan, is_as_is, make_plan
+from .request import Request, RequestOptions
 from .rope import Rope
 from .schedules import AsIs, Frequencies, compute, describe
+
+if TYPE_CHECKING:
+    from typing import Unpack
 
 SAME = 1e-9
 """Two frequencies that differ by less than this, relative, are the same number to a reader."""
@@ -175,15 +178,17 @@ class Inspection:
         }
 
 
-def inspect(model: str, schedule: Any = None, *, revision: str | None = None, **options: Any) -> Inspection:
+def inspect(
+    model: str, schedule: Any = None, *, revision: str | None = None, **options: Unpack[RequestOptions]
+) -> Inspection:
     """The geometry of a checkpoint, and what a schedule would do to it; reads no weights.
 
     Args:
         model: a folder or a Hub id.
         schedule: in any of its forms; without one, scaling that is already there is what is shown.
         revision: branch, tag or commit of a Hub id.
-        options: those of :func:`ropescale.planning.plan.make_plan`. Scaling that is already there is replaced here
-            unless ``on_top`` is asked for, because nothing is written; ``replace_scaling`` only says so.
+        options: the fields of :class:`ropescale.request.Request`. Scaling that is already there is replaced unless
+            ``on_top`` is given, because nothing is written.
 
     Raises:
         CheckpointError: no such model.
@@ -191,39 +196,28 @@ def inspect(model: str, schedule: Any = None, *, revision: str | None = None, **
         ConfigError: it has no RoPE, or its configuration contradicts itself.
         ScheduleError: the schedule does not fit.
     """
+    request = Request.of(schedule, **options)
     folder = find_model(model, revision, weights=False)
     config = read_config(folder)
-    options |= {key: tokens(options.get(key)) for key in ("original_length", "target_length")}
-    ropes = read_rope(config, options["original_length"])
+    ropes = read_rope(config, request.original_length)
     stays = schedule is None or is_as_is(schedule)
     before = config if stays else original_config(config, folder)  # as patching computes it
-    plan = _plan(before, schedule, options)
+    plan = _plan(before, request)
     remarks = plan.notes if plan else tuple(_length_remarks(ropes))
-    built_on, files = read_rope(before, options["original_length"]), read_files(folder)
-    length = options["target_length"] or (_meant_for(files) if stays else None)
+    built_on, files = read_rope(before, request.original_length), read_files(folder)
+    length = request.target_length or (_meant_for(files) if stays else None)
     geometries = tuple(_geometry(built_on[key], plan, length, there) for key, there in ropes.items())
     warnings = (*traps(config, ropes, files), *remarks)
     return Inspection(str(model), str(text_section(config).get("model_type")), geometries, warnings)
 
 
-_OF_A_SCHEDULE = {
-    "factor": "a factor was",
-    "overrides": "--set was",
-    "freeze_at": "--freeze-at was",
-    "replace_scaling": "--replace-scaling was",
-    "on_top": "--on-top was",
-}
-"""What makes sense only with a schedule, and how a message says that it was given."""
-
-
-def _plan(config: Mapping[str, Any], schedule: Any, options: dict[str, Any]) -> Plan | None:
-    if schedule is None:
-        for given in (words for name, words in _OF_A_SCHEDULE.items() if options.get(name)):
-            raise ScheduleError(f"{given} given without a schedule; say which with --schedule, such as yarn")
+def _plan(config: Mapping[str, Any], request: Request) -> Plan | None:
+    if request.spec is None:
+        request.refuse_without_schedule("original_length", "target_length", "layers")
         return None
-    ropes = read_rope(config, options.get("original_length"))
-    scaled = any(is_scaled(rope) for rope in ropes.values()) and not options.get("on_top")
-    return make_plan(config, schedule, **{**options, "replace_scaling": options.get("replace_scaling") or scaled})
+    ropes = read_rope(config, request.original_length)
+    scaled = any(map(is_scaled, ropes.values())) and not request.on_top
+    return make_plan(config, replace(request, replace_scaling=request.replace_scaling or scaled))
 
 
 def _meant_for(files: Mapping[str, Any]) -> int | None:

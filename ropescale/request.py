@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
-from .errors import ConfigError
+from .errors import ConfigError, ScheduleError
 from .lengths import parse_length
+
+if TYPE_CHECKING:
+    from typing import Unpack
 
 
 class RequestOptions(TypedDict, total=False):
@@ -62,3 +65,21 @@ class Request:
             raise ConfigError(
                 "replace_scaling=True and on_top=True exclude each other; choose one", "replace_scaling", "on_top"
             )
+
+    @classmethod
+    def of(cls, spec: object, **options: Unpack[RequestOptions]) -> Request:
+        """Makes a request of what a public function was given; lengths may be text, ``"128k"``."""
+        return cls(spec, **options)  # type: ignore[arg-type]  # __post_init__ parses the lengths
+
+    def given(self) -> list[str]:
+        """Returns the names of the options that differ from their defaults."""
+        usual = Request(self.spec)
+        return [name for name in RequestOptions.__annotations__ if getattr(self, name) != getattr(usual, name)]
+
+    def refuse_without_schedule(self, *allowed: str) -> None:
+        """Raises ScheduleError for the first option given that has no meaning without a schedule."""
+        for name in self.given():
+            if name not in allowed:
+                raise ScheduleError(
+                    f"{name} is given without a schedule; name one, such as yarn, or leave it out", name
+                )

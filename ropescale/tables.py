@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .checkpoints.locating import find_model, read_config
 from .checkpoints.record import original_config
@@ -12,9 +12,14 @@ from .errors import ConfigError
 from .planning.plan import Spec, frequencies_of, is_as_is
 from .schedules import Frequencies
 
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from .request import RequestOptions
+
 
 def frequencies(
-    model: Any, schedule: Spec = "as-is", length: int | None = None, **options: Any
+    model: Any, schedule: Spec = "as-is", length: int | str | None = None, **options: Unpack[RequestOptions]
 ) -> dict[str, Frequencies]:
     """A model's frequencies under a schedule, in float64.
 
@@ -22,8 +27,7 @@ def frequencies(
         model: a checkpoint's folder or Hub id (nothing heavy is imported), a configuration, or a loaded model.
         schedule: a schedule or a spec such as ``"yarn:factor=8"``.
         length: the context being processed, in tokens; only length-dependent schedules look at it.
-        options: as for :func:`ropescale.patch`: ``factor``, ``target_length``, ``original_length``, ``layers``,
-            ``replace_scaling``, ``on_top``.
+        options: the fields of :class:`ropescale.request.Request`.
 
     Returns:
         ``{layer type: Frequencies}``; the one key is ``"all"`` for a model that keeps one table.

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..configs import class_defaults
 from ..configs.reading import text_section
@@ -23,8 +23,8 @@ from ..files import temporary
 from ..files.building import recover
 from ..files.reading import local_path, open_regular, read_bytes, read_json
 from ..formatting import brief, cut
-from ..lengths import parse_length
 from ..planning.plan import Plan, Spec, make_plan
+from ..request import Request, RequestOptions
 from ..schedules import describe
 from . import front_matter, links, model_card, uploading
 from .backups import BACKUP, can_tell, is_interrupted, put_back, refuse_links, write_in_place
@@ -43,6 +43,9 @@ from .folders import (
 from .locating import bring_back, find_model, read_config
 from .record import NAME as RECORD
 from .record import as_json, files_in, labels_of, make_record, original_config, read_record
+
+if TYPE_CHECKING:
+    from typing import Unpack
 
 
 @dataclass
@@ -75,14 +78,6 @@ def patch_checkpoint(
     out: str | Path | None,
     schedule: Spec,
     *,
-    factor: float | None = None,
-    target_length: int | str | None = None,
-    original_length: int | str | None = None,
-    overrides: Mapping[str, str] | None = None,
-    layers: str = "full",
-    replace_scaling: bool = False,
-    on_top: bool = False,
-    freeze_at: int | str | None = None,
     link: str = "auto",
     revision: str | None = None,
     in_place: bool = False,
@@ -90,6 +85,7 @@ def patch_checkpoint(
     force: bool = False,
     push_to_hub: str | None = None,
     private: bool = False,
+    **options: Unpack[RequestOptions],
 ) -> PatchedCheckpoint:
     """Writes a checkpoint that carries a schedule.
 
@@ -97,10 +93,6 @@ def patch_checkpoint(
         model: a checkpoint's folder, or a Hub id.
         out: the folder to make; None with ``in_place``, ``dry_run`` or ``push_to_hub``.
         schedule: a schedule or a spec such as ``"yarn"`` or ``"yarn:factor=8"``.
-        factor, target_length, overrides: fill in the schedule's fields. Lengths may be ``"128k"``.
-        original_length: the trained length, where the configuration does not know it.
-        layers, replace_scaling, on_top: as for :func:`ropescale.patch`.
-        freeze_at: turn a length-dependent schedule into the fixed table it has at this length.
         link: how weights come over: ``auto`` (hard link, else absolute symlink, else copy), ``hard``,
             ``symlink`` or ``copy``.
         revision: branch, tag or commit of a Hub id.
@@ -110,11 +102,13 @@ def patch_checkpoint(
         push_to_hub: ``user/name`` of the repository on the Hub that the result is sent to, with the token that
             huggingface_hub finds. Without ``out`` it passes through a temporary folder of links.
         private: make that repository private.
+        options: the fields of :class:`ropescale.request.Request`.
 
     Raises:
         RunError: the upload failed; the patched checkpoint is kept, and the message says where.
         RopescaleError: the input is wrong; nothing is written.
     """
+    request = Request.of(schedule, **options)
     if link not in LINKS:
         raise CheckpointError(f"there is no way of linking called {link!r}; choose from {', '.join(LINKS)}")
     _refuse_contradiction(model, out, in_place, dry_run, push_to_hub)
@@ -132,18 +126,7 @@ def patch_checkpoint(
         links.refuse_leaving(source)
     left = [] if out is None or dry_run else recover(local_path(out), why_not_ours, remove_ours)
     target = None if out is None else check_target(source, out, force)
-    plan = make_plan(
-        original_config(read_config(source), source),
-        schedule,
-        factor=factor,
-        target_length=None if target_length is None else parse_length(target_length),
-        original_length=None if original_length is None else parse_length(original_length),
-        overrides=overrides,
-        layers=layers,
-        replace_scaling=replace_scaling,
-        on_top=on_top,
-        freeze_at=None if freeze_at is None else parse_length(freeze_at),
-    )
+    plan = make_plan(original_config(read_config(source), source), request)
     _refuse_unsavable(plan)
     plan = replace(plan, notes=(*resumed, *_undone(source), *plan.notes))
     with translated(source, "read"):

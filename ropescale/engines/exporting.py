@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..checkpoints.locating import find_model, read_config
 from ..checkpoints.record import original_config, read_record
@@ -15,6 +15,7 @@ from ..escaping import argument
 from ..files.reading import local_path
 from ..formatting import brief
 from ..planning.plan import Spec, is_windowed, make_plan
+from ..request import Request, RequestOptions
 from ..rope import Rope
 from ..schedules import AsIs, compute, describe, names
 from ..schedules.as_is import KINDS
@@ -22,6 +23,9 @@ from . import llama_cpp, mlx_lm, sglang, transformers4, transformers5, vllm
 from .facts import Layers, sentence
 from .parity import LOST, Row, is_served, rows, version_of
 from .serving import Command, Server, Serving, as_it_lies, of_plan
+
+if TYPE_CHECKING:
+    from typing import Unpack
 
 ENGINES: dict[str, Server] = {
     "vllm": vllm,
@@ -68,7 +72,12 @@ class Export:
 
 
 def export(
-    model: str | Path, engine: str, schedule: Spec | None = None, *, revision: str | None = None, **options: Any
+    model: str | Path,
+    engine: str,
+    schedule: Spec | None = None,
+    *,
+    revision: str | None = None,
+    **options: Unpack[RequestOptions],
 ) -> Export:
     """How to serve a checkpoint in an engine.
 
@@ -77,8 +86,7 @@ def export(
         engine: a key of :data:`ENGINES`.
         schedule: serve the weights under this schedule, without a patched folder; what lies there when None.
         revision: branch, tag or commit of a Hub id.
-        options: as for :func:`ropescale.patch_checkpoint`: ``factor``, ``target_length``, ``original_length``,
-            ``overrides``, ``layers``, ``replace_scaling``, ``on_top``, ``freeze_at``.
+        options: the fields of :class:`ropescale.request.Request`.
 
     Raises:
         ScheduleError: no such engine; or the schedule does not fit, or no configuration can say it.
@@ -86,32 +94,34 @@ def export(
     """
     if engine not in ENGINES:
         raise ScheduleError(f"there is no engine {brief(engine)} to export for; choose from {', '.join(ENGINES)}")
+    request = Request.of(schedule, **options)
     folder = find_model(model, revision, weights=False)
     name = argument(local_path(model)) if local_path(model).is_dir() else str(model)
-    serving, schedules, notes = _serving(name, folder, schedule, revision, options)
+    serving, schedules, notes = _serving(name, folder, revision, request)
     return replace(exported(ENGINES[engine], serving, schedules), notes=notes)
 
 
 def _serving(
-    name: str, folder: Path, schedule: Spec | None, revision: str | None, options: Mapping[str, Any]
+    name: str, folder: Path, revision: str | None, request: Request
 ) -> tuple[Serving, dict[str, str], tuple[str, ...]]:
     stored, record = read_config(folder), read_record(folder)
     original = original_config(stored, folder)
     there = read_rope(original)
     _refuse_unusable(read_rope(stored))
     source: dict[str, Any] = {"source": argument(str(record["source"])) if record else None, "revision": revision}
-    if schedule is None:
-        _refuse_options(options)
+    if request.spec is None:
+        request.refuse_without_schedule()
         specs = dict(record["spec"]) if record else {}
         given = _recorded(record, there) if record else {}
         source |= {"spec": words(specs, given), "scaled": scaling_option(given)}
         return as_it_lies(name, stored, _length(stored, record), **source), specs, ()
-    plan = make_plan(original, schedule, **options)
+    plan = make_plan(original, request)
     if plan.unsavable:
         raise ScheduleError(plan.unsavable)
     if not plan.changes:
-        raise ScheduleError("as-is changes nothing; leave --schedule out to serve the checkpoint as it lies")
+        raise ScheduleError("as-is changes nothing; leave the schedule out to serve the checkpoint as it lies")
     specs = {key: describe(each) for key, each in plan.schedules.items()}
+    options = vars(request)
     scaled = scaling_option(options) if any(map(is_scaled, there.values())) else ()
     source |= {"spec": words(specs, options), "scaled": scaled}
     return of_plan(name, stored, plan, **source), specs, plan.notes
@@ -165,14 +175,6 @@ def words(specs: Mapping[str, str], options: Mapping[str, Any]) -> tuple[str, ..
     length = options.get("original_length")
     told = ["--original-length", str(length)] if length else []
     return ("--schedule", *set(specs.values()), *told, *scaling_option(options))
-
-
-def _refuse_options(options: Mapping[str, Any]) -> None:
-    usual = {"layers": "full"}
-    given = [key for key, value in options.items() if value and value != usual.get(key)]
-    if given:
-        named = "--set" if given[0] == "overrides" else f"--{given[0].replace('_', '-')}"
-        raise ScheduleError(f"{named} belongs to a schedule, and none is given; add --schedule, or leave it out")
 
 
 def _length(stored: Mapping[str, Any], record: Mapping[str, Any] | None) -> int:

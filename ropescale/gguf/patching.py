@@ -15,13 +15,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from .. import __version__
 from ..configs.reading import ALL_LAYERS
 from ..errors import CheckpointError, ConfigError, ScheduleError
 from ..formatting import brief, cut
 from ..planning.plan import Plan, Spec, length_dependent, make_plan
+from ..request import Request, RequestOptions
 from ..rope import Rope
 from ..schedules import Frequencies, Schedule, compute, describe
 from ..schedules.as_is import from_rope_parameters
@@ -30,6 +31,9 @@ from ..schedules.table import NEVER_TURNS
 from ..schedules.yarn import temperature
 from . import architectures as known
 from .files import SIZE, TIME, GgufFile, Value, is_storable, open_gguf
+
+if TYPE_CHECKING:
+    from typing import Unpack
 
 SCHEDULE, VERSION, ORIGINAL = "ropescale.schedule", "ropescale.version", "ropescale.original"
 """Keys of ours: the schedule's spec, our version, and (JSON) what every key and tensor we set was before."""
@@ -136,27 +140,21 @@ def patch_gguf(
     out: str | Path | None,
     schedule: Spec,
     *,
-    factor: float | None = None,
-    target_length: int | str | None = None,
-    original_length: int | str | None = None,
-    overrides: Mapping[str, str] | None = None,
-    replace_scaling: bool = False,
-    on_top: bool = False,
-    freeze_at: int | str | None = None,
     dry_run: bool = False,
     force: bool = False,
-    progress: Callable[[int], Any] = lambda copied: None,
+    progress: Callable[[int], object] = lambda copied: None,
+    **options: Unpack[RequestOptions],
 ) -> PatchedGguf:
     """Writes a copy of a GGUF file that carries a schedule.
 
     Args:
         source: the GGUF file.
         out: the file to make; None with ``dry_run``.
-        schedule, factor, target_length, original_length, overrides, replace_scaling, on_top, freeze_at: as for
-            :func:`ropescale.patch_checkpoint`.
+        schedule: a schedule or a spec such as ``"yarn:factor=8"``.
         dry_run: write nothing, only say what would be done.
         force: replace ``out`` if ropescale wrote it.
         progress: called with the number of bytes after each block of tensor data that was copied.
+        options: the fields of :class:`ropescale.request.Request`.
 
     Raises:
         CheckpointError: a file is missing, exists already, or cannot be written; nothing is left behind.
@@ -165,20 +163,11 @@ def patch_gguf(
     """
     if out is None and not dry_run:
         raise CheckpointError("say where the patched file goes (-o OUT), or --dry-run")
+    request = Request.of(schedule, **options)
     file = open_gguf(source)
     target = None if out is None else _check_target(file.path, out, force)
     model = read_model(file)
-    plan = make_plan(
-        config_of(model),
-        schedule,
-        factor=factor,
-        target_length=target_length,
-        original_length=original_length,
-        overrides=overrides,
-        replace_scaling=replace_scaling,
-        on_top=on_top,
-        freeze_at=freeze_at,
-    )
+    plan = make_plan(config_of(model), request)
     route = find_route(model, plan)
     keys, tables = _changes(model, plan, route)
     notes, warnings = [*plan.notes, *_notes(model, route)], [*_warnings(model, plan)]

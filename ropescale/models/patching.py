@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MethodType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -21,9 +21,14 @@ from torch import nn
 from ..checkpoints.record import original_config
 from ..configs.reading import ALL_LAYERS
 from ..errors import ConfigError, RopescaleError, VerificationError
-from ..planning.plan import Plan, Spec, length_dependent, make_plan, tokens
+from ..lengths import parse_length
+from ..planning.plan import Plan, Spec, length_dependent, make_plan
+from ..request import Request, RequestOptions
 from ..rope import Rope
 from ..schedules import Frequencies, Schedule, compute
+
+if TYPE_CHECKING:
+    from typing import Unpack
 
 RTOL = 2e-6
 """How far float32 tables may be from the float64 ones, relatively (transformers stays within 5.2e-7)."""
@@ -41,14 +46,8 @@ def patch(
     model: nn.Module,
     schedule: Spec,
     *,
-    factor: float | None = None,
-    target_length: int | str | None = None,
-    original_length: int | str | None = None,
-    layers: str = "full",
-    replace_scaling: bool = False,
-    on_top: bool = False,
-    freeze_at: int | None = None,
     length: int | str | None = None,
+    **options: Unpack[RequestOptions],
 ) -> Patch:
     """Puts a schedule into a loaded model; the returned :class:`Patch` is the undo.
 
@@ -59,33 +58,21 @@ def patch(
     Args:
         model: a transformers model; PEFT-wrapped and compiled ones work alike.
         schedule: a schedule, or a spec such as ``"yarn:factor=8"``.
-        factor, target_length: fill in the schedule's factor.
-        original_length: the trained length in tokens, where the configuration does not know it.
-        layers: ``full``, ``all`` or a layer type, for models that keep one table per layer type.
-        replace_scaling, on_top: what to do with scaling that the makers put in.
-        freeze_at: turns a length-dependent schedule into the fixed table it has at this length, which can be saved.
         length: holds length-dependent tables at what they are for this many tokens, bit for bit; in memory only.
+        options: the fields of :class:`ropescale.request.Request`; a length-dependent schedule can be saved with
+            ``freeze_at``.
 
     Raises:
         ConfigError: no RoPE found, already scaled and not told what to do, or no real tables (the meta device).
         ScheduleError: the schedule does not fit this model.
         VerificationError: a layer does not carry what was asked; the model is left as it was.
     """
-    held = tokens(length)
+    request = Request.of(schedule, **options)
+    held = None if length is None else parse_length(length)
     before = configuration_before(model)
-    plan = make_plan(
-        before,
-        schedule,
-        factor=factor,
-        target_length=target_length,
-        original_length=original_length,
-        layers=layers,
-        replace_scaling=replace_scaling,
-        on_top=on_top,
-        freeze_at=freeze_at,
-    )
+    plan = make_plan(before, request)
     if not plan.changes:  # as it is now, which need not be as it was before
-        plan = dataclasses.replace(make_plan(whole_config(model).to_dict(), schedule), before=before)
+        plan = dataclasses.replace(make_plan(whole_config(model).to_dict(), Request(schedule)), before=before)
     return Patch(model, plan, held)
 
 

@@ -8,7 +8,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from ..configs.configuration import Configuration
 from ..configs.families import family
@@ -17,12 +17,16 @@ from ..configs.writing import Scaling, write_rope
 from ..errors import ConfigError, ScheduleError
 from ..formatting import brief, cut, listed, size
 from ..lengths import LONGEST, parse_length
+from ..request import Request, RequestOptions
 from ..rope import Rope
 from ..schedules import AsIs, Frequencies, Schedule, Table, compute, describe
 from ..schedules import specs as schedule_specs
 from ..schedules.as_is import from_rope_parameters
 from ..schedules.base import label_of, plain
 from ..schedules.table import NEVER_TURNS
+
+if TYPE_CHECKING:
+    from typing import Unpack
 
 Spec = Any
 """A schedule, a spec string, its JSON form, or ``{layer type: one of these}``."""
@@ -46,6 +50,7 @@ class Plan:
         beneath: the makers' scaling, in words, of each layer type whose schedule is composed with it.
         frozen: what was frozen and where, in words, of each layer type whose table stands for a schedule that is not
             fixed: ``dynamic:factor=4 frozen at 16384 tokens``.
+        request: what was asked for.
     """
 
     config: dict[str, Any]
@@ -58,6 +63,7 @@ class Plan:
     unsavable: str | None = None
     beneath: Mapping[str, str] = field(default_factory=dict)
     frozen: Mapping[str, str] = field(default_factory=dict)
+    request: Request = field(default=Request("as-is"), compare=False)
 
     @property
     def changes(self) -> bool:
@@ -70,51 +76,31 @@ class Plan:
         return f"{label} on {self.beneath[layer_type]}" if layer_type in self.beneath else label
 
 
-def make_plan(
-    config: Mapping[str, Any],
-    spec: Spec,
-    *,
-    factor: float | None = None,
-    target_length: int | str | None = None,
-    original_length: int | str | None = None,
-    overrides: Mapping[str, str] | None = None,
-    layers: str = "full",
-    replace_scaling: bool = False,
-    on_top: bool = False,
-    freeze_at: int | str | None = None,
-) -> Plan:
+def make_plan(config: Mapping[str, Any], request: Request) -> Plan:
     """Works out a schedule for a configuration.
 
     Args:
         config: a parsed ``config.json`` or ``model.config.to_dict()``.
-        spec: the schedule, in any of its forms.
-        factor, target_length, overrides: fill in the schedule's fields; they must not contradict each other.
-        original_length: the trained length in tokens, where the configuration does not know it.
-        layers: ``full``, ``all`` or a layer type, for models that keep one table per layer type.
-        replace_scaling, on_top: what to do with scaling that the makers put in.
-        freeze_at: turn a length-dependent schedule into the fixed table it has at this length.
-
-    Lengths may be written ``"128k"``.
+        request: the schedule, and how it is to be applied.
 
     Raises:
-        DataError: a length that is none.
         ConfigError: no RoPE, already scaled and not told what to do, contradicting views.
         ScheduleError: the schedule does not fit, or would change nothing.
     """
-    if replace_scaling and on_top:
-        raise ConfigError("--replace-scaling and --on-top exclude each other; choose one")
-    target_length, original_length, freeze_at = map(tokens, (target_length, original_length, freeze_at))
-    parsed = schedule_specs.parse(spec)
+    original_length, freeze_at = request.original_length, request.freeze_at
+    replace_scaling, on_top = request.replace_scaling, request.on_top
+    target_length = request.target_length
+    parsed = schedule_specs.parse(request.spec)
     ropes = read_rope(config, original_length)
-    chosen = _choose(parsed, ropes, layers, config)
+    chosen = _choose(parsed, ropes, request.layers, config)
     if not chosen:
         if freeze_at is not None:
             raise ScheduleError("as-is changes nothing, so there is nothing to freeze; name the schedule that you want")
-        return Plan(dict(config), config, {}, {}, {}, max(rope.max_length for rope in ropes.values()))
+        return Plan(dict(config), config, {}, {}, {}, max(rope.max_length for rope in ropes.values()), request=request)
     notes = _notes(config, ropes, chosen, original_length)
     grounds = {key: _ground(ropes[key], replace_scaling, on_top, original_length) for key in chosen}
     grounds = _counted_alike(grounds, original_length)
-    given = {"factor": factor, "target_length": target_length, "overrides": overrides}
+    given = {"factor": request.factor, "target_length": target_length, "overrides": request.overrides}
     asked = {key: schedule_specs.resolve(part, grounds[key], **given) for key, part in chosen.items()}
     schedules = {key: _frozen(schedule, grounds[key], freeze_at) for key, schedule in asked.items()}
     frozen = freeze_at if schedules != asked else None
@@ -125,33 +111,23 @@ def make_plan(
         notes += _shorter(ropes, asked, target_length)
     plan = _planned(config, schedules, grounds, target_length or frozen, notes, ropes)
     changed = {key: describe(asked[key]) for key in asked if schedules[key] != asked[key]}
-    return replace(plan, frozen={key: f"{spec} frozen at {freeze_at} tokens" for key, spec in changed.items()})
+    labels = {key: f"{spec} frozen at {freeze_at} tokens" for key, spec in changed.items()}
+    return replace(plan, frozen=labels, request=request)
 
 
 def frequencies_of(
-    config: Mapping[str, Any], spec: Spec, length: int | None = None, **options: Any
+    config: Mapping[str, Any], spec: Spec, length: int | str | None = None, **options: Unpack[RequestOptions]
 ) -> dict[str, Frequencies]:
-    """``{layer type: Frequencies}`` of a configuration under a schedule, in float64.
+    """Returns ``{layer type: Frequencies}`` of a configuration under a schedule, in float64.
 
     Layer types that the schedule leaves alone carry what the configuration has. ``length`` is the context
     being processed (only length-dependent schedules look at it); the planned length when None.
     """
-    plan = make_plan(config, spec, **options)
-    ropes = read_rope(config, tokens(options.get("original_length")))
-    length = tokens(length)
-    return {
-        key: compute(plan.schedules.get(key, AsIs()), plan.ropes.get(key, rope), length or plan.length)
-        for key, rope in ropes.items()
-    }
-
-
-def tokens(length: int | str | None) -> int | None:
-    """A length in tokens, from any of its forms; None stays None.
-
-    Raises:
-        DataError: it is not a length, or below 1.
-    """
-    return None if length is None else parse_length(length)
+    request = Request.of(spec, **options)
+    plan = make_plan(config, request)
+    at = plan.length if length is None else parse_length(length)
+    ropes = read_rope(config, request.original_length)
+    return {key: compute(plan.schedules.get(key, AsIs()), plan.ropes.get(key, rope), at) for key, rope in ropes.items()}
 
 
 def is_as_is(spec: Spec) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
+from planning import make_plan
 
 import ropescale
 from ropescale import escaping
@@ -20,7 +21,6 @@ from ropescale.checkpoints.model_card import BEGIN, END, card
 from ropescale.cli.main import main
 from ropescale.engines.exporting import ENGINES, export
 from ropescale.engines.serving import shell
-from ropescale.planning.plan import make_plan
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",

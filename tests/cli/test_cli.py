@@ -171,8 +171,7 @@ def test_json_output_is_standard_json(capsys):
 
 def shared_options() -> click.Command:
     @click.command()
-    @options.target_length_option()
-    @options.set_option()
+    @options.request_options()
     @click.option("--lengths", type=options.Lengths())
     def command(**values):
         click.echo(json.dumps(values))

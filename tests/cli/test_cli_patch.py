@@ -220,7 +220,7 @@ def test_help_has_its_options_in_sections(capsys):
     titles = re.findall(r"^(\w[^:\n]*):$", capsys.readouterr().out, re.MULTILINE)
     assert titles == [
         "The schedule",
-        "Where the makers scaled already",
+        "Where the model is already scaled",
         "The result",
         "The Hub",
         "Other options",

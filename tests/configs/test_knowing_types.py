@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 from environments import CACHE, environment
+from planning import make_plan
 
 from ropescale.cli.main import main
 from ropescale.configs import class_defaults
 from ropescale.engines import engine_warnings, transformers4
 from ropescale.engines.exporting import export
-from ropescale.planning.plan import make_plan
 
 LOOKED_AT = {"4.52": "4.52.4", "4.53": "4.53.3", "4.54": "4.54.1", "4.55": "4.55.4", "4.56": "4.56.2"}
 """The last versions between those that have an environment."""

@@ -8,13 +8,13 @@ from collections import Counter
 
 import pytest
 from coverage_reading import REFUSALS, ways
+from planning import make_plan
 from rotary_modules import assert_same_tables, quiet, stock_config, stock_tables
 from transformers import CONFIG_MAPPING
 
 from ropescale.configs import class_defaults
 from ropescale.configs.reading import read_rope
 from ropescale.errors import ConfigError
-from ropescale.planning.plan import make_plan
 from ropescale.schedules import AsIs, compute
 
 TYPES = sorted(key for key, entry in class_defaults.load().items() if entry and "text" not in entry)

@@ -193,7 +193,7 @@ def test_warnings_go_to_stderr_and_into_the_json(checkpoint, capsys):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--factor", "4"], "a factor was given without a schedule"),
+        (["--factor", "4"], "--factor is given without a schedule"),
         (["--schedule", "yran"], "no schedule named 'yran'; did you mean 'yarn'?"),
         (["--schedule", "yarn", "--factor", "nan"], "factor"),
         (["--schedule", "yarn:factor=abc"], "factor"),
@@ -303,7 +303,7 @@ def test_a_length_dependent_schedule_is_shown_frozen(checkpoint, capsys):
 @pytest.mark.parametrize("words", [["--set", "factor=4"], ["--on-top"], ["--replace-scaling"], ["--freeze-at", "512"]])
 def test_what_only_a_schedule_takes_is_wrong_input_without_one(checkpoint, capsys, words):
     assert main(["inspect", checkpoint(LLAMA), *words]) == 2
-    assert f"error: {words[0]} was given without a schedule; say which with --schedule" in capsys.readouterr().err
+    assert f"error: {words[0]} is given without a schedule; name one" in capsys.readouterr().err
 
 
 def test_replacing_and_composing_exclude_each_other(checkpoint, capsys):

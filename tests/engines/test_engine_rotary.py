@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 from engine_sources import rotary_package
+from planning import make_plan
 
 import ropescale
 from ropescale.configs.reading import text_section
 from ropescale.engines import sglang, vllm
 from ropescale.engines.exporting import export
-from ropescale.planning.plan import make_plan
 from ropescale.schedules import Frequencies
 
 pytestmark = pytest.mark.engines

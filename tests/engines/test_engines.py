@@ -12,12 +12,12 @@ import engine_registries
 import gguf
 import pytest
 from gguf_models import write_keys
+from planning import make_plan
 
 import ropescale
 from ropescale.checkpoints.model_card import card
 from ropescale.configs.families import FAMILIES
 from ropescale.engines import engine_warnings, registries, sglang, vllm
-from ropescale.planning.plan import make_plan
 
 LLAMA = {
     "model_type": "llama",

@@ -15,6 +15,7 @@ import pytest
 import torch
 from environments import environment
 from gguf_models import write_keys
+from planning import make_plan
 from rotary_modules import assert_same_tables, quiet, rotary_classes, stock_config, tables_of
 
 import ropescale
@@ -24,7 +25,6 @@ from ropescale.engines import transformers4
 from ropescale.engines.exporting import ENGINES, Export, export
 from ropescale.errors import RopescaleError, ScheduleError
 from ropescale.evals.reference import CHECKPOINT
-from ropescale.planning.plan import make_plan
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",
@@ -526,10 +526,10 @@ def test_what_cannot_be_served_exits_with_1_and_prints_the_table(tmp_path: Path,
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--for", "vllm", "--factor", "4"], "--factor belongs to a schedule, and none is given"),
-        (["--for", "vllm", "--set", "factor=4"], "--set belongs to a schedule, and none is given"),
-        (["--for", "vllm", "--layers", "all"], "--layers belongs to a schedule, and none is given"),
-        (["--for", "vllm", "--schedule", "as-is"], "as-is changes nothing; leave --schedule out"),
+        (["--for", "vllm", "--factor", "4"], "--factor is given without a schedule"),
+        (["--for", "vllm", "--set", "factor=4"], "--set is given without a schedule"),
+        (["--for", "vllm", "--layers", "all"], "--layers is given without a schedule"),
+        (["--for", "vllm", "--schedule", "as-is"], "as-is changes nothing; leave the schedule out"),
         (["--for", "vllm", "--schedule", "dynamic-yarn"], "no configuration file can say"),
         (["--for", "vllm", "--schedule", "yran:factor=4"], "did you mean 'yarn'?"),
         (["--for", "tgi"], "'tgi' is not one of"),

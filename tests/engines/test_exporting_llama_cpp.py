@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from gguf_models import write_keys
+from planning import make_plan
 
 import ropescale
 from ropescale.checkpoints.model_card import card
@@ -21,7 +22,7 @@ from ropescale.engines.exporting import Export, export
 from ropescale.errors import RopescaleError
 from ropescale.gguf import architectures as known
 from ropescale.gguf.patching import patch_gguf
-from ropescale.planning.plan import Plan, make_plan
+from ropescale.planning.plan import Plan
 
 SPECS = [
     *("linear:factor=8", "ntk:factor=4", "abf:rope_theta=2000000", "llama3:factor=8", "dynamic:factor=4"),

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from planning import make_plan
 
 import ropescale
 from ropescale.cli.main import main
 from ropescale.engines import engine_warnings, mlx_lm
 from ropescale.engines.exporting import Export, export
 from ropescale.engines.facts import layers_of
-from ropescale.planning.plan import make_plan
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",

@@ -26,13 +26,13 @@ import pytest
 import rotary_reader
 import tiny_models
 from environments import environment
+from planning import make_plan
 
 import ropescale
 from ropescale import Frequencies, Rope
 from ropescale.checkpoints.patching import PatchedCheckpoint
 from ropescale.configs.reading import ALL_LAYERS, read_rope
 from ropescale.engines import engine_warnings, transformers4
-from ropescale.planning.plan import make_plan
 from ropescale.schedules import LongRope, Schedule, Yarn, compute
 
 CURRENT = importlib.metadata.version("transformers")

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
+from planning import make_plan
 from tiny_models import (
     SHAPES,
     TRAINED,
@@ -35,7 +36,6 @@ import ropescale
 from ropescale import Frequencies, Rope
 from ropescale.errors import ConfigError, RopescaleError, ScheduleError, VerificationError
 from ropescale.models import patching
-from ropescale.planning.plan import make_plan
 from ropescale.schedules import Dynamic, DynamicYarn, LongRope, Table, Yarn, names
 
 

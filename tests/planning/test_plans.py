@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
+from planning import make_plan
 from rotary_modules import assert_same_tables, quiet, rotary_classes, stock_config, stock_tables
 
 import ropescale
@@ -18,7 +19,7 @@ from ropescale import Frequencies, Rope
 from ropescale.configs.reading import read_rope
 from ropescale.engines import engine_warnings
 from ropescale.errors import ConfigError, DataError, ScheduleError
-from ropescale.planning.plan import frequencies_of, make_plan
+from ropescale.planning.plan import frequencies_of
 from ropescale.schedules import AsIs, Resonance, Table, Yarn, compute, create
 
 LLAMA = {

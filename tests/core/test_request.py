@@ -1,0 +1,74 @@
+"""A request is made once, and everything that takes one takes the same fields."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import click
+import pytest
+
+from ropescale.cli import options
+from ropescale.cli.main import COMMANDS, LazyGroup
+from ropescale.errors import ConfigError, DataError, ScheduleError
+from ropescale.request import Request, RequestOptions
+
+FIELDS = [field.name for field in fields(Request) if field.name != "spec"]
+LAZY = LazyGroup()
+
+
+def test_the_keywords_of_public_functions_are_the_fields() -> None:
+    assert list(RequestOptions.__annotations__) == FIELDS
+
+
+def test_each_field_has_one_option_of_the_command_line() -> None:
+    assert list(options.REQUEST_OPTIONS) == FIELDS
+    named = " ".join(options.REQUEST_SECTIONS.values()).split()
+    assert set(FIELDS) < set(named) and len(named) == len(set(named))
+
+
+PENDING = {"eval", "passkey"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.xfail) if name in PENDING else name for name in COMMANDS]
+)
+def test_every_command_that_takes_a_schedule_takes_all_of_them(name: str) -> None:
+    command = LAZY.get_command(click.Context(LAZY), name)
+    assert command is not None
+    parameters = {str(parameter.name): parameter for parameter in command.params}
+    if parameters.keys() & {"schedule", "schedules"}:
+        assert set(FIELDS) <= parameters.keys()
+        assert len({parameters[name].help for name in FIELDS}) == len(FIELDS)  # type: ignore[attr-defined]
+
+
+def test_a_command_gives_its_options_as_a_request() -> None:
+    given: list[object] = []
+
+    @click.command()
+    @options.request_options(required=True)
+    @click.option("--out")
+    def command(**values: object) -> None:
+        given.extend([options.request_of(values), values])
+
+    words = "--schedule yarn --target-length 128k --set beta_fast=16 --layers all --on-top --out there".split()
+    command.main(words, standalone_mode=False)
+    asked = Request.of("yarn", target_length="128k", overrides={"beta_fast": "16"}, layers="all", on_top=True)
+    assert given == [asked, {"out": "there"}]
+    assert asked.given() == ["target_length", "overrides", "layers", "on_top"]
+
+
+def test_lengths_are_read_where_the_request_is_made() -> None:
+    request = Request.of("yarn", target_length="128k", original_length="1.5k", freeze_at=4096)
+    assert (request.target_length, request.original_length, request.freeze_at) == (131072, 1536, 4096)
+    with pytest.raises(DataError, match="'long' is not a length"):
+        Request.of("yarn", target_length="long")
+
+
+def test_what_contradicts_itself_or_has_no_meaning_names_its_fields() -> None:
+    with pytest.raises(ConfigError) as caught:
+        Request("yarn", replace_scaling=True, on_top=True)
+    assert caught.value.fields == ("replace_scaling", "on_top")
+    Request(None, layers="all").refuse_without_schedule("layers")
+    with pytest.raises(ScheduleError, match="freeze_at is given without a schedule") as refused:
+        Request(None, freeze_at=4).refuse_without_schedule("layers")
+    assert refused.value.fields == ("freeze_at",)
