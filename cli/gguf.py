@@ -63,11 +63,11 @@ def describe(done: PatchedGguf, source: str, out: str | None) -> dict[str, Any]:
     """What was done, as plain data."""
     from ..schedules import specs
 
-    plan, model = done.plan, done.model
+    plan = done.plan
     [schedule], [rope], [table] = plan.schedules.values(), plan.ropes.values(), plan.tables.values()
     return {
         "file": source,
-        "architecture": model.architecture,
+        "architecture": done.model.architecture,
         "out": str(done.path) if done.path else out,
         "written": done.path is not None,
         "schedule": specs.describe(schedule),
@@ -79,7 +79,7 @@ def describe(done: PatchedGguf, source: str, out: str | None) -> dict[str, Any]:
         "attention_scale": table.attention_scale,
         "keys": {name: [_plain(value) for value in pair] for name, pair in done.keys.items()},
         "tensors": {name: [x and list(x) for x in pair] for name, pair in done.tables.items()},
-        "tensor_bytes": model.file.tensor_bytes,
+        "tensor_bytes": done.file.tensor_bytes,
         "notes": done.notes,
         "warnings": done.warnings,
     }
@@ -106,7 +106,8 @@ def _page(described: dict[str, Any]) -> str:
 
 
 def _difference(described: dict[str, Any]) -> str:
-    from ..gguf.patching import ORIGINAL, VERSION
+    from ..gguf.model import ORIGINAL
+    from ..gguf.patching import VERSION
 
     shown = {name: pair for name, pair in described["keys"].items() if name not in (ORIGINAL, VERSION)}
     lines = []

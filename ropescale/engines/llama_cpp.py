@@ -14,7 +14,7 @@ from ..configs.reading import ALL_LAYERS, default_of
 from ..escaping import argument
 from ..gguf import architectures as known
 from ..gguf.files import Value
-from ..gguf.patching import refusal
+from ..gguf.routes import refusal
 from ..planning.plan import is_windowed
 from ..schedules.yarn import temperature
 from .facts import Difference, How, Layers

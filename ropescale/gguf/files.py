@@ -11,20 +11,20 @@ import os
 import struct
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from ..checkpoints.folders import translated
 from ..errors import CheckpointError, ConfigError, RopescaleError
 from ..files import atomic
-from ..files.reading import open_regular
+from ..files.reading import local_path, open_regular
 from ..formatting import brief, first_line
 from ..rope import LARGEST_HEAD
 
 if TYPE_CHECKING:
-    from gguf import GGUFReader
+    import numpy as np
+    from gguf import GGUFReader, ReaderTensor
 
 MAGIC = b"GGUF"
 SIZE, TIME = "ropescale.size", "ropescale.time"
@@ -57,7 +57,7 @@ class Value:
     """The value of a key together with its type in the file, a name of ``gguf.GGUFValueType``."""
 
     kind: str
-    value: Any
+    value: str | int | float | bool
 
     def encoded(self) -> bytes:
         """As it stands in the file: the type and the value.
@@ -66,16 +66,16 @@ class Value:
             ConfigError: the type cannot hold it.
         """
         if self.kind == "STRING":
-            return struct.pack("<I", _KINDS["STRING"]) + _string(self.value)
+            return struct.pack("<I", _KINDS["STRING"]) + _string(str(self.value))
         try:
             return struct.pack("<I", _KINDS[self.kind]) + struct.pack(_FORMATS[self.kind], self.value)
         except (struct.error, OverflowError):
             raise ConfigError(f"{brief(self.value)} is more than a GGUF's {self.kind.lower()} can hold") from None
 
 
-def is_storable(kind: Any, value: Any) -> bool:
+def is_storable(kind: str, value: object) -> bool:
     """Whether a value, as JSON gives it, has the type that is called so and fits it."""
-    if kind == "STRING" or not isinstance(kind, str) or kind not in _FORMATS:
+    if kind not in _FORMATS:
         return kind == "STRING" and isinstance(value, str)
     wanted = bool if kind == "BOOL" else (int, float) if kind.startswith("FLOAT") else int
     try:
@@ -131,7 +131,7 @@ class GgufFile:
         target: Path,
         keys: Mapping[str, Value | None],
         tensors: Mapping[str, Sequence[float] | None],
-        progress: Callable[[int], Any] = lambda copied: None,
+        progress: Callable[[int], object] = lambda copied: None,
         check: Callable[[Path], None] | None = None,
     ) -> None:
         """Writes a copy with these keys and tensors set (None: removed); it is there whole or not at all.
@@ -175,7 +175,9 @@ class GgufFile:
         there = self.path.stat()
         return (size.value, written_at.value) == (there.st_size, there.st_mtime_ns / 10**9)
 
-    def _header(self, keys: Mapping[str, Value | None], kept: Sequence[Any], added: Mapping[str, bytes]) -> bytes:
+    def _header(
+        self, keys: Mapping[str, Value | None], kept: Sequence[ReaderTensor], added: Mapping[str, bytes]
+    ) -> bytes:
         """Everything before the tensors' data, whose offsets are counted anew."""
         pairs = [self._pair(name, keys) for name in self._fields if keys.get(name, True) is not None]
         pairs += [_string(name) + value.encoded() for name, value in keys.items() if value and name not in self._fields]
@@ -199,7 +201,7 @@ class GgufFile:
             yield offset
             offset += -(-size // alignment) * alignment
 
-    def _copy(self, source: BinaryIO, file: BinaryIO, size: int, progress: Callable[[int], Any]) -> None:
+    def _copy(self, source: BinaryIO, file: BinaryIO, size: int, progress: Callable[[int], object]) -> None:
         while size:
             block = source.read(min(BLOCK, size))
             if not block:
@@ -217,28 +219,23 @@ def open_gguf(path: str | Path) -> GgufFile:
         ConfigError: it is not a GGUF file, or one that is cut off, damaged, big-endian or of an unknown version.
         RopescaleError: gguf-py is not installed.
     """
-    path = _expanded(path)
+    path = local_path(path)
     if path.is_dir():
         raise CheckpointError(f"{path} is a folder; give the GGUF file itself")
     if not os.path.lexists(path):
         raise CheckpointError(f"there is no file {path}; give a GGUF file")
     reader_of = _reader_class()
+    import numpy
+
     with translated(path, "read"):
         _check_start(path)
         try:
-            with _strict():
+            with numpy.errstate(over="raise"):  # or numpy only warns, on lines of its own
                 return GgufFile(path, reader_of(path))
         except (ValueError, LookupError, TypeError, ArithmeticError, MemoryError, RecursionError) as error:
             raise ConfigError(
                 f"{path} cannot be understood as GGUF; is the download complete? ({first_line(error)})"
             ) from error
-
-
-def _strict() -> AbstractContextManager[Any]:
-    """Offsets that overflow are an error: numpy would only warn, on lines of its own."""
-    import numpy
-
-    return numpy.errstate(over="raise")
 
 
 def _reader_class() -> type[GGUFReader]:
@@ -249,10 +246,12 @@ def _reader_class() -> type[GGUFReader]:
         raise RopescaleError("GGUF files need gguf-py, which is not here; pip install 'ropescale[gguf]'") from None
 
     class Reader(GGUFReader):
-        def _get_field_parts(self, orig_offs: int, raw_type: int) -> Any:
+        def _get_field_parts(
+            self, orig_offs: int, raw_type: int
+        ) -> tuple[int, list[np.ndarray], list[int], list[GGUFValueType]]:
             if raw_type != GGUFValueType.ARRAY:
                 return super()._get_field_parts(orig_offs, raw_type)
-            size = _array_size(self.data, orig_offs)
+            size = _array_size(memoryview(self.data), orig_offs)
             return size, [self.data[orig_offs : orig_offs + size]], [0], [GGUFValueType.ARRAY]
 
     return Reader
@@ -265,7 +264,7 @@ _MOST_ITEMS = 2**24
 """No vocabulary has more; going through them one by one takes time."""
 
 
-def _array_size(data: Any, start: int) -> int:
+def _array_size(data: memoryview, start: int) -> int:
     """How many bytes an array takes: its items' type, their number and the items.
 
     Raises:
@@ -285,18 +284,11 @@ def _array_size(data: Any, start: int) -> int:
     return end - start
 
 
-def _unpack(form: str, data: Any, start: int) -> tuple[int, ...]:
+def _unpack(form: str, data: memoryview, start: int) -> tuple[int, ...]:
     try:
         return struct.unpack_from(form, data, start)
     except struct.error:
         raise ValueError("an array goes beyond the end of the file") from None
-
-
-def _expanded(path: str | Path) -> Path:
-    try:
-        return Path(path).expanduser()
-    except RuntimeError:  # a home that nobody has
-        return Path(path)
 
 
 def _check_start(path: Path) -> None:
@@ -313,7 +305,7 @@ def _string(text: str) -> bytes:
     return struct.pack("<Q", len(data)) + data
 
 
-def _joined(parts: Sequence[Any]) -> bytes:
+def _joined(parts: Sequence[np.ndarray]) -> bytes:
     """The bytes that gguf-py took apart."""
     return b"".join(part.tobytes() for part in parts)
 

@@ -21,7 +21,9 @@ from ropescale import Rope
 from ropescale.cli.main import main
 from ropescale.errors import CheckpointError, ConfigError, ScheduleError
 from ropescale.gguf.files import SIZE, TIME, open_gguf
-from ropescale.gguf.patching import ORIGINAL, config_of, patch_gguf, read_model, yarn_of_llama_cpp
+from ropescale.gguf.model import ORIGINAL, config_of, read_model
+from ropescale.gguf.patching import patch_gguf
+from ropescale.gguf.routes import yarn_of_llama_cpp
 from ropescale.schedules import create
 
 S = "rope.scaling."
@@ -434,8 +436,8 @@ WINDOW = {"attention.sliding_window": 64}
         ("falcon-h1", {}, "llama3:factor=8", ScheduleError, "does not rotate by them in falcon-h1"),
         ("qwen2", {}, "yarn:factor=8,beta_fast=4", ScheduleError, "start it with --yarn-beta-fast 4"),
         ("qwen2", {}, "yarn:factor=8,truncate=false", ScheduleError, "ntk, abf, linear and yarn"),
-        ("qwen2", {}, "dynamic:factor=8", ScheduleError, "--freeze-at"),
-        ("llama", {}, "dynamic-yarn", ScheduleError, "changes with the length.*--freeze-at"),
+        ("qwen2", {}, "dynamic:factor=8", ScheduleError, "freeze_at=N"),
+        ("llama", {}, "dynamic-yarn", ScheduleError, "changes with the length.*freeze_at=N"),
         ("llama", {}, "as-is", ScheduleError, "as-is changes nothing"),
         ("gpt2", {}, "ntk:factor=8", ConfigError, "gpt2 has no rotary position embeddings"),
         ("cogvlm", {}, "ntk:factor=8", ConfigError, "do not reach"),

@@ -232,7 +232,7 @@ def test_qwen2_does_not_load_with_a_table_and_so_is_refused_one(llama_cpp, qwen2
         patch_gguf(made, tmp_path / "out.gguf", "llama3:factor=8")
     as_llama = patch_gguf(made, None, "ntk:factor=8", dry_run=True)
     with_table = tmp_path / "table.gguf"
-    as_llama.model.file.rewrite(with_table, {}, {"rope_freqs.weight": [1.0] * 16})
+    as_llama.file.rewrite(with_table, {}, {"rope_freqs.weight": [1.0] * 16})
     assert llama_cpp.logits(ids, (with_table, {})) == [None]
 
 

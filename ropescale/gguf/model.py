@@ -1,0 +1,281 @@
+"""The model that a GGUF file holds: its keys as a configuration, with an earlier ``ropescale gguf`` undone."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import overload
+
+from .. import __version__
+from ..errors import ConfigError
+from ..formatting import brief, cut
+from ..rope import Rope
+from ..schedules.table import NEVER_TURNS
+from ..schedules.yarn import temperature
+from . import architectures as known
+from .files import GgufFile, Value, is_storable
+
+ORIGINAL = "ropescale.original"
+"""Key of ours: what every key and tensor that we set was before, as JSON."""
+
+FREQS, LONG, SHORT = "rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"
+TABLES = (FREQS, LONG, SHORT)
+
+BETAS = (32.0, 1.0)
+_LONGEST_NAME = 100
+"""Characters of an architecture's name, with which every key begins."""
+_MODEL_TYPES = {"qwen3": "qwen3", "qwen3moe": "qwen3_moe"}
+"""Architectures whose configuration states more than was trained, which :mod:`ropescale.rope` knows by this name."""
+
+Keys = Mapping[str, Value]
+Tables = Mapping[str, Sequence[float]]
+
+
+@dataclass(frozen=True)
+class GgufModel:
+    """The keys of a GGUF file that concern RoPE, as they were before ropescale changed any.
+
+    Attributes:
+        path: where the file lies; None where a few keys stand for any file.
+        architecture: ``general.architecture``, with which its keys begin.
+        keys: the scalar keys, without ours.
+        tables: the per-pair tensors that it has.
+    """
+
+    path: Path | None
+    architecture: str
+    keys: Keys
+    tables: Tables
+
+    def get(self, name: str) -> object:
+        """The value of a key of the architecture; None without it."""
+        found = self.keys.get(f"{self.architecture}.{name}")
+        return None if found is None else found.value
+
+    @overload
+    def number(self, name: str, default: float) -> float: ...
+    @overload
+    def number(self, name: str, default: None = None) -> float | None: ...
+    def number(self, name: str, default: float | None = None) -> float | None:
+        """The same, which must be a number."""
+        value = self.get(name)
+        return default if value is None else _number(self.path, f"{self.architecture}.{name}", value)
+
+    @property
+    def windowed(self) -> bool:
+        """Whether some of its layers see only a window of the text (Llama 4 has chunks unless it says 0)."""
+        return bool(self.number("attention.sliding_window", 1 if self.architecture == "llama4" else 0))
+
+    @property
+    def factor(self) -> float:
+        """What llama.cpp divides every pair by: 1 under ``none``."""
+        stated = self.number("rope.scaling.factor", self.number("rope.scale_linear", 0.0))
+        return float(stated) if stated and self.get("rope.scaling.type") != "none" else 1.0
+
+    @property
+    def betas(self) -> tuple[float, float]:
+        """What llama.cpp takes for yarn's betas."""
+        fast, slow = BETAS
+        if self.architecture not in known.READS_BETAS:
+            return fast, slow
+        return self.number("rope.scaling.yarn_beta_fast", fast), self.number("rope.scaling.yarn_beta_slow", slow)
+
+
+def _number(path: Path | None, name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise ConfigError(f"{name} is {brief(value)} in {path}; it must be a number, and finite")
+    return value
+
+
+def read_model(file: GgufFile) -> GgufModel:
+    """Reads the model in a file, with what an earlier ``ropescale gguf`` changed put back.
+
+    Raises:
+        ConfigError: an adapter or a projector, one part of several, no RoPE, or a rotation of another kind.
+    """
+    _refuse_other_files(file)
+    architecture = file.keys.get("general.architecture")
+    if architecture is None or not isinstance(architecture.value, str):
+        raise ConfigError(f"{file.path} does not say its general.architecture; is it a model's file?")
+    name = architecture.value
+    if len(name) > _LONGEST_NAME:
+        raise ConfigError(f"{file.path} has {brief(name)} as general.architecture, which is none")
+    model = GgufModel(file.path, name, *_originals(file))
+    refuse_architecture(model)
+    for key in ("rope.dimension_count", "rope.freq_base", "context_length"):
+        if file.is_array(f"{name}.{key}"):
+            raise ConfigError(f"{name}.{key} differs from layer to layer, which one schedule cannot describe")
+    return model
+
+
+def _refuse_other_files(file: GgufFile) -> None:
+    kind, parts = (file.keys.get(name) for name in ("general.type", "split.count"))
+    if kind is not None and kind.value != "model":
+        other = cut(str(kind.value), 60)
+        raise ConfigError(f"{file.path} is of type {other}, not a model; give the language model's file")
+    if parts is not None and _number(file.path, "split.count", parts.value) > 1:
+        raise ConfigError(
+            f"{file.path} is one of {parts.value} parts; join them first: llama-gguf-split --merge {file.path} WHOLE"
+        )
+
+
+def _originals(file: GgufFile) -> tuple[Keys, Tables]:
+    """Keys and per-pair tensors without our changes."""
+    keys = {name: value for name, value in file.keys.items() if not name.startswith("ropescale.")}
+    tables: dict[str, Sequence[float]] = {name: x for name in TABLES if (x := file.floats(name)) is not None}
+    if ORIGINAL in file.keys:
+        had_keys, had_tables = _read_original(file.path, str(file.keys[ORIGINAL].value))
+        keys |= {name: value for name, value in had_keys.items() if value is not None}
+        keys = {name: value for name, value in keys.items() if had_keys.get(name, value) is not None}
+        tables = {name: x for name, x in had_tables.items() if x is not None}
+    return keys, tables
+
+
+def _read_original(path: Path, text: str) -> tuple[dict[str, Value | None], dict[str, list[float] | None]]:
+    """Reads what :data:`ORIGINAL` says: the value of each key and tensor, None where there was none."""
+    try:
+        was = json.loads(text)
+        keys = {name: pair if pair is None else _value(*pair) for name, pair in was["keys"].items()}
+        tables = {name: x if x is None else _floats(x) for name, x in was["tables"].items()}
+    except (TypeError, ValueError, KeyError, AttributeError, RecursionError):
+        raise ConfigError(
+            f"{path}: {ORIGINAL} is not one that ropescale {__version__} can read; patch the original"
+        ) from None
+    return keys, tables
+
+
+def _value(kind: object, value: object) -> Value:
+    if not (isinstance(kind, str) and isinstance(value, (str, int, float)) and is_storable(kind, value)):
+        raise ValueError
+    return Value(kind, value)
+
+
+def _floats(numbers: object) -> list[float]:
+    if not isinstance(numbers, list) or not all(is_storable("FLOAT64", x) for x in numbers):
+        raise ValueError
+    return numbers
+
+
+def refuse_architecture(model: GgufModel) -> None:
+    """Refuses an architecture that no schedule can reach.
+
+    Raises:
+        ConfigError: llama.cpp does not rotate, or not by numbers that the keys set, or only where it does not help.
+    """
+    name = model.architecture
+    if name in known.NO_ROPE:
+        raise ConfigError(f"{name} has no rotary position embeddings in llama.cpp; there is nothing to scale")
+    if name in known.OUT_OF_REACH:
+        raise ConfigError(
+            f"llama.cpp rotates {name}, or some of its layers, by numbers that the file's keys do not reach"
+        )
+    if name in known.ONLY_SLIDING_ROTATES and model.windowed:
+        raise ConfigError(
+            f"the full-attention layers of {name} do not rotate; only the layers that see a window of the text do, and "
+            "changing those does not extend the context"
+        )
+
+
+def config_of(model: GgufModel) -> dict[str, object]:
+    """Translates the file's keys into a configuration in transformers' words.
+
+    Raises:
+        ConfigError: a key is missing that no geometry can do without.
+    """
+    length = model.number("context_length")
+    if length is None:
+        raise ConfigError(f"{model.path} lacks {model.architecture}.context_length")
+    width, theta = _rotary_dim(model), float(model.number("rope.freq_base", 10000.0))
+    return {
+        "model_type": _MODEL_TYPES.get(model.architecture, "llama"),
+        "head_dim": width,
+        "max_position_embeddings": length,
+        "rope_parameters": {"rope_theta": theta, **_scaling(model, Rope(width, theta, max(int(length), 1)))},
+    }
+
+
+def _rotary_dim(model: GgufModel) -> int:
+    """``rope.dimension_count``, else the head's width, as llama.cpp takes it.
+
+    Raises:
+        ConfigError: neither is known, or it is odd: llama.cpp turns pairs, and wants one factor for each.
+    """
+    stated = _stated_rotary_dim(model)
+    if not isinstance(stated, int):
+        raise ConfigError(
+            f"{model.path} has {model.architecture} rotate {brief(stated)} coordinates; not a whole number"
+        )
+    if stated % 2:
+        raise ConfigError(
+            f"{model.path} has {model.architecture} rotate {stated} coordinates of a head, and llama.cpp turns "
+            "them in pairs; an even rope.dimension_count is needed"
+        )
+    return stated
+
+
+def _stated_rotary_dim(model: GgufModel) -> float:
+    stated = model.number("rope.dimension_count", model.number("attention.key_length"))
+    if stated is not None:
+        return stated
+    width, heads = model.number("embedding_length"), model.number("attention.head_count")
+    if not (width and heads):
+        raise ConfigError(
+            f"{model.path} lacks {model.architecture}.rope.dimension_count (or embedding_length and "
+            "attention.head_count)"
+        )
+    return width // heads
+
+
+def _scaling(model: GgufModel, rope: Rope) -> dict[str, object]:
+    """The vendor's scaling as rope parameters; what has no name there becomes one factor per pair."""
+    factor, extra = model.factor, model.number("rope.scaling.attn_factor", 1.0)
+    kind = model.get("rope.scaling.type") or "linear"
+    recorded = model.number("rope.scaling.original_context_length")
+    original = {} if recorded is None else {"original_max_position_embeddings": recorded}
+    if alpha := model.number("rope.scaling.alpha"):
+        return {"rope_type": "dynamic", "factor": 1.0, "alpha": alpha, **original}
+    long, short = _lists(model, kind)
+    turning = _turning(long) if long is short and factor == 1 else None
+    if turning is not None and extra == 1:
+        return {"rope_type": "proportional", "partial_rotary_factor": _partial_factor(turning, rope)}
+    if long is short is None and kind == "yarn":
+        return {**_yarn_parameters(model, factor, extra), **original}
+    if kind == "yarn":
+        raise ConfigError(f"{model.path} has both yarn and {FREQS}, which ropescale cannot read together")
+    if long is short is None and extra == 1:
+        return {"rope_type": "default"} if factor == 1 else {"rope_type": "linear", "factor": factor, **original}
+    lists = {"long_factor": long, "short_factor": short}
+    lists = {name: [x * factor for x in numbers or [1.0] * rope.pairs] for name, numbers in lists.items()}
+    return {"rope_type": "longrope", **lists, "attention_factor": extra, **original}
+
+
+def _lists(model: GgufModel, kind: object) -> tuple[Sequence[float] | None, Sequence[float] | None]:
+    """The divisors that llama.cpp rotates by beyond the original length and up to it; one table is both."""
+    name, tables = model.architecture, model.tables
+    if name in known.TAKES_LISTS and (kind == "longrope" or name in known.LISTS_OF_ANY_TYPE):
+        return tables.get(LONG), tables.get(SHORT)
+    freqs = tables.get(FREQS) if name in known.TAKES_FREQS | known.LEFT_OUT else None
+    return freqs, freqs
+
+
+def _turning(factors: Sequence[float] | None) -> int | None:
+    """How many pairs turn, where the factors do nothing but stop the others (proportional RoPE)."""
+    if factors is None:
+        return None
+    turning = next((i for i, x in enumerate(factors) if x != 1), len(factors))
+    return turning if all(x >= NEVER_TURNS / 10 for x in factors[turning:]) else None
+
+
+def _partial_factor(turning: int, rope: Rope) -> float:
+    """The half keeps rounding from losing a pair."""
+    return (2 * turning + 0.5) / rope.rotary_dim if turning < rope.pairs else 1.0
+
+
+def _yarn_parameters(model: GgufModel, factor: float, extra: float) -> dict[str, object]:
+    fast, slow = model.betas
+    multiplier = model.number("rope.scaling.yarn_log_multiplier", 0.0) if model.architecture == "mistral3" else 0.0
+    scale = temperature(factor) / temperature(factor, multiplier) * extra
+    return {"rope_type": "yarn", "factor": factor, "attention_factor": scale, "beta_fast": fast, "beta_slow": slow}

@@ -1,0 +1,237 @@
+"""How stock llama.cpp can be told a schedule: by theta, by a formula that it has, or by one factor per pair."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from ..errors import ConfigError, ScheduleError
+from ..planning.plan import Plan, length_dependent
+from ..rope import Rope
+from ..schedules import Frequencies, Schedule, compute
+from ..schedules.as_is import from_rope_parameters
+from ..schedules.base import label_of
+from ..schedules.table import NEVER_TURNS
+from ..schedules.yarn import Yarn, temperature
+from . import architectures as known
+from .files import Value
+from .model import BETAS, FREQS, LONG, SHORT, GgufModel, Keys, Tables, refuse_architecture
+
+_LONGEST = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Route:
+    """A way of saying a schedule in a GGUF file.
+
+    Attributes:
+        name: for people.
+        keys: the scaling's keys, without the architecture; every other key in :data:`SCALING_KEYS` goes.
+        tables: the per-pair tensors; every other one goes.
+    """
+
+    name: str
+    keys: Keys
+    tables: Tables = field(default_factory=dict)
+
+    @property
+    def kind(self) -> str:
+        """``rope.scaling.type``."""
+        return str(self.keys["rope.scaling.type"].value)
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What llama.cpp is to compute.
+
+    Attributes:
+        schedule: the schedule, resolved.
+        rope: the geometry that it applies to.
+        table: its frequencies at ``length``.
+        parameters: the schedule as transformers' rope parameters.
+        length: the context wanted, in tokens.
+    """
+
+    schedule: Schedule
+    rope: Rope
+    table: Frequencies
+    parameters: Mapping[str, object]
+    length: int
+
+    def number(self, name: str, default: float) -> float:
+        """A number of the rope parameters; the default where it is missing or 0."""
+        value = self.parameters.get(name)
+        return float(value) if isinstance(value, (int, float)) and value else default
+
+
+def goal_of(plan: Plan) -> Goal:
+    """Picks out of a plan what a GGUF file can say: one schedule for all layers.
+
+    Raises:
+        ScheduleError: it changes nothing.
+    """
+    if not plan.changes:
+        raise ScheduleError("as-is changes nothing, so there is nothing to write; name the schedule that you want")
+    [schedule], [rope], [table] = plan.schedules.values(), plan.ropes.values(), plan.tables.values()
+    return Goal(schedule, rope, table, plan.config["rope_parameters"], plan.length)
+
+
+def find_route(model: GgufModel, goal: Goal) -> Route:
+    """Finds how llama.cpp can be told a schedule for this architecture.
+
+    Raises:
+        ScheduleError: it cannot.
+    """
+    if goal.length > _LONGEST:
+        raise ScheduleError(f"llama.cpp counts positions up to {_LONGEST}, and this makes {goal.length} tokens")
+    if length_dependent(goal.schedule):
+        route = _two_lists(model, goal)
+    else:
+        route = _by_formula(model, goal) or _by_table(model, goal)
+    _refuse_own_softmax_scale(model, route)
+    return _with_attention_scale(model, route, goal)
+
+
+def refusal(architecture: str, keys: Keys, parameters: Mapping[str, object], rope: Rope, length: int) -> str | None:
+    """Says why :func:`find_route` would refuse a schedule in any file of an architecture; None where it would not.
+
+    Args:
+        architecture: what the file's ``general.architecture`` says.
+        keys: those keys of the file that the answer can depend on, without the architecture.
+        parameters: the schedule as v5 rope parameters.
+        rope: the geometry of the file.
+        length: the context that is wanted, in tokens.
+    """
+    model = GgufModel(None, architecture, {f"{architecture}.{name}": value for name, value in keys.items()}, {})
+    stated = {name: value for name, value in parameters.items() if value is not None}
+    schedule, ground = from_rope_parameters(replace(rope, scaling=stated, table=None, table_scale=1.0))
+    try:
+        refuse_architecture(model)
+        find_route(model, Goal(schedule, ground, compute(schedule, ground, length), stated, length))
+    except (ConfigError, ScheduleError) as error:
+        return str(error)
+    return None
+
+
+def _by_formula(model: GgufModel, goal: Goal) -> Route | None:
+    """Theta, linear or yarn, where llama.cpp's formula gives this table."""
+    rope, table = goal.rope, goal.table
+    theta, factor = goal.number("rope_theta", rope.theta), goal.number("factor", 1.0)
+    stopped = {FREQS: _divisors(rope.geometric(rope.theta), rope)} if rope.rotated_pairs is not None else {}
+    for base, divisor in ((theta, 1.0), (theta, factor), *_fitted(table, rope)):
+        if _are_equal(table.inv_freq, [f / divisor for f in rope.geometric(base)]):
+            if math.isclose(divisor, 1.0, rel_tol=1e-9):
+                return Route("rope.freq_base", _keys("none", base), stopped)
+            return Route("rope.scaling.type linear", _keys("linear", base, factor=divisor), stopped)
+    return _by_yarn(model, goal, factor)
+
+
+def _fitted(table: Frequencies, rope: Rope) -> list[tuple[float, float]]:
+    """The theta and the factor of a table that is geometric, such as frozen dynamic NTK."""
+    turning = [(i, f) for i, f in enumerate(table.inv_freq) if f]
+    if len(turning) < 2 or turning[0][0] != 0:
+        return []
+    (_, first), (last, slowest) = turning[0], turning[-1]
+    return [((first / slowest) ** (rope.rotary_dim / (2 * last)), 1 / first)]
+
+
+def _by_yarn(model: GgufModel, goal: Goal, factor: float) -> Route | None:
+    rope, is_read = goal.rope, model.architecture in known.READS_BETAS
+    if goal.parameters["rope_type"] != "yarn" or rope.table is not None:
+        return None
+    fast, slow = goal.number("beta_fast", BETAS[0]), goal.number("beta_slow", BETAS[1])
+    if not _are_equal(goal.table.inv_freq, yarn_of_llama_cpp(rope, factor, *((fast, slow) if is_read else BETAS))):
+        return None
+    betas = {"yarn_beta_fast": fast, "yarn_beta_slow": slow} if is_read else {}
+    keys = _keys("yarn", rope.theta, rope.original_length, factor=factor, **betas)
+    return Route("rope.scaling.type yarn", keys)
+
+
+def yarn_of_llama_cpp(rope: Rope, factor: float, beta_fast: float = 32.0, beta_slow: float = 1.0) -> list[float]:
+    """Computes llama.cpp's table for yarn (ggml's ``rope_yarn``), whose ramp begins and ends at whole pairs."""
+    low = max(0, math.floor(rope.pair_at(beta_fast)))
+    high = min(rope.rotary_dim - 1, math.ceil(rope.pair_at(beta_slow)))
+    kept = [1 - min(1.0, max(0.0, (i - low) / max(0.001, high - low))) for i in range(rope.pairs)]
+    return [b / factor * (1 - m) + b * m for b, m in zip(rope.inv_freq(), kept)]
+
+
+def _by_table(model: GgufModel, goal: Goal) -> Route:
+    """One factor per pair."""
+    rope, factors = goal.rope, _divisors(goal.table.inv_freq, goal.rope)
+    if model.architecture in known.TAKES_FREQS:
+        return Route(f"one factor per pair ({FREQS})", _keys("none", rope.theta), {FREQS: factors})
+    if model.architecture in known.TAKES_LISTS:
+        keys = _keys("longrope", rope.theta, rope.original_length)
+        return Route("one factor per pair (rope_factors_long and _short)", keys, {LONG: factors, SHORT: factors})
+    raise ScheduleError(_no_table(model, goal.schedule))
+
+
+def _no_table(model: GgufModel, schedule: Schedule) -> str:
+    name, label = model.architecture, label_of(schedule)
+    why = "does not rotate by them" if name in known.LOADS_IN_VAIN else "has no place for them"
+    text = f"{label} needs one factor per pair, and llama.cpp {why} in {name}"
+    if isinstance(schedule, Yarn) and schedule.truncate:
+        return (
+            f"{text} (it reads none of yarn's other numbers from the file); write plain yarn and start it with "
+            f"--yarn-beta-fast {schedule.beta_fast:g} --yarn-beta-slow {schedule.beta_slow:g} --yarn-ext-factor "
+            f"{schedule.extrapolation_factor:g}"
+        )
+    return f"{text}; ntk, abf, linear and yarn (betas 32 and 1, whole pairs) are what it carries there"
+
+
+def _two_lists(model: GgufModel, goal: Goal) -> Route:
+    """A schedule that changes at the trained length and nowhere else."""
+    schedule, rope = goal.schedule, goal.rope
+    trained = rope.original_length
+    short, long, far = (compute(schedule, rope, length) for length in (trained, trained + 1, 8 * trained))
+    varying = far != long or short.attention_scale != long.attention_scale
+    if varying or model.architecture not in known.TAKES_LISTS:
+        what = "changes with the length" if varying else "has two lists"
+        raise ScheduleError(
+            f"{label_of(schedule)} {what}, which llama.cpp has no place for in {model.architecture}; freeze it at one "
+            "length with freeze_at=N",
+            "freeze_at",
+        )
+    tables = {LONG: _divisors(long.inv_freq, rope), SHORT: _divisors(short.inv_freq, rope)}
+    return Route("rope.scaling.type longrope, two lists", _keys("longrope", rope.theta, trained), tables)
+
+
+def _keys(kind: str, theta: float, original_length: int | None = None, **scaling: float) -> Keys:
+    keys = {"freq_base": Value("FLOAT32", theta), "scaling.type": Value("STRING", kind)}
+    keys |= {f"scaling.{name}": Value("FLOAT32", number) for name, number in scaling.items()}
+    if original_length is not None:
+        keys["scaling.original_context_length"] = Value("UINT32", original_length)
+    return {f"rope.{name}": value for name, value in keys.items()}
+
+
+def _divisors(inv_freq: Sequence[float], rope: Rope) -> list[float]:
+    """What llama.cpp divides theta's own angle by; 1e30 stops a pair."""
+    plain = [rope.theta ** (-2 * i / rope.rotary_dim) for i in range(rope.pairs)]
+    return [b / f if f else NEVER_TURNS for b, f in zip(plain, inv_freq)]
+
+
+def _are_equal(left: Sequence[float], right: Sequence[float]) -> bool:
+    return all(math.isclose(a, b, rel_tol=1e-9) for a, b in zip(left, right))
+
+
+def _with_attention_scale(model: GgufModel, route: Route, goal: Goal) -> Route:
+    """``rope.scaling.attn_factor`` multiplies whatever llama.cpp computes itself, which under yarn is 0.1 ln s + 1."""
+    scale = goal.table.attention_scale
+    own = temperature(goal.number("factor", 1.0)) if route.kind == "yarn" else 1.0
+    if math.isclose(scale, own, rel_tol=1e-6):
+        return route
+    if model.windowed and model.architecture in known.SLIDING_SHARES_SCALE:
+        raise ScheduleError(
+            f"an attention scale of {scale:g} would reach the layers with a window as well in llama.cpp's "
+            f"{model.architecture}, and they keep their own frequencies; give attention_factor={own:.6g}"
+        )
+    return replace(route, keys={**route.keys, "rope.scaling.attn_factor": Value("FLOAT32", scale / own)})
+
+
+def _refuse_own_softmax_scale(model: GgufModel, route: Route) -> None:
+    if model.architecture in known.OWN_SOFTMAX_SCALE and (route.kind != "none" or model.factor != 1):
+        raise ScheduleError(
+            f"llama.cpp's {model.architecture} derives a softmax scale of its own from the scaling factor, so only "
+            "another theta (ntk, abf) on a file without scaling gives what was asked"
+        )
