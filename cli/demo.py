@@ -82,14 +82,15 @@ def _verify(folder: Path) -> None:
 def _evaluate(source: Path, out: Path) -> None:
     from ..evals.data.documents import Text
     from ..evals.reference import HELD_OUT, held_out_documents
-    from ..evals.running.perplexity import AS_IS, Options, Run
+    from ..evals.running.perplexity import AS_IS, Corpus, PerplexityOptions, PerplexityRun
     from .eval import load_model, load_tokenizer
 
     texts = [Text(name, text) for name, text in zip(HELD_OUT, held_out_documents(), strict=True)]
-    options = Options(source=_SOURCE, path=source, progress=True)
-    run = Run(load_model(source), texts, LENGTHS, SCHEDULES, load_tokenizer(source), "base", "auto", options)
+    options = PerplexityOptions(source=_SOURCE, path=source, progress=True)
+    corpus = Corpus(texts, LENGTHS, load_tokenizer(source), "auto", options)
+    run = PerplexityRun(load_model(source), corpus, SCHEDULES, "base", options)
     # The model comes unscaled, so as-is would only repeat base.
-    run.treatments = [treatment for treatment in run.treatments if treatment.label != AS_IS]
+    run.variants = [variant for variant in run.variants if variant.label != AS_IS]
     run.run()
     result = run.result()
     click.echo(result.to_markdown())

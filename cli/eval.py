@@ -28,12 +28,13 @@ from .options import (
     target_length_option,
 )
 from .sections import in_sections
+from .spelling import spelled
 
 if TYPE_CHECKING:
     from ..evals.data.documents import Text
     from ..evals.parallel.processes import Group, World
     from ..evals.results.result import Result
-    from ..evals.running.perplexity import Run
+    from ..evals.running.perplexity import PerplexityRun as Run
     from ..evals.running.resuming import Store
     from ..schedules import Schedule
     from ..schedules.specs import Spec
@@ -237,18 +238,20 @@ def prepare(model: str, source: str, lengths: list[int], options: dict[str, Any]
     from ..evals.data import documents as data_documents
     from ..evals.data import windows
     from ..evals.parallel.processes import team_of
-    from ..evals.running import perplexity, protocols
+    from ..evals.running import corpus as corpus_module
+    from ..evals.running import perplexity
+    from ..evals.running.progress import Notes
 
     lengths = list(windows.check_lengths(lengths))
     if options["protocol"] == "ropescale":
         windows.check_stride(options["stride"], lengths)
     texts = _texts(source, options)
     patching = {key: options[key] for key in ("layers", "replace_scaling", "on_top")}
-    chosen = perplexity.Options(
+    chosen = perplexity.PerplexityOptions(
         **{key: options[key] for key in _MEASURED},
         patching=patching,
         source=source,
-        progress=here.leads,
+        progress=Notes(here.leads, spelled),
     )
     schedules, baseline = plan_schedules(find_model(model, options["revision"], weights=False), options, patching)
     folder = find_model(model, options["revision"])
@@ -257,12 +260,11 @@ def prepare(model: str, source: str, lengths: list[int], options: dict[str, Any]
     bos = data_documents.bos_id(options["bos"], tokenizer)
     how = {"split_special_tokens": options["split_special_tokens"]}
     if options["streaming"]:
-        needed = perplexity.tokens_needed(lengths, bos is not None, chosen)
+        needed = corpus_module.tokens_needed(lengths, bos is not None, chosen)
         documents = data_documents.tokenize_until(texts, tokenizer, needed, options["max_docs"], **how)
     else:
         documents = data_documents.tokenize(texts, tokenizer, **how)
-    fed, first = protocols.placed(options["protocol"], documents, options["bos"], tokenizer)
-    perplexity.select_documents(fed, lengths, first is not None, chosen)
+    corpus = perplexity.Corpus(documents, lengths, tokenizer, options["bos"], chosen)
     loaded = load_model(
         folder,
         options["dtype"],
@@ -273,7 +275,7 @@ def prepare(model: str, source: str, lengths: list[int], options: dict[str, Any]
     )
     team = team_of(here) if (options["sequence_parallel"] or 1) > 1 else None
     chosen = dataclasses.replace(chosen, path=folder, team=team)
-    return perplexity.Run(loaded, documents, lengths, schedules, tokenizer, baseline, options["bos"], chosen)
+    return perplexity.PerplexityRun(loaded, corpus, schedules, baseline, chosen)
 
 
 def _texts(source: str, options: dict[str, Any]) -> Iterable[Text]:

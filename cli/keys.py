@@ -87,9 +87,10 @@ def _measured(model: str, source: str, options: dict[str, Any], group: Group) ->
     loaded = load_model(folder, options["dtype"], device, trust_remote_code=trusted)
     lengths = key_tokens.windows_of(perplexity.trained_length(loaded), options["window"], options["short"])
     stride = options["stride"] or max(1, lengths[0] // 2)
-    chosen = perplexity.Options(
+    chosen = perplexity.PerplexityOptions(
         stride=stride, source=source, path=folder, progress=group.world.leads, short_context=False
     )
-    run = perplexity.Run(loaded, documents, lengths, [], tokenizer, None, options["bos"], chosen)
+    corpus = perplexity.Corpus(documents, lengths, tokenizer, options["bos"], chosen)
+    run = perplexity.PerplexityRun(loaded, corpus, [], None, chosen)
     run.run(group=group)
     return run.result() if group.world.leads else None

@@ -26,7 +26,7 @@ from .options import (
 
 if TYPE_CHECKING:
     from ..evals.parallel.processes import Group, World
-    from ..evals.passkey.running import Run
+    from ..evals.passkey.running import RetrievalRun as Run
 
 TASKS = ("passkey", "multi-key", "multi-value", "variable-tracking")
 
@@ -159,7 +159,7 @@ def prepare(model: str, lengths: list[int], options: dict[str, Any], here: World
     lengths = list(windows.check_lengths(lengths))
     depths = running.check_depths(options["depths"])
     patching = {key: options[key] for key in ("layers", "replace_scaling", "on_top")}
-    chosen = running.Options(
+    chosen = running.RetrievalOptions(
         **{key: options[key] for key in ("trials", "seed", "threshold", "batch_tokens")},
         haystack=None if options["haystack"] is None else _haystack(options["haystack"]),
         patching=patching,
@@ -172,7 +172,7 @@ def prepare(model: str, lengths: list[int], options: dict[str, Any], here: World
     tokenizer = load_tokenizer(folder, trust_remote_code=trusted)
     quiz = running.Quiz(tokenizer, lengths, depths, options["task"], options["bos"], chosen)
     loaded = load_model(folder, options["dtype"], here.device(options["device"]), trust_remote_code=trusted)
-    return running.Run(loaded, quiz, schedules, baseline, dataclasses.replace(chosen, path=folder))
+    return running.RetrievalRun(loaded, quiz, schedules, baseline, dataclasses.replace(chosen, path=folder))
 
 
 def _haystack(source: str) -> str:

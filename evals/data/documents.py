@@ -10,12 +10,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...errors import DataError
 from . import token_cache
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,9 @@ class Document:
         return int(self.byte_ends[stop - 1]) - (int(self.byte_ends[start - 1]) if start else 0)
 
 
-def tokenize(texts: Iterable[Text | str], tokenizer: Any, *, split_special_tokens: bool = False) -> list[Document]:
+def tokenize(
+    texts: Iterable[Text | str], tokenizer: PreTrainedTokenizerBase, *, split_special_tokens: bool = False
+) -> list[Document]:
     """Each text as ids without special tokens around it, with byte offsets where the tokenizer is a fast one.
 
     The tokens of large texts are kept for the next time, see :mod:`ropescale.evals.data.token_cache`.
@@ -80,7 +85,12 @@ def tokenize(texts: Iterable[Text | str], tokenizer: Any, *, split_special_token
 
 
 def tokenize_until(
-    texts: Iterable[Text], tokenizer: Any, needed: int, count: int, *, split_special_tokens: bool = False
+    texts: Iterable[Text],
+    tokenizer: PreTrainedTokenizerBase,
+    needed: int,
+    count: int,
+    *,
+    split_special_tokens: bool = False,
 ) -> list[Document]:
     """The documents of a stream up to the ``count``-th with ``needed`` tokens, the shorter ones between included.
 
@@ -97,7 +107,7 @@ def tokenize_until(
     return found
 
 
-def special_tokens(documents: Iterable[Document], tokenizer: Any) -> int:
+def special_tokens(documents: Iterable[Document], tokenizer: PreTrainedTokenizerBase | None) -> int:
     """How many of the documents' tokens are special ones, which a model reads as the end of a text and the like. The
     one for what is unknown is not counted: text may be unknown."""
     added = getattr(tokenizer, "added_tokens_decoder", {})
@@ -106,12 +116,34 @@ def special_tokens(documents: Iterable[Document], tokenizer: Any) -> int:
     return sum(int(np.isin(np.asarray(document.ids, np.int64), wanted).sum()) for document in documents)
 
 
+def as_documents(
+    documents: Iterable[Document | Text | str | Sequence[int]], tokenizer: PreTrainedTokenizerBase | None
+) -> list[Document]:
+    """Tokenizes texts, wraps ids, and returns documents as they are.
+
+    Raises:
+        DataError: texts without a tokenizer, or a mixture.
+    """
+    given = [documents] if isinstance(documents, (str, Text)) else list(documents)
+    made = [document for document in given if isinstance(document, Document)]
+    texts = [document for document in given if isinstance(document, (str, Text))]
+    if made and len(made) == len(given):
+        return made
+    if not texts:
+        return from_ids(given)
+    if len(texts) < len(given):
+        raise DataError("documents are a mixture of texts and token ids; give one or the other")
+    if tokenizer is None:
+        raise DataError("documents are texts; give tokenizer= to encode them, or give token ids")
+    return tokenize(texts, tokenizer)
+
+
 def from_ids(documents: Iterable[Sequence[int]]) -> list[Document]:
     """Documents that are token ids already (lists, arrays or tensors of whole numbers)."""
     return [_from_ids(f"document {i}", ids) for i, ids in enumerate(documents)]
 
 
-def bos_id(bos: str | int, tokenizer: Any) -> int | None:
+def bos_id(bos: str | int, tokenizer: PreTrainedTokenizerBase | None) -> int | None:
     """The id to put in front of every document, or None.
 
     Args:
@@ -155,7 +187,7 @@ def select(
     enough = [document for document in pool if len(document.ids) >= needed]
     empty = sum(not len(document.ids) for document in pool)
     if not enough:
-        raise _too_short(pool, needed, "a smaller --min-tokens" if needed == min_tokens else "shorter lengths")
+        raise _too_short(pool, needed, "a smaller min_tokens" if needed == min_tokens else "shorter lengths")
     kept = enough if max_docs is None else enough[:max_docs]
     if all(len(document.ids) < one_with for document in kept):
         raise _too_short(kept, one_with, "shorter lengths")
@@ -201,7 +233,7 @@ def _bytes_of(text: Text) -> bytes:
         ) from None
 
 
-def _tokens(text: Text, tokenizer: Any, split_special_tokens: bool) -> token_cache.Tokens:
+def _tokens(text: Text, tokenizer: PreTrainedTokenizerBase, split_special_tokens: bool) -> token_cache.Tokens:
     fast = bool(getattr(tokenizer, "is_fast", False))
     how = {"split_special_tokens": True} if split_special_tokens else {}
     # verbose=False: a document longer than model_max_length is what this is for, no warning wanted.

@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...errors import DataError, RopescaleError, RunError
-from ..running.batches import Batch
 
 if TYPE_CHECKING:
     import torch
@@ -233,24 +232,3 @@ def _together() -> Iterator[None]:
         yield
     except RuntimeError as error:
         raise RunError("another process of this run has stopped; what it said tells why") from error
-
-
-def owners(batches: Sequence[Batch], size: int) -> list[int]:
-    """The rank that scores each batch: the costliest first, each to the process with the least to do so far.
-
-    Graham's longest-processing-time rule (SIAM J. Appl. Math. 17, 1969): at most 4/3 of the best split.
-    """
-    loads, owner = [0.0] * size, [0] * len(batches)
-    for number in sorted(range(len(batches)), key=lambda number: -cost(batches[number])):
-        owner[number] = loads.index(min(loads))
-        loads[owner[number]] += cost(batches[number])
-    return owner
-
-
-def cost(batch: Batch) -> float:
-    """Time of a batch, up to a factor: linear in its positions, and quadratic in the length of a window.
-
-    Attention takes as long as everything else at about 32,768 positions (57,000 for an 8 B Llama, less for smaller
-    ones); the split needs no more than the order of magnitude.
-    """
-    return len(batch.feeds) * batch.positions * (1 + batch.positions / 32768)

@@ -1,15 +1,14 @@
-"""Schedules x lengths x prompts: the same questions, asked under every schedule."""
+"""Schedules x lengths x prompts: asks the same questions under every schedule."""
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import math
-import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,35 +16,40 @@ from ...errors import DataError
 from ...models.patching import evaluating
 from ..data import documents
 from ..data.windows import Window, check_lengths
-from ..parallel.processes import Group, World, owners
+from ..parallel.processes import Group, World
 from ..running import fingerprints
-from ..running.batches import Batch, Cost, Feed, Plan
-from ..running.executor import Scored
-from ..running.perplexity import trained_length
-from ..running.progress import Progress
-from ..running.resuming import Shelf, Store, opened
-from ..running.treatments import AS_IS, Treatment, treatments
+from ..running.batch_log import Scored
+from ..running.batches import Batch, BatchPlan, Cost, Feed
+from ..running.progress import Notes
+from ..running.resuming import Shelf, Store
+from ..running.runner import Facts, Runner, Task, carry_out
+from ..running.variants import AS_IS, HeldTables, Variant, trained_length, variants
 from .answering import Answerer, Score
 from .filler import Borrowed, Generated
 from .results import Answer, Retrieval, retrieval_folder
 from .tasks import DIGITS, TASKS, Prompt, prompts
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from ...request import RequestOptions
+
 
 def retrieval(
-    model: Any,
-    tokenizer: Any,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
     lengths: int | str | Iterable[int | str],
     depths: Iterable[float] | int = 5,
-    schedules: Iterable[Any] = (AS_IS,),
+    schedules: Iterable[object] = (AS_IS,),
     *,
     task: str = "passkey",
-    baseline: Any = None,
+    baseline: object = None,
     bos: str | int = "auto",
     out: str | Path | None = None,
     fresh: bool = False,
     **options: Any,
 ) -> Retrieval:
-    """Whether ``model`` finds numbers hidden in long texts, at every length and depth, under every schedule.
+    """Measures whether ``model`` finds numbers hidden in long texts, at every length and depth, under every schedule.
 
     Each schedule is patched in and reverted bit for bit; where its tables depend on the length they are frozen at the
     length asked at. ``as-is`` (the model as it comes) always runs, and is the baseline of the paired comparison unless
@@ -61,8 +65,8 @@ def retrieval(
         bos: "auto" (the tokenizer's, if it has one), "yes", "no", or an id.
         out: a folder for the result, and for every batch as soon as it is finished: the same call again continues
             where this one was interrupted.
-        fresh: ask anew what is stored in ``out``.
-        options: the fields of :class:`Options`.
+        fresh: ask again what is stored in ``out``.
+        options: the fields of :class:`RetrievalOptions`.
 
     Raises:
         DataError: lengths too short for the task, depths outside [0, 1], a tokenizer that cannot write numbers.
@@ -70,31 +74,23 @@ def retrieval(
         RunError: NaN or infinite logits, or a prompt that does not fit into memory.
         CheckpointError: ``out`` cannot be written, holds another kind of run, or another process is writing into it.
     """
-    chosen = Options(**options)
-    run = Run(model, Quiz(tokenizer, lengths, depths, task, bos, chosen), schedules, baseline, chosen)
-    if out is None:
-        run.run()
-        return run.result()
-    folder = retrieval_folder(out)
-    with opened(folder, fresh) as kept:
-        run.run(kept)
-        result = run.result()
-        result.save(folder)
-    return result
+    chosen = RetrievalOptions(**options)
+    run = RetrievalRun(model, Quiz(tokenizer, lengths, depths, task, bos, chosen), schedules, baseline, chosen)
+    return carry_out(run, None if out is None else retrieval_folder(out), fresh)
 
 
 @dataclass(frozen=True)
-class Options:
-    """What else a run can be told.
+class RetrievalOptions:
+    """What else a retrieval run can be told.
 
     Attributes:
         trials: prompts per length (and per depth, for passkey).
-        seed: of the texts and numbers. The same seed gives the same prompts, whatever other lengths there are.
+        seed: draws the texts and numbers. The same seed gives the same prompts, whatever other lengths there are.
         haystack: a text to hide the numbers in; None for generated sentences.
         threshold: share of the best accuracy at the shortest length that counts for the effective length.
         batch_tokens: feed prompts together up to this many positions (at least one).
         patching: keyword arguments of :func:`ropescale.patch`, such as ``layers`` or ``on_top``.
-        source: what the haystack is called in the results.
+        source: the name of the haystack in the results.
         path: the checkpoint's folder, whose files are then fingerprinted; else the live parameters are.
         progress: a progress bar on stderr where that is a terminal, else a line a minute.
     """
@@ -104,10 +100,10 @@ class Options:
     haystack: str | None = None
     threshold: float = 0.85
     batch_tokens: int = 8192
-    patching: dict[str, Any] = field(default_factory=dict)
+    patching: RequestOptions = field(default_factory=dict)
     source: str | None = None
     path: str | Path | None = None
-    progress: bool = False
+    progress: bool | Notes = False
 
     def __post_init__(self) -> None:
         for name in ("trials", "batch_tokens"):
@@ -130,12 +126,12 @@ class Quiz:
 
     def __init__(
         self,
-        tokenizer: Any,
+        tokenizer: PreTrainedTokenizerBase,
         lengths: int | str | Iterable[int | str],
         depths: Iterable[float] | int,
         task: str,
         bos: str | int,
-        options: Options,
+        options: RetrievalOptions,
     ) -> None:
         self.task, self.lengths, self.depths = check_task(task), check_lengths(lengths), check_depths(depths)
         self.bos_option, self.bos = bos, documents.bos_id(bos, tokenizer)
@@ -149,12 +145,12 @@ class Quiz:
 
     @property
     def every(self) -> list[Prompt]:
-        """The prompts of all lengths."""
+        """Lists the prompts of all lengths."""
         return [prompt for made in self.prompts.values() for prompt in made]
 
     @property
     def positions(self) -> int:
-        """What the prompts hold, each read once."""
+        """Counts the tokens of the prompts, each read once."""
         return sum(length * len(made) for length, made in self.prompts.items())
 
     def check_ids(self, vocabulary: int) -> None:
@@ -169,93 +165,48 @@ class Quiz:
                 documents.check_ids([document], vocabulary, self.bos)
 
 
-Key = tuple[str, int]
-"""What answers depend on, the model and the prompts being given: the hash of the rotation, and the length."""
-
-
-@dataclass(frozen=True)
-class Job:
-    """The questions of one length under one schedule.
-
-    Attributes:
-        treatment: the schedule.
-        length: of the prompts.
-        frozen_at: the length whose tables are live, where they depend on the length.
-        rotation: a hash of all that the schedule decides; jobs with the same one have the same answers.
-        table_sha256: of the live tables, as the results show it.
-        plan: which prompts are asked together.
-        asked: a hash of the prompts and of where their answers are.
-    """
-
-    treatment: Treatment
-    length: int
-    frozen_at: int | None
-    rotation: str
-    table_sha256: str
-    plan: Plan
-    asked: str
-
-    @property
-    def key(self) -> Key:
-        return self.rotation, self.length
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """What the answers depend on besides the model, as the store keeps it."""
-        return {"length": self.length, "rotation": self.rotation, "plan": self.plan.sha256, "asked": self.asked}
-
-
-class Run:
+class RetrievalRun:
     """A run that can be interrupted: :meth:`result` holds the schedules and lengths that are complete."""
 
-    def __init__(self, model: Any, quiz: Quiz, schedules: Iterable[Any], baseline: Any, options: Options) -> None:
-        self.model, self.quiz, self.options = model, quiz, options
-        self.treatments, self.baseline = treatments(schedules, baseline)
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        quiz: Quiz,
+        schedules: Iterable[object],
+        baseline: object,
+        options: RetrievalOptions,
+    ) -> None:
+        self.quiz, self.options, self.notes = quiz, options, Notes.of(options.progress)
+        self.variants, self.baseline = variants(model, schedules, baseline, options.patching)
         self.answerer = Answerer(model, options.batch_tokens)
         quiz.check_ids(self.answerer.vocabulary)
         self.answers: list[Answer] = []
         self.tables: dict[tuple[str, int], str] = {}
         self.cost: list[dict[str, Any]] = []
-        self._plans: dict[int, Plan] = {}
-        self._finished: set[Key] = set()
+        self._plans = {length: self._plan(length) for length in quiz.lengths}
+        self._counted: set[str] = set()
 
-    def run(self, kept: Store | None = None, group: Group | None = None) -> None:
+    @property
+    def finished(self) -> str:
+        """Says how much is complete."""
+        return f"{len(self.tables)} finished parts" if self.tables else ""
+
+    def run(self, store: Store | None = None, group: Group | None = None) -> None:
         """Asks under every schedule; what is complete is in :attr:`answers` even when this is interrupted.
 
         Args:
-            kept: finished batches are taken from it and put into it.
-            group: the processes that share the prompts; only the leader's :attr:`answers` are complete then.
+            store: finished batches are taken from it and put into it.
+            group: the processes that share the prompts; only the first one's :attr:`answers` are complete then.
         """
-        kept, group = kept or Store(), group or Group(World())
+        device = self.answerer.device
+        runner = Runner(self.facts, store or Store(), group or Group(World()), self.notes, device)
         with evaluating(self.answerer.model):
-            jobs = self.jobs()
-            shelves = {job.key: kept.shelf(self.facts | job.facts, job.plan, _VALUES) for job in jobs}
-            for found in group.from_all({key: shelf.batches for key, shelf in shelves.items()}):
-                _merge(shelves, found)
-            self._announce(jobs, shelves, kept.last)
-            if group.world.leads:
-                kept.begin(self._about)
-            left = _shared(jobs, shelves, group.world)
-            for treatment in self.treatments:
-                own = [job for job in jobs if job.treatment is treatment]
-                total = sum(batch.fed for job in own for batch in left.get(job.key, []))
-                with Progress(treatment.label, total, self.options.progress and total > 0) as progress:
-                    for job in own:
-                        self._ask(job, left.pop(job.key, []), shelves[job.key], progress)
-                        if group.world.size == 1:
-                            self._finish(job, shelves[job.key])
-        if group.world.size > 1:
-            for found in group.to_leader({key: shelf.batches for key, shelf in shelves.items()}):
-                _merge(shelves, found)
-            for job in jobs if group.world.leads else []:
-                self._finish(job, shelves[job.key])
-
-    def jobs(self) -> list[Job]:
-        """Every schedule at every length. One that does not fit fails here, before hours of the others."""
-        return [job for treatment in self.treatments for job in self._jobs(treatment)]
+            runner.take([task for variant in self.variants for task in self._tasks(variant)])
+            runner.announce(self._about)
+            runner.run(self._about)
 
     def result(self) -> Retrieval:
-        """Everything asked so far."""
+        """Returns everything asked so far."""
         options, quiz = self.options, self.quiz
         return Retrieval(
             model={**self.model_facts, "trained_length": trained_length(self.answerer.model)},
@@ -290,14 +241,14 @@ class Run:
             threshold=options.threshold,
         )
 
-    @functools.cached_property
+    @cached_property
     def model_facts(self) -> dict[str, Any]:
-        """The "model" part of results.json; of the model before any schedule."""
+        """Describes the model before any schedule: the "model" part of results.json."""
         return fingerprints.describe(self.answerer.model, self.options.path)
 
-    @functools.cached_property
-    def facts(self) -> dict[str, Any]:
-        """What every answer depends on, next to a job's own facts."""
+    @cached_property
+    def facts(self) -> Facts:
+        """Returns what every answer depends on, next to a task's own facts."""
         return {
             "kind": "retrieval",
             **{name: self.model_facts[name] for name in ("weights", "config_sha256", "dtype")},
@@ -307,75 +258,58 @@ class Run:
         }
 
     @property
-    def _about(self) -> dict[str, Any]:
-        """What the next run in the same folder compares itself with."""
+    def _about(self) -> Facts:
+        """Returns what the next run in the same folder compares itself with."""
         names = ("trials", "seed", "batch_tokens", "source")
         chosen = {name: getattr(self.options, name) for name in names}
         quiz = {"task": self.quiz.task, "lengths": list(self.quiz.lengths), "depths": list(self.quiz.depths)}
         return {"kind": "retrieval", "facts": self.facts, **quiz, **chosen}
 
-    def _announce(self, jobs: Sequence[Job], shelves: Mapping[Key, Shelf], last: Mapping[str, Any]) -> None:
-        """What is there already, before it starts."""
-        distinct = {job.key: job for job in jobs}.values()
-        count = sum(len(job.plan.batches) for job in distinct)
-        done = count - sum(len(_left(job, shelves[job.key])) for job in distinct)
-        before, now = {**last, **last.get("facts", {})}, {**self._about, **self.facts}
-        changed = [name.replace("_", "-") for name in now if name != "facts" and before.get(name) != now[name]]
-        if done == count:
-            self._tell(f"all {count} batches are done already; nothing is asked")
-        elif done:
-            self._tell(f"resuming: {done} of {count} batches are done")
-        elif last:
-            self._tell(f"starting a new run, with another {', '.join(changed)}; the answers before are kept beside it")
+    def _plan(self, length: int) -> BatchPlan:
+        """Plans the prompts of one length as windows whose last tokens are scored, one for each question."""
+        prompts = self.quiz.prompts[length]
+        feeds = [Feed(n, Window(0, length, length - len(each.questions))) for n, each in enumerate(prompts)]
+        together, sizes = self.answerer.together(prompts), tuple(feed.window.count for feed in feeds)
+        starts = enumerate(range(0, len(feeds), together))
+        batches = tuple(Batch(n, tuple(feeds[start : start + together]), length) for n, start in starts)
+        return BatchPlan(batches, sizes, Cost(len(feeds), length * len(feeds), sum(sizes), 1.0))
 
-    def _tell(self, line: str) -> None:
-        if self.options.progress:
-            print(line, file=sys.stderr)
+    def _tasks(self, variant: Variant) -> list[Task]:
+        """Plans one schedule at every length."""
+        return [self._task(length, tables) for length, tables in variant.tables(self.quiz.lengths).items()]
 
-    def _jobs(self, treatment: Treatment) -> list[Job]:
-        with treatment.applied(self.model, self.options.patching) as patch:
-            frozen = treatment.depends_on_length(self.model, patch)
-        return [self._job(treatment, length, length if frozen else None) for length in self.quiz.lengths]
+    def _task(self, length: int, tables: HeldTables) -> Task:
+        prompts, plan = self.quiz.prompts[length], self._plans[length]
+        facts = {"length": length, "rotation": tables.rotation, "plan": plan.sha256, "asked": _asked_sha256(prompts)}
+        finish = partial(self._finish, length, tables)
+        return Task(
+            tables.variant.label,
+            plan,
+            [facts],
+            partial(self._scored, prompts),
+            finish,
+            tables.live,
+            values=_VALUES,
+            nll=False,
+        )
 
-    def _job(self, treatment: Treatment, length: int, frozen_at: int | None) -> Job:
-        model = self.answerer.model
-        with treatment.applied(self.model, self.options.patching, frozen_at):
-            rotation, table = fingerprints.rotation_sha256(model), fingerprints.table_sha256(model)
-        plan, asked = self._plan(length), _questions_sha256(self.quiz.prompts[length])
-        return Job(treatment, length, frozen_at, rotation, table, plan, asked)
+    def _scored(self, prompts: Sequence[Prompt], batch: Batch, lacking: Sequence[int]) -> list[Scored]:
+        before = self.answerer.forward_passes
+        asked = self.answerer.answers([prompts[feed.document] for feed in batch.feeds])
+        packed = _packed(score for _, scores in asked for score in scores)
+        return [Scored(packed, self.answerer.forward_passes - before)]
 
-    def _plan(self, length: int) -> Plan:
-        """The prompts of one length as windows whose last tokens are scored, one for each question."""
-        if length not in self._plans:
-            prompts = self.quiz.prompts[length]
-            feeds = [Feed(n, Window(0, length, length - len(each.questions))) for n, each in enumerate(prompts)]
-            self._plans[length] = _planned(feeds, self.answerer.together(prompts), length)
-        return self._plans[length]
-
-    def _ask(self, job: Job, batches: Sequence[Batch], shelf: Shelf, progress: Progress) -> None:
-        """Batches of one length, or none: under the same tables the answers are those of before."""
-        if not batches:
-            return
-        prompts = self.quiz.prompts[job.length]
-        with job.treatment.applied(self.model, self.options.patching, job.frozen_at):
-            for batch in batches:
-                before = self.answerer.forward_passes
-                asked = self.answerer.answers([prompts[feed.document] for feed in batch.feeds])
-                packed = _packed(score for _, scores in asked for score in scores)
-                shelf.put(batch.number, Scored(packed, self.answerer.forward_passes - before))
-                progress.add(batch.fed)
-
-    def _finish(self, job: Job, shelf: Shelf) -> None:
-        """A job whose batches are all on the shelf, for the results."""
-        label, prompts = job.treatment.label, self.quiz.prompts[job.length]
-        scores = iter([each for batch in job.plan.batches for each in _unpacked(shelf.batches[batch.number].nll)])
+    def _finish(self, length: int, tables: HeldTables, shelves: Sequence[Shelf]) -> None:
+        """Takes the answers of one schedule at one length into the results."""
+        (shelf,), label, prompts = shelves, tables.variant.label, self.quiz.prompts[length]
+        batches = [shelf.batches[batch.number] for batch in self._plans[length].batches]
+        scores = (score for each in batches for score in _unpacked(each.nll))
         for number, prompt in enumerate(prompts):
             self.answers.extend(_answers(label, number, prompt, [next(scores) for _ in prompt.questions]))
-        again = job.key in self._finished
-        passes = 0 if again else sum(each.parts for each in shelf.batches.values())
-        self._finished.add(job.key)
-        self.cost.append({"schedule": label, "lengths": [job.length], "forward_passes": passes})
-        self.tables[label, job.length] = job.table_sha256
+        passes = 0 if shelf.key in self._counted else sum(each.parts for each in batches)
+        self._counted.add(shelf.key)
+        self.cost.append({"schedule": label, "lengths": [length], "forward_passes": passes})
+        self.tables[label, length] = tables.table_sha256
 
 
 ANSWERING = 1
@@ -386,7 +320,7 @@ _VALUES = 3
 
 
 def _packed(scores: Iterable[Score]) -> np.ndarray:
-    """Three numbers for each question, fp32: the two halves of its NLL, which is fp64, and whether it is correct."""
+    """Packs each question as three fp32 numbers: the two halves of its NLL, which is fp64, and whether it is right."""
     given = list(scores)
     halves = np.array([score.nll for score in given], "<f8").view("<f4").reshape(-1, 2)
     right = np.array([[score.correct] for score in given], "<f4")
@@ -399,43 +333,14 @@ def _unpacked(values: np.ndarray) -> list[Score]:
     return [Score(float(one), bool(right)) for one, right in zip(nll, table[:, 2])]
 
 
-def _planned(feeds: Sequence[Feed], together: int, length: int) -> Plan:
-    starts = range(0, len(feeds), together)
-    batches = tuple(Batch(n, tuple(feeds[start : start + together]), length) for n, start in enumerate(starts))
-    sizes, fed = tuple(feed.window.count for feed in feeds), length * len(feeds)
-    return Plan(batches, sizes, Cost(len(feeds), fed, sum(sizes), 1.0))
-
-
-def _left(job: Job, shelf: Shelf) -> list[Batch]:
-    """The batches that are not on the shelf, in order."""
-    return [batch for batch in job.plan.batches if batch.number not in shelf.batches]
-
-
-def _shared(jobs: Sequence[Job], shelves: Mapping[Key, Shelf], world: World) -> dict[Key, list[Batch]]:
-    """By job, the batches that are left and that this process is to ask; each batch is some process's."""
-    distinct = {job.key: job for job in jobs}
-    left = [(key, batch) for key, job in distinct.items() for batch in _left(job, shelves[key])]
-    mine: dict[Key, list[Batch]] = {}
-    for (key, batch), owner in zip(left, owners([batch for _, batch in left], world.size), strict=True):
-        if owner == world.rank:
-            mine.setdefault(key, []).append(batch)
-    return mine
-
-
-def _merge(shelves: Mapping[Key, Shelf], found: Mapping[Key, Mapping[int, Scored]]) -> None:
-    """What another process has; not written again, because that process does."""
-    for key, batches in found.items():
-        shelves[key].batches |= batches
-
-
-def _questions_sha256(prompts: Sequence[Prompt]) -> str:
-    """Of the prompts' ids, and of which of them are the answers."""
+def _asked_sha256(prompts: Sequence[Prompt]) -> str:
+    """Hashes the prompts' ids, and which of them are the answers."""
     places = [(each.ending, each.start, each.stop) for prompt in prompts for each in prompt.questions]
     return hashlib.sha256(f"{_sha256(prompts)} {places}".encode()).hexdigest()
 
 
 def check_task(task: str) -> str:
-    """The task's name.
+    """Returns the task's name.
 
     Raises:
         DataError: there is no such task.
@@ -446,7 +351,7 @@ def check_task(task: str) -> str:
 
 
 def check_depths(depths: Iterable[float] | int) -> tuple[float, ...]:
-    """The depths, ascending, each once; a whole number is how many, evenly from 0 to 1.
+    """Returns the depths, ascending, each once; a whole number is how many, evenly from 0 to 1.
 
     Raises:
         DataError: none, or one outside [0, 1].
@@ -486,7 +391,7 @@ def _answers(schedule: str, number: int, prompt: Prompt, scores: Sequence[Score]
 
 
 def _sha256(made: Iterable[Prompt]) -> str:
-    """Of every prompt's ids, little-endian int64, in order."""
+    """Hashes every prompt's ids, little-endian int64, in order."""
     digest = hashlib.sha256()
     for prompt in made:
         digest.update(prompt.context.astype("<i8").tobytes() + prompt.endings.astype("<i8").tobytes())

@@ -1,4 +1,4 @@
-"""The short-context cost: what a schedule predicts otherwise where the model did well without it.
+"""The short-context cost: how a schedule changes predictions where the model did well without it.
 
 Both sets of tables are run on the same windows, at the largest measured length up to the trained one. The shared head
 turns the two trunks' answers into logits block by block, so that of every scored token two numbers remain: the KL
@@ -7,18 +7,18 @@ divergence from the baseline's distribution, and whether the most likely token i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..results.result import Divergence
-from .batches import Batch, Plan
+from .batch_log import Scored
+from .batches import Batch, BatchPlan
+from .executor import Executor
 from .resuming import Shelf
-
-if TYPE_CHECKING:
-    from .perplexity import Job, Key
+from .runner import Facts, Task
+from .variants import HeldTables
 
 VALUES = 2
 """Numbers that are kept of every scored token."""
@@ -29,37 +29,29 @@ class Comparison:
     """A schedule beside the baseline.
 
     Attributes:
-        base, other: the passes whose tables are compared.
+        base, other: the tables that are compared.
         length: positions of the windows that both are run on.
         plan: the batches of those windows; the same for all comparisons of a run.
     """
 
-    base: Job
-    other: Job
+    base: HeldTables
+    other: HeldTables
     length: int
-    plan: Plan
+    plan: BatchPlan
 
     @property
-    def key(self) -> Key:
-        """What the numbers depend on, the model and the tokens being given."""
-        return self.base.rotation, self.other.rotation, self.plan.sha256
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """The key in words, as the store keeps it."""
-        return {
-            "length": self.length,
-            "divergence": [self.base.rotation, self.other.rotation],
-            "plan": self.plan.sha256,
-        }
+    def facts(self) -> Facts:
+        """Returns what the numbers depend on, as the store keeps it."""
+        rotations = [self.base.rotation, self.other.rotation]
+        return {"length": self.length, "divergence": rotations, "plan": self.plan.sha256}
 
     @property
     def trivial(self) -> bool:
         """Whether both have the same tables, so that nothing can differ and nothing need run."""
         return self.base.rotation == self.other.rotation
 
-    def finished(self, shelf: Shelf | None, shares: int) -> Divergence:
-        """For the results, once all batches are on the shelf.
+    def divergence(self, shelf: Shelf | None, shares: int) -> Divergence:
+        """Returns the comparison for the results, once all batches are on the shelf.
 
         Args:
             shelf: None for one that is trivial.
@@ -72,8 +64,8 @@ class Comparison:
             kl, same = (self.plan.assembled({n: half[row] for n, half in halves.items()}) for row in range(VALUES))
         cost = self.plan.cost
         return Divergence(
-            schedule=self.other.treatment.label,
-            baseline=self.base.treatment.label,
+            schedule=self.other.variant.label,
+            baseline=self.base.variant.label,
             length=self.length,
             kl=kl,
             same=same,
@@ -82,29 +74,37 @@ class Comparison:
         )
 
 
-def comparisons(jobs: Sequence[Job], baseline: str, length: int, plan: Plan) -> list[Comparison]:
-    """Every schedule beside the baseline at one length."""
-    at = {job.treatment.label: job for job in jobs if length in job.lengths}
-    return [Comparison(at[baseline], job, length, plan) for label, job in at.items() if label != baseline]
+def comparing(
+    found: Sequence[Comparison], executor: Executor, finish: Callable[[list[Divergence]], None]
+) -> tuple[Task, int]:
+    """Returns the task that runs all comparisons, the baseline once for each batch, and how many of them take passes.
+
+    Args:
+        found: of one length and with one baseline.
+        finish: takes all of them for the results.
+    """
+    distinct = list({each.other.rotation: each for each in found if not each.trivial}.values())
+
+    def score(batch: Batch, lacking: Sequence[int]) -> list[Scored]:
+        others = [distinct[number].other.live for number in lacking]
+        return executor.compare(batch, distinct[0].base.live, others)
+
+    def finished(shelves: Sequence[Shelf]) -> None:
+        kept = {each.other.rotation: shelf for each, shelf in zip(distinct, shelves, strict=True)}
+        finish(_divergences(found, kept))
+
+    plan, facts = found[0].plan, [each.facts for each in distinct]
+    task = Task("short-context cost", plan, facts, score, finished, values=VALUES, besides=1, nll=False)
+    return task, len(distinct)
 
 
-def to_run(found: Sequence[Comparison]) -> list[Comparison]:
-    """Those that take forward passes, each set of tables once."""
-    return list({each.key: each for each in found if not each.trivial}.values())
-
-
-def left(found: Sequence[Comparison], shelves: Mapping[Key, Shelf]) -> list[Batch]:
-    """The batches that some comparison lacks; all comparisons of a batch are made together."""
-    batches = found[0].plan.batches if found else ()
-    return [batch for batch in batches if any(batch.number not in shelves[each.key].batches for each in found)]
-
-
-def finished(found: Sequence[Comparison], shelves: Mapping[Key, Shelf]) -> list[Divergence]:
-    """All of them for the results; the first that ran carries the baseline's forward passes."""
-    ran: set[Key] = set()
+def _divergences(found: Sequence[Comparison], shelves: dict[str, Shelf]) -> list[Divergence]:
+    """Returns all comparisons for the results; the first that ran carries the baseline's forward passes."""
+    ran: set[str] = set()
     made = []
     for each in found:
-        shares = 0 if each.trivial or each.key in ran else 1 if ran else 2
-        made.append(each.finished(shelves.get(each.key), shares))
-        ran |= set() if each.trivial else {each.key}
+        rotation = each.other.rotation
+        shares = 0 if each.trivial or rotation in ran else 1 if ran else 2
+        made.append(each.divergence(shelves.get(rotation), shares))
+        ran |= set() if each.trivial else {rotation}
     return made

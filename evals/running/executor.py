@@ -14,36 +14,22 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 
 from ...errors import RunError
 from ..data.documents import Document
+from .batch_log import Scored
 from .batches import Batch, Feed
 from .memory import LEAST_CHUNK, MOST_CHUNK, chunk_for, is_out_of_memory, position_bytes, release
 from .scoring import Scorer
 
-Applied = Callable[[], AbstractContextManager[Any]]
-"""Makes a treatment's tables live inside."""
+Applied = Callable[[], AbstractContextManager[object]]
+"""Makes a variant's tables live inside."""
 
 Feeding = Callable[[Sequence[Feed], "int | None"], list[np.ndarray]]
-"""Feeds windows, whole or so many positions at a time, and says what each gave."""
-
-
-@dataclass(frozen=True)
-class Scored:
-    """What a batch gave.
-
-    Attributes:
-        nll: of its scored tokens in nats, window after window, fp32; of a comparison, see :meth:`Executor.compare`.
-        parts: in how many parts it was fed; more than 1 where it did not fit into memory.
-    """
-
-    nll: np.ndarray
-    parts: int = 1
+"""Feeds windows, whole or so many positions at a time, and returns the numbers of each."""
 
 
 class Executor:
@@ -63,15 +49,12 @@ class Executor:
         self._chunks: dict[int, int | None] = {}  # by the length of a window, how much of it is fed at a time
 
     def check(self, batch: Batch) -> None:
-        """The scorer's check at start-up, on the first window of a batch."""
+        """Runs the scorer's check at start-up, on the first window of a batch."""
         with torch.inference_mode():
             self.scorer.check(self._ids(batch.feeds[:1])[0])
 
     def seconds(self, batch: Batch, positions: int) -> float | None:
-        """How long the first positions of a batch's first window take, once warm; None where they do not fit.
-
-        What they give is dropped.
-        """
+        """Times the first positions of a batch's first window, once warm; None where they do not fit."""
         ids, taken = self._ids(batch.feeds[:1])[:, :positions], []
         try:
             with torch.inference_mode():
@@ -86,7 +69,7 @@ class Executor:
         return min(taken)
 
     def score(self, batch: Batch) -> Scored:
-        """The NLLs of a batch's scored tokens.
+        """Returns the NLLs of a batch's scored tokens.
 
         Raises:
             RunError: logits that are not finite, or a single window that does not fit into memory.
@@ -96,7 +79,7 @@ class Executor:
         return Scored(np.concatenate(nll), parts)
 
     def compare(self, batch: Batch, one: Applied, others: Sequence[Applied]) -> list[Scored]:
-        """What each of several treatments predicts otherwise than one of them, at a batch's scored tokens.
+        """Compares the predictions of several variants with those of one, at a batch's scored tokens.
 
         Args:
             one: makes its tables live inside; so do the ``others``. All are entered once for each part of the batch.
@@ -116,7 +99,7 @@ class Executor:
         ]
 
     def _fed(self, batch: Batch, what: Feeding) -> tuple[list[np.ndarray], int]:
-        """What each window of a batch gave, and in how many parts it was fed."""
+        """Feeds a batch, and returns the numbers of each window and in how many parts it was fed."""
         if batch.positions not in self._chunks:
             self._chunks[batch.positions] = self._estimated_chunk(batch)
         size = len(batch.feeds)
@@ -129,7 +112,7 @@ class Executor:
         return [each for part in parts for each in part], len(parts) * pieces
 
     def _in_parts(self, batch: Batch, size: int, what: Feeding) -> list[list[np.ndarray]] | None:
-        """``size`` windows at a time; None when memory does not suffice."""
+        """Feeds ``size`` windows at a time; returns None when memory does not suffice."""
         feeds, chunk = batch.feeds, self._chunks[batch.positions]
         try:
             return [what(feeds[start : start + size], chunk) for start in range(0, len(feeds), size)]
@@ -139,8 +122,10 @@ class Executor:
         if not self.scorer.retries:
             raise RunError(
                 f"out of memory with {len(feeds)} windows of {batch.positions:,} positions shared by several "
-                "processes, which cannot try again one by one; use more of them, a smaller --batch-tokens, or "
-                "--dtype bfloat16"
+                "processes, which cannot try again one by one; use more of them, a smaller batch_tokens, or "
+                "dtype='bfloat16'",
+                "batch_tokens",
+                "dtype",
             )
         # Out of the handler, because the traceback holds on to every tensor of the pass that failed.
         gc.collect()
@@ -155,7 +140,7 @@ class Executor:
         self._most = half * batch.positions
         self.note(
             f"out of memory with {size} windows of {batch.positions:,} positions; going on with {half} at a time "
-            f"(same numbers up to rounding; --batch-tokens {self._most} avoids the attempt)"
+            f"(same numbers up to rounding; batch_tokens={self._most} avoids the attempt)"
         )
         return half
 
@@ -165,13 +150,14 @@ class Executor:
         if smaller < LEAST_CHUNK or not self._chunks_agree(batch):
             raise RunError(
                 f"one window of {batch.positions:,} positions does not fit into the memory of {self.scorer.device}; "
-                "use shorter lengths, --dtype bfloat16, or a device with more memory"
+                "use shorter lengths, dtype='bfloat16', or a device with more memory",
+                "dtype",
             )
         self._chunks[batch.positions] = smaller
         self.note(f"out of memory with a window of {batch.positions:,} positions; {_feeding(smaller)}")
 
     def _estimated_chunk(self, batch: Batch) -> int | None:
-        """None where a window is estimated to fit, or cannot be fed in chunks: then it is tried."""
+        """Returns None where a window is estimated to fit, or cannot be fed in chunks: then it is tried."""
         chunk = chunk_for(self.scorer.model, batch.positions, self.scorer.logits_bytes)
         if chunk is None or not self._chunks_agree(batch):
             return None
@@ -194,7 +180,7 @@ class Executor:
     def _divergences(
         self, one: Applied, others: Sequence[Applied], feeds: Sequence[Feed], chunk: int | None
     ) -> list[np.ndarray]:
-        """Per window, fp32 [others, 2, scored tokens]. Two states are held at a time, whatever the number of others."""
+        """Returns per window fp32 [others, 2, scored tokens]. Two states are held at a time, however many others."""
         ids = self._ids(feeds)
         with one(), torch.inference_mode():
             first = self.scorer.states(ids, chunk)
@@ -208,13 +194,13 @@ class Executor:
         return [whole[:, :, row, whole.shape[3] - feed.window.count :] for row, feed in enumerate(feeds)]
 
     def _ids(self, feeds: Sequence[Feed]) -> torch.Tensor:
-        """What is fed, int64 [windows, positions]."""
+        """Returns the ids that are fed, int64 [windows, positions]."""
         first = [] if self.bos is None else [self.bos]
         rows = [self.documents[feed.document].ids[feed.window.start : feed.window.stop] for feed in feeds]
         return torch.tensor([[*first, *row] for row in rows])
 
     def _check_finite(self, feeds: Sequence[Feed], nll: Sequence[np.ndarray]) -> None:
-        """No mean survives NaN or infinity; names where the first one is."""
+        """Refuses NaN and infinity, which no mean survives; names where the first one is."""
         broken = [~np.isfinite(each) for each in nll]
         count = sum(int(each.sum()) for each in broken)
         if not count:
@@ -223,7 +209,8 @@ class Executor:
         position = feed.window.scored + int(where.argmax()) + (self.bos is not None)
         raise RunError(
             f"the model's logits are NaN or infinite in {self.documents[feed.document].name} at position {position} "
-            f"({count} of {sum(map(len, nll))} positions in this batch); try --dtype float32, or a smaller factor"
+            f"({count} of {sum(map(len, nll))} positions in this batch); try dtype='float32', or a smaller factor",
+            "dtype",
         )
 
 

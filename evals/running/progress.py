@@ -1,21 +1,50 @@
-"""What a person sees on stderr while a pass runs: a bar on a terminal, elsewhere a line a minute."""
+"""What a person sees on stderr while a pass runs: notes, and a bar on a terminal, elsewhere a line a minute."""
 
 from __future__ import annotations
 
+import logging
 import math
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from types import TracebackType
 
 import numpy as np
 from tqdm import tqdm
+
+LOG = logging.getLogger(__name__)
 
 EVERY = 60.0
 """Seconds between two lines, where stderr is a file or a pipe that nobody may be looking at."""
 
 _TITLE = 48
 """Characters of a title at most: the bar must fit beside it."""
+
+
+@dataclass(frozen=True)
+class Notes:
+    """Notes to the user: on stderr, past the progress bar, or else in Python's log."""
+
+    shown: bool = False
+    spell: Callable[[str], str] = str
+    """Puts the parameters that a note names into the caller's words, such as options of the command line."""
+
+    @staticmethod
+    def of(progress: bool | Notes) -> Notes:
+        """Returns the notes of an option ``progress``, which may be just on or off."""
+        return progress if isinstance(progress, Notes) else Notes(progress)
+
+    def tell(self, line: str, level: int = logging.INFO) -> None:
+        """Says how the run goes."""
+        if self.shown:
+            tqdm.write(self.spell(line), file=sys.stderr)
+        else:
+            LOG.log(level, line)
+
+    def warn(self, line: str) -> None:
+        """Says what bears on the numbers."""
+        self.tell(line, logging.WARNING)
 
 
 class Progress:
@@ -50,11 +79,11 @@ class Progress:
 
     @property
     def perplexity(self) -> float | None:
-        """Of what is scored so far."""
+        """Returns the perplexity of what is scored so far."""
         return math.exp(min(self._nll / self._scored, 709.0)) if self._scored else None
 
     def add(self, fed: int, nll: np.ndarray | None = None) -> None:
-        """A batch is done.
+        """Counts a batch that is done.
 
         Args:
             fed: its tokens.
@@ -83,7 +112,7 @@ class Progress:
 
 
 def duration(seconds: float) -> str:
-    """In words, to the minute."""
+    """Returns a time in words, to the minute."""
     hours, minutes = divmod(round(seconds / 60), 60)
     if hours:
         return f"about {hours} h {minutes} min"
@@ -91,7 +120,7 @@ def duration(seconds: float) -> str:
 
 
 def _figure(value: float | None) -> str:
-    """Four significant digits; huge ones as powers of ten."""
+    """Formats four significant digits; huge ones as powers of ten."""
     if value is None:
         return "-"
     return f"{value:#.4g}".rstrip(".") if value < 1000 else f"{value:,.0f}" if value < 1e6 else f"{value:.1e}"

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...errors import DataError
 from ..data.documents import Document, bos_id
 from ..data.windows import Window
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 ROPESCALE, YARN, HF = "ropescale", "yarn-paper", "hf-docs"
 
@@ -25,7 +28,7 @@ class Protocol:
     """A way to measure.
 
     Attributes:
-        name: as ``--protocol`` takes it.
+        name: of the protocol.
         said: how it weighs, in a few words.
         stride: what the published script takes when nobody says; None where there need not be any.
     """
@@ -51,7 +54,7 @@ PROTOCOLS = {
 
 
 def protocol(name: str) -> Protocol:
-    """The protocol of this name.
+    """Returns the protocol of this name.
 
     Raises:
         DataError: there is none.
@@ -62,7 +65,7 @@ def protocol(name: str) -> Protocol:
 
 
 def published_windows(tokens: int, length: int, stride: int, bos: bool) -> Iterator[Window]:
-    """The windows of the published scripts over a document of ``tokens``.
+    """Yields the windows of the published scripts over a document of ``tokens``.
 
     Window k feeds ``[kS, min(kS + W, n))``, ``W = length - bos``, until one reaches the end. It scores what comes after
     the end of the window before, but never its own first position, before which nothing is fed: with no BOS and S = L
@@ -78,7 +81,7 @@ def published_windows(tokens: int, length: int, stride: int, bos: bool) -> Itera
 
 
 def weights(name: str, windows: Sequence[Window]) -> list[float]:
-    """What each window's mean loss weighs.
+    """Returns the weight of each window's mean loss.
 
     ``yarn-paper``: 1. ``hf-docs``: the labels that are not masked, less one "due to internal label shift": the tokens
     after the end of the window before, and one too few wherever there was a window before.
@@ -92,7 +95,7 @@ def weights(name: str, windows: Sequence[Window]) -> list[float]:
 
 
 def weighted(name: str, windows: Sequence[Window], nll: np.ndarray) -> tuple[float, float]:
-    """One document's weighted sum of window means, fp64, and the sum of the weights.
+    """Returns one document's weighted sum of window means, fp64, and the sum of the weights.
 
     Args:
         nll: of the tokens that the windows score, one window after the other.
@@ -117,37 +120,31 @@ def check_windows(name: str, documents: Iterable[Document], lengths: Iterable[in
             if not all(window.count for window in published_windows(tokens, length, stride, bos)):
                 raise DataError(
                     f"{name} gives NaN at {length:,}: of the {tokens:,} tokens of {document.name}, the last one is "
-                    f"alone in its window at stride {stride:,}; choose another --stride, or --protocol ropescale"
+                    f"alone in its window at stride {stride:,}; choose another stride, or protocol='ropescale'",
+                    "stride",
+                    "protocol",
                 )
 
 
 def placed(
-    name: str, documents: Sequence[Document], bos: str | int, tokenizer: Any
-) -> tuple[list[Document], int | None]:
-    """The documents as they are fed, and the id in front of every window, if any.
+    name: str, documents: Sequence[Document], bos: str | int, tokenizer: PreTrainedTokenizerBase | None
+) -> tuple[list[Document], int | None, int | None]:
+    """Returns the documents as they are fed, the id in front of every window, and the one that only begins documents.
 
-    Under ``hf-docs``, see :func:`bos_once`. A document without a token stays without one, to be counted as empty.
+    ``hf-docs`` tokenizes with the tokenizer's defaults and then cuts. So BOS is the first token of each document and in
+    no other window, if the tokenizer adds one by itself or is asked to. A document without a token stays without one,
+    to be counted as empty.
     """
+    found = bos_id(bos, tokenizer)
     if name != HF:
-        return list(documents), bos_id(bos, tokenizer)
-    once = bos_once(name, bos, tokenizer)
-    if once is None:
-        return list(documents), None
-    return [_with_bos(document, once) if len(document.ids) else document for document in documents], None
+        return list(documents), found, None
+    if found is None or (bos == "auto" and not _adds(tokenizer, found)):
+        return list(documents), None, None
+    return [_with_bos(document, found) if len(document.ids) else document for document in documents], None, found
 
 
-def bos_once(name: str, bos: str | int, tokenizer: Any) -> int | None:
-    """The id that is the first token of each document and in no other window, if any.
-
-    ``hf-docs`` tokenizes with the tokenizer's defaults and then cuts: that is BOS, if the tokenizer adds one by itself
-    or is asked to.
-    """
-    found = bos_id(bos, tokenizer) if name == HF else None
-    return None if found is None or (bos == "auto" and not _adds(tokenizer, found)) else found
-
-
-def _adds(tokenizer: Any, bos: int) -> bool:
-    return list(tokenizer("a").input_ids)[:1] == [bos]
+def _adds(tokenizer: PreTrainedTokenizerBase | None, bos: int) -> bool:
+    return tokenizer is not None and list(tokenizer("a").input_ids)[:1] == [bos]
 
 
 def _with_bos(document: Document, bos: int) -> Document:

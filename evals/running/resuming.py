@@ -26,16 +26,13 @@ import json
 import os
 import re
 import socket
-import struct
 import sys
 import time
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
-import numpy as np
 from filelock import FileLock, Timeout
 
 from ...errors import CheckpointError
@@ -44,23 +41,26 @@ from ..parallel.processes import Group, World
 from ..results import checking, formats
 from ..results.checking import Wrong
 from ..results.leftovers import is_folder, is_regular, sweep_records, sweep_run
-from .batches import Plan
-from .executor import Scored
+from .batch_log import MAGIC, Scored, record, records
+from .batches import BatchPlan
 
 FOLDER = "resume"
+Facts = Mapping[str, object]
+"""All that some numbers depend on, as plain data."""
 
-_HEADER = struct.Struct(
-    "<4sIIII"
-)  # magic, batch number, parts, how many values, crc32 of the other three and the values
-_MAGIC = b"RSB1"
 _SYNC_SECONDS = 1.0
 """How much a power cut may cost. What the process has written survives the process without."""
 
 
 class Shelf:
-    """The finished batches of one pass, by number; in memory."""
+    """The finished batches of one pass, by number; in memory.
 
-    def __init__(self) -> None:
+    Attributes:
+        key: the hash of all that its numbers depend on.
+    """
+
+    def __init__(self, key: str = "") -> None:
+        self.key = key
         self.batches: dict[int, Scored] = {}
 
     def put(self, number: int, scored: Scored) -> None:
@@ -68,7 +68,7 @@ class Shelf:
         self.batches[number] = scored
 
     def close(self) -> None:
-        """Nothing more will be put."""
+        """Settles what has been put; nothing more will be."""
 
 
 class Store:
@@ -77,8 +77,8 @@ class Store:
     def __init__(self) -> None:
         self._shelves: dict[str, Shelf] = {}
 
-    def shelf(self, facts: Mapping[str, Any], plan: Plan, values: int = 1) -> Shelf:
-        """The shelf of the pass with these facts; the same one for the same facts.
+    def shelf(self, facts: Facts, plan: BatchPlan, values: int = 1) -> Shelf:
+        """Returns the shelf of the pass with these facts; the same one for the same facts.
 
         Args:
             facts: all that its numbers depend on, as plain data.
@@ -91,19 +91,19 @@ class Store:
         return self._shelves[key]
 
     @property
-    def last(self) -> dict[str, Any]:
-        """What :meth:`begin` was told last time; nothing at first."""
+    def last(self) -> dict[str, object]:
+        """Returns what :meth:`begin` was told last time; nothing at first."""
         return {}
 
-    def begin(self, about: Mapping[str, Any]) -> None:
+    def begin(self, about: Facts) -> None:
         """Remembers what is being measured."""
 
-    def note(self, timing: Mapping[str, Any]) -> None:
+    def note(self, timing: Facts) -> None:
         """Remembers how long a process took, for whoever wants to know."""
 
     @property
     def finished(self) -> int:
-        """How many batches are on the shelves that were asked for."""
+        """Counts the batches on the shelves that were asked for."""
         return sum(len(shelf.batches) for shelf in self._shelves.values())
 
     def close(self) -> None:
@@ -111,8 +111,8 @@ class Store:
         for shelf in self._shelves.values():
             shelf.close()
 
-    def _make(self, key: str, facts: Mapping[str, Any], plan: Plan, values: int) -> Shelf:
-        return Shelf()
+    def _make(self, key: str, facts: Facts, plan: BatchPlan, values: int) -> Shelf:
+        return Shelf(key)
 
 
 class FolderStore(Store):
@@ -123,17 +123,17 @@ class FolderStore(Store):
         self.folder, self.writer = folder, writer
 
     @property
-    def last(self) -> dict[str, Any]:
+    def last(self) -> dict[str, object]:
         try:
             return checking.checked(self.folder / "run.json", formats.LAST)
         except Wrong:
             return {}
 
-    def begin(self, about: Mapping[str, Any]) -> None:
+    def begin(self, about: Facts) -> None:
         with _kept(self.folder):
             atomic.write(self.folder / "run.json", json.dumps(about, indent=1))
 
-    def note(self, timing: Mapping[str, Any]) -> None:
+    def note(self, timing: Facts) -> None:
         with _kept(self.folder), open(self.folder / "timing.jsonl", "a", encoding="utf-8") as file:
             file.write(json.dumps(timing) + "\n")
 
@@ -156,22 +156,20 @@ class FolderStore(Store):
             for folder in _passes(self.folder):
                 sweep_records(folder)
                 if not _is_whole(folder):
-                    _set_aside(folder, "the pass that it held is run anew")
+                    _set_aside(folder, "the pass that it held is run again")
             record = self.folder / "run.json"
             if os.path.lexists(record) and not self.last:
                 _set_aside(record, "what changed since the last run is not known")
 
-    def _make(self, key: str, facts: Mapping[str, Any], plan: Plan, values: int) -> Shelf:
+    def _make(self, key: str, facts: Facts, plan: BatchPlan, values: int) -> Shelf:
         return FolderShelf(self.folder / key[:16], facts, plan, self.writer, values)
 
 
 class FolderShelf(Shelf):
     """The finished batches of one pass in a folder of its own."""
 
-    def __init__(
-        self, folder: Path, facts: Mapping[str, Any], plan: Plan, writer: int | None = 0, values: int = 1
-    ) -> None:
-        super().__init__()
+    def __init__(self, folder: Path, facts: Facts, plan: BatchPlan, writer: int | None = 0, values: int = 1) -> None:
+        super().__init__(key_of(facts))
         self.folder, self.facts, self.writer, self.log = folder, facts, writer, folder / f"{writer}.log"
         self._file: BinaryIO | None = None
         self._synced = 0.0
@@ -201,7 +199,9 @@ class FolderShelf(Shelf):
         if not logs and not facts.exists():  # nor where a run was killed before it wrote the first
             return
         if _facts_in(self.folder) != self.facts:
-            raise CheckpointError(f"{self.folder} is not what a run wrote; remove it, or choose another folder with -o")
+            raise CheckpointError(
+                f"{self.folder} is not what a run wrote; remove it, or choose another folder with out=OUT"
+            )
         for log in logs:
             found, good = records(log.read_bytes())
             self.batches |= {n: each for n, each in found.items() if sizes.get(n) == len(each.nll)}
@@ -231,7 +231,7 @@ class FolderShelf(Shelf):
 
 @contextmanager
 def opened(out: Path, fresh: bool = False, group: Group | None = None) -> Iterator[FolderStore]:
-    """The store below an output folder, ours alone inside.
+    """Opens the store below an output folder, for us alone inside.
 
     Args:
         fresh: forget what is in it.
@@ -251,7 +251,7 @@ def opened(out: Path, fresh: bool = False, group: Group | None = None) -> Iterat
 
 @contextmanager
 def _held(folder: Path, fresh: bool) -> Iterator[None]:
-    """The folder made and locked, and emptied where that is wanted."""
+    """Makes and locks the folder, and empties it where that is wanted."""
     with _kept(folder):
         folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder):
@@ -273,7 +273,7 @@ def refuse_if_busy(out: Path) -> None:
 
 
 def foreign(folder: Path) -> Path | None:
-    """What a run may not write into, or over: ``resume/`` itself, or a file in it; None where all is a run's own."""
+    """Finds what a run may not write into or over: ``resume/`` or a file in it; None where all is a run's own."""
     if not os.path.lexists(folder):
         return None
     if folder.is_symlink() or not folder.is_dir():
@@ -290,7 +290,7 @@ def _is_lock(path: Path) -> bool:
 
 
 def _begins(start: bytes) -> Callable[[Path], bool]:
-    """Whether a file begins so, as far as it goes."""
+    """Returns a check whether a file begins so, as far as it goes."""
 
     def begins(path: Path) -> bool:
         with open(path, "rb") as file:
@@ -308,7 +308,7 @@ _OWN: dict[str, Callable[[Path], bool]] = {
 
 
 def _passes(folder: Path) -> list[Path]:
-    """The folders of passes, by their names."""
+    """Lists the folders of passes, recognized by their names."""
     return [path for path in sorted(folder.iterdir()) if _KEY.fullmatch(path.name) and is_folder(path)]
 
 
@@ -318,7 +318,7 @@ _KEY = re.compile("[0-9a-f]{16}")
 def _is_whole(folder: Path) -> bool:
     """Whether a pass's folder has its facts, or nothing yet; and nothing else under the names of its files."""
     logs = [path for path in folder.iterdir() if path.suffix == ".log"]
-    if not all(is_regular(log) and _begins(_MAGIC)(log) for log in logs):
+    if not all(is_regular(log) and _begins(MAGIC)(log) for log in logs):
         return False
     if not os.path.lexists(folder / "facts.json"):
         return not logs
@@ -326,7 +326,7 @@ def _is_whole(folder: Path) -> bool:
     return facts is not None and key_of(facts)[:16] == folder.name
 
 
-def _facts_in(folder: Path) -> dict[str, Any] | None:
+def _facts_in(folder: Path) -> dict[str, object] | None:
     path = folder / "facts.json"
     try:
         return checking.parsed(path) if is_regular(path) else None
@@ -344,38 +344,13 @@ def _set_aside(path: Path, then: str) -> None:
     )
 
 
-def key_of(facts: Mapping[str, Any]) -> str:
-    """SHA-256 of the facts as JSON with sorted keys."""
+def key_of(facts: Facts) -> str:
+    """Hashes the facts as JSON with sorted keys (SHA-256)."""
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
-def record(number: int, scored: Scored) -> bytes:
-    """A batch as bytes: a header with a checksum, then its NLLs as little-endian fp32."""
-    values = np.ascontiguousarray(scored.nll, "<f4").tobytes()
-    fields = (number, scored.parts, len(scored.nll))
-    return _HEADER.pack(_MAGIC, *fields, _checksum(fields, values)) + values
-
-
-def records(content: bytes) -> tuple[dict[int, Scored], int]:
-    """The batches of a log up to the first record that is not whole, and how many bytes they take."""
-    found: dict[int, Scored] = {}
-    at = 0
-    while at + _HEADER.size <= len(content):
-        magic, number, parts, count, checksum = _HEADER.unpack_from(content, at)
-        values = content[at + _HEADER.size : at + _HEADER.size + 4 * count]
-        if magic != _MAGIC or len(values) < 4 * count or checksum != _checksum((number, parts, count), values):
-            break
-        found[number] = Scored(np.frombuffer(values, "<f4").astype(np.float32), parts)
-        at += _HEADER.size + len(values)
-    return found, at
-
-
-def _checksum(fields: tuple[int, int, int], values: bytes) -> int:
-    return zlib.crc32(values, zlib.crc32(struct.pack("<III", *fields)))
-
-
 def _write_all(file: BinaryIO, content: bytes) -> None:
-    """An unbuffered file may take less than it is given."""
+    """Writes all of it: an unbuffered file may take less than it is given."""
     rest = memoryview(content)
     while rest:
         rest = rest[file.write(rest) :]
@@ -402,12 +377,12 @@ def _busy(folder: Path, holder: Path) -> str:
         who = f" ({holder.read_text(encoding='utf-8')})"
     except OSError:
         who = ""
-    return f"another run{who} is writing into {folder.parent}; wait until it is done, or choose another folder with -o"
+    return f"another run{who} is writing into {folder.parent}; wait until it is done, or choose another folder with out=OUT"
 
 
 @contextmanager
 def _kept(folder: Path) -> Iterator[None]:
-    """What the system says about the disk, as one sentence."""
+    """Turns what the system says about the disk into one sentence."""
     try:
         yield
     except CheckpointError:
@@ -415,5 +390,5 @@ def _kept(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise CheckpointError(
             f"cannot write into {folder}: {error.strerror or error}; the batches before are kept, "
-            "the same command continues once this is mended"
+            "the same command continues once this is repaired"
         ) from error

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 from ropescale.cli import main as shell
 from ropescale.errors import CheckpointError
 from ropescale.evals.results.result import Result
-from ropescale.evals.running.perplexity import Run
+from ropescale.evals.running.runner import Runner
 from ropescale.evals.running.scoring import Scorer
 
 TEXT = "It was a bright cold day in April, and the clocks were striking thirteen. "
@@ -249,14 +249,14 @@ def test_logits_that_are_not_finite_fail_the_run_and_keep_what_was_finished(
 
 
 def test_ctrl_c_keeps_the_schedules_that_were_finished(capsys, checkpoint, texts, tmp_path, monkeypatch):
-    measure = Run._measure
+    score = Runner._score
 
-    def interrupted(self, job, *rest):
-        if job.treatment.label != "as-is":
+    def interrupted(self, each, *rest):
+        if not each.task.title.startswith("as-is"):
             raise KeyboardInterrupt
-        measure(self, job, *rest)
+        score(self, each, *rest)
 
-    monkeypatch.setattr(Run, "_measure", interrupted)
+    monkeypatch.setattr(Runner, "_score", interrupted)
     words = ["--data", texts, "--lengths", "64", "--schedule", "yarn:factor=2", "-o", str(tmp_path / "out")]
     code, out, err = run(capsys, checkpoint, *words)
     assert (code, out) == (130, "") and "the tables of the 1 finished passes; the same command continues" in err

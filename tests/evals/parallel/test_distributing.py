@@ -15,8 +15,8 @@ from launching import launch
 import ropescale
 from ropescale.cli.main import main
 from ropescale.evals import reference
-from ropescale.evals.parallel.processes import World, cost, owners, world
-from ropescale.evals.running.batches import plan_pass
+from ropescale.evals.parallel.processes import World, world
+from ropescale.evals.running.batches import cost, owners, plan_pass
 
 LENGTHS = "64,128"
 
@@ -47,7 +47,7 @@ SIZES = [64] * 9, [500, 10, 900, 64, 64], [80]
 @pytest.mark.parametrize(("sizes", "processes"), list(itertools.product(SIZES, (1, 2, 5))))
 def test_every_batch_has_one_owner_and_no_process_has_more_than_graham_allows(sizes, processes):
     batches = plan_pass(sizes, 32, 16, bos=True, batch_tokens=64).batches
-    owner = owners(batches, processes)
+    owner = owners(list(map(cost, batches)), processes)
     assert len(owner) == len(batches) and set(owner) <= set(range(processes))
     loads = [sum(cost(b) for b, who in zip(batches, owner, strict=True) if who == rank) for rank in range(processes)]
     best = max(sum(loads) / processes, max(map(cost, batches)))  # no split can do better than either
@@ -56,7 +56,7 @@ def test_every_batch_has_one_owner_and_no_process_has_more_than_graham_allows(si
 
 def test_the_costliest_batches_are_dealt_first():
     batches = plan_pass([900, 100, 100, 700], 1024, 1000, bos=True, batch_tokens=1).batches
-    by_length = {batch.positions: who for batch, who in zip(batches, owners(batches, 2), strict=True)}
+    by_length = {batch.positions: who for batch, who in zip(batches, owners(list(map(cost, batches)), 2), strict=True)}
     assert by_length[901] != by_length[701] == by_length[101]
 
 

@@ -555,10 +555,10 @@ def test_batches_change_nothing_but_rounding():
 
 
 def test_a_run_that_stops_keeps_what_is_complete():
-    from ropescale.evals.passkey.running import Options, Quiz, Run
+    from ropescale.evals.passkey.running import Quiz, RetrievalOptions, RetrievalRun
 
-    model, options = lookup_llama(), Options(trials=1)
-    run = Run(
+    model, options = lookup_llama(), RetrievalOptions(trials=1)
+    run = RetrievalRun(
         model,
         Quiz(byte_tokenizer(), [256, 512], [0, 1], "passkey", "auto", options),
         ["linear:factor=4"],
@@ -825,7 +825,7 @@ def test_an_interrupted_run_asks_what_is_left_and_ends_byte_for_byte_the_same(
     assert files(tmp_path / "out") == files(tmp_path / "whole")
     asked.clear()
     code, out, err = run(capsys, *words, str(tmp_path / "out"))
-    assert code == 0 and asked == [] and f"all {batches} batches are done already; nothing is asked" in err
+    assert code == 0 and asked == [] and f"all {batches} batches are done already" in err
     assert "| accuracy " in out and files(tmp_path / "out") == files(tmp_path / "whole")
     assert run(capsys, *words, str(tmp_path / "out"), "--fresh")[0] == 0
     assert len(asked) == batches and files(tmp_path / "out") == files(tmp_path / "whole")
@@ -839,7 +839,7 @@ def test_other_prompts_are_another_run_and_a_length_more_finds_the_rest(capsys, 
     words = [checkpoint, "--depths", "0,1", "--trials", "2", "-o", str(tmp_path)]
     assert run(capsys, *words, "--lengths", "700")[0] == 0
     code, _, err = run(capsys, *words, "--lengths", "700", "--seed", "1")
-    assert code == 0 and "starting a new run, with another seed; the answers before are kept beside it" in err
+    assert code == 0 and "starting a new run: seed 0 became 1" in err
     asked.clear()
     code, _, err = run(capsys, *words, "--lengths", "700,800")
     assert code == 0 and len(asked) == 1 and "resuming: 1 of 2 batches are done" in err

@@ -54,7 +54,7 @@ def test_a_batch_that_does_not_fit_is_scored_in_halves_and_the_numbers_stay():
     whole, _ = executed(Scorer(llama()), plan)
     assert np.abs(first.nll - whole[0].nll).max() < 1e-5 and np.array_equal(second.nll, whole[1].nll)
     assert notes[0].startswith("out of memory with 8 windows of 40 positions; going on with 4 at a time")
-    assert notes[1].startswith("out of memory with 4 windows") and "--batch-tokens 80 avoids the attempt" in notes[1]
+    assert notes[1].startswith("out of memory with 4 windows") and "batch_tokens=80 avoids the attempt" in notes[1]
 
 
 def test_what_did_not_fit_once_is_not_tried_again():
@@ -179,7 +179,7 @@ def test_the_default_batch_follows_the_machine_and_is_a_power_of_two(monkeypatch
 
 
 def test_what_a_run_will_take_is_said_before_it_starts(caplog):
-    with caplog.at_level("INFO", "ropescale.evals.running.perplexity"):
+    with caplog.at_level("INFO", "ropescale.evals.running.progress"):
         perplexity(llama(), IDS[:3], [16, 40], batch_tokens=80)
     working = 80 * position_bytes(llama(), 40) + 3 * 4 * 80 * 61
     weights = 4 * sum(p.numel() for p in llama().parameters())
@@ -191,8 +191,8 @@ def test_what_a_run_will_take_is_said_before_it_starts(caplog):
 
 def test_a_long_run_says_after_its_first_batch_how_long_it_will_be(caplog, monkeypatch):
     times = iter(range(0, 10_000, 100))  # every batch takes 100 seconds
-    monkeypatch.setattr("ropescale.evals.running.perplexity.time.perf_counter", lambda: next(times))
-    with caplog.at_level("INFO", "ropescale.evals.running.perplexity"):
+    monkeypatch.setattr("ropescale.evals.running.runner.time.perf_counter", lambda: next(times))
+    with caplog.at_level("INFO", "ropescale.evals.running.progress"):
         perplexity(llama(), IDS, [20], batch_tokens=20)
     assert [line for line in caplog.messages if "to go" in line] == [
         "20 tokens in 100.0 s; at this speed about 13 min to go"
@@ -232,7 +232,7 @@ class Timed(Scorer):
 
 def told(monkeypatch, ids, lengths, **options):
     lines = []
-    monkeypatch.setattr("ropescale.evals.running.perplexity.Run._tell", lambda self, line: lines.append(line))
+    monkeypatch.setattr("ropescale.evals.running.progress.Notes.tell", lambda self, line: lines.append(line))
     monkeypatch.setattr("ropescale.evals.running.perplexity.Scorer", Timed, raising=False)
     monkeypatch.setattr("ropescale.evals.running.perplexity._scorer", lambda model, options: Timed(model))
     monkeypatch.setattr("ropescale.evals.running.executor.time.perf_counter", lambda: Timed.clock)

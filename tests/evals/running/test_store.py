@@ -20,9 +20,10 @@ from ropescale.cli import main as shell
 from ropescale.errors import CheckpointError
 from ropescale.evals import perplexity
 from ropescale.evals.running import fingerprints, resuming
+from ropescale.evals.running.batch_log import Scored, record, records
 from ropescale.evals.running.batches import plan_pass
-from ropescale.evals.running.executor import Executor, Scored
-from ropescale.evals.running.resuming import FolderShelf, opened, record, records
+from ropescale.evals.running.executor import Executor
+from ropescale.evals.running.resuming import FolderShelf, opened
 
 TEXT = "It was a bright cold day in April, and the clocks were striking thirteen. "
 
@@ -111,7 +112,7 @@ def test_a_pass_whose_facts_are_others_is_refused(tmp_path, content):
     tmp_path.joinpath("0.log").write_bytes(b"")
     if content is not None:
         tmp_path.joinpath("facts.json").write_text(content)
-    with pytest.raises(CheckpointError, match="is not what a run wrote; remove it, or choose another folder with -o"):
+    with pytest.raises(CheckpointError, match="is not what a run wrote; remove it, or choose another folder with out="):
         FolderShelf(tmp_path, {"a": 1}, PLAN)
 
 
@@ -158,7 +159,7 @@ def test_the_second_of_two_runs_is_refused_and_the_first_goes_on(tmp_path):
             opened(tmp_path),
         ):
             pass
-        with pytest.raises(CheckpointError, match="choose another folder with -o"):
+        with pytest.raises(CheckpointError, match="choose another folder with out="):
             resuming.refuse_if_busy(tmp_path)
         first.begin({"facts": {"still": "ours"}})
     resuming.refuse_if_busy(tmp_path)
@@ -251,7 +252,7 @@ def scored(monkeypatch):
 def lines(monkeypatch):
     """What the user is told."""
     told = []
-    monkeypatch.setattr("ropescale.evals.running.perplexity.Run._tell", lambda self, line: told.append(line))
+    monkeypatch.setattr("ropescale.evals.running.progress.Notes.tell", lambda self, line: told.append(line))
     return told
 
 

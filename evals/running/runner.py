@@ -1,0 +1,347 @@
+"""Runs tasks: batches planned beforehand, shared out over processes, each one kept as soon as it is finished.
+
+What is run, and under which tables, is for :mod:`ropescale.evals.running.perplexity` and
+:mod:`ropescale.evals.passkey.running` to say. The runner finds what is finished already, shares out what is left,
+scores it batch by batch onto the shelves, and brings the shelves of all processes together.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import torch
+
+from ...errors import CheckpointError, RunError
+from ..parallel.processes import Group, World
+from .batch_log import Scored
+from .batches import Batch, BatchPlan, cost, owners
+from .progress import Notes, Progress, duration
+from .resuming import Facts, Shelf, Store, opened
+
+LONG_SECONDS = 60
+"""From how long on a run says how long it will be."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """Batches of one plan, run under the same tables.
+
+    Attributes:
+        title: what its progress is called; neighbours with the same title share a bar.
+        plan: its batches.
+        facts: per shelf, what its numbers depend on, besides what those of the whole run depend on.
+        score: scores a batch for those of its shelves, by number, that lack it.
+        finish: takes the shelves once all batches are on them.
+        live: makes the tables live inside.
+        values: how many numbers are kept of each scored token.
+        besides: how many forward passes a batch takes besides one for each shelf.
+        nll: whether the numbers are NLLs, so that progress can show the perplexity.
+    """
+
+    title: str
+    plan: BatchPlan
+    facts: Sequence[Facts]
+    score: Callable[[Batch, Sequence[int]], Sequence[Scored]]
+    finish: Callable[[Sequence[Shelf]], None]
+    live: Callable[[], AbstractContextManager[object]] = nullcontext
+    values: int = 1
+    besides: int = 0
+    nll: bool = True
+
+
+@dataclass
+class _Shelved:
+    """A task with its shelves, and its batches that this process is to score."""
+
+    task: Task
+    shelves: list[Shelf]
+    own: list[Batch] = field(default_factory=list)
+
+    def lacking(self, batch: Batch) -> list[int]:
+        """Returns the numbers of the shelves that a batch is not on yet."""
+        return [number for number, shelf in enumerate(self.shelves) if batch.number not in shelf.batches]
+
+    def passes(self, batch: Batch) -> int:
+        """Counts the forward passes that a batch still takes."""
+        return self.task.besides + len(self.lacking(batch))
+
+    def finish(self) -> None:
+        """Hands the shelves over, all batches being on them."""
+        self.task.finish(self.shelves)
+
+
+class Runner:
+    """Runs the tasks of one measurement.
+
+    Args:
+        facts: what all its numbers depend on.
+        store: finished batches are taken from it and put into it.
+        group: the processes that share the work.
+        notes: tells the user how it goes.
+        device: where it runs, for the record of its speed.
+    """
+
+    def __init__(self, facts: Facts, store: Store, group: Group, notes: Notes, device: torch.device) -> None:
+        self.facts, self.store, self.group, self.notes, self.device = facts, store, group, notes, device
+        self._tasks: list[_Shelved] = []
+        self._todo, self._fed, self._seconds = 0, 0, 0.0
+
+    def take(self, tasks: Sequence[Task]) -> None:
+        """Finds the shelves of the tasks, in all processes, and shares out what they lack.
+
+        Raises:
+            RunError: the processes have different tasks: other files, other versions or another table on one of them.
+        """
+        planned = (self.facts, [task.facts for task in tasks])
+        if any(other != planned for other in self.group.from_all(planned)):
+            raise RunError("the processes do not measure the same; give all of them the same files and versions")
+        self._tasks = [_Shelved(task, [self._shelf(task, facts) for facts in task.facts]) for task in tasks]
+        for found in self.group.from_all(self._finished()):
+            self._merge(found)
+        self._share_out()
+        self._todo = sum(batch.fed for batch in self.left)
+
+    @property
+    def left(self) -> list[Batch]:
+        """Lists what this process is to score, each batch as often as it goes through the model."""
+        return [batch for each in self._tasks for batch in each.own for _ in range(each.passes(batch))]
+
+    def announce(self, about: Facts) -> bool:
+        """Says what is finished already or what has changed since the last run, and returns whether anything is left.
+
+        Args:
+            about: what this run measures, for the next one in the same folder to compare itself with.
+        """
+        plans = {shelf.key: (shelf, each.task.plan) for each in self._tasks for shelf in each.shelves}
+        total = sum(len(plan.batches) for _, plan in plans.values())
+        done = sum(batch.number in shelf.batches for shelf, plan in plans.values() for batch in plan.batches)
+        last = self.store.last
+        if done == total:
+            self.notes.tell(f"all {total} batches are done already; nothing is run")
+        elif done:
+            self.notes.tell(f"resuming: {done} of {total} batches are done")
+        elif last and (changed := _changes(last, about)):
+            self.notes.tell(
+                f"starting a new run: {changed}; its results replace the old ones, whose batches stay in resume/"
+            )
+        self._announce_left_out(last, about)
+        return done < total
+
+    def run(self, about: Facts) -> None:
+        """Scores what is left. A task is finished as soon as it is complete, or all are in the first process.
+
+        Args:
+            about: as for :meth:`announce`.
+        """
+        world = self.group.world
+        if world.leads:
+            self.store.begin(about)
+        try:
+            for title, tasks in groupby(self._tasks, key=lambda each: each.task.title):
+                self._run(title, list(tasks))
+        finally:
+            self._note_timing()
+        if world.size > 1:
+            for found in self.group.to_leader(self._finished()):
+                self._merge(found)
+            for each in self._tasks if world.leads else []:
+                each.finish()
+
+    # --- sharing ---
+
+    def _shelf(self, task: Task, facts: Facts) -> Shelf:
+        return self.store.shelf({**self.facts, **facts}, task.plan, task.values)
+
+    def _finished(self) -> dict[str, dict[int, Scored]]:
+        """Returns every batch that this process knows, by shelf."""
+        return {shelf.key: shelf.batches for each in self._tasks for shelf in each.shelves}
+
+    def _merge(self, found: Mapping[str, Mapping[int, Scored]]) -> None:
+        """Takes over what another process has scored; it is not written again, because that process does."""
+        for each in self._tasks:
+            for shelf in each.shelves:
+                shelf.batches |= found.get(shelf.key, {})
+
+    def _share_out(self) -> None:
+        """Gives each batch that is left to one team; tasks that share their shelves share the batches."""
+        claimed: set[str] = set()
+        left: list[tuple[_Shelved, Batch]] = []
+        for each in self._tasks:
+            keys = {shelf.key for shelf in each.shelves}
+            left += [(each, batch) for batch in each.task.plan.batches if each.lacking(batch) and keys - claimed]
+            claimed |= keys
+        world = self.group.world
+        costs = [each.passes(batch) * cost(batch) for each, batch in left]
+        for (each, batch), owner in zip(left, owners(costs, world.teams), strict=True):
+            if owner == world.rank // world.team:
+                each.own.append(batch)
+
+    # --- running ---
+
+    def _run(self, title: str, tasks: Sequence[_Shelved]) -> None:
+        total = sum(batch.fed for each in tasks for batch in each.own)
+        scored = [each for each in tasks if each.task.nll]
+        before = [found.nll for each in scored for shelf in each.shelves for found in shelf.batches.values()]
+        with Progress(title, total, self.notes.shown and total > 0, before) as progress:
+            for each in tasks:
+                self._score(each, progress)
+                if self.group.world.size == 1:
+                    each.finish()
+
+    def _score(self, each: _Shelved, progress: Progress) -> None:
+        """Scores the batches of one task, one after the other onto its shelves."""
+        if not each.own:  # the same tables and windows have been run, now or before
+            return
+        with each.task.live():
+            for batch in each.own:
+                start, lacking, passes = time.perf_counter(), each.lacking(batch), each.passes(batch)
+                scored = each.task.score(batch, lacking)
+                for number, found in zip(lacking, scored, strict=True):
+                    each.shelves[number].put(batch.number, found)
+                self._count(passes * batch.fed, time.perf_counter() - start)
+                progress.add(batch.fed, scored[0].nll if each.task.nll else None)
+
+    # --- saying ---
+
+    def _count(self, fed: int, seconds: float) -> None:
+        """Keeps the time, and says after the first batch of a long run how long it will be."""
+        first = not self._fed
+        self._fed, self._seconds = self._fed + fed, self._seconds + seconds
+        left = (self._todo - self._fed) * self._seconds / self._fed
+        if first and left > LONG_SECONDS:
+            self.notes.tell(f"{fed:,} tokens in {seconds:,.1f} s; at this speed {duration(left)} to go")
+
+    def _note_timing(self) -> None:
+        """Keeps how long this process took; apart from the results, which do not depend on it."""
+        if not self._fed:
+            return
+        world, speed = self.group.world, self._fed / self._seconds
+        self.notes.tell(f"{self._fed:,} tokens in {self._seconds:,.1f} s, {speed:,.0f} tokens/s")
+        place: dict[str, object] = {"device": str(self.device), "threads": torch.get_num_threads()}
+        if world.size > 1:
+            place |= {"rank": world.rank, "processes": world.size}
+        if world.team > 1:
+            place |= {"team": world.team}
+        if world.writes:
+            self.store.note({"tokens": self._fed, "seconds": self._seconds, "tokens_per_second": speed, **place})
+
+    def _announce_left_out(self, last: Facts, about: Facts) -> None:
+        left_out = [label for label in _listed(last.get("schedules")) if label not in _listed(about.get("schedules"))]
+        if left_out:
+            self.notes.tell(
+                f"the results will be without {', '.join(left_out)}, measured here before; name every schedule that "
+                "they should hold, and what is done is not run again"
+            )
+
+
+class Saved(Protocol):
+    """A result that can be written."""
+
+    def save(self, folder: Path, /) -> object:
+        """Writes it into a folder."""
+        ...
+
+
+R = TypeVar("R", bound=Saved, covariant=True)
+
+
+class Measurement(Protocol[R]):
+    """What can be run, stopped and continued."""
+
+    @property
+    def finished(self) -> str:
+        """Says what is complete, such as ``2 finished passes``; nothing where nothing is."""
+        ...
+
+    def run(self, store: Store, group: Group) -> None:
+        """Runs what the store does not hold."""
+        ...
+
+    def result(self) -> R:
+        """Returns all that is complete."""
+        ...
+
+
+def carry_out(
+    measurement: Measurement[R],
+    folder: Path | None,
+    fresh: bool = False,
+    group: Group | None = None,
+    show: Callable[[R], None] | None = None,
+) -> R:
+    """Runs a measurement, and writes its result into a folder where one is given.
+
+    Args:
+        fresh: run again what the folder holds.
+        group: the processes that share the work; the result is complete in the first one alone.
+        show: is given the result before it is written, so that a full disk takes nothing away. Then the tables of what
+            is complete are written when the run is stopped, too.
+    """
+    group = group or Group(World())
+    with nullcontext(Store()) if folder is None else opened(folder, fresh, group) as store:
+        try:
+            measurement.run(store, group)
+        except BaseException:  # Ctrl-C, logits that are not finite, memory that is full: hours may lie in what is done
+            if show and folder and group.world.leads:
+                _keep(measurement, store, folder)
+            raise
+        result = measurement.result()
+        if group.world.leads:
+            if show:
+                show(result)
+            if folder:
+                result.save(folder)
+    return result
+
+
+def _keep(measurement: Measurement[Saved], store: Store, folder: Path) -> None:
+    """Writes what was complete when a run stopped, and says what is kept."""
+    if not store.finished:
+        return
+    tables, finished = "", measurement.finished
+    if finished:
+        with suppress(CheckpointError):  # a full disk may be what stopped it, and that is said already
+            measurement.result().save(folder)
+            tables = f", and the tables of the {finished}"
+    Notes(shown=True).tell(
+        f"the run stopped; {store.finished} finished batches are kept in {folder}{tables}; the same command continues"
+    )
+
+
+def _changes(last: Facts, about: Facts) -> str:
+    """Says how a run differs from the last one in the same folder."""
+    before, now = _flat(last), _flat(about)
+    changed = [name for name in now if name not in ("facts", "schedules") and before.get(name) != now[name]]
+    return ", ".join(_change(name, before.get(name), now[name]) for name in changed)
+
+
+def _flat(about: Facts) -> dict[str, object]:
+    facts = about.get("facts")
+    return {**about, **(facts if isinstance(facts, dict) else {})}
+
+
+_CHANGED = {
+    "weights": "the weights differ",
+    "config_sha256": "config.json differs",
+    "text": "the text differs",
+    "tokens": "the tokens differ",
+}
+
+
+def _change(name: str, before: object, now: object) -> str:
+    plain = name.replace("_", "-")
+    return _CHANGED.get(name) or f"{plain} {_value(before)} became {_value(now)}"
+
+
+def _value(value: object) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value).lower()
+
+
+def _listed(value: object) -> list[object]:
+    return value if isinstance(value, list) else []

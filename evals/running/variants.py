@@ -1,0 +1,166 @@
+"""A variant of a model: under one schedule, held at a length where its tables depend on it, reverted bit for bit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ...configs.reading import is_scaled, read_rope
+from ...errors import DataError, RopescaleError, RunError
+from ...models import patching
+from ...schedules import specs
+from . import fingerprints
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from ...models.patching import Patch
+    from ...planning.plan import Plan
+    from ...request import RequestOptions
+
+AS_IS = "as-is"
+
+
+class Variant:
+    """A model under a schedule.
+
+    Attributes:
+        label: the schedule's name in the results.
+        schedule: a spec such as ``yarn:factor=8``, or a schedule object.
+    """
+
+    def __init__(self, model: nn.Module, schedule: object, request: RequestOptions) -> None:
+        self.model, self.schedule, self.request = model, schedule, request
+        self.label = label(schedule)
+        self._plan: Plan | None = None
+
+    def applied(self, length: int | None = None) -> AbstractContextManager[Patch | None]:
+        """Puts the schedule into the model inside, held at ``length`` where given."""
+        if self.label == AS_IS and length is None:
+            return nullcontext()
+        if self._plan is not None:  # worked out once: the model is the same at every length
+            return patching.Patch(self.model, self._plan, length)
+        # As it is, a model has nothing to freeze, whatever the others are frozen at.
+        request = {**self.request, "freeze_at": None} if self.label == AS_IS else self.request
+        made = patching.patch(self.model, self.schedule, length=length, **request)
+        self._plan = made.plan
+        return made
+
+    def tables(self, lengths: Iterable[int]) -> dict[int, HeldTables]:
+        """Returns the tables at each length, which are the same ones where they do not depend on it."""
+        with self.applied() as patch:
+            if not self._depends_on_length(patch):
+                return dict.fromkeys(lengths, self._held(None))
+        found = {}
+        for length in lengths:
+            with self.applied(length):
+                found[length] = self._held(length)
+        return found
+
+    def _held(self, length: int | None) -> HeldTables:
+        model = patching.unwrapped(self.model)
+        digests = fingerprints.rotation_sha256(model), fingerprints.table_sha256(model)
+        return HeldTables(self, length, *digests, fingerprints.live_tables(model))
+
+    def _depends_on_length(self, patch: Patch | None) -> bool:
+        """Whether the tables follow the length: the patch says so, or (as it is) a patch that was there before, or
+        transformers, which recomputes the tables of ``dynamic`` and ``longrope`` inside forward and keeps state."""
+        if patch is not None:
+            return bool(patch.length_dependent)
+        before = patching.patches_in(self.model)
+        return any(outer.length_dependent for outer in before) or _updates_itself(self.model)
+
+
+@dataclass(frozen=True)
+class HeldTables:
+    """The rotary tables of a variant that is held at a length.
+
+    Attributes:
+        variant: the model under a schedule.
+        frozen_at: the length; None where the tables do not depend on it.
+        rotation: a hash of all that the schedule decides; under the same one the model computes the same.
+        table_sha256: the hash of the tables that the results show.
+        figures: the tables by layer type, for the results.
+    """
+
+    variant: Variant
+    frozen_at: int | None
+    rotation: str
+    table_sha256: str
+    figures: dict[str, dict[str, object]] = field(repr=False)
+
+    @contextmanager
+    def live(self) -> Iterator[None]:
+        """Makes the tables live inside, and makes sure that they still are at the end."""
+        with self.variant.applied(self.frozen_at):
+            yield
+            self.check()
+
+    def check(self) -> None:
+        """Makes sure that the tables are still live.
+
+        Raises:
+            RunError: they have changed, so what was scored is nobody's number.
+        """
+        if fingerprints.rotation_sha256(patching.unwrapped(self.variant.model)) != self.rotation:
+            raise RunError(
+                f"the rotary tables changed while {self.variant.label} was measured; a schedule, or code in the "
+                "model, that changes them by itself cannot be measured"
+            )
+
+
+def variants(
+    model: nn.Module, schedules: Iterable[object], baseline: object, request: RequestOptions
+) -> tuple[list[Variant], str]:
+    """Returns ``as-is``, the given schedules and the baseline, each once, and the baseline's label.
+
+    Raises:
+        ScheduleError: a spec that cannot be read.
+        DataError: two different schedules that would have the same label.
+    """
+    given = [schedules] if isinstance(schedules, str) else list(schedules)
+    named = [AS_IS, *given, AS_IS if baseline is None else baseline]
+    made = [Variant(model, schedule, request) for schedule in named]
+    found: dict[str, Variant] = {}
+    for variant in made:
+        same = found.setdefault(variant.label, variant).schedule
+        if callable(same) and callable(variant.schedule) and same != variant.schedule:
+            raise DataError(f"two different schedules are both called {variant.label!r}; give them different names")
+    return list(found.values()), made[-1].label
+
+
+def label(schedule: object) -> str:
+    """Returns a schedule's spec on one line, with the fields that were given: ``yarn:factor=8``.
+
+    Raises:
+        ScheduleError: a spec that cannot be read.
+    """
+    parsed = specs.parse(schedule)
+    if isinstance(parsed, Mapping):
+        return json.dumps({layers: spec.text for layers, spec in parsed.items()})
+    return parsed.text
+
+
+def _updates_itself(model: nn.Module) -> bool:
+    kinds = (getattr(module, "rope_type", None) for module in model.modules())
+    flat = (kind for each in kinds for kind in (each.values() if isinstance(each, dict) else [each]))
+    return any(isinstance(kind, str) and ("dynamic" in kind or kind == "longrope") for kind in flat)
+
+
+def trained_length(model: nn.Module) -> int | None:
+    """Returns the context that the model was trained at, as far as its configuration says.
+
+    Scaling that a model comes with is its vendor's, who trained it with that, up to ``max_position_embeddings``; the
+    original length, which `ropescale inspect` shows beside it, is what schedules count from. Our own scaling, in memory
+    or in the folder that the model was loaded from, does not count.
+    """
+    try:
+        ropes = read_rope(patching.configuration_before(model)).values()
+    except RopescaleError:  # no rotation that can be read, such as learned positions
+        config = getattr(model, "config", None)
+        config = config.get_text_config() if hasattr(config, "get_text_config") else config
+        return getattr(config, "max_position_embeddings", None)
+    return max(rope.max_length if is_scaled(rope) else rope.original_length for rope in ropes)
