@@ -343,5 +343,5 @@ def _value(value: object) -> str:
     return ",".join(map(str, value)) if isinstance(value, list) else str(value).lower()
 
 
-def _listed(value: object) -> list[object]:
-    return value if isinstance(value, list) else []
+def _listed(value: object) -> list[str]:
+    return list(map(str, value)) if isinstance(value, list) else []

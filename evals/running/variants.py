@@ -43,8 +43,9 @@ class Variant:
             return nullcontext()
         if self._plan is not None:  # worked out once: the model is the same at every length
             return patching.Patch(self.model, self._plan, length)
-        # As it is, a model has nothing to freeze, whatever the others are frozen at.
-        request = {**self.request, "freeze_at": None} if self.label == AS_IS else self.request
+        request = self.request.copy()
+        if self.label == AS_IS:  # there is nothing to freeze, whatever the others are frozen at
+            request["freeze_at"] = None
         made = patching.patch(self.model, self.schedule, length=length, **request)
         self._plan = made.plan
         return made
@@ -160,7 +161,5 @@ def trained_length(model: nn.Module) -> int | None:
     try:
         ropes = read_rope(patching.configuration_before(model)).values()
     except RopescaleError:  # no rotation that can be read, such as learned positions
-        config = getattr(model, "config", None)
-        config = config.get_text_config() if hasattr(config, "get_text_config") else config
-        return getattr(config, "max_position_embeddings", None)
+        return getattr(patching.text_config(model), "max_position_embeddings", None)
     return max(rope.max_length if is_scaled(rope) else rope.original_length for rope in ropes)

@@ -479,7 +479,7 @@ def test_json_that_is_no_list_of_texts_is_a_text(tmp_path):
 
 
 def test_min_tokens_that_nothing_reaches_are_named():
-    with pytest.raises(DataError, match=r"no document has the 9 tokens needed.*use a smaller --min-tokens, longer"):
+    with pytest.raises(DataError, match=r"no document has the 9 tokens needed.*use a smaller min_tokens, longer"):
         select([Document("a", [1] * 5, None, "")], 3, min_tokens=9)
 
 

@@ -112,7 +112,7 @@ def test_a_pass_whose_facts_are_others_is_refused(tmp_path, content):
     tmp_path.joinpath("0.log").write_bytes(b"")
     if content is not None:
         tmp_path.joinpath("facts.json").write_text(content)
-    with pytest.raises(CheckpointError, match="is not what a run wrote; remove it, or choose another folder with out="):
+    with pytest.raises(CheckpointError, match="is not what a run wrote; remove it, or choose another"):
         FolderShelf(tmp_path, {"a": 1}, PLAN)
 
 
