@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import partial
 
 _FLAGS = {"out": "-o", "overrides": "--set", "schedules": "--schedule", "source": "--data", "documents": "--data"}
 """Options whose name is not that of the parameter."""
@@ -21,18 +22,21 @@ def spelled(text: str, fields: Iterable[str] = ()) -> str:
 
     Args:
         text: a message in Python's words, such as ``give original_length=N``.
-        fields: the parameters it names; those that stand without ``=`` are replaced too. Without any, every
-            one of :data:`PARAMETERS` that has a value.
+        fields: the parameters it names. One that has no value (``=``) anywhere is replaced as a word, too. Without
+            any, every one of :data:`PARAMETERS` that has a value.
     """
     names = list(fields)
     for name in names or PARAMETERS:
-        value = r"(?:='([^']*)'|=(\w[\w.,:]*))" + "?" * bool(names)
-        text = re.sub(rf"(?<![\w:,.-]){name}\b{value}", lambda match, name=name: _option(name, match), text)
+        spell = partial(_option, name)
+        word = rf"(?<![\w:,.-]){name}\b"
+        text, count = re.subn(rf"{word}(?:='([^']*)'|=(\w[\w.,:]*))", spell, text)
+        if names and not count:  # beside `layers='all'` the word "layers" is prose
+            text = re.sub(f"{word}()()", spell, text)
     return text
 
 
 def _option(name: str, match: re.Match[str]) -> str:
-    value = match[1] or match[2]
+    value = match[1] or match[2] or None
     if value == "False":
         return f"--no-{name.replace('_', '-')}"
     flag = _FLAGS.get(name, f"--{name.replace('_', '-')}")

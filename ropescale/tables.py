@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from .checkpoints.locating import find_model, read_config
 from .checkpoints.record import original_config
 from .errors import ConfigError
-from .planning.plan import Spec, frequencies_of, is_as_is
+from .planning.plan import frequencies_of, is_as_is
 from .schedules import Frequencies
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def frequencies(
-    model: Any, schedule: Spec = "as-is", length: int | str | None = None, **options: Unpack[RequestOptions]
+    model: Any, schedule: object = "as-is", length: int | str | None = None, **options: Unpack[RequestOptions]
 ) -> dict[str, Frequencies]:
     """A model's frequencies under a schedule, in float64.
 
@@ -38,7 +38,7 @@ def frequencies(
     return frequencies_of(_configuration(model, schedule), schedule, length, **options)
 
 
-def _configuration(model: Any, schedule: Spec) -> Mapping[str, Any]:
+def _configuration(model: Any, schedule: object) -> Mapping[str, Any]:
     if isinstance(model, (str, Path)):
         folder = find_model(model, weights=False)
         config = read_config(folder)

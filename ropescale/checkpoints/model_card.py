@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..configs.reading import read_rope
 from ..engines import engine_warnings, llama_cpp, sglang, vllm
-from ..engines.exporting import asked_of, exported, scaling_option, words
+from ..engines.exporting import exported, scaling_option, words
 from ..engines.serving import Server, as_it_lies, needs_remote_code
-from ..errors import ConfigError
 from ..escaping import argument, cell, code_span, sentence, uncommented
 from ..files.reading import read_bytes
 from ..planning.plan import Plan
-from ..rope import Rope
 from ..schedules import describe
 
 BEGIN, END = "<!-- ropescale: begin -->", "<!-- ropescale: end -->"
@@ -93,17 +90,9 @@ _SERVERS: tuple[Server, ...] = (vllm, sglang, llama_cpp)
 def _commands(engine: Server, plan: Plan, source: str, name: str) -> str:
     """What to paste for one engine, or why there is nothing."""
     specs = {key: describe(schedule) for key, schedule in plan.schedules.items()}
-    lengths = {key: rope.original_length for key, rope in plan.ropes.items()}
-    given = asked_of(_source_ropes(plan), lengths, plan.beneath)
+    scaled = plan.original.is_scaled
+    given = vars(plan.request if scaled else replace(plan.request, replace_scaling=False, on_top=False))
     told: dict[str, Any] = {"spec": words(specs, given), "scaled": scaling_option(given), "source": argument(source)}
     serving = as_it_lies(name, plan.config, plan.length, **told)
     done = exported(engine, serving, specs)
     return f"{sentence(done.refusal)}." if done.refusal else "\n\n".join(command.fenced() for command in done.commands)
-
-
-def _source_ropes(plan: Plan) -> Mapping[str, Rope]:
-    """The geometry of the source; the plan's, where only the user knows the trained length."""
-    try:
-        return read_rope(plan.before)
-    except ConfigError:
-        return plan.ropes

@@ -23,7 +23,7 @@ from ..files import temporary
 from ..files.building import recover
 from ..files.reading import local_path, open_regular, read_bytes, read_json
 from ..formatting import brief, cut
-from ..planning.plan import Plan, Spec, make_plan
+from ..planning.plan import Plan, make_plan
 from ..request import Request, RequestOptions
 from ..schedules import describe
 from . import front_matter, links, model_card, uploading
@@ -76,7 +76,7 @@ class PatchedCheckpoint:
 def patch_checkpoint(
     model: str | Path,
     out: str | Path | None,
-    schedule: Spec,
+    schedule: object,
     *,
     link: str = "auto",
     revision: str | None = None,

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__
-from ..configs.reading import LARGEST, read_rope
+from ..configs.reading import LARGEST
 from ..errors import CheckpointError, ConfigError
 from ..escaping import stays_below
 from ..files.reading import read_json
-from ..planning.plan import Plan, length_dependent
+from ..planning.layer import length_dependent
+from ..planning.plan import Plan
 from ..rope import Rope
 from ..schedules import Frequencies, Schedule, compute, describe, to_dict
 
@@ -54,7 +55,7 @@ def make_record(
         },
         "versions": {"ropescale": __version__},
         "original_config_sha256": (earlier or {}).get("original_config_sha256", digest),
-        "softmax_factor": {key: softmax_factor(rope) for key, rope in read_rope(plan.config).items()},
+        "softmax_factor": {key: softmax_factor(rope) for key, rope in plan.planned.ropes.items()},
         "undo": difference(plan.config, plan.before),
     }
 

@@ -14,7 +14,8 @@ from ..errors import ScheduleError
 from ..escaping import argument
 from ..files.reading import local_path
 from ..formatting import brief
-from ..planning.plan import Spec, is_windowed, make_plan
+from ..planning.choosing import is_windowed
+from ..planning.plan import make_plan
 from ..request import Request, RequestOptions
 from ..rope import Rope
 from ..schedules import AsIs, compute, describe, names
@@ -74,7 +75,7 @@ class Export:
 def export(
     model: str | Path,
     engine: str,
-    schedule: Spec | None = None,
+    schedule: object = None,
     *,
     revision: str | None = None,
     **options: Unpack[RequestOptions],

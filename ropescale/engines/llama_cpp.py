@@ -15,7 +15,7 @@ from ..escaping import argument
 from ..gguf import architectures as known
 from ..gguf.files import Value
 from ..gguf.routes import refusal
-from ..planning.plan import is_windowed
+from ..planning.choosing import is_windowed
 from ..schedules.yarn import temperature
 from .facts import Difference, How, Layers
 from .parity import attention_factor

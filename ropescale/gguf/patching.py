@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from .. import __version__
 from ..errors import CheckpointError, ConfigError, ScheduleError
-from ..planning.plan import Plan, Spec, make_plan
+from ..planning.plan import Plan, make_plan
 from ..request import Request, RequestOptions
 from ..schedules import describe
 from . import architectures as known
@@ -70,7 +70,7 @@ class PatchedGguf:
 def patch_gguf(
     source: str | Path,
     out: str | Path | None,
-    schedule: Spec,
+    schedule: object,
     *,
     dry_run: bool = False,
     force: bool = False,

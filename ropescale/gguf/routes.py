@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..errors import ConfigError, ScheduleError
-from ..planning.plan import Plan, length_dependent
+from ..planning.layer import length_dependent
+from ..planning.plan import Plan
 from ..rope import Rope
 from ..schedules import Frequencies, Schedule, compute
 from ..schedules.as_is import from_rope_parameters

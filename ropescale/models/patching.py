@@ -22,7 +22,8 @@ from ..checkpoints.record import original_config
 from ..configs.reading import ALL_LAYERS
 from ..errors import ConfigError, RopescaleError, VerificationError
 from ..lengths import parse_length
-from ..planning.plan import Plan, Spec, length_dependent, make_plan
+from ..planning.layer import length_dependent
+from ..planning.plan import Plan, make_plan
 from ..request import Request, RequestOptions
 from ..rope import Rope
 from ..schedules import Frequencies, Schedule, compute
@@ -44,7 +45,7 @@ _STACK = "_ropescale_patches"
 
 def patch(
     model: nn.Module,
-    schedule: Spec,
+    schedule: object,
     *,
     length: int | str | None = None,
     **options: Unpack[RequestOptions],
@@ -72,7 +73,7 @@ def patch(
     before = configuration_before(model)
     plan = make_plan(before, request)
     if not plan.changes:  # as it is now, which need not be as it was before
-        plan = dataclasses.replace(make_plan(whole_config(model).to_dict(), Request(schedule)), before=before)
+        plan = dataclasses.replace(make_plan(whole_config(model).to_dict(), Request(schedule)), original=plan.original)
     return Patch(model, plan, held)
 
 

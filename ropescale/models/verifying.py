@@ -24,7 +24,8 @@ from ..errors import CheckpointError, ConfigError, DataError, RopescaleError, Ve
 from ..files.reading import read_json
 from ..formatting import brief, first_line
 from ..lengths import parse_length
-from ..planning.plan import Plan, describe_scaling
+from ..planning.grounds import describe_scaling
+from ..planning.plan import Plan
 from ..rope import Rope
 from ..schedules import AsIs, Frequencies, compute, describe
 from .decoding import DIFFERS, EXPLAINED, UNDECIDED, Say, Stretch, Text, compare, preserved, written

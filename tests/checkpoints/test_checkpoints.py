@@ -869,7 +869,7 @@ class Growing:
 
 
 def test_a_schedule_of_ones_own_that_follows_the_length_is_frozen_or_refused(source, tmp_path):
-    with pytest.raises(ScheduleError, match=r"changes its frequencies with the length.*--freeze-at"):
+    with pytest.raises(ScheduleError, match=r"changes its frequencies with the length.*freeze_at=N"):
         patch_checkpoint(source, tmp_path / "out", Growing(), target_length=1024)
     assert not (tmp_path / "out").exists()
     patch_checkpoint(source, tmp_path / "out", Growing(), freeze_at="1k")
@@ -881,7 +881,7 @@ def test_a_schedule_of_ones_own_that_follows_the_length_is_frozen_or_refused(sou
 def test_scaling_by_the_makers_needs_a_word(source, tmp_path):
     scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
     change(source, rope_scaling=scaling)
-    with pytest.raises(ConfigError, match=r"already scaled .*--replace-scaling .* 64 tokens, --on-top"):
+    with pytest.raises(ConfigError, match=r"already scaled .*replace_scaling=True .* 64 tokens, on_top=True"):
         patch_checkpoint(source, tmp_path / "out", "linear:factor=8")
     patch_checkpoint(source, tmp_path / "replaced", "linear:factor=8", replace_scaling=True)
     parameters = read(tmp_path / "replaced" / "config.json")["rope_parameters"]

@@ -287,7 +287,7 @@ def test_a_slip_in_a_layer_type_names_the_one_meant(model, capsys, layers, words
 def test_a_layer_type_of_a_model_with_one_table_is_refused_with_the_way_out(capsys):
     assert patch("--schedule", "linear:factor=2", "--layers", "sliding_attention") == 2
     assert capsys.readouterr().err == (
-        "error: this model keeps one table for all its layers, so 'sliding_attention' cannot be changed alone; leave "
+        "error: this model keeps one table for every layer, so 'sliding_attention' cannot be changed alone; leave "
         "--layers out\n"
     )
 
@@ -313,7 +313,7 @@ def test_the_full_layers_decide_how_long_the_context_is(model, capsys):
 
 def test_fields_of_the_makers_that_replacing_drops_are_named(model, capsys):
     change(model, **GPT_OSS)
-    note = "note: the makers' yarn has truncate=false, and this one truncate=true; keep theirs with truncate=false\n"
+    note = "note: the vendor's yarn has truncate=false, and this one truncate=true; keep theirs with truncate=false\n"
     assert patch("--replace-scaling", "--schedule", "yarn:factor=64") == 0
     assert note in capsys.readouterr().err
     assert config()["rope_parameters"]["truncate"] is True

@@ -17,6 +17,7 @@ from ropescale.errors import CheckpointError, ConfigError, RopescaleError
         ("give layers='all'", ("layers",), "give --layers all"),
         ("give original_length=N", ("original_length",), "give --original-length N"),
         ("leave original_length out", ("original_length",), "leave --original-length out"),
+        ("two layers; give layers='all'", ("layers",), "two layers; give --layers all"),
         ("force=True leaves it", ("force",), "--force leaves it"),
         ("short_context=False leaves it out", ("short_context",), "--no-short-context leaves it out"),
         ("choose out=OUT", ("out",), "choose -o OUT"),

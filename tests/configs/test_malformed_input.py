@@ -235,7 +235,7 @@ ARGUMENTS: dict[str, tuple[list[str], str]] = {
     "layer type": (["--schedule", '{"full_attention": "yarn:factor=4"}'], "one table for all its layers"),
     "layers": (
         ["--schedule", "yarn:factor=4", "--layers", "some"],
-        "keeps one table for all its layers, so 'some' cannot be changed alone; leave --layers out",
+        "keeps one table for every layer, so 'some' cannot be changed alone; leave --layers out",
     ),
     "both words": (["--schedule", "yarn:factor=4", "--on-top", "--replace-scaling"], "exclude each other"),
     "as-is": (["--schedule", "as-is"], "as-is changes nothing"),

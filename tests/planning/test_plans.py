@@ -459,7 +459,7 @@ PRESCALED = {
 @pytest.mark.parametrize("name", PRESCALED)
 def test_a_prescaled_model_is_refused_naming_what_is_there_and_the_two_ways_on(name):
     config, there, _ = PRESCALED[name]
-    with pytest.raises(ConfigError, match=f"already scaled \\({there}\\); --replace-scaling .* --on-top"):
+    with pytest.raises(ConfigError, match=f"already scaled \\({there}\\).*replace_scaling=True.*on_top=True"):
         make_plan(config, "yarn:factor=2")
 
 
@@ -515,13 +515,13 @@ def test_on_top_of_deepseek_keeps_what_its_softmax_scale_is_computed_from():
 
 def test_on_top_of_scaling_that_follows_the_length_is_refused():
     for config in (LLAMA | {"rope_scaling": {"type": "dynamic", "factor": 2.0}}, PHI3_128K):
-        with pytest.raises(ConfigError, match=r"changes with the length.*--replace-scaling"):
+        with pytest.raises(ConfigError, match=r"changes with the length.*replace_scaling=True"):
             make_plan(config, "linear:factor=2", on_top=True)
 
 
 def test_replacing_scaling_that_records_no_trained_length_asks_for_it():
     config = LLAMA | {"rope_scaling": {"type": "linear", "factor": 4.0}}
-    with pytest.raises(ConfigError, match="--original-length"):
+    with pytest.raises(ConfigError, match="give original_length=N"):
         make_plan(config, "yarn:factor=4", replace_scaling=True)
     plan = make_plan(config, "yarn:factor=4", replace_scaling=True, original_length=1024)
     assert (plan.length, plan.ropes["all"].original_length) == (4096, 1024)
@@ -585,7 +585,7 @@ def test_layers_that_a_model_does_not_have_are_refused_with_those_it_has():
 
 @pytest.mark.parametrize("model_type", ["cohere2", "cohere2_moe", "exaone4", "afmoe", "flint", "beam", "llama4_text"])
 def test_a_model_whose_full_layers_do_not_rotate_is_refused_by_default_with_the_reason(model_type):
-    with pytest.raises(ConfigError, match=f"full-attention layers of {model_type} do not rotate.*--layers all"):
+    with pytest.raises(ConfigError, match=f"full-attention layers of {model_type} do not rotate.*layers='all'"):
         make_plan({"model_type": model_type}, "linear:factor=4")
     assert make_plan({"model_type": model_type}, "linear:factor=4", layers="all").changes
 
@@ -912,10 +912,10 @@ def test_a_theta_that_can_be_written_can_be_read() -> None:
 
 def test_scaling_without_a_recorded_length_says_what_to_give() -> None:
     unrecorded = {**LLAMA, "rope_scaling": {"rope_type": "linear", "factor": 2.0}}
-    with pytest.raises(ConfigError, match="--replace-scaling computes from the --original-length you give"):
+    with pytest.raises(ConfigError, match=r"replace_scaling=True .* the original_length you give"):
         make_plan(unrecorded, "yarn:factor=4")
     recorded = {**LLAMA, "rope_scaling": {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 1024}}
-    with pytest.raises(ConfigError, match="--replace-scaling computes from its original 1024 tokens"):
+    with pytest.raises(ConfigError, match=r"replace_scaling=True .* its original 1024 tokens"):
         make_plan(recorded, "yarn:factor=4")
     assert make_plan(unrecorded, "yarn:factor=4", replace_scaling=True, original_length=512).length == 2048
 
@@ -937,7 +937,7 @@ def test_a_softmax_scale_that_is_dropped_with_the_makers_scaling_is_named() -> N
 
 def test_a_context_that_becomes_shorter_than_the_makers_is_noted() -> None:
     notes = make_plan(LLAMA31, "yarn:factor=2", replace_scaling=True).notes
-    assert any("shorter than the makers' 131072" in note for note in notes)
+    assert any("shorter" in note and "131072" in note for note in notes)
     assert not any("shorter" in n for n in make_plan(LLAMA31, "yarn:factor=32", replace_scaling=True).notes)
 
 

@@ -1,0 +1,90 @@
+"""Finds the geometry that a schedule builds on, also in a model that is already scaled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from ..errors import ConfigError
+from ..formatting import cut
+from ..lengths import LONGEST
+from ..request import Request
+from ..rope import Rope
+from ..schedules import AsIs, compute
+from ..schedules.as_is import from_rope_parameters
+from .layer import length_dependent
+
+
+def grounds(ropes: Mapping[str, Rope], chosen: Iterable[str], request: Request) -> dict[str, Rope]:
+    """Returns the geometry that the schedule of each chosen layer type builds on.
+
+    Raises:
+        ConfigError: a layer type is already scaled, and the request does not say what to do, or cannot be followed.
+    """
+    found = {key: _ground(ropes[key], request) for key in chosen}
+    if all(rope.table is None for rope in found.values()):
+        return found
+    # Beside layers that are composed, those without scaling count from the length that the model has now, too.
+    return {
+        key: replace(rope, original_length=request.original_length or rope.max_length) if rope.table is None else rope
+        for key, rope in found.items()
+    }
+
+
+def describe_scaling(rope: Rope) -> str:
+    """Returns the scaling that a configuration has, for people: ``yarn x32 of 4096``."""
+    factor = rope.scaling.get("factor")
+    times = f" x{factor:g}" if isinstance(factor, (int, float)) and factor <= LONGEST else ""
+    return f"{cut(str(rope.scaling.get('rope_type', 'default')), 60)}{times} of {rope.original_length}"
+
+
+def _ground(rope: Rope, request: Request) -> Rope:
+    if not rope.is_scaled:
+        return rope
+    if request.replace_scaling:
+        return _unscaled(rope, request)
+    if request.on_top:
+        return _composed(rope, request)
+    original = f"its original {rope.original_length} tokens" if _is_recorded(rope) else "the original_length you give"
+    raise ConfigError(
+        f"this model is already scaled ({describe_scaling(rope)}); replace_scaling=True computes from {original}, "
+        "on_top=True composes with the scaling that is there",
+        "replace_scaling",
+        "on_top",
+        "original_length",
+    )
+
+
+def _unscaled(rope: Rope, request: Request) -> Rope:
+    """Returns the geometry without its scaling."""
+    if not (_is_recorded(rope) or request.original_length):
+        raise ConfigError(
+            f"this model is scaled by {rope.scaling['rope_type']} and does not record the length it was trained at; "
+            "give original_length=N",
+            "original_length",
+        )
+    partial = {key: value for key, value in rope.scaling.items() if key == "partial_rotary_factor"}
+    kind = "proportional" if rope.rotated_pairs is not None else "default"
+    return replace(rope, scaling={"rope_type": kind, "rope_theta": rope.theta, **partial})
+
+
+def _composed(rope: Rope, request: Request) -> Rope:
+    """Returns the geometry with the table of its scaling, which further scaling multiplies."""
+    if length_dependent(from_rope_parameters(rope)[0]):
+        raise ConfigError(
+            f"this model's scaling ({describe_scaling(rope)}) changes with the length, so there is no one table to "
+            "build on; give replace_scaling=True",
+            "replace_scaling",
+        )
+    table = compute(AsIs(), rope, rope.max_length)
+    return replace(
+        rope,
+        original_length=request.original_length or rope.max_length,
+        table=tuple(table.inv_freq),
+        table_scale=table.attention_scale,
+    )
+
+
+def _is_recorded(rope: Rope) -> bool:
+    """Whether a scaled model's configuration says what length it was trained at."""
+    return bool(rope.scaling.get("original_max_position_embeddings")) or rope.original_length != rope.max_length
