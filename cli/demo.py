@@ -22,7 +22,7 @@ def command(out: str) -> None:
     """
     from ..checkpoints.patching import patch_checkpoint
     from ..evals.reference import CHECKPOINT
-    from ..evals.results.result import writable_folder
+    from ..evals.results.folder import writable_folder
 
     folder = writable_folder(out)
     patched = folder / "yarn-x8"

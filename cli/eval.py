@@ -190,7 +190,7 @@ def _prepared(
     model: str, source: str, lengths: list[int], out: str | None, options: dict[str, Any], group: Group
 ) -> tuple[Run, Path | None]:
     """The measurement, and the folder that it is written into."""
-    from ..evals.results.result import writable_folder
+    from ..evals.results.folder import writable_folder
     from ..evals.running.resuming import refuse_if_busy
 
     here = group.world

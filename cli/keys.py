@@ -49,6 +49,7 @@ def command(model: str, source: str, out: str, as_json: bool, **options: Any) ->
     average over all tokens does not. Measure every model with the same file.
     """
     from ..evals.data import key_tokens
+    from ..evals.metrics.key_tokens import find
     from ..evals.parallel.processes import joined, world
 
     path = key_tokens.target(out)
@@ -57,7 +58,7 @@ def command(model: str, source: str, out: str, as_json: bool, **options: Any) ->
         measured = _measured(model, source, options, group)
         if measured is None:
             return
-        found = key_tokens.find(measured, options["alpha"], options["beta"])
+        found = find(measured, options["alpha"], options["beta"])
     found.save(path)
     if as_json:
         print_json(found.made)

@@ -13,10 +13,10 @@ import hashlib
 import itertools
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -27,12 +27,8 @@ from ..results import checking
 from ..results.checking import Wrong, each, fields, mapping, plain, whole
 from .documents import Document
 
-if TYPE_CHECKING:
-    from ..results.result import Result
-
 SCHEMA = 1
 KIND = "key spans"
-ALPHA, BETA = 2.0, -2.0
 MOST = 2**28
 """Bytes of a file of key spans."""
 
@@ -54,6 +50,11 @@ class KeySpans:
         """Of the spans, for who compares two files."""
         return hashlib.sha256(json.dumps(self.spans, sort_keys=True).encode()).hexdigest()
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What made the spans, and their hash, for results.json; of loaded results, what that says."""
+        return {**self.made, "spans_sha256": self.made.get("spans_sha256", self.sha256)}
+
     def marks(self, document: Document) -> np.ndarray:
         """Whether each token lies wholly inside a span; one that covers no byte does not. Bool [tokens].
 
@@ -63,7 +64,7 @@ class KeySpans:
         if document.sha256 not in self.spans:
             raise DataError(f"the key spans are not of {document.name}; run `ropescale keys` on the same data")
         ranges = np.array(self.spans[document.sha256], np.int64).reshape(-1, 2)
-        starts, ends = _places(document)
+        starts, ends = places(document)
         which = np.searchsorted(ranges[:, 0], starts, side="right") - 1  # the span that begins last before the token
         inside = which >= 0
         if len(ranges):
@@ -155,45 +156,7 @@ def load(path: str | Path) -> KeySpans:
     return KeySpans(spans, {name: value for name, value in found.items() if name not in ("schema", "kind", "spans")})
 
 
-def key_tokens(short: np.ndarray, long: np.ndarray, alpha: float = ALPHA, beta: float = BETA) -> np.ndarray:
-    """Which tokens are key: bool, from the NLLs of the same tokens with short and with long context."""
-    return (short - long > alpha) & (long < -beta)
-
-
-def find(result: Result, alpha: float = ALPHA, beta: float = BETA) -> KeySpans:
-    """The key spans by a measurement of the key model in sliding windows of two lengths, the short and the long.
-
-    Raises:
-        DataError: token ids without a text.
-    """
-    short, long = [next(run for run in result.passes if n in run.lengths) for n in result.lengths]
-    spans, found, scored = {}, 0, 0
-    for document, one, other in zip(result.documents, short.nll, long.nll, strict=True):
-        key = key_tokens(one, other, alpha, beta)
-        starts, ends = (each[0 if result.bos else 1 :] for each in _places(document))
-        spans[document.sha256] = _joined(zip(starts[key].tolist(), ends[key].tolist(), strict=True))
-        found, scored = found + int(key.sum()), scored + len(key)
-    model = {name: result.model[name] for name in ("path", "weights", "config_sha256", "dtype")}
-    windows = {"short": result.lengths[0], "window": result.lengths[1], "stride": result.protocol["stride"]}
-    made = {"key_model": model, **windows, "bos": result.bos, "alpha": alpha, "beta": beta}
-    return KeySpans(spans, made | {"key_tokens": found, "tokens": scored, "text_sha256": result.data["sha256"]})
-
-
-@dataclass(frozen=True)
-class KeyRow:
-    """Perplexity of the key tokens under one schedule at one length; None where there are none, or one document."""
-
-    schedule: str
-    length: int
-    tokens: int
-    fraction: float
-    nll: float | None
-    ppl: float | None
-    ppl_low: float | None
-    ppl_high: float | None
-
-
-def _places(document: Document) -> tuple[np.ndarray, np.ndarray]:
+def places(document: Document) -> tuple[np.ndarray, np.ndarray]:
     """The first byte of each token, and one past its last."""
     if document.byte_ends is None:
         raise DataError(
@@ -202,17 +165,6 @@ def _places(document: Document) -> tuple[np.ndarray, np.ndarray]:
         )
     ends = np.asarray(document.byte_ends, np.int64)
     return np.concatenate([[0], ends[:-1]]).astype(np.int64) if len(ends) else ends, ends
-
-
-def _joined(pieces: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Ranges that touch become one; empty ones go."""
-    found: list[tuple[int, int]] = []
-    for start, end in pieces:
-        if found and start <= found[-1][1]:
-            found[-1] = (found[-1][0], max(end, found[-1][1]))
-        elif end > start:
-            found.append((start, end))
-    return found
 
 
 def windows_of(trained: int | None, window: int | None, short: int | None) -> Sequence[int]:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from ...errors import RopescaleError
 from ...formatting import escaped, markdown
 from ...plotting import drawn
-from ..results import belongings
+from ..results import folder as folders
+from ..results.folder import opened_folder
 from ..results.formats import SCHEMA
-from ..results.result import opened_folder
 from ..results.statistics import mcnemar, ratio, wilson
 
 if TYPE_CHECKING:
@@ -245,9 +245,9 @@ class Retrieval:
             CheckpointError: the folder cannot be written, or a file in it is not what such a run wrote.
         """
         folder, there = opened_folder(out, "retrieval")
-        with belongings.kept(folder):
+        with folders.kept(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            book = belongings.Book(folder, self.to_dict(), there)
+            book = folders.Book(folder, self.to_dict(), there)
             book.write({"results.csv": self.to_csv(), "answers.csv": _csv(Answer, self.answers)})
             plots = self._plots()
             book.write({**plots, "REPORT.md": self._report(bool(plots))})

@@ -8,6 +8,7 @@ import json
 import math
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,16 @@ from ...errors import CheckpointError, DataError, RopescaleError
 from ...files import atomic
 from ...files.reading import local_path
 from ...plotting import is_want_of_memory
+from ..metrics import METRICS
+from ..metrics.base import Bounded
+from ..metrics.drawing import LINES
+from ..metrics.paired import difference
 from ..results import checking
 from ..results.checking import Wrong
 from ..results.formats import SERIES
-from ..results.plots import LINES
+from ..results.result import Result
 from ..results.statistics import Estimate
-from .runs import StoredRun, paired
+from .runs import StoredRun
 
 SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x", "triangle-left", "star")
 """Plotly's names; they and the dashes tell series apart in grey print."""
@@ -123,26 +128,33 @@ def write(text: str, out: str | Path) -> Path:
     return path
 
 
+@dataclass(frozen=True)
+class Series:
+    """One schedule of one run."""
+
+    run: StoredRun
+    result: Result
+    schedule: str
+
+
 def page_data(runs: Sequence[StoredRun]) -> dict[str, Any]:
-    """All that the page shows, as plain data.
+    """Returns all that the page shows, as plain data.
 
     Raises:
-        DataError: a stored file is damaged or missing, or there is too much to compare.
+        DataError: there is too much to compare.
     """
-    measured = [run for run in runs if run.is_perplexity]
-    for run in measured:
-        run.check()
-    series = [(run, schedule) for run in measured for schedule in run.schedules]
+    measured = [(run, run.result) for run in runs if run.result]
+    series = [Series(run, result, schedule) for run, result in measured for schedule in result.schedules]
     if len(series) > SERIES:
         raise DataError(
             f"the runs have {len(series):,} schedules, and a page compares {SERIES} at most; give fewer runs"
         )
     return {
         "runs": [_run(run) for run in runs],
-        "series": [_series(number, run, schedule, len(measured) > 1) for number, (run, schedule) in enumerate(series)],
+        "series": [_series(number, each, len(measured) > 1) for number, each in enumerate(series)],
         "pairs": _pairs(series),
         "baseline": _baseline(series),
-        "retrieval": [heat for run in runs if not run.is_perplexity for heat in _heat_maps(run)],
+        "retrieval": [heat for run in runs if not run.result for heat in _heat_maps(run)],
     }
 
 
@@ -171,84 +183,66 @@ def _run(run: StoredRun) -> dict[str, Any]:
 
 def _tokens(run: StoredRun) -> str:
     """A short hash of all documents' tokens: runs that have it in common are compared token by token."""
-    if not run.is_perplexity:
+    if run.result is None:
         return ""
-    return (
-        "not recorded"
-        if run.ids is None
-        else hashlib.sha256("".join(run.ids).encode(errors="backslashreplace")).hexdigest()[:12]
-    )
+    if run.ids is None:
+        return "not recorded"
+    return hashlib.sha256("".join(run.ids).encode(errors="backslashreplace")).hexdigest()[:12]
 
 
-def _series(number: int, run: StoredRun, schedule: str, many: bool) -> dict[str, Any]:
-    """One line of the plots."""
-    results = run.results
-    rows = [row for row in results["rows"] if row["schedule"] == schedule]
-    tables = results.get("tables", {})
-    own = {row["table_sha256"]: row["length"] for row in rows}
+def _series(number: int, series: Series, many: bool) -> dict[str, object]:
+    """Returns one line of the plots, with what every metric gives of it."""
+    result, schedule = series.result, series.schedule
+    mine = [(metric, [row for row in metric.rows(result) if row.schedule == schedule]) for metric in METRICS]
+    own = {run.table_sha256: n for (label, n), run in result.read_from.items() if label == schedule}
+    note = "" if result.exact else f" ({result.protocol['name']})"
     return {
         "id": number,
-        "run": run.name,
+        "run": series.run.name,
         "schedule": schedule,
-        "trained": results["model"].get("trained_length"),
-        "label": (f"{run.name}: {schedule}" if many else schedule) + run.protocol_note,
+        "trained": result.trained_length,
+        "label": (f"{series.run.name}: {schedule}" if many else schedule) + note,
         "colour": LINES[number % len(LINES)],
         "symbol": SYMBOLS[number % len(SYMBOLS)],
         "dash": DASHES[number // len(LINES) % len(DASHES)],
-        "rows": sorted(rows, key=lambda row: row["length"]),
-        "bins": [{"start": a, "stop": b, **_estimate(e)} for a, b, e in run.by_position(schedule)],
-        "paired": {p["length"]: p for p in results.get("paired", []) if p["schedule"] == schedule},
-        "subsets": _subsets(results, schedule),
-        "tables": [{"length": n, "layers": tables[sha]} for sha, n in own.items() if sha in tables],
+        **{name: part for metric, rows in mine for name, part in metric.on_page(rows).items()},
+        "subsets": _subsets(
+            [(row.length, metric.subset(row)) for metric, rows in mine if metric.subsets for row in rows]
+        ),
+        "tables": [{"length": n, "layers": result.tables[sha]} for sha, n in own.items() if sha in result.tables],
     }
 
 
-def _subsets(results: dict[str, Any], schedule: str) -> list[dict[str, Any]]:
-    """Perplexities of some of the tokens alone, where the run has them: far repeats, all others, key tokens."""
-    repeats = [r for r in results.get("repeats", []) if r["schedule"] == schedule and r["far_tokens"]]
-    keys = [r for r in results.get("key_tokens", {}).get("rows", []) if r["schedule"] == schedule]
-    lengths = sorted({row["length"] for row in [*repeats, *keys]})
-    far, key = {row["length"]: row for row in repeats}, {row["length"]: row for row in keys}
-    return [
-        {
-            "length": length,
-            "far": _bounds(far.get(length), "far_ppl", "far_low", "far_high"),
-            "other": _bounds(far.get(length), "other_ppl", "other_low", "other_high"),
-            "key": _bounds(key.get(length), "ppl", "ppl_low", "ppl_high"),
-        }
-        for length in lengths
-    ]
+def _subsets(parts: Sequence[tuple[int, dict[str, Bounded | None]]]) -> list[dict[str, object]]:
+    """Returns perplexities of some of the tokens alone, by length, of all metrics that have such."""
+    names = [name for metric in METRICS for name in metric.subsets]
+    found: dict[int, dict[str, object]] = {}
+    for length, part in parts:
+        if part:
+            found.setdefault(length, {"length": length, **dict.fromkeys(names)}).update(part)
+    return [found[length] for length in sorted(found)]
 
 
-def _bounds(row: dict[str, Any] | None, *names: str) -> dict[str, float | None] | None:
-    if row is None or row[names[0]] is None:
-        return None
-    return dict(zip(("mean", "low", "high"), (row[name] for name in names), strict=True))
-
-
-def _pairs(series: Sequence[tuple[StoredRun, str]]) -> dict[str, list[dict[str, Any]]]:
-    """``"a:b"`` for a < b: the NLL of series b minus that of a, at every length that both have."""
+def _pairs(series: Sequence[Series]) -> dict[str, list[dict[str, object]]]:
+    """Returns ``"a:b"`` for a < b: the NLL of series b minus that of a, at every length that both have."""
     found = {}
-    for (a, (run_a, one)), (b, (run_b, other)) in itertools.combinations(enumerate(series), 2):
-        deltas = [(n, paired(run_b, other, run_a, one, n)) for n in _common_lengths(run_a, one, run_b, other)]
+    for (a, one), (b, other) in itertools.combinations(enumerate(series), 2):
+        common = sorted(_lengths(one) & _lengths(other))
+        deltas = [(n, difference(other.result, other.schedule, one.result, one.schedule, n)) for n in common]
         known = [{"length": n, **_estimate(e)} for n, e in deltas if e is not None]
         if known:
             found[f"{a}:{b}"] = known
     return found
 
 
-def _common_lengths(run_a: StoredRun, one: str, run_b: StoredRun, other: str) -> list[int]:
-    return sorted(_lengths(run_a, one) & _lengths(run_b, other))
+def _lengths(series: Series) -> set[int]:
+    return {length for schedule, length in series.result.read_from if schedule == series.schedule}
 
 
-def _lengths(run: StoredRun, schedule: str) -> set[int]:
-    return {row["length"] for row in run.results["rows"] if row["schedule"] == schedule}
-
-
-def _baseline(series: Sequence[tuple[StoredRun, str]]) -> int:
-    """The series that the first run compares its others with."""
-    for number, (run, schedule) in enumerate(series):
-        if any(pair["baseline"] == schedule for pair in run.results.get("paired", [])):
+def _baseline(series: Sequence[Series]) -> int:
+    """Returns the number of the series that the first run compares its others with."""
+    for number, each in enumerate(series):
+        if any(pair.baseline == each.schedule for pair in each.result.paired):
             return number
     return 0
 

@@ -10,13 +10,23 @@ from __future__ import annotations
 import os
 import re
 import stat
+from collections.abc import Sequence
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 
 from ...files import atomic
+from ..metrics import METRICS
 from .formats import ARRAY
 
-_RUN = "results.json results.csv answers.csv REPORT.md ppl_vs_length.png loss_by_position.png retrieval.png".split()
+RESULTS = "results.json"
+
+WRITTEN: dict[str, Sequence[str]] = {
+    "perplexity": ("results.csv", "REPORT.md", *(metric.picture.file for metric in METRICS if metric.picture)),
+    "retrieval": ("results.csv", "REPORT.md", "answers.csv", "retrieval.png"),
+}
+"""By the kind of run, the files beside ``results.json``."""
+
 _OLD = re.compile(
     r"\.part-(results\.json|results\.csv|answers\.csv|REPORT\.md|[0-9]+-(facts|run)\.json)"
     r"|\.(ppl_vs_length|loss_by_position|retrieval)\.[0-9]+\.png"
@@ -29,7 +39,7 @@ def sweep_run(folder: Path) -> None:
     Raises:
         OSError: something cannot be removed.
     """
-    for name in _RUN:
+    for name in {RESULTS, *chain(*WRITTEN.values())}:
         atomic.sweep(folder / name)
     _sweep_old(folder)
     _sweep_old_arrays(folder / ".part-nll")

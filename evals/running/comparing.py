@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..results.result import Divergence
+from ..results.stored import Divergence
 from .batch_log import Scored
 from .batches import Batch, BatchPlan
 from .executor import Executor

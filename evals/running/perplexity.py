@@ -20,9 +20,12 @@ from ...models.patching import evaluating
 from ..data import documents as data_documents
 from ..data.documents import Document, Text
 from ..data.windows import sliding
+from ..metrics.paired import short_length
 from ..parallel.processes import Group, World
 from ..results.bootstrap import RESAMPLES
-from ..results.result import Divergence, Pass, Result, short_length, writable_folder
+from ..results.folder import writable_folder
+from ..results.result import Result
+from ..results.stored import Divergence, Pass
 from . import fingerprints, memory, protocols
 from .batch_log import Scored
 from .batches import Batch, BatchPlan, Cost, plan_pass

@@ -13,7 +13,8 @@ from ropescale.cli.main import main
 from ropescale.errors import DataError
 from ropescale.evals import perplexity
 from ropescale.evals.data.documents import Document
-from ropescale.evals.data.key_tokens import KeySpans, find, key_tokens, load, windows_of
+from ropescale.evals.data.key_tokens import KeySpans, load, windows_of
+from ropescale.evals.metrics.key_tokens import find, key_tokens
 
 TEXTS = ["It was a bright cold day in April, and the clocks. ", "a café, a naïve résumé, and 12 more € for Ünal"]
 

@@ -18,7 +18,7 @@ from ropescale.evals import Result, perplexity, retrieval
 from ropescale.evals.data.key_tokens import KeySpans
 from ropescale.evals.reporting import page
 from ropescale.evals.results import nll
-from ropescale.evals.results.result import writable_folder
+from ropescale.evals.results.folder import writable_folder
 from ropescale.evals.running.resuming import opened
 from ropescale.files import atomic
 

@@ -15,7 +15,7 @@ from ropescale.evals import perplexity, retrieval
 from ropescale.evals.data.documents import Text
 from ropescale.evals.data.key_tokens import load as load_keys
 from ropescale.evals.passkey.answering import Answerer
-from ropescale.evals.results.result import writable_folder
+from ropescale.evals.results.folder import writable_folder
 from ropescale.evals.running import fingerprints
 from ropescale.evals.running.executor import Executor
 

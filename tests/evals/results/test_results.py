@@ -15,7 +15,8 @@ from tiny import byte_tokenizer, documents, llama
 from ropescale.errors import CheckpointError, RopescaleError
 from ropescale.evals import Result, perplexity
 from ropescale.evals.data.documents import from_ids
-from ropescale.evals.results.result import Pass, writable_folder
+from ropescale.evals.results.folder import writable_folder
+from ropescale.evals.results.stored import Pass
 from ropescale.formatting import escaped
 
 
@@ -324,7 +325,7 @@ def test_without_matplotlib_everything_but_the_plots_is_written(result, tmp_path
 def test_plots_show_every_schedule_and_mark_the_trained_length(result, tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
     seen = []
-    monkeypatch.setattr("ropescale.evals.results.plots.save", lambda figure, path: seen.append(figure))
+    monkeypatch.setattr("ropescale.evals.results.result.save", lambda figure, path: seen.append(figure))
     returned = [result.plot(tmp_path / "a.png"), result.plot_by_position(tmp_path / "b.png")]
     assert returned == seen
     for drawn in seen:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,20 +19,13 @@ from typing import Any
 
 from ...errors import CheckpointError
 from ...files import atomic
+from ...files.reading import local_path
 from ..running import resuming
 from . import checking, formats, nll, older
 from .checking import Wrong, sealed, sha256
-from .leftovers import is_regular
+from .leftovers import RESULTS, WRITTEN, is_regular
 
-RESULTS = "results.json"
 NLL = "nll"
-
-WRITTEN: dict[str, Sequence[str]] = {
-    "perplexity": ("results.csv", "REPORT.md", "ppl_vs_length.png", "loss_by_position.png"),
-    "retrieval": ("results.csv", "REPORT.md", "answers.csv", "retrieval.png"),
-}
-"""By the kind of run, the files beside ``results.json``."""
-
 ELSEWHERE = "choose another folder with -o"
 
 _LARGEST = 2**30
@@ -51,6 +45,55 @@ class There:
     results: bytes | None
     files: dict[str, str]
     nll: dict[str, str]
+
+
+def writable_folder(out: str | Path, kind: str = "perplexity") -> Path:
+    """The folder that a run will be written into, or a refusal before hours of work.
+
+    Args:
+        kind: of the run; results.json says "kind" where it is another than "perplexity".
+
+    Raises:
+        CheckpointError: no such home; it, or the folder it would be made in, is a file or read-only; or what is
+            in it is not ours to replace, or the results of another kind of run.
+    """
+    return opened_folder(out, kind)[0]
+
+
+def opened_folder(out: str | Path, kind: str) -> tuple[Path, There]:
+    """The folder that a run will be written into, and what of its own is in it; else as :func:`writable_folder`."""
+    folder = _named_folder(out)
+    nearest = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
+    if not nearest.is_dir():
+        raise CheckpointError(f"cannot write into {folder}: {nearest} is a file; {ELSEWHERE}")
+    _try_writing(folder, nearest)
+    with kept(folder):
+        return folder, check(folder, kind)
+
+
+def _try_writing(folder: Path, nearest: Path) -> None:
+    """Permissions do not tell all: root may write anywhere but in /proc."""
+    try:
+        with tempfile.TemporaryFile(dir=nearest):
+            pass
+    except OSError as error:
+        why = f"no file can be made in {nearest} ({error.strerror})"
+        raise CheckpointError(f"cannot write into {folder}: {why}; {ELSEWHERE}") from None
+
+
+def _named_folder(out: str | Path) -> Path:
+    """``out`` with its ``~`` expanded, where it can be a folder's name at all."""
+    folder = local_path(out)
+    if not str(out) or str(folder).startswith("~"):
+        raise CheckpointError(f"cannot write into {str(out)!r}: there is no such folder; {ELSEWHERE}")
+    try:
+        os.lstat(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except (OSError, ValueError) as error:  # too long, or a zero byte
+        why = getattr(error, "strerror", None) or error
+        raise CheckpointError(f"cannot write into {str(out)!r}: {why}; {ELSEWHERE}") from None
+    return folder
 
 
 def check(folder: Path, kind: str) -> There:

@@ -1,0 +1,136 @@
+"""What every metric has: how stored numbers become rows, and how rows are written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+import numpy as np
+
+from ..results.bootstrap import Bounds, block_of, by_block, by_document
+from ..results.statistics import Estimate, ratio
+from ..results.stored import Stored, Totals
+from .cells import exp
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class Measured(Protocol):
+    """Whatever keeps the rows that were computed from it."""
+
+    figures: dict[type, list[Any]]
+
+
+S_contra = TypeVar("S_contra", bound=Measured, contravariant=True)
+R = TypeVar("R")
+
+
+Bounded = dict[str, float | None]
+"""An estimate as the page's script reads it: mean, low and high."""
+
+
+@dataclass(frozen=True)
+class Picture(Generic[S_contra]):
+    """A picture in the run's folder; a caption in the report."""
+
+    file: str
+    caption: str
+    draw: Callable[[S_contra], Figure]
+
+
+class Metric(Generic[S_contra, R]):
+    """A figure that is computed from stored numbers.
+
+    A subclass says how rows are computed, and overrides what is written of them.
+
+    Attributes:
+        row: the frozen dataclass of a row.
+        key: of its rows in results.json; "" leaves them out.
+        columns: of results.csv, by name, the field of the row that each shows. Rows are found by schedule and length.
+        subsets: the names that :meth:`subset` gives.
+        picture: of its rows.
+    """
+
+    row: type[R]
+    key: str = ""
+    columns: Mapping[str, str] = {}
+    subsets: tuple[str, ...] = ()
+    picture: Picture[S_contra] | None = None
+
+    def reduce(self, stored: S_contra) -> list[R]:
+        """Computes the rows; :meth:`rows` calls it once."""
+        raise NotImplementedError
+
+    def rows(self, stored: S_contra) -> list[R]:
+        """Returns the rows, computed when they are first asked for."""
+        if self.row not in stored.figures:
+            stored.figures[self.row] = self.reduce(stored)
+        return stored.figures[self.row]
+
+    def to_json(self, stored: S_contra) -> dict[str, object]:
+        """Returns its part of results.json."""
+        return {self.key: [asdict(row) for row in self.rows(stored)]} if self.key else {}  # type: ignore[call-overload]
+
+    def read(self, results: Mapping[str, Any]) -> list[R]:
+        """Returns the rows that a checked results.json holds."""
+        part = results.get(self.key, [])
+        names = [each.name for each in fields(self.row)]  # type: ignore[arg-type]
+        lines = part["rows"] if isinstance(part, dict) else part
+        return [self.row(**{name: line[name] for name in names if name in line}) for line in lines]
+
+    def to_markdown(self, stored: S_contra) -> list[str]:
+        """Returns its paragraphs and tables."""
+        return []
+
+    def has_picture(self, stored: S_contra) -> bool:
+        """Whether there is something to draw."""
+        return self.picture is not None
+
+    def on_page(self, rows: Sequence[R]) -> dict[str, object]:
+        """Returns what the page's script is given of one schedule's rows."""
+        return {}
+
+    def subset(self, row: R) -> dict[str, Bounded | None]:
+        """Returns perplexities of some of the tokens alone, by name, for a table of the page; {} leaves the row out."""
+        return {}
+
+
+def bounds(mean: float | None, low: float | None, high: float | None) -> Bounded | None:
+    """Returns an estimate as the page's script reads it; None for none."""
+    return None if mean is None else {"mean": mean, "low": low, "high": high}
+
+
+def mean_of(values: Sequence[np.ndarray]) -> Estimate:
+    """Returns the mean over all tokens, clustered by document."""
+    return ratio([float(each.sum(dtype=np.float64)) for each in values], [len(each) for each in values])
+
+
+def masked(losses: Sequence[np.ndarray], masks: Sequence[np.ndarray]) -> tuple[int, Estimate | None]:
+    """Returns how many tokens are marked, and their mean loss over the documents that have any.
+
+    Args:
+        masks: per document, bool [its tokens], at least as many as it has losses.
+    """
+    picked = [nll[mask[: len(nll)]] for nll, mask in zip(losses, masks, strict=True) if mask[: len(nll)].any()]
+    return sum(map(len, picked)), mean_of(picked) if picked else None
+
+
+def perplexities(estimate: Estimate | None) -> tuple[float | None, float | None, float | None]:
+    """Returns a mean loss and its bounds as perplexities; None for what there is not."""
+    if estimate is None:
+        return None, None, None
+    return exp(estimate.mean), *(None if bound is None else exp(bound) for bound in (estimate.low, estimate.high))
+
+
+def resampled(stored: Stored, totals: Totals, tokens: np.ndarray) -> tuple[Bounds | None, str | None]:
+    """Returns the bootstrap interval of a mean, and what is resampled: documents, or blocks of the only one's tokens.
+
+    Args:
+        tokens: the first document's values.
+    """
+    if len(totals.sums) > 1:
+        return by_document(totals.sums, totals.shares, stored.seed), "documents"
+    drawn = by_block(tokens, stored.seed) if stored.exact else None
+    return drawn, f"blocks of {block_of(len(tokens)):,} tokens" if drawn else None

@@ -1,0 +1,91 @@
+"""Loss by position: the cliff at the trained length that the perplexity of a prefix averages away."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..data.windows import position_bins
+from ..results.stored import Pass, Stored
+from . import drawing
+from .base import Metric, Picture, bounds, mean_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class PositionRow:
+    """Mean NLL of the tokens with ``start <= position < stop``; position counts what comes before, BOS included."""
+
+    schedule: str
+    start: int
+    stop: int
+    nll: float
+    low: float | None
+    high: float | None
+
+
+def draw(stored: Stored) -> Figure:
+    """Draws the mean NLL of the tokens around each position, one line per schedule, positions from 16 on.
+
+    The very first tokens of a document are hard under every schedule and would flatten the rest.
+
+    Raises:
+        RopescaleError: matplotlib is not installed.
+    """
+    figure, axes = drawing.new()
+    rows = BY_POSITION.rows(stored)
+    shown = {schedule: _later([row for row in rows if row.schedule == schedule]) for schedule in stored.schedules}
+    for number, (schedule, bins) in enumerate(shown.items()):
+        points = [((each.start * each.stop) ** 0.5, each.nll, each.low, each.high) for each in bins]
+        drawing.line(axes, number, schedule, points)
+    first, last = min(bins[0].start for bins in shown.values()), max(bins[-1].stop for bins in shown.values())
+    powers = [2**k for k in range(last.bit_length() + 1) if first <= 2**k <= last]
+    drawing.length_axis(axes, powers or [first, last], "position (tokens before)")
+    axes.set_ylabel("loss (nats per token)")
+    return drawing.finish(figure, axes, stored, "Loss by position")
+
+
+def _later(bins: list[PositionRow], first: int = 16) -> list[PositionRow]:
+    """Returns the bins from position ``first`` on; all of them where that would leave few."""
+    later = [each for each in bins if each.start >= first]
+    return later if len(later) >= 4 else bins
+
+
+class ByPosition(Metric[Stored, PositionRow]):
+    """Mean loss in position bins that grow by sqrt(2), from each schedule's longest pass."""
+
+    row = PositionRow
+    picture = Picture("loss_by_position.png", "Loss by position", draw)
+
+    def reduce(self, stored: Stored) -> list[PositionRow]:
+        """Returns the bins of every schedule; none where windows may skip tokens, whose order tells no positions."""
+        longest: dict[str, Pass] = {}
+        for run in stored.passes if stored.exact else ():
+            if run.schedule not in longest or run.lengths[-1] > longest[run.schedule].lengths[-1]:
+                longest[run.schedule] = run
+        return [
+            _row(run, start, stop)
+            for run in longest.values()
+            for start, stop in position_bins(1 + max(map(len, run.nll), default=0))
+        ]
+
+    def has_picture(self, stored: Stored) -> bool:
+        """Whether positions are known."""
+        return stored.exact
+
+    def on_page(self, rows: Sequence[PositionRow]) -> dict[str, object]:
+        """Returns the bins."""
+        bins = [(row.start, row.stop, bounds(row.nll, row.low, row.high) or {}) for row in rows]
+        return {"bins": [{"start": start, "stop": stop, **estimate} for start, stop, estimate in bins]}
+
+
+BY_POSITION = ByPosition()
+
+
+def _row(run: Pass, start: int, stop: int) -> PositionRow:
+    """Returns the mean over the documents that reach the bin's end; index 0 is position 1."""
+    estimate = mean_of([nll[start - 1 : stop - 1] for nll in run.nll if len(nll) >= stop - 1])
+    return PositionRow(run.schedule, start, stop, estimate.mean, estimate.low, estimate.high)

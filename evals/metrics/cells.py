@@ -1,0 +1,60 @@
+"""How figures and their intervals are written in tables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from ...formatting import escaped, markdown
+from ..results.stored import Stored
+
+_WIDE = 0.3
+"""Of a perplexity; at this half-width, the bounds of exp(nats) are 26% below and 34% above it."""
+
+
+def table(stored: Stored, corner: str, cells: Mapping[tuple[str, int], str], labels: Sequence[str]) -> str:
+    """Returns a Markdown table with a line for each schedule and a column for each length."""
+    header = [corner, *(f"{length:,}" for length in stored.lengths)]
+    rows = [[escaped(label), *(cells.get((label, n), "") for n in stored.lengths)] for label in labels]
+    return markdown(header, rows, right=range(1, len(header)))
+
+
+def exp(value: float) -> float:
+    """Returns ``exp``, and the largest float where that would overflow (a huge interval of a broken model)."""
+    return math.exp(min(value, 709.0))
+
+
+def interval_cell(value: float | None, low: float | None, high: float | None) -> str:
+    """Writes ``13.82 ± 2.2``, or ``96.44 (12.3 to 756)`` where half the interval is much of the value.
+
+    Intervals are symmetric in nats, so those of perplexities are not, and a wide one may not be written with a ±.
+    """
+    if value is None:
+        return "-"
+    if low is None or high is None:
+        return _digits(value, 4)
+    half = (high - low) / 2
+    if half > _WIDE * value:
+        return f"{_digits(value, 4)} ({_digits(low, 3)} to {_digits(high, 3)})"
+    return f"{_digits(value, 4)} ± {f'{half:,.0f}' if half >= 10 else f'{half:#.2g}'}"
+
+
+def _digits(value: float, count: int) -> str:
+    """Writes so many significant digits, thousands with commas, millions as powers of ten."""
+    if value >= 1e6:
+        return f"{value:.{count - 1}e}"
+    return f"{value:,.0f}" if value >= 1000 else f"{value:#.{count}g}".rstrip(".")
+
+
+def signed(value: float) -> str:
+    """Writes four decimals; what rounds to zero has no sign."""
+    text = f"{value:+.4f}"
+    return text if float(text) else text[1:]
+
+
+def half(low: float | None, high: float | None, form: str = ".4f") -> str:
+    """Writes half an interval; a positive one that rounds to zero is not shown as zero."""
+    if low is None or high is None:
+        return ""
+    width, least = (high - low) / 2, 1e-4
+    return f" ± <{least:{form}}" if 0 < width < least / 2 else f" ± {width:{form}}"

@@ -1,0 +1,87 @@
+"""Perplexity of the tokens that repeat something far back, and of all others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...formatting import escaped, markdown
+from ..data.far_repeats import ORDER, far_repeats
+from ..results.stored import Stored
+from .base import Bounded, Metric, bounds, masked, perplexities
+from .cells import interval_cell
+
+
+@dataclass(frozen=True)
+class RepeatsRow:
+    """Perplexity of the far repeats, and of the other tokens; see :mod:`ropescale.evals.data.far_repeats`.
+
+    The interval is None with fewer than two documents, the perplexity where there is no such token.
+    """
+
+    schedule: str
+    length: int
+    distance: int
+    order: int
+    far_tokens: int
+    far_ppl: float | None
+    far_low: float | None
+    far_high: float | None
+    other_tokens: int
+    other_ppl: float | None
+    other_low: float | None
+    other_high: float | None
+
+
+class FarRepeats(Metric[Stored, RepeatsRow]):
+    """Far repeats told apart from the rest."""
+
+    row, key, subsets = RepeatsRow, "repeats", ("far", "other")
+
+    def reduce(self, stored: Stored) -> list[RepeatsRow]:
+        """Returns every schedule at every length beyond the distance."""
+        distance = stored.repeat_distance
+        if distance is None or not stored.exact:
+            return []
+        first = 0 if stored.bos else 1
+        far = [far_repeats(document.ids, distance)[first:] for document in stored.documents]
+        rows = []
+        for schedule, length in stored.read_from:
+            if length > distance:
+                losses = stored.losses(schedule, length)
+                parts = [masked(losses, masks) for masks in (far, [~mask for mask in far])]
+                (far_tokens, far_loss), (other_tokens, other_loss) = parts
+                there, others = perplexities(far_loss), perplexities(other_loss)
+                rows.append(RepeatsRow(schedule, length, distance, ORDER, far_tokens, *there, other_tokens, *others))
+        return rows
+
+    def to_markdown(self, stored: Stored) -> list[str]:
+        """Returns the table of the longest length."""
+        rows = [row for row in self.rows(stored) if row.length == stored.lengths[-1] and row.far_tokens]
+        if not rows:
+            return []
+        far, tokens = rows[0], rows[0].far_tokens + rows[0].other_tokens
+        title = (
+            f"Tokens that repeat something {far.distance:,} or more tokens back ({far.far_tokens:,} of {tokens:,} at "
+            f"{far.length:,}: the {far.order} tokens up to there, last seen so far back), and the others:"
+        )
+        lines = [
+            [
+                escaped(row.schedule),
+                interval_cell(row.far_ppl, row.far_low, row.far_high),
+                interval_cell(row.other_ppl, row.other_low, row.other_high),
+            ]
+            for row in rows
+        ]
+        return [title, markdown(["perplexity", "far repeats", "others"], lines, right=(1, 2))]
+
+    def subset(self, row: RepeatsRow) -> dict[str, Bounded | None]:
+        """Returns both perplexities, where there are far repeats."""
+        if not row.far_tokens:
+            return {}
+        return {
+            "far": bounds(row.far_ppl, row.far_low, row.far_high),
+            "other": bounds(row.other_ppl, row.other_low, row.other_high),
+        }
+
+
+FAR_REPEATS = FarRepeats()

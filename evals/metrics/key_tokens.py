@@ -1,0 +1,114 @@
+"""Perplexity of the key tokens alone: those that a fixed key model finds to need long context."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ...formatting import escaped
+from ..data.key_tokens import KeySpans, places
+from ..results.stored import Stored
+from .base import Bounded, Metric, bounds, masked, perplexities
+from .cells import interval_cell, table
+
+ALPHA, BETA = 2.0, -2.0
+
+
+@dataclass(frozen=True)
+class KeyTokensRow:
+    """Perplexity of the key tokens under one schedule at one length; None where there are none, or one document."""
+
+    schedule: str
+    length: int
+    tokens: int
+    fraction: float
+    nll: float | None
+    ppl: float | None
+    ppl_low: float | None
+    ppl_high: float | None
+
+
+class KeyTokens(Metric[Stored, KeyTokensRow]):
+    """Perplexity over the tokens inside the key spans."""
+
+    row, key, subsets = KeyTokensRow, "key_tokens", ("key",)
+
+    def reduce(self, stored: Stored) -> list[KeyTokensRow]:
+        """Returns every schedule at every length, over the key tokens alone."""
+        if stored.key_spans is None or not stored.exact:
+            return []
+        first = 0 if stored.bos else 1
+        marks = [stored.key_spans.marks(document)[first:] for document in stored.documents]
+        rows = []
+        for schedule, length in stored.read_from:
+            losses = stored.losses(schedule, length)
+            tokens, estimate = masked(losses, marks)
+            mean, share = estimate.mean if estimate else None, tokens / sum(map(len, losses))
+            rows.append(KeyTokensRow(schedule, length, tokens, share, mean, *perplexities(estimate)))
+        return rows
+
+    def to_json(self, stored: Stored) -> dict[str, object]:
+        """Returns the rows with what made the key spans; nothing where there are none."""
+        if stored.key_spans is None or not stored.exact:
+            return {}
+        rows = super().to_json(stored)[self.key]
+        return {self.key: {**stored.key_spans.facts, "rows": rows}}
+
+    def to_markdown(self, stored: Stored) -> list[str]:
+        """Returns the table, and by which model and windows the tokens were found."""
+        rows = self.rows(stored)
+        if stored.key_spans is None or not rows:
+            return []
+        made, last = stored.key_spans.made, rows[-1]
+        cells = {(row.schedule, row.length): interval_cell(row.ppl, row.ppl_low, row.ppl_high) for row in rows}
+        model = Path(str(made.get("key_model", {}).get("path", "?"))).name
+        title = (
+            f"Key tokens ({last.tokens:,}, {last.fraction:.2%} of all, at {last.length:,}), by {escaped(model)} with "
+            f"{made.get('window', 0):,} positions against {made.get('short', 0):,}:"
+        )
+        return [title, table(stored, "perplexity", cells, stored.schedules)]
+
+    def subset(self, row: KeyTokensRow) -> dict[str, Bounded | None]:
+        """Returns their perplexity."""
+        return {"key": bounds(row.ppl, row.ppl_low, row.ppl_high)}
+
+
+KEY_TOKENS = KeyTokens()
+
+
+def key_tokens(short: np.ndarray, long: np.ndarray, alpha: float = ALPHA, beta: float = BETA) -> np.ndarray:
+    """Which tokens are key: bool, from the NLLs of the same tokens with short and with long context."""
+    return (short - long > alpha) & (long < -beta)
+
+
+def find(result: Stored, alpha: float = ALPHA, beta: float = BETA) -> KeySpans:
+    """The key spans by a measurement of the key model in sliding windows of two lengths, the short and the long.
+
+    Raises:
+        DataError: token ids without a text.
+    """
+    short, long = [next(run for run in result.passes if n in run.lengths) for n in result.lengths]
+    spans, found, scored = {}, 0, 0
+    for document, one, other in zip(result.documents, short.nll, long.nll, strict=True):
+        key = key_tokens(one, other, alpha, beta)
+        starts, ends = (each[0 if result.bos else 1 :] for each in places(document))
+        spans[document.sha256] = _joined(zip(starts[key].tolist(), ends[key].tolist(), strict=True))
+        found, scored = found + int(key.sum()), scored + len(key)
+    model = {name: result.model[name] for name in ("path", "weights", "config_sha256", "dtype")}
+    windows = {"short": result.lengths[0], "window": result.lengths[1], "stride": result.protocol["stride"]}
+    made = {"key_model": model, **windows, "bos": result.bos, "alpha": alpha, "beta": beta}
+    return KeySpans(spans, made | {"key_tokens": found, "tokens": scored, "text_sha256": result.data["sha256"]})
+
+
+def _joined(pieces: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Ranges that touch become one; empty ones go."""
+    found: list[tuple[int, int]] = []
+    for start, end in pieces:
+        if found and start <= found[-1][1]:
+            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        elif end > start:
+            found.append((start, end))
+    return found

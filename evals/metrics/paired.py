@@ -1,0 +1,189 @@
+"""Every schedule against the baseline on the same tokens, and what it costs at short lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import chain
+
+import numpy as np
+
+from ...formatting import escaped, markdown
+from ..results.statistics import Estimate, ratio
+from ..results.stored import Divergence, Stored, Totals
+from .base import Metric, mean_of, resampled
+from .cells import half, signed, table
+
+
+@dataclass(frozen=True)
+class PairedRow:
+    """NLL per token of a schedule minus the baseline's, on the same tokens, in nats.
+
+    ``kl`` is the mean of KL(baseline || schedule) over those tokens in nats, ``top1`` the share of them at which both
+    have the same most likely token; None where they were not compared, as beyond the trained length.
+    """
+
+    schedule: str
+    baseline: str
+    length: int
+    delta_nll: float
+    low: float | None
+    high: float | None
+    kl: float | None = None
+    kl_low: float | None = None
+    kl_high: float | None = None
+    top1: float | None = None
+    top1_low: float | None = None
+    top1_high: float | None = None
+    boot_low: float | None = None
+    boot_high: float | None = None
+    bootstrap: str | None = None
+
+
+_COMPARED = ("kl", "kl_low", "kl_high", "top1", "top1_low", "top1_high")
+"""Fields that only some lengths have."""
+
+
+class Paired(Metric[Stored, PairedRow]):
+    """The paired change against the baseline."""
+
+    row, key = PairedRow, "paired"
+    columns = {  # noqa: RUF012
+        "baseline": "baseline",
+        "delta_nll": "delta_nll",
+        "delta_low": "low",
+        "delta_high": "high",
+        **{name: name for name in _COMPARED},
+    }
+
+    def reduce(self, stored: Stored) -> list[PairedRow]:
+        """Returns every schedule against the baseline at every length that both have."""
+        others = [key for key in stored.read_from if key[0] != stored.baseline]
+        return [_row(stored, *key) for key in others if (stored.baseline, key[1]) in stored.read_from]
+
+    def to_markdown(self, stored: Stored) -> list[str]:
+        """Returns the change at every length, and the short-context cost."""
+        rows = {(row.schedule, row.length): row for row in self.rows(stored)}
+        if not rows:
+            return []
+        others = [label for label in stored.schedules if label != stored.baseline]
+        title = f"Change in NLL against {escaped(stored.baseline)} on the same tokens (nats per token):"
+        cells = {key: _change(row) for key, row in rows.items()}
+        return [title, table(stored, "change", cells, others), *_short_context(stored, rows)]
+
+    def on_page(self, rows: Sequence[PairedRow]) -> dict[str, object]:
+        """Returns the rows by length."""
+        return {"paired": {row.length: asdict(row) for row in rows}}
+
+
+PAIRED = Paired()
+
+
+def difference(ours: Stored, schedule: str, theirs: Stored, baseline: str, length: int) -> Estimate | None:
+    """Returns the NLL per token of one schedule minus another's; None where they did not score the same tokens.
+
+    Where tokens do not weigh the same, it is what the run itself found against its own baseline.
+    """
+    if not ours.same_tokens(theirs):
+        return None
+    if not ours.exact:
+        return _found(ours, schedule, baseline, length) if ours is theirs else None
+    if (schedule, length) not in ours.read_from or (baseline, length) not in theirs.read_from:
+        return None
+    one, other = ours.totals(schedule, length), theirs.totals(baseline, length)
+    return None if one.shares != other.shares or not one.sums else ratio(_minus(one, other), one.shares)
+
+
+def _found(stored: Stored, schedule: str, baseline: str, length: int) -> Estimate | None:
+    rows = {(row.schedule, row.baseline, row.length): row for row in PAIRED.rows(stored)}
+    row, turned = rows.get((schedule, baseline, length)), rows.get((baseline, schedule, length))
+    if row is not None:
+        return Estimate(row.delta_nll, row.low, row.high)
+    if turned is None:
+        return None
+    low, high = (None if bound is None else -bound for bound in (turned.high, turned.low))
+    return Estimate(-turned.delta_nll, low, high)
+
+
+def _minus(one: Totals, other: Totals) -> list[float]:
+    return [a - b for a, b in zip(one.sums, other.sums, strict=True)]
+
+
+def _row(stored: Stored, schedule: str, length: int) -> PairedRow:
+    ours, theirs = stored.totals(schedule, length), stored.totals(stored.baseline, length)
+    sums = Totals(_minus(ours, theirs), ours.shares)
+    estimate = ratio(sums.sums, sums.shares)
+    first, base = (stored.losses(label, length)[0] for label in (schedule, stored.baseline))
+    drawn, what = resampled(stored, sums, first.astype(np.float64) - base)
+    compared = dict(zip(_COMPARED, _compared(stored, schedule, length)))
+    return PairedRow(
+        schedule=schedule,
+        baseline=stored.baseline,
+        length=length,
+        delta_nll=estimate.mean,
+        low=estimate.low,
+        high=estimate.high,
+        **compared,
+        boot_low=drawn[0] if drawn else None,
+        boot_high=drawn[1] if drawn else None,
+        bootstrap=what,
+    )
+
+
+def _compared(stored: Stored, schedule: str, length: int) -> list[float | None]:
+    """Returns the mean KL and the agreement over the row's tokens, each with its bounds; nothing if unknown."""
+    found = _divergence(stored, schedule, length)
+    if found is None:
+        return []
+    counts = stored.counts(stored.read_from[schedule, length], length)
+    parts = ([each[:n] for each, n in zip(values, counts, strict=True)] for values in (found.kl, found.same))
+    return list(chain.from_iterable((each.mean, each.low, each.high) for each in map(mean_of, parts)))
+
+
+def _divergence(stored: Stored, schedule: str, length: int) -> Divergence | None:
+    """Returns the comparison that holds a row's tokens: made at its length, or at a longer one read from one pass."""
+    both = [stored.read_from[label, length].lengths for label in (schedule, stored.baseline)]
+    for made in (each for each in stored.divergences if each.schedule == schedule):
+        longer = length < made.length and all(made.length in lengths for lengths in both)
+        if made.length == length or (longer and not stored.sliding):
+            return made
+    return None
+
+
+def _change(row: PairedRow, sign: int = 1) -> str:
+    """Writes the change of the loss with half its interval; ``sign`` -1 turns it into a gain."""
+    if row.low is None and row.boot_low is not None:
+        return f"{signed(sign * row.delta_nll)}{half(row.boot_low, row.boot_high)} †"
+    return f"{signed(sign * row.delta_nll)}{half(row.low, row.high)}"
+
+
+def short_length(lengths: Iterable[int], trained: int | None) -> int | None:
+    """Returns the largest length up to the trained one; None where there is none, or it is not known."""
+    return max((length for length in lengths if trained and length <= trained), default=None)
+
+
+def _short_context(stored: Stored, rows: dict[tuple[str, int], PairedRow]) -> list[str]:
+    """Returns the cost where the model did well before, beside the gain; or why that is not known."""
+    trained, long = stored.trained_length, stored.lengths[-1]
+    if trained is None:
+        repeats = ", nor are far repeats told apart (--repeat-distance)" if stored.repeat_distance is None else ""
+        return [f"The short-context cost is not known{repeats}: the model does not say how long it was trained at."]
+    short = short_length(stored.lengths, trained)
+    if short is None:
+        return [f"The short-context cost is not known: no length up to the trained {trained:,} was measured."]
+    gains = [f"gain at {long:,} (nats)"] if long > trained else []
+    header = ["schedule", f"cost at {short:,} (nats)", "mean KL (nats)", "same top-1", *gains]
+    lines = [
+        [escaped(label), *_short_cells(rows[label, short]), *(_change(rows[label, long], -1) for _ in gains)]
+        for label in stored.schedules
+        if (label, short) in rows and (label, long) in rows
+    ]
+    title = f"Short-context cost against {escaped(stored.baseline)}, trained at {trained:,} tokens:"
+    return [title, markdown(header, lines, right=range(1, len(header)))]
+
+
+def _short_cells(row: PairedRow) -> list[str]:
+    """Writes the change, the mean KL and the agreement, each with half its interval where there is one."""
+    kl = "-" if row.kl is None else f"{row.kl:z.4f}{half(row.kl_low, row.kl_high)}"
+    top1 = "-" if row.top1 is None else f"{row.top1:.2%}{half(row.top1_low, row.top1_high, '.2%')}"
+    return [_change(row), kl, top1]

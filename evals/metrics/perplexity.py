@@ -1,0 +1,149 @@
+"""Perplexity of each schedule at each length, with the loss of the tail and bits per byte."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING
+
+from ..data.windows import prefix
+from ..results.statistics import Estimate, ratio
+from ..results.stored import Pass, Stored
+from ..running.protocols import ROPESCALE
+from . import drawing
+from .base import Metric, Picture, mean_of, perplexities, resampled
+from .cells import exp, interval_cell, table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class PerplexityRow:
+    """Perplexity of one schedule at one length. The interval is None with fewer than two documents.
+
+    ``tail_nll`` is over the tokens at positions [L/2, L) of the documents that have L. ``ppl_boot_low`` and ``_high``
+    are percentiles over resamples of what ``bootstrap`` says: "documents", or blocks of tokens where there is only one.
+    ``mode`` is "prefix" (the first L positions) or "sliding" (whole documents, in windows of L positions), and
+    ``documents_at_length`` says how many of the documents have L positions.
+    """
+
+    schedule: str
+    table_sha256: str
+    length: int
+    documents: int
+    tokens: int
+    nll: float
+    ppl: float
+    ppl_low: float | None
+    ppl_high: float | None
+    bits_per_byte: float | None = None
+    forward_passes: int = 0
+    mode: str = "prefix"
+    documents_at_length: int = 0
+    tail_nll: float | None = None
+    tail_low: float | None = None
+    tail_high: float | None = None
+    ppl_boot_low: float | None = None
+    ppl_boot_high: float | None = None
+    bootstrap: str | None = None
+    protocol: str = ROPESCALE
+
+
+def draw(stored: Stored) -> Figure:
+    """Draws one line per schedule with its 95% band, both axes logarithmic, the trained length marked.
+
+    Raises:
+        RopescaleError: matplotlib is not installed.
+    """
+    figure, axes = drawing.new()
+    for number, schedule in enumerate(stored.schedules):
+        rows = sorted((row for row in PERPLEXITY.rows(stored) if row.schedule == schedule), key=lambda row: row.length)
+        points = [(row.length, row.ppl, row.ppl_low, row.ppl_high) for row in rows]
+        drawing.line(axes, number, schedule, points)
+    axes.set_yscale("log")
+    drawing.length_axis(axes, stored.lengths, "context length (tokens)")
+    axes.set_ylabel("perplexity")
+    drawing.plain_numbers(axes)
+    return drawing.finish(figure, axes, stored, stored.title)
+
+
+class Perplexity(Metric[Stored, PerplexityRow]):
+    """Perplexity against length."""
+
+    row, key = PerplexityRow, "rows"
+    columns = {field.name: field.name for field in fields(PerplexityRow)}  # noqa: RUF012
+    picture = Picture("ppl_vs_length.png", "Perplexity against length", draw)
+
+    def reduce(self, stored: Stored) -> list[PerplexityRow]:
+        """Returns one row per schedule and length."""
+        return [_row(stored, run, length) for (_, length), run in stored.read_from.items()]
+
+    def to_markdown(self, stored: Stored) -> list[str]:
+        """Returns the table of perplexities."""
+        corner = "perplexity" if stored.exact else f"perplexity ({stored.protocol['name']})"
+        cells = {(row.schedule, row.length): _cell(row) for row in self.rows(stored)}
+        return [table(stored, corner, cells, stored.schedules)]
+
+    def on_page(self, rows: Sequence[PerplexityRow]) -> dict[str, object]:
+        """Returns the rows, lengths ascending."""
+        return {"rows": [asdict(row) for row in sorted(rows, key=lambda row: row.length)]}
+
+
+PERPLEXITY = Perplexity()
+
+
+def _row(stored: Stored, run: Pass, length: int) -> PerplexityRow:
+    totals, losses = stored.totals(run.schedule, length), stored.losses(run.schedule, length)
+    estimate, tail = ratio(totals.sums, totals.shares), _tail(stored, run, length)
+    low, high = perplexities(estimate)[1:]
+    drawn, what = resampled(stored, totals, losses[0])
+    tokens = sum(map(len, losses))
+    return PerplexityRow(
+        schedule=run.schedule,
+        table_sha256=run.table_sha256,
+        length=length,
+        documents=len(run.nll),
+        tokens=tokens,
+        nll=estimate.mean,
+        ppl=exp(estimate.mean),
+        ppl_low=low,
+        ppl_high=high,
+        bits_per_byte=_bits_per_byte(stored, estimate, list(map(len, losses))),
+        forward_passes=run.forward_passes,
+        mode="sliding" if stored.sliding else "prefix",
+        documents_at_length=sum(len(each.ids) >= prefix(length, stored.bos).stop for each in stored.documents),
+        tail_nll=tail.mean if tail else None,
+        tail_low=tail.low if tail else None,
+        tail_high=tail.high if tail else None,
+        ppl_boot_low=exp(drawn[0]) if drawn else None,
+        ppl_boot_high=exp(drawn[1]) if drawn else None,
+        bootstrap=what,
+        protocol=stored.protocol["name"],
+    )
+
+
+def _tail(stored: Stored, run: Pass, length: int) -> Estimate | None:
+    """Returns the mean NLL at positions [L/2, L), over the documents that have them; index 0 is position 1."""
+    if not stored.exact:
+        return None
+    start, stop = max(1, length // 2) - 1, prefix(length, stored.bos).count
+    reaching = [nll[start:stop] for nll in run.nll if len(nll) >= stop]
+    return mean_of(reaching) if reaching else None
+
+
+def _bits_per_byte(stored: Stored, estimate: Estimate, counts: Sequence[int]) -> float | None:
+    """Returns ``sum NLL / (ln 2 * bytes)``, over the UTF-8 bytes of exactly the text that the scored tokens cover."""
+    first = 0 if stored.bos else 1
+    pairs = zip(stored.documents, counts, strict=True)
+    covered = [document.bytes_between(first, first + count) for document, count in pairs]
+    if not stored.exact or None in covered or not sum(filter(None, covered)):
+        return None
+    return estimate.mean * sum(counts) / (math.log(2) * sum(filter(None, covered)))
+
+
+def _cell(row: PerplexityRow) -> str:
+    if row.ppl_low is None and row.ppl_boot_low is not None:
+        return f"{interval_cell(row.ppl, row.ppl_boot_low, row.ppl_boot_high)} †"
+    return interval_cell(row.ppl, row.ppl_low, row.ppl_high)

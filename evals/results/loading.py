@@ -1,0 +1,121 @@
+"""Reads what a run left in its folder, every value checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...errors import DataError
+from ..running.batches import Cost
+from . import checking, folder, formats, nll
+from .checking import SEAL, Wrong
+from .stored import Divergence, Identity, Pass
+
+
+@dataclass(frozen=True)
+class Losses:
+    """What ``nll/`` holds; without passes where it is gone.
+
+    Attributes:
+        sealed: whether all of it has a checksum; version 0.1.0 wrote none.
+    """
+
+    bos: bool
+    identities: list[Identity]
+    passes: list[Pass]
+    divergences: list[Divergence]
+    sealed: bool
+
+
+def read_results(path: Path, kind: str | None = None) -> dict[str, Any]:
+    """Reads ``results.json`` of a run's folder.
+
+    Args:
+        kind: of the run that it must be; None reads every kind.
+
+    Raises:
+        DataError: there is none, it is damaged, or of another kind of run.
+    """
+    file = path / folder.RESULTS
+    if not file.is_file():
+        what = "has no results.json" if path.exists() else "is not there"
+        raise DataError(f"{path} {what}; give a folder that `ropescale eval -o` or `ropescale passkey -o` wrote")
+    try:
+        results = checking.checked(file, formats.results)
+    except Wrong as error:
+        raise damaged(file, error) from None
+    found = results.get("kind", "perplexity")
+    if kind not in (None, found):
+        raise DataError(f"{path} holds a {found} run, not a {kind} run; give another folder")
+    return results
+
+
+def read_losses(path: Path, results: Mapping[str, Any]) -> Losses:
+    """Reads the losses that belong to these results, each file whole.
+
+    Raises:
+        DataError: a file is damaged or missing, or belongs to other results.
+    """
+    at = path / folder.NLL
+    if not (at / nll.INDEX).exists():
+        return Losses(False, [], [], [], True)
+    try:
+        index = nll.read_index(at)
+        _check_belongs(index, results)
+    except Wrong as error:
+        raise damaged(at / nll.INDEX, error) from None
+    ran = iter(results.get("cost", []))
+    passes = [_pass(one, next(ran, {}), list(_arrays(at, index, one))) for one in index["passes"]]
+    compared = [_divergence(one, next(ran, {}), list(_arrays(at, index, one))) for one in index.get("divergences", [])]
+    named = [Identity(each["name"], each["sha256"], each.get("ids_sha256")) for each in index["documents"]]
+    return Losses(index["bos"], named, passes, compared, SEAL in index)
+
+
+def damaged(path: Path, error: Wrong | OSError) -> DataError:
+    """Returns the error of a file that cannot be used."""
+    if isinstance(error, FileNotFoundError):
+        return DataError(f"{path} is missing; run the evaluation again")
+    why = error if isinstance(error, Wrong) else f"cannot be read ({error.strerror or error})"
+    away = "move it away and " if path.suffix == ".npy" else ""
+    return DataError(f"{path} {why}; {away}run the evaluation again")
+
+
+def _check_belongs(index: Mapping[str, Any], results: Mapping[str, Any]) -> None:
+    if index.get("of", folder.identity(results)) != folder.identity(results):
+        raise Wrong("is of another measurement than the results beside it")
+    passes = {(one["schedule"], n): one["table_sha256"] for one in index["passes"] for n in one["lengths"]}
+    if passes != {(row["schedule"], row["length"]): row["table_sha256"] for row in results["rows"]}:
+        raise Wrong("does not have the schedules and lengths of the results beside it")
+
+
+def _arrays(at: Path, index: Mapping[str, Any], one: Mapping[str, Any]) -> Iterator[np.ndarray]:
+    """Yields what is stored of a pass, or of a comparison: document after document."""
+    for number in range(len(index["documents"])):
+        path = at / nll.name_of(one["at"], number)
+        try:
+            yield nll.read(path, one["files"][number] if "files" in one else None, 0 if "lengths" in one else 2)
+        except (Wrong, OSError) as error:
+            raise damaged(path, error) from None
+
+
+def _pass(one: Mapping[str, Any], cost: Mapping[str, Any], losses: list[np.ndarray]) -> Pass:
+    spent = [cost.get(name) for name in Cost.__dataclass_fields__]
+    return Pass(
+        one["schedule"],
+        one["table_sha256"],
+        tuple(one["lengths"]),
+        losses,
+        forward_passes=cost.get("forward_passes", 0),
+        cost=None if None in spent else Cost(*spent),
+        split_batches=cost.get("split_batches", 0),
+    )
+
+
+def _divergence(one: Mapping[str, Any], cost: Mapping[str, Any], both: list[np.ndarray]) -> Divergence:
+    kl, same = ([each[row] for each in both] for row in range(2))
+    spent = cost.get("forward_passes", 0), cost.get("positions", 0)
+    return Divergence(one["schedule"], one["baseline"], one["length"], kl, same, *spent)

@@ -1,0 +1,93 @@
+"""What the results of every kind of run have in common: how they are written into a folder."""
+
+from __future__ import annotations
+
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+from ...errors import RopescaleError
+from ...formatting import escaped
+from ...plotting import drawn
+from ..metrics.base import Picture
+from . import folder
+from .stored import ModelFacts
+
+
+class Saved(ABC):
+    """Results that can be written into a folder, see :mod:`ropescale.evals.results.folder` for what is replaced."""
+
+    kind: ClassVar[str]
+    model: ModelFacts
+    versions: dict[str, str]
+
+    @abstractmethod
+    def to_dict(self) -> dict[str, object]:
+        """Returns results.json as plain data."""
+
+    @abstractmethod
+    def to_markdown(self) -> str:
+        """Returns the tables, and how they were measured."""
+
+    @abstractmethod
+    def _tables(self) -> dict[str, str]:
+        """Returns the CSV files by name."""
+
+    @abstractmethod
+    def _pictures(self) -> Sequence[Picture[Any]]:
+        """Returns the pictures, not yet drawn."""
+
+    @abstractmethod
+    def _heading(self) -> str:
+        """Returns what REPORT.md begins with, before the model's name."""
+
+    def _details(self) -> str:
+        """Returns what REPORT.md has below the pictures."""
+        return ""
+
+    def _source(self) -> str:
+        """Returns a line about the data, for the end of REPORT.md."""
+        return ""
+
+    def _write_losses(self, out: Path, there: folder.There) -> None:
+        """Writes what is kept of single tokens, where something is."""
+        return
+
+    def save(self, out: str | Path) -> Path:
+        """Writes results.json, the tables, the losses, the pictures and REPORT.md into ``out`` and returns it.
+
+        Each file is written beside and renamed, the numbers first. Without matplotlib everything but the pictures is
+        written, and a line on stderr says so.
+
+        Raises:
+            CheckpointError: the folder cannot be written, or a file in it is not what such a run wrote.
+        """
+        path, there = folder.opened_folder(out, self.kind)
+        with folder.kept(path):
+            path.mkdir(parents=True, exist_ok=True)
+            book = folder.Book(path, self.to_dict(), there)
+            book.write(self._tables())
+            self._write_losses(path, there)
+            plots = self._plots()
+            book.write({**plots, "REPORT.md": self._report(plots)})
+            book.close()
+        return path
+
+    def _plots(self) -> dict[str, bytes]:
+        """Returns the pictures as files; none where they cannot be drawn, and a line on stderr says why."""
+        try:
+            return {picture.file: drawn(partial(picture.draw, self)) for picture in self._pictures()}
+        except RopescaleError as error:
+            print(f"note: no plots written; {error}", file=sys.stderr)
+            return {}
+
+    def _report(self, plots: Mapping[str, bytes]) -> str:
+        images = [f"![{each.caption}]({each.file})" for each in self._pictures() if each.file in plots]
+        about = f"Model: {escaped(self.model['path'])} ({self.model['parameters']:,} parameters).\n{self._source()}"
+        versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
+        heading = f"# {self._heading()}: {escaped(Path(self.model['path']).name)}"
+        parts = [heading, self.to_markdown(), *images, self._details(), f"{about}{versions}.\n"]
+        return "\n\n".join(filter(None, parts))

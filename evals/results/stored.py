@@ -1,0 +1,245 @@
+"""The stored numbers of a measurement: the loss of every token, and what every figure is computed from.
+
+A figure is a reduction of these numbers, see :mod:`ropescale.evals.metrics`, so it never needs another forward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NotRequired, TypedDict
+
+import numpy as np
+
+from ..data.documents import Document
+from ..data.key_tokens import KeySpans
+from ..data.windows import prefix
+from ..running.batches import Cost
+from ..running.protocols import ROPESCALE, published_windows, weighted
+
+Plain = str | bool | int | float | list[str | bool | int | float | None] | None
+"""A value that results only show."""
+
+
+class ModelFacts(TypedDict):
+    """The "model" part of results.json."""
+
+    path: str
+    config_sha256: str
+    weights: str
+    dtype: str
+    parameters: int
+    trained_length: NotRequired[int | None]
+
+
+class DataFacts(TypedDict):
+    """The "data" part of results.json."""
+
+    source: str
+    sha256: str
+    documents: int
+    tokens: int
+    skipped: NotRequired[dict[str, int]]
+    special_tokens: NotRequired[int]
+    not_retokenized: NotRequired[int]
+
+
+class LayerTable(TypedDict):
+    """The rotary table of one layer type."""
+
+    inv_freq: list[float]
+    attention_scale: NotRequired[float]
+
+
+Tables = dict[str, dict[str, LayerTable]]
+"""By table_sha256 and layer type."""
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One forward pass over every document under one set of rotary tables.
+
+    Attributes:
+        schedule: the schedule's label.
+        table_sha256: of the live tables.
+        lengths: the lengths read from it, ascending; the last is the one that was fed.
+        nll: per document, NLL in nats of each scored token, fp32 [scored].
+        forward_passes: how many windows went through the model; 0 where another schedule had the same tables.
+        cost: what its windows take, whoever ran them.
+        split_batches: how many of its batches were scored in parts, because memory ran out.
+        key: what the numbers depend on; passes with the same key share them.
+    """
+
+    schedule: str
+    table_sha256: str
+    lengths: tuple[int, ...]
+    nll: list[np.ndarray]
+    forward_passes: int
+    cost: Cost | None = None
+    split_batches: int = 0
+    key: object = None
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """How the predictions of a schedule differ from the baseline's, token by token.
+
+    Attributes:
+        schedule, baseline: the labels.
+        length: positions of the windows.
+        kl: per document, KL(baseline || schedule) in nats at each scored token, fp32 [scored].
+        same: per document, 1 where both have the same most likely token, else 0; fp32 [scored].
+        forward_passes, positions: windows that went through the model for it, and what they fed.
+    """
+
+    schedule: str
+    baseline: str
+    length: int
+    kl: list[np.ndarray]
+    same: list[np.ndarray]
+    forward_passes: int
+    positions: int
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Which text a document was, and which tokens; ``ids_sha256`` is None where it was not stored."""
+
+    name: str
+    sha256: str
+    ids_sha256: str | None
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Per document, the fp64 sum of its losses and what it weighs: its tokens, or what a published script says."""
+
+    sums: list[float]
+    shares: list[float]
+
+
+@dataclass
+class Stored:
+    """The stored numbers of a finished (or interrupted) measurement.
+
+    Attributes:
+        model, data, protocol, versions: as results.json has them.
+        passes: the stored NLLs.
+        documents: what was scored, in order; none in a measurement that was loaded from its folder.
+        bos: whether BOS was in front of every window.
+        baseline: the label that the others are compared with.
+        trained_length: the model's trained context, where known; plots mark it.
+        tables: by table_sha256, the rotary tables as they were live, by layer type.
+        divergences: how predictions differ from the baseline's at the largest length up to the trained one.
+        repeat_distance: how many tokens back "far" is for the far repeats; None leaves them out.
+        key_spans: where the key tokens lie; None leaves them out.
+        identities: of the documents, where the measurement was loaded.
+        figures: the rows of each metric, by the class of its rows; computed, or loaded, once.
+    """
+
+    model: ModelFacts
+    data: DataFacts
+    protocol: dict[str, Any]
+    versions: dict[str, str]
+    passes: list[Pass]
+    documents: list[Document] = field(repr=False)
+    bos: bool
+    baseline: str
+    trained_length: int | None = None
+    tables: Tables = field(default_factory=dict, repr=False)
+    divergences: list[Divergence] = field(default_factory=list, repr=False)
+    repeat_distance: int | None = None
+    key_spans: KeySpans | None = None
+    identities: list[Identity] = field(default_factory=list, repr=False)
+    figures: dict[type, list[Any]] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @property
+    def schedules(self) -> list[str]:
+        """The labels, in the order they ran."""
+        return list(dict.fromkeys(run.schedule for run in self.passes))
+
+    @property
+    def lengths(self) -> list[int]:
+        """Every length measured, ascending."""
+        return sorted({length for run in self.passes for length in run.lengths})
+
+    @property
+    def exact(self) -> bool:
+        """Whether every token was scored once and weighs the same; else a published script is reproduced."""
+        return self.protocol.get("name", ROPESCALE) == ROPESCALE
+
+    @property
+    def sliding(self) -> bool:
+        """Whether whole documents were scored in sliding windows, and not the first L positions of each."""
+        return self.protocol.get("stride") is not None
+
+    @property
+    def title(self) -> str:
+        """What the perplexities are of, in a few words."""
+        if self.sliding:
+            name = "" if self.exact else f" ({self.protocol['name']})"
+            return f"Perplexity{name} in sliding windows of L positions, stride {self.protocol['stride']:,}"
+        return "Perplexity of the first L positions"
+
+    @property
+    def seed(self) -> int:
+        """The seed of the resampling."""
+        return int(self.protocol.get("seed") or 0)
+
+    @cached_property
+    def read_from(self) -> dict[tuple[str, int], Pass]:
+        """By schedule and length, the pass that holds its tokens: schedules as they ran, lengths ascending."""
+        return {(run.schedule, length): run for run in self.passes for length in run.lengths}
+
+    @cached_property
+    def _totals(self) -> dict[tuple[str, int], Totals]:
+        return {}
+
+    def counts(self, run: Pass, length: int) -> list[int]:
+        """Per document, how many of the pass's scored tokens belong to a length."""
+        if self.sliding:
+            return [len(nll) for nll in run.nll]
+        return [prefix(length, self.bos).count] * len(run.nll)
+
+    def losses(self, schedule: str, length: int) -> list[np.ndarray]:
+        """Per document, the losses of the tokens that belong to a length, fp32."""
+        run = self.read_from[schedule, length]
+        return [nll[:count] for nll, count in zip(run.nll, self.counts(run, length), strict=True)]
+
+    def totals(self, schedule: str, length: int) -> Totals:
+        """Returns the sums of a length's losses, computed once: every two schedules may be compared."""
+        key = schedule, length
+        if key not in self._totals:
+            self._totals[key] = self._summed(self.losses(schedule, length), length)
+        return self._totals[key]
+
+    def _summed(self, losses: Sequence[np.ndarray], length: int) -> Totals:
+        if self.exact:
+            return Totals([float(each.sum(dtype=np.float64)) for each in losses], list(map(len, losses)))
+        name, stride = self.protocol["name"], self.protocol["stride"]
+        windows = (list(published_windows(len(each.ids), length, stride, self.bos)) for each in self.documents)
+        pairs = [weighted(name, each, nll) for each, nll in zip(windows, losses, strict=True)]
+        return Totals([total for total, _ in pairs], [share for _, share in pairs])
+
+    def identified(self) -> list[Identity]:
+        """Which documents were scored, in order."""
+        return self.identities or [Identity(each.name, each.sha256, each.ids_sha256) for each in self.documents]
+
+    def same_text(self, other: Stored) -> bool:
+        """Whether the same texts were cut into windows in the same way."""
+        texts = [each.sha256 for each in self.identified()] == [each.sha256 for each in other.identified()]
+        windows = [(each.bos, each.protocol.get("stride"), each.protocol.get("name")) for each in (self, other)]
+        return texts and windows[0] == windows[1]
+
+    def same_tokens(self, other: Stored) -> bool:
+        """Whether the same tokens were scored, so that losses can be paired; not where that is not known."""
+        if self is other:
+            return True
+        return self.same_text(other) and self.ids is not None and self.ids == other.ids
+
+    @property
+    def ids(self) -> tuple[str, ...] | None:
+        """Per document, a hash of its token ids; None in a folder of a version that did not write them."""
+        found = [each.ids_sha256 for each in self.identified()]
+        return None if None in found else tuple(filter(None, found))
