@@ -295,6 +295,7 @@ def _manifest(backup: Path) -> Manifest:
     replaced, added, finished = found.get("replaced", ()), found.get("added", ()), found.get("finished")
     written, originals = found.get("written", {}), found.get("originals", {})
     whole = all(isinstance(each, list) and all(name in FILES for name in each) for each in (replaced, added))
+    whole = whole and len({*replaced, *added}) == len(replaced) + len(added)  # a file named twice would go back twice
     if not whole or not _are_hashes(written) or not isinstance(originals, dict) or not _are_files(backup):
         raise ConfigError(f"{path} is damaged; the originals lie beside it, put them back by hand")
     return Manifest(replaced, added, written, originals, finished if isinstance(finished, bool) else None)

@@ -115,7 +115,7 @@ class Configuration:
         check_parameters(parameters)
         maximum = self._maximum(key, parameters)
         check_theta(self.text, parameters["rope_theta"])
-        head_dim = self.text.head_dim(key, parameters.get("partial_rotary_factor"))
+        head_dim = self.text.head_dim(key, parameters)
         partial = share(parameters.get("partial_rotary_factor", 1.0), parameters["rope_type"])
         proportional = parameters["rope_type"] == "proportional"
         max_length = whole(maximum, self.text.name_of("max_position_embeddings"))

@@ -141,9 +141,11 @@ class Section:
         found = ((name, self.stated.get(name)) for name in names if key in reaches.get(name, ()))
         return next(((name, value) for name, value in found if value is not None), None)
 
-    def head_dim(self, key: str, partial: object) -> int:
+    def head_dim(self, key: str, parameters: Mapping[str, object]) -> int:
         """Returns the coordinates of a head: stated, the class's own, or hidden_size / num_attention_heads."""
+        partial, kind = parameters.get("partial_rotary_factor"), parameters.get("rope_type")
         is_whole = partial in (None, 1) or self.family.table_of_head_dim
+        is_whole = is_whole or (kind == "proportional" and not self.is_known)  # as the slice was before it was patched
         has_slice = not self.is_known or "qk_rope_head_dim" in self.defaults  # elsewhere no class reads a stray key
         if has_slice and self.get("qk_rope_head_dim") and is_whole:
             rotated = whole(self.get("qk_rope_head_dim"), "qk_rope_head_dim")  # MLA rotates a slice of its own

@@ -102,7 +102,7 @@ def _write_oddities(section: dict[str, object], merged: Mapping[str, Mapping[str
     """Writes what transformers needs beside the parameters, or keeps a second copy of."""
     is_null = "head_dim" in text.defaults or text.family.null_head_dim_in_v4
     if is_null and text.get("head_dim") is None:  # transformers' rope functions cannot read a null
-        section["head_dim"] = text.head_dim(ALL_LAYERS, None)
+        section["head_dim"] = text.head_dim(ALL_LAYERS, {})
     per_pair = any(parameters["rope_type"] == "longrope" for parameters in merged.values())
     if text.defaults.get("head_dims") and per_pair:  # its longrope check asks for the one head_dim there is not
         section["allow_global_per_layer_attribute_access"] = True

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ..configs.configuration import Configuration
-from ..configs.writing import write_rope
+from ..configs.writing import Scaling, write_rope
 from ..errors import ScheduleError
 from ..formatting import brief
 from ..lengths import parse_length
@@ -126,6 +126,7 @@ def make_plan(config: Mapping[str, object], request: Request) -> Plan:
     scaling = scaling_of(layers, original, length)
     if not _bounding(layers, original):
         scaling = replace(scaling, max_length=length)
+    _refuse_another_start(scaling, layers)
     told += notes.on_derived_length(original, layers, scaling.max_length, length)
     planned = Configuration.read(write_rope(original, scaling))
     _refuse_moved(original, planned, layers)
@@ -198,6 +199,23 @@ def _length(layers: Mapping[str, PlannedLayer], original: Configuration, request
         return original.max_length
     frozen = request.freeze_at if any(layer.is_frozen for layer in layers.values()) else None
     return request.target_length or frozen or max(reach[key] for key in bounding)
+
+
+def _refuse_another_start(scaling: Scaling, layers: Mapping[str, PlannedLayer]) -> None:
+    """Refuses dynamic scaling where transformers would start it from another length than the trained one.
+
+    It starts from ``max_position_embeddings``, which stays where only layers that see a window of the text change.
+
+    Raises:
+        ScheduleError: names both lengths.
+    """
+    for key, parameters in scaling.parameters.items():
+        trained = layers[key].rope.original_length
+        if parameters["rope_type"] == "dynamic" and trained != scaling.max_length:
+            raise ScheduleError(
+                f"dynamic scaling starts from max_position_embeddings, which stays {scaling.max_length}, and "
+                f"{brief(key)} layers were trained at {trained}; choose a fixed schedule such as ntk"
+            )
 
 
 def _refuse_moved(before: Configuration, after: Configuration, changed: Mapping[str, PlannedLayer]) -> None:

@@ -38,7 +38,8 @@ def patch(folder: Path) -> None:
 
 @pytest.mark.parametrize("key", ["added", "replaced"])
 @pytest.mark.parametrize(
-    "name", ["../canary", "{canary}", "model.safetensors", "ropescale-backup", ".", "", "\0", 5, None, ["a"]]
+    "name",
+    ["../canary", "{canary}", "model.safetensors", "ropescale-backup", ".", "", "\0", 5, None, ["a"], "config.json"],
 )
 def test_a_manifest_reaches_nothing_but_what_patching_writes(folder: Path, key: str, name: object) -> None:
     patch(folder)

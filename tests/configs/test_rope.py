@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import pytest
+from planning import make_plan
 from rotary_modules import assert_same_tables, stock_tables
 
 from ropescale.configs.reading import is_scaled, read_rope, text_section
@@ -519,3 +520,12 @@ def test_a_key_that_the_class_does_not_have_changes_no_geometry():
     sliced = config | {"qk_rope_head_dim": 8}
     assert [rope.rotary_dim for rope in read_rope(sliced | {"model_type": "qwen2"}).values()] == [16]
     assert [rope.rotary_dim for rope in read_rope(sliced | {"model_type": "somebody_elses_mla"}).values()] == [8]
+
+
+def test_a_slice_of_an_unknown_type_is_read_alike_before_and_after_it_turns_in_part():
+    config = {
+        "model_type": "stranger", "hidden_size": 64, "head_dim": 16, "qk_rope_head_dim": 4, "rope_theta": 10_000.0,
+        "max_position_embeddings": 256,
+    }  # fmt: skip
+    plan = make_plan(config, "proportional:partial_rotary_factor=0.5")
+    assert [rope.rotary_dim for rope in (*plan.ropes.values(), *read_rope(plan.config).values())] == [4, 4]

@@ -971,3 +971,10 @@ def test_layers_that_are_left_alone_are_refused_where_their_scaling_would_move()
     sliding["rope_type"] = "defaul"
     with pytest.raises(ScheduleError, match="rope_type is 'defaul'"):
         make_plan(config, "yarn:factor=4")
+
+
+def test_dynamic_scaling_that_transformers_would_start_elsewhere_is_refused():
+    """Where only windowed layers change, the maximum stays, and dynamic NTK starts from it."""
+    config = {**GEMMA3, "max_position_embeddings": 256, "original_max_position_embeddings": 64}
+    with pytest.raises(ScheduleError, match=r"starts from max_position_embeddings.* trained at 64; .*ntk"):
+        make_plan(config, "dynamic:factor=2", layers="sliding_attention")
