@@ -6,19 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..engines import ENGINES
 from ..formatting import markdown
 from .options import json_option, model_argument, print_json, request_options, revision_option
 
 if TYPE_CHECKING:
     from ..engines.exporting import Export
-    from ..engines.parity import Row
-
-ENGINES = ("vllm", "sglang", "llama.cpp", "mlx-lm", "transformers4", "transformers5")
+    from ..engines.rows import FieldRow
 
 
 @click.command("export")
 @model_argument()
-@click.option("--for", "engine", type=click.Choice(ENGINES), required=True, help="The engine to serve it with.")
+@click.option("--for", "engine", type=click.Choice(list(ENGINES)), required=True, help="The engine to serve it with.")
 @request_options()
 @revision_option()
 @json_option()
@@ -60,7 +59,7 @@ def _page(done: Export) -> str:
 
 
 def _table(done: Export) -> str:
-    """The parity table; a column for the layers only where there is more than one kind."""
+    """Returns the table of fields; a column for the layers only where there is more than one kind."""
     header = ["field", "asked", "status", f"{done.engine} {done.version} computes", "known from"]
     rows = [[_field(done, row), row.asked, row.status, row.computes, row.how] for row in done.rows]
     if len({row.layers for row in done.rows}) > 1:
@@ -68,5 +67,5 @@ def _table(done: Export) -> str:
     return markdown(header, rows)
 
 
-def _field(done: Export, row: Row) -> str:
+def _field(done: Export, row: FieldRow) -> str:
     return row.field if row.version == done.version else f"{row.field} ({row.version})"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from ..engines import engine_warnings, llama_cpp, sglang, vllm
+from ..engines import ENGINES, engine_warnings
+from ..engines.commands import needs_remote_code
+from ..engines.engine import Engine
 from ..engines.exporting import exported, scaling_option, words
-from ..engines.serving import Server, as_it_lies, needs_remote_code
+from ..engines.serving import Source, as_it_lies
 from ..escaping import argument, cell, code_span, sentence, uncommented
 from ..files.reading import read_bytes
 from ..planning.plan import Plan
@@ -78,21 +79,17 @@ tokenizer = AutoTokenizer.from_pretrained("{name}"{trusting})
 def _serving(plan: Plan, source: str, name: str) -> str:
     """The engines' commands, and right below them what each would compute otherwise."""
     caveats = "\n".join(f"* {sentence(warning)}" for warning in engine_warnings(plan))
-    blocks = "\n\n".join(_commands(engine, plan, source, name) for engine in _SERVERS)
+    shown = [engine for engine in ENGINES.values() if engine.in_card]
+    blocks = "\n\n".join(_commands(engine, plan, source, name) for engine in shown)
     return blocks + (
         f"\n\nBefore you serve it, know what these engines do differently:\n\n{caveats}" if caveats else ""
     )
 
 
-_SERVERS: tuple[Server, ...] = (vllm, sglang, llama_cpp)
-
-
-def _commands(engine: Server, plan: Plan, source: str, name: str) -> str:
+def _commands(engine: Engine, plan: Plan, source: str, name: str) -> str:
     """What to paste for one engine, or why there is nothing."""
     specs = {key: describe(schedule) for key, schedule in plan.schedules.items()}
-    scaled = plan.original.is_scaled
-    given = vars(plan.request if scaled else replace(plan.request, replace_scaling=False, on_top=False))
-    told: dict[str, Any] = {"spec": words(specs, given), "scaled": scaling_option(given), "source": argument(source)}
-    serving = as_it_lies(name, plan.config, plan.length, **told)
-    done = exported(engine, serving, specs)
+    given = plan.request if plan.original.is_scaled else replace(plan.request, replace_scaling=False, on_top=False)
+    told = Source(words(specs, given), argument(source), scaled=scaling_option(given))
+    done = exported(engine, as_it_lies(name, plan.config, plan.length, told), specs)
     return f"{sentence(done.refusal)}." if done.refusal else "\n\n".join(command.fenced() for command in done.commands)

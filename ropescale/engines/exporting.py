@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..checkpoints.locating import find_model, read_config
 from ..checkpoints.record import original_config, read_record
-from ..configs.reading import is_scaled, read_rope
+from ..configs.configuration import Configuration
 from ..errors import ScheduleError
 from ..escaping import argument
 from ..files.reading import local_path
@@ -20,28 +21,21 @@ from ..request import Request, RequestOptions
 from ..rope import Rope
 from ..schedules import AsIs, compute, describe, names
 from ..schedules.as_is import KINDS
-from . import llama_cpp, mlx_lm, sglang, transformers4, transformers5, vllm
-from .facts import Layers, sentence
-from .parity import LOST, Row, is_served, rows, version_of
-from .serving import Command, Server, Serving, as_it_lies, of_plan
+from .commands import Command
+from .differences import LOST, Difference, sentence
+from .engine import Engine
+from .layers import Layers
+from .registry import ENGINES
+from .rows import FieldRow, is_served, rows, version_of
+from .serving import Serving, Source, as_it_lies, of_plan
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-ENGINES: dict[str, Server] = {
-    "vllm": vllm,
-    "sglang": sglang,
-    "llama.cpp": llama_cpp,
-    "mlx-lm": mlx_lm,
-    "transformers4": transformers4,
-    "transformers5": transformers5,
-}
-"""The engines that a checkpoint can be exported for, under the names that the command line has for them."""
-
 
 @dataclass(frozen=True)
 class Export:
-    """How to serve a checkpoint, and what will be computed.
+    """The commands that serve a checkpoint, and what will be computed.
 
     Attributes:
         model: its folder or Hub id.
@@ -50,7 +44,7 @@ class Export:
         length: the context, in tokens.
         schedule: per kind of layer, as the command line has it; empty where the checkpoint is served as it lies.
         commands: what to paste; empty where the engine cannot compute the schedule.
-        rows: the parity table.
+        rows: the table, a row per field of the schedule.
         warnings: what the engine does otherwise, in sentences.
         notes: what the user should know about how the schedule's numbers came about.
         refusal: why there is no command and what to do instead, or None.
@@ -62,13 +56,13 @@ class Export:
     length: int
     schedule: Mapping[str, str]
     commands: list[Command]
-    rows: list[Row]
+    rows: list[FieldRow]
     warnings: list[str]
     refusal: str | None
     notes: tuple[str, ...] = ()
 
-    def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
+    def to_dict(self) -> dict[str, object]:
+        """Returns it as plain data."""
         return asdict(self) | {"served": self.refusal is None}
 
 
@@ -80,7 +74,7 @@ def export(
     revision: str | None = None,
     **options: Unpack[RequestOptions],
 ) -> Export:
-    """How to serve a checkpoint in an engine.
+    """Says how to serve a checkpoint in an engine.
 
     Args:
         model: a checkpoint's folder (patched or not), or a Hub id; no weights are read.
@@ -98,73 +92,75 @@ def export(
     request = Request.of(schedule, **options)
     folder = find_model(model, revision, weights=False)
     name = argument(local_path(model)) if local_path(model).is_dir() else str(model)
-    serving, schedules, notes = _serving(name, folder, revision, request)
-    return replace(exported(ENGINES[engine], serving, schedules), notes=notes)
-
-
-def _serving(
-    name: str, folder: Path, revision: str | None, request: Request
-) -> tuple[Serving, dict[str, str], tuple[str, ...]]:
-    stored, record = read_config(folder), read_record(folder)
-    original = original_config(stored, folder)
-    there = read_rope(original)
-    _refuse_unusable(read_rope(stored))
-    source: dict[str, Any] = {"source": argument(str(record["source"])) if record else None, "revision": revision}
     if request.spec is None:
         request.refuse_without_schedule()
-        specs = dict(record["spec"]) if record else {}
-        given = _recorded(record, there) if record else {}
-        source |= {"spec": words(specs, given), "scaled": scaling_option(given)}
-        return as_it_lies(name, stored, _length(stored, record), **source), specs, ()
-    plan = make_plan(original, request)
+        return exported(ENGINES[engine], *_stored(name, folder, revision))
+    return _under_schedule(ENGINES[engine], name, folder, revision, request)
+
+
+def _stored(name: str, folder: Path, revision: str | None) -> tuple[Serving, dict[str, str]]:
+    """Returns a folder to be served as it lies, with the schedules that it was patched with."""
+    stored, record = read_config(folder), read_record(folder)
+    configuration, original = Configuration.read(stored), Configuration.read(original_config(stored, folder))
+    _refuse_unusable(configuration)
+    if record is None:
+        return as_it_lies(name, stored, _meant_length(configuration), Source(revision=revision)), {}
+    specs = dict(record["spec"])
+    given = asked_of(original.ropes, record["original_length"], record.get("beneath", {}))
+    source = Source(words(specs, given), argument(str(record["source"])), revision, scaling_option(given))
+    return as_it_lies(name, stored, record["length"], source), specs
+
+
+def _under_schedule(engine: Engine, name: str, folder: Path, revision: str | None, request: Request) -> Export:
+    """Exports the weights under a schedule that is not written anywhere."""
+    stored, record = read_config(folder), read_record(folder)
+    original = Configuration.read(original_config(stored, folder))
+    is_scaled = original.is_scaled
+    _refuse_unusable(Configuration.read(stored))
+    plan = make_plan(original.raw, request)
     if plan.unsavable:
         raise ScheduleError(plan.unsavable)
     if not plan.changes:
         raise ScheduleError("as-is changes nothing; leave the schedule out to serve the checkpoint as it lies")
     specs = {key: describe(each) for key, each in plan.schedules.items()}
-    options = vars(request)
-    scaled = scaling_option(options) if any(map(is_scaled, there.values())) else ()
-    source |= {"spec": words(specs, options), "scaled": scaled}
-    return of_plan(name, stored, plan, **source), specs, plan.notes
+    scaled = scaling_option(request) if is_scaled else ()
+    source = Source(words(specs, request), argument(str(record["source"])) if record else None, revision, scaled)
+    return replace(exported(engine, of_plan(name, stored, plan, source), specs), notes=plan.notes)
 
 
-def _refuse_unusable(ropes: Mapping[str, Rope]) -> None:
-    """Scaling without what its formula needs, which no engine could compute; kinds that are not known here may pass.
+def _refuse_unusable(configuration: Configuration) -> None:
+    """Refuses scaling without what its formula needs, which no engine could compute; other unknown kinds may pass.
 
     Raises:
         ScheduleError: a key is missing or out of range.
     """
-    for rope in ropes.values():
-        if is_scaled(rope) and rope.scaling["rope_type"] in KINDS:
+    for rope in configuration.ropes.values():
+        if rope.is_scaled and rope.scaling["rope_type"] in KINDS:
             compute(AsIs(), rope, rope.max_length)
 
 
-def _recorded(record: Mapping[str, Any], there: Mapping[str, Rope]) -> dict[str, Any]:
-    """The options under which a folder was patched, as far as they can be told from its record and its original."""
-    return asked_of(there, record["original_length"], record.get("beneath", {}))
-
-
-def asked_of(there: Mapping[str, Rope], lengths: Mapping[str, int], beneath: Mapping[str, str]) -> dict[str, Any]:
-    """The options that a schedule takes on a source.
+def asked_of(ropes: Mapping[str, Rope], lengths: Mapping[str, int], beneath: Mapping[str, str]) -> Request:
+    """Returns how a schedule was asked for on a source, as far as its record tells.
 
     Args:
-        there: the geometry of the source, per layer type.
+        ropes: the geometry of the source, per layer type.
         lengths: the trained length that the schedule was computed from, for the layer types that it changed.
         beneath: the scaling that it was composed with, likewise.
     """
-    scaled = any(is_scaled(there[key]) for key in lengths if key in there)
-    other = [length for key, length in lengths.items() if key in there and length != there[key].original_length]
-    options = {"on_top": bool(beneath), "replace_scaling": scaled and not beneath}
-    return options | ({"original_length": other[0]} if other else {})
+    changed = {key: length for key, length in lengths.items() if key in ropes}
+    scaled = any(ropes[key].is_scaled for key in changed)
+    other = [length for key, length in changed.items() if length != ropes[key].original_length]
+    length = other[0] if other else None
+    return Request(None, original_length=length, replace_scaling=scaled and not beneath, on_top=bool(beneath))
 
 
-def scaling_option(options: Mapping[str, Any]) -> tuple[str, ...]:
-    """``--replace-scaling`` or ``--on-top``, where one of them was given."""
-    return tuple(f"--{key.replace('_', '-')}" for key in ("replace_scaling", "on_top") if options.get(key))
+def scaling_option(request: Request) -> tuple[str, ...]:
+    """Returns ``--replace-scaling`` or ``--on-top``, where one of them was given."""
+    return tuple(f"--{key.replace('_', '-')}" for key in ("replace_scaling", "on_top") if getattr(request, key))
 
 
-def words(specs: Mapping[str, str], options: Mapping[str, Any]) -> tuple[str, ...]:
-    """The options of ``ropescale gguf`` that ask for the same; none where one name does not say it.
+def words(specs: Mapping[str, str], request: Request) -> tuple[str, ...]:
+    """Returns the options of ``ropescale gguf`` that ask for the same; none where one name does not say it.
 
     Layers may have schedules of their own, those with a window may change as well, and a user's own schedule is known
     by its file.
@@ -173,70 +169,62 @@ def words(specs: Mapping[str, str], options: Mapping[str, Any]) -> tuple[str, ..
         return ()
     if any(map(is_windowed, specs)):
         return ()
-    length = options.get("original_length")
+    length = request.original_length
     told = ["--original-length", str(length)] if length else []
-    return ("--schedule", *set(specs.values()), *told, *scaling_option(options))
+    return ("--schedule", *set(specs.values()), *told, *scaling_option(request))
 
 
-def _length(stored: Mapping[str, Any], record: Mapping[str, Any] | None) -> int:
-    """The context that a folder is meant for, in tokens: recorded, else what its configuration says."""
-    if record is not None:
-        return record["length"]
-    ropes = read_rope(stored).values()
-    stretch = [rope.scaling.get("factor", 1) for rope in ropes if _stretches(rope.scaling)]
-    return round(max(rope.max_length for rope in ropes) * max(stretch, default=1))
+def _meant_length(configuration: Configuration) -> int:
+    """Returns the context that a configuration is meant for, in tokens."""
+    scalings = [rope.scaling for rope in configuration.ropes.values()]
+    # dynamic NTK counts from max_position_embeddings, which is the trained length there
+    stretch = [each.get("factor", 1) for each in scalings if each.get("rope_type") == "dynamic" and "alpha" not in each]
+    return round(configuration.max_length * max(stretch, default=1))
 
 
-def _stretches(scaling: Mapping[str, Any]) -> bool:
-    """Dynamic NTK counts from ``max_position_embeddings``, which is the trained length there."""
-    return scaling.get("rope_type") == "dynamic" and "alpha" not in scaling
-
-
-def exported(engine: Server, serving: Serving, schedules: Mapping[str, str]) -> Export:
-    """What :func:`export` says about something to serve, under schedules that the command line has for its layers."""
+def exported(engine: Engine, serving: Serving, schedules: Mapping[str, str]) -> Export:
+    """Says what :func:`export` says about something to serve, under these schedules per kind of layer."""
     spelled = engine.spelled(serving)
-    tables = [rows(engine, spelled, layers) for layers in spelled.layers]
-    commands = engine.serve(serving) if all(map(is_served, tables)) else []
-    warnings, why = _warnings(engine, spelled), _why(engine, spelled)
+    found = [engine.found(spelled, layers) for layers in spelled.layers]
+    version = version_of(engine, chain(*found))
+    tables = [rows(engine, version, layers, each) for layers, each in zip(spelled.layers, found)]
+    lost = next((i for i, table in enumerate(tables) if not is_served(table)), None)
+    commands = engine.serve(serving) if lost is None else []
+    warnings, why = _sentences(engine, chain(*found)), _why(engine, found[lost or 0])
     return Export(
         model=serving.model,
-        engine=engine.NAME,
-        version=version_of(engine, spelled),
+        engine=engine.name,
+        version=version,
         length=serving.length,
         schedule=schedules,
         commands=commands,
-        rows=[row for table in tables for row in table],
+        rows=list(chain(*tables)),
         warnings=warnings if commands else [text for text in warnings if text != why],
-        refusal=None if commands else _refusal(engine, spelled, why),
+        refusal=None if commands else _refusal(engine, spelled.layers[lost or 0], why),
     )
 
 
-def _warnings(engine: Server, serving: Serving) -> list[str]:
-    """What the engine does otherwise in the version that the table is about, each sentence once.
+def _sentences(engine: Engine, found: Iterable[Difference]) -> list[str]:
+    """Returns what the engine does otherwise in the version that the table is about, each sentence once.
 
     The commands see to the conditions under which it honours a field, but not to those on the frequencies themselves.
     """
-    found = [each for layers in serving.layers for each in engine.served(serving, layers)]
     matters = [each for each in found if each.status != "honoured" or each.field == "frequencies"]
-    told = [each for each in matters if each.warning and not each.version]
-    return list(dict.fromkeys(sentence([each.who or engine.NAME], each.warning) for each in told))
+    return list(dict.fromkeys(_told(engine, each) for each in matters if each.warning and not each.version))
 
 
-def _lost(engine: Server, serving: Serving) -> Layers:
-    """The layers for whose sake nothing can be served."""
-    return next((each for each in serving.layers if not is_served(rows(engine, serving, each))), serving.layers[0])
+def _why(engine: Engine, found: list[Difference]) -> str:
+    """Returns the warning that says what is lost; empty where there is none."""
+    lost = (each for each in found if each.status in LOST and each.warning and not each.version)
+    return next((_told(engine, each) for each in lost), "")
 
 
-def _why(engine: Server, serving: Serving) -> str:
-    """The warning that says what is lost; empty where there is none."""
-    found = engine.served(serving, _lost(engine, serving))
-    lost = [each for each in found if each.status in LOST and each.warning and not each.version]
-    return next((sentence([each.who or engine.NAME], each.warning) for each in lost), "")
+def _told(engine: Engine, found: Difference) -> str:
+    return sentence([found.who or engine.name], found.warning)
 
 
-def _refusal(engine: Server, serving: Serving, why: str) -> str:
-    """Why nothing can be served, and what to do instead."""
-    layers = _lost(engine, serving)
-    because = f": {why.partition(';')[0].partition(': ')[2]}" if why.startswith(f"{engine.NAME}: ") else ""
+def _refusal(engine: Engine, layers: Layers, why: str) -> str:
+    """Returns why nothing can be served, and what to do instead."""
+    because = f": {why.partition(';')[0].partition(': ')[2]}" if why.startswith(f"{engine.name}: ") else ""
     what = f"{layers.kind} for {layers.model_type}"
-    return f"{engine.NAME} cannot compute this schedule ({what}){because}; {engine.way_out(layers)}"
+    return f"{engine.name} cannot compute this schedule ({what}){because}; {engine.way_out(layers)}"

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import PurePath
-from typing import Any, Literal
+from typing import Literal
 
 from ..checkpoints.record import softmax_factor
 from ..configs.class_defaults import load
-from ..configs.reading import ALL_LAYERS, default_of
+from ..configs.reading import ALL_LAYERS
 from ..escaping import argument
 from ..gguf import architectures as known
 from ..gguf.files import Value
 from ..gguf.routes import refusal
 from ..planning.choosing import is_windowed
 from ..schedules.yarn import temperature
-from .facts import Difference, How, Layers
-from .parity import attention_factor
-from .serving import Command, Serving, compact, shell
-
-NAME, VERSION = "llama.cpp", "in llama-cpp-python 0.3.36"
+from .commands import Command, shell
+from .differences import Difference, How, always_truncates, base_rope, ignores_factor, recomputed_scale, stops
+from .engine import Engine
+from .layers import Layers
+from .serving import Serving
 
 CARRIES_LISTS = ("phi3", "phimoe", "minicpm", "minicpm3")
 """Types for which the converter writes per-pair factors from a longrope configuration."""
@@ -41,7 +42,7 @@ _RUN = ("frequencies", "theta", "factor", "original length", "beta_fast", "beta_
 _RUN += ("low_freq_factor", "high_freq_factor", "partial_rotary_factor")
 
 
-def how(layers: Layers, field: str) -> How:
+def _how(layers: Layers, field: str) -> How:
     """A Llama was run with these flags and with the tables of ``ropescale gguf``; of other architectures code was read.
 
     The way of the flags is the same for every architecture. ``--override-kv`` was not run, the key that it sets was.
@@ -52,21 +53,16 @@ def how(layers: Layers, field: str) -> How:
 
 def architecture(layers: Layers) -> str | None:
     """What a GGUF file calls this type of model; None where that is not known here."""
-    of_wrapper = known.OF_WRAPPERS.get(str(layers.config.get("model_type")), {})
+    of_wrapper = known.OF_WRAPPERS.get(layers.whole_type, {})
     return of_wrapper.get(layers.model_type) or known.OF_MODEL_TYPES.get(layers.model_type)
 
 
-def spelled(serving: Serving) -> Serving:
-    """llama.cpp has no spelling of its own."""
-    return serving
-
-
-def serve(serving: Serving) -> list[Command]:
+def _serve(serving: Serving) -> list[Command]:
     """``llama-server`` with flags where they can say it, else with a GGUF that ``ropescale gguf`` writes."""
     route = route_of(serving)
     if route is None:
         return []
-    of = serving.model if route == "converted" else serving.source or serving.model
+    of = serving.model if route == "converted" else serving.source.folder or serving.model
     gguf = argument(f"{PurePath(of).name}.gguf")
     made = argument(f"{PurePath(serving.model).name}-{serving.length}.gguf")
     made_of = f"{gguf} is what llama.cpp's convert_hf_to_gguf.py makes of {of}"
@@ -84,11 +80,11 @@ def _server(serving: Serving, gguf: str, *told: str) -> str:
 def _spec(serving: Serving) -> tuple[str, ...]:
     """The options of ``ropescale gguf``: the schedule by its name, else the one list that the configuration has."""
     layers = serving.layers[0]
-    if serving.spec or layers.key != ALL_LAYERS or layers.kind != "longrope" or layers.changes_with_length:
-        return serving.spec
-    factors, scale = list(layers.parameters["long_factor"]), attention_factor(layers)
-    table = compact({"name": "table", "factors": factors, "attention_factor": scale})
-    makers = ("--replace-scaling",) if serving.is_makers else serving.scaled and ("--replace-scaling",)
+    if serving.source.spec or layers.key != ALL_LAYERS or layers.kind != "longrope" or layers.changes_with_length:
+        return serving.source.spec
+    factors, scale = list(layers.parameters["long_factor"]), layers.attention_factor
+    table = json.dumps({"name": "table", "factors": factors, "attention_factor": scale})
+    makers = ("--replace-scaling",) if serving.is_vendors else serving.source.scaled and ("--replace-scaling",)
     return ("--schedule", table, "--target-length", str(serving.length), *makers)
 
 
@@ -101,9 +97,9 @@ def route_of(serving: Serving) -> Literal["flags", "table", "converted"] | None:
     if not _is_converted(serving):
         return None
     tabled = bool(_spec(serving)) and why_not(serving) is None
-    if serving.is_makers:
+    if serving.is_vendors:
         return "converted" if _survives(serving) else "table" if tabled else None
-    said = flags(serving) is not None and not serving.scaled
+    said = flags(serving) is not None and not serving.source.scaled
     if said and not (tabled and any(layers.parameters.get("truncate") is False for layers in serving.layers)):
         return "flags"
     if tabled:
@@ -119,8 +115,8 @@ def _is_converted(serving: Serving) -> bool:
 def _survives(serving: Serving) -> bool:
     """Whether the converter carries over what a folder's configuration says."""
     plain = all(layers.kind == "default" for layers in serving.layers if is_windowed(layers.key))
-    lost = [found for layers in serving.layers for found in differences(layers) if found.field in _DECISIVE]
-    return not lost and (plain or serving.is_makers)
+    lost = [found for layers in serving.layers for found in _differences(layers) if found.field in _DECISIVE]
+    return not lost and (plain or serving.is_vendors)
 
 
 _DECISIVE = ("frequencies", "softmax scale")
@@ -132,13 +128,12 @@ def why_not(serving: Serving) -> str | None:
     name = architecture(layers)
     if name is None:
         return f"{layers.model_type} is not a model type that llama.cpp's converter knows"
-    window = default_of(layers.section, "sliding_window")
-    keys = {"attention.sliding_window": Value("UINT32", window)} if window else {}
-    if name == "llama4":
-        keys = {"attention.sliding_window": Value("UINT32", default_of(layers.section, "attention_chunk_size") or 0)}
+    window = layers.configuration.default_of("attention_chunk_size" if name == "llama4" else "sliding_window")
+    keys = {"attention.sliding_window": Value("UINT32", window or 0)} if window or name == "llama4" else {}
     if layers.key != ALL_LAYERS and not _is_apart(name, layers):
         return f"llama.cpp's {name} scales the layers with a window as well"
-    keys |= {"rope.scaling.factor": Value("FLOAT32", 2.0)} if serving.scaled else {}  # by whatever its makers did
+    if serving.source.scaled:  # however its vendor did
+        keys["rope.scaling.factor"] = Value("FLOAT32", 2.0)
     return refusal(name, keys, layers.parameters, layers.rope, serving.length)
 
 
@@ -153,7 +148,7 @@ def _changed(serving: Serving) -> Layers:
     return next((layers for layers in serving.layers if not is_windowed(layers.key)), serving.layers[0])
 
 
-def way_out(layers: Layers) -> str:
+def _way_out(layers: Layers) -> str:
     """What to do where it cannot be served."""
     if layers.kind == "dynamic":
         return "freeze it at a length (--freeze-at N), or use yarn"
@@ -168,7 +163,7 @@ def way_out(layers: Layers) -> str:
 
 def _by_converting(layers: Layers) -> str:
     """What a GGUF of the makers' weights cannot be told, and one of a patched folder says."""
-    if layers.kind != "yarn" or any(found.field in _DECISIVE for found in differences(layers)):
+    if layers.kind != "yarn" or any(found.field in _DECISIVE for found in _differences(layers)):
         return ", or yarn with mscale=1,mscale_all_dim=1 in a patched folder, converted as it is"
     return ", or patch a folder with this schedule and convert that"
 
@@ -196,11 +191,11 @@ def _not_in_the_file(serving: Serving) -> list[str]:
 
 def _lost_in_the_file(layers: Layers) -> list[str]:
     betas = [] if architecture(layers) in known.READS_BETAS else _betas(layers.parameters)
-    correction = attention_factor(layers) / converted_attention_factor(layers)
+    correction = layers.attention_factor / converted_attention_factor(layers)
     return [*betas, *_override(layers, correction)]
 
 
-def _betas(parameters: Mapping[str, Any]) -> list[str]:
+def _betas(parameters: Mapping[str, float]) -> list[str]:
     """The flags of a ramp that is not llama.cpp's own, 32 to 1."""
     usual = {"--yarn-beta-fast": ("beta_fast", 32.0), "--yarn-beta-slow": ("beta_slow", 1.0)}
     given = {flag: parameters.get(key) or default for flag, (key, default) in usual.items()}
@@ -221,7 +216,7 @@ def _reached_alone(serving: Serving, layers: Layers) -> bool:
 
 def _attention(layers: Layers) -> list[str]:
     """An attention factor other than ``0.1 ln s + 1``, which no flag of its own carries: the metadata key does."""
-    return _override(layers, attention_factor(layers) / temperature(layers.parameters["factor"]))
+    return _override(layers, layers.attention_factor / temperature(layers.parameters["factor"]))
 
 
 def _override(layers: Layers, correction: float) -> list[str]:
@@ -236,34 +231,32 @@ def _takes_correction(layers: Layers) -> bool:
     return name is not None and name not in known.OWN_SOFTMAX_SCALE and alone
 
 
-def served(serving: Serving, layers: Layers) -> Iterator[Difference]:
+def _remaining(serving: Serving, layers: Layers) -> Iterator[Difference]:
     """What remains otherwise with the commands that :func:`serve` gives."""
     route = route_of(serving)
     if route is None:
         yield from _refused(serving, layers)
     elif route == "converted":
         told = _lost_in_the_file(layers) if layers.kind == "yarn" else []
-        yield from (found for found in differences(layers) if not _is_told(found, told))
+        yield from (found for found in _differences(layers) if not _is_told(found, told))
     else:
         yield from _softmax_scale(layers, 0.0)
         yield from _shared_theta(serving, layers)
         yield from _by_flags(layers) if route == "flags" else ()
-        yield from (found for found in differences(layers) if found.field == "switch")
+        yield from (found for found in _differences(layers) if found.field == "switch")
 
 
 def _refused(serving: Serving, layers: Layers) -> Iterator[Difference]:
     """The reason, where it is one of the field's own, else what ``ropescale gguf`` would say."""
     if not _is_converted(serving):
-        yield Difference("frequencies", "unsupported", "the converter stops", _UNKNOWN.format(layers.model_type))
+        yield stops(f"its converter does not know {layers.model_type}", "the converter stops")
     elif architecture(layers) in known.OWN_SOFTMAX_SCALE and layers.kind in ("linear", "yarn"):
         yield _own_softmax_scale(layers)
-    elif any(found.field == "frequencies" for found in differences(layers)):
-        yield from differences(layers)
+    elif any(found.field == "frequencies" for found in _differences(layers)):
+        yield from _differences(layers)
     elif layers is _changed(serving) or layers.kind != "default":
         text = (why_not(serving) or "has no way of telling these layers apart").partition(";")[0]
-        yield Difference(
-            "frequencies", "unsupported", "-", text.removeprefix("llama.cpp's ").removeprefix("llama.cpp ")
-        )
+        yield stops(text.removeprefix("llama.cpp's ").removeprefix("llama.cpp "), "-")
 
 
 def _own_softmax_scale(layers: Layers) -> Difference:
@@ -272,9 +265,6 @@ def _own_softmax_scale(layers: Layers) -> Difference:
     if math.isclose(asked, computed, rel_tol=1e-6):  # then it is the other scale, and no key changes it alone
         text = "ties its softmax scale to the attention factor, which cannot be told by itself"
     return Difference("softmax scale", "unsupported", f"{computed:.6g}", text)
-
-
-_UNKNOWN = "its converter does not know {}"
 
 
 def _is_told(found: Difference, told: list[str]) -> bool:
@@ -287,11 +277,11 @@ def _by_flags(layers: Layers) -> Iterator[Difference]:
     """What the flags of yarn cannot say."""
     if layers.kind != "yarn":
         return
-    usual, asked = temperature(layers.parameters["factor"]), attention_factor(layers)
+    usual, asked = temperature(layers.parameters["factor"]), layers.attention_factor
     if not math.isclose(asked, usual, rel_tol=1e-6) and not _attention(layers):
-        yield _recomputed(asked, usual)
-    if not layers.parameters.get("truncate", True):
-        yield _NOT_TRUNCATED
+        yield recomputed_scale(asked, usual)
+    if not layers.is_truncated:
+        yield always_truncates()
 
 
 def _shared_theta(serving: Serving, layers: Layers) -> Iterator[Difference]:
@@ -304,7 +294,7 @@ def _shared_theta(serving: Serving, layers: Layers) -> Iterator[Difference]:
         yield Difference("theta", "recomputed", f"{theta:.10g}", text)
 
 
-def differences(layers: Layers) -> Iterator[Difference]:
+def _differences(layers: Layers) -> Iterator[Difference]:
     """What llama.cpp does otherwise for this kind of layer, when the folder is converted to GGUF."""
     of_kind = _BY_KIND.get(layers.kind)
     if of_kind is not None:
@@ -314,7 +304,7 @@ def differences(layers: Layers) -> Iterator[Difference]:
 def _longrope(layers: Layers) -> Iterator[Difference]:
     if layers.model_type not in CARRIES_LISTS:
         lost = "its converter drops per-pair factors for this architecture, silently leaving base RoPE"
-        yield Difference("frequencies", "dropped", "base RoPE", f"{lost}; {_instead(layers)}")
+        yield base_rope(f"{lost}; {_instead(layers)}")
     if layers.changes_with_length:
         text = "choose{s} the short or the long list once, by the engine's maximum length"
         yield Difference("switch", "recomputed", "once, by the context's size (-c)", text)
@@ -335,24 +325,16 @@ def _instead(layers: Layers) -> str:
 
 def _yarn(layers: Layers) -> Iterator[Difference]:
     parameters = layers.parameters
-    asked, computed = attention_factor(layers), converted_attention_factor(layers)
+    asked, computed = layers.attention_factor, converted_attention_factor(layers)
     if not math.isclose(asked, computed, rel_tol=1e-6):
-        yield _recomputed(asked, computed)
+        yield recomputed_scale(asked, computed)
     yield from _softmax_scale(layers, _log_multiplier(layers))
-    if not parameters.get("truncate", True):
-        yield _NOT_TRUNCATED
+    if not layers.is_truncated:
+        yield always_truncates()
     if _betas(parameters) and architecture(layers) not in known.READS_BETAS:
         text = f"takes other betas from its flags only ({' '.join(_betas(parameters))})"
         yield Difference("beta_fast", "recomputed", "32", text)
         yield Difference("beta_slow", "recomputed", "1")
-
-
-_NOT_TRUNCATED = Difference("truncate", "dropped", "true", "always round{s} the ramp to whole pairs (truncate = true)")
-
-
-def _recomputed(asked: float, computed: float) -> Difference:
-    text = f"recompute{{s}} the attention factor ({computed:.4g} instead of {asked:.4g})"
-    return Difference("attention factor", "recomputed", f"{computed:.6g}", text)
 
 
 def _log_multiplier(layers: Layers) -> float:
@@ -400,13 +382,12 @@ def _softmax_factor(layers: Layers, multiplier: float) -> float:
 
 
 def _dynamic(layers: Layers) -> Iterator[Difference]:
-    yield Difference("frequencies", "dropped", "base RoPE", "has no dynamic scaling and uses base RoPE")
+    yield base_rope("has no dynamic scaling and uses base RoPE")
 
 
 def _llama3(layers: Layers) -> Iterator[Difference]:
     if layers.model_type not in CARRIES_LLAMA3:
-        text = "does not apply llama3 scaling to this architecture and uses base RoPE"
-        yield Difference("frequencies", "dropped", "base RoPE", text)
+        yield base_rope("does not apply llama3 scaling to this architecture and uses base RoPE")
     elif layers.is_partial:
         head, turning = layers.rope.head_dim, layers.rope.rotary_dim
         text = f"its converter spreads llama3 scaling over all {head} coordinates of a head, though {turning} rotate"
@@ -415,10 +396,9 @@ def _llama3(layers: Layers) -> Iterator[Difference]:
 
 def _proportional(layers: Layers) -> Iterator[Difference]:
     if layers.parameters.get("factor", 1) != 1:
-        yield Difference("factor", "dropped", "1", "ignore{s} the factor of proportional RoPE")
-    if not layers.was_made_proportional:  # no converter expects it then
-        text = "does not know proportional RoPE for this architecture"
-        yield Difference("frequencies", "unsupported", "the converter stops", text)
+        yield ignores_factor()
+    if not layers.is_proportional_by_default:  # no converter expects it then
+        yield stops("does not know proportional RoPE for this architecture", "the converter stops")
 
 
 _BY_KIND = {
@@ -429,3 +409,14 @@ _BY_KIND = {
     "llama3": _llama3,
     "proportional": _proportional,
 }
+
+ENGINE = Engine(
+    name="llama.cpp",
+    version="in llama-cpp-python 0.3.36",
+    differences=_differences,
+    how=_how,
+    serve=_serve,
+    way_out=_way_out,
+    remaining=_remaining,
+    in_card=True,
+)

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
 
-from ..configs.reading import ALL_LAYERS, read_rope, text_section
+from ..configs.reading import ALL_LAYERS
 from . import vllm
-from .facts import Difference, How, Layers
-from .parity import attention_factor
-from .serving import Command, Serving, shell
-
-NAME, VERSION = "mlx-lm", "0.32.0 (d78bf58e)"
+from .commands import Command, shell
+from .differences import Difference, always_truncates, base_rope, recomputed_scale, scale_of_lengths, stops
+from .engine import Engine
+from .layers import Layers
+from .serving import Serving
 
 _LOADED_AS = {
     "mistral": "llama",
@@ -77,14 +76,9 @@ _WINDOWS_ARE_PLAIN = frozenset(["gemma3_text", "olmo3"])
 """Types whose layers with a window have a theta and no scaling."""
 
 
-def how(layers: Layers, field: str) -> How:
-    """Its code was read."""
-    return "source"
-
-
-def serve(serving: Serving) -> list[Command]:
+def _serve(serving: Serving) -> list[Command]:
     """``mlx_lm.server``; Python where the folder does not hold the configuration, because no option changes it."""
-    if not serving.is_written or serving.revision is not None:
+    if not serving.is_written or serving.revision:
         return [Command("python", _snippet(serving))]
     generate = shell("mlx_lm.generate", "--model", serving.model, "--prompt", "-", "--max-tokens", "256")
     return [
@@ -96,34 +90,24 @@ def serve(serving: Serving) -> list[Command]:
 def _snippet(serving: Serving) -> str:
     """Python that loads the model with other values in its configuration, which replace whole keys."""
     changed = {} if serving.is_written else serving.changes()
-    if changed and text_section(serving.stored) is not serving.stored:
-        changed = {"text_config": {**text_section(serving.stored), **changed}}
+    if changed and serving.stored.is_multimodal:
+        changed = {"text_config": {**serving.stored.section, **changed}}
     words = [repr(serving.model)]
-    words += [f"revision={serving.revision!r}"] if serving.revision is not None else []
+    words += [f"revision={serving.source.revision!r}"] if serving.revision else []
     words += ["model_config=changes"] if changed else []
     lines = ["from mlx_lm import generate, load", "", *([f"changes = {changed!r}"] if changed else [])]
     lines += [f"model, tokenizer = load({', '.join(words)})", "print(generate(model, tokenizer, 'Hello'))"]
     return "\n".join(lines)
 
 
-def spelled(serving: Serving) -> Serving:
-    """mlx-lm has no spelling of its own."""
-    return serving
-
-
-def served(serving: Serving, layers: Layers) -> Iterator[Difference]:
-    """What remains otherwise with the command that :func:`serve` gives."""
-    return differences(layers)
-
-
-def way_out(layers: Layers) -> str:
+def _way_out(layers: Layers) -> str:
     """What to do where it cannot be served."""
     if _code(layers) in _THETA_ALONE | _STOPS | {"internlm3", "phi3"}:
         return "use another rope_theta (ntk, abf), or serve it with transformers"
     return "serve it with transformers"
 
 
-def differences(layers: Layers) -> Iterator[Difference]:
+def _differences(layers: Layers) -> Iterator[Difference]:
     """What mlx-lm does otherwise for this kind of layer."""
     lost = list(_lost(layers))
     yield from lost
@@ -140,19 +124,13 @@ def longrope_scale(layers: Layers) -> float:
     if _code(layers) == "phimoe" and stated:
         return stated
     original = layers.rope.original_length
-    stretched = _positions(layers) / original
+    stretched = layers.configuration.max_length / original
     return math.sqrt(1 + math.log(stretched) / math.log(original)) if stretched > 1 else 1.0
-
-
-def _positions(layers: Layers) -> int:
-    """The ``max_position_embeddings`` of the configuration that is written."""
-    return max(rope.max_length for rope in read_rope(layers.config or layers.section).values())
 
 
 def _code(layers: Layers) -> str:
     """The type whose code runs the model."""
-    kind = str((layers.config or layers.section).get("model_type"))
-    of = _LOADED_AS.get(kind, kind)
+    of = _LOADED_AS.get(layers.whole_type, layers.whole_type)
     if of == "mistral3":
         return "ministral3" if layers.model_type == "ministral3" else "llama"
     return of
@@ -162,27 +140,25 @@ def _lost(layers: Layers) -> Iterator[Difference]:
     """Why the frequencies are not those that are asked for, if so."""
     code = _code(layers)
     if code not in _READS_V4 | _READS_V5 | _LISTS_ALONE | _THETA_ALONE | _STOPS | {"deepseek_v2"}:
-        yield Difference("frequencies", "unsupported", "stops, for it has no code for this model")
+        yield stops(computes="stops, for it has no code for this model")
     elif layers.kind == "default" and code not in _NEVER_PLAIN:
         yield from _theta(layers, code)
     elif code in _THETA_ALONE or (code in _WINDOWS_ARE_PLAIN and layers.key == "sliding_attention"):
         where = code if layers.key == ALL_LAYERS else f"the {layers.key} layers of {code}"
         text = f"reads no scaling for {where}, silently leaving base RoPE; use another rope_theta (ntk, abf)"
-        yield Difference("frequencies", "dropped", "base RoPE", text)
+        yield base_rope(text)
     elif _stops(layers, code):
-        text = f"stop{{s}} with an error at {layers.kind} for {code}; {way_out(layers)}"
-        yield Difference("frequencies", "unsupported", "stops with an error", text)
+        text = f"stop{{s}} with an error at {layers.kind} for {code}; {_way_out(layers)}"
+        yield stops(text)
     elif code not in _READS_V5 and "rope_scaling" not in layers.section:
         text = (
             f"does not read rope_parameters for {code}, silently leaving base RoPE; patched folders have both spellings"
         )
-        yield Difference("frequencies", "dropped", "base RoPE", text)
+        yield base_rope(text)
     elif code == "mellum" and layers.kind == "linear":
-        text = f"does not scale {code} by linear, silently leaving base RoPE; use yarn"
-        yield Difference("frequencies", "dropped", "base RoPE", text)
+        yield base_rope(f"does not scale {code} by linear, silently leaving base RoPE; use yarn")
     elif code == "deepseek_v2" and layers.kind != "yarn":
-        text = f"computes yarn for {code}, whatever the type is; use yarn"
-        yield Difference("frequencies", "unsupported", "yarn", text)
+        yield stops(f"computes yarn for {code}, whatever the type is; use yarn", "yarn")
 
 
 def _theta(layers: Layers, code: str) -> Iterator[Difference]:
@@ -213,24 +189,22 @@ def _stops(layers: Layers, code: str) -> bool:
 
 
 def _longrope(layers: Layers) -> Iterator[Difference]:
-    asked, computed = attention_factor(layers), longrope_scale(layers)
+    asked, computed = layers.attention_factor, longrope_scale(layers)
     if not math.isclose(asked, computed, rel_tol=1e-5):
-        numbers = f"{computed:.4g} instead of {asked:.4g}"
-        text = f"compute{{s}} the attention factor of per-pair factors from the lengths ({numbers})"
-        yield Difference("attention factor", "recomputed", f"{computed:.6g}", text)
+        yield scale_of_lengths(asked, computed, " of per-pair factors")
     if layers.changes_with_length:
         yield Difference("switch", "dropped", "the long list, always", "always use{s} the long list")
 
 
 def _yarn(layers: Layers) -> Iterator[Difference]:
-    asked, computed = attention_factor(layers), vllm.deepseek_scale(layers.parameters)
+    asked, computed = layers.attention_factor, vllm.deepseek_scale(layers.parameters)
     if not math.isclose(asked, computed):
-        yield vllm.recomputed(asked, computed)
+        yield recomputed_scale(asked, computed)
     if _code(layers) == "youtu_llm" and layers.parameters.get("mscale_all_dim"):
         text = "drops the softmax scale that mscale_all_dim asks for in youtu_llm"
         yield Difference("softmax scale", "dropped", "1", text)
-    if not layers.parameters.get("truncate", True):
-        yield Difference("truncate", "dropped", "true", "always round{s} the ramp to whole pairs (truncate = true)")
+    if not layers.is_truncated:
+        yield always_truncates()
 
 
 def _dynamic(layers: Layers) -> Iterator[Difference]:
@@ -241,4 +215,13 @@ def _dynamic(layers: Layers) -> Iterator[Difference]:
     yield Difference("switch", "honoured", "at every call; cached keys keep old angles")
 
 
-_BY_KIND: Mapping[str, Any] = {"longrope": _longrope, "yarn": _yarn, "dynamic": _dynamic}
+_BY_KIND = {"longrope": _longrope, "yarn": _yarn, "dynamic": _dynamic}
+
+ENGINE = Engine(
+    name="mlx-lm",
+    version="0.32.0 (d78bf58e)",
+    differences=_differences,
+    how=lambda layers, field: "source",
+    serve=_serve,
+    way_out=_way_out,
+)

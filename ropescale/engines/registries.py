@@ -17,7 +17,8 @@ from typing import Any, Literal
 
 from ..configs.reading import ALL_LAYERS
 from ..formatting import cut
-from .facts import Difference, Layers
+from .differences import Difference, stops
+from .layers import Layers
 
 PATH = Path(__file__).with_suffix(".json")
 
@@ -36,9 +37,9 @@ def architecture(layers: Layers) -> str | None:
 
     A model saved without its head names a class that is not for text; then its type says which one is.
     """
-    stated = layers.config.get("architectures")
+    stated = layers.configuration.raw.get("architectures")
     first = cut(stated[0], 100) if isinstance(stated, list) and stated and isinstance(stated[0], str) else None
-    usual = load()["architectures"].get(str(layers.config.get("model_type")))
+    usual = load()["architectures"].get(layers.whole_type)
     return usual if first is None or (usual and first.endswith("Model")) else first
 
 
@@ -49,7 +50,7 @@ def code(engine: str, layers: Layers) -> Code:
         return "own"
     if name in known["transformers"]:
         return "transformers"
-    return "checkpoint" if layers.config.get("auto_map") else "none"
+    return "checkpoint" if layers.configuration.raw.get("auto_map") else "none"
 
 
 def is_known_for(engine: str, what: str, layers: Layers) -> bool:
@@ -61,8 +62,7 @@ def not_its_own(engine: str, layers: Layers) -> Iterator[Difference]:
     """What an engine does with a model that it has no code of its own for."""
     whose, name = code(engine, layers), architecture(layers) or layers.model_type
     if whose == "none":
-        text = f"know{{s}} no {name}; serve it with transformers"
-        yield Difference("frequencies", "unsupported", "stops, for it has no code for this model", text)
+        yield stops(f"know{{s}} no {name}; serve it with transformers", "stops, for it has no code for this model")
     elif whose == "checkpoint":
         text = f"run{{s}} {name} by the checkpoint's own code, if at all; nobody has read that"
         yield Difference("frequencies", "honoured", "what the checkpoint's own code makes of them", text)
@@ -74,7 +74,7 @@ def _in_transformers(layers: Layers) -> Iterator[Difference]:
     """A rotary module of transformers, of a version before 5.21, given a batch of texts at a time."""
     if layers.kind == "longrope" and layers.key != ALL_LAYERS:
         text = f"use{{s}} transformers 5.20 or older here, which stops at longrope kept per layer type ({layers.key})"
-        yield Difference("frequencies", "unsupported", "stops with an error, by transformers' code", text)
+        yield stops(text, "stops with an error, by transformers' code")
     else:
         yield Difference("frequencies", "honoured", "as asked, by transformers' code for this model")
     if layers.changes_with_length:

@@ -4,44 +4,36 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
 
-from ..configs.reading import ALL_LAYERS, text_section
+from ..configs.reading import ALL_LAYERS
 from ..schedules.yarn import temperature
 from . import vllm
-from .facts import Difference, How, Layers
-from .parity import attention_factor
+from .commands import Command, option, shell
+from .differences import Difference, How, base_rope, ignores_factor, recomputed_scale, stops
+from .engine import Engine
+from .layers import Layers
 from .registries import code, is_known_for, not_its_own
-from .serving import Command, Serving, compact, needed_positions, overrides, revision, shell, stated_positions, trusting
-
-NAME, VERSION = "SGLang", "0.5.23"
+from .serving import Serving, needed_positions, overrides
 
 _MULTIPLIED = ("linear", "dynamic")
 """Rope types whose table is ``factor`` times as long as ``max_position_embeddings``."""
 
 
-def how(layers: Layers, field: str) -> How:
+def _how(layers: Layers, field: str) -> How:
     """The rotary layer was run, for some types; the code around it, which gives it its width, was read."""
     by_model = field in ("rotary dim", "partial_rotary_factor") or code("sglang", layers) != "own"
     return "source" if by_model else vllm.how(layers, field)
 
 
-def serve(serving: Serving) -> list[Command]:
+def _serve(serving: Serving) -> list[Command]:
     """``sglang.launch_server``, with the configuration's changes where the folder does not hold them."""
-    told = _nulled(serving, overrides(spelled(serving), _positions(serving)))
+    told = _nulled(serving, overrides(_spelled(serving), vllm.positions("sglang", serving, _MULTIPLIED)))
     words = ["python", "-m", "sglang.launch_server", "--model-path", serving.model]
-    words += ["--context-length", str(serving.length), *revision(serving), *trusting(serving)]
-    return [Command("sh", shell(*words, *(["--json-model-override-args", compact(told)] if told else [])))]
+    words += ["--context-length", str(serving.length), *serving.revision, *serving.trusting]
+    return [Command("sh", shell(*words, *option("--json-model-override-args", told)))]
 
 
-def _positions(serving: Serving) -> int:
-    """The ``max_position_embeddings`` that is needed; transformers' code tabulates nothing, and counts from it."""
-    if code("sglang", serving.layers[0]) == "own":
-        return needed_positions(serving, _MULTIPLIED)
-    return stated_positions(serving)
-
-
-def way_out(layers: Layers) -> str:
+def _way_out(layers: Layers) -> str:
     """What to do where it cannot be served."""
     if code("sglang", layers) != "own":
         return "serve it with transformers"
@@ -50,33 +42,34 @@ def way_out(layers: Layers) -> str:
     return vllm.way_out(layers)
 
 
-def spelled(serving: Serving) -> Serving:
-    """The same schedule with the keys that SGLang has of its own, where it needs them."""
+def _spelled(serving: Serving) -> Serving:
+    """Returns the same schedule with the keys that SGLang has of its own, where it needs them."""
     if code("sglang", serving.layers[0]) != "own":
         return serving
     positions = needed_positions(serving, _MULTIPLIED)
-    return serving.spelled({layers.key: _spelled(layers, positions) for layers in serving.layers})
+    return serving.spelled({layers.key: _own_keys(layers, positions) for layers in serving.layers})
 
 
-def _spelled(layers: Layers, positions: int) -> Mapping[str, Any]:
-    if layers.kind == "yarn" and not math.isclose(attention_factor(layers), _yarn_scale(layers)):
-        correction = attention_factor(layers) / _yarn_scale(layers)
+def _own_keys(layers: Layers, positions: int) -> Mapping[str, object]:
+    if layers.kind == "yarn" and not math.isclose(layers.attention_factor, _yarn_scale(layers)):
+        correction = layers.attention_factor / _yarn_scale(layers)
         return {**layers.parameters, "attn_factor": layers.parameters.get("attn_factor", 1.0) * correction}
-    if layers.kind == "longrope" and not math.isclose(vllm.longrope_scale(layers, positions), attention_factor(layers)):
+    if layers.kind == "longrope" and not math.isclose(vllm.longrope_scale(layers, positions), layers.attention_factor):
         return vllm.with_mscales(layers)
     return layers.parameters
 
 
-def _nulled(serving: Serving, told: dict[str, Any]) -> dict[str, Any]:
-    """SGLang merges flat rope parameters into those that are there; what must not survive is taken back."""
-    there = text_section(serving.stored).get("rope_parameters") or text_section(serving.stored).get("rope_scaling")
-    if "rope_parameters" not in told or serving.layers[0].key != ALL_LAYERS or not isinstance(there, Mapping):
+def _nulled(serving: Serving, told: Mapping[str, object]) -> Mapping[str, object]:
+    """Takes back stored keys that must not survive, because SGLang merges flat rope parameters into them."""
+    stored, given = serving.stored.section, told.get("rope_parameters")
+    before = stored.get("rope_parameters") or stored.get("rope_scaling")
+    if not isinstance(given, Mapping) or serving.layers[0].key != ALL_LAYERS or not isinstance(before, Mapping):
         return told
-    stale = {key: 1.0 if key == "factor" else None for key in there if key not in (*told["rope_parameters"], "type")}
-    return {**told, "rope_parameters": {**told["rope_parameters"], **stale}}
+    stale = {key: 1.0 if key == "factor" else None for key in before if key not in (*given, "type")}
+    return {**told, "rope_parameters": {**given, **stale}}
 
 
-def differences(layers: Layers) -> Iterator[Difference]:
+def _differences(layers: Layers) -> Iterator[Difference]:
     """What SGLang does otherwise for this kind of layer."""
     if code("sglang", layers) == "own":
         yield from _in_its_own_code(layers)
@@ -89,14 +82,13 @@ def differences(layers: Layers) -> Iterator[Difference]:
 
 def _in_its_own_code(layers: Layers) -> Iterator[Difference]:
     if (layers.model_type, layers.key) == ("deepseek_v4", "main") and layers.kind != "default":
-        text = f"never scales the {layers.key} layers of {layers.model_type}"
-        yield Difference("frequencies", "dropped", "base RoPE", text)
+        yield base_rope(f"never scales the {layers.key} layers of {layers.model_type}")
         return
     if is_known_for("sglang", "whole theta", layers) and not float(layers.parameters["rope_theta"]).is_integer():
         yield Difference("theta", "honoured", f"{int(layers.parameters['rope_theta'])}, its whole part")
     if is_known_for("sglang", "unscaled", layers) and layers.kind != "default":
         text = f"does not scale {layers.model_type}, silently leaving base RoPE; use another rope_theta (ntk, abf)"
-        yield Difference("frequencies", "dropped", "base RoPE", text)
+        yield base_rope(text)
         return
     of_kind = _BY_KIND.get(layers.kind)
     if of_kind is not None:
@@ -107,19 +99,11 @@ def _in_its_own_code(layers: Layers) -> Iterator[Difference]:
         yield Difference("rotary dim", "honoured", "left to the model's own code, which was not read")
 
 
-def served(serving: Serving, layers: Layers) -> Iterator[Difference]:
-    """What remains otherwise with the command that :func:`serve` gives."""
-    return differences(layers)
-
-
 def _longrope(layers: Layers) -> Iterator[Difference]:
-    if vllm.turns_neighbours(layers):
+    if vllm.rotates_wrong_pairs(layers):
         text = f"cannot turn the pairs of {layers.model_type} by per-pair factors; serve it with transformers"
-        yield Difference("frequencies", "unsupported", "stops with a ValueError", text)
-    asked, computed = attention_factor(layers), vllm.longrope_scale(layers, layers.length)
-    if not layers.is_mla and not math.isclose(asked, computed):
-        text = f"compute{{s}} the attention factor from the lengths ({computed:.4g} instead of {asked:.4g})"
-        yield Difference("attention factor", "recomputed", f"{computed:.6g}", text)
+        yield stops(text, "stops with a ValueError")
+    yield from vllm.own_longrope_scale(layers)
     if layers.changes_with_length:
         text = "changes the list batch by batch, also under keys that are cached already"
         yield Difference("switch", "recomputed", "for the whole batch, once one of its positions is past", text)
@@ -134,9 +118,9 @@ def _yarn_scale(layers: Layers) -> float:
 
 
 def _yarn(layers: Layers) -> Iterator[Difference]:
-    asked, computed = attention_factor(layers), _yarn_scale(layers)
+    asked, computed = layers.attention_factor, _yarn_scale(layers)
     if not math.isclose(asked, computed):
-        yield vllm.recomputed(asked, computed)
+        yield recomputed_scale(asked, computed)
 
 
 def _dynamic(layers: Layers) -> Iterator[Difference]:
@@ -148,8 +132,8 @@ def _dynamic(layers: Layers) -> Iterator[Difference]:
 
 def _proportional(layers: Layers) -> Iterator[Difference]:
     if layers.parameters.get("factor", 1) != 1:
-        yield Difference("factor", "dropped", "1", "ignore{s} the factor of proportional RoPE", how="run")
-    if layers.parameters.get("partial_rotary_factor", 1) != 1 and not layers.was_made_proportional:
+        yield ignores_factor("run")
+    if layers.parameters.get("partial_rotary_factor", 1) != 1 and not layers.is_proportional_by_default:
         text = "leaves partial_rotary_factor to the model's own code, which for most models does not look for it there"
         yield Difference("partial_rotary_factor", "dropped", "1 in most models", text)
 
@@ -160,3 +144,14 @@ _BY_KIND = {
     "dynamic": _dynamic,
     "proportional": _proportional,
 }
+
+ENGINE = Engine(
+    name="SGLang",
+    version="0.5.23",
+    differences=_differences,
+    how=_how,
+    serve=_serve,
+    way_out=_way_out,
+    spelled=_spelled,
+    in_card=True,
+)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from ..configs import class_defaults
 from ..configs.configuration import Configuration
-from ..configs.families import family
-from ..configs.reading import ALL_LAYERS, text_section
+from ..configs.reading import ALL_LAYERS
 from ..configs.writing import Scaling, write_rope
-from .facts import Difference, How, Layers
-from .serving import V4_NAMES, Command, Serving, is_untouched, snippet, stated_positions
-
-NAME, VERSION = "transformers 4", "4.51.3, 4.57.1"
+from .commands import Command
+from .differences import Difference, How, base_rope, stops
+from .engine import Engine
+from .layers import Layers
+from .serving import V4_NAMES, Serving, is_untouched
 
 CAME_WITH = {
     "4.51": (
@@ -55,19 +55,19 @@ RUN = frozenset(
 """Types whose rotary modules tests build in those versions; of the others the shared code was read."""
 
 
-def how(layers: Layers, field: str) -> How:
+def _how(layers: Layers, field: str) -> How:
     """The rotary modules of some types are built and compared; it has no maximum length to run into."""
     return "source" if field == "max length" or layers.model_type not in RUN else "run"
 
 
-def serve(serving: Serving) -> list[Command]:
+def _serve(serving: Serving) -> list[Command]:
     """``from_pretrained``, with v4's keys where the folder does not hold them."""
-    changed = {key: value for key, value in spelled(serving).changes().items() if key != "rope_parameters"}
+    changed = {key: value for key, value in _spelled(serving).changes().items() if key != "rope_parameters"}
     if serving.is_written:
-        stored = text_section(serving.stored)
+        stored = serving.stored.section
         only_v5 = "rope_parameters" in stored and not V4_NAMES & stored.keys()
         changed = {key: value for key, value in changed.items() if key in V4_NAMES and only_v5}
-    return [Command("python", snippet(serving, changed))]
+    return [Command("python", serving.snippet(changed))]
 
 
 def came_with(layers: Layers) -> str | None:
@@ -84,10 +84,10 @@ def _is_later(layers: Layers, version: str) -> bool:
     return tuple(map(int, came.split("."))) >= tuple(map(int, version.split(".")))
 
 
-def differences(layers: Layers) -> Iterator[Difference]:
+def _differences(layers: Layers) -> Iterator[Difference]:
     """What transformers 4 does otherwise for this kind of layer."""
     if came_with(layers) == "5":
-        yield _not_at_all(_NO_TYPE, f"lacks {layers.model_type}, which came with transformers 5")
+        yield stops(f"lacks {layers.model_type}, which came with transformers 5", _NO_TYPE, "run")
         return
     today = next(_today(layers), None)
     if today is not None:
@@ -134,27 +134,22 @@ def _today(layers: Layers) -> Iterator[Difference]:
     instead = "; load it with transformers 5"
     if not _has_keys(layers):
         where = "" if layers.key == ALL_LAYERS else f" ({layers.key})"
-        yield _not_at_all("base RoPE", f"has no keys for a scaled {model_type}{where}{instead}")
+        yield stops(f"has no keys for a scaled {model_type}{where}{instead}", "base RoPE", "run")
     if model_type in _ONE_THETA and len(_thetas(layers)) > 1:
         text = f"has one theta for all layers of {model_type}, so the others change as well{instead}"
         yield Difference("theta", "recomputed", "one theta for all layers", text, how="run")
-    accepted = family(model_type).v4_keys
+    accepted = layers.family.v4_keys
     if "linear" in accepted and kind not in ("default", *accepted):
         what = "per-pair factors" if kind == "longrope" else f"{kind} scaling"
-        yield _not_at_all("stops with an error", f"refuses {what} for {model_type}{instead}")
+        yield stops(f"refuses {what} for {model_type}{instead}", how="run")
     if model_type in _IGNORES and kind != "default":
-        text = f"ignores rope_scaling for {model_type}{instead}"
-        yield Difference("frequencies", "dropped", "base RoPE", text, how="run")
+        yield base_rope(f"ignores rope_scaling for {model_type}{instead}", "run")
     if model_type in _WANTS_ALPHA and kind == "dynamic":
         text = f"knows dynamic scaling of {model_type} only with a fixed alpha, and stops with a KeyError{instead}"
-        yield _not_at_all("stops with a KeyError", text)
+        yield stops(text, "stops with a KeyError", "run")
     if kind == "proportional":
         text = f"does not know proportional RoPE and stops with a KeyError{instead}"
-        yield _not_at_all("stops with a KeyError", text)
-
-
-def _not_at_all(computes: str, warning: str) -> Difference:
-    return Difference("frequencies", "unsupported", computes, warning, how="run")
+        yield stops(text, "stops with a KeyError", "run")
 
 
 def _has_keys(layers: Layers) -> bool:
@@ -166,15 +161,15 @@ def _has_keys(layers: Layers) -> bool:
 
 def _theta_is_beside(layers: Layers) -> bool:
     """Another theta is all there is, and a key of version 4 that reaches these layers holds it."""
-    keys = (class_defaults.load().get(layers.model_type) or {}).get("v4", class_defaults.V4)
+    keys = layers.configuration.text.v4
     names = [name for name in class_defaults.THETA_NAMES if layers.key in keys.get(name, ())]
     names += ["rope_theta"] if layers.model_type in _ONE_THETA else []
-    places = [layers.section.get("attn_config") or {}] if layers.model_type == "dbrx" else [layers.section]
-    return any(place.get(name) == layers.parameters["rope_theta"] for place in places for name in names)
+    place = layers.section.get("attn_config") if layers.model_type == "dbrx" else layers.section
+    return isinstance(place, Mapping) and any(place.get(name) == layers.parameters["rope_theta"] for name in names)
 
 
-def _thetas(layers: Layers) -> set[float]:
-    return {found["rope_theta"] for found in layers.section["rope_parameters"].values()}
+def _thetas(layers: Layers) -> set[object]:
+    return {found["rope_theta"] for found in layers.configuration.text.new.values() if isinstance(found, Mapping)}
 
 
 def _in_some_types(layers: Layers) -> Iterator[Difference]:
@@ -208,21 +203,28 @@ def _in_yarn(layers: Layers) -> Iterator[Difference]:
         yield _older("4.51.3", "factor", f"{ratio:.10g}", text, "transformers 4.51 to 4.55")
 
 
-def spelled(serving: Serving) -> Serving:
-    """The configuration in v4's keys, also where only transformers 5 has written it."""
+def _spelled(serving: Serving) -> Serving:
+    """Returns the configuration in v4's keys, also where only transformers 5 has written it."""
     if not serving.is_written:
         return serving
     original = max(layers.rope.original_length for layers in serving.layers)
-    config = write_rope(Configuration.read(serving.stored), Scaling({}, stated_positions(serving), original))
-    layers = tuple(replace(each, section=text_section(config)) for each in serving.layers)
-    return replace(serving, config=config, layers=layers)
+    written = Configuration.read(write_rope(serving.stored, Scaling({}, serving.wanted.max_length, original)))
+    layers = tuple(replace(each, configuration=written) for each in serving.layers)
+    return replace(serving, wanted=written, layers=layers)
 
 
-def served(serving: Serving, layers: Layers) -> Iterator[Difference]:
-    """What remains otherwise with the code that :func:`serve` gives."""
-    yield from () if is_untouched(serving, layers) else differences(layers)
+def _remaining(serving: Serving, layers: Layers) -> Iterator[Difference]:
+    """Yields what remains otherwise with the code that :func:`_serve` gives."""
+    yield from () if is_untouched(serving, layers) else _differences(layers)
 
 
-def way_out(layers: Layers) -> str:
-    """What to do where it cannot be served."""
-    return "load it with transformers 5"
+ENGINE = Engine(
+    name="transformers 4",
+    version="4.51.3, 4.57.1",
+    differences=_differences,
+    how=_how,
+    serve=_serve,
+    way_out=lambda layers: "load it with transformers 5",
+    spelled=_spelled,
+    remaining=_remaining,
+)

@@ -6,31 +6,31 @@ from collections.abc import Iterator
 
 from ..configs.class_defaults import load
 from ..configs.reading import ALL_LAYERS
-from .facts import Difference, How, Layers
-from .serving import Command, Serving, snippet, stated_positions, v5_changes
-
-NAME, VERSION = "transformers 5", "5.23.0"
-
-
-def how(layers: Layers, field: str) -> How:
-    """The rotary modules of every model type are built and compared; it has no maximum length to run into."""
-    return "source" if field == "max length" or is_foreign(layers) else "run"
+from .commands import Command
+from .differences import Difference, How
+from .engine import Engine
+from .layers import Layers
+from .serving import Serving, v5_changes
 
 
-def is_foreign(layers: Layers) -> bool:
+def _how(layers: Layers, field: str) -> How:
+    """Tests build and compare the rotary modules of every model type; there is no maximum length to run into."""
+    return "source" if field == "max length" or _is_foreign(layers) else "run"
+
+
+def _is_foreign(layers: Layers) -> bool:
     """Whether a model's code does not come with transformers."""
-    return layers.model_type not in load() and str(layers.config.get("model_type")) not in load()
+    return layers.model_type not in load() and layers.whole_type not in load()
 
 
-def serve(serving: Serving) -> list[Command]:
-    """``from_pretrained``, with the configuration's changes where the folder does not hold them."""
-    changed = v5_changes(serving, stated_positions(serving))
-    return [Command("python", snippet(serving, changed))]
+def _serve(serving: Serving) -> list[Command]:
+    """Returns ``from_pretrained``, with the configuration's changes where the folder does not hold them."""
+    return [Command("python", serving.snippet(v5_changes(serving, serving.wanted.max_length)))]
 
 
-def differences(layers: Layers) -> Iterator[Difference]:
-    """What transformers 5 does otherwise for this kind of layer."""
-    if is_foreign(layers):
+def _differences(layers: Layers) -> Iterator[Difference]:
+    """Yields what transformers 5 does otherwise for this kind of layer."""
+    if _is_foreign(layers):
         yield Difference("frequencies", "honoured", "as asked, where the model's own code reads these keys")
     if layers.kind == "dynamic":
         text = (
@@ -45,7 +45,7 @@ def differences(layers: Layers) -> Iterator[Difference]:
 
 
 def _kept_per_layer_type(layers: Layers) -> Iterator[Difference]:
-    """Faults of earlier versions where each kind of layer has parameters of its own."""
+    """Yields faults of earlier versions where each kind of layer has parameters of its own."""
     if layers.kind == "longrope":
         past = layers.rope.original_length
         text = f"stop{{s}} with an error at the second text past {past} tokens ({layers.key}); use 5.21 or later"
@@ -59,16 +59,11 @@ def _stopped(version: str, warning: str, who: str, how: How) -> Difference:
     return Difference("frequencies", "unsupported", "stops with an error", warning, who, how, version)
 
 
-def spelled(serving: Serving) -> Serving:
-    """It reads the configuration as it is written."""
-    return serving
-
-
-def served(serving: Serving, layers: Layers) -> Iterator[Difference]:
-    """What remains otherwise with the code that :func:`serve` gives."""
-    return differences(layers)
-
-
-def way_out(layers: Layers) -> str:
-    """What to do where it cannot be served."""
-    return "patch the checkpoint, and ask `ropescale verify`"
+ENGINE = Engine(
+    name="transformers 5",
+    version="5.23.0",
+    differences=_differences,
+    how=_how,
+    serve=_serve,
+    way_out=lambda layers: "patch the checkpoint, and ask `ropescale verify`",
+)

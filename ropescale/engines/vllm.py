@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
 
-from ..configs.families import family
 from ..schedules.yarn import temperature
-from .facts import Difference, How, Layers
-from .parity import attention_factor
+from .commands import Command, option, shell
+from .differences import (
+    Difference,
+    How,
+    always_truncates,
+    base_rope,
+    ignores_factor,
+    recomputed_scale,
+    scale_of_lengths,
+    stops,
+)
+from .engine import Engine
+from .layers import Layers
 from .registries import architecture, code, not_its_own
-from .serving import Command, Serving, compact, needed_positions, overrides, revision, shell, stated_positions, trusting
-
-NAME, VERSION = "vLLM", "0.33.0"
+from .serving import Serving, needed_positions, overrides
 
 TURN_HALVES_AFTER_ALL = frozenset(["llama4", "llama4_text"])
 """Interleaved types whose weights vLLM permutes as it loads them, so that halves turn (models/llama4.py)."""
@@ -46,26 +53,20 @@ def how(layers: Layers, field: str) -> How:
     return "run" if field in _RUN and layers.model_type in RUN and code("vllm", layers) == "own" else "source"
 
 
-def serve(serving: Serving) -> list[Command]:
+def _serve(serving: Serving) -> list[Command]:
     """``vllm serve``, with the configuration's changes where the folder does not hold them."""
-    told = overrides(spelled(serving), _positions(serving))
-    words = [
-        "vllm",
-        "serve",
-        serving.model,
-        "--max-model-len",
-        str(serving.length),
-        *revision(serving),
-        *trusting(serving),
-    ]
-    return [Command("sh", shell(*words, *(["--hf-overrides", compact(told)] if told else [])))]
+    told = overrides(_spelled(serving), positions("vllm", serving))
+    words = ["vllm", "serve", serving.model, "--max-model-len", str(serving.length)]
+    return [Command("sh", shell(*words, *serving.revision, *serving.trusting, *option("--hf-overrides", told)))]
 
 
-def _positions(serving: Serving) -> int:
-    """The ``max_position_embeddings`` that is needed; transformers' code tabulates nothing, and counts from it."""
-    if code("vllm", serving.layers[0]) == "own":
-        return needed_positions(serving)
-    return stated_positions(serving)
+def positions(engine: str, serving: Serving, multiplied: tuple[str, ...] = ("linear",)) -> int:
+    """Returns the ``max_position_embeddings`` that an engine needs.
+
+    The code of transformers tabulates nothing, and counts from what is stated.
+    """
+    own = code(engine, serving.layers[0]) == "own"
+    return needed_positions(serving, multiplied) if own else serving.wanted.max_length
 
 
 def way_out(layers: Layers) -> str:
@@ -78,26 +79,26 @@ def way_out(layers: Layers) -> str:
     return f"use {others}, or serve it with transformers"
 
 
-def spelled(serving: Serving) -> Serving:
-    """The same schedule with the keys that vLLM has of its own, where it needs them."""
+def _spelled(serving: Serving) -> Serving:
+    """Returns the same schedule with the keys that vLLM has of its own, where it needs them."""
     if code("vllm", serving.layers[0]) != "own":
         return serving
-    positions = needed_positions(serving)
-    return serving.spelled({layers.key: _spelled(layers, positions) for layers in serving.layers})
+    needed = needed_positions(serving)
+    return serving.spelled({layers.key: _own_keys(layers, needed) for layers in serving.layers})
 
 
-def _spelled(layers: Layers, positions: int) -> Mapping[str, Any]:
+def _own_keys(layers: Layers, positions: int) -> Mapping[str, object]:
     parameters = layers.parameters
     if layers.kind == "dynamic" and not {"alpha", "max_trained_positions"} & parameters.keys():
         return {**parameters, "max_trained_positions": layers.rope.original_length}
-    if layers.kind == "longrope" and not math.isclose(longrope_scale(layers, positions), attention_factor(layers)):
+    if layers.kind == "longrope" and not math.isclose(longrope_scale(layers, positions), layers.attention_factor):
         return with_mscales(layers)
     return parameters
 
 
-def with_mscales(layers: Layers) -> Mapping[str, Any]:
+def with_mscales(layers: Layers) -> Mapping[str, object]:
     """longrope with the attention factor where vLLM and SGLang look for it."""
-    scale = attention_factor(layers)
+    scale = layers.attention_factor
     original = {"original_max_position_embeddings": layers.rope.original_length}
     return {**layers.parameters, **original, "short_mscale": scale, "long_mscale": scale}
 
@@ -110,7 +111,7 @@ def longrope_scale(layers: Layers, positions: int) -> float:
     return usual if stated is None else stated
 
 
-def deepseek_scale(parameters: Mapping[str, Any]) -> float:
+def deepseek_scale(parameters: Mapping[str, float]) -> float:
     """What the engines' own ``deepseek_yarn`` multiplies cos and sin by; it takes no attention factor."""
     given = {key: parameters[key] for key in ("mscale", "mscale_all_dim") if parameters.get(key) is not None}
     weights = {"mscale": 1.0, "mscale_all_dim": 0.0} | given
@@ -118,7 +119,7 @@ def deepseek_scale(parameters: Mapping[str, Any]) -> float:
     return over / under
 
 
-def differences(layers: Layers) -> Iterator[Difference]:
+def _differences(layers: Layers) -> Iterator[Difference]:
     """What vLLM does otherwise for this kind of layer."""
     if code("vllm", layers) == "own":
         yield from _in_its_own_code(layers)
@@ -130,7 +131,7 @@ def differences(layers: Layers) -> Iterator[Difference]:
 
 def _max_length(layers: Layers) -> Iterator[Difference]:
     """What has to be told about the longest text, which the engine works out before it looks for the model's code."""
-    refused = layers.is_mla or (code("vllm", layers) == "own" and turns_neighbours(layers))
+    refused = layers.is_mla or (code("vllm", layers) == "own" and rotates_wrong_pairs(layers))
     if layers.kind == "longrope" and layers.length > layers.rope.original_length and not refused:
         text = f"serve{{s}} the original length unless told otherwise; pass --max-model-len {layers.length}"
         yield Difference("max length", "honoured", f"{layers.length}, because --max-model-len says so", text)
@@ -139,20 +140,19 @@ def _max_length(layers: Layers) -> Iterator[Difference]:
         yield Difference("max length", "honoured", f"{layers.length}, max_position_embeddings times the factor", text)
 
 
-def turns_neighbours(layers: Layers) -> bool:
+def rotates_wrong_pairs(layers: Layers) -> bool:
     """Whether a layer that rotates halves is given interleaved pairs: it refuses them, or turns the wrong ones.
 
     Types with latent attention have :func:`overwritten` for that.
     """
-    interleaved = family(layers.model_type).interleaved and layers.model_type not in TURN_HALVES_AFTER_ALL
+    interleaved = layers.family.interleaved and layers.model_type not in TURN_HALVES_AFTER_ALL
     return interleaved and not layers.is_mla
 
 
 def _in_its_own_code(layers: Layers) -> Iterator[Difference]:
     plain = (layers.model_type, layers.key) in _PLAIN or architecture(layers) in _UNSCALED
     if plain and layers.kind != "default":
-        text = f"never scales the {layers.key} layers of {layers.model_type}"
-        yield Difference("frequencies", "dropped", "base RoPE", text)
+        yield base_rope(f"never scales the {layers.key} layers of {layers.model_type}")
         return
     of_kind = _BY_KIND.get(layers.kind)
     if of_kind is not None:
@@ -163,62 +163,49 @@ def _in_its_own_code(layers: Layers) -> Iterator[Difference]:
         text = f"drops the softmax scale that mscale_all_dim asks for in {layers.model_type}"
         yield Difference("softmax scale", "dropped", "1", text)
     if layers.model_type == "gpt_oss" and layers.kind != "yarn":
-        text = "is hard-wired to yarn for gpt-oss and will not use this table"
-        yield Difference("frequencies", "unsupported", "yarn", text)
+        yield stops("is hard-wired to yarn for gpt-oss and will not use this table", "yarn")
 
 
 def overwritten(layers: Layers) -> Iterator[Difference]:
     """What becomes of anything but plain YaRN in DeepSeek's attention, whose rope type is replaced."""
     if layers.kind not in ("default", "yarn"):
         text = f"overwrite{{s}} {layers.kind} with deepseek_yarn on MLA models; serve this with transformers"
-        yield Difference("frequencies", "unsupported", "deepseek_yarn", text)
-    elif not layers.parameters.get("truncate", True):
-        text = "always round{s} the ramp to whole pairs on MLA models (truncate = true)"
-        yield Difference("truncate", "dropped", "true", text)
-
-
-def served(serving: Serving, layers: Layers) -> Iterator[Difference]:
-    """What remains otherwise with the command that :func:`serve` gives."""
-    return differences(layers)
+        yield stops(text, "deepseek_yarn")
+    elif not layers.is_truncated:
+        yield always_truncates(" on MLA models")
 
 
 def _longrope(layers: Layers) -> Iterator[Difference]:
-    if turns_neighbours(layers):
+    if rotates_wrong_pairs(layers):
         text = f"cannot turn the pairs of {layers.model_type} by per-pair factors; serve it with transformers"
-        yield Difference("frequencies", "unsupported", "stops, or turns the wrong pairs", text)
-    yield from _longrope_scale(layers)
+        yield stops(text, "stops, or turns the wrong pairs")
+    yield from own_longrope_scale(layers)
     if layers.changes_with_length:
         text = "choose{s} the short or the long list once, by the engine's maximum length"
         yield Difference("switch", "recomputed", "one list for all, by --max-model-len", text)
 
 
-def _longrope_scale(layers: Layers) -> Iterator[Difference]:
-    asked, computed = attention_factor(layers), longrope_scale(layers, layers.length)
+def own_longrope_scale(layers: Layers) -> Iterator[Difference]:
+    """Yields the attention factor that vLLM and SGLang compute under longrope, where it is not the one asked."""
+    asked, computed = layers.attention_factor, longrope_scale(layers, layers.length)
     if not layers.is_mla and not math.isclose(asked, computed):
-        text = f"compute{{s}} the attention factor from the lengths ({computed:.4g} instead of {asked:.4g})"
-        yield Difference("attention factor", "recomputed", f"{computed:.6g}", text)
+        yield scale_of_lengths(asked, computed)
 
 
 def _yarn(layers: Layers) -> Iterator[Difference]:
-    asked, usual = attention_factor(layers), temperature(layers.parameters["factor"])
+    asked, usual = layers.attention_factor, temperature(layers.parameters["factor"])
     plain = layers.model_type in MLA_BUT_PLAIN
     if layers.is_mla and not plain and layers.parameters.get("attention_factor") == 1:
         text = "takes an attention factor of 1 on MLA models for deepseek_llama_scaling, which is not yarn's scale"
         yield Difference("attention factor", "recomputed", "deepseek_llama_scaling", text)
     elif layers.is_mla and not plain and not math.isclose(asked, deepseek_scale(layers.parameters)):
-        yield recomputed(asked, deepseek_scale(layers.parameters), " on MLA models")
+        yield recomputed_scale(asked, deepseek_scale(layers.parameters), " on MLA models")
     elif layers.model_type == "gpt_oss" and not math.isclose(asked, usual):
-        yield recomputed(asked, usual, " of gpt-oss")
+        yield recomputed_scale(asked, usual, " of gpt-oss")
     if "mrope_section" in layers.parameters:
         length = layers.rope.original_length
         text = f"computes the ramp of a model with mrope from {4 * length} trained tokens instead of {length}"
         yield Difference("original length", "recomputed", f"{4 * length}", text, how="run")
-
-
-def recomputed(asked: float, computed: float, where: str = "") -> Difference:
-    """An attention factor that the engine computes by itself."""
-    text = f"recompute{{s}} the attention factor{where} ({computed:.4g} instead of {asked:.4g})"
-    return Difference("attention factor", "recomputed", f"{computed:.6g}", text)
 
 
 def _dynamic(layers: Layers) -> Iterator[Difference]:
@@ -232,15 +219,15 @@ def _dynamic(layers: Layers) -> Iterator[Difference]:
             "computes one static table for its maximum length, which without max_trained_positions is base RoPE; "
             "`ropescale export --for vllm` supplies it"
         )
-        yield Difference("frequencies", "dropped", "base RoPE", text, how="run")
+        yield base_rope(text, "run")
 
 
 def _proportional(layers: Layers) -> Iterator[Difference]:
     if not layers.parameters.get("partial_rotary_factor", 1.0):
         text = "refuses proportional RoPE with partial_rotary_factor 0; serve it with transformers"
-        yield Difference("frequencies", "unsupported", "stops with a ValueError", text, how="run")
+        yield stops(text, "stops with a ValueError", "run")
     if layers.parameters.get("factor", 1) != 1:
-        yield Difference("factor", "dropped", "1", "ignore{s} the factor of proportional RoPE", how="run")
+        yield ignores_factor("run")
 
 
 _BY_KIND = {
@@ -249,3 +236,14 @@ _BY_KIND = {
     "dynamic": _dynamic,
     "proportional": _proportional,
 }
+
+ENGINE = Engine(
+    name="vLLM",
+    version="0.33.0",
+    differences=_differences,
+    how=how,
+    serve=_serve,
+    way_out=way_out,
+    spelled=_spelled,
+    in_card=True,
+)

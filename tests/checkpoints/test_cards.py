@@ -19,8 +19,8 @@ from ropescale import escaping
 from ropescale.checkpoints import front_matter
 from ropescale.checkpoints.model_card import BEGIN, END, card
 from ropescale.cli.main import main
+from ropescale.engines.commands import shell
 from ropescale.engines.exporting import ENGINES, export
-from ropescale.engines.serving import shell
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",

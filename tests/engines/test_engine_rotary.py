@@ -25,7 +25,7 @@ from ropescale.schedules import Frequencies
 
 pytestmark = pytest.mark.engines
 
-ENGINES = {"vllm": vllm.VERSION, "sglang": sglang.VERSION}
+ENGINES = {"vllm": vllm.ENGINE.version, "sglang": sglang.ENGINE.version}
 LLAMA: dict[str, Any] = {
     "model_type": "llama",
     "hidden_size": 128,

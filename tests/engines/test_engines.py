@@ -156,8 +156,8 @@ def test_a_model_saved_without_its_head_is_looked_up_by_its_type():
 
 @pytest.mark.engines
 def test_the_lists_of_models_are_those_of_the_engines_sources():
-    assert registries.load()["versions"]["vllm"] == vllm.VERSION
-    assert registries.load()["versions"]["sglang"] == sglang.VERSION
+    assert registries.load()["versions"]["vllm"] == vllm.ENGINE.version
+    assert registries.load()["versions"]["sglang"] == sglang.ENGINE.version
     assert engine_registries.generate() == registries.load()
 
 

@@ -19,7 +19,7 @@ import ropescale
 from ropescale.cli.main import main
 from ropescale.engines import engine_warnings, mlx_lm
 from ropescale.engines.exporting import Export, export
-from ropescale.engines.facts import layers_of
+from ropescale.engines.layers import layers_of
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",

@@ -124,6 +124,6 @@ def _is_whole(words: dict[str, str]) -> bool:
 
 
 if __name__ == "__main__":
-    assert registries.load()["versions"]["vllm"] == vllm.VERSION
-    assert registries.load()["versions"]["sglang"] == sglang.VERSION
+    assert registries.load()["versions"]["vllm"] == vllm.ENGINE.version
+    assert registries.load()["versions"]["sglang"] == sglang.ENGINE.version
     Path(registries.PATH).write_text(json.dumps(generate(), indent=1) + "\n")
