@@ -26,8 +26,8 @@ from .resonance import Resonance
 from .table import Table
 # isort: on
 
-from .base import BuiltIn, Frequencies, Schedule, compute, create, label_of, lookup, names
-from .specs import Spec, describe, parse, resolve, to_dict
+from .base import BuiltIn, Frequencies, Schedule, compute, label_of, lookup, names
+from .specs import Spec, create, describe, parse, resolve, to_dict
 
 __all__ = [
     "Abf",

@@ -4,7 +4,7 @@ arXiv:2309.16039."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from ..rope import Rope
 from .base import BuiltIn, Frequencies, above, plain_form, register, with_theta
@@ -29,5 +29,5 @@ class Abf(BuiltIn):
     def __call__(self, rope: Rope, length: int) -> Frequencies:
         return Frequencies(with_theta(rope, self.rope_theta), rope.table_scale)
 
-    def rope_parameters(self, rope: Rope) -> dict[str, Any] | None:
+    def rope_parameters(self, rope: Rope) -> dict[str, object] | None:
         return plain_form(rope, theta=self.rope_theta)

@@ -34,7 +34,7 @@ class AsIs(BuiltIn):
         object.__setattr__(known, "_varies", bool(getattr(schedule, "length_dependent", False)))
         return known
 
-    def rope_parameters(self, rope: Rope) -> dict[str, Any] | None:
+    def rope_parameters(self, rope: Rope) -> dict[str, object] | None:
         if rope.table is not None:
             return None
         return dict(rope.scaling) or {"rope_type": "default"}

@@ -9,14 +9,16 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
-import numbers
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, ClassVar, Protocol, Self, TypeVar, runtime_checkable
 
 from ..errors import ScheduleError
 from ..formatting import brief, cut
 from ..rope import Rope
+from .fields import Parameter, parameters
+from .values import check_value, plain
 
 
 @dataclass(frozen=True)
@@ -53,8 +55,14 @@ class Varying:
     def __init__(self, answer: Callable[[Any], bool]) -> None:
         self.answer = answer
 
-    def __get__(self, instance: Any, owner: type | None = None) -> bool:
+    def __get__(self, instance: object, owner: type | None = None) -> bool:
         return True if instance is None else self.answer(instance)
+
+
+@cache
+def parameters_of(cls: type) -> dict[str, Parameter]:
+    """Returns the fields of a built-in schedule."""
+    return parameters(cls)
 
 
 class BuiltIn:
@@ -65,11 +73,9 @@ class BuiltIn:
     length_dependent: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):  # type: ignore[arg-type]
-            value = plain(getattr(self, field.name))
-            check_field(self.name, field, value)
-            # as JSON gives it; a tuple keeps the schedule hashable
-            object.__setattr__(self, field.name, tuple(value) if isinstance(value, list) else value)
+        for name, field in parameters_of(type(self)).items():
+            value = check_value(f"{self.name}: {name}", field.hint, getattr(self, name), field.limits)
+            object.__setattr__(self, name, value)  # a tuple for a list, which keeps the schedule hashable
 
     def __call__(self, rope: Rope, length: int) -> Frequencies:
         """The frequencies for ``rope`` when ``length`` tokens are processed.
@@ -79,7 +85,7 @@ class BuiltIn:
         """
         raise TypeError(f"{type(self).__name__} does not define __call__")
 
-    def rope_parameters(self, rope: Rope) -> dict[str, Any] | None:
+    def rope_parameters(self, rope: Rope) -> dict[str, object] | None:
         """This schedule in transformers' own keys (``rope_type`` first), or None when it has no such form.
 
         Keys that describe the geometry (``partial_rotary_factor``, ``mrope_section``) are not included;
@@ -126,33 +132,20 @@ def lookup(name: str) -> type[BuiltIn]:
         ) from None
 
 
-def create(name: str, /, **fields: Any) -> Schedule:
-    """The built-in schedule ``name`` with these fields: ``create("yarn", factor=8) == Yarn(factor=8)``.
-
-    Raises:
-        ScheduleError: unknown name or field, a field missing, of the wrong type or out of range.
-    """
-    from .specs import parse  # which builds on this module
-
-    lookup(name)
-    return parse({"name": name, **fields}).build()
-
-
-def build(cls: type[Any], fields: dict[str, Any]) -> Any:
-    """An instance of a schedule dataclass, with errors that name the field.
+def build(cls: type, fields: Mapping[str, object]) -> Schedule:
+    """Makes an instance of a schedule class, with errors that name the field.
 
     Raises:
         ScheduleError: unknown or missing field, or the class itself refuses.
     """
     label = getattr(cls, "name", "") or cls.__name__
-    known = [field.name for field in dataclasses.fields(cls)] if dataclasses.is_dataclass(cls) else None
-    if known is not None:
-        for key in fields:
-            if key not in known:
-                raise ScheduleError(f"{label} has no field {brief(key)}; {suggest(key, known, 'it has none')}")
-        for field in dataclasses.fields(cls):
-            if _required(field) and field.name not in fields:
-                raise ScheduleError(f"{label} needs {field.name}; give it as {label}:{field.name}=...")
+    known = parameters(cls) if dataclasses.is_dataclass(cls) else {}
+    for key in fields:
+        if dataclasses.is_dataclass(cls) and key not in known:
+            raise ScheduleError(f"{label} has no field {brief(key)}; {suggest(key, known, 'it has none')}")
+    for field in known.values():
+        if field.required and field.name not in fields:
+            raise ScheduleError(f"{label} needs {field.name}; give it as {label}:{field.name}=...")
     try:
         return cls(**fields)
     except ScheduleError:
@@ -169,30 +162,6 @@ def suggest(word: str, known: Iterable[str], otherwise: str) -> str:
     if close:
         return f"did you mean {close[0]!r}?"
     return f"it has {', '.join(known)}" if known and otherwise == "it has none" else otherwise
-
-
-def check_field(schedule: str, field: dataclasses.Field[Any], value: Any) -> None:
-    """Rejects what cannot be: not a number, not finite, below the field's ``at_least``.
-
-    A field's annotation (a string, PEP 563) says what it holds: ``float``, ``int``, ``bool``, a tuple of
-    floats, each possibly ``| None``. Its metadata may hold ``at_least`` (inclusive) or ``above`` (exclusive).
-    """
-    where = f"{schedule}: {field.name}"
-    annotation = str(field.type)
-    if value is None and "None" in annotation:
-        return
-    if annotation.startswith("bool"):
-        if not isinstance(value, bool):
-            raise ScheduleError(f"{where} must be true or false, not {brief(value)}")
-    elif annotation.startswith("tuple"):
-        if not isinstance(value, (list, tuple)):
-            raise ScheduleError(f"{where} must be a list of numbers, one per pair, not {brief(value)}")
-        for number in value:
-            _check_number(where, number, field.metadata)
-    elif annotation.startswith(("float", "int")):
-        _check_number(where, value, field.metadata)
-        if annotation.startswith("int") and not float(value or 0).is_integer():
-            raise ScheduleError(f"{where} must be a whole number, not {brief(value)}")
 
 
 def at_least(minimum: float, default: Any = dataclasses.MISSING) -> Any:
@@ -242,7 +211,7 @@ def with_theta(rope: Rope, theta: float) -> list[float]:
     return [f * r for f, r in zip(rope.table, ratio)]
 
 
-def plain_form(rope: Rope, *, factor: float = 1.0, theta: float | None = None) -> dict[str, Any] | None:
+def plain_form(rope: Rope, *, factor: float = 1.0, theta: float | None = None) -> dict[str, object] | None:
     """Rope parameters of theta's own series, every pair divided by ``factor``; None on top of a table.
 
     Where only some pairs turn, that is transformers' ``proportional``, whose partial factor is part of the form.
@@ -279,7 +248,7 @@ def compute(schedule: Schedule, rope: Rope, length: int | None = None) -> Freque
     return Frequencies(_checked(label, result.inv_freq, rope), _checked_scale(label, result.attention_scale))
 
 
-def label_of(schedule: Schedule) -> str:
+def label_of(schedule: object) -> str:
     """What to call a schedule in a message: its registered name, else its class's or function's name."""
     return getattr(schedule, "name", "") or getattr(schedule, "__name__", "") or type(schedule).__name__
 
@@ -292,55 +261,11 @@ def _partial_factor(rope: Rope, turning: int) -> float:
     return (2 * turning + 0.5) / rope.head_dim if 2 * turning < rope.head_dim else 1.0
 
 
-def _required(field: dataclasses.Field[Any]) -> bool:
-    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-
-
 _LARGEST_SCALE = 1e6
 """Real attention scales are near 1; the logits grow with the square of this."""
 
-LARGEST = 1e100
-"""No field, frequency or scale comes near it; what does would overflow in the formulas."""
 
-
-def plain(value: Any) -> Any:
-    """Numbers and arrays of numpy and torch, and lists of them, as Python's own."""
-    value = value.tolist() if hasattr(value, "tolist") else value
-    if isinstance(value, (list, tuple)):
-        return type(value)(plain(item) for item in value) if type(value) in (list, tuple) else value
-    if not isinstance(value, numbers.Real) or isinstance(value, (int, float)):
-        return value
-    return _as_float(value)
-
-
-def _as_float(number: Any) -> Any:
-    """A fraction, say, as a float; one that is too large for it stays as it is, and is refused as no number."""
-    return float(number) if -LARGEST < number < LARGEST else number
-
-
-def check_finite(where: str, value: float) -> None:
-    """Rejects what is not finite, or would overflow in the formulas.
-
-    Raises:
-        ScheduleError: NaN, infinite, or beyond ``LARGEST``.
-    """
-    if -LARGEST < value < LARGEST:
-        return
-    wanted = "a finite number" if value != value or abs(value) == math.inf else f"a number below {LARGEST:g} in size"
-    raise ScheduleError(f"{where} must be {wanted}, not {brief(value)}")
-
-
-def _check_number(where: str, value: Any, limits: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ScheduleError(f"{where} must be a number, not {brief(value)}")
-    check_finite(where, value)
-    if "at_least" in limits and value < limits["at_least"]:
-        raise ScheduleError(f"{where} must be {limits['at_least']} or more, not {brief(value)}")
-    if "above" in limits and value <= limits["above"]:
-        raise ScheduleError(f"{where} must be greater than {limits['above']}, not {brief(value)}")
-
-
-def _checked(label: str, inv_freq: Any, rope: Rope) -> list[float]:
+def _checked(label: str, inv_freq: Iterable[float], rope: Rope) -> list[float]:
     try:
         values = [float(f) for f in inv_freq]
     except (TypeError, ValueError):
@@ -357,8 +282,8 @@ def _checked(label: str, inv_freq: Any, rope: Rope) -> list[float]:
     return values
 
 
-def _checked_scale(label: str, scale: Any) -> float:
-    scale, wanted = plain(scale), f"a positive number below {_LARGEST_SCALE:g}"
+def _checked_scale(label: str, stated: object) -> float:
+    scale, wanted = plain(stated), f"a positive number below {_LARGEST_SCALE:g}"
     if isinstance(scale, bool) or not isinstance(scale, (int, float)) or not 0 < scale < _LARGEST_SCALE:
         raise ScheduleError(f"schedule {label} returned attention_scale {brief(scale)}; it must be {wanted}")
     return float(scale)

@@ -5,7 +5,7 @@ section 3.3."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from ..rope import Rope
 from .base import BuiltIn, Frequencies, at_least, register, with_theta
@@ -37,7 +37,7 @@ class Dynamic(BuiltIn):
             return Frequencies(rope.inv_freq(), rope.table_scale)
         return Frequencies(with_theta(rope, ntk_theta(self.name, rope, alpha)), rope.table_scale)
 
-    def rope_parameters(self, rope: Rope) -> dict[str, Any] | None:
+    def rope_parameters(self, rope: Rope) -> dict[str, object] | None:
         if rope.table is not None or rope.rotated_pairs is not None:
             return None
         return {"rope_type": "dynamic", "factor": float(self.factor)}

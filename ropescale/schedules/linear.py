@@ -4,7 +4,7 @@ Interpolation", arXiv:2306.15595; found independently by kaiokendev (https://kai
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from ..rope import Rope
 from .base import BuiltIn, Frequencies, at_least, plain_form, register
@@ -28,5 +28,5 @@ class Linear(BuiltIn):
     def __call__(self, rope: Rope, length: int) -> Frequencies:
         return Frequencies([b / self.factor for b in rope.inv_freq()], rope.table_scale)
 
-    def rope_parameters(self, rope: Rope) -> dict[str, Any] | None:
+    def rope_parameters(self, rope: Rope) -> dict[str, object] | None:
         return plain_form(rope, factor=self.factor)

@@ -50,7 +50,7 @@ class LongRope(BuiltIn):
     def _stretched(self, rope: Rope) -> float:
         return self.factor if self.factor is not None else rope.max_length / rope.original_length
 
-    def rope_parameters(self, rope: Rope) -> dict[str, Any] | None:
+    def rope_parameters(self, rope: Rope) -> dict[str, object] | None:
         if rope.table is not None or rope.rotated_pairs is not None:
             return None
         return {

@@ -39,7 +39,7 @@ class NtkByParts(BuiltIn):
     def __call__(self, rope: Rope, length: int) -> Frequencies:
         return Frequencies(blend_by_turns(rope, self.factor, self.beta_slow, self.beta_fast), rope.table_scale)
 
-    def rope_parameters(self, rope: Rope) -> dict[str, Any] | None:
+    def rope_parameters(self, rope: Rope) -> dict[str, object] | None:
         return llama3_form(rope, self.factor, self.beta_slow, self.beta_fast)
 
 

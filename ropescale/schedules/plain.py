@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from ..rope import Rope
 from .base import BuiltIn, Frequencies, plain_form, register
@@ -22,5 +22,5 @@ class Base(BuiltIn):
     def __call__(self, rope: Rope, length: int) -> Frequencies:
         return Frequencies(rope.inv_freq(), rope.table_scale)
 
-    def rope_parameters(self, rope: Rope) -> dict[str, Any] | None:
+    def rope_parameters(self, rope: Rope) -> dict[str, object] | None:
         return plain_form(rope)

@@ -4,7 +4,7 @@ arXiv:2410.06205; transformers' rope type ``proportional`` (Gemma 4, LFM3)."""
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from ..errors import ScheduleError
 from ..rope import Rope
@@ -50,6 +50,6 @@ class Proportional(BuiltIn):
         """How many pairs turn, ``int(p h // 2)``."""
         return int(self.partial_rotary_factor * rope.head_dim // 2)
 
-    def rope_parameters(self, rope: Rope) -> dict[str, Any] | None:
+    def rope_parameters(self, rope: Rope) -> dict[str, object] | None:
         asked = {"partial_rotary_factor": self.partial_rotary_factor}
         return plain_form(replace(rope, rotated_pairs=self.turning(rope), scaling=asked), factor=self.factor)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 from ..errors import ScheduleError
 from ..rope import Rope
 from .base import BuiltIn, Frequencies, Schedule, Varying, compute, register
-from .specs import parse
+from .specs import one, parse
 
 
 @register("resonance")
@@ -34,10 +34,7 @@ class Resonance(BuiltIn):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        below = parse(self.over)
-        if isinstance(below, dict):
-            raise ScheduleError("resonance: over is one schedule, not one per layer type; put resonance inside each")
-        object.__setattr__(self, "over", below.build())
+        object.__setattr__(self, "over", one(parse(self.over), "resonance: over").build())
 
     def __call__(self, rope: Rope, length: int) -> Frequencies:
         below = compute(self.over, rope, length)

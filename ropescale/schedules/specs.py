@@ -10,25 +10,24 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import inspect
-import json
-import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
-from ..errors import CheckpointError, ScheduleError
-from ..files.reading import is_deep, local_path, read_bytes
-from ..formatting import brief, first_line, listed
+from ..errors import ScheduleError
+from ..files.reading import local_path
+from ..formatting import brief, listed
 from ..rope import Rope
 from .base import BuiltIn, Schedule, build, label_of, lookup, suggest
-from .fields import Parameter, cast_text, check_value, holds_schedule, parameters
-from .user_code import load
+from .fields import Parameter, parameters
+from .user_code import load, load_json, read_json_object
+from .values import cast_text, check_value, split
 
 _WORD = re.compile(r"[\w-]+(?=:[^:\\/]|:?$)")  # a name, and not the drive of a Windows path
 _FILE = re.compile(r"(?P<name>.*?\.py(?:::\w*)?|[\w.]+::\w*|.*?\.json)(?::(?P<fields>.*))?", re.DOTALL)
 _LONG = 8
+T = TypeVar("T")
 _MOST_COLONS = 64
 
 
@@ -42,14 +41,14 @@ class Spec:
         named: what the user called it.
     """
 
-    make: Any
-    fields: Mapping[str, Any] = field(default_factory=dict)
+    make: type | Schedule
+    fields: Mapping[str, object] = field(default_factory=dict)
     named: str = ""
 
     @property
     def label(self) -> str:
         """A word for messages: the registered name, else the class's or function's."""
-        return getattr(self.make, "name", "") or getattr(self.make, "__name__", "") or type(self.make).__name__
+        return label_of(self.make)
 
     @property
     def text(self) -> str:
@@ -60,49 +59,52 @@ class Spec:
 
     def accepts(self, key: str) -> bool:
         """Whether the schedule, or the one it holds, has such a field."""
-        return key in self._parameters() or (self._inner() is not None and self._inner().accepts(key))
+        return self._taker(key) is not None
 
-    def get(self, key: str) -> Any:
-        """The value given for a field, here or in the schedule held; None when none was, or it is the default."""
-        if key in self._parameters():
-            there = getattr(self.make, key, None) if self._ready() else None
-            return self.fields.get(key, there if there != self._parameters()[key].default else None)
-        return self._inner().get(key) if self._inner() is not None else None
+    def get(self, key: str) -> object:
+        """Returns the value given for a field, here or in the schedule held; None for none, or the default."""
+        taker = self._taker(key)
+        if taker is None:
+            return None
+        present = getattr(taker.make, key, None) if taker._ready() else None
+        return taker.fields.get(key, present if present != taker._parameters()[key].default else None)
 
     def lacks(self, key: str) -> bool:
         """Whether the field exists and nobody gave it. A default of 1 counts as given: it asks for no stretching."""
-        if key in self._parameters():
-            return self.get(key) is None and self._parameters()[key].default != 1
-        return self._inner() is not None and self._inner().lacks(key)
+        taker = self._taker(key)
+        return taker is not None and self.get(key) is None and taker._parameters()[key].default != 1
 
     def needs(self, key: str) -> bool:
         """Whether the schedule cannot be built without this field."""
-        if key in self._parameters():
-            return key not in self.fields and not self._ready() and self._parameters()[key].required
-        return self._inner() is not None and self._inner().needs(key)
+        taker = self._taker(key)
+        if taker is None or taker._ready():
+            return False
+        return key not in taker.fields and taker._parameters()[key].required
+
+    def _taker(self, key: str) -> Spec | None:
+        """Returns the spec that a field belongs to: this one, or the one it holds."""
+        inner = self._inner()
+        return self if key in self._parameters() else None if inner is None else inner._taker(key)
 
     def with_text(self, given: Mapping[str, str]) -> Spec:
-        """With fields given as text, cast by their annotations; they replace what was given before."""
-        return self._with(given, textual=True)
+        """Returns it with fields given as text, cast by their annotations; they replace what was given before."""
+        return self._with(given, cast_text)
 
-    def with_fields(self, **given: Any) -> Spec:
-        """With fields given as values."""
-        return self._with(given, textual=False)
+    def with_fields(self, **given: object) -> Spec:
+        """Returns it with fields given as values."""
+        return self._with(given, check_value)
 
-    def build(self, **more: Any) -> Schedule:
-        """The schedule.
+    def build(self) -> Schedule:
+        """Makes the schedule.
 
         Raises:
             ScheduleError: a field missing, unknown, of the wrong type or out of range.
         """
-        spec = self.with_fields(**more) if more else self
-        if spec._ready() and not spec.fields:
-            return spec.make
-        values = {key: value.build() if isinstance(value, Spec) else value for key, value in spec.fields.items()}
-        if spec._ready():
-            there = {f.name: getattr(spec.make, f.name) for f in dataclasses.fields(spec.make) if f.init}
-            return build(type(spec.make), there | values)
-        return build(spec.make, values)
+        values = {key: value.build() if isinstance(value, Spec) else value for key, value in self.fields.items()}
+        if isinstance(self.make, type):
+            return build(self.make, values)
+        present = {key: getattr(self.make, key) for key in self._parameters()}
+        return build(type(self.make), present | values) if values else self.make
 
     def _ready(self) -> bool:
         return not isinstance(self.make, type)
@@ -112,42 +114,46 @@ class Spec:
 
     def _holder(self) -> str | None:
         """The field that holds another schedule, if there is one."""
-        return next((key for key, parameter in self._parameters().items() if holds_schedule(parameter.hint)), None)
+        return next((key for key, parameter in self._parameters().items() if _holds_schedule(parameter.hint)), None)
 
-    def _inner(self) -> Any:
+    def _inner(self) -> Spec | None:
+        """The schedule that this one holds, if there is one."""
         holder = self._holder()
         held = self.fields.get(holder, getattr(self.make, holder, None) if self._ready() else None) if holder else None
-        return held if held is None or isinstance(held, Spec) else Spec(held)
+        return held if isinstance(held, Spec) else Spec(held) if isinstance(held, Schedule) else None
 
-    def _with(self, given: Mapping[str, Any], textual: bool) -> Spec:
+    def _with(self, given: Mapping[str, T], read: Callable[[str, object, T], object]) -> Spec:
         known, holder = self._parameters(), self._holder()
-        own = {key: self._value(known[key], value, textual) for key, value in given.items() if key in known}
+        own = {key: self._value(known[key], value, read) for key, value in given.items() if key in known}
         spec = dataclasses.replace(self, fields={**self.fields, **own})
         passed_on = {key: value for key, value in given.items() if key not in known}
+        inner = spec._inner()
         if not passed_on:
             return spec
-        if spec._inner() is None:
+        if inner is None:
             raise ScheduleError(spec._unknown(next(iter(passed_on)), holder))
-        below = spec._inner()._with(passed_on, textual)
-        return dataclasses.replace(spec, fields={**spec.fields, str(holder): below})
+        return dataclasses.replace(spec, fields={**spec.fields, str(holder): inner._with(passed_on, read)})
 
     def _unknown(self, key: str, holder: str | None) -> str:
         if holder is not None:
             return f"{self.label} has no field {brief(key)} of its own; give {holder}=SCHEDULE, whose field it may be"
-        if not self._parameters():
-            return f"{self.label} has no field {brief(key)}; it has none"
         return f"{self.label} has no field {brief(key)}; {suggest(key, self._parameters(), 'it has none')}"
 
-    def _value(self, parameter: Parameter, value: Any, textual: bool) -> Any:
+    def _value(self, parameter: Parameter, value: T, read: Callable[[str, object, T], object]) -> object:
         where = f"{self.label}: {parameter.name}"
-        if holds_schedule(parameter.hint):
-            inner = value[1:-1] if textual and value.startswith("[") and value.endswith("]") else value
-            return _one(parse(inner), where)
-        return cast_text(where, parameter.hint, value) if textual else check_value(where, parameter.hint, value)
+        if not _holds_schedule(parameter.hint):
+            return read(where, parameter.hint, value)
+        bracketed = isinstance(value, str) and value.startswith("[") and value.endswith("]")
+        return one(parse(value[1:-1] if bracketed else value), where)
 
 
-def parse(spec: str | Mapping[str, Any] | Spec | Any) -> Any:
-    """What a spec names: a :class:`Spec`, or ``{layer type: Spec}`` where it says one per layer type.
+def _holds_schedule(hint: object) -> bool:
+    """Whether a field of this annotation holds another schedule."""
+    return hint is Schedule or (isinstance(hint, type) and issubclass(hint, BuiltIn)) or hint in ("Schedule", "BuiltIn")
+
+
+def parse(spec: object) -> Spec | dict[str, Spec]:
+    """Reads what a spec names: a :class:`Spec`, or ``{layer type: Spec}`` where it says one per layer type.
 
     Args:
         spec: text, a mapping as JSON gives it, or a schedule (any callable), which is passed through.
@@ -165,20 +171,29 @@ def parse(spec: str | Mapping[str, Any] | Spec | Any) -> Any:
         return _from_mapping(spec)
     if isinstance(spec, type):
         return load_class(spec)
-    if callable(spec):
+    if isinstance(spec, Schedule):
         return Spec(spec)
     raise ScheduleError(f"a schedule is a name, a JSON object or a callable, not {brief(spec)}")
 
 
+def create(name: str, /, **fields: object) -> Schedule:
+    """Makes the built-in schedule ``name`` with these fields: ``create("yarn", factor=8) == Yarn(factor=8)``.
+
+    Raises:
+        ScheduleError: unknown name or field, a field missing, of the wrong type or out of range.
+    """
+    return Spec(lookup(name), named=name).with_fields(**fields).build()
+
+
 def resolve(
-    spec: str | Mapping[str, Any] | Spec | Any,
+    spec: object,
     rope: Rope,
     *,
     factor: float | None = None,
     target_length: int | None = None,
     overrides: Mapping[str, str] | None = None,
 ) -> Schedule:
-    """The schedule that a spec and the command line's options together ask for, for one geometry.
+    """Makes the schedule that a spec and further options together ask for, for one geometry.
 
     Args:
         spec: as for :func:`parse`; of a spec per layer type, the one for ``rope.layer_type`` (``as-is`` if none).
@@ -202,16 +217,16 @@ def resolve(
     return schedule.bound(rope) if isinstance(schedule, BuiltIn) else schedule
 
 
-def describe(schedule: Any) -> str:
-    """A schedule on one line, with the fields that are not at their default: ``yarn:factor=8``."""
+def describe(schedule: object) -> str:
+    """Returns a schedule on one line, with the fields that are not at their default: ``yarn:factor=8``."""
     label = label_of(schedule)
     known = _known(schedule)
     shown = {key: getattr(schedule, key) for key in known}
     return _line(label, {key: value for key, value in shown.items() if _differs(value, known[key].default)})
 
 
-def to_dict(schedule: Any) -> dict[str, Any]:
-    """A schedule as JSON can hold it, ``{"name": ..., fields}``; :func:`parse` reads a built-in one back.
+def to_dict(schedule: object) -> dict[str, object]:
+    """Returns a schedule as JSON can hold it, ``{"name": ..., fields}``; :func:`parse` reads a built-in one back.
 
     A schedule of the user's own has its class's (or function's) name. Fields that are None by default and
     were left so are not listed.
@@ -222,43 +237,24 @@ def to_dict(schedule: Any) -> dict[str, Any]:
     return {"name": label_of(schedule)} | {key: _plain(value) for key, value in kept.items()}
 
 
-def load_class(make: Any, named: str = "") -> Spec:
-    """The Spec of a class, function or object that is to serve as a schedule.
+def load_class(make: object, named: str = "") -> Spec:
+    """Returns the Spec of a class, function or object that is to serve as a schedule.
 
     Raises:
         ScheduleError: it cannot be called with ``(rope, length)``.
     """
-    usable = any("__call__" in vars(c) for c in make.__mro__) if isinstance(make, type) else callable(make)
-    if not usable:
+    kind = make if isinstance(make, type) else type(make)
+    if not isinstance(make, Schedule) or not any("__call__" in vars(c) for c in kind.__mro__):
         what = f"class {make.__name__} has no __call__(self, rope, length)" if isinstance(make, type) else repr(make)
         raise ScheduleError(f"{named or label_of(make)} is not a schedule: {what}; see `ropescale schedules`")
     return Spec(make, named=named)
 
 
-def load_json(path: Path) -> dict[str, Any]:
-    """The JSON object in a file.
-
-    Raises:
-        ScheduleError: no such file, unreadable, not JSON, or not an object.
-    """
-    if not os.path.lexists(path):
-        raise ScheduleError(f"no file {path}; give the path of a saved schedule, or a name")
-    try:
-        text = read_bytes(path).decode("utf-8")
-    except UnicodeDecodeError:
-        raise ScheduleError(
-            f"{path} cannot be read: it is not a text file; give the path of a saved schedule"
-        ) from None
-    except CheckpointError as error:
-        raise ScheduleError(str(error)) from None
-    return _json(text, str(path))
-
-
-def _from_text(text: str) -> Any:
+def _from_text(text: str) -> Spec | dict[str, Spec]:
     if not text:
         raise ScheduleError("the schedule is empty; give a name, e.g. yarn:factor=8")
     if text.startswith("{"):
-        return _from_mapping(_json(text, "the schedule"))
+        return _from_mapping(read_json_object(text, "the schedule"))
     name, colon, rest = text.partition(":")
     match = None if _WORD.match(text) else _FILE.fullmatch(text)
     if match:
@@ -269,30 +265,31 @@ def _from_text(text: str) -> Any:
         spec = Spec(lookup(name), named=name)
     if not colon:
         return spec
-    return _one(spec, name).with_text(_pairs(name, rest or ""))
+    return one(spec, name).with_text(_pairs(name, rest or ""))
 
 
-def _from_mapping(given: Mapping[str, Any]) -> Any:
+def _from_mapping(given: Mapping[str, object]) -> Spec | dict[str, Spec]:
     if "name" in given:
         if not isinstance(given["name"], str):
             raise ScheduleError(f"a schedule's name is a string, not {brief(given['name'])}")
         rest = {key: value for key, value in given.items() if key != "name"}
-        return _one(_from_text(given["name"].strip()), given["name"]).with_fields(**rest)
+        return one(_from_text(given["name"].strip()), given["name"]).with_fields(**rest)
     if "rope_type" in given or "type" in given:
         kind = brief(given.get("rope_type", given.get("type"))).replace("'", '"')
         raise ScheduleError(f'these are rope parameters, not a schedule; say {{"name": {kind}, ...}}')
     if not given or not all(isinstance(value, (str, Mapping)) or callable(value) for value in given.values()):
         raise ScheduleError('a schedule in JSON needs a name: {"name": "yarn", "factor": 8}')
-    return {layers: _one(parse(value), layers) for layers, value in given.items()}
+    return {layers: one(parse(value), layers) for layers, value in given.items()}
 
 
-def _one(spec: Any, where: str) -> Spec:
+def one(spec: Spec | Mapping[str, Spec], where: str) -> Spec:
+    """Returns a spec that is the same for every layer type; ``where`` names it in the error for another."""
     if isinstance(spec, Spec):
         return spec
     raise ScheduleError(f"{where}: one schedule is wanted here, and this is one per layer type ({listed(spec)})")
 
 
-def _for_layers(spec: Any, rope: Rope) -> Spec:
+def _for_layers(spec: Spec | Mapping[str, Spec], rope: Rope) -> Spec:
     if isinstance(spec, Spec):
         return spec
     if rope.layer_type is None:
@@ -306,9 +303,9 @@ def _for_layers(spec: Any, rope: Rope) -> Spec:
 def _with_factor(spec: Spec, factor: float | None) -> Spec:
     if factor is None:
         return spec
-    there = spec.get("factor")
-    if there is not None and there != factor:
-        raise ScheduleError(f"{spec.text} says factor {there:g} and --factor says {factor:g}; give one of the two")
+    stated = spec.get("factor")
+    if isinstance(stated, (int, float)) and stated != factor:
+        raise ScheduleError(f"{spec.text} says factor {stated:g} and --factor says {factor:g}; give one of the two")
     return spec.with_fields(factor=factor)
 
 
@@ -321,7 +318,7 @@ def _with_target(spec: Spec, rope: Rope, target: int | None) -> Spec:
             f"the target length {target} is shorter than the trained length {trained}; nothing needs to be extended"
         )
     factor = spec.get("factor")
-    if factor is not None:
+    if isinstance(factor, (int, float)):
         _check_target(factor, trained, target)
     return spec.with_fields(factor=target / trained) if spec.lacks("factor") else spec
 
@@ -347,58 +344,25 @@ def _pairs(name: str, text: str) -> dict[str, str]:
     return given
 
 
-def split(text: str) -> list[str]:
-    """Splits at the commas outside ``[]``, ``{}``, ``()`` and double quotes."""
-    parts, depth, quoted = [""], 0, False
-    for character in text:
-        quoted ^= character == '"'
-        depth += 0 if quoted else (character in "[{(") - (character in "]})")
-        if character == "," and depth == 0 and not quoted:
-            parts.append("")
-        else:
-            parts[-1] += character
-    if depth or quoted:
-        raise ScheduleError(f"a bracket or a quote in {brief(text)} is not closed")
-    return parts
-
-
-def _known(schedule: Any) -> dict[str, Parameter]:
-    """A schedule's fields; of a class that is no dataclass, what its constructor takes and it keeps by that name."""
+def _known(schedule: object) -> dict[str, Parameter]:
+    """Returns a schedule's fields; of a class that is no dataclass, the arguments that it keeps under their names."""
     taken = {} if inspect.isroutine(schedule) else parameters(type(schedule))
     return {key: parameter for key, parameter in taken.items() if hasattr(schedule, key)}
 
 
-def _differs(value: Any, default: Any) -> bool:
+def _differs(value: object, default: object) -> bool:
     try:
         return bool(value != default)
     except Exception:  # an array compares element by element
         return True
 
 
-def _json(text: str, where: str) -> dict[str, Any]:
-    def refuse(word: str) -> Any:
-        raise ScheduleError(f"{where} holds {word}, which is not a finite number")
-
-    try:
-        value = json.loads(text, parse_constant=refuse)
-    except ScheduleError:
-        raise
-    except (ValueError, RecursionError) as error:
-        raise ScheduleError(f"{where} is not JSON: {first_line(error)}") from None
-    if not isinstance(value, dict):
-        kind = type(value).__name__
-        raise ScheduleError(f'{where} must be a JSON object like {{"name": "yarn", "factor": 8}}, not {kind}')
-    if is_deep(value):
-        raise ScheduleError(f"{where} nests its brackets too deeply")
-    return value
-
-
-def _line(label: str, fields: Mapping[str, Any]) -> str:
+def _line(label: str, fields: Mapping[str, object]) -> str:
     given = ",".join(f"{key}={_word(value)}" for key, value in fields.items())
     return f"{label}:{given}" if given else label
 
 
-def _word(value: Any) -> str:
+def _word(value: object) -> str:
     if value is None or isinstance(value, bool):
         return "none" if value is None else str(value).lower()
     if isinstance(value, (int, float)):
@@ -411,7 +375,7 @@ def _word(value: Any) -> str:
     return " ".join(str(value).split())
 
 
-def _list(values: Sequence[Any]) -> str:
+def _list(values: Sequence[object]) -> str:
     words = ",".join(_word(value) for value in values)
     if len(values) <= _LONG:
         return f"[{words}]"
@@ -420,7 +384,7 @@ def _list(values: Sequence[Any]) -> str:
     )
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
     if isinstance(value, Mapping):

@@ -13,6 +13,8 @@ from ..files.reading import local_path
 from ..formatting import brief
 from ..rope import Rope
 from .base import BuiltIn, Frequencies, above, at_least, divided, one_per_pair, register
+from .specs import one, parse
+from .user_code import load_json
 
 NEVER_TURNS = 1e30
 """The divisor that stands for a pair that does not turn: JSON has no infinity, and engines take this."""
@@ -79,9 +81,7 @@ class Table(BuiltIn):
         Raises:
             ScheduleError: no such file, not JSON, or not a table.
         """
-        from .specs import load_json, parse  # which builds on the registry that this class is part of
-
-        table = parse(load_json(local_path(path))).build()
+        table = one(parse(load_json(local_path(path))), str(path)).build()
         if not isinstance(table, cls):
             raise ScheduleError(f"{path} holds the schedule {brief(getattr(table, 'name', table))}, not a table")
         return table

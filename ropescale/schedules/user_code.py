@@ -1,7 +1,4 @@
-"""Finding a schedule that a user wrote: ``path/to/file.py::Class`` or ``package.module::Class``.
-
-Whatever goes wrong on the way is one sentence.
-"""
+"""What a user wrote: a schedule in Python (``path/to/file.py::Class``, ``package.module::Class``), or saved as JSON."""
 
 from __future__ import annotations
 
@@ -9,20 +6,24 @@ import ast
 import hashlib
 import importlib
 import importlib.util
+import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Never, TypeVar
 
-from ..errors import ScheduleError
-from ..files.reading import local_path, read_bytes
-from ..formatting import brief, cut, listed
+from ..errors import CheckpointError, ScheduleError
+from ..files.reading import is_deep, local_path, read_bytes
+from ..formatting import brief, cut, first_line, listed
 from .base import suggest
 
+T = TypeVar("T")
 
-def load(name: str) -> Any:
-    """The class, function or object that ``where::attribute`` names.
+
+def load(name: str) -> object:
+    """Returns the class, function or object that ``where::attribute`` names.
 
     Raises:
         ScheduleError: no such file or module, it does not import, or it has no such attribute.
@@ -54,7 +55,7 @@ def _which(path: Path) -> ScheduleError:
     return ScheduleError(f"{path} has {listed(names)}; say which, as in {path}::{names[0]}")
 
 
-def _is_schedule(node: Any) -> bool:
+def _is_schedule(node: ast.stmt) -> bool:
     """Whether a statement defines something that can be called with ``(rope, length)``, as far as reading tells."""
     if isinstance(node, ast.FunctionDef):
         return len(node.args.posonlyargs + node.args.args) == 2
@@ -68,7 +69,7 @@ def _check_file(path: Path) -> None:
         raise ScheduleError(f"{path} {problem}; give the path of a Python file, as in path/to/file.py::Class")
 
 
-def _own(value: Any, module: ModuleType) -> bool:
+def _own(value: object, module: ModuleType) -> bool:
     return callable(value) and getattr(value, "__module__", None) == module.__name__
 
 
@@ -93,7 +94,7 @@ def _from_package(name: str) -> ModuleType:
     return _guarded(name, lambda: importlib.import_module(name))
 
 
-def _guarded(where: str, act: Any) -> Any:
+def _guarded(where: str, act: Callable[[], T]) -> T:
     try:
         return act()
     except ModuleNotFoundError as error:
@@ -105,3 +106,42 @@ def _guarded(where: str, act: Any) -> Any:
     except (Exception, SystemExit) as error:
         said = cut(str(error), 300)
         raise ScheduleError(f"{where} raised {type(error).__name__} when it was imported: {said}") from error
+
+
+def load_json(path: Path) -> dict[str, object]:
+    """Reads the JSON object in a file.
+
+    Raises:
+        ScheduleError: no such file, unreadable, not JSON, or not an object.
+    """
+    if not os.path.lexists(path):
+        raise ScheduleError(f"no file {path}; give the path of a saved schedule, or a name")
+    try:
+        text = read_bytes(path).decode("utf-8")
+    except UnicodeDecodeError:
+        raise ScheduleError(
+            f"{path} cannot be read: it is not a text file; give the path of a saved schedule"
+        ) from None
+    except CheckpointError as error:
+        raise ScheduleError(str(error)) from None
+    return read_json_object(text, str(path))
+
+
+def read_json_object(text: str, where: str) -> dict[str, object]:
+    """Reads an object in JSON that somebody wrote; ``where`` names it in messages."""
+
+    def refuse(word: str) -> Never:
+        raise ScheduleError(f"{where} holds {word}, which is not a finite number")
+
+    try:
+        value = json.loads(text, parse_constant=refuse)
+    except ScheduleError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise ScheduleError(f"{where} is not JSON: {first_line(error)}") from None
+    if not isinstance(value, dict):
+        kind = type(value).__name__
+        raise ScheduleError(f'{where} must be a JSON object like {{"name": "yarn", "factor": 8}}, not {kind}')
+    if is_deep(value):
+        raise ScheduleError(f"{where} nests its brackets too deeply")
+    return value

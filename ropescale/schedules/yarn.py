@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from ..rope import Rope
 from .base import BuiltIn, Frequencies, above, at_least, check_betas, register
@@ -63,7 +63,7 @@ class Yarn(BuiltIn):
             return temperature(self.factor, self.mscale) / temperature(self.factor, self.mscale_all_dim)
         return temperature(self.factor)
 
-    def rope_parameters(self, rope: Rope) -> dict[str, Any] | None:
+    def rope_parameters(self, rope: Rope) -> dict[str, object] | None:
         nested_truncate_is_ignored = rope.layer_type is not None and not self.truncate
         if self.extrapolation_factor != 1 or nested_truncate_is_ignored or rope.table or rope.rotated_pairs is not None:
             return None
