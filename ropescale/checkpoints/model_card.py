@@ -91,5 +91,5 @@ def _commands(engine: Engine, plan: Plan, source: str, name: str) -> str:
     specs = {key: describe(schedule) for key, schedule in plan.schedules.items()}
     given = plan.request if plan.original.is_scaled else replace(plan.request, replace_scaling=False, on_top=False)
     told = Source(words(specs, given), argument(source), scaled=scaling_option(given))
-    done = exported(engine, as_it_lies(name, plan.config, plan.length, told), specs)
+    done = exported(engine, as_it_lies(name, plan.planned, plan.length, told), specs)
     return f"{sentence(done.refusal)}." if done.refusal else "\n\n".join(command.fenced() for command in done.commands)

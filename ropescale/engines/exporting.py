@@ -61,7 +61,7 @@ class Export:
     refusal: str | None
     notes: tuple[str, ...] = ()
 
-    def to_dict(self) -> dict[str, object]:
+    def to_dict(self) -> Mapping[str, object]:
         """Returns it as plain data."""
         return asdict(self) | {"served": self.refusal is None}
 
@@ -98,32 +98,35 @@ def export(
     return _under_schedule(ENGINES[engine], name, folder, revision, request)
 
 
+def _read(folder: Path) -> tuple[Configuration, Configuration]:
+    """Reads a folder's configuration, and the one that it had before ropescale patched it."""
+    config = read_config(folder)
+    stored, original = Configuration.read(config), Configuration.read(original_config(config, folder))
+    _refuse_unusable(stored)
+    return stored, original
+
+
 def _stored(name: str, folder: Path, revision: str | None) -> tuple[Serving, dict[str, str]]:
     """Returns a folder to be served as it lies, with the schedules that it was patched with."""
-    stored, record = read_config(folder), read_record(folder)
-    configuration, original = Configuration.read(stored), Configuration.read(original_config(stored, folder))
-    _refuse_unusable(configuration)
+    (stored, original), record = _read(folder), read_record(folder)
     if record is None:
-        return as_it_lies(name, stored, _meant_length(configuration), Source(revision=revision)), {}
+        return as_it_lies(name, stored, _meant_length(stored), Source(revision=revision)), {}
     specs = dict(record["spec"])
-    given = asked_of(original.ropes, record["original_length"], record.get("beneath", {}))
+    given = _recorded(original.ropes, record["original_length"], record.get("beneath", {}))
     source = Source(words(specs, given), argument(str(record["source"])), revision, scaling_option(given))
     return as_it_lies(name, stored, record["length"], source), specs
 
 
 def _under_schedule(engine: Engine, name: str, folder: Path, revision: str | None, request: Request) -> Export:
     """Exports the weights under a schedule that is not written anywhere."""
-    stored, record = read_config(folder), read_record(folder)
-    original = Configuration.read(original_config(stored, folder))
-    is_scaled = original.is_scaled
-    _refuse_unusable(Configuration.read(stored))
+    (stored, original), record = _read(folder), read_record(folder)
     plan = make_plan(original.raw, request)
     if plan.unsavable:
         raise ScheduleError(plan.unsavable)
     if not plan.changes:
         raise ScheduleError("as-is changes nothing; leave the schedule out to serve the checkpoint as it lies")
     specs = {key: describe(each) for key, each in plan.schedules.items()}
-    scaled = scaling_option(request) if is_scaled else ()
+    scaled = scaling_option(request) if plan.original.is_scaled else ()
     source = Source(words(specs, request), argument(str(record["source"])) if record else None, revision, scaled)
     return replace(exported(engine, of_plan(name, stored, plan, source), specs), notes=plan.notes)
 
@@ -139,7 +142,7 @@ def _refuse_unusable(configuration: Configuration) -> None:
             compute(AsIs(), rope, rope.max_length)
 
 
-def asked_of(ropes: Mapping[str, Rope], lengths: Mapping[str, int], beneath: Mapping[str, str]) -> Request:
+def _recorded(ropes: Mapping[str, Rope], lengths: Mapping[str, int], beneath: Mapping[str, str]) -> Request:
     """Returns how a schedule was asked for on a source, as far as its record tells.
 
     Args:

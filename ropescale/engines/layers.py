@@ -95,8 +95,11 @@ class Layers:
 
 def layers_of(plan: Plan) -> list[Layers]:
     """Returns what a plan saves, for each kind of layer that it changes."""
-    written = Configuration.read(plan.config)
-    return [Layers(key, _parameters_of(written, key), written, plan.ropes[key], plan.length) for key in plan.schedules]
+    written = plan.planned
+    return [
+        Layers(key, _parameters_of(written, key), written, layer.rope, plan.length)
+        for key, layer in plan.layers.items()
+    ]
 
 
 def layers_in(configuration: Configuration, length: int) -> tuple[Layers, ...]:

@@ -128,8 +128,9 @@ def why_not(serving: Serving) -> str | None:
     name = architecture(layers)
     if name is None:
         return f"{layers.model_type} is not a model type that llama.cpp's converter knows"
-    window = layers.configuration.default_of("attention_chunk_size" if name == "llama4" else "sliding_window")
-    keys = {"attention.sliding_window": Value("UINT32", window or 0)} if window or name == "llama4" else {}
+    bound = layers.configuration.default_of("attention_chunk_size" if name == "llama4" else "sliding_window")
+    window = bound if isinstance(bound, int) else 0
+    keys = {"attention.sliding_window": Value("UINT32", window)} if window or name == "llama4" else {}
     if layers.key != ALL_LAYERS and not _is_apart(name, layers):
         return f"llama.cpp's {name} scales the layers with a window as well"
     if serving.source.scaled:  # however its vendor did

@@ -93,17 +93,15 @@ class Serving:
         return snippet(self.model, self.source.revision, self.wanted.raw, changed)
 
 
-def of_plan(model: str, stored: Mapping[str, object], plan: Plan, source: Source = Source()) -> Serving:
+def of_plan(model: str, stored: Configuration, plan: Plan, source: Source = Source()) -> Serving:
     """Returns the original weights under a schedule that is not written anywhere."""
-    wanted = Configuration.read(plan.config)
-    every = {layers.key: layers for layers in (*layers_in(wanted, plan.length), *layers_of(plan))}
-    return Serving(model, Configuration.read(stored), wanted, tuple(every.values()), plan.length, source)
+    every = {layers.key: layers for layers in (*layers_in(plan.planned, plan.length), *layers_of(plan))}
+    return Serving(model, stored, plan.planned, tuple(every.values()), plan.length, source)
 
 
-def as_it_lies(model: str, stored: Mapping[str, object], length: int, source: Source = Source()) -> Serving:
+def as_it_lies(model: str, stored: Configuration, length: int, source: Source = Source()) -> Serving:
     """Returns a folder as ropescale, or its vendor, wrote it."""
-    configuration = Configuration.read(stored)
-    return Serving(model, configuration, configuration, layers_in(configuration, length), length, source)
+    return Serving(model, stored, stored, layers_in(stored, length), length, source)
 
 
 def is_untouched(serving: Serving, layers: Layers) -> bool:

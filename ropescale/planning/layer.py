@@ -10,7 +10,8 @@ from ..errors import ScheduleError
 from ..lengths import LONGEST
 from ..rope import Rope
 from ..schedules import Frequencies, Schedule, Table, compute, describe
-from ..schedules.base import label_of, plain
+from ..schedules.base import label_of
+from ..schedules.values import plain
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from ..errors import ScheduleError
 from ..formatting import brief, listed, size
 from ..request import Request
 from ..schedules import describe
-from ..schedules.base import label_of, plain
+from ..schedules.base import label_of
+from ..schedules.values import plain
 from .choosing import is_windowed
 from .layer import PlannedLayer
 
