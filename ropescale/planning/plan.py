@@ -223,13 +223,15 @@ def _refuse_moved(before: Configuration, after: Configuration, changed: Mapping[
 
     Raises:
         ScheduleError: their scaling follows the maximum, or cannot be read.
+        ConfigError: the new configuration contradicts itself.
     """
+    planned = after.ropes
     for key in before.ropes.keys() - changed.keys():
         rope = before.ropes[key]
         if rope.table is None:
             from_rope_parameters(rope)  # refuses a rope type that does not exist
         kind = rope.scaling.get("rope_type")
-        if kind in ("yarn", "dynamic", "longrope") and _at_rest(rope) != _at_rest(after.ropes[key]):
+        if kind in ("yarn", "dynamic", "longrope") and _at_rest(rope) != _at_rest(planned[key]):
             raise ScheduleError(
                 f"{brief(key)} layers are not to change, but their {kind} follows max_position_embeddings, which "
                 "changes; write its factor into config.json, or give layers='all'",
