@@ -1,0 +1,242 @@
+"""Finds the rotary modules of a loaded model and reads their tables; builds stock ones to compare with."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import math
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from ..configs.reading import ALL_LAYERS
+from ..errors import ConfigError
+from ..schedules import Frequencies
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
+Table = tuple[torch.Tensor, float]
+"""The frequencies and the attention scale that a module carries."""
+
+RTOL = 2e-6
+"""How far float32 tables may be from the float64 ones, relatively (transformers stays within 5.2e-7)."""
+
+SCALE_RTOL = 1e-5
+"""The same for attention scales: Phi-3 derives its own from a maximum length that is a whole number. Unlike an error
+in a frequency, one in the scale does not grow with the position."""
+
+
+def whole_config(model: nn.Module) -> PreTrainedConfig:
+    """Returns a model's configuration.
+
+    Raises:
+        ConfigError: the object has no transformers configuration.
+    """
+    config: Any = getattr(model, "config", None)
+    if not hasattr(config, "get_text_config"):
+        raise ConfigError(f"{type(model).__name__} has no transformers configuration; give a transformers model")
+    return config
+
+
+def text_config(model: nn.Module) -> PreTrainedConfig:
+    """Returns the configuration of a model's language part; raises as :func:`whole_config`."""
+    return whole_config(model).get_text_config(decoder=True)
+
+
+def unwrapped(model: Any) -> Any:
+    """Returns the causal language model inside a compiled or PEFT-wrapped one; its adapters stay in.
+
+    Raises:
+        ConfigError: what the adapter adds is not inside (learned prompts), so the model alone would be another one.
+    """
+    while True:
+        if hasattr(model, "_orig_mod"):
+            model = model._orig_mod
+        elif hasattr(model, "get_base_model"):
+            kind = getattr(model, "active_peft_config", None)
+            if getattr(kind, "is_prompt_learning", False):
+                raise ConfigError(
+                    f"the adapter ({type(kind).__name__}) is a learned prompt, which is no part of the model inside; "
+                    "measure the model without it, or an adapter that changes weights, such as LoRA"
+                )
+            model = model.get_base_model()
+        else:
+            return model
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Puts a model into evaluation mode; afterwards every module is in training mode again if it was."""
+    before = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in before.items():
+            module.training = training
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Silences transformers' remarks about rope keys while its configurations are built."""
+    logger = logging.getLogger("transformers.modeling_rope_utils")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Live tables
+
+
+def rotary_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Yields every module with frequency tables that belongs to the language model, by name."""
+    config = text_config(model)
+    for name, module in model.named_modules():
+        if layer_keys(module) and getattr(getattr(module, "config", None), "model_type", None) == config.model_type:
+            yield name, module
+
+
+def layer_keys(module: nn.Module) -> list[str]:
+    """Returns the layer types a module has tables for: ``all`` for ``inv_freq``, ``T`` for ``T_inv_freq``."""
+    names = [name for name in module._buffers if name.endswith("inv_freq") and "original" not in name]
+    return [name.removesuffix("inv_freq").rstrip("_") or ALL_LAYERS for name in names]
+
+
+def prefix(key: str) -> str:
+    """Returns what the names of a layer type's buffers begin with."""
+    return "" if key == ALL_LAYERS else f"{key}_"
+
+
+def live_table(module: nn.Module, key: str) -> Table:
+    """Returns the frequencies and the attention scale that a module carries for a layer type now."""
+    table = module._buffers[prefix(key) + "inv_freq"]
+    assert table is not None
+    scale = getattr(module, prefix(key) + "attention_scaling", getattr(module, "attention_scaling", 1.0))
+    return table, float(scale)
+
+
+def rope_type_of(module: nn.Module, key: str) -> str:
+    """Returns the rope type that a module's own update code looks at."""
+    kind = getattr(module, "rope_type", "default")
+    return str(kind.get(key, "default") if isinstance(kind, Mapping) else kind)
+
+
+def varies(module: nn.Module, key: str) -> bool:
+    """Whether stock transformers changes this table with the length."""
+    kind = rope_type_of(module, key)
+    if kind != "longrope":
+        return "dynamic" in kind
+    config: Any = module.config
+    parameters = config.rope_parameters if key == ALL_LAYERS else config.rope_parameters[key]
+    return list(parameters["short_factor"]) != list(parameters["long_factor"])
+
+
+def difference(table: torch.Tensor, scale: float, wanted: Frequencies) -> float:
+    """Returns the largest relative difference of a live table and its scale from the float64 ones.
+
+    It is infinite for NaN on either side. Of the scale, less than :data:`SCALE_RTOL` counts as none.
+    """
+    live = table.detach().to("cpu", torch.float64)
+    exact = torch.tensor(list(wanted.inv_freq), dtype=torch.float64)
+    scales = torch.tensor([scale, wanted.attention_scale], dtype=torch.float64)
+    if live.shape != exact.shape or not torch.cat([live, exact, scales]).isfinite().all():
+        return math.inf
+    still = exact == 0
+    moved = (live - exact).abs() / exact.where(~still, torch.ones(()).double())
+    moved = torch.where(still, (live.abs() > 1e-20).double(), moved)
+    scaled = abs(scale / wanted.attention_scale - 1)
+    return max(float(moved.max()), scaled if scaled > SCALE_RTOL else 0.0)
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Stock tables
+
+
+def build_stock(module: nn.Module, config: PreTrainedConfig) -> nn.Module:
+    """Builds a new module of the same class from ``config`` by transformers, for real and on the CPU."""
+    with torch.device("cpu"):
+        return type(module)(config)
+
+
+def stock_table(module: nn.Module, key: str, length: int) -> Table:
+    """Returns the table that a stock module uses for a forward pass over ``length`` tokens."""
+    kind = rope_type_of(module, key)
+    return (
+        built_table(module, kind, key, length) if "dynamic" in kind or kind == "longrope" else live_table(module, key)
+    )
+
+
+def built_table(module: nn.Module, kind: str, key: str, length: int) -> Table:
+    """Returns the table that transformers builds for a rope type and a length, whatever the module's own is."""
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    config: Any = module.config
+    layer = {} if key == ALL_LAYERS else {"layer_type": key}
+    build = functools.partial(ROPE_INIT_FUNCTIONS[kind], config, torch.device("cpu"), **layer)
+    if kind == "longrope":
+        return build(seq_len=length)
+    if length <= config.max_position_embeddings:
+        return _at_rest(module, key), live_table(module, key)[1]
+    return build(seq_len=torch.tensor(length))  # a tensor, as in stock's forward: the powers are then float32
+
+
+def is_stock(module: nn.Module, stock: nn.Module) -> bool:
+    """Whether a module carries the tables of a stock one, up to the rounding of a cast or of another device."""
+    return all(_same_table(module, stock, key) for key in layer_keys(module))
+
+
+def _same_table(module: nn.Module, stock: nn.Module, key: str) -> bool:
+    ours, theirs = _at_rest(module, key), _at_rest(stock, key)
+    if ours.shape != theirs.shape or live_table(module, key)[1] != live_table(stock, key)[1]:
+        return False
+    roundings = (theirs.to(dtype).float() for dtype in (torch.float32, torch.bfloat16, torch.float16))
+    return any(torch.allclose(ours, rounded, rtol=RTOL, atol=0) for rounded in roundings)
+
+
+def _at_rest(module: nn.Module, key: str) -> torch.Tensor:
+    """Returns the table before any length-dependent update."""
+    table = module._buffers.get(prefix(key) + "original_inv_freq")
+    return (live_table(module, key)[0] if table is None else table).detach().to("cpu", torch.float32)
+
+
+def softmax_scale(module: nn.Module, config: PreTrainedConfig) -> float | None:
+    """Returns the scale that an MLA attention module would be built with; None for other modules.
+
+    It comes from transformers' own function, which stands beside those of its classes that look at
+    ``mscale_all_dim``.
+
+    Raises:
+        ConfigError: the class looks at ``mscale_all_dim``, but not through that function.
+    """
+    head_dim: Any = getattr(module, "qk_head_dim", None)
+    if head_dim is None or not isinstance(getattr(module, "scaling", None), float):
+        return None
+    parameters = config.rope_parameters
+    beside = (getattr(sys.modules[cls.__module__], "yarn_apply_mscale", None) for cls in type(module).__mro__)
+    apply = next(filter(None, beside), None)
+    if apply is not None:
+        return apply(parameters, head_dim**-0.5)
+    if (parameters or {}).get("mscale_all_dim") and reads_mscale(type(module)):
+        raise ConfigError(
+            f"{type(module).__name__} scales its softmax by mscale_all_dim, and not through a function that ropescale "
+            "knows; install transformers 5.20.2 or a later one that has yarn_apply_mscale"
+        )
+    return None
+
+
+def reads_mscale(cls: type) -> bool:
+    """Whether the module that defines a class mentions ``mscale_all_dim``; taken for granted where it has no source."""
+    try:
+        return "mscale_all_dim" in inspect.getsource(sys.modules[cls.__module__])
+    except (OSError, TypeError):
+        return True
