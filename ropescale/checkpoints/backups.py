@@ -8,19 +8,17 @@ last that all is done, so that an interrupted patch is known for one.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from ..errors import CheckpointError, ConfigError
 from ..files import atomic, interrupts, locks, renaming
-from ..files.reading import read_bytes, read_json
+from ..files.reading import read_bytes, read_json, sha256
 
 BACKUP = "ropescale-backup"
 """The folder in which ``--in-place`` keeps what it replaced."""
@@ -76,11 +74,11 @@ def write_in_place(folder: Path, files: Mapping[str, bytes]) -> None:
         _adopt(folder, backup, manifest)
         _keep_originals(folder, backup, list(files), manifest)
         for name, content in files.items():
-            manifest.written.setdefault(name, []).append(_sha256(content))
+            manifest.written.setdefault(name, []).append(sha256(content))
         _store(backup, manifest, finished=False)
         for name, content in files.items():
             _replace(folder, name, content, manifest)
-        manifest.written = {**manifest.written, **{name: [_sha256(content)] for name, content in files.items()}}
+        manifest.written = {**manifest.written, **{name: [sha256(content)] for name, content in files.items()}}
         _store(backup, manifest, finished=True)
 
 
@@ -184,9 +182,9 @@ def _adopt(folder: Path, backup: Path, manifest: Manifest) -> None:
     """Take what a version without hashes left for what it wrote, from here on."""
     for name in manifest.names:
         if name not in manifest.written and os.path.lexists(folder / name):
-            manifest.written[name] = [_sha256(read_bytes(folder / name))]
+            manifest.written[name] = [sha256(read_bytes(folder / name))]
         if name in manifest.replaced and name not in manifest.originals:
-            manifest.originals[name] = _sha256(read_bytes(backup / name))
+            manifest.originals[name] = sha256(read_bytes(backup / name))
 
 
 def _refuse_damaged(folder: Path, backup: Path, manifest: Manifest) -> None:
@@ -202,7 +200,7 @@ def _refuse_damaged(folder: Path, backup: Path, manifest: Manifest) -> None:
             if os.path.lexists(kept) and not _is_copy(folder, backup, name):
                 raise ConfigError(f"{backup / _MANIFEST} does not tell of {kept}; put it back by hand if it is yours")
         elif os.path.lexists(kept):
-            if original not in (None, _sha256(read_bytes(kept))):
+            if original not in (None, sha256(read_bytes(kept))):
                 raise ConfigError(f"{kept} is not the original that was kept; get the checkpoint's {name} anew")
         elif original is not None and not _is(folder / name, original):
             raise ConfigError(f"{kept} is missing, and {folder / name} is not the original; get that file anew")
@@ -211,8 +209,8 @@ def _refuse_damaged(folder: Path, backup: Path, manifest: Manifest) -> None:
             raise ConfigError(f"{folder / name} was not written by ropescale, whatever {backup / _MANIFEST} says")
 
 
-def _is(path: Path, sha256: str) -> bool:
-    return path.is_file() and _sha256(read_bytes(path)) == sha256
+def _is(path: Path, digest: str) -> bool:
+    return path.is_file() and sha256(read_bytes(path)) == digest
 
 
 def _has_our_marks(path: Path) -> bool:
@@ -234,7 +232,7 @@ def _refuse_foreign(path: Path, name: str, manifest: Manifest, doing: str) -> No
     if not os.path.lexists(path) or (name not in manifest.written and manifest.finished is None):
         return  # versions that kept no hashes knew no better
     ours = [*manifest.written.get(name, []), manifest.originals.get(name)]
-    if path.is_symlink() or _sha256(read_bytes(path)) not in ours:
+    if path.is_symlink() or sha256(read_bytes(path)) not in ours:
         raise CheckpointError(
             f"{path} was changed since it was patched in place, and {doing} would lose that; move the file away first"
         )
@@ -272,10 +270,10 @@ def _keep_originals(folder: Path, backup: Path, names: list[str], manifest: Mani
     for name in there:
         if os.path.lexists(backup / name) and not _is_copy(folder, backup, name):
             raise CheckpointError(f"{backup / name} is not what ropescale kept; move {backup} away")
-        _fill(backup / _PART, read_bytes(folder / name))
+        atomic.fill(backup / _PART, read_bytes(folder / name))
         shutil.copystat(folder / name, backup / _PART)
         os.replace(backup / _PART, backup / name)
-        manifest.originals[name] = _sha256(read_bytes(backup / name))
+        manifest.originals[name] = sha256(read_bytes(backup / name))
     manifest.replaced += there
     manifest.added += [name for name in new if name not in there]
 
@@ -291,14 +289,18 @@ def _manifest(backup: Path) -> Manifest:
     _refuse_link(backup)
     if not path.exists():
         return Manifest()
-    found = read_json(path)
-    replaced, added, finished = found.get("replaced", ()), found.get("added", ()), found.get("finished")
-    written, originals = found.get("written", {}), found.get("originals", {})
-    whole = all(isinstance(each, list) and all(name in FILES for name in each) for each in (replaced, added))
-    whole = whole and len({*replaced, *added}) == len(replaced) + len(added)  # a file named twice would go back twice
-    if not whole or not _are_hashes(written) or not isinstance(originals, dict) or not _are_files(backup):
+    from pydantic import TypeAdapter, ValidationError
+
+    needed = {"replaced": None, "added": None, "finished": None}
+    try:
+        manifest = TypeAdapter(Manifest).validate_python(needed | read_json(path))
+    except ValidationError:
+        manifest = None
+    names = manifest.names if manifest else []
+    distinct = len({*names} & {*FILES}) == len(names)  # a file named twice would go back twice
+    if manifest is None or not distinct or not _are_files(backup):
         raise ConfigError(f"{path} is damaged; the originals lie beside it, put them back by hand")
-    return Manifest(replaced, added, written, originals, finished if isinstance(finished, bool) else None)
+    return manifest
 
 
 def _are_files(backup: Path) -> bool:
@@ -307,20 +309,10 @@ def _are_files(backup: Path) -> bool:
     return all(path.is_file() and not path.is_symlink() for path in there)
 
 
-def _are_hashes(value: Any) -> bool:
-    return isinstance(value, dict) and all(isinstance(each, list) for each in value.values())
-
-
 def _store(backup: Path, manifest: Manifest, finished: bool) -> None:
     manifest.finished = finished
-    names = ("replaced", "added", "written", "originals", "finished")
-    content = json.dumps({name: getattr(manifest, name) for name in names}, indent=2) + "\n"
-    _fill(backup / _PART, content.encode())
+    atomic.fill(backup / _PART, (json.dumps(asdict(manifest), indent=2) + "\n").encode())
     os.replace(backup / _PART, backup / _MANIFEST)
-
-
-def _sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
 
 
 def _replace(folder: Path, name: str, content: bytes, manifest: Manifest) -> None:
@@ -330,7 +322,7 @@ def _replace(folder: Path, name: str, content: bytes, manifest: Manifest) -> Non
         CheckpointError: somebody has changed the file, or made one, since its original was kept; it stays.
     """
     part, target = folder / BACKUP / _PART, folder / name
-    _fill(part, content)
+    atomic.fill(part, content)
     _refuse_foreign(target, name, manifest, "patching")
     if target.exists():
         shutil.copymode(target, part)
@@ -344,15 +336,6 @@ def _replace(folder: Path, name: str, content: bytes, manifest: Manifest) -> Non
             renaming.exchange(part, target)
             raise
         part.unlink()
-
-
-def _fill(part: Path, content: bytes) -> None:
-    """Make a file anew: what has its name is a leftover of ours, or a link that somebody laid there."""
-    part.unlink(missing_ok=True)
-    with open(part, "xb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def refuse_links(folder: Path, names: list[str]) -> None:

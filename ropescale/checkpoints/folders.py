@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from ..errors import CheckpointError
-from ..files import building, ownership
+from ..files import atomic, building, ownership
 from ..files.reading import refuse_system
 from .backups import BACKUP
 from .record import NAME as RECORD
-from .record import files_in
+from .record import Listing, files_in
 
 LINKS = ("auto", "hard", "symlink", "copy")
 """The ways a weight file may come over."""
@@ -177,7 +177,7 @@ def write_folder(
         links = _fill(source, new.path, files, link)
         written = [name.as_posix() for name in files_of(new.path)]
         listing = {name: ownership.entry_of(new.path / name, links.get(name)) for name in written}
-        _write_synced(new.path / RECORD, record(listing))
+        atomic.fill(new.path / RECORD, record(listing))
         if not force or not os.path.lexists(target):
             new.place()
         elif _is_empty(target):
@@ -185,10 +185,6 @@ def write_folder(
         else:
             new.replace(why_not_ours, remove_ours)
     return links
-
-
-Listing = Mapping[str, Mapping[str, Any]]
-"""What a record says of each file that was written, see :func:`ropescale.files.ownership.entry_of`."""
 
 
 def _fill(source: Path, folder: Path, files: Mapping[str, bytes], link: str) -> dict[str, str]:
@@ -200,16 +196,8 @@ def _fill(source: Path, folder: Path, files: Mapping[str, bytes], link: str) -> 
         how = _bring(source / name, folder / name, link if is_weight(name.name) else None)
         links |= {name.as_posix(): how} if how else {}
     for text, content in files.items():
-        _write_synced(folder / text, content)
+        atomic.fill(folder / text, content)
     return links
-
-
-def _write_synced(path: Path, content: bytes) -> None:
-    path.unlink(missing_ok=True)  # a readme.md that was copied, where names differ in no case
-    with open(path, "xb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _bring(path: Path, destination: Path, link: str | None) -> str | None:
@@ -227,7 +215,7 @@ def _bring(path: Path, destination: Path, link: str | None) -> str | None:
 
 def _link(real: Path, destination: Path, how: str) -> str:
     """Brings a weight file over and says how. The real file, because hub caches are made of symlinks."""
-    ways: dict[str, Callable[[], Any]] = {
+    ways: dict[str, Callable[[], object]] = {
         "hard": lambda: os.link(real, destination),
         "symlink": lambda: os.symlink(real, destination),
         "copy": lambda: shutil.copyfile(real, destination),

@@ -8,16 +8,15 @@ have come with the links, from somebody who wants to know what lies here.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ..errors import CheckpointError, RopescaleError
 from ..escaping import named
+from ..files import ownership
 from ..files.reading import read_json
 from .folders import SKIPPED, is_weight, translated
 from .record import NAME as RECORD
@@ -122,22 +121,20 @@ def _is_blob(target: str) -> bool:
     return _BLOB.fullmatch(Path(target).as_posix()) is not None
 
 
-def _recorded(folder: Path) -> Mapping[str, Any]:
-    """What our record in the folder says of its files; nothing where there is none, or none that can be read."""
+def _recorded(folder: Path) -> Mapping[str, object]:
+    """Reads what our record in the folder says of its files; nothing where there is none, or none that is valid."""
     try:
         files = read_json(folder / RECORD).get("files") if (folder / RECORD).is_file() else None
     except RopescaleError:
         return {}
-    return files if isinstance(files, Mapping) else {}
+    return files if isinstance(files, dict) else {}
 
 
-def _is_recorded(path: Path, name: str, recorded: Mapping[str, Any]) -> bool:
+def _is_recorded(path: Path, name: str, recorded: Mapping[str, object]) -> bool:
     """Whether our record vouches for a link.
 
     Anybody can write a record, so it vouches for no more than weights that lead to weights, by their name.
     """
-    entry, text = recorded.get(Path(name).as_posix()), os.readlink(path)
-    if not isinstance(entry, Mapping) or entry.get("how") != "symlink" or not is_weight(path.name):
-        return False
-    digest = hashlib.sha256(os.fsencode(text)).hexdigest()
-    return entry.get("sha256") == digest and is_weight(os.path.basename(os.path.realpath(path)))
+    known = ownership.entry_of(path, "symlink")
+    leads_to = os.path.basename(os.path.realpath(path))
+    return recorded.get(Path(name).as_posix()) == known and is_weight(path.name) and is_weight(leads_to)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 from ..errors import CheckpointError
 from ..files.reading import local_path, read_json
@@ -41,8 +40,8 @@ def find_model(model: str | Path, revision: str | None = None, *, weights: bool 
     return _checked(_from_hub(str(model), revision, weights))
 
 
-def read_config(folder: Path) -> dict[str, Any]:
-    """The checkpoint's ``config.json``.
+def read_config(folder: Path) -> dict[str, object]:
+    """Reads the checkpoint's ``config.json``.
 
     Raises:
         CheckpointError: it is missing or cannot be read.

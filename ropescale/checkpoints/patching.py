@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,7 @@ from ..errors import CheckpointError, ConfigError, RunError, ScheduleError
 from ..escaping import stays_below, visible
 from ..files import temporary
 from ..files.building import recover
-from ..files.reading import local_path, open_regular, read_bytes, read_json
+from ..files.reading import local_path, open_regular, read_bytes, read_json, sha256
 from ..formatting import brief, cut
 from ..planning.plan import Plan, make_plan
 from ..request import Request, RequestOptions
@@ -31,7 +30,6 @@ from .backups import BACKUP, can_tell, is_interrupted, put_back, refuse_links, w
 from .differences import changes, diff
 from .folders import (
     LINKS,
-    Listing,
     check_target,
     files_of,
     is_weight,
@@ -42,7 +40,7 @@ from .folders import (
 )
 from .locating import bring_back, find_model, read_config
 from .record import NAME as RECORD
-from .record import as_json, files_in, labels_of, make_record, original_config, read_record
+from .record import Listing, as_json, files_in, make_record, original_config, read_record
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -213,7 +211,7 @@ def _undone(source: Path) -> Iterator[str]:
     """What patching a checkpoint again does with the schedule that it has."""
     record = read_record(source)
     if record is not None:
-        labels = ", ".join(dict.fromkeys(labels_of(record).values()))
+        labels = ", ".join(dict.fromkeys(record.labels.values()))
         yield f"ropescale patched this checkpoint before ({labels}); that is undone, and the new schedule replaces it"
 
 
@@ -234,7 +232,7 @@ def _write(
         return target, write_folder(source, target, files, lambda listing: _with_files(record, listing), link, force)
     listed = files_in(source)  # the links among them are still ours
     if listed is not None:
-        listed = {**listed, **{name: {"sha256": sha256(content).hexdigest()} for name, content in files.items()}}
+        listed = {**listed, **{name: {"sha256": sha256(content)} for name, content in files.items()}}
     with translated(source):
         write_in_place(
             source, {**files, RECORD: as_json(record, RECORD) if listed is None else _with_files(record, listed)}

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from .. import __version__
-from ..configs.reading import LARGEST
 from ..errors import CheckpointError, ConfigError
-from ..escaping import stays_below
-from ..files.reading import read_json
+from ..escaping import stays_below, visible
+from ..files import ownership
+from ..files.reading import read_json, sha256
+from ..formatting import cut
 from ..planning.layer import length_dependent
 from ..planning.plan import Plan
 from ..rope import Rope
 from ..schedules import Frequencies, Schedule, compute, describe, to_dict
+
+if TYPE_CHECKING:
+    from .stored_record import Record
 
 NAME = "ropescale.json"
 SCHEMA = 1
@@ -27,9 +30,9 @@ def make_record(
     plan: Plan,
     source: str,
     original_bytes: bytes,
-    earlier: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
-    """Everything that is needed to understand, check and undo a patched checkpoint.
+    earlier: Record | None = None,
+) -> dict[str, object]:
+    """Collects everything that is needed to understand, check and undo a patched checkpoint.
 
     Args:
         plan: the schedule worked out.
@@ -37,7 +40,7 @@ def make_record(
         original_bytes: the source's ``config.json`` as it lay on disk, for its sha256.
         earlier: the source's own record, where ropescale had patched it before; its sha256 is the original's.
     """
-    digest = hashlib.sha256(original_bytes).hexdigest()
+    digest = earlier and earlier.original_config_sha256
     return {
         "schema": SCHEMA,
         "source": source,
@@ -54,14 +57,14 @@ def make_record(
             if (sides := around_switch(schedule, plan.ropes[key]))
         },
         "versions": {"ropescale": __version__},
-        "original_config_sha256": (earlier or {}).get("original_config_sha256", digest),
+        "original_config_sha256": sha256(original_bytes) if digest is None else digest,
         "softmax_factor": {key: softmax_factor(rope) for key, rope in plan.planned.ropes.items()},
-        "undo": difference(plan.config, plan.before),
+        "undo": _undo(plan.config, plan.before),
     }
 
 
 def softmax_factor(rope: Rope) -> float:
-    """What MLA models multiply the scale of their softmax by: ``(0.1 mscale_all_dim ln factor + 1)^2``.
+    """Computes what MLA models multiply the scale of their softmax by: ``(0.1 mscale_all_dim ln factor + 1)^2``.
 
     So do transformers' classes, for any scaling that has ``mscale_all_dim``; DeepSeek's own code the same with
     ``mscale`` (DeepSeek-V3, inference/model.py).
@@ -73,18 +76,18 @@ def softmax_factor(rope: Rope) -> float:
 
 
 def around_switch(schedule: Schedule, rope: Rope) -> dict[int, Frequencies]:
-    """The tables at the trained length and one token past it, by length; empty where every length has the same."""
+    """Computes the tables at the trained length and one token past it; none where every length has the same."""
     if not length_dependent(schedule):
         return {}
     return {length: compute(schedule, rope, length) for length in (rope.original_length, rope.original_length + 1)}
 
 
-def _as_table(table: Frequencies) -> dict[str, Any]:
+def _as_table(table: Frequencies) -> dict[str, object]:
     return {"inv_freq": list(table.inv_freq), "attention_scale": table.attention_scale}
 
 
-def read_record(folder: Path) -> dict[str, Any] | None:
-    """The record in a folder, or None where ropescale has not been.
+def read_record(folder: Path) -> Record | None:
+    """Reads the record in a folder; None where ropescale has not been.
 
     Raises:
         ConfigError: the file is there but is not one that this version can read.
@@ -92,122 +95,58 @@ def read_record(folder: Path) -> dict[str, Any] | None:
     path = folder / NAME
     if not path.exists():
         return None
-    record = read_json(path)
-    if record.get("schema") != SCHEMA or not _is_whole(record):
-        raise ConfigError(f"{path} is not a record that ropescale {__version__} can read; patch the original again")
-    return record
+    found = read_json(path)
+    from pydantic import ValidationError
 
+    from .stored_record import Record
 
-def _is_whole(record: Mapping[str, Any]) -> bool:
-    """Whether the parts that are read again have the shape in which they were written."""
-    undoing, tables, lengths = (record.get(name) for name in ("undo", "tables", "original_length"))
-    return (
-        _is_length(record.get("length"))
-        and isinstance(record.get("source"), str)
-        and isinstance(record.get("original_config_sha256", ""), str)
-        and all(_are_words(record.get(name, {})) for name in ("beneath", "frozen"))
-        and _are_words(record.get("spec"))
-        and isinstance(lengths, Mapping)
-        and all(map(_is_length, lengths.values()))
-        and isinstance(undoing, Mapping)
-        and isinstance(undoing.get("changed"), Mapping)
-        and isinstance(undoing.get("added"), list)
-        and all(isinstance(key, str) for key in undoing["added"])
-        and isinstance(tables, Mapping)
-        and all(_is_table(table) for table in tables.values())
-        and _is_switch(record.get("switch", {}))
-        and _are_factors(record.get("softmax_factor", {}))
-    )
-
-
-def _are_words(words: Any) -> bool:
-    return isinstance(words, Mapping) and all(isinstance(word, str) for word in words.values())
-
-
-def _are_factors(factors: Any) -> bool:
-    return isinstance(factors, Mapping) and all(_is_number(value) and value > 0 for value in factors.values())
-
-
-def _is_length(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 < value <= LARGEST
-
-
-def _is_switch(switch: Any) -> bool:
-    if not isinstance(switch, Mapping) or not all(isinstance(sides, list) for sides in switch.values()):
-        return False
-    return all(_is_table(side) and _is_length(side.get("length")) for sides in switch.values() for side in sides)
-
-
-def _is_table(table: Any) -> bool:
-    if not isinstance(table, Mapping) or not isinstance(table.get("inv_freq"), list):
-        return False
-    numbers = [*table["inv_freq"], table.get("attention_scale")]
-    return all(map(_is_number, numbers)) and table["attention_scale"] > 0
-
-
-def _is_number(value: Any) -> bool:
     try:
-        return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    except OverflowError:  # a whole number beyond every float
-        return False
+        return Record.model_validate(found)
+    except ValidationError as error:
+        wrong = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        where = cut(visible(".".join(map(str, wrong["loc"]))), 60)
+        raise ConfigError(
+            f"{path} is not a record that ropescale {__version__} can read ({where}: {wrong['msg']}); patch the "
+            "original again"
+        ) from None
 
 
-def files_in(folder: Path) -> Mapping[str, Mapping[str, Any]] | None:
-    """What the record in a folder says of each file that was written; None where no valid record says it."""
-    try:
-        record = read_record(folder) or {}
-    except (ConfigError, CheckpointError):
-        return None
-    files = record.get("files")
+Listing = Mapping[str, ownership.Entry]
+"""The files that were written, by their name relative to the folder."""
+
+
+def listing_of(files: object) -> Listing | None:
+    """Checks what a record says of the files that were written; None where it says nothing valid."""
     if not isinstance(files, Mapping) or not all(stays_below(name) for name in files):
         return None
     return files if all(isinstance(entry, Mapping) for entry in files.values()) else None
 
 
-def labels_of(record: Mapping[str, Any]) -> dict[str, str]:
-    """Each layer type's schedule for people, with the makers' scaling that it was composed with."""
-    beneath, labels = record.get("beneath", {}), record["spec"] | record.get("frozen", {})
-    return {key: f"{label} on {beneath[key]}" if key in beneath else label for key, label in labels.items()}
+def files_in(folder: Path) -> Listing | None:
+    """Reads what the record in a folder says of each file that was written; None where no valid record says it."""
+    try:
+        record = read_record(folder)
+    except (ConfigError, CheckpointError):
+        return None
+    return None if record is None else listing_of(record.files)
 
 
-def tables_of(record: Mapping[str, Any]) -> dict[str, Frequencies]:
-    """The float64 tables that a record says the checkpoint should have, per layer type."""
-    return {key: _frequencies(table) for key, table in record["tables"].items()}
-
-
-def switch_of(record: Mapping[str, Any]) -> dict[str, dict[int, Frequencies]]:
-    """The tables on both sides of the trained length, per layer type and length, where they differ with the length."""
-    switch = record.get("switch", {})
-    return {key: {side["length"]: _frequencies(side) for side in sides} for key, sides in switch.items()}
-
-
-def _frequencies(table: Mapping[str, Any]) -> Frequencies:
-    return Frequencies(table["inv_freq"], table["attention_scale"])
-
-
-def original_config(config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """A configuration without our scaling: as it is, where ``folder`` holds no record of ours."""
+def original_config(config: Mapping[str, object], folder: Path) -> dict[str, object]:
+    """Returns a configuration without our scaling: as it is, where ``folder`` holds no record of ours."""
     record = read_record(folder)
-    return dict(config) if record is None else undo(config, record["undo"])
+    return dict(config) if record is None else record.undo.apply(dict(config))
 
 
-def difference(new: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:
-    """What turns ``new`` back into ``old``: ``{"changed": {key: old value}, "added": [keys]}``."""
+def _undo(new: Mapping[str, object], old: Mapping[str, object]) -> dict[str, object]:
+    """Finds what turns ``new`` back into ``old``: keys to set to their old value, and keys to remove."""
     return {
         "changed": {key: value for key, value in old.items() if key not in new or new[key] != value},
         "added": sorted(key for key in new if key not in old),
     }
 
 
-def undo(config: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
-    """Applies what :func:`difference` found; keys keep their place where they have one."""
-    added = set(change["added"])
-    kept = {key: value for key, value in config.items() if key not in added}
-    return {**kept, **change["changed"]}
-
-
-def as_json(value: Mapping[str, Any], name: str) -> bytes:
-    """JSON as every file of ours is written: UTF-8, indented, ending in a newline.
+def as_json(value: Mapping[str, object], name: str) -> bytes:
+    """Writes JSON as all our files have it: UTF-8, indented, ending in a newline.
 
     Args:
         value: what to write. Infinity is kept, as transformers 4 wrote it into the configurations of Mamba hybrids.
@@ -224,7 +163,7 @@ def as_json(value: Mapping[str, Any], name: str) -> bytes:
         return (json.dumps(value, indent=2) + "\n").encode()
 
 
-def _holds_nan(value: Any) -> bool:
+def _holds_nan(value: object) -> bool:
     if isinstance(value, Mapping):
         return any(_holds_nan(inner) for inner in value.values())
     if isinstance(value, (list, tuple)):

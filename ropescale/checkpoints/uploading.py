@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import CheckpointError, RopescaleError, RunError
 from ..escaping import argument, named, shell_word
-from ..files.ownership import sha256_of
-from ..files.reading import read_json
+from ..files.ownership import Entry
+from ..files.reading import read_json, sha256_of
 from ..formatting import first_line
 from .folders import SKIPPED, files_of
 from .links import refuse_leaving
@@ -266,7 +266,7 @@ def _refuse_foreign(to: Repository, foreign: list[str], why: str) -> None:
         )
 
 
-def _is_changed(to: Repository, held: ModelInfo, there: RepoSibling, entry: Mapping[str, Any] | None) -> bool:
+def _is_changed(to: Repository, held: ModelInfo, there: RepoSibling, entry: Entry | None) -> bool:
     """Whether a file is another than the one that was sent.
 
     Of weights the record has no checksum, because they were not read: they are known by their name, and by their size
@@ -282,7 +282,7 @@ def _is_changed(to: Repository, held: ModelInfo, there: RepoSibling, entry: Mapp
         return path is None or sha256_of(path) != entry.get("sha256")
 
 
-def _listed(to: Repository, held: ModelInfo) -> dict[str, Mapping[str, Any] | None]:
+def _listed(to: Repository, held: ModelInfo) -> dict[str, Entry | None]:
     """The files that a repository's own record lists, with what it says of each; None for the record, which is one.
 
     Raises:
@@ -303,7 +303,7 @@ def _listed(to: Repository, held: ModelInfo) -> dict[str, Mapping[str, Any] | No
     return {**{name: entry if isinstance(entry, Mapping) else {} for name, entry in files.items()}, RECORD: None}
 
 
-def _remote_record(to: Repository, held: ModelInfo) -> dict[str, Any] | None:
+def _remote_record(to: Repository, held: ModelInfo) -> Mapping[str, object] | None:
     """The record in a repository; None where it is too large to be one, or none at all."""
     with _downloaded(to, held, RECORD) as path, suppress(RopescaleError):
         return None if path is None else read_json(path)

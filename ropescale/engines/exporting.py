@@ -111,10 +111,10 @@ def _stored(name: str, folder: Path, revision: str | None) -> tuple[Serving, dic
     (stored, original), record = _read(folder), read_record(folder)
     if record is None:
         return as_it_lies(name, stored, _meant_length(stored), Source(revision=revision)), {}
-    specs = dict(record["spec"])
-    given = _recorded(original.ropes, record["original_length"], record.get("beneath", {}))
-    source = Source(words(specs, given), argument(str(record["source"])), revision, scaling_option(given))
-    return as_it_lies(name, stored, record["length"], source), specs
+    specs = dict(record.spec)
+    given = _recorded(original.ropes, record.original_length, record.beneath)
+    source = Source(words(specs, given), argument(record.source), revision, scaling_option(given))
+    return as_it_lies(name, stored, record.length, source), specs
 
 
 def _under_schedule(engine: Engine, name: str, folder: Path, revision: str | None, request: Request) -> Export:
@@ -127,7 +127,7 @@ def _under_schedule(engine: Engine, name: str, folder: Path, revision: str | Non
         raise ScheduleError("as-is changes nothing; leave the schedule out to serve the checkpoint as it lies")
     specs = {key: describe(each) for key, each in plan.schedules.items()}
     scaled = scaling_option(request) if plan.original.is_scaled else ()
-    source = Source(words(specs, request), argument(str(record["source"])) if record else None, revision, scaled)
+    source = Source(words(specs, request), argument(record.source) if record else None, revision, scaled)
     return replace(exported(engine, of_plan(name, stored, plan, source), specs), notes=plan.notes)
 
 

@@ -54,6 +54,15 @@ def create(path: Path, content: bytes | str) -> None:
         beside.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
+def fill(path: Path, content: bytes) -> None:
+    """Writes a file in a folder of our own, synced; what has its name is replaced, not written through."""
+    path.unlink(missing_ok=True)
+    with open(path, "xb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
 @contextmanager
 def part(path: Path, *, new: bool = False, check: Callable[[Path], None] | None = None) -> Iterator[Path]:
     """Give an empty file beside ``path`` to fill, which takes its name at the end and is gone where something fails.

@@ -7,20 +7,21 @@ its SHA-256.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
-_BLOCK = 2**20
+from .reading import sha256, sha256_of
+
+Entry = Mapping[str, object]
+"""What is recorded of a file that was written, see :func:`entry_of`."""
 
 
-def entry_of(path: Path, how: str | None) -> dict[str, Any]:
-    """Describe a file that was just written, so that :func:`foreign` knows it again.
+def entry_of(path: Path, how: str | None) -> Entry:
+    """Describes a file that was just written, so that :func:`foreign` knows it again.
 
     Args:
         how: "hard", "symlink" or "copy" for weights, whose content is not read; None for any other file.
@@ -28,24 +29,15 @@ def entry_of(path: Path, how: str | None) -> dict[str, Any]:
     if how is None:
         return {"sha256": sha256_of(path)}
     if how == "symlink":  # not the target itself: it holds the path of somebody's machine
-        return {"how": how, "sha256": _sha256(os.fsencode(os.readlink(path)))}
+        return {"how": how, "sha256": sha256(os.fsencode(os.readlink(path)))}
     there = path.lstat()
     if how == "hard":
         return {"how": how, "inode": there.st_ino}
     return {"how": how, "size": there.st_size, "mtime_ns": there.st_mtime_ns}
 
 
-def sha256_of(path: Path) -> str:
-    """The SHA-256 of a file's content, read in blocks."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
-
-
-def foreign(folder: Path, files: Mapping[str, Mapping[str, Any]], known: Iterable[str] = ()) -> Iterator[str]:
-    """Name what lies in a folder and is not as it was written, each with the reason.
+def foreign(folder: Path, files: Mapping[str, Entry], known: Iterable[str] = ()) -> Iterator[str]:
+    """Names what lies in a folder and is not as it was written, each with the reason.
 
     Args:
         folder: a real folder; links in it are not followed.
@@ -82,11 +74,11 @@ def _walk(folder: Path, below: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
             yield from _walk(folder, name)
 
 
-def _difference(path: Path, entry: Mapping[str, Any], within: Mapping[int, int]) -> str | None:
+def _difference(path: Path, entry: Entry, within: Mapping[int, int]) -> str | None:
     """What tells a file from the one that was written; None where nothing does."""
     there, how = path.lstat(), entry.get("how")
     if how == "symlink":
-        same = stat.S_ISLNK(there.st_mode) and _sha256(os.fsencode(os.readlink(path))) == entry.get("sha256")
+        same = stat.S_ISLNK(there.st_mode) and sha256(os.fsencode(os.readlink(path))) == entry.get("sha256")
         return None if same else "is not the link that ropescale made"
     if not stat.S_ISREG(there.st_mode):
         return "is not the file that ropescale wrote"
@@ -99,7 +91,7 @@ def _difference(path: Path, entry: Mapping[str, Any], within: Mapping[int, int])
     return None if same else "was changed since ropescale wrote it"
 
 
-def _difference_of_link(there: os.stat_result, entry: Mapping[str, Any], within: Mapping[int, int]) -> str | None:
+def _difference_of_link(there: os.stat_result, entry: Entry, within: Mapping[int, int]) -> str | None:
     """A hard link is ours by its inode; while the file has a name elsewhere, removing this one loses nothing."""
     if there.st_ino != entry.get("inode"):
         return "is not the link that ropescale made"
@@ -107,7 +99,7 @@ def _difference_of_link(there: os.stat_result, entry: Mapping[str, Any], within:
 
 
 def remove(folder: Path, files: Iterable[str], last: Iterable[str]) -> bool:
-    """Remove these files of a folder and then the folder; False where it holds something else, which stays.
+    """Removes these files of a folder and then the folder; False where it holds something else, which stays.
 
     Args:
         files: names relative to the folder.
@@ -121,7 +113,3 @@ def remove(folder: Path, files: Iterable[str], last: Iterable[str]) -> bool:
         with suppress(OSError):
             each.rmdir()
     return not os.path.lexists(folder)
-
-
-def _sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()

@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
 import stat
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from ..errors import CheckpointError, ConfigError
 from ..formatting import size
 
 
 def local_path(model: str | Path) -> Path:
-    """A path with ``~`` expanded, where there is such a home."""
+    """Expands ``~`` in a path, where there is such a home."""
     try:
         return Path(model).expanduser()
     except RuntimeError:
         return Path(model)
 
 
-def read_json(path: Path, most: int | None = None) -> dict[str, Any]:
-    """A JSON object from a file, with errors that name the file and the line.
+def sha256(content: bytes) -> str:
+    """Hashes bytes, in hexadecimal digits."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def sha256_of(path: Path) -> str:
+    """Hashes a file's content, read in blocks."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def read_json(path: Path, most: int | None = None) -> dict[str, object]:
+    """Reads a JSON object from a file, with errors that name the file and the line.
 
     Args:
         most: the largest size in bytes; what fits files of this name where it is not given, :data:`LARGEST` at most.
@@ -32,12 +44,13 @@ def read_json(path: Path, most: int | None = None) -> dict[str, Any]:
         ConfigError: it is not JSON, not an object, nested too deeply, or holds too many values.
     """
     fitting = min(_LARGEST_OF.get(path.name, LARGEST), LARGEST)
-    value = _parsed(read_bytes(path, fitting if most is None else most), path)
-    if not isinstance(value, dict):
-        raise ConfigError(f"{path} holds a JSON {type(value).__name__}, not an object; {_RESTORE}")
-    if is_deep(value):
-        raise ConfigError(f"{path} nests its brackets too deeply; {_RESTORE}")
-    return value
+    content = read_bytes(path, fitting if most is None else most)
+    try:
+        if content.count(b"[") + content.count(b"{") + content.count(b",") > MOST_VALUES:
+            raise Damaged(f"holds more than {MOST_VALUES:,} values, and no such file does")
+        return parse_json(content)
+    except Damaged as error:
+        raise ConfigError(f"{path} {error}; {_RESTORE}") from None
 
 
 _RESTORE = "restore it from where it was downloaded"
@@ -55,41 +68,51 @@ MOST_VALUES = 4_000_000
 with a million tensors has a million."""
 
 
-def _parsed(content: bytes, path: Path) -> Any:
-    if content.count(b"[") + content.count(b"{") + content.count(b",") > MOST_VALUES:
-        raise ConfigError(f"{path} holds more than {MOST_VALUES:,} values, and no such file does; {_RESTORE}")
+class Damaged(ValueError):
+    """Content that is not what it should be; says what is wrong with it, as the end of a sentence."""
+
+
+def parse_json(content: bytes) -> dict[str, object]:
+    """Parses a JSON object, in bounded time and memory.
+
+    Raises:
+        Damaged: it is not JSON, not an object, or nested too deeply.
+    """
     try:
-        return json.loads(content.decode("utf-8"))
+        value = json.loads(content.decode("utf-8"))
     except UnicodeDecodeError:
-        raise ConfigError(f"{path} is not a text file; {_RESTORE}") from None
+        raise Damaged("is not a text file") from None
     except RecursionError:
-        raise ConfigError(f"{path} nests its brackets too deeply; {_RESTORE}") from None
+        raise Damaged("nests its brackets too deeply") from None
     except MemoryError:
-        raise ConfigError(f"{path} does not fit into memory; {_RESTORE}") from None
+        raise Damaged("does not fit into memory") from None
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}: {error.msg}"
-        raise ConfigError(f"{path} is not valid JSON ({where}); {_RESTORE}") from None
+        raise Damaged(f"is not valid JSON ({where})") from None
     except ValueError:  # what Python says of a whole number of more than 4,300 digits
-        raise ConfigError(f"{path} holds a number of thousands of digits; {_RESTORE}") from None
+        raise Damaged("holds a number of thousands of digits") from None
+    if not isinstance(value, dict):
+        raise Damaged(f"holds a JSON {type(value).__name__}, not an object")
+    if is_deep(value):
+        raise Damaged("nests its brackets too deeply")
+    return value
 
 
-def is_deep(value: Any) -> bool:
+def is_deep(value: object) -> bool:
     """Whether lists and objects stand inside one another deeper than in any configuration, and than code can walk."""
     inner = [value]
     for _ in range(_DEEPEST):
-        inner = [item for each in inner for item in _items(each) if isinstance(item, (dict, list))]
-        if not inner:
-            return False
-    return True
+        inner = [item for each in inner for item in _containers(each)]
+    return bool(inner)
+
+
+def _containers(value: object) -> list[object]:
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return [item for item in items if isinstance(item, (dict, list))]
 
 
 _DEEPEST = 64
 """Brackets inside one another; configurations have fewer than ten."""
-
-
-def _items(value: Any) -> Any:
-    return value.values() if isinstance(value, dict) else value
-
 
 # ---------------------------------------------------------------------------------------------------------
 # Reading files that somebody else may have made
@@ -99,7 +122,7 @@ LARGEST = 64 * 2**20
 
 
 def read_bytes(path: Path, most: int | None = None) -> bytes:
-    """The content of a regular file.
+    """Reads a regular file.
 
     Args:
         most: the largest size in bytes; :data:`LARGEST` where it is not given.
@@ -114,9 +137,7 @@ def read_bytes(path: Path, most: int | None = None) -> bytes:
         except OSError as error:
             raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
     if content is None:
-        raise CheckpointError(
-            f"{path} is larger than {size(limit)}, and no such file is; restore it from where it was downloaded"
-        )
+        raise CheckpointError(f"{path} is larger than {size(limit)}, and no such file is; {_RESTORE}")
     return content
 
 
@@ -174,7 +195,7 @@ _SYSTEM = re.compile(r"/(proc|sys|dev(?!/shm(/|$)))(/|$)")
 
 
 def refuse_system(path: Path) -> None:
-    """Raises where a path is a link into a folder of the system's own; some files there look regular and have no end.
+    """Refuses a path that is a link into a folder of the system's own; some files there look regular and have no end.
 
     Raises:
         CheckpointError: names it.
@@ -185,7 +206,7 @@ def refuse_system(path: Path) -> None:
 
 
 def refuse_special_files(folder: Path) -> None:
-    """Refuse where a file of a checkpoint, which others' code is about to read, is a pipe, a device or the system's.
+    """Refuses a checkpoint with a pipe, a device or a file of the system's, which others' code is about to read.
 
     Raises:
         CheckpointError: names it.

@@ -251,7 +251,7 @@ def _reader_class() -> type[GGUFReader]:
         ) -> tuple[int, list[np.ndarray], list[int], list[GGUFValueType]]:
             if raw_type != GGUFValueType.ARRAY:
                 return super()._get_field_parts(orig_offs, raw_type)
-            size = _array_size(memoryview(self.data), orig_offs)
+            size = _array_size(self.data.data, orig_offs)
             return size, [self.data[orig_offs : orig_offs + size]], [0], [GGUFValueType.ARRAY]
 
     return Reader

@@ -12,13 +12,13 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from ..checkpoints.locating import find_model, read_config
-from ..checkpoints.record import around_switch, labels_of, read_record, softmax_factor, switch_of, tables_of
+from ..checkpoints.record import around_switch, read_record, softmax_factor
 from ..configs.reading import ALL_LAYERS, LARGEST, read_rope, text_section
 from ..errors import CheckpointError, ConfigError, DataError, RopescaleError, VerificationError
 from ..files.reading import read_json
@@ -47,6 +47,9 @@ from .patching import (
     text_config,
     whole_config,
 )
+
+if TYPE_CHECKING:
+    from ..checkpoints.stored_record import Record
 
 _PROBE = 4
 """Tokens of the forward pass that shows which rotary modules a loaded model calls."""
@@ -204,7 +207,7 @@ def _examine_folder(name: str, folder: Path, trusted: bool) -> Verification:
         report.problems.append(str(error))
         return report
     wanted = _intended(ropes, record, report)
-    sides = _both_sides(ropes) | (switch_of(record) if record is not None else {})
+    sides = _both_sides(ropes) | (record.sides if record is not None else {})
     for where, module in modules:
         try:
             _compare_module(where, module, wanted, report)
@@ -266,17 +269,15 @@ def _skeleton(folder: Path, trusted: bool) -> nn.Module:
             return AutoModel.from_config(config, trust_remote_code=trusted)
 
 
-def _intended(
-    ropes: Mapping[str, Rope], record: Mapping[str, Any] | None, report: Verification
-) -> dict[str, Frequencies]:
+def _intended(ropes: Mapping[str, Rope], record: Record | None, report: Verification) -> dict[str, Frequencies]:
     """What every layer type should have: the record's tables over what the configuration asks for."""
     report.length = max(rope.max_length for rope in ropes.values())
     report.intended = "; ".join(f"{key}: {describe_scaling(rope)}" for key, rope in ropes.items())
     if record is not None:
-        report.length = record["length"]
-        report.intended = "; ".join(f"{key}: {spec}" for key, spec in labels_of(record).items())
+        report.length = record.length
+        report.intended = "; ".join(f"{key}: {spec}" for key, spec in record.labels.items())
     wanted = {key: compute(AsIs(), rope, report.length) for key, rope in ropes.items()}
-    return wanted | (tables_of(record) if record is not None else {})
+    return wanted | (record.frequencies if record is not None else {})
 
 
 def _compare_module(where: str, module: nn.Module, wanted: Mapping[str, Frequencies], report: Verification) -> None:
@@ -323,9 +324,9 @@ def _missing_tables(
         report.problems += [f"no rotary module has a table for the {key} layers" for key in lacking]
 
 
-def _intended_softmax(ropes: Mapping[str, Rope], record: Mapping[str, Any] | None) -> Mapping[str, float]:
+def _intended_softmax(ropes: Mapping[str, Rope], record: Record | None) -> Mapping[str, float]:
     """The factor of the softmax scale that every layer type should have: the record's, else the configuration's."""
-    return {key: softmax_factor(rope) for key, rope in ropes.items()} | (record or {}).get("softmax_factor", {})
+    return {key: softmax_factor(rope) for key, rope in ropes.items()} | (record.softmax_factor if record else {})
 
 
 def _compare_softmax(model: nn.Module, wanted: Mapping[str, float], report: Verification) -> None:

@@ -209,16 +209,16 @@ def test_a_link_to_an_earlier_result_is_left(source, out, tmp_path):
 
 def during(monkeypatch: pytest.MonkeyPatch, act: object) -> None:
     """Calls ``act`` when the new folder is whole and has not its name yet."""
-    from ropescale.checkpoints import folders
+    from ropescale.files import atomic
 
-    whole = folders._write_synced
+    whole = atomic.fill
 
     def written(path: Path, content: bytes) -> None:
         whole(path, content)
         if path.name == "ropescale.json":
             act()
 
-    monkeypatch.setattr(folders, "_write_synced", written)
+    monkeypatch.setattr(atomic, "fill", written)
 
 
 @pytest.mark.parametrize("kind", ["folder", "empty folder", "file", "link"])

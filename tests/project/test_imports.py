@@ -7,6 +7,7 @@ import json
 import pytest
 
 import ropescale
+from ropescale.evals.reference import CHECKPOINT
 
 HEAVY = {"torch", "transformers", "numpy", "datasets", "accelerate", "matplotlib", "huggingface_hub"}
 
@@ -29,6 +30,18 @@ def test_importing_ropescale_imports_neither_torch_nor_click(python):
 def test_the_command_line_answers_without_torch(python, words):
     code = "import sys\nfrom ropescale.cli.main import main\nassert main(sys.argv[1:]) == 0"
     assert not modules_after(python, code, *words) & HEAVY
+
+
+INSPECT = ["inspect", "{checkpoint}", "--schedule", "yarn", "--factor", "8"]
+PATCH = ["patch", "{checkpoint}", "-o", "out", "--schedule", "yarn", "--factor", "8"]
+
+
+@pytest.mark.parametrize("words", [["schedules"], INSPECT, PATCH], ids=lambda words: words[0])
+def test_pydantic_is_not_imported_before_a_record_is_read(python, tmp_path, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    code = "import sys\nfrom ropescale.cli.main import main\nassert main(sys.argv[1:]) == 0"
+    named = [word.format(checkpoint=CHECKPOINT) for word in words]
+    assert "pydantic" not in modules_after(python, code, *named)
 
 
 def test_help_imports_no_command(python):
