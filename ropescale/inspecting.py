@@ -17,7 +17,8 @@ from .formatting import brief
 from .planning.plan import Plan, is_as_is, make_plan
 from .request import Request, RequestOptions
 from .rope import Rope
-from .schedules import AsIs, Frequencies, compute, describe
+from .schedules import Frequencies, describe
+from .schedules.as_is import stock_table
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -237,7 +238,7 @@ def _geometry(rope: Rope, plan: Plan | None, target_length: int | None, there: R
         return Geometry(layer_type, ground, schedule, plan.tables[layer_type], plan.length, scaling)
     if is_scaled(rope):
         length = target_length or rope.max_length
-        return Geometry(layer_type, rope, "as it is", compute(AsIs(), rope, length), length, scaling)
+        return Geometry(layer_type, rope, "as it is", stock_table(rope, length), length, scaling)
     return Geometry(layer_type, rope, target_length=plan.length if plan else target_length, scaling=scaling)
 
 

@@ -39,7 +39,7 @@ class Rope:
     max_length: int = 0
     rotated_pairs: int | None = None
     layer_type: str | None = None
-    scaling: Mapping[str, Any] = field(default_factory=dict)
+    scaling: Mapping[str, Any] = field(default_factory=dict, hash=False)
     table: tuple[float, ...] | None = None
     table_scale: float = 1.0
 

@@ -19,8 +19,8 @@ from ..planning.choosing import is_windowed
 from ..planning.plan import make_plan
 from ..request import Request, RequestOptions
 from ..rope import Rope
-from ..schedules import AsIs, compute, describe, names
-from ..schedules.as_is import KINDS
+from ..schedules import describe, names
+from ..schedules.as_is import KINDS, stock_table
 from .commands import Command
 from .differences import LOST, Difference, sentence
 from .engine import Engine
@@ -139,7 +139,7 @@ def _refuse_unusable(configuration: Configuration) -> None:
     """
     for rope in configuration.ropes.values():
         if rope.is_scaled and rope.scaling["rope_type"] in KINDS:
-            compute(AsIs(), rope, rope.max_length)
+            stock_table(rope, rope.max_length)
 
 
 def _recorded(ropes: Mapping[str, Rope], lengths: Mapping[str, int], beneath: Mapping[str, str]) -> Request:

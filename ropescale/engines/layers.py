@@ -12,7 +12,7 @@ from ..configs.families import Family
 from ..configs.reading import ALL_LAYERS
 from ..planning.plan import Plan
 from ..rope import Rope
-from ..schedules import AsIs, compute
+from ..schedules.as_is import stock_table
 
 
 @dataclass(frozen=True)
@@ -90,16 +90,13 @@ class Layers:
     def attention_factor(self) -> float:
         """What cos and sin are multiplied by, as stock transformers computes it from these parameters."""
         rope = replace(self.rope, scaling=self.parameters, table=None, table_scale=1.0)
-        return compute(AsIs(), rope, self.length).attention_scale
+        return stock_table(rope, self.length).attention_scale
 
 
 def layers_of(plan: Plan) -> list[Layers]:
     """Returns what a plan saves, for each kind of layer that it changes."""
     written = plan.planned
-    return [
-        Layers(key, _parameters_of(written, key), written, layer.rope, plan.length)
-        for key, layer in plan.layers.items()
-    ]
+    return [Layers(key, _parameters_of(written, key), written, written.ropes[key], plan.length) for key in plan.layers]
 
 
 def layers_in(configuration: Configuration, length: int) -> tuple[Layers, ...]:

@@ -11,7 +11,7 @@ from ..planning.layer import length_dependent
 from ..planning.plan import Plan
 from ..rope import Rope
 from ..schedules import Frequencies, Schedule, compute
-from ..schedules.as_is import from_rope_parameters
+from ..schedules.as_is import from_rope_parameters, stock_table
 from ..schedules.base import label_of
 from ..schedules.table import NEVER_TURNS
 from ..schedules.yarn import Yarn, temperature
@@ -106,10 +106,11 @@ def refusal(architecture: str, keys: Keys, parameters: Mapping[str, object], rop
     """
     model = GgufModel(None, architecture, {f"{architecture}.{name}": value for name, value in keys.items()}, {})
     stated = {name: value for name, value in parameters.items() if value is not None}
-    schedule, ground = from_rope_parameters(replace(rope, scaling=stated, table=None, table_scale=1.0))
+    stock = replace(rope, scaling=stated, table=None, table_scale=1.0)
+    schedule, ground = from_rope_parameters(stock)
     try:
         refuse_architecture(model)
-        find_route(model, Goal(schedule, ground, compute(schedule, ground, length), stated, length))
+        find_route(model, Goal(schedule, ground, stock_table(stock, length), stated, length))
     except (ConfigError, ScheduleError) as error:
         return str(error)
     return None

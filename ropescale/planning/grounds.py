@@ -10,8 +10,7 @@ from ..formatting import cut
 from ..lengths import LONGEST
 from ..request import Request
 from ..rope import Rope
-from ..schedules import AsIs, compute
-from ..schedules.as_is import from_rope_parameters
+from ..schedules.as_is import from_rope_parameters, stock_table
 from .layer import length_dependent
 
 
@@ -76,7 +75,7 @@ def _composed(rope: Rope, request: Request) -> Rope:
             "build on; give replace_scaling=True",
             "replace_scaling",
         )
-    table = compute(AsIs(), rope, rope.max_length)
+    table = stock_table(rope, rope.max_length)
     return replace(
         rope,
         original_length=request.original_length or rope.max_length,

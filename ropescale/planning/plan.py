@@ -16,8 +16,8 @@ from ..formatting import brief
 from ..lengths import parse_length
 from ..request import Request, RequestOptions
 from ..rope import Rope
-from ..schedules import AsIs, Frequencies, Schedule, compute, specs
-from ..schedules.as_is import from_rope_parameters
+from ..schedules import Frequencies, Schedule, specs
+from ..schedules.as_is import from_rope_parameters, stock_table
 from . import notes
 from .choosing import choose, is_windowed
 from .grounds import describe_scaling, grounds
@@ -145,7 +145,7 @@ def frequencies_of(
     plan = make_plan(config, Request.of(spec, **options))
     at = plan.length if length is None else parse_length(length)
     return {
-        key: plan.layers[key].table(at) if key in plan.layers else compute(AsIs(), rope, at)
+        key: plan.layers[key].table(at) if key in plan.layers else stock_table(rope, at)
         for key, rope in plan.original.ropes.items()
     }
 
@@ -241,4 +241,4 @@ def _refuse_moved(before: Configuration, after: Configuration, changed: Mapping[
 
 def _at_rest(rope: Rope) -> Frequencies:
     """Returns the table that a configuration asks for at its trained length."""
-    return compute(AsIs(), rope, rope.original_length)
+    return stock_table(rope, rope.original_length)

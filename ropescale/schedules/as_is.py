@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, ClassVar, Self
 
 from ..errors import ScheduleError
@@ -38,6 +39,12 @@ class AsIs(BuiltIn):
         if rope.table is not None:
             return None
         return dict(rope.scaling) or {"rope_type": "default"}
+
+
+@lru_cache(maxsize=64)
+def stock_table(rope: Rope, length: int) -> Frequencies:
+    """Returns the table that stock transformers computes from a geometry's own rope parameters."""
+    return compute(AsIs(), rope, length)
 
 
 def from_rope_parameters(rope: Rope) -> tuple[Schedule, Rope]:
