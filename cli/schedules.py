@@ -1,15 +1,38 @@
-"""``ropescale schedules [NAME]``: what there is to choose from."""
+"""``ropescale schedules [NAME]``: the schedules and their fields."""
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
-from typing import Any
+from typing import TYPE_CHECKING, TypedDict
 
 import click
 
-from ..formatting import markdown
+from ..formatting import markdown, value_text
 from .options import json_option, print_json
+
+if TYPE_CHECKING:
+    from ..schedules.fields import Parameter
+
+
+class Field(TypedDict, total=False):
+    """One field: its type, whether it is required, and its default where it has one."""
+
+    name: str
+    type: str
+    required: bool
+    default: object
+
+
+class Described(TypedDict):
+    """A schedule as plain data."""
+
+    name: str
+    summary: str
+    fields: list[Field]
+    length_dependent: bool
+    by_length: str
+    paper: str | None
+    documentation: str
 
 
 @click.command("schedules")
@@ -20,10 +43,12 @@ def command(name: str | None, as_json: bool) -> None:
 
     NAME may be one of your own: path/to/file.py::Class, or package.module::Class.
     """
-    from ..schedules import lookup, names
+    from ..schedules import lookup, names, specs
 
-    described = [describe_own(name)] if name and _is_own(name) else []
-    described = described or [describe(lookup(each)) for each in ([name] if name else names())]
+    if name and ("::" in name or name.endswith(".py")):
+        described = [describe(name, specs.one(specs.parse(name), name).make)]
+    else:
+        described = [describe(each, lookup(each)) for each in ([name] if name else names())]
     if as_json:
         print_json(described[0] if name else described)
     elif name:
@@ -32,73 +57,45 @@ def command(name: str | None, as_json: bool) -> None:
         click.echo(_table(described))
 
 
-def describe(cls: type[Any]) -> dict[str, Any]:
-    """A schedule class as plain data: name, summary, fields, length_dependent, by_length, paper, documentation."""
-    documentation = inspect.cleandoc(cls.__doc__ or "")
-    return {
-        "name": cls.name,
-        "summary": documentation.partition("\n")[0],
-        "fields": [_field(each) for each in dataclasses.fields(cls)] if dataclasses.is_dataclass(cls) else [],
-        "length_dependent": cls.length_dependent,
-        "by_length": _by_length(cls),
-        "paper": cls.paper,
-        "documentation": documentation,
-    }
+def describe(name: str, make: object) -> Described:
+    """Describes a schedule: a class, or an object or function that somebody wrote."""
+    from ..schedules.fields import parameters
 
-
-def _is_own(name: str) -> bool:
-    return "::" in name or name.endswith(".py")
-
-
-def describe_own(name: str) -> dict[str, Any]:
-    """A schedule of the user's own as plain data, with the keys of :func:`describe`."""
-    from ..schedules import specs
-
-    make = specs.parse(name).make
     documentation = inspect.cleandoc(getattr(make, "__doc__", None) or "")
-    follows = bool(getattr(make, "length_dependent", False))
     return {
         "name": name,
         "summary": documentation.partition("\n")[0],
-        "fields": [_parameter(each) for each in specs.parameters(make).values()],
-        "length_dependent": follows,
-        "by_length": "yes" if follows else "no",
+        "fields": [_field(each) for each in parameters(make).values()],
+        "length_dependent": bool(getattr(make, "length_dependent", False)),
+        "by_length": _by_length(make),
         "paper": getattr(make, "paper", None),
         "documentation": documentation,
     }
 
 
-def _parameter(parameter: Any) -> dict[str, Any]:
-    kind = parameter.hint if isinstance(parameter.hint, str) else getattr(parameter.hint, "__name__", parameter.hint)
-    described = {"name": parameter.name, "type": str(kind), "required": parameter.required}
+def _field(parameter: Parameter) -> Field:
+    kind = parameter.hint.__name__ if isinstance(parameter.hint, type) else str(parameter.hint)
+    described: Field = {"name": parameter.name, "type": kind, "required": parameter.required}
     if parameter.required:
         return described
     simple = parameter.default is None or isinstance(parameter.default, (bool, int, float, str))
-    return described | {"default": parameter.default if simple else str(parameter.default)}
+    return {**described, "default": parameter.default if simple else str(parameter.default)}
 
 
-def _by_length(cls: type[Any]) -> str:
-    """Whether the frequencies follow the length: ``may`` where that depends on the fields."""
+def _by_length(make: object) -> str:
+    """Returns whether the frequencies follow the length: ``may`` where that depends on the fields."""
     from ..schedules.base import Varying
 
-    return "may" if isinstance(vars(cls).get("length_dependent"), Varying) else "yes" if cls.length_dependent else "no"
+    if isinstance(getattr(make, "__dict__", {}).get("length_dependent"), Varying):
+        return "may"
+    return "yes" if getattr(make, "length_dependent", False) else "no"
 
 
-def _field(field: dataclasses.Field[Any]) -> dict[str, Any]:
-    """One field: its type as written, and its default where it has one."""
-    described: dict[str, Any] = {"name": field.name, "type": str(field.type), "required": False}
-    if field.default is not dataclasses.MISSING:
-        return described | {"default": field.default}
-    if field.default_factory is not dataclasses.MISSING:
-        return described | {"default": field.default_factory()}
-    return described | {"required": True}
-
-
-def _table(described: list[dict[str, Any]]) -> str:
+def _table(described: list[Described]) -> str:
     rows = [
         [
             each["name"],
-            ", ".join(_assignment(field) for field in each["fields"]) or "-",
+            ", ".join(map(_assignment, each["fields"])) or "-",
             each["by_length"],
             each["paper"] or "-",
         ]
@@ -107,20 +104,14 @@ def _table(described: list[dict[str, Any]]) -> str:
     return markdown(["schedule", "fields", "by length", "paper"], rows)
 
 
-def _assignment(field: dict[str, Any]) -> str:
-    """``factor`` where it must be given, ``beta_fast=32`` where it may."""
-    return field["name"] if field["required"] else f"{field['name']}={_value(field['default'])}"
+def _assignment(field: Field) -> str:
+    """Returns ``factor`` where it must be given, ``beta_fast=32`` where it may."""
+    return f"{field['name']}={value_text(field['default'])}" if "default" in field else field["name"]
 
 
-def _value(value: Any) -> str:
-    if value is None or isinstance(value, bool):
-        return str(value).lower()
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _page(described: dict[str, Any]) -> str:
+def _page(described: Described) -> str:
     rows = [
-        [field["name"], field["type"], "required" if field["required"] else _value(field["default"])]
+        [field["name"], field["type"], value_text(field["default"]) if "default" in field else "required"]
         for field in described["fields"]
     ]
     parts = [f"# {described['name']}", *filter(None, [described["documentation"]])]

@@ -100,5 +100,12 @@ def size(count: int) -> str:
     return f"{count / 1000**power:.3g} {units[power]}"
 
 
+def value_text(value: object, digits: int = 6) -> str:
+    """Returns a value as a table has it: ``none``, ``true``, or a number in so many digits."""
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:.{digits}g}" if isinstance(value, float) else str(value)
+
+
 def _pad(cell: str, width: int, right: bool) -> str:
     return cell.rjust(width) if right else cell.ljust(width)

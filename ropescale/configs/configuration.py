@@ -150,7 +150,7 @@ class Configuration:
         trained = self.stated_length or self._recorded(parameters, max_length)
         if trained < 2:
             raise ConfigError(
-                "the trained length is 1 token, and RoPE turns by distances; give it with --original-length"
+                "the trained length is 1 token, and RoPE turns by distances; give original_length=N", "original_length"
             )
         return trained
 

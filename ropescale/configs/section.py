@@ -197,7 +197,8 @@ class Section:
         return ConfigError(
             f"the configuration of model type {brief(self.model_type)}{why} lacks {', '.join(names)}; "
             f"add {'it' if len(names) == 1 else 'them'} to config.json"
-            + (", or give the trained length (--original-length)" if names == ["max_position_embeddings"] else "")
+            + (", or give original_length=N" if names == ["max_position_embeddings"] else ""),
+            "original_length",
         )
 
 

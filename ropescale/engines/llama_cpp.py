@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import PurePath
 from typing import Literal
 
-from ..checkpoints.record import softmax_factor
 from ..configs.class_defaults import load
 from ..configs.reading import ALL_LAYERS
 from ..escaping import argument
@@ -19,21 +17,19 @@ from ..gguf.routes import refusal
 from ..planning.choosing import is_windowed
 from ..schedules.yarn import temperature
 from .commands import Command, shell
-from .differences import Difference, How, always_truncates, base_rope, ignores_factor, recomputed_scale, stops
+from .differences import Difference, How, always_truncates, recomputed_scale, stops
 from .engine import Engine
+from .gguf_conversion import (
+    architecture,
+    asked_softmax_factor,
+    betas_told,
+    converted,
+    converted_attention_factor,
+    converted_softmax_scale,
+    own_softmax_factor,
+)
 from .layers import Layers
 from .serving import Serving
-
-CARRIES_LISTS = ("phi3", "phimoe", "minicpm", "minicpm3")
-"""Types for which the converter writes per-pair factors from a longrope configuration."""
-
-CARRIES_LLAMA3 = tuple(
-    "apertus arcee exaone4 exaone_moe granite granitemoe granitemoehybrid llama llama4_text mistral".split()
-)
-"""Types whose architecture rotates by the ``rope_freqs`` that the converter writes for llama3.
-
-Falcon-H1's loads them too, and rotates without them.
-"""
 
 FLAGS = {"default": "none", "linear": "linear", "yarn": "yarn"}
 """Rope types that the command line can say, and what it calls them."""
@@ -49,12 +45,6 @@ def _how(layers: Layers, field: str) -> How:
     """
     overridden = field == "attention factor" and layers.kind == "yarn" and bool(_attention(layers))
     return "run" if architecture(layers) == "llama" and field in _RUN and not overridden else "source"
-
-
-def architecture(layers: Layers) -> str | None:
-    """What a GGUF file calls this type of model; None where that is not known here."""
-    of_wrapper = known.OF_WRAPPERS.get(layers.whole_type, {})
-    return of_wrapper.get(layers.model_type) or known.OF_MODEL_TYPES.get(layers.model_type)
 
 
 def _serve(serving: Serving) -> list[Command]:
@@ -115,7 +105,7 @@ def _is_converted(serving: Serving) -> bool:
 def _survives(serving: Serving) -> bool:
     """Whether the converter carries over what a folder's configuration says."""
     plain = all(layers.kind == "default" for layers in serving.layers if is_windowed(layers.key))
-    lost = [found for layers in serving.layers for found in _differences(layers) if found.field in _DECISIVE]
+    lost = [found for layers in serving.layers for found in converted(layers) if found.field in _DECISIVE]
     return not lost and (plain or serving.is_vendors)
 
 
@@ -164,7 +154,7 @@ def _way_out(layers: Layers) -> str:
 
 def _by_converting(layers: Layers) -> str:
     """What a GGUF of the makers' weights cannot be told, and one of a patched folder says."""
-    if layers.kind != "yarn" or any(found.field in _DECISIVE for found in _differences(layers)):
+    if layers.kind != "yarn" or any(found.field in _DECISIVE for found in converted(layers)):
         return ", or yarn with mscale=1,mscale_all_dim=1 in a patched folder, converted as it is"
     return ", or patch a folder with this schedule and convert that"
 
@@ -182,7 +172,7 @@ def flags(serving: Serving) -> list[str] | None:
     told = ["--rope-scaling", FLAGS[layers.kind], "--rope-scale", f"{parameters['factor']:.10g}"]
     if layers.kind == "linear":
         return told
-    return [*told, "--yarn-orig-ctx", str(layers.rope.original_length), *_betas(parameters), *_attention(layers)]
+    return [*told, "--yarn-orig-ctx", str(layers.rope.original_length), *betas_told(parameters), *_attention(layers)]
 
 
 def _not_in_the_file(serving: Serving) -> list[str]:
@@ -191,16 +181,9 @@ def _not_in_the_file(serving: Serving) -> list[str]:
 
 
 def _lost_in_the_file(layers: Layers) -> list[str]:
-    betas = [] if architecture(layers) in known.READS_BETAS else _betas(layers.parameters)
+    betas = [] if architecture(layers) in known.READS_BETAS else betas_told(layers.parameters)
     correction = layers.attention_factor / converted_attention_factor(layers)
     return [*betas, *_override(layers, correction)]
-
-
-def _betas(parameters: Mapping[str, float]) -> list[str]:
-    """The flags of a ramp that is not llama.cpp's own, 32 to 1."""
-    usual = {"--yarn-beta-fast": ("beta_fast", 32.0), "--yarn-beta-slow": ("beta_slow", 1.0)}
-    given = {flag: parameters.get(key) or default for flag, (key, default) in usual.items()}
-    return [word for flag, value in given.items() if value != usual[flag][1] for word in (flag, f"{value:.10g}")]
 
 
 def _reached_alone(serving: Serving, layers: Layers) -> bool:
@@ -239,12 +222,12 @@ def _remaining(serving: Serving, layers: Layers) -> Iterator[Difference]:
         yield from _refused(serving, layers)
     elif route == "converted":
         told = _lost_in_the_file(layers) if layers.kind == "yarn" else []
-        yield from (found for found in _differences(layers) if not _is_told(found, told))
+        yield from (found for found in converted(layers) if not _is_told(found, told))
     else:
-        yield from _softmax_scale(layers, 0.0)
+        yield from converted_softmax_scale(layers, 0.0)
         yield from _shared_theta(serving, layers)
         yield from _by_flags(layers) if route == "flags" else ()
-        yield from (found for found in _differences(layers) if found.field == "switch")
+        yield from (found for found in converted(layers) if found.field == "switch")
 
 
 def _refused(serving: Serving, layers: Layers) -> Iterator[Difference]:
@@ -253,15 +236,15 @@ def _refused(serving: Serving, layers: Layers) -> Iterator[Difference]:
         yield stops(f"its converter does not know {layers.model_type}", "the converter stops")
     elif architecture(layers) in known.OWN_SOFTMAX_SCALE and layers.kind in ("linear", "yarn"):
         yield _own_softmax_scale(layers)
-    elif any(found.field == "frequencies" for found in _differences(layers)):
-        yield from _differences(layers)
+    elif any(found.field == "frequencies" for found in converted(layers)):
+        yield from converted(layers)
     elif layers is _changed(serving) or layers.kind != "default":
         text = (why_not(serving) or "has no way of telling these layers apart").partition(";")[0]
         yield stops(text.removeprefix("llama.cpp's ").removeprefix("llama.cpp "), "-")
 
 
 def _own_softmax_scale(layers: Layers) -> Difference:
-    asked, computed = _asked_softmax_factor(layers), _softmax_factor(layers, 0.0)
+    asked, computed = asked_softmax_factor(layers), own_softmax_factor(layers, 0.0)
     text = f"derives a softmax scale of its own from the scaling factor ({computed:.4g} instead of {asked:.4g})"
     if math.isclose(asked, computed, rel_tol=1e-6):  # then it is the other scale, and no key changes it alone
         text = "ties its softmax scale to the attention factor, which cannot be told by itself"
@@ -295,126 +278,10 @@ def _shared_theta(serving: Serving, layers: Layers) -> Iterator[Difference]:
         yield Difference("theta", "recomputed", f"{theta:.10g}", text)
 
 
-def _differences(layers: Layers) -> Iterator[Difference]:
-    """What llama.cpp does otherwise for this kind of layer, when the folder is converted to GGUF."""
-    of_kind = _BY_KIND.get(layers.kind)
-    if of_kind is not None:
-        yield from of_kind(layers)
-
-
-def _longrope(layers: Layers) -> Iterator[Difference]:
-    if layers.model_type not in CARRIES_LISTS:
-        lost = "its converter drops per-pair factors for this architecture, silently leaving base RoPE"
-        yield base_rope(f"{lost}; {_instead(layers)}")
-    if layers.changes_with_length:
-        text = "choose{s} the short or the long list once, by the engine's maximum length"
-        yield Difference("switch", "recomputed", "once, by the context's size (-c)", text)
-
-
-def _linear(layers: Layers) -> Iterator[Difference]:
-    yield from _softmax_scale(layers, 0.0)
-
-
-def _instead(layers: Layers) -> str:
-    """What to do about a table that the converter drops."""
-    name = architecture(layers)
-    table = known.TAKES_LISTS if layers.changes_with_length else known.TAKES_FREQS | known.TAKES_LISTS
-    if name in table and layers.key == ALL_LAYERS:
-        return "`ropescale gguf` puts them into a GGUF file (`ropescale export --for llama.cpp` has the command)"
-    return "`ropescale export --for llama.cpp` says what it can be told"
-
-
-def _yarn(layers: Layers) -> Iterator[Difference]:
-    parameters = layers.parameters
-    asked, computed = layers.attention_factor, converted_attention_factor(layers)
-    if not math.isclose(asked, computed, rel_tol=1e-6):
-        yield recomputed_scale(asked, computed)
-    yield from _softmax_scale(layers, _log_multiplier(layers))
-    if not layers.is_truncated:
-        yield always_truncates()
-    if _betas(parameters) and architecture(layers) not in known.READS_BETAS:
-        text = f"takes other betas from its flags only ({' '.join(_betas(parameters))})"
-        yield Difference("beta_fast", "recomputed", "32", text)
-        yield Difference("beta_slow", "recomputed", "1")
-
-
-def _log_multiplier(layers: Layers) -> float:
-    """``mscale_all_dim`` as llama.cpp reads it from a file that the converter made."""
-    reads = architecture(layers) in known.READS_LOG_MULTIPLIER
-    return float(layers.parameters.get("mscale_all_dim") or 0.0) if reads else 0.0
-
-
-def converted_attention_factor(layers: Layers) -> float:
-    """What llama.cpp multiplies cos and sin by under yarn, in a file that the converter made (llama-context.cpp)."""
-    factor, under = layers.parameters["factor"], _log_multiplier(layers)
-    if not under:
-        return temperature(factor)
-    over = under if architecture(layers) == "deepseek2" and under != 1 else 1.0
-    return temperature(factor, over) / temperature(factor, under)
-
-
-def _softmax_scale(layers: Layers, multiplier: float) -> Iterator[Difference]:
-    """What becomes of the scale of the softmax, which DeepSeek's kind of attention multiplies (deepseek2.cpp).
-
-    ``multiplier`` is the file's log multiplier.
-    """
-    asked, computed = _asked_softmax_factor(layers), _softmax_factor(layers, multiplier)
-    if math.isclose(asked, computed, rel_tol=1e-6):
-        return
-    if computed == 1:
-        text = f"leaves out the softmax scale that mscale_all_dim asks for in {layers.model_type}"
-        yield Difference("softmax scale", "dropped", "1", text)
-    else:
-        text = f"derives a softmax scale of its own from the scaling factor ({computed:.4g} instead of {asked:.4g})"
-        yield Difference("softmax scale", "recomputed", f"{computed:.6g}", text)
-
-
-def _asked_softmax_factor(layers: Layers) -> float:
-    return softmax_factor(replace(layers.rope, scaling=layers.parameters)) if layers.is_mla else 1.0
-
-
-def _softmax_factor(layers: Layers, multiplier: float) -> float:
-    """``(a (1 + 0.1 m ln s))^2``: m the log multiplier, a the attention factor, but 0.1 ln s + 1 under linear too."""
-    if architecture(layers) not in known.OWN_SOFTMAX_SCALE or layers.kind not in ("linear", "yarn"):
-        return 1.0
-    factor = layers.parameters["factor"]
-    own = converted_attention_factor(layers) if multiplier else temperature(factor)
-    return (own * temperature(factor, multiplier)) ** 2
-
-
-def _dynamic(layers: Layers) -> Iterator[Difference]:
-    yield base_rope("has no dynamic scaling and uses base RoPE")
-
-
-def _llama3(layers: Layers) -> Iterator[Difference]:
-    if layers.model_type not in CARRIES_LLAMA3:
-        yield base_rope("does not apply llama3 scaling to this architecture and uses base RoPE")
-    elif layers.is_partial:
-        head, turning = layers.rope.head_dim, layers.rope.rotary_dim
-        text = f"its converter spreads llama3 scaling over all {head} coordinates of a head, though {turning} rotate"
-        yield Difference("frequencies", "recomputed", f"over {head} coordinates instead of {turning}", text)
-
-
-def _proportional(layers: Layers) -> Iterator[Difference]:
-    if layers.parameters.get("factor", 1) != 1:
-        yield ignores_factor()
-    if not layers.is_proportional_by_default:  # no converter expects it then
-        yield stops("does not know proportional RoPE for this architecture", "the converter stops")
-
-
-_BY_KIND = {
-    "linear": _linear,
-    "longrope": _longrope,
-    "yarn": _yarn,
-    "dynamic": _dynamic,
-    "llama3": _llama3,
-    "proportional": _proportional,
-}
-
 ENGINE = Engine(
     name="llama.cpp",
     version="in llama-cpp-python 0.3.36",
-    differences=_differences,
+    differences=converted,
     how=_how,
     serve=_serve,
     way_out=_way_out,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from ..formatting import value_text
 from .differences import LOST, Difference, How, Status
 from .engine import Engine
 from .layers import Layers
@@ -64,24 +65,18 @@ def fields(layers: Layers) -> dict[str, str]:
     parameters, rope, kind = layers.parameters, layers.rope, layers.kind
     lists = f"divisors, {'two lists' if layers.changes_with_length else 'one list'}"
     found = {"frequencies": f"{rope.pairs} {lists if kind == 'longrope' else f'pairs, {kind}'}"}
-    found["theta"] = _text(parameters["rope_theta"])
+    found["theta"] = value_text(parameters["rope_theta"], 10)
     if layers.is_partial and not layers.is_mla and kind != "proportional":
         found["rotary dim"] = f"{rope.rotary_dim} of {rope.head_dim}"
     for field, key in _FIELDS.get(kind, {}).items():
-        found[field] = _text(parameters.get(key, _USUAL.get(key, rope.original_length)))
+        found[field] = value_text(parameters.get(key, _USUAL.get(key, rope.original_length)), 10)
     if kind in ("yarn", "longrope"):
-        found["attention factor"] = _text(layers.attention_factor)
+        found["attention factor"] = value_text(layers.attention_factor, 10)
     if layers.is_mla and parameters.get("mscale_all_dim"):
-        found["softmax scale"] = f"mscale_all_dim {_text(parameters['mscale_all_dim'])}"
+        found["softmax scale"] = f"mscale_all_dim {value_text(parameters['mscale_all_dim'], 10)}"
     if layers.changes_with_length:
         found["switch"] = "at every length" if kind == "dynamic" else f"past {rope.original_length}"
     return found | {"max length": f"{layers.length}"}
-
-
-def _text(value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f"{value:.10g}" if isinstance(value, (int, float)) else str(value)
 
 
 def rows(engine: Engine, version: str, layers: Layers, found: Iterable[Difference]) -> list[FieldRow]:

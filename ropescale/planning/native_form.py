@@ -44,13 +44,16 @@ def scaling_of(layers: Mapping[str, PlannedLayer], configuration: Configuration,
 def parameters_of(layer: PlannedLayer, length: int, family: Family) -> Parameters | None:
     """Returns v5 rope parameters: the native form, else one factor per pair; None where neither can say it."""
     native, rope = getattr(layer.schedule, "rope_parameters", None), layer.rope
-    form: Parameters | None = native(rope) if callable(native) else None
-    # transformers' yarn cannot build half a pair
-    if form and family.takes(str(form["rope_type"])) and not (form["rope_type"] == "yarn" and rope.rotary_dim % 2):
-        return _with_geometry(form, rope)
+    form = native(rope) if callable(native) else None
+    if isinstance(form, Mapping) and _is_usable(str(form["rope_type"]), rope, family):
+        return _with_geometry(dict(form), rope)
     if length_dependent(layer.schedule) or family.takes_only_theta:
         return None
     return per_pair(layer.table(length), rope, max(1.0, length / rope.original_length))
+
+
+def _is_usable(kind: str, rope: Rope, family: Family) -> bool:
+    return family.takes(kind) and not (kind == "yarn" and rope.rotary_dim % 2)  # transformers cannot build half a pair
 
 
 def _with_geometry(form: Parameters, rope: Rope) -> Parameters:

@@ -35,7 +35,7 @@ class AsIs(BuiltIn):
         object.__setattr__(known, "_varies", bool(getattr(schedule, "length_dependent", False)))
         return known
 
-    def rope_parameters(self, rope: Rope) -> dict[str, object] | None:
+    def rope_parameters(self, rope: Rope) -> Mapping[str, object] | None:
         if rope.table is not None:
             return None
         return dict(rope.scaling) or {"rope_type": "default"}
@@ -58,64 +58,65 @@ def from_rope_parameters(rope: Rope) -> tuple[Schedule, Rope]:
     """
     if rope.table is not None:
         return build(lookup("base"), {}), rope
-    there = {key: value for key, value in rope.scaling.items() if value is not None}
-    kind = _kind(there)
+    stated = {key: value for key, value in rope.scaling.items() if value is not None}
+    kind = _kind(stated)
     if kind not in _READERS:
         hint = suggest(kind, _READERS, f"transformers has {', '.join(_READERS)}")
         raise ScheduleError(f"the checkpoint's rope_type is {brief(kind)}, which ropescale cannot read; {hint}")
-    name, fields, changed = _READERS[kind](there, replace(rope, theta=there.get("rope_theta", rope.theta)))
+    theta = stated.get("rope_theta", rope.theta)
+    name, fields, changed = _READERS[kind](replace(rope, theta=theta, scaling=stated))
     try:
-        return build(lookup(name), fields), changed
+        return build(lookup(name), fields), replace(changed, scaling=rope.scaling)
     except ScheduleError as error:
         raise ScheduleError(f"the checkpoint's rope parameters: {error}") from None
 
 
-Reading = tuple[str, dict[str, Any], Rope]
+Reading = tuple[str, dict[str, object], Rope]
 """A schedule's name, its fields, and the geometry it applies to."""
 
 
-def _kind(there: Mapping[str, Any]) -> str:
-    kind = str(there.get("rope_type", there.get("type", "default")))
-    if kind in ("su", "yarn") and "short_factor" in there:
+def _kind(stated: Mapping[str, object]) -> str:
+    kind = str(stated.get("rope_type", stated.get("type", "default")))
+    if kind in ("su", "yarn") and "short_factor" in stated:
         return "longrope"  # as Phi-3's own configuration class renames them
     return "default" if kind == "mrope" else kind
 
 
-def _default(there: Mapping[str, Any], rope: Rope) -> Reading:
+def _default(rope: Rope) -> Reading:
     return "base", {}, rope
 
 
-def _linear(there: Mapping[str, Any], rope: Rope) -> Reading:
-    return "linear", _some(there, "factor"), rope
+def _linear(rope: Rope) -> Reading:
+    return "linear", _some(rope, "factor"), rope
 
 
-def _dynamic(there: Mapping[str, Any], rope: Rope) -> Reading:
+def _dynamic(rope: Rope) -> Reading:
     """Transformers scales from ``max_position_embeddings``; HunYuan's fixed ``alpha`` is the NTK base change."""
-    if there.get("alpha"):
-        return "ntk", {"factor": there["alpha"]}, rope
-    return "dynamic", _some(there, "factor"), replace(rope, original_length=rope.max_length)
+    if rope.scaling.get("alpha"):
+        return "ntk", {"factor": rope.scaling["alpha"]}, rope
+    return "dynamic", _some(rope, "factor"), replace(rope, original_length=rope.max_length)
 
 
-def _yarn(there: Mapping[str, Any], rope: Rope) -> Reading:
-    rope = _original(there, rope)
-    fields = _some(there, "factor", "attention_factor", "mscale", "mscale_all_dim", "truncate")
+def _yarn(rope: Rope) -> Reading:
+    rope = _original(rope)
+    fields = _some(rope, "factor", "attention_factor", "mscale", "mscale_all_dim", "truncate")
     fields.setdefault("factor", max(rope.max_length / rope.original_length, 1.0))
-    fields |= {key: there[key] for key in ("beta_fast", "beta_slow") if there.get(key)}  # 0 means the default
+    fields |= {key: rope.scaling[key] for key in ("beta_fast", "beta_slow") if rope.scaling.get(key)}  # 0: the default
     if rope.layer_type is not None:  # transformers looks for truncate beside the layer types, where it never is
         fields.pop("truncate", None)
     return "yarn", fields, rope
 
 
-def _longrope(there: Mapping[str, Any], rope: Rope) -> Reading:
-    return "longrope", _some(there, "short_factor", "long_factor", "factor", "attention_factor"), _original(there, rope)
+def _longrope(rope: Rope) -> Reading:
+    return "longrope", _some(rope, "short_factor", "long_factor", "factor", "attention_factor"), _original(rope)
 
 
-def _llama3(there: Mapping[str, Any], rope: Rope) -> Reading:
-    return "llama3", _some(there, "factor", "low_freq_factor", "high_freq_factor"), _original(there, rope)
+def _llama3(rope: Rope) -> Reading:
+    return "llama3", _some(rope, "factor", "low_freq_factor", "high_freq_factor"), _original(rope)
 
 
-def _proportional(there: Mapping[str, Any], rope: Rope) -> Reading:
-    return "proportional", {"partial_rotary_factor": 1.0} | _some(there, "partial_rotary_factor", "factor"), rope
+def _proportional(rope: Rope) -> Reading:
+    return "proportional", {"partial_rotary_factor": 1.0} | _some(rope, "partial_rotary_factor", "factor"), rope
 
 
 _READERS = {
@@ -133,9 +134,9 @@ KINDS = tuple(_READERS)
 """The rope types that can be read."""
 
 
-def _some(there: Mapping[str, Any], *keys: str) -> dict[str, Any]:
-    return {key: there[key] for key in keys if key in there}
+def _some(rope: Rope, *keys: str) -> dict[str, object]:
+    return {key: rope.scaling[key] for key in keys if key in rope.scaling}
 
 
-def _original(there: Mapping[str, Any], rope: Rope) -> Rope:
-    return replace(rope, original_length=there.get("original_max_position_embeddings", rope.original_length))
+def _original(rope: Rope) -> Rope:
+    return replace(rope, original_length=rope.scaling.get("original_max_position_embeddings", rope.original_length))

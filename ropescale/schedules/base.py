@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, ClassVar, Protocol, Self, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Protocol, Self, TypeVar, cast, runtime_checkable
 
 from ..errors import ScheduleError
 from ..formatting import brief, cut
@@ -85,7 +85,7 @@ class BuiltIn:
         """
         raise TypeError(f"{type(self).__name__} does not define __call__")
 
-    def rope_parameters(self, rope: Rope) -> dict[str, object] | None:
+    def rope_parameters(self, rope: Rope) -> Mapping[str, object] | None:
         """This schedule in transformers' own keys (``rope_type`` first), or None when it has no such form.
 
         Keys that describe the geometry (``partial_rotary_factor``, ``mrope_section``) are not included;
@@ -138,7 +138,7 @@ def build(cls: type, fields: Mapping[str, object]) -> Schedule:
     Raises:
         ScheduleError: unknown or missing field, or the class itself refuses.
     """
-    label = getattr(cls, "name", "") or cls.__name__
+    label, make = label_of(cls), cast("Callable[..., Schedule]", cls)
     known = parameters(cls) if dataclasses.is_dataclass(cls) else {}
     for key in fields:
         if dataclasses.is_dataclass(cls) and key not in known:
@@ -147,7 +147,7 @@ def build(cls: type, fields: Mapping[str, object]) -> Schedule:
         if field.required and field.name not in fields:
             raise ScheduleError(f"{label} needs {field.name}; give it as {label}:{field.name}=...")
     try:
-        return cls(**fields)
+        return make(**fields)
     except ScheduleError:
         raise
     except Exception as error:
@@ -211,7 +211,7 @@ def with_theta(rope: Rope, theta: float) -> list[float]:
     return [f * r for f, r in zip(rope.table, ratio)]
 
 
-def plain_form(rope: Rope, *, factor: float = 1.0, theta: float | None = None) -> dict[str, object] | None:
+def plain_form(rope: Rope, *, factor: float = 1.0, theta: float | None = None) -> Mapping[str, object] | None:
     """Rope parameters of theta's own series, every pair divided by ``factor``; None on top of a table.
 
     Where only some pairs turn, that is transformers' ``proportional``, whose partial factor is part of the form.

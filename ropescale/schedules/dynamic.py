@@ -4,6 +4,7 @@ section 3.3."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -37,7 +38,7 @@ class Dynamic(BuiltIn):
             return Frequencies(rope.inv_freq(), rope.table_scale)
         return Frequencies(with_theta(rope, ntk_theta(self.name, rope, alpha)), rope.table_scale)
 
-    def rope_parameters(self, rope: Rope) -> dict[str, object] | None:
+    def rope_parameters(self, rope: Rope) -> Mapping[str, object] | None:
         if rope.table is not None or rope.rotated_pairs is not None:
             return None
         return {"rope_type": "dynamic", "factor": float(self.factor)}

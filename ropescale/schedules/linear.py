@@ -3,6 +3,7 @@ Interpolation", arXiv:2306.15595; found independently by kaiokendev (https://kai
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -28,5 +29,5 @@ class Linear(BuiltIn):
     def __call__(self, rope: Rope, length: int) -> Frequencies:
         return Frequencies([b / self.factor for b in rope.inv_freq()], rope.table_scale)
 
-    def rope_parameters(self, rope: Rope) -> dict[str, object] | None:
+    def rope_parameters(self, rope: Rope) -> Mapping[str, object] | None:
         return plain_form(rope, factor=self.factor)

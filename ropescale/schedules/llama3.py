@@ -3,6 +3,7 @@ meta-llama/llama-models, models/llama3/model.py, apply_scaling)."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -45,5 +46,5 @@ class Llama3(BuiltIn):
         blended = blend_by_turns(rope, self.factor, self.low_freq_factor, self.high_freq_factor)
         return Frequencies(blended, rope.table_scale)
 
-    def rope_parameters(self, rope: Rope) -> dict[str, object] | None:
+    def rope_parameters(self, rope: Rope) -> Mapping[str, object] | None:
         return llama3_form(rope, self.factor, self.low_freq_factor, self.high_freq_factor)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -50,7 +51,7 @@ class LongRope(BuiltIn):
     def _stretched(self, rope: Rope) -> float:
         return self.factor if self.factor is not None else rope.max_length / rope.original_length
 
-    def rope_parameters(self, rope: Rope) -> dict[str, object] | None:
+    def rope_parameters(self, rope: Rope) -> Mapping[str, object] | None:
         if rope.table is not None or rope.rotated_pairs is not None:
             return None
         return {

@@ -3,6 +3,7 @@ https://www.reddit.com/r/LocalLLaMA/comments/14lz7j5/; written up in Peng et al.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -33,7 +34,7 @@ class Ntk(BuiltIn):
             return Frequencies(rope.inv_freq(), rope.table_scale)
         return Frequencies(with_theta(rope, ntk_theta(self.name, rope, self.factor)), rope.table_scale)
 
-    def rope_parameters(self, rope: Rope) -> dict[str, object] | None:
+    def rope_parameters(self, rope: Rope) -> Mapping[str, object] | None:
         if self.factor == 1:
             return plain_form(rope)
         return plain_form(rope, theta=ntk_theta(self.name, rope, self.factor))

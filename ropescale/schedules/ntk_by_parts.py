@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from ..rope import Rope
 from .base import BuiltIn, Frequencies, above, at_least, check_betas, register
@@ -39,7 +40,7 @@ class NtkByParts(BuiltIn):
     def __call__(self, rope: Rope, length: int) -> Frequencies:
         return Frequencies(blend_by_turns(rope, self.factor, self.beta_slow, self.beta_fast), rope.table_scale)
 
-    def rope_parameters(self, rope: Rope) -> dict[str, object] | None:
+    def rope_parameters(self, rope: Rope) -> Mapping[str, object] | None:
         return llama3_form(rope, self.factor, self.beta_slow, self.beta_fast)
 
 
@@ -60,7 +61,7 @@ def _blend(b: float, turns: float, factor: float, low: float, high: float) -> fl
     return (1 - kept) * b / factor + kept * b
 
 
-def llama3_form(rope: Rope, factor: float, low: float, high: float) -> dict[str, Any] | None:
+def llama3_form(rope: Rope, factor: float, low: float, high: float) -> Mapping[str, object] | None:
     """The blend in transformers' ``llama3`` keys; None where transformers would not start from theta's series."""
     if rope.table is not None or rope.rotated_pairs is not None:
         return None

@@ -3,6 +3,7 @@ arXiv:2410.06205; transformers' rope type ``proportional`` (Gemma 4, LFM3)."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -50,6 +51,6 @@ class Proportional(BuiltIn):
         """How many pairs turn, ``int(p h // 2)``."""
         return int(self.partial_rotary_factor * rope.head_dim // 2)
 
-    def rope_parameters(self, rope: Rope) -> dict[str, object] | None:
+    def rope_parameters(self, rope: Rope) -> Mapping[str, object] | None:
         asked = {"partial_rotary_factor": self.partial_rotary_factor}
         return plain_form(replace(rope, rotated_pairs=self.turning(rope), scaling=asked), factor=self.factor)

@@ -53,9 +53,9 @@ class Spec:
     @property
     def text(self) -> str:
         """The spec on one line."""
-        if not isinstance(self.make, type):
-            return describe(dataclasses.replace(self.make, **self.fields) if self.fields else self.make)
-        return _line(self.named or self.label, self.fields)
+        if isinstance(self.make, type):
+            return _line(self.named or self.label, self.fields)
+        return describe(self.build() if self.fields else self.make)
 
     def accepts(self, key: str) -> bool:
         """Whether the schedule, or the one it holds, has such a field."""
@@ -143,8 +143,8 @@ class Spec:
         where = f"{self.label}: {parameter.name}"
         if not _holds_schedule(parameter.hint):
             return read(where, parameter.hint, value)
-        bracketed = isinstance(value, str) and value.startswith("[") and value.endswith("]")
-        return one(parse(value[1:-1] if bracketed else value), where)
+        inner = value[1:-1] if isinstance(value, str) and value.startswith("[") and value.endswith("]") else value
+        return one(parse(inner), where)
 
 
 def _holds_schedule(hint: object) -> bool:
@@ -211,7 +211,8 @@ def resolve(
     if chosen.needs("factor"):
         raise ScheduleError(
             f"{chosen.label} needs a factor; give it as {chosen.text}{',' if chosen.fields else ':'}factor=8, "
-            "with --factor, or through --target-length"
+            "or give target_length=N",
+            "target_length",
         )
     schedule = chosen.build()
     return schedule.bound(rope) if isinstance(schedule, BuiltIn) else schedule
@@ -305,7 +306,7 @@ def _with_factor(spec: Spec, factor: float | None) -> Spec:
         return spec
     stated = spec.get("factor")
     if isinstance(stated, (int, float)) and stated != factor:
-        raise ScheduleError(f"{spec.text} says factor {stated:g} and --factor says {factor:g}; give one of the two")
+        raise ScheduleError(f"{spec.text} says factor {stated:g}, and factor={factor:g} is given; keep one", "factor")
     return spec.with_fields(factor=factor)
 
 

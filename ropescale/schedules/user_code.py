@@ -45,11 +45,12 @@ def load(name: str) -> object:
 
 
 def _which(path: Path) -> ScheduleError:
-    """About a file without a class: which schedules it has, read and not run."""
+    """Returns the error for a file without a class: it names which schedules it has, read and not run."""
     _check_file(path)
     content = read_bytes(path)
     tree = _guarded(str(path), lambda: ast.parse(content))
-    names = [node.name for node in tree.body if not getattr(node, "name", "_").startswith("_") and _is_schedule(node)]
+    found = [getattr(node, "name", "_") for node in tree.body if _is_schedule(node)]
+    names = [name for name in found if not name.startswith("_")]
     if not names:
         return ScheduleError(f"{path} has no class with a __call__(self, rope, length); a schedule is one")
     return ScheduleError(f"{path} has {listed(names)}; say which, as in {path}::{names[0]}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -63,7 +64,7 @@ class Yarn(BuiltIn):
             return temperature(self.factor, self.mscale) / temperature(self.factor, self.mscale_all_dim)
         return temperature(self.factor)
 
-    def rope_parameters(self, rope: Rope) -> dict[str, object] | None:
+    def rope_parameters(self, rope: Rope) -> Mapping[str, object] | None:
         nested_truncate_is_ignored = rope.layer_type is not None and not self.truncate
         if self.extrapolation_factor != 1 or nested_truncate_is_ignored or rope.table or rope.rotated_pairs is not None:
             return None

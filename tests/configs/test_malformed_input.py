@@ -213,7 +213,7 @@ ARGUMENTS: dict[str, tuple[list[str], str]] = {
     "set abc": (["--schedule", "yarn:factor=4", "--set", "beta_fast=abc"], "beta_fast must be a number, not 'abc'"),
     "betas crossed": (["--schedule", "yarn:factor=4,beta_fast=1,beta_slow=32"], "beta_fast must not be the smaller"),
     "missing factor": (["--schedule", "yarn"], "yarn needs a factor"),
-    "two factors": (["--schedule", "yarn:factor=4", "--factor", "8"], "says factor 4 and --factor says 8"),
+    "two factors": (["--schedule", "yarn:factor=4", "--factor", "8"], "says factor 4, and --factor 8 is given"),
     "target contradicts": (["--schedule", "yarn:factor=4", "--target-length", "4k"], "the target length is 4096"),
     "target too short": (["--schedule", "yarn", "--target-length", "100"], "shorter than the trained length 256"),
     "length abc": (["--schedule", "yarn", "--target-length", "long"], "'long' is not a length"),

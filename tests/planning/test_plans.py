@@ -618,7 +618,7 @@ def test_one_table_over_mixed_layers_changes_in_all_and_says_so(config, noted):
     ("spec", "options", "message"),
     [
         ("yarn:factor=8", {"target_length": 16384}, "factor 8 x trained length 4096 = 32768, but the target length"),
-        ("yarn:factor=8", {"factor": 4.0}, "says factor 8 and --factor says 4"),
+        ("yarn:factor=8", {"factor": 4.0}, "says factor 8, and factor=4 is given"),
         ("yarn", {}, "needs a factor"),
         ("yarn", {"target_length": 2048}, "shorter than the trained length 4096"),
         ("yarn", {"factor": math.nan}, "factor"),
