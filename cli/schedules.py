@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, NotRequired, TypedDict
 
 import click
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from ..schedules.fields import Parameter
 
 
-class Field(TypedDict, total=False):
+class Field(TypedDict):
     """One field: its type, whether it is required, and its default where it has one."""
 
     name: str
     type: str
     required: bool
-    default: object
+    default: NotRequired[object]
 
 
 class Described(TypedDict):

@@ -79,7 +79,7 @@ def _entry(config: PreTrainedConfig) -> Json | None:
     base = getattr(config, "rope_parameters", None)
     if base is None:
         return None
-    layer_types = sorted(set(getattr(config, "layer_types", None) or ()))
+    layer_types: list[str] = sorted(set(getattr(config, "layer_types", None) or ()))
     return {**_fields(config), "rope_parameters": base, **_Probe(type(config), base, layer_types).entry(config)}
 
 
@@ -285,7 +285,8 @@ class _Probe:
 
     def _pairs_with(self, kind: str, partial: float | None) -> dict[str, int]:
         """Returns how many pairs turn with this partial factor in the rope parameters (None: unstated)."""
-        stated: Json = {"rope_type": kind, "rope_theta": _ODD} | ({} if kind == "default" else {"factor": 3.0})
+        stated: Json = {"rope_type": kind, "rope_theta": _ODD}
+        stated |= {} if kind == "default" else {"factor": 3.0}
         stated |= {} if partial is None else {"partial_rotary_factor": partial}
         config = _built(self.cls, rope_parameters=self._for_each(stated))
         return {} if config is None else _pairs(config)
