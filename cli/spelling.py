@@ -29,7 +29,7 @@ def spelled(text: str, fields: Iterable[str] = ()) -> str:
     for name in names or PARAMETERS:
         spell = partial(_option, name)
         word = rf"(?<![\w:,.-]){name}\b"
-        text, count = re.subn(rf"{word}(?:='([^']*)'|=(\w[\w.,:]*))", spell, text)
+        text, count = re.subn(rf"{word}(?:='([^']*)'|=(\w(?:[\w.,:]*\w)?))", spell, text)
         if names and not count:  # beside `layers='all'` the word "layers" is prose
             text = re.sub(f"{word}()()", spell, text)
     return text

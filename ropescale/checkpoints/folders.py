@@ -6,15 +6,17 @@ import errno
 import fnmatch
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Literal
 
-from ..errors import CheckpointError
+from ..errors import CheckpointError, ConfigError
+from ..escaping import stays_below
 from ..files import atomic, building, ownership
-from ..files.reading import refuse_system
+from ..files.reading import read_json, refuse_system
+from ..formatting import brief, cut
 from .backups import BACKUP
 from .record import NAME as RECORD
 from .record import Listing, files_in
@@ -249,3 +251,37 @@ def translated(where: Path, what: Literal["read", "written"] = "written") -> Ite
 def _is_elsewhere(name: object, where: Path) -> bool:
     """Whether a file that failed is not one of ours, so that the sentence must name it."""
     return isinstance(name, str) and not (name.startswith(str(where)) or f".{where.name[:200]}." in name)
+
+
+def refuse_missing_shards(source: Path) -> None:
+    """Refuses half a download, which would become a checkpoint that no engine loads."""
+    for index in sorted(source.glob("*.index.json")):
+        shards = _shards(index) if is_weight(index.name.removesuffix(".index.json")) else set()
+        missing = sorted(name for name in shards if not os.path.exists(source / name))
+        if missing:
+            first = cut(missing[0], 100)
+            raise CheckpointError(
+                f"{source} lacks {len(missing)} of the {len(shards)} files in {index.name}, {first} among them; "
+                "complete the download first"
+            )
+
+
+_LARGEST_INDEX = 128 * 2**20
+"""Bytes; that of a model with a million tensors has a hundred million."""
+
+
+def _shards(index: Path) -> set[str]:
+    """Returns the files that an index names; all of them lie in its folder.
+
+    Raises:
+        ConfigError: it is no index, or names something that is no file of the folder.
+    """
+    weights = read_json(index, _LARGEST_INDEX).get("weight_map")
+    names: Iterable[object] = weights.values() if isinstance(weights, Mapping) else [weights]
+    for name in names:
+        if not isinstance(name, str) or not stays_below(name.removeprefix("./")):
+            raise ConfigError(
+                f"{index} has {brief(name)} where the name of a file in its folder should stand; restore it from where "
+                "it was downloaded"
+            )
+    return set(map(str, names))

@@ -5,34 +5,29 @@ No weights are read. The result loads in stock engines with no ropescale install
 
 from __future__ import annotations
 
-import os
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ..configs import class_defaults
-from ..configs.reading import text_section
-from ..engines import engine_warnings
-from ..errors import CheckpointError, ConfigError, RunError, ScheduleError
-from ..escaping import stays_below, visible
+from ..errors import CheckpointError, RunError, ScheduleError
+from ..escaping import visible
 from ..files import temporary
 from ..files.building import recover
-from ..files.reading import local_path, open_regular, read_bytes, read_json, sha256
-from ..formatting import brief, cut
+from ..files.reading import local_path, read_bytes, read_json, sha256
+from ..formatting import cut
 from ..planning.plan import Plan, make_plan
 from ..request import Request, RequestOptions
 from ..schedules import describe
 from . import front_matter, links, model_card, uploading
 from .backups import BACKUP, can_tell, is_interrupted, put_back, refuse_links, write_in_place
+from .caveats import number, on_left, on_links, optional_json, warnings_of
 from .differences import changes, diff
 from .folders import (
     LINKS,
     check_target,
-    files_of,
-    is_weight,
+    refuse_missing_shards,
     remove_ours,
     translated,
     why_not_ours,
@@ -48,12 +43,12 @@ if TYPE_CHECKING:
 
 @dataclass
 class PatchedCheckpoint:
-    """What :func:`patch_checkpoint` did, or would do.
+    """The result of :func:`patch_checkpoint`, done or planned.
 
     Attributes:
         folder: where the patched checkpoint lies (None after a dry run, and where it lies only on the Hub).
         plan: the schedule worked out.
-        before: the configuration that the source has; :attr:`Plan.before` is the makers', where ropescale had patched.
+        before: the configuration that the source has; :attr:`Plan.before` is the vendor's, where ropescale had patched.
         config_diff: unified diff of ``config.json``.
         warnings: what an engine would compute differently, and which files still hold the old limit.
         links: how each weight file was brought over, ``{name: "hard" | "symlink" | "copy"}``.
@@ -63,7 +58,7 @@ class PatchedCheckpoint:
 
     folder: Path | None
     plan: Plan
-    before: Mapping[str, Any]
+    before: Mapping[str, object]
     config_diff: str
     warnings: list[str]
     links: dict[str, str] = field(default_factory=dict)
@@ -107,34 +102,29 @@ def patch_checkpoint(
         RopescaleError: the input is wrong; nothing is written.
     """
     request = Request.of(schedule, **options)
-    if link not in LINKS:
-        raise CheckpointError(f"there is no way of linking called {link!r}; choose from {', '.join(LINKS)}")
-    _refuse_contradiction(model, out, in_place, dry_run, push_to_hub)
-    if private and push_to_hub is None:
-        raise CheckpointError("--private is for --push-to-hub REPO; name the repository, or leave it out")
+    _refuse_contradiction(model, out, link, in_place, dry_run, push_to_hub, private)
+    is_local = local_path(model).is_dir()
     resumed = _resumed(local_path(model)) if in_place and not dry_run else ()
-    # First of all: the download of a model can take hours.
-    to, is_local = None, local_path(model).is_dir()
+    # What can be refused comes before the download of a model, which can take hours.
+    if push_to_hub is not None and is_local:
+        links.refuse_leaving(find_model(model, revision))
+    to = None
     if push_to_hub is not None:
-        if is_local:
-            links.refuse_leaving(find_model(model, revision))
         to = uploading.repository(push_to_hub, private=private, force=force, ask=not dry_run)
     source = find_model(model, revision, weights=not dry_run)
     if to and not is_local:
         links.refuse_leaving(source)
     left = [] if out is None or dry_run else recover(local_path(out), why_not_ours, remove_ours)
     target = None if out is None else check_target(source, out, force)
-    plan = make_plan(original_config(read_config(source), source), request)
-    _refuse_unsavable(plan)
-    plan = replace(plan, notes=(*resumed, *_undone(source), *plan.notes))
+    plan = _planned(source, request, resumed)
     with translated(source, "read"):
         fine = [*links.found(source)] if in_place and to else []  # one that is not has been refused
         files = _new_files(source, str(model), plan, to.name if to else None)
-        record = _record(source, str(model), plan)
-        before = read_config(source)
-        warnings = _warnings(source, plan, weights=not dry_run or is_local)
-        result = PatchedCheckpoint(None, plan, before, diff(before, plan.config), warnings)
+        record = make_record(plan, _source_name(str(model)), read_bytes(source / "config.json"), read_record(source))
         told = {**files, RECORD: as_json(record, RECORD)}
+        before = read_config(source)
+        warnings = warnings_of(source, plan, weights=not dry_run or is_local)
+        result = PatchedCheckpoint(None, plan, before, diff(before, plan.config), warnings)
         result.changes = changes(source, told)
     if in_place:
         refuse_links(source, [*files, RECORD])
@@ -146,7 +136,7 @@ def patch_checkpoint(
         result.upload = uploading.upload(result.folder, to, _message(plan), [*fine, *result.links]) if to else None
     if place != target:
         result.folder, result.links = None, {}  # the temporary one is gone
-    result.warnings += [*_link_words(result.links, link), *map(_left_words, left)]
+    result.warnings += [*on_links(result.links, link), *map(on_left, left)]
     return result
 
 
@@ -168,7 +158,7 @@ def restore(folder: str | Path) -> Path:
 
 
 def _why_nothing(record: Path) -> str:
-    """Why a folder has no backup. The record of one that was made beside its source lists its files."""
+    """Says why a folder has no backup; the record of one that was made beside its source lists its files."""
     if not record.exists():
         return "it was not patched in place"
     found = read_json(record)
@@ -183,18 +173,37 @@ def _why_nothing(record: Path) -> str:
 
 
 def _refuse_contradiction(
-    model: str | Path, out: str | Path | None, in_place: bool, dry_run: bool, push_to_hub: str | None
+    model: str | Path,
+    out: str | Path | None,
+    link: str,
+    in_place: bool,
+    dry_run: bool,
+    push_to_hub: str | None,
+    private: bool,
 ) -> None:
+    if link not in LINKS:
+        raise CheckpointError(f"there is no way of linking called {link!r}; choose from {', '.join(LINKS)}", "link")
     if in_place and out is not None:
-        raise CheckpointError("-o OUT and --in-place exclude each other; choose one")
+        raise CheckpointError("out=OUT and in_place=True exclude each other; choose one", "out", "in_place")
     if in_place and not local_path(model).is_dir():
-        raise CheckpointError(f"{model} is not a local folder, so --in-place cannot change it; use -o OUT")
+        raise CheckpointError(
+            f"{model} is not a local folder, so in_place=True cannot change it; give out=OUT", "in_place", "out"
+        )
     if out is None and not in_place and not dry_run and push_to_hub is None:
-        raise CheckpointError("say where the patched checkpoint goes (-o OUT), or --in-place, or --dry-run")
+        raise CheckpointError(
+            "say where the patched checkpoint goes (out=OUT), or in_place=True, or dry_run=True",
+            "out",
+            "in_place",
+            "dry_run",
+        )
+    if private and push_to_hub is None:
+        raise CheckpointError(
+            "private=True is for push_to_hub=REPO; name the repository, or leave it out", "private", "push_to_hub"
+        )
 
 
 def _resumed(folder: Path) -> tuple[str, ...]:
-    """Undo what an interrupted ``--in-place`` (or restore) has done, so that this one begins from the originals."""
+    """Undoes an interrupted change in place (or restore), so that this one begins from the originals."""
     with translated(folder):
         if not is_interrupted(folder):
             return ()
@@ -208,27 +217,34 @@ def _resumed(folder: Path) -> tuple[str, ...]:
 
 
 def _undone(source: Path) -> Iterator[str]:
-    """What patching a checkpoint again does with the schedule that it has."""
+    """Yields a note on the schedule that an already patched checkpoint has."""
     record = read_record(source)
     if record is not None:
         labels = ", ".join(dict.fromkeys(record.labels.values()))
         yield f"ropescale patched this checkpoint before ({labels}); that is undone, and the new schedule replaces it"
 
 
-def _refuse_unsavable(plan: Plan) -> None:
+def _planned(source: Path, request: Request, resumed: tuple[str, ...]) -> Plan:
+    """Plans from the configuration without our scaling.
+
+    Raises:
+        ScheduleError: no configuration can hold the schedule, or it changes nothing.
+    """
+    plan = make_plan(original_config(read_config(source), source), request)
     if plan.unsavable:
-        raise ScheduleError(plan.unsavable)
+        raise ScheduleError(plan.unsavable, "freeze_at")
     if not plan.changes:
         raise ScheduleError("as-is changes nothing, so there is nothing to write; name the schedule that you want")
+    return replace(plan, notes=(*resumed, *_undone(source), *plan.notes))
 
 
 def _write(
-    source: Path, target: Path | None, files: Mapping[str, bytes], record: Mapping[str, Any], link: str, force: bool
+    source: Path, target: Path | None, files: Mapping[str, bytes], record: Mapping[str, object], link: str, force: bool
 ) -> tuple[Path, dict[str, str]]:
-    """Into a new folder, or where the source lies when there is no target."""
+    """Writes into a new folder, or where the source lies when there is no target."""
     if target is not None:
         with translated(source, "read"):
-            _refuse_missing_shards(source)
+            refuse_missing_shards(source)
         return target, write_folder(source, target, files, lambda listing: _with_files(record, listing), link, force)
     listed = files_in(source)  # the links among them are still ours
     if listed is not None:
@@ -240,17 +256,13 @@ def _write(
     return source, {}
 
 
-def _with_files(record: Mapping[str, Any], files: Listing) -> bytes:
-    """The record with what was written, by which ``--force`` knows it again."""
+def _with_files(record: Mapping[str, object], files: Listing) -> bytes:
+    """Returns the record with what was written, by which ``force`` knows it again."""
     return as_json({**record, "files": files}, RECORD)
 
 
-def _record(source: Path, name: str, plan: Plan) -> dict[str, Any]:
-    return make_record(plan, _source_name(name), read_bytes(source / "config.json"), read_record(source))
-
-
 def _new_files(source: Path, name: str, plan: Plan, to: str | None = None) -> dict[str, bytes]:
-    """The content of every file that differs from the source's, but the record; strangers will read them in ``to``."""
+    """Returns the content of every file that differs from the source's, but the record; ``to`` makes them public."""
     named = _source_name(name)
     files = {
         "config.json": as_json(plan.config, "config.json"),
@@ -261,13 +273,13 @@ def _new_files(source: Path, name: str, plan: Plan, to: str | None = None) -> di
 
 
 def _source_name(name: str) -> str:
-    """A Hub id as it is; a folder by its last name alone, because whoever is given the result reads it too."""
+    """Returns a Hub id as it is; a folder by its last name alone, because whoever is given the result reads it too."""
     path = local_path(name)
     return path.resolve().name if path.is_dir() else name
 
 
 def _card(readme: Path, plan: Plan, source: str, hub_id: str | None, to: str | None) -> bytes:
-    """The makers' card with our section, and what the Hub reads of it where it has to do with the Hub."""
+    """Returns the vendor's card with our section, and with the metadata that the Hub reads where it is involved."""
     card = model_card.card(readme, plan, source, to or "PATH")
     if hub_id or to:
         card = front_matter.with_metadata(card, hub_id)
@@ -278,7 +290,7 @@ def _card(readme: Path, plan: Plan, source: str, hub_id: str | None, to: str | N
 
 @contextmanager
 def _place(target: Path | None, to: uploading.Repository | None) -> Iterator[Path | None]:
-    """Where to write. What goes only to the Hub passes through a temporary folder, kept if it does not arrive."""
+    """Yields where to write. What goes only to the Hub passes through a temporary folder, kept if the upload fails."""
     if target is not None or to is None:
         yield target
         return
@@ -287,141 +299,13 @@ def _place(target: Path | None, to: uploading.Repository | None) -> Iterator[Pat
 
 
 def _message(plan: Plan) -> str:
-    """The commit's title."""
+    """Returns the title of the commit on the Hub."""
     return visible(f"Context extended by ropescale: {', '.join(dict.fromkeys(map(describe, plan.schedules.values())))}")
 
 
 def _raised_tokenizer(path: Path, length: int) -> bytes | None:
-    """``tokenizer_config.json`` with ``model_max_length`` raised; None where it is high enough or absent."""
-    limit = _number(_optional_json(path).get("model_max_length"))
+    """Returns ``tokenizer_config.json`` with ``model_max_length`` raised; None where it is high enough or absent."""
+    limit = number(optional_json(path).get("model_max_length"))
     if limit is None or limit >= length:
         return None
     return as_json({**read_json(path), "model_max_length": length}, path.name)
-
-
-def _refuse_missing_shards(source: Path) -> None:
-    """Half a download would become a checkpoint that no engine loads."""
-    for index in sorted(source.glob("*.index.json")):
-        shards = _shards(index) if is_weight(index.name.removesuffix(".index.json")) else set()
-        missing = sorted(name for name in shards if not os.path.exists(source / name))
-        if missing:
-            first = cut(missing[0], 100)
-            raise CheckpointError(
-                f"{source} lacks {len(missing)} of the {len(shards)} files in {index.name}, {first} among them; "
-                "complete the download first"
-            )
-
-
-_LARGEST_INDEX = 128 * 2**20
-"""Bytes; that of a model with a million tensors has a hundred million."""
-
-
-def _shards(index: Path) -> set[str]:
-    """The files that an index names; all of them lie in its folder.
-
-    Raises:
-        ConfigError: it is no index, or names something that is no file of the folder.
-    """
-    weights = read_json(index, _LARGEST_INDEX).get("weight_map")
-    names: Iterable[Any] = weights.values() if isinstance(weights, Mapping) else [weights]
-    for name in names:
-        if not isinstance(name, str) or not stays_below(name.removeprefix("./")):
-            raise ConfigError(
-                f"{index} has {brief(name)} where the name of a file in its folder should stand; restore it from where "
-                "it was downloaded"
-            )
-    return set(names)
-
-
-# ---------------------------------------------------------------------------------------------------------
-# What the user should know
-
-
-def _warnings(source: Path, plan: Plan, weights: bool) -> list[str]:
-    """``weights`` says whether those of the source should be there: a dry run leaves them on the Hub."""
-    return [
-        *(_no_weights(source) if weights else ()),
-        *links.warning(links.leaving(source)),
-        *_old_limits(source, plan),
-        *_unknown_type(plan),
-        *engine_warnings(plan),
-    ]
-
-
-def _no_weights(source: Path) -> Iterator[str]:
-    if not any(is_weight(name.name) for name in files_of(source)):
-        yield f"{source} holds no weight files that ropescale knows, so only its configuration is patched"
-
-
-def _unknown_type(plan: Plan) -> Iterator[str]:
-    model_type = text_section(plan.config).get("model_type")
-    if model_type not in class_defaults.load():
-        yield (
-            f"model type {brief(model_type)} is not one that ropescale knows: whether its code reads these keys is for "
-            "`ropescale verify` to show"
-        )
-
-
-def _old_limits(source: Path, plan: Plan) -> Iterator[str]:
-    """Files and fields of the source that still say the old length."""
-    generation = _number(_optional_json(source / "generation_config.json").get("max_length")) or 0
-    if _UNCHOSEN < generation < plan.length:
-        yield f"generation_config.json: max_length is still {generation:g}, which stops generation there"
-    section = text_section(plan.config)
-    window = _number(section.get("sliding_window"))
-    if window and 0 < window < plan.length and section.get("use_sliding_window", True):
-        yield f"config.json: sliding_window is {window:g}; the layers that use it see no further, whatever the schedule"
-    for name in ("params.json", "original/params.json"):
-        if any(key in _optional_json(source / name) for key in _PARAMS_KEYS):
-            yield f"{name}: still describes the original model; an engine that reads that file sees no scaling"
-    limit = _truncation(source / "tokenizer.json")
-    if limit is not None and limit < plan.length:
-        yield f"tokenizer.json: cuts texts at {limit} tokens"
-
-
-_UNCHOSEN = 20
-"""transformers' default for ``max_length``, which nobody chose."""
-
-_PARAMS_KEYS = ("rope_theta", "use_scaled_rope", "max_seq_len", "max_position_embeddings", "yarn")
-"""What Mistral's and Meta's own engines read from ``params.json``."""
-
-_TRUNCATION = re.compile(r'"truncation"\s*:\s*\{[^{}]*?"max_length"\s*:\s*(\d+)')
-
-
-def _truncation(path: Path) -> int | None:
-    """Where ``tokenizer.json`` cuts; the file can be tens of megabytes, and this stands in its first lines."""
-    if not path.exists():
-        return None
-    with open_regular(path) as file:
-        match = _TRUNCATION.search(file.read(4096).decode("utf-8", "replace"))
-    return int(match[1]) if match and len(match[1]) < 20 else None
-
-
-def _number(value: Any) -> float | None:
-    """A number that a file holds where one is expected; None for anything else."""
-    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
-
-
-def _optional_json(path: Path) -> dict[str, Any]:
-    return read_json(path) if path.exists() else {}
-
-
-def _left_words(path: Path) -> str:
-    """A word about what a command that was stopped left, and that cannot be told from what a living one writes."""
-    return f"{path} was left by a command that was stopped; remove it yourself once no other is writing there"
-
-
-def _link_words(links: Mapping[str, str], asked: str) -> list[str]:
-    """A word about weights that did not come over as hard links."""
-    symlinks = sum(how == "symlink" for how in links.values())
-    copies = sum(how == "copy" for how in links.values())
-    because = " (no hard links here: another file system?)" if asked == "auto" else ""
-    words = []
-    if symlinks:
-        words.append(
-            f"{symlinks} weight file(s) are absolute symlinks to the source{because}: keep the source where it is, "
-            "or use --link copy"
-        )
-    if copies and asked == "auto":
-        words.append(f"{copies} weight file(s) were copied: neither hard links nor symlinks are possible here")
-    return words
