@@ -16,15 +16,19 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, NotRequired
 
 import numpy as np
+from annotated_types import Len
+from pydantic import FailFast
+from typing_extensions import TypedDict
 
 from ...errors import CheckpointError, DataError
 from ...files import atomic
 from ...files.reading import local_path
 from ..results import checking
-from ..results.checking import Wrong, each, fields, mapping, plain, whole
+from ..results.checking import Shape, Wrong
+from ..results.values import Count
 from .documents import Document
 
 SCHEMA = 1
@@ -115,31 +119,37 @@ def _check_replaceable(path: Path) -> None:
     """
     try:
         if checking.content(path, MOST):
-            checking.checked(path, _marked, MOST)
+            checking.checked(path, Shape(_Marked), MOST)
     except Wrong:
         raise CheckpointError(
             f"cannot write {path}: what is there is not key spans; choose another file with -o"
         ) from None
 
 
-def _marked(value: dict[str, Any], where: str = "") -> None:
-    if (value.get("schema"), value.get("kind")) != (SCHEMA, KIND):
-        raise Wrong("does not hold key spans")
+class _Marked(TypedDict):
+    schema: Literal[1]
+    kind: Literal["key spans"]
 
 
-def _checked(value: dict[str, Any], where: str = "") -> None:
-    _marked(value)
-    fields({"spans": mapping(each(_span))}, dict.fromkeys(value.keys() - {"spans", "key_model"}, plain))(value, where)
-    fields({}, {"key_model": mapping(plain), **dict.fromkeys(("short", "window", "stride"), whole())})(value, where)
-    for spans in value["spans"].values():
-        if any(before[1] > after[0] for before, after in itertools.pairwise(spans)):
-            raise Wrong("holds spans that overlap")
+class SpansFile(_Marked):
+    """A file of key spans; beside them, what made them."""
+
+    spans: dict[str, Annotated[list[Annotated[list[Count], Len(2, 2)]], FailFast()]]
+    key_model: NotRequired[dict[str, str]]
+    short: NotRequired[Count]
+    window: NotRequired[Count]
+    stride: NotRequired[Count]
 
 
-def _span(value: Any, where: str) -> None:
-    each(whole(), 2, 2)(value, where)
-    if value[0] > value[1]:
-        raise Wrong(f"has an end before its start for {where}")
+def _checked(value: Any) -> SpansFile:
+    for spans in _SPANS(value)["spans"].values():
+        ends = list(itertools.chain(*spans))
+        if ends != sorted(ends):
+            raise Wrong("holds spans that overlap or end before their start")
+    return value
+
+
+_SPANS: Shape[SpansFile] = Shape(SpansFile)
 
 
 def load(path: str | Path) -> KeySpans:

@@ -48,6 +48,7 @@ class Metric(Generic[S_contra, R]):
     Attributes:
         row: the frozen dataclass of a row.
         key: of its rows in results.json; "" leaves them out.
+        has_facts: whether results.json has the rows under "rows", beside facts of the metric.
         columns: of results.csv, by name, the field of the row that each shows. Rows are found by schedule and length.
         subsets: the names that :meth:`subset` gives.
         picture: of its rows.
@@ -55,6 +56,7 @@ class Metric(Generic[S_contra, R]):
 
     row: type[R]
     key: str = ""
+    has_facts: bool = False
     columns: Mapping[str, str] = {}
     subsets: tuple[str, ...] = ()
     picture: Picture[S_contra] | None = None
@@ -77,7 +79,7 @@ class Metric(Generic[S_contra, R]):
         """Returns the rows that a checked results.json holds."""
         part = results.get(self.key, [])
         names = [each.name for each in fields(self.row)]  # type: ignore[arg-type]
-        lines = part["rows"] if isinstance(part, dict) else part
+        lines = part["rows"] if self.has_facts and part else part
         return [self.row(**{name: line[name] for name in names if name in line}) for line in lines]
 
     def to_markdown(self, stored: S_contra) -> list[str]:

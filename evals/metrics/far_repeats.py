@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from ...formatting import escaped, markdown
 from ..data.far_repeats import ORDER, far_repeats
 from ..results.stored import Stored
+from ..results.values import Count, Length, Positive
 from .base import Bounded, Metric, bounds, masked, perplexities
 from .cells import interval_cell
 
@@ -19,17 +20,17 @@ class RepeatsRow:
     """
 
     schedule: str
-    length: int
-    distance: int
-    order: int
-    far_tokens: int
-    far_ppl: float | None
-    far_low: float | None
-    far_high: float | None
-    other_tokens: int
-    other_ppl: float | None
-    other_low: float | None
-    other_high: float | None
+    length: Length
+    distance: Count
+    order: Count
+    far_tokens: Count
+    far_ppl: Positive | None
+    far_low: Positive | None
+    far_high: Positive | None
+    other_tokens: Count
+    other_ppl: Positive | None
+    other_low: Positive | None
+    other_high: Positive | None
 
 
 class FarRepeats(Metric[Stored, RepeatsRow]):

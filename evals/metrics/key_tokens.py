@@ -11,6 +11,7 @@ import numpy as np
 from ...formatting import escaped
 from ..data.key_tokens import KeySpans, places
 from ..results.stored import Stored
+from ..results.values import Count, Length, Positive, Share
 from .base import Bounded, Metric, bounds, masked, perplexities
 from .cells import interval_cell, table
 
@@ -22,19 +23,19 @@ class KeyTokensRow:
     """Perplexity of the key tokens under one schedule at one length; None where there are none, or one document."""
 
     schedule: str
-    length: int
-    tokens: int
-    fraction: float
+    length: Length
+    tokens: Count
+    fraction: Share
     nll: float | None
-    ppl: float | None
-    ppl_low: float | None
-    ppl_high: float | None
+    ppl: Positive | None
+    ppl_low: Positive | None
+    ppl_high: Positive | None
 
 
 class KeyTokens(Metric[Stored, KeyTokensRow]):
     """Perplexity over the tokens inside the key spans."""
 
-    row, key, subsets = KeyTokensRow, "key_tokens", ("key",)
+    row, key, subsets, has_facts = KeyTokensRow, "key_tokens", ("key",), True
 
     def reduce(self, stored: Stored) -> list[KeyTokensRow]:
         """Returns every schedule at every length, over the key tokens alone."""

@@ -11,6 +11,7 @@ import numpy as np
 from ...formatting import escaped, markdown
 from ..results.statistics import Estimate, ratio
 from ..results.stored import Divergence, Stored, Totals
+from ..results.values import Length
 from .base import Metric, mean_of, resampled
 from .cells import half, signed, table
 
@@ -25,7 +26,7 @@ class PairedRow:
 
     schedule: str
     baseline: str
-    length: int
+    length: Length
     delta_nll: float
     low: float | None
     high: float | None

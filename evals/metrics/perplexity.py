@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ..data.windows import prefix
 from ..results.statistics import Estimate, ratio
 from ..results.stored import Pass, Stored
+from ..results.values import Count, Length, Positive
 from ..running.protocols import ROPESCALE
 from . import drawing
 from .base import Metric, Picture, mean_of, perplexities, resampled
@@ -31,22 +32,22 @@ class PerplexityRow:
 
     schedule: str
     table_sha256: str
-    length: int
-    documents: int
-    tokens: int
+    length: Length
+    documents: Count
+    tokens: Count
     nll: float
-    ppl: float
-    ppl_low: float | None
-    ppl_high: float | None
+    ppl: Positive
+    ppl_low: Positive | None
+    ppl_high: Positive | None
     bits_per_byte: float | None = None
-    forward_passes: int = 0
+    forward_passes: Count = 0
     mode: str = "prefix"
-    documents_at_length: int = 0
+    documents_at_length: Count = 0
     tail_nll: float | None = None
     tail_low: float | None = None
     tail_high: float | None = None
-    ppl_boot_low: float | None = None
-    ppl_boot_high: float | None = None
+    ppl_boot_low: Positive | None = None
+    ppl_boot_high: Positive | None = None
     bootstrap: str | None = None
     protocol: str = ROPESCALE
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ...plotting import STYLE, new_figure, save
+from ...plotting import STYLE, new_figure
+from .answers import AccuracyRow, Asked
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-    from .results import Retrieval, Row
-
-    Cells = dict[tuple[int, float | None], Row]
+    from matplotlib.image import AxesImage
 
 ACROSS = 4
 """Schedules beside each other before the next ones go below."""
@@ -22,13 +22,28 @@ COLOURS = "cividis"
 """Made for colour-blind readers, and its lightness rises evenly, so grey print keeps the order (Nuñez et al. 2018)."""
 
 
-def heat_maps(result: Retrieval, path: str | Path | None = None) -> Figure:
-    """Above, accuracy; below, the answer's NLL; both by length and depth, the trained length marked.
+Cells = dict[tuple[int, float | None], AccuracyRow]
+
+
+@dataclass(frozen=True)
+class MapKind:
+    """A figure that maps show, how it is written, and its scale; ``runs_backwards`` where low values are good."""
+
+    value: Callable[[AccuracyRow], float]
+    form: str
+    low: float
+    high: float
+    label: str
+    runs_backwards: bool = False
+
+
+def draw(result: Asked, every: Sequence[AccuracyRow]) -> Figure:
+    """Draws, above, accuracy; below, the answer's NLL; both by length and depth, the trained length marked.
 
     The NLL shows differences where accuracy is all or nothing. One scale for all the schedules.
 
     Args:
-        path: of an image file to write it to; None only returns the figure.
+        every: the rows.
 
     Raises:
         RopescaleError: matplotlib is not installed.
@@ -39,7 +54,7 @@ def heat_maps(result: Retrieval, path: str | Path | None = None) -> Figure:
     figure = new_figure(1.5 + width * across, 0.6 + 2 * bands * height)
     from matplotlib import rc_context
 
-    rows = [row for row in result.rows if row.depth is not None]
+    rows = [row for row in every if row.depth is not None]
     cells: dict[str, Cells] = {schedule: {} for schedule in result.schedules}
     for row in rows:
         cells[row.schedule][row.length, row.depth] = row
@@ -50,49 +65,34 @@ def heat_maps(result: Retrieval, path: str | Path | None = None) -> Figure:
             images = [_heat_map(axes, result, *each, kind) for axes, each in zip(grid.flat, cells.items())]
             for axes in grid.flat[len(images) :]:
                 axes.set_visible(False)
-            figure.colorbar(images[0], ax=grid, label=kind["label"], shrink=0.9, aspect=12 * bands)
+            figure.colorbar(images[0], ax=grid, label=kind.label, shrink=0.9, aspect=12 * bands)
         figure.suptitle(_title(result), x=0.01, ha="left", fontsize=10)
-        if path is not None:
-            save(figure, path)
     return figure
 
 
-def _panel(result: Retrieval) -> tuple[float, float]:
+def _panel(result: Asked) -> tuple[float, float]:
     """Inches of one map: room for a number in every cell."""
     return max(2.2, 0.5 + 0.52 * len(result.lengths)), max(1.9, 0.9 + 0.27 * len(result.depths))
 
 
-_ACCURACY: dict[str, Any] = {
-    "value": lambda row: row.accuracy,
-    "text": "{:.2f}",
-    "low": 0.0,
-    "high": 1.0,
-    "colours": COLOURS,
-    "label": "accuracy",
-}
+_ACCURACY = MapKind(lambda row: row.accuracy, "{:.2f}", 0.0, 1.0, "accuracy")
 
 
-def _nll_kind(rows: Sequence[Row]) -> dict[str, Any]:
-    """Bright is good here too, so the colours run backwards."""
+def _nll_kind(rows: Sequence[AccuracyRow]) -> MapKind:
+    """Returns the scale of the NLL; bright is good here too, so the colours run backwards."""
     values = [row.answer_nll for row in rows]
     low, high = min(values), max(values)
-    return {
-        "value": lambda row: row.answer_nll,
-        "text": "{:.1f}" if high < 99.95 else "{:.0f}",
-        "low": low,
-        "high": max(high, low + 1e-6),
-        "colours": f"{COLOURS}_r",
-        "label": "answer NLL (nats)",
-    }
+    form, top = "{:.1f}" if high < 99.95 else "{:.0f}", max(high, low + 1e-6)
+    return MapKind(lambda row: row.answer_nll, form, low, top, "answer NLL (nats)", runs_backwards=True)
 
 
-def _heat_map(axes: Any, result: Retrieval, schedule: str, cells: Cells, kind: dict[str, Any]) -> Any:
+def _heat_map(axes: Axes, result: Asked, schedule: str, cells: Cells, kind: MapKind) -> AxesImage:
     values = [[_value(cells.get((length, depth)), kind) for length in result.lengths] for depth in result.depths]
-    image = axes.imshow(values, cmap=kind["colours"], vmin=kind["low"], vmax=kind["high"], aspect="auto")
+    image = axes.imshow(values, cmap=COLOURS + "_r" * kind.runs_backwards, vmin=kind.low, vmax=kind.high, aspect="auto")
     for y, line in enumerate(values):
         for x, value in enumerate(line):
             if value == value:  # an interrupted run has gaps
-                _number(axes, x, y, kind["text"].format(value), _is_light(value, kind))
+                _number(axes, x, y, kind.form.format(value), _is_light(value, kind))
     axes.set_xticks(range(len(result.lengths)), [_tokens(n) for n in result.lengths], fontsize=8)
     axes.set_yticks(range(len(result.depths)), [f"{100 * depth:.3g}%" for depth in result.depths], fontsize=8)
     axes.set_xlabel("length (tokens)", fontsize=8)
@@ -102,34 +102,34 @@ def _heat_map(axes: Any, result: Retrieval, schedule: str, cells: Cells, kind: d
     return image
 
 
-def _value(row: Row | None, kind: dict[str, Any]) -> float:
-    return float("nan") if row is None else kind["value"](row)
+def _value(row: AccuracyRow | None, kind: MapKind) -> float:
+    return float("nan") if row is None else kind.value(row)
 
 
-def _is_light(value: float, kind: dict[str, Any]) -> bool:
+def _is_light(value: float, kind: MapKind) -> bool:
     """Whether the cell's colour wants black figures; on cividis, above the middle."""
-    share = (value - kind["low"]) / (kind["high"] - kind["low"])
-    return share > 0.5 if kind["colours"] == COLOURS else share < 0.5
+    share = (value - kind.low) / (kind.high - kind.low)
+    return share < 0.5 if kind.runs_backwards else share > 0.5
 
 
-def _number(axes: Any, x: int, y: int, text: str, light: bool) -> None:
+def _number(axes: Axes, x: int, y: int, text: str, light: bool) -> None:
     axes.text(x, y, text, ha="center", va="center", fontsize=7, color="black" if light else "white")
 
 
-def _mark_trained(axes: Any, result: Retrieval) -> None:
+def _mark_trained(axes: Axes, result: Asked) -> None:
     """A line between what the model was trained for and what is longer, seen on every colour."""
     if inside := _inside(result):
         axes.axvline(inside - 0.5, color="white", linewidth=3.6)
         axes.axvline(inside - 0.5, color="black", linewidth=1.4, linestyle=(0, (4, 2)))
 
 
-def _inside(result: Retrieval) -> int:
+def _inside(result: Asked) -> int:
     """How many of the lengths the model was trained for, where there are others too."""
     inside = sum(n <= (result.trained_length or 0) for n in result.lengths)
     return inside if inside < len(result.lengths) else 0
 
 
-def _title(result: Retrieval) -> str:
+def _title(result: Asked) -> str:
     trials, name = result.protocol["trials"], Path(result.model["path"]).name
     line = f"; dashed line: trained at {_tokens(result.trained_length or 0)}" if _inside(result) else ""
     return f"Retrieval ({result.protocol['task']}): {name}\n{trials} answer{'s' * (trials != 1)} in each cell{line}"

@@ -25,8 +25,9 @@ from ..running.resuming import Shelf, Store
 from ..running.runner import Facts, Runner, Task, carry_out
 from ..running.variants import AS_IS, HeldTables, Variant, trained_length, variants
 from .answering import Answerer, Score
+from .answers import Answer
 from .filler import Borrowed, Generated
-from .results import Answer, Retrieval, retrieval_folder
+from .results import Retrieval, retrieval_folder
 from .tasks import DIGITS, TASKS, Prompt, prompts
 
 if TYPE_CHECKING:

@@ -1,33 +1,28 @@
 """Reading stored files that anybody may have changed: bounded, and every value looked at before it is used.
 
-A *check* is a function of a value and of where it stands; it raises :class:`Wrong` where the value does not fit. What
-a file must hold is put together from a few of them, see :mod:`ropescale.evals.results.formats`.
+What a file must hold is a type, see :mod:`ropescale.evals.results.formats`, which pydantic compares it with.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import stat
-import sys
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-Check = Callable[[Any, str], None]
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter, ValidationError
+
+T = TypeVar("T")
 
 MOST = 64 * 2**20
 """Bytes of a JSON file that are read. The results of a thousand schedules take a few of them."""
 
 _BLOCK = 2**20
-
-_LONGEST = 2**16
-"""Characters of a text."""
-
-_LARGEST = 2**53
-"""Up to here a float, and so JavaScript, counts without gaps."""
 
 
 class Wrong(ValueError):
@@ -35,7 +30,7 @@ class Wrong(ValueError):
 
 
 def content(path: Path, most: int = MOST) -> bytes:
-    """What a file holds. A pipe or a device, which may have no end, is not waited for.
+    """Returns what a file holds. A pipe or a device, which may have no end, is not waited for.
 
     Raises:
         Wrong: it is no file, or longer than ``most`` bytes.
@@ -55,8 +50,8 @@ def content(path: Path, most: int = MOST) -> bytes:
     return bytes(found)
 
 
-def parsed(path: Path, most: int = MOST) -> dict[str, Any]:
-    """A JSON object from a file, without numbers that JSON does not have.
+def parsed(path: Path, most: int = MOST) -> dict[str, object]:
+    """Reads a JSON object from a file, without numbers that JSON does not have.
 
     Raises:
         Wrong: it cannot be read, or holds something else.
@@ -83,7 +78,7 @@ _MOST_BRACKETS, _BYTES_APART = 2_000_000, 8
 
 
 def _bounded(found: bytes) -> bytes:
-    """A text of JSON, unless it is mostly brackets, of which each takes up to a hundred bytes of memory.
+    """Returns a text of JSON, unless it is mostly brackets, of which each takes up to a hundred bytes of memory.
 
     Raises:
         Wrong: it is.
@@ -93,17 +88,17 @@ def _bounded(found: bytes) -> bytes:
     return found
 
 
-def checked(path: Path, check: Check, most: int = MOST) -> dict[str, Any]:
-    """A JSON object from a file, as written and with every value that ``check`` asks for.
+def checked(path: Path, check: Callable[[Any], T], most: int = MOST) -> T:
+    """Reads a JSON object from a file, as written and with every value that ``check`` asks for.
 
     Raises:
         Wrong: it is not.
     """
     found = parsed(path, most)
-    check(found, "")
+    fitting = check(found)
     if not is_as_sealed(found):
         raise Wrong("is not as it was written (its checksum differs)")
-    return found
+    return fitting
 
 
 # --- checksums ---
@@ -112,142 +107,66 @@ SEAL = "sha256"
 """The key of an object's own checksum."""
 
 
-def sealed(found: Mapping[str, Any]) -> str:
-    """An object as the text of a file, with a checksum of all the rest of it."""
+def sealed(found: Mapping[str, object]) -> str:
+    """Writes an object as the text of a file, with a checksum of all the rest of it."""
     return json.dumps({**found, SEAL: _seal(found)}, indent=1, allow_nan=False) + "\n"
 
 
-def is_as_sealed(found: Mapping[str, Any]) -> bool:
+def is_as_sealed(found: Mapping[str, object]) -> bool:
     """Whether an object is what was sealed, or has no seal."""
     return SEAL not in found or found[SEAL] == _seal(found)
 
 
-def _seal(found: Mapping[str, Any]) -> str:
+def _seal(found: Mapping[str, object]) -> str:
     rest = {key: value for key, value in found.items() if key != SEAL}
     return sha256(json.dumps(rest, sort_keys=True).encode())
 
 
 def sha256(found: bytes) -> str:
-    """In hexadecimal digits."""
+    """Returns the hash in hexadecimal digits."""
     return hashlib.sha256(found).hexdigest()
 
 
-# --- checks ---
+# --- shapes ---
 
 
-def text(value: Any, where: str) -> None:
-    """Any text that is not absurdly long."""
-    if not isinstance(value, str) or len(value) > _LONGEST:
-        raise Wrong(_said(value, where, "a text"))
+class Shape(Generic[T]):
+    """What a file must hold: calling it returns the value that fits.
+
+    Args:
+        kind: a type that pydantic checks, strictly; what else an object has is not looked at.
+    """
+
+    def __init__(self, kind: object) -> None:
+        self._kind = kind
+
+    @cached_property
+    def _adapter(self) -> TypeAdapter[T]:
+        from pydantic import TypeAdapter, with_config
+
+        return TypeAdapter(with_config(strict=True, allow_inf_nan=False)(self._kind))  # type: ignore[type-var]
+
+    def __call__(self, value: T) -> T:
+        """
+        Raises:
+            Wrong: says which value does not fit.
+        """
+        from pydantic import ValidationError
+
+        try:
+            self._adapter.validate_python(value)
+        except ValidationError as error:
+            raise Wrong(_first(error)) from None
+        return value
 
 
-def digest(value: Any, where: str) -> None:
-    """A sha256."""
-    if not (isinstance(value, str) and len(value) == 64 and set(value) <= set("0123456789abcdef")):
-        raise Wrong(_said(value, where, "a sha256"))
-
-
-def whole(low: int = 0, high: int = _LARGEST) -> Check:
-    """A whole number in this range."""
-
-    def check(value: Any, where: str) -> None:
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise Wrong(_said(value, where, f"a whole number from {low:,} to {high:,}"))
-
-    return check
-
-
-def number(low: float = -math.inf, high: float = math.inf) -> Check:
-    """A finite number in this range."""
-
-    def check(value: Any, where: str) -> None:
-        real = isinstance(value, float) or (isinstance(value, int) and not isinstance(value, bool))
-        if not real or not abs(value) <= sys.float_info.max or not low <= value <= high:
-            raise Wrong(_said(value, where, f"a finite number{_range(low, high)}"))
-
-    return check
-
-
-def _range(low: float, high: float) -> str:
-    if low == -math.inf:
-        return "" if high == math.inf else f" of {high:g} or less"
-    return f" of {low:g} or more" if high == math.inf else f" from {low:g} to {high:g}"
-
-
-def flag(value: Any, where: str) -> None:
-    """True or false."""
-    if not isinstance(value, bool):
-        raise Wrong(_said(value, where, "true or false"))
-
-
-def plain(value: Any, where: str) -> None:
-    """What is only shown: a short value, or a list of such."""
-    if isinstance(value, list):
-        each(_scalar)(value, where)
-    else:
-        _scalar(value, where)
-
-
-def _scalar(value: Any, where: str) -> None:
-    if isinstance(value, str):
-        text(value, where)
-    elif value is not None and not isinstance(value, bool):
-        number()(value, where)
-
-
-def optional(check: Check) -> Check:
-    """Null, or what the check wants."""
-    return lambda value, where: None if value is None else check(value, where)
-
-
-def each(check: Check, least: int = 0, most: int = 10**7) -> Check:
-    """A list of what the check wants."""
-
-    def check_all(value: Any, where: str) -> None:
-        if not isinstance(value, list) or not least <= len(value) <= most:
-            few = f"a list of {least:,} to {most:,}" if least or most < 10**7 else "a list"
-            raise Wrong(_said(value, where, few))
-        for number, one in enumerate(value):
-            check(one, f"{where}[{number}]")
-
-    return check_all
-
-
-def mapping(check: Check) -> Check:
-    """An object with any keys."""
-
-    def check_all(value: Any, where: str) -> None:
-        if not isinstance(value, dict):
-            raise Wrong(_said(value, where, "an object"))
-        for key, one in value.items():
-            text(key, where)
-            check(one, _inside(where, key))
-
-    return check_all
-
-
-def fields(needed: Mapping[str, Check], others: Mapping[str, Check] | None = None) -> Check:
-    """An object with these keys, and perhaps the others; what else it has is nobody's business."""
-
-    def check_all(value: Any, where: str) -> None:
-        if not isinstance(value, dict):
-            raise Wrong(_said(value, where, "an object"))
-        for key, check in needed.items():
-            if key not in value:
-                raise Wrong(f"lacks {_inside(where, key)}")
-            check(value[key], _inside(where, key))
-        for key, check in (others or {}).items():
-            if key in value:
-                check(value[key], _inside(where, key))
-
-    return check_all
-
-
-def _inside(where: str, key: str) -> str:
-    return _brief(f"{where}.{key}" if where else key)
-
-
-def _said(value: Any, where: str, wanted: str) -> str:
+def _first(error: ValidationError) -> str:
+    """Says what the first wrong value is, where it stands, and what it should be."""
+    first = error.errors(include_url=False, include_context=False)[0]
+    where = _brief("".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in first["loc"]).lstrip("."))
+    if first["type"] == "missing":
+        return f"lacks {where}"
+    value, wanted = first["input"], first["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
     if isinstance(value, (dict, list)):
         shown = "an object" if isinstance(value, dict) else f"a list of {len(value):,}"
     else:
@@ -256,6 +175,6 @@ def _said(value: Any, where: str, wanted: str) -> str:
 
 
 def _brief(words: str, most: int = 80) -> str:
-    """Short enough to go inside a sentence, on one line."""
+    """Cuts words so that they can stand inside a sentence, on one line."""
     words = " ".join(words.split())
     return words if len(words) <= most else f"{words[: most - 1]}…"

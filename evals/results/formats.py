@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import MISSING, fields
+from functools import partial
+from typing import Annotated, Any, Literal, NotRequired, get_type_hints
 
-from .checking import (
-    SEAL,
-    Check,
-    Wrong,
-    digest,
-    each,
-    fields,
-    flag,
-    mapping,
-    number,
-    optional,
-    plain,
-    text,
-    whole,
-)
+from annotated_types import Ge, Len
+from pydantic import AfterValidator, FailFast
+from typing_extensions import TypedDict
+
+from ..metrics import METRICS
+from ..metrics.base import Metric
+from ..passkey.metrics import METRICS as ASKED
+from .checking import Shape, Wrong
+from .stored import DataFacts, ModelFacts, Tables
+from .values import Count, Length
 
 SCHEMA = 1
-
-_LENGTH = whole(1, 2**40)
-_SOME = optional(number())
-_POSITIVE = optional(number(0, 1.8e308))
-_SHARE = number(0, 1)
 
 SERIES = 256
 """Schedules of one page. Every two of them are compared."""
@@ -34,196 +27,170 @@ SERIES = 256
 _ROWS = 20_000
 
 
-def results(value: Any, where: str = "") -> None:
-    """``results.json``, of either kind of run.
-
-    Raises:
-        Wrong: says what is not as it should be.
-    """
-    if not isinstance(value, dict) or value.get("schema") != SCHEMA or isinstance(value["schema"], bool):
-        raise Wrong("is not one that this version can read")
-    kind = value.get("kind", "perplexity")
-    if not isinstance(kind, str) or kind not in _RESULTS:
-        raise Wrong("is of a kind of run that this version does not know")
-    _RESULTS[kind](value, where)
-    schedules = {row["schedule"] for row in value["rows"]}
-    if len(schedules) > SERIES:
-        raise Wrong(f"has {len(schedules):,} schedules, and {SERIES} is the most that can be compared")
+def _matches(pattern: re.Pattern[str], what: str, text: str) -> str:
+    if not pattern.fullmatch(text):
+        raise ValueError(f"Input should be {what}")
+    return text
 
 
-def _place(value: Any, where: str) -> None:
-    """A pass's folder below ``nll/``: two plain names, neither of which leads up."""
-    if not isinstance(value, str) or not _PLACE.fullmatch(value):
-        raise Wrong(f"does not say in {where} which folder below nll/ is meant")
+def _matching(pattern: str, what: str) -> AfterValidator:
+    return AfterValidator(partial(_matches, re.compile(pattern), what))
 
 
-_PLACE = re.compile(r"(?!\.)[A-Za-z0-9._=,-]{1,120}/[0-9]{1,15}(-divergence)?")
-
-_NAME = re.compile(r"(?!\.)[A-Za-z0-9._=,-]{1,120}")
-ARRAY = re.compile(_PLACE.pattern + r"/[0-9]{5,12}\.npy")
+_PLACE = r"(?!\.)[A-Za-z0-9._=,-]{1,120}/[0-9]{1,15}(-divergence)?"
+ARRAY = re.compile(_PLACE + r"/[0-9]{5,12}\.npy")
 """Names of files below ``nll/``."""
 
-
-def _by_name(pattern: re.Pattern[str], check: Check) -> Check:
-    """An object whose keys are names of files."""
-
-    def check_all(value: Any, where: str) -> None:
-        mapping(check)(value, where)
-        odd = next((key for key in value if not pattern.fullmatch(key)), None)
-        if odd is not None:
-            raise Wrong(f"names a file in {where} that no run writes")
-
-    return check_all
+Digest = Annotated[str, _matching("[0-9a-f]{64}", "a sha256")]
+Place = Annotated[str, _matching(_PLACE, "a folder below nll/")]
+Beside = Annotated[str, _matching(r"(?!\.)[A-Za-z0-9._=,-]{1,120}", "a file that a run writes")]
+Below = Annotated[str, _matching(ARRAY.pattern, "a file that a run writes")]
 
 
-FILES = _by_name(_NAME, each(digest, 1, 2))
+class ProtocolFacts(TypedDict, total=False):
+    """What is read of the "protocol" part of results.json; the page shows all of it."""
 
-_MODEL = fields(
-    {"path": text, "config_sha256": text, "weights": text, "dtype": text, "parameters": whole()},
-    {"trained_length": optional(_LENGTH)},
-)
-_DATA = fields(
-    {"source": text, "sha256": text, "documents": whole(), "tokens": whole()},
-    {"skipped": mapping(whole())},
-)
+    name: str
+    mode: str
+    stride: Length | None
+    seed: int | None
 
 
-def _protocol(value: Any, where: str) -> None:
-    mapping(plain)(value, where)
-    fields({}, {"name": text, "mode": text, "stride": optional(_LENGTH), "seed": plain})(value, where)
+class PassCost(TypedDict):
+    """What a pass, or a comparison, took."""
+
+    schedule: str
+    lengths: Annotated[list[Length], FailFast()]
+    forward_passes: Count
+    forwards: NotRequired[Count]
+    positions: NotRequired[Count]
+    scored: NotRequired[Count]
+    times_one_pass: NotRequired[float]
+    split_batches: NotRequired[Count]
 
 
-_COST = each(
-    fields({"schedule": text, "lengths": each(_LENGTH), "forward_passes": whole()}),
-    most=10 * _ROWS,
-)
-_COMMON = {"model": _MODEL, "data": _DATA, "protocol": _protocol, "versions": mapping(text)}
-_AROUND = {"cost": _COST, "files": FILES, SEAL: digest}
+class Results(TypedDict):
+    """``results.json`` of every kind of run; beside it, the rows of its metrics."""
 
-_ROW = fields(
-    {
-        **dict.fromkeys(("schedule", "table_sha256"), text),
-        "length": _LENGTH,
-        "documents": whole(1),
-        "tokens": whole(1),
-        "nll": number(),
-        "ppl": number(0, 1.8e308),
-        "ppl_low": _POSITIVE,
-        "ppl_high": _POSITIVE,
-    },
-    {
-        **dict.fromkeys(("bits_per_byte", "tail_nll", "tail_low", "tail_high"), _SOME),
-        **dict.fromkeys(("ppl_boot_low", "ppl_boot_high"), _POSITIVE),
-        **{name: whole() for name in ("forward_passes", "documents_at_length")},
-        **dict.fromkeys(("mode", "protocol"), text),
-        "bootstrap": optional(text),
-    },
-)
-_PAIRED = fields(
-    {"schedule": text, "baseline": text, "length": _LENGTH, "delta_nll": number(), "low": _SOME, "high": _SOME},
-    dict.fromkeys(("kl", "kl_low", "kl_high", "top1", "top1_low", "top1_high", "boot_low", "boot_high"), _SOME),
-)
-_REPEATS = fields(
-    {
-        "schedule": text,
-        **{name: whole() for name in ("length", "distance", "order", "far_tokens", "other_tokens")},
-        **{f"{which}_{bound}": _POSITIVE for which in ("far", "other") for bound in ("ppl", "low", "high")},
-    }
-)
-_KEY_ROW = fields(
-    {
-        "schedule": text,
-        "length": _LENGTH,
-        "tokens": whole(),
-        "fraction": _SHARE,
-        "nll": _SOME,
-        **dict.fromkeys(("ppl", "ppl_low", "ppl_high"), _POSITIVE),
-    }
-)
-_TABLE = fields({"inv_freq": each(number(), most=2**16)}, {"attention_scale": number()})
-
-_PERPLEXITY = fields(
-    {**_COMMON, "rows": each(_ROW, 1, _ROWS), "paired": each(_PAIRED, most=_ROWS)},
-    {
-        **_AROUND,
-        "repeats": each(_REPEATS, most=_ROWS),
-        "key_tokens": fields({"rows": each(_KEY_ROW, most=_ROWS)}),
-        "tables": mapping(mapping(_TABLE)),
-    },
-)
-
-_ASKED = fields(
-    {
-        "schedule": text,
-        "table_sha256": text,
-        "length": _LENGTH,
-        "depth": optional(_SHARE),
-        "answers": whole(1),
-        "correct": whole(),
-        **dict.fromkeys(("accuracy", "accuracy_low", "accuracy_high"), _SHARE),
-        "answer_nll": number(),
-        "answer_nll_low": _SOME,
-        "answer_nll_high": _SOME,
-    }
-)
-_GAINED = fields(
-    {
-        **dict.fromkeys(("schedule", "baseline"), text),
-        **{name: whole() for name in ("length", "answers", "gained", "lost")},
-        **{name: number() for name in ("delta_accuracy", "p_value", "delta_nll")},
-        **dict.fromkeys(("low", "high"), _SOME),
-    }
-)
-_EFFECTIVE = fields({"schedule": text, "length": optional(_LENGTH), "needed": number()})
-
-_RETRIEVAL = fields(
-    {
-        **_COMMON,
-        "kind": text,
-        "rows": each(_ASKED, 1, 100 * _ROWS),
-        "paired": each(_GAINED, most=_ROWS),
-        "effective": each(_EFFECTIVE, most=_ROWS),
-    },
-    _AROUND,
-)
-
-_RESULTS: dict[str, Check] = {"perplexity": _PERPLEXITY, "retrieval": _RETRIEVAL}
-
-_DOCUMENT = fields({"name": text, "sha256": text}, {"ids_sha256": text})
-_PASS = fields(
-    {"schedule": text, "table_sha256": text, "lengths": each(_LENGTH, 1, 10_000), "at": _place},
-    {"files": each(digest)},
-)
-_DIVERGENCE = fields(
-    {"schedule": text, "baseline": text, "length": _LENGTH, "at": _place},
-    {"files": each(digest)},
-)
-_INDEX = fields(
-    {"bos": flag, "documents": each(_DOCUMENT), "passes": each(_PASS, most=_ROWS)},
-    {"divergences": each(_DIVERGENCE, most=_ROWS), "of": digest, "before": _by_name(ARRAY, digest), SEAL: digest},
-)
+    schema: Literal[1]
+    kind: NotRequired[str]
+    model: ModelFacts
+    data: DataFacts
+    protocol: ProtocolFacts
+    versions: dict[str, str]
+    cost: NotRequired[Annotated[list[PassCost], FailFast(), Len(0, 10 * _ROWS)]]
+    files: NotRequired[dict[Beside, Annotated[list[Digest], Len(1, 2)]]]
+    tables: NotRequired[Tables]
+    sha256: NotRequired[Digest]
 
 
-def index(value: Any, where: str = "") -> None:
-    """``nll/index.json``.
+def _rows(metric: Metric[Any, Any]) -> object:
+    """Returns the type of a metric's part of results.json; a field with a default may be missing."""
+    hints = get_type_hints(metric.row, include_extras=True)
+    missing = {each.name for each in fields(metric.row) if each.default is not MISSING}
+    keys = {name: NotRequired[hint] if name in missing else hint for name, hint in hints.items()}
+    rows = Annotated[list[TypedDict(metric.row.__name__, keys)], FailFast(), Len(0, 100 * _ROWS)]  # type: ignore[misc]
+    part = TypedDict(metric.key, {"rows": rows}) if metric.has_facts else rows  # type: ignore[misc]
+    return part if metric.key in ("rows", "paired") else NotRequired[part]  # type: ignore[valid-type]
+
+
+def _results_of(kind: str, metrics: Iterable[Metric[Any, Any]]) -> Shape[Results]:
+    parts = {metric.key: _rows(metric) for metric in metrics if metric.key}
+    return Shape(TypedDict(kind, {**get_type_hints(Results, include_extras=True), **parts}))  # type: ignore[misc]
+
+
+_KINDS = {
+    "perplexity": _results_of("perplexity", METRICS),
+    "retrieval": _results_of("retrieval", ASKED),
+}
+
+
+def results(value: Any) -> dict[str, Any]:
+    """Checks ``results.json``, of either kind of run.
 
     Raises:
         Wrong: says what is not as it should be.
     """
-    _INDEX(value, where)
-    made = [*value["passes"], *value.get("divergences", [])]
-    places = [each["at"] for each in made]
-    if len(set(places)) < len(places):
+    if value.get("schema") != SCHEMA or isinstance(value["schema"], bool):
+        raise Wrong("is not one that this version can read")
+    kind = value.get("kind", "perplexity")
+    if kind not in list(_KINDS):
+        raise Wrong("is of a kind of run that this version does not know")
+    _KINDS[kind](value)
+    schedules = {row["schedule"] for row in value["rows"]}
+    if not 0 < len(schedules) <= SERIES:
+        raise Wrong(f"has {len(schedules):,} schedules, and 1 to {SERIES} can be compared")
+    return value
+
+
+class StoredDocument(TypedDict):
+    """A document in ``nll/index.json``."""
+
+    name: str
+    sha256: str
+    ids_sha256: NotRequired[str]
+
+
+class StoredPass(TypedDict):
+    """Where the losses of a pass lie."""
+
+    schedule: str
+    table_sha256: str
+    lengths: Annotated[list[Length], FailFast(), Len(1, 10_000)]
+    at: Place
+    files: NotRequired[Annotated[list[Digest], FailFast()]]
+
+
+class StoredComparison(TypedDict):
+    """Where a comparison of predictions lies."""
+
+    schedule: str
+    baseline: str
+    length: Length
+    at: Place
+    files: NotRequired[Annotated[list[Digest], FailFast()]]
+
+
+class Index(TypedDict):
+    """``nll/index.json``."""
+
+    bos: bool
+    documents: Annotated[list[StoredDocument], FailFast()]
+    passes: Annotated[list[StoredPass], FailFast(), Len(0, _ROWS)]
+    divergences: NotRequired[Annotated[list[StoredComparison], FailFast(), Len(0, _ROWS)]]
+    of: NotRequired[Digest]
+    before: NotRequired[dict[Below, Digest]]
+    sha256: NotRequired[Digest]
+
+
+_INDEX: Shape[Index] = Shape(Index)
+
+
+def index(value: Index) -> Index:
+    """Checks ``nll/index.json``.
+
+    Raises:
+        Wrong: says what is not as it should be.
+    """
+    made = [*_INDEX(value)["passes"], *value.get("divergences", [])]
+    if len({each["at"] for each in made}) < len(made):
         raise Wrong("has two passes in one folder")
     if made and not value["documents"]:
         raise Wrong("has passes and no documents")
     for one in made:
         if "files" in one and len(one["files"]) != len(value["documents"]):
             raise Wrong(f"has {len(one['files']):,} checksums for the {len(value['documents']):,} files in {one['at']}")
+    return value
 
 
-LAST = fields(
-    {"facts": mapping(plain)},
-    {"lengths": each(_LENGTH), "batch_tokens": whole(1), "schedules": each(text), "kind": text},
-)
-"""``resume/run.json``."""
+class LastRun(TypedDict):
+    """``resume/run.json``."""
+
+    facts: dict[str, object]
+    lengths: NotRequired[Annotated[list[Length], FailFast()]]
+    batch_tokens: NotRequired[Annotated[int, Ge(1)]]
+    schedules: NotRequired[Annotated[list[str], FailFast()]]
+    kind: NotRequired[str]
+
+
+LAST: Shape[dict[str, object]] = Shape(LastRun)

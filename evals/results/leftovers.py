@@ -17,13 +17,14 @@ from pathlib import Path
 
 from ...files import atomic
 from ..metrics import METRICS
+from ..passkey.metrics import METRICS as ASKED
 from .formats import ARRAY
 
 RESULTS = "results.json"
 
 WRITTEN: dict[str, Sequence[str]] = {
-    "perplexity": ("results.csv", "REPORT.md", *(metric.picture.file for metric in METRICS if metric.picture)),
-    "retrieval": ("results.csv", "REPORT.md", "answers.csv", "retrieval.png"),
+    "perplexity": ("results.csv", "REPORT.md", *(m.picture.file for m in METRICS if m.picture)),
+    "retrieval": ("results.csv", "REPORT.md", "answers.csv", *(m.picture.file for m in ASKED if m.picture)),
 }
 """By the kind of run, the files beside ``results.json``."""
 

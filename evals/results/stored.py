@@ -8,18 +8,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NotRequired, TypedDict
+from typing import Any, NotRequired
 
 import numpy as np
+from typing_extensions import TypedDict
 
 from ..data.documents import Document
 from ..data.key_tokens import KeySpans
 from ..data.windows import prefix
 from ..running.batches import Cost
 from ..running.protocols import ROPESCALE, published_windows, weighted
-
-Plain = str | bool | int | float | list[str | bool | int | float | None] | None
-"""A value that results only show."""
+from .values import Count, Length
 
 
 class ModelFacts(TypedDict):
@@ -29,8 +28,8 @@ class ModelFacts(TypedDict):
     config_sha256: str
     weights: str
     dtype: str
-    parameters: int
-    trained_length: NotRequired[int | None]
+    parameters: Count
+    trained_length: NotRequired[Length | None]
 
 
 class DataFacts(TypedDict):
@@ -38,11 +37,11 @@ class DataFacts(TypedDict):
 
     source: str
     sha256: str
-    documents: int
-    tokens: int
-    skipped: NotRequired[dict[str, int]]
-    special_tokens: NotRequired[int]
-    not_retokenized: NotRequired[int]
+    documents: Count
+    tokens: Count
+    skipped: NotRequired[dict[str, Count]]
+    special_tokens: NotRequired[Count]
+    not_retokenized: NotRequired[Count]
 
 
 class LayerTable(TypedDict):

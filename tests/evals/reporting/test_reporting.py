@@ -317,7 +317,8 @@ def test_an_index_that_leads_out_of_its_folder_is_refused(folder, tmp_path, caps
     run = run_of(folder, tmp_path)
     with edited(run / "nll" / "index.json") as index:
         index["passes"][0]["at"] = at
-    assert "does not say in passes[0].at which folder below nll/ is meant" in refused(run, tmp_path, capsys)
+    said = refused(run, tmp_path, capsys)
+    assert f"index.json has {json.dumps(at)} for passes[0].at and not a " in said
 
 
 @pytest.mark.parametrize("name", ["results.json", "nll/index.json", "nll/as-is/128/00000.npy"])

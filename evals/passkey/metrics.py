@@ -1,0 +1,233 @@
+"""What is computed from the answers of a retrieval run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ...formatting import escaped, markdown
+from ..metrics.base import Metric, Picture
+from ..results.statistics import Estimate, mcnemar, ratio, wilson
+from ..results.values import Count, Length
+from . import plots
+from .answers import AccuracyRow, Answer, Asked
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class GainsRow:
+    """A schedule against the baseline on the same questions of one length.
+
+    Attributes:
+        gained: questions that only the schedule answers.
+        lost: questions that only the baseline answers.
+        delta_accuracy: schedule minus baseline.
+        p_value: exact McNemar test (a sign test on the questions that came out differently), two-sided.
+        delta_nll: mean answer NLL of the schedule minus the baseline's, in nats; low and high over prompts, 95%.
+    """
+
+    schedule: str
+    baseline: str
+    length: Length
+    answers: Count
+    gained: Count
+    lost: Count
+    delta_accuracy: float
+    p_value: float
+    delta_nll: float
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True)
+class EffectiveRow:
+    """The longest length up to which a schedule answers well enough at every length; None when at none.
+
+    ``needed`` is the accuracy that counts as well enough.
+    """
+
+    schedule: str
+    length: Length | None
+    needed: float
+
+
+def draw(asked: Asked) -> Figure:
+    """Draws heat maps of accuracy and answer NLL by length and depth, one column per schedule."""
+    return plots.draw(asked, ACCURACY.rows(asked))
+
+
+class Accuracy(Metric[Asked, AccuracyRow]):
+    """Accuracy and answer NLL."""
+
+    row, key = AccuracyRow, "rows"
+    picture = Picture(
+        "retrieval.png",
+        "Accuracy and answer NLL by length and depth",
+        lambda asked: plots.draw(asked, ACCURACY.rows(asked)),
+    )
+
+    def reduce(self, stored: Asked) -> list[AccuracyRow]:
+        """Returns, per schedule and length, one row over all depths and one for each."""
+        return [_accuracy(stored, *key, depth) for key in stored.tables for depth in (None, *stored.depths)]
+
+    def to_markdown(self, stored: Asked) -> list[str]:
+        """Returns a table of each, over all depths."""
+        overall = [row for row in self.rows(stored) if row.depth is None]
+        reach = {row.schedule: "-" if row.length is None else f"{row.length:,}" for row in EFFECTIVE.rows(stored)}
+        accuracy = {(row.schedule, row.length): accuracy_cell(row) for row in overall}
+        nll = {(row.schedule, row.length): _nll_cell(row) for row in overall}
+        tables = _table(stored, "accuracy", accuracy, reach), _table(stored, "answer NLL", nll)
+        return [tables[0], "NLL of the whole answer (nats):", tables[1]]
+
+
+class Gains(Metric[Asked, GainsRow]):
+    """The paired change against the baseline."""
+
+    row, key = GainsRow, "paired"
+
+    def reduce(self, stored: Asked) -> list[GainsRow]:
+        """Returns every schedule against the baseline at every length that both have."""
+        others = [key for key in stored.tables if key[0] != stored.baseline]
+        return [_gains(stored, *key) for key in others if (stored.baseline, key[1]) in stored.tables]
+
+    def to_markdown(self, stored: Asked) -> list[str]:
+        """Returns the questions gained and lost, and the change in answer NLL."""
+        rows = self.rows(stored)
+        if not rows:
+            return []
+        change = {(row.schedule, row.length): f"+{row.gained} −{row.lost} (p = {row.p_value:.2g})" for row in rows}
+        delta = {(row.schedule, row.length): _with_half(f"{row.delta_nll:+.3f}", row.low, row.high) for row in rows}
+        baseline = escaped(stored.baseline)
+        return [
+            f"Questions gained and lost against {baseline} (exact McNemar p):",
+            _table(stored, "gained, lost", change),
+            f"Change in answer NLL against {baseline} on the same questions (nats):",
+            _table(stored, "change", delta),
+        ]
+
+
+class EffectiveLength(Metric[Asked, EffectiveRow]):
+    """The effective length of every schedule.
+
+    As in NoLiMa (Modarressi et al. 2025, arXiv:2502.05167) well enough is a share of what can be had at a short
+    length. One bar for all the schedules: ``threshold`` times the best accuracy at the shortest length, so that a
+    schedule that does badly everywhere does not count as good to the end.
+    """
+
+    row, key = EffectiveRow, "effective"
+
+    def reduce(self, stored: Asked) -> list[EffectiveRow]:
+        """Returns one row per schedule."""
+        overall = {(row.schedule, row.length): row.accuracy for row in ACCURACY.rows(stored) if row.depth is None}
+        best = max((overall.get((schedule, stored.lengths[0]), 0.0) for schedule in stored.schedules), default=0.0)
+        needed = stored.threshold * best
+        return [EffectiveRow(each, _reach(stored, overall, each, needed), needed) for each in stored.schedules]
+
+
+ACCURACY, GAINS, EFFECTIVE = Accuracy(), Gains(), EffectiveLength()
+
+METRICS: tuple[Metric[Asked, Any], ...] = (ACCURACY, GAINS, EFFECTIVE)
+
+
+def _accuracy(stored: Asked, schedule: str, length: int, depth: float | None) -> AccuracyRow:
+    asked = [answer for answer in stored.by_length[schedule, length] if depth is None or answer.depth == depth]
+    correct = sum(answer.correct for answer in asked)
+    low, high = wilson(correct, len(asked))
+    nll = _by_prompt((answer, answer.nll) for answer in asked)
+    return AccuracyRow(
+        schedule=schedule,
+        table_sha256=stored.tables[schedule, length],
+        length=length,
+        depth=depth,
+        answers=len(asked),
+        correct=correct,
+        accuracy=correct / len(asked),
+        accuracy_low=low,
+        accuracy_high=high,
+        answer_nll=nll.mean,
+        answer_nll_low=nll.low,
+        answer_nll_high=nll.high,
+    )
+
+
+def _gains(stored: Asked, schedule: str, length: int) -> GainsRow:
+    ours, theirs = stored.by_length[schedule, length], stored.by_length[stored.baseline, length]
+    pairs = list(zip(ours, theirs, strict=True))
+    gained = sum(one.correct and not base.correct for one, base in pairs)
+    lost = sum(base.correct and not one.correct for one, base in pairs)
+    nll = _by_prompt((one, one.nll - base.nll) for one, base in pairs)
+    return GainsRow(
+        schedule=schedule,
+        baseline=stored.baseline,
+        length=length,
+        answers=len(pairs),
+        gained=gained,
+        lost=lost,
+        delta_accuracy=(gained - lost) / len(pairs),
+        p_value=mcnemar(gained, lost),
+        delta_nll=nll.mean,
+        low=nll.low,
+        high=nll.high,
+    )
+
+
+def _by_prompt(values: Iterable[tuple[Answer, float]]) -> Estimate:
+    """Returns the mean over questions and its interval over prompts, whose questions are not independent."""
+    groups: dict[int, list[float]] = {}
+    for answer, value in values:
+        groups.setdefault(answer.prompt, []).append(value)
+    return ratio([sum(group) for group in groups.values()], [len(group) for group in groups.values()])
+
+
+def _reach(stored: Asked, overall: Mapping[tuple[str, int], float], schedule: str, needed: float) -> int | None:
+    """Returns the last length before the first that is not good enough, or was not reached before the run stopped."""
+    reached = None
+    for length in stored.lengths:
+        if not 0 < needed <= overall.get((schedule, length), -1.0) + 1e-12:
+            break
+        reached = length
+    return reached
+
+
+def _table(
+    stored: Asked, corner: str, cells: Mapping[tuple[str, int], str], reach: Mapping[str, str] | None = None
+) -> str:
+    """Returns a table of lengths, with the effective lengths in a last column if given."""
+    header = [corner, *(f"{length:,}" for length in stored.lengths), *(["effective length"] if reach else [])]
+    labels = [label for label in stored.schedules if any((label, length) in cells for length in stored.lengths)]
+    rows = [
+        [escaped(label), *(cells.get((label, n), "") for n in stored.lengths), *([reach[label]] if reach else [])]
+        for label in labels
+    ]
+    return markdown(header, rows, right=range(1, len(header)))
+
+
+def by_depth(stored: Asked) -> str:
+    """Returns a table for each schedule, with a line for each depth."""
+    rows = {(row.schedule, row.length, row.depth): row for row in ACCURACY.rows(stored)}
+    header = ["depth", *(f"{length:,}" for length in stored.lengths)]
+    tables = []
+    for schedule in stored.schedules:
+        found = [[rows.get((schedule, length, depth)) for length in stored.lengths] for depth in stored.depths]
+        body = [
+            [f"{depth:.3g}", *("" if row is None else f"{accuracy_cell(row)} {row.answer_nll:.2f}" for row in line)]
+            for depth, line in zip(stored.depths, found)
+        ]
+        tables.append(f"### {escaped(schedule)}\n\n{markdown(header, body, right=range(1, len(header)))}")
+    return "\n\n".join(["## By depth", "Accuracy with its Wilson 95% interval, and the answer's NLL.", *tables])
+
+
+def accuracy_cell(row: AccuracyRow) -> str:
+    """Writes an accuracy with its interval."""
+    return f"{row.accuracy:.2f} [{row.accuracy_low:.2f}, {row.accuracy_high:.2f}]"
+
+
+def _nll_cell(row: AccuracyRow) -> str:
+    return _with_half(f"{row.answer_nll:#.4g}".rstrip("."), row.answer_nll_low, row.answer_nll_high)
+
+
+def _with_half(figure: str, low: float | None, high: float | None) -> str:
+    return figure if low is None or high is None else f"{figure} ± {(high - low) / 2:.2g}"
