@@ -15,10 +15,11 @@ from .options import (
     model_argument,
     print_json,
 )
+from .spelling import spelled
 
 if TYPE_CHECKING:
     from ..models.decoding import Stretch
-    from ..models.verifying import Verification
+    from ..models.verification import Verification
 
 
 @click.command("verify")
@@ -52,6 +53,7 @@ def command(model: str, lengths: tuple[int, ...], as_json: bool, **options: Any)
     from ..models.verifying import examine
 
     report = examine(model, lengths=lengths, say=_note, **options)
+    report.warnings = [spelled(warning) for warning in report.warnings]
     for warning in report.warnings:
         click.echo(f"warning: {warning}", err=True)
     if as_json:

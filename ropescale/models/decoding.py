@@ -12,18 +12,23 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..errors import ConfigError, DataError, RopescaleError, RunError
-from ..formatting import first_line
-from .patching import evaluating, layer_keys, rotary_modules, table_at, text_config, unwrapped, whole_config
+from ..errors import ConfigError, DataError, RunError
+from .module_state import table_at
+from .preserving import one_line, preserved, quiet, unset
+from .rotary_modules import evaluating, layer_keys, rotary_modules, text_config, unwrapped
+from .sample_text import Text, ids_of
+
+if TYPE_CHECKING:
+    from torch import nn
+    from transformers import PreTrainedModel
 
 AROUND = 4
 """Tokens that are decoded before and after a length."""
@@ -37,8 +42,6 @@ MARGIN = 8
 EQUAL, EXPLAINED, UNDECIDED, DIFFERS = "equal", "differs as the schedule does", "undecided", "differs"
 
 Say = Callable[[str], None]
-Text = Callable[[int], Sequence[int]]
-"""At least so many token ids, or fewer where there are no more."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,7 @@ class Stretch:
 
 
 def compare(
-    model: Any,
+    model: nn.Module,
     trained: int,
     extended: int,
     lengths: Sequence[int] = (),
@@ -96,31 +99,32 @@ def compare(
         DataError: a length below 2.
         RunError: the model fails, or its logits are not numbers.
     """
-    model = unwrapped(model)
-    _check(model, lengths)
-    with evaluating(model), preserved(model), _unset(model), _quiet(), torch.no_grad(), _one_line():
+    model = _checked(model, lengths)
+    with evaluating(model), preserved(model), unset(model), quiet(), torch.no_grad(), one_line():
         pace = _Pace(model)
         chosen = sorted(set(lengths)) or _usual(model, trained, extended, pace, say)
         if say is not None:
             say(pace.announce(chosen))
-        ids = _ids(model, max(chosen) + AROUND, text)
+        ids = ids_of(model, max(chosen) + AROUND, text)
         allowed = MARGIN * rounding(model, ids[: chosen[0] + AROUND])
         return [_stretch(model, ids, trained, length, allowed) for length in chosen]
 
 
-def _check(model: Any, lengths: Sequence[int]) -> None:
+def _checked(wrapped: nn.Module, lengths: Sequence[int]) -> PreTrainedModel:
+    model = unwrapped(wrapped)
     if not (hasattr(model, "can_generate") and model.can_generate()):
         raise ConfigError(f"{type(model).__name__} cannot generate; give a causal language model")
     short = [length for length in lengths if length < 2]
     if short:
         raise DataError(f"nothing can be decoded around a length of {short[0]} tokens; give 2 or more")
+    return model
 
 
 # ---------------------------------------------------------------------------------------------------------
 # Where to compare, and what it costs
 
 
-def _usual(model: Any, trained: int, extended: int, pace: _Pace, say: Say | None) -> list[int]:
+def _usual(model: PreTrainedModel, trained: int, extended: int, pace: _Pace, say: Say | None) -> list[int]:
     switch = _switch(model, max(trained, extended) + AROUND)
     wanted = {max(2, trained // 2), max(2, trained), *([switch] if switch else [])}
     whole = extended - AROUND  # the stretch around it ends at the extended length
@@ -131,12 +135,12 @@ def _usual(model: Any, trained: int, extended: int, pace: _Pace, say: Say | None
     if say is not None:
         say(
             f"leaving out the extended length: {extended} tokens would take about {_duration(pace.seconds([whole]))} "
-            f"here; --length {extended} asks for them"
+            f"here; name that length to have it"
         )
     return sorted(wanted)
 
 
-def _switch(model: Any, longest: int) -> int | None:
+def _switch(model: PreTrainedModel, longest: int) -> int | None:
     """The last length that has the frequencies of the shortest; None where all have, up to ``longest``."""
     start = _tables(model, 1)
     if _tables(model, longest) == start:
@@ -148,7 +152,7 @@ def _switch(model: Any, longest: int) -> int | None:
     return max(2, same)
 
 
-def _tables(model: Any, length: int) -> list[tuple[list[float], float]]:
+def _tables(model: PreTrainedModel, length: int) -> list[tuple[list[float], float]]:
     """All that is rotated by in a forward pass over ``length`` tokens."""
     tables = [table_at(module, key, length) for _, module in rotary_modules(model) for key in layer_keys(module)]
     return [(table.tolist(), scale) for table, scale in tables]
@@ -157,14 +161,14 @@ def _tables(model: Any, length: int) -> list[tuple[list[float], float]]:
 class _Pace:
     """How long forward passes take here, from a short one."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: PreTrainedModel) -> None:
         config = text_config(model)
         self.parameters = sum(parameter.numel() for parameter in model.parameters())
         self.width = int(getattr(config, "num_hidden_layers", 0) or 0) * int(getattr(config, "hidden_size", 0) or 0)
         self.tokens = 128
         _forget(model)
         self.one = _timed(lambda: _forget(model))
-        self.some = _timed(lambda: _whole(model, _ids(model, self.tokens), 1))
+        self.some = _timed(lambda: _whole(model, ids_of(model, self.tokens), 1))
 
     def seconds(self, lengths: Sequence[int]) -> float:
         """The prompt and one forward pass per length, and the tokens that are decoded; linear in what is computed."""
@@ -184,7 +188,7 @@ class _Pace:
         return self.parameters * tokens + self.width * tokens**2
 
 
-def _timed(act: Callable[[], Any]) -> float:
+def _timed(act: Callable[[], object]) -> float:
     start = time.perf_counter()
     act()
     return time.perf_counter() - start
@@ -200,7 +204,7 @@ def _duration(seconds: float) -> str:
 # The two ways
 
 
-def _stretch(model: Any, ids: torch.Tensor, trained: int, length: int, allowed: float) -> Stretch:
+def _stretch(model: PreTrainedModel, ids: torch.Tensor, trained: int, length: int, allowed: float) -> Stretch:
     first, last = max(1, length - AROUND), length + AROUND
     groups = _groups(model, first, last)
     decoded = _decoded(model, ids, first, last)
@@ -216,7 +220,7 @@ def _stretch(model: Any, ids: torch.Tensor, trained: int, length: int, allowed: 
     return replace(alone, verdict=UNDECIDED) if undecided else alone
 
 
-def _groups(model: Any, first: int, last: int) -> list[list[int]]:
+def _groups(model: PreTrainedModel, first: int, last: int) -> list[list[int]]:
     """The lengths, those together that share their tables: one forward pass gives the logits of all of them."""
     return [list(same) for _, same in groupby(range(first, last + 1), lambda length: _tables(model, length))]
 
@@ -227,13 +231,14 @@ def _region(first: int, last: int, trained: int) -> str:
     return "across" if first <= trained else "above"
 
 
-def _decoded(model: Any, ids: torch.Tensor, first: int, last: int) -> torch.Tensor:
+def _decoded(model: PreTrainedModel, ids: torch.Tensor, first: int, last: int) -> torch.Tensor:
     """The logits of ``generate`` after ``first`` tokens, and after each one more up to ``last``; [n, vocabulary]."""
     from transformers import LogitsProcessorList
 
     _forget(model)
     prompt = ids[None, :first].to(_device(model))
-    out = model.generate(
+    generating: Any = model  # its class adds generate by a mixin
+    out = generating.generate(
         input_ids=prompt,
         attention_mask=torch.ones_like(prompt),
         logits_processor=LogitsProcessorList([_following(ids)]),
@@ -258,25 +263,25 @@ def _following(ids: torch.Tensor) -> Callable[[torch.Tensor, torch.Tensor], torc
     return follow
 
 
-def _run_whole(model: Any, ids: torch.Tensor, groups: list[list[int]]) -> torch.Tensor:
+def _run_whole(model: PreTrainedModel, ids: torch.Tensor, groups: list[list[int]]) -> torch.Tensor:
     """The logits after each length, from forward passes without a cache over as many tokens; [n, vocabulary]."""
     _forget(model)
     return torch.cat([_whole(model, ids[: group[-1]], len(group)) for group in groups])
 
 
-def _whole(model: Any, ids: torch.Tensor, keep: int) -> torch.Tensor:
+def _whole(model: PreTrainedModel, ids: torch.Tensor, keep: int) -> torch.Tensor:
     """The last ``keep`` rows of logits of one forward pass, fp32 on the CPU."""
     fewer = {"logits_to_keep": keep} if "logits_to_keep" in inspect.signature(model.forward).parameters else {}
     logits = model(input_ids=ids[None].to(_device(model)), use_cache=False, **fewer).logits
     return logits[0, -keep:].float().cpu()
 
 
-def _forget(model: Any) -> None:
+def _forget(model: PreTrainedModel) -> None:
     """One token: stock ``dynamic`` remembers the longest text it has seen until it sees a short one."""
-    _whole(model, _ids(model, 1), 1)
+    _whole(model, ids_of(model, 1), 1)
 
 
-def rounding(model: Any, ids: torch.Tensor) -> float:
+def rounding(model: PreTrainedModel, ids: torch.Tensor) -> float:
     """What one rounding of the embeddings, up or down at random, does to the logits, in units of their spread.
 
     The two ways add the same numbers in another order, and so differ by roundings, which a model carries on more or
@@ -293,7 +298,7 @@ def rounding(model: Any, ids: torch.Tensor) -> float:
     return max(float(relative.max()), _epsilon(model.dtype))
 
 
-def _nudge(module: Any, args: Any, out: torch.Tensor) -> torch.Tensor:
+def _nudge(module: nn.Module, args: object, out: torch.Tensor) -> torch.Tensor:
     signs = torch.randint(2, out.shape, generator=torch.Generator().manual_seed(0)).to(out) * 2 - 1
     return out + out * signs * _epsilon(out.dtype)
 
@@ -337,7 +342,7 @@ def _apart(decoded: torch.Tensor, whole: torch.Tensor) -> tuple[torch.Tensor, to
         RunError: NaN.
     """
     if decoded.isnan().any() or whole.isnan().any():
-        raise RunError("the model's logits are NaN; try --dtype float32")
+        raise RunError("the model's logits are NaN; try dtype=float32", "dtype")
     left, right = decoded.double(), whole.double()
     real, also = left.abs() < _MASKED, right.abs() < _MASKED
     apart = torch.where(real & also, (left - right).abs(), torch.where(real == also, 0.0, torch.inf)).max(1).values
@@ -346,115 +351,5 @@ def _apart(decoded: torch.Tensor, whole: torch.Tensor) -> tuple[torch.Tensor, to
     return apart, torch.where(apart > 0, apart / variance.sqrt(), apart)
 
 
-# ---------------------------------------------------------------------------------------------------------
-# The text
-
-
-def _ids(model: Any, tokens: int, text: Text | None = None) -> torch.Tensor:
-    """Token ids, int64 [tokens]: the text's where they are enough and all known, else random ones from a seed."""
-    vocabulary = _vocabulary(model)
-    given = [] if text is None else list(text(tokens))[:tokens]
-    if len(given) == tokens and min(given) >= 0 and max(given) < vocabulary:
-        return torch.tensor(given)
-    special = _special(whole_config(model).to_dict())
-    usable = [i for i in range(vocabulary) if i not in special] or list(range(vocabulary))
-    chosen = torch.randint(len(usable), (tokens,), generator=torch.Generator().manual_seed(0))
-    return torch.tensor(usable)[chosen]
-
-
-def _vocabulary(model: Any) -> int:
-    rows = model.get_input_embeddings().weight.shape[0]
-    return min(rows, int(getattr(text_config(model), "vocab_size", None) or rows))
-
-
-def _special(config: Any) -> set[int]:
-    """Every id that a configuration names: ends of text, and the places of images, where no embedding stands."""
-    if not isinstance(config, dict):
-        return set()
-    named = [value for key, value in config.items() if str(key).endswith(("_token_id", "_token_index"))]
-    each = [one for value in named for one in (value if isinstance(value, list) else [value])]
-    return {value for value in each if isinstance(value, int)}.union(*map(_special, config.values()))
-
-
-def written(tokenizer: Any, tokens: int) -> list[int]:
-    """Ids of a numbered text of at least ``tokens`` tokens; as many as there are where the tokenizer makes few."""
-    count = max(8, tokens // 8)
-    while True:
-        text = " ".join(f"This is sentence {i} of a text that says nothing else." for i in range(1, count))
-        ids = tokenizer(text)["input_ids"]
-        if len(ids) >= tokens or count > 8 * tokens:
-            return list(ids)
-        count *= 2
-
-
-# ---------------------------------------------------------------------------------------------------------
-# Leaving the model alone
-
-
-def _device(model: Any) -> torch.device:
-    return model.get_input_embeddings().weight.device
-
-
-@contextmanager
-def preserved(model: Any) -> Iterator[None]:
-    """Afterwards the rotary tables, and what is kept beside them, are those of before, in the same tensors."""
-    kept = [(module, dict(module.__dict__), _copied(module)) for _, module in rotary_modules(model)]
-    try:
-        yield
-    finally:
-        for module, attributes, buffers in kept:
-            _put_back(module, attributes, buffers)
-
-
-@contextmanager
-def _unset(model: Any) -> Iterator[None]:
-    """No setting of generation's interferes inside: no end of text, no penalty."""
-    from transformers import GenerationConfig
-
-    settings = model.generation_config
-    model.generation_config = GenerationConfig(cache_implementation=getattr(settings, "cache_implementation", None))
-    try:
-        yield
-    finally:
-        model.generation_config = settings
-
-
-def _copied(module: Any) -> dict[str, tuple[torch.Tensor | None, torch.Tensor | None]]:
-    return {name: (buffer, None if buffer is None else buffer.clone()) for name, buffer in module._buffers.items()}
-
-
-def _put_back(module: Any, attributes: dict[str, Any], buffers: dict[str, Any]) -> None:
-    for name in [name for name in module.__dict__ if name not in attributes]:
-        del module.__dict__[name]
-    module.__dict__.update(attributes)
-    module._buffers.clear()
-    for name, (buffer, numbers) in buffers.items():
-        module._buffers[name] = buffer
-        if buffer is not None:
-            buffer.copy_(numbers)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silences what transformers says of texts beyond the maximum, which is where this is meant to go."""
-    from transformers.utils import logging
-
-    level = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-
-
-@contextmanager
-def _one_line() -> Iterator[None]:
-    """What somebody else's code raises, as an error of ours."""
-    try:
-        yield
-    except RopescaleError:
-        raise
-    except (MemoryError, torch.OutOfMemoryError) as error:
-        raise RunError(f"memory is full ({first_line(error)}); give a smaller --length") from error
-    except Exception as error:
-        raise RunError(f"the model fails while it generates: {type(error).__name__}: {first_line(error)}") from error
+def _device(model: PreTrainedModel) -> torch.device:
+    return model.get_input_embeddings().get_parameter("weight").device

@@ -6,16 +6,20 @@ import json
 import logging
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..checkpoints.locating import read_config
 from ..errors import CheckpointError, ConfigError, DataError
 from ..files.reading import open_regular, refuse_special_files
 from ..formatting import brief, cut, first_line
 from ..rope import LARGEST_HEAD
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
 def load_model(
@@ -24,10 +28,10 @@ def load_model(
     device: str | None = None,
     *,
     trust_remote_code: bool = False,
-    device_map: str | Mapping[str, Any] | None = None,
+    device_map: str | Mapping[str, object] | None = None,
     tensor_parallel: bool = False,
-) -> Any:
-    """The checkpoint as a causal language model on its device, in evaluation mode.
+) -> PreTrainedModel:
+    """Loads the checkpoint as a causal language model on its device, in evaluation mode.
 
     Args:
         dtype: ``auto`` (the checkpoint's), or a name such as ``bfloat16``; float32 on the CPU and ``auto`` elsewhere
@@ -62,15 +66,15 @@ def load_model(
                 return _complete(folder, AutoModelForCausalLM.from_pretrained(folder, device_map=device_map, **how))
             if tensor_parallel:
                 return _complete(folder, _parts(folder, how))
-            return _complete(folder, AutoModelForCausalLM.from_pretrained(folder, **how)).to(place)
+            return _complete(folder, AutoModelForCausalLM.from_pretrained(folder, **how), place)
     except (ConfigError, CheckpointError):
         raise
     except Exception as error:
         raise _refusal(f"{folder} does not load as a causal language model", error) from error
 
 
-def _complete(folder: Path, loaded: Any) -> Any:
-    """The model of ``(model, what became of its weights)``, in evaluation mode.
+def _complete(folder: Path, loaded: Any, place: torch.device | None = None) -> PreTrainedModel:
+    """Returns the model of ``(model, what became of its weights)`` on its device, in evaluation mode.
 
     Raises:
         CheckpointError: some weights are not there or of another shape, and transformers would make them up.
@@ -90,10 +94,10 @@ def _complete(folder: Path, loaded: Any) -> Any:
             f"{folder} lacks {len(missing)} weights of its model, {missing[0]} among them, and transformers would make "
             "them up; complete the download"
         )
-    return model.eval()
+    return (model if place is None else model.to(place)).eval()
 
 
-def _shape(shape: Any) -> str:
+def _shape(shape: Iterable[int]) -> str:
     return " x ".join(map(str, shape))
 
 
@@ -117,7 +121,7 @@ def _report_on_success() -> Iterator[None]:
         logger.handle(record)
 
 
-def _parts(folder: Path, how: dict[str, Any]) -> Any:
+def _parts(folder: Path, how: Mapping[str, Any]) -> object:
     """This process's part of the model, by the plan of its class."""
     from transformers import AutoModelForCausalLM
     from transformers.distributed.configuration_utils import DistributedConfig
@@ -131,8 +135,8 @@ def _parts(folder: Path, how: dict[str, Any]) -> Any:
         raise ConfigError(f"transformers has no plan for sharing out {folder} ({kind}); leave --tp out") from None
 
 
-def load_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> Any:
-    """The checkpoint's tokenizer.
+def load_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
+    """Loads the checkpoint's tokenizer.
 
     Raises:
         CheckpointError: there is none, or it does not load.
@@ -155,7 +159,7 @@ _TOKENIZER_FILES = ("*token*", "vocab*", "merges.txt", "*.model", "*.spm", "*.ti
 
 
 def refuse_code(folder: Path, trust_remote_code: bool = False) -> None:
-    """Raises where transformers could load a checkpoint only by running code that comes with it.
+    """Refuses a checkpoint that transformers could load only by running code that comes with it.
 
     A type that transformers knows is loaded by its own class, whatever code lies beside the weights.
 
@@ -167,13 +171,14 @@ def refuse_code(folder: Path, trust_remote_code: bool = False) -> None:
     if code and not trust_remote_code and not _is_known(config):
         raise ConfigError(
             f"{folder} needs code of its own ({cut(code, 100)}), because transformers knows no model type "
-            f"{brief(config.get('model_type'))}; read that code, and give --trust-remote-code "
-            "(trust_remote_code=True in Python) if it may run here"
+            f"{brief(config.get('model_type'))}; read that code, and give "
+            "trust_remote_code=True if it may run here",
+            "trust_remote_code",
         )
 
 
 def refuse_unloadable(folder: Path) -> None:
-    """Raises where transformers would read from a pipe or a device, or build modules without end.
+    """Refuses a checkpoint where transformers would read from a pipe or a device, or build modules without end.
 
     Raises:
         CheckpointError: a file is no regular one.
@@ -197,7 +202,7 @@ _MOST = (
 """What a configuration's numbers are called from which modules, lists and tables are made, and their bounds."""
 
 
-def _numbers(config: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+def _numbers(config: Mapping[str, object]) -> Iterator[tuple[str, float]]:
     """The numbers of a configuration and of its parts, by name."""
     for name, value in config.items():
         if isinstance(value, Mapping):
@@ -247,9 +252,12 @@ def _stored(file: Path) -> Iterator[tuple[str, str]]:
 
 
 def _refusal(what: str, error: Exception) -> CheckpointError | ConfigError:
-    """An error of ours for one of transformers', whose own asks for ``trust_remote_code`` in a paragraph."""
+    """Says in one line what transformers says in a paragraph, which asks for ``trust_remote_code``."""
     if "trust_remote_code=True" in str(error):
-        return ConfigError(f"{what} without code of its own; read it, and give --trust-remote-code if it may run here")
+        return ConfigError(
+            f"{what} without code of its own; read it, and give trust_remote_code=True if it may run here",
+            "trust_remote_code",
+        )
     if "weights_only" in str(error):  # whose paragraph says how to run what is in the file
         return CheckpointError(
             f"{what}: its pickled weights are damaged, or hold more than tensors, which would run code; get them as "
@@ -258,8 +266,8 @@ def _refusal(what: str, error: Exception) -> CheckpointError | ConfigError:
     return CheckpointError(f"{what}: {first_line(error)}")
 
 
-def remote_code(config: Mapping[str, Any]) -> str | None:
-    """Where a configuration says that its model's code is, ``file.Class``; None without any."""
+def remote_code(config: Mapping[str, object]) -> str | None:
+    """Returns where a configuration says that its model's code is, ``file.Class``; None without any."""
     listed = config.get("auto_map")
     if not isinstance(listed, Mapping):
         return None
@@ -267,7 +275,7 @@ def remote_code(config: Mapping[str, Any]) -> str | None:
     return next((str(listed[name]) for name in wanted if listed.get(name)), None)
 
 
-def _is_known(config: Mapping[str, Any]) -> bool:
+def _is_known(config: Mapping[str, object]) -> bool:
     from transformers.models.auto import modeling_auto
 
     known = (modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, modeling_auto.MODEL_MAPPING_NAMES)
@@ -280,12 +288,12 @@ def _code(trusted: bool) -> dict[str, bool]:
     return {"trust_remote_code": trusted, "local_files_only": not trusted}
 
 
-def _device(device: str | None) -> Any:
+def _device(device: str | None) -> torch.device:
     import torch
 
     try:
         place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         torch.empty(0, device=place)
     except (RuntimeError, AssertionError) as error:
-        raise DataError(f"--device {device} cannot be used: {first_line(error)}") from None
+        raise DataError(f"device={device!r} cannot be used: {first_line(error)}", "device") from None
     return place

@@ -20,7 +20,7 @@ import ropescale
 from ropescale.cli.main import main
 from ropescale.configs import class_defaults
 from ropescale.errors import ConfigError, DataError, RunError, VerificationError
-from ropescale.models import decoding
+from ropescale.models import decoding, sample_text
 from ropescale.models.decoding import AROUND, DIFFERS, EQUAL, EXPLAINED, UNDECIDED, compare
 from ropescale.models.patching import rotary_modules
 from ropescale.models.verifying import examine
@@ -139,7 +139,7 @@ def test_a_schedule_of_ours_that_follows_the_length_differs_as_well_and_held_it_
     with ropescale.patch(model, "dynamic-yarn", target_length=256):
         report = ropescale.verify(model, generate=True)
         assert [stretch.verdict for stretch in report.generation] == [EQUAL, EXPLAINED, EXPLAINED]
-        assert any("--freeze-at" in warning for warning in report.warnings)
+        assert any("freeze_at=LENGTH" in warning for warning in report.warnings)
     with ropescale.patch(model, "dynamic-yarn", target_length=256, length=256):
         report = ropescale.verify(model, generate=True)
         assert {stretch.verdict for stretch in report.generation} == {EQUAL}
@@ -324,14 +324,14 @@ def test_the_cost_is_said_and_the_extended_length_left_out_where_it_takes_long(m
     monkeypatch.setattr(decoding, "PATIENCE", 0.0)
     said.clear()
     assert len(compare(build(), TRAINED, 256, say=said.append)) == 2
-    assert "256 tokens would take about a second here; --length 256 asks for them" in said[0]
+    assert "256 tokens would take about a second here; name that length to have it" in said[0]
 
 
 def test_random_ids_leave_out_every_token_that_the_configuration_names() -> None:
     model = build(eos_token_id=[1, 7], image_token_id=9)
-    assert not {0, 1, 2, 7, 9} & set(decoding._ids(model, 500).tolist())
-    assert decoding._ids(model, 3, lambda tokens: [4, 5, 6, 7]).tolist() == [4, 5, 6]
-    assert decoding._ids(model, 2, lambda tokens: [4, VOCABULARY]).max() < VOCABULARY
+    assert not {0, 1, 2, 7, 9} & set(sample_text.ids_of(model, 500).tolist())
+    assert sample_text.ids_of(model, 3, lambda tokens: [4, 5, 6, 7]).tolist() == [4, 5, 6]
+    assert sample_text.ids_of(model, 2, lambda tokens: [4, VOCABULARY]).max() < VOCABULARY
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -353,7 +353,7 @@ def test_the_command_warns_of_a_length_dependent_schedule_and_exits_with_zero(
     assert [s["verdict"] for s in json.loads(out)["generation"]] == [EQUAL, EXPLAINED, EXPLAINED]
     assert "note: decoding around 32, 64, 252 tokens" in err
     assert "warning: all: dynamic:factor=4 changes its frequencies with the length, here from 65 tokens on" in err
-    assert "`ropescale patch --freeze-at LENGTH` makes one table for every length" in err
+    assert "--freeze-at LENGTH makes one table for every length" in err
 
 
 def test_the_command_exits_with_one_where_a_fixed_schedule_differs(
@@ -399,7 +399,7 @@ def test_a_checkpoint_in_bfloat16_is_compared_in_float32_on_the_cpu_and_in_its_o
     assert max(stretch.tolerance for stretch in sharp.generation) < 1e-4
     assert own.generation[0].tolerance > 1e-2
     assert {stretch.verdict for stretch in own.generation} == {EQUAL}
-    assert any("--dtype float32 is sharper" in warning for warning in own.warnings)
+    assert any("dtype=float32 is sharper" in warning for warning in own.warnings)
 
 
 def test_a_checkpoint_that_is_not_live_is_not_loaded(folder: Path, tmp_path: Path) -> None:

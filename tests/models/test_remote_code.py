@@ -121,7 +121,7 @@ def test_without_the_option_nothing_runs_and_the_error_names_it(
 
 
 def test_in_python_it_is_off_as_well(folder: Path, marker: Path) -> None:
-    with pytest.raises(ConfigError, match="trust_remote_code=True in Python"):
+    with pytest.raises(ConfigError, match="give trust_remote_code=True"):
         ropescale.verify(folder, generate=True)
     assert not marker.exists()
 

@@ -1,0 +1,132 @@
+"""Verifies a checkpoint on disk: builds its rotary modules as stock transformers would, and reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from ..checkpoints.locating import read_config
+from ..checkpoints.record import read_record
+from ..configs.reading import LARGEST, read_rope, text_section
+from ..errors import ConfigError, RopescaleError
+from ..files.reading import read_json
+from ..formatting import brief, first_line
+from .intended import Intended, recorded
+from .loading import refuse_code, refuse_unloadable
+from .rotary_modules import RTOL, build_stock, layer_keys, quiet_transformers, rotary_modules, stock_table
+from .verification import Verification, compare_rotation, compare_sides, compare_softmax, not_live
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+def examine_folder(name: str, folder: Path, trusted: bool) -> Verification:
+    """Compares what transformers makes of a checkpoint with its record, or with what its configuration asks for.
+
+    Args:
+        name: what the checkpoint is called.
+        trusted: whether code that it brings may run.
+
+    Raises:
+        ConfigError: it has no RoPE, or needs code of its own that may not run.
+    """
+    config, record = read_config(folder), read_record(folder)
+    report = Verification(name, "", 0)
+    refuse_unloadable(folder)
+    refuse_code(folder, trusted)
+    with quiet_transformers():
+        skeleton, modules = _stock_modules(folder, trusted, config, report)
+    try:
+        intended = recorded(read_rope(config), record)
+    except ConfigError as error:
+        report.problems.append(str(error))
+        return report
+    report.intended, report.length = intended.text, intended.length
+    for where, module in modules:
+        try:
+            _compare(where, module, intended, report)
+        except RopescaleError:
+            raise
+        except Exception as error:
+            report.problems.append(f"{where} cannot compute its table: {type(error).__name__}: {first_line(error)}")
+    if modules:
+        carried = {key for _, module in modules for key in layer_keys(module)}
+        lacking = [key for key in intended.tables if key not in carried]
+        report.problems += [f"no rotary module has a table for the {key} layers" for key in lacking]
+    compare_softmax(skeleton, intended.softmax, report)
+    _check_tokenizer(folder, report)
+    _check_views(config, report)
+    return report
+
+
+def _stock_modules(
+    folder: Path, trusted: bool, config: Mapping[str, object], report: Verification
+) -> tuple[nn.Module, list[tuple[str, nn.Module]]]:
+    """The model without weights, and its rotary modules for real; nothing where transformers cannot build them."""
+    from transformers import PreTrainedConfig
+
+    skeleton = nn.Module()
+    try:
+        skeleton = _skeleton(folder, trusted)
+        rotary = [(name, module, module.config) for name, module in rotary_modules(skeleton)]
+        modules = [
+            (name, build_stock(module, own)) for name, module, own in rotary if isinstance(own, PreTrainedConfig)
+        ]
+    except RopescaleError:
+        raise
+    except Exception as error:
+        report.problems.append(f"transformers cannot build this model: {type(error).__name__}: {first_line(error)}")
+        return skeleton, []
+    if not modules:
+        read_rope(config)  # says why, where the reason is that the model has no RoPE
+        report.problems.append(
+            "transformers builds no rotary module for this model (one that has inv_freq and a configuration)"
+        )
+    return skeleton, modules
+
+
+def _skeleton(folder: Path, trusted: bool) -> PreTrainedModel:
+    """The whole model without weights or memory."""
+    from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+
+    config = AutoConfig.from_pretrained(folder, trust_remote_code=trusted)
+    with torch.device("meta"):
+        try:
+            return AutoModelForCausalLM.from_config(config, trust_remote_code=trusted)
+        except ValueError:  # not a causal language model's configuration: a multimodal one, say
+            return AutoModel.from_config(config, trust_remote_code=trusted)
+
+
+def _compare(where: str, module: nn.Module, intended: Intended, report: Verification) -> None:
+    for key in layer_keys(module):
+        if key not in intended.tables:
+            continue
+        wanted = intended.tables[key]
+        off = report.add(where, key, stock_table(module, key, report.length), wanted)
+        if not off <= RTOL:
+            report.problems.append(not_live(where, key, off))
+        else:
+            compare_rotation(where, module, key, wanted, report.length, report)
+    compare_sides(where, module, intended.sides, report)
+
+
+def _check_tokenizer(folder: Path, report: Verification) -> None:
+    path = folder / "tokenizer_config.json"
+    limit = read_json(path).get("model_max_length") if path.exists() else None
+    if isinstance(limit, (int, float)) and not isinstance(limit, bool) and limit < report.length:
+        shown = f"{limit:g}" if abs(limit) < LARGEST else brief(limit)
+        report.problems.append(
+            f"tokenizer_config.json: model_max_length is {shown}, below the {report.length} tokens the model is for"
+        )
+
+
+def _check_views(config: Mapping[str, object], report: Verification) -> None:
+    section = text_section(config)
+    if section.get("rope_parameters") and section.get("rope_scaling") is None and "rope_theta" not in section:
+        report.warnings.append(
+            "only transformers 5's rope_parameters are there: transformers 4 would use base RoPE with theta 10000"
+        )
