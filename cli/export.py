@@ -8,7 +8,7 @@ import click
 
 from ..engines import ENGINES
 from ..formatting import markdown
-from .options import json_option, model_argument, print_json, request_options, revision_option
+from .options import json_option, model_argument, print_json, request_options, revision_option, tell
 
 if TYPE_CHECKING:
     from ..engines.exporting import Export
@@ -43,9 +43,7 @@ def command(model: str, engine: str, as_json: bool, **options: Any) -> None:
     from ..errors import RunError
 
     done = export(model, engine, options.pop("schedule"), **options)
-    for kind, texts in (("note", done.notes), ("warning", done.warnings)):
-        for text in texts:
-            click.echo(f"{kind}: {text}", err=True)
+    tell(note=done.notes, warning=done.warnings)
     if as_json:
         print_json(done.to_dict())
     else:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..formatting import markdown
-from .options import json_option, print_json, request_options
+from .options import json_option, print_json, request_options, tell
 
 if TYPE_CHECKING:
     from ..gguf.files import Value
@@ -41,9 +41,7 @@ def command(source: str, out: str | None, schedule: str, as_json: bool, **option
     with _progress() as progress:
         done = patch_gguf(source, out, schedule, progress=progress, **options)
     described = describe(done, source, out)
-    for kind in ("note", "warning"):
-        for text in described[f"{kind}s"]:
-            click.echo(f"{kind}: {text}", err=True)
+    tell(note=described["notes"], warning=described["warnings"])
     if as_json:
         print_json(described)
     else:

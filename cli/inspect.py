@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..formatting import brief, cut, markdown
-from .options import json_option, model_argument, print_json, request_options, revision_option
+from .options import json_option, model_argument, print_json, request_options, revision_option, tell
 
 if TYPE_CHECKING:
     from ..inspecting import Geometry, Pair
@@ -29,8 +29,7 @@ def command(model: str, schedule: str | None, plot: str | None, as_json: bool, *
     from ..inspecting import inspect
 
     found = inspect(model, schedule, **options)
-    for warning in found.warnings:
-        click.echo(f"warning: {warning}", err=True)
+    tell(warning=found.warnings)
     if plot is not None:
         from ..plotting import plot_geometry
 

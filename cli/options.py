@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import click
 
 from ..errors import RopescaleError
+from ..escaping import visible
+from .spelling import spelled
 
 if TYPE_CHECKING:
     from ..request import Request
@@ -180,6 +182,13 @@ def factor_option() -> Decorator[F]:
 
 def target_length_option() -> Decorator[F]:
     return REQUEST_OPTIONS["target_length"]
+
+
+def tell(**texts: Iterable[str]) -> None:
+    """Prints notes and warnings to stderr: ``tell(note=[...], warning=[...])``."""
+    for kind, each in texts.items():
+        for text in each:
+            click.echo(f"{kind}: {visible(spelled(text))}", err=True)
 
 
 def json_option() -> Decorator[F]:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..checkpoints.folders import LINKS
-from ..escaping import argument, shell_word, visible
+from ..escaping import argument, shell_word
 from ..formatting import markdown, size
-from .options import REQUEST_SECTIONS, json_option, model_argument, print_json, request_options, revision_option
+from .options import REQUEST_SECTIONS, json_option, model_argument, print_json, request_options, revision_option, tell
 from .sections import in_sections
 
 if TYPE_CHECKING:
@@ -64,9 +64,7 @@ def command(model: str, as_json: bool, **options: Any) -> None:
     schedule, out = options.pop("schedule"), options.pop("out")
     done = patch_checkpoint(model, out, schedule, **options)
     described = describe(done, model, out, options)
-    for kind in ("note", "warning"):
-        for text in described[f"{kind}s"]:
-            click.echo(f"{kind}: {visible(text)}", err=True)
+    tell(note=described["notes"], warning=described["warnings"])
     if as_json:
         print_json(described)
     else:

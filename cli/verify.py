@@ -14,6 +14,7 @@ from .options import (
     loading_options,
     model_argument,
     print_json,
+    tell,
 )
 from .spelling import spelled
 
@@ -56,6 +57,7 @@ def command(model: str, lengths: tuple[int, ...], as_json: bool, **options: Any)
     report.warnings = [spelled(warning) for warning in report.warnings]
     for warning in report.warnings:
         click.echo(f"warning: {warning}", err=True)
+    tell(warning=report.warnings)
     if as_json:
         print_json(report.to_dict())
     elif report.modules:

@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .checkpoints.locating import find_model, read_config
 from .checkpoints.record import original_config
-from .configs.families import family
-from .configs.reading import ALL_LAYERS, LARGEST, is_scaled, read_rope, text_section
+from .configs.configuration import Configuration
+from .configs.reading import ALL_LAYERS, LARGEST
 from .files.reading import read_json
 from .formatting import brief
 from .planning.plan import Plan, is_as_is, make_plan
@@ -22,6 +22,9 @@ from .schedules.as_is import stock_table
 
 if TYPE_CHECKING:
     from typing import Unpack
+
+Files = Mapping[str, Mapping[str, object]]
+"""Parsed files of a checkpoint by name."""
 
 SAME = 1e-9
 """Two frequencies that differ by less than this, relative, are the same number to a reader."""
@@ -62,12 +65,12 @@ class Pair:
 
 @dataclass(frozen=True)
 class Geometry:
-    """One layer type's rotary geometry, with what a schedule makes of it.
+    """One layer type's rotary geometry, and what a schedule makes of it.
 
     Attributes:
         layer_type: ``all`` for a model with one table for every layer.
         rope: the geometry that a schedule builds on.
-        schedule: what the frequencies below belong to, as text; None without a schedule.
+        schedule: the schedule of the frequencies below, as text; None without one.
         frequencies: the schedule's result.
         target_length: the context, in tokens, that ``frequencies`` and the new turns are for.
         scaling: the scaling that the configuration has, as rope parameters; None without any.
@@ -78,10 +81,10 @@ class Geometry:
     schedule: str | None = None
     frequencies: Frequencies | None = None
     target_length: int | None = None
-    scaling: Mapping[str, Any] | None = None
+    scaling: Mapping[str, object] | None = None
 
     def pairs(self) -> list[Pair]:
-        """Every pair, in order."""
+        """Returns every pair, in order."""
         before = [
             Pair(i, f, _wavelength(f), turns, turns >= 1)
             for i, (f, turns) in enumerate(zip(self.rope.inv_freq(), self.rope.turns()))
@@ -105,11 +108,11 @@ class Geometry:
             yield Pair(**(asdict(pair) | after))
 
     def unturned(self) -> list[int]:
-        """The pairs that never complete a turn inside the trained length."""
+        """Returns the pairs that never complete a turn inside the trained length."""
         return [pair.pair for pair in self.pairs() if not pair.completes_a_turn]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Everything, in full precision."""
+    def to_dict(self) -> dict[str, object]:
+        """Returns everything as plain data, in full precision."""
         rope = self.rope
         return {
             "layer_type": self.layer_type,
@@ -135,7 +138,7 @@ def _wavelength(inv_freq: float) -> float:
 
 
 def _divisor(before: float, after: float) -> float:
-    """``before / after``; infinite for a pair that was stopped, NaN for one that never turned."""
+    """Returns ``before / after``: infinite for a pair that was stopped, NaN for one that never turned."""
     if not after:
         return math.inf if before else math.nan
     return before / after
@@ -155,7 +158,7 @@ def _kind(divisor: float, most: float) -> str:
 
 @dataclass(frozen=True)
 class Inspection:
-    """What :func:`inspect` found.
+    """The result of :func:`inspect`.
 
     Attributes:
         model: the folder or Hub id as it was given.
@@ -169,8 +172,8 @@ class Inspection:
     geometries: tuple[Geometry, ...]
     warnings: tuple[str, ...]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Everything, in full precision."""
+    def to_dict(self) -> dict[str, object]:
+        """Returns everything as plain data, in full precision."""
         return {
             "model": self.model,
             "model_type": self.model_type,
@@ -180,71 +183,70 @@ class Inspection:
 
 
 def inspect(
-    model: str, schedule: Any = None, *, revision: str | None = None, **options: Unpack[RequestOptions]
+    model: str, schedule: object = None, *, revision: str | None = None, **options: Unpack[RequestOptions]
 ) -> Inspection:
-    """The geometry of a checkpoint, and what a schedule would do to it; reads no weights.
+    """Reads the geometry of a checkpoint and shows what a schedule would do to it; reads no weights.
 
     Args:
         model: a folder or a Hub id.
-        schedule: in any of its forms; without one, scaling that is already there is what is shown.
+        schedule: in any of its forms; without one, the scaling that it has is shown.
         revision: branch, tag or commit of a Hub id.
         options: the fields of :class:`ropescale.request.Request`. Scaling that is already there is replaced unless
             ``on_top`` is given, because nothing is written.
 
     Raises:
         CheckpointError: no such model.
-        DataError: a length that is none.
+        DataError: a length cannot be read.
         ConfigError: it has no RoPE, or its configuration contradicts itself.
         ScheduleError: the schedule does not fit.
     """
     request = Request.of(schedule, **options)
     folder = find_model(model, revision, weights=False)
-    config = read_config(folder)
-    ropes = read_rope(config, request.original_length)
+    now = Configuration.read(read_config(folder), request.original_length)
     stays = schedule is None or is_as_is(schedule)
-    before = config if stays else original_config(config, folder)  # as patching computes it
+    # A schedule is computed from what patching would start from: the configuration without our scaling.
+    before = now if stays else Configuration.read(original_config(now.raw, folder), request.original_length)
+    now_ropes = now.ropes
     plan = _plan(before, request)
-    remarks = plan.notes if plan else tuple(_length_remarks(ropes))
-    built_on, files = read_rope(before, request.original_length), read_files(folder)
+    remarks = plan.notes if plan else tuple(_length_remarks(now))
+    files = read_files(folder)
     length = request.target_length or (_meant_for(files) if stays else None)
-    geometries = tuple(_geometry(built_on[key], plan, length, there) for key, there in ropes.items())
-    warnings = (*traps(config, ropes, files), *remarks)
-    return Inspection(str(model), str(text_section(config).get("model_type")), geometries, warnings)
+    geometries = tuple(_geometry(before.ropes[key], plan, length, there) for key, there in now_ropes.items())
+    return Inspection(str(model), now.model_type, geometries, (*traps(now, files), *remarks))
 
 
-def _plan(config: Mapping[str, Any], request: Request) -> Plan | None:
+def _plan(configuration: Configuration, request: Request) -> Plan | None:
     if request.spec is None:
         request.refuse_without_schedule("original_length", "target_length", "layers")
         return None
-    ropes = read_rope(config, request.original_length)
-    scaled = any(map(is_scaled, ropes.values())) and not request.on_top
-    return make_plan(config, replace(request, replace_scaling=request.replace_scaling or scaled))
+    replaced = request.replace_scaling or (configuration.is_scaled and not request.on_top)
+    return make_plan(configuration.raw, replace(request, replace_scaling=replaced))
 
 
-def _meant_for(files: Mapping[str, Any]) -> int | None:
-    """The context, in tokens, that ropescale patched a checkpoint for; its maximum can say something else."""
+def _meant_for(files: Files) -> int | None:
+    """Returns the context, in tokens, that ropescale patched a checkpoint for; its maximum can say something else."""
     length = files.get("ropescale.json", {}).get("length")
     return length if isinstance(length, int) and not isinstance(length, bool) and 0 < length <= LARGEST else None
 
 
 def _geometry(rope: Rope, plan: Plan | None, target_length: int | None, there: Rope) -> Geometry:
-    """What the plan makes of this layer type; else the scaling that stays in it; else its plain geometry.
+    """Returns what the plan makes of a layer type; else the scaling that stays; else its plain geometry.
 
     ``rope`` is what the schedule builds on, ``there`` what the configuration has now.
     """
-    layer_type, scaling = rope.layer_type or ALL_LAYERS, there.scaling if is_scaled(there) else None
-    if plan and layer_type in plan.schedules:
-        schedule, ground = describe(plan.schedules[layer_type]), plan.ropes[layer_type]
-        return Geometry(layer_type, ground, schedule, plan.tables[layer_type], plan.length, scaling)
-    if is_scaled(rope):
+    layer_type, scaling = rope.layer_type or ALL_LAYERS, there.scaling if there.is_scaled else None
+    if plan and (layer := plan.layers.get(layer_type)):
+        table = layer.table(plan.length)
+        return Geometry(layer_type, layer.rope, describe(layer.schedule), table, plan.length, scaling)
+    if rope.is_scaled:
         length = target_length or rope.max_length
         return Geometry(layer_type, rope, "as it is", stock_table(rope, length), length, scaling)
     return Geometry(layer_type, rope, target_length=plan.length if plan else target_length, scaling=scaling)
 
 
-def _length_remarks(ropes: Mapping[str, Rope]) -> Iterator[str]:
-    for rope in ropes.values():
-        if rope.max_length > rope.original_length and not is_scaled(rope):
+def _length_remarks(configuration: Configuration) -> Iterator[str]:
+    for rope in configuration.ropes.values():
+        if rope.max_length > rope.original_length and not rope.is_scaled:
             yield (
                 f"max_position_embeddings is {rope.max_length}, but the model was trained at {rope.original_length}; "
                 f"factors count from {rope.original_length}"
@@ -256,44 +258,44 @@ def _length_remarks(ropes: Mapping[str, Rope]) -> Iterator[str]:
 # with transformers 5.23, and 4.51 and 4.57 where an older version is named.
 
 
-def traps(config: Mapping[str, Any], ropes: Mapping[str, Rope], files: Mapping[str, Any] | None = None) -> list[str]:
-    """What to know before these files are changed or served, one sentence each.
+def traps(configuration: Configuration, files: Files | None = None) -> list[str]:
+    """Returns what to know before these files are changed or served, one sentence each.
 
     Args:
-        config: the parsed ``config.json``.
-        ropes: what :func:`ropescale.rope.read_rope` read from it.
+        configuration: the parsed ``config.json``.
         files: other parsed files of the checkpoint by name (``tokenizer_config.json``, ``generation_config.json``,
             ``ropescale.json``).
     """
-    text = text_section(config)
     files = files or {}
     found = [
-        *_scaling_traps(text, ropes, patched="ropescale.json" in files),
-        *_type_traps(text),
-        *_key_traps(text, ropes),
+        *_scaling_traps(configuration, patched="ropescale.json" in files),
+        *_type_traps(configuration),
+        *_key_traps(configuration),
+        *_limit_traps(configuration, files),
     ]
-    return [*dict.fromkeys([*found, *_limit_traps(text, ropes, files)])]
+    return list(dict.fromkeys(found))
 
 
-def _scaling_traps(text: Mapping[str, Any], ropes: Mapping[str, Rope], patched: bool) -> Iterator[str]:
-    for rope in ropes.values():
+def _scaling_traps(configuration: Configuration, patched: bool) -> Iterator[str]:
+    name = "original_max_position_embeddings"
+    for rope in configuration.ropes.values():
         kind, where = rope.scaling.get("rope_type"), f" ({rope.layer_type})" if rope.layer_type else ""
-        if not is_scaled(rope):
+        if not rope.is_scaled:
             continue
         if not patched:
             yield (
-                f"the makers already scaled this model{where}: {kind}, {rope.original_length} to {rope.max_length} "
-                "tokens; patching it needs --replace-scaling or --on-top"
+                f"this model is already scaled{where}: {kind}, {rope.original_length} to {rope.max_length} tokens; "
+                "patching it needs replace_scaling=True or on_top=True"
             )
         if kind == "dynamic" or (
             kind == "longrope" and rope.scaling.get("short_factor") != rope.scaling.get("long_factor")
         ):
             yield (
                 f"{kind} changes the frequencies with the length of each forward call{where}; decoding with a cache "
-                "differs from a full forward once the length passes the switch (`ropescale verify --generate` measures "
-                "it, `ropescale patch --freeze-at` ends it)"
+                "differs from a full forward pass once the length passes the switch (generate=True of verify measures "
+                "it, freeze_at=N of patch ends it)"
             )
-        recorded = rope.scaling.get("original_max_position_embeddings") or text.get("original_max_position_embeddings")
+        recorded = rope.scaling.get(name) or configuration.section.get(name)
         if kind in ("yarn", "llama3", "longrope") and not recorded:
             yield (
                 f"{kind} without original_max_position_embeddings{where}: transformers takes "
@@ -301,8 +303,9 @@ def _scaling_traps(text: Mapping[str, Any], ropes: Mapping[str, Rope], patched: 
             )
 
 
-def _key_traps(text: Mapping[str, Any], ropes: Mapping[str, Rope]) -> Iterator[str]:
-    for rope in ropes.values():
+def _key_traps(configuration: Configuration) -> Iterator[str]:
+    text = configuration.section
+    for rope in configuration.ropes.values():
         scaling = rope.scaling
         if "attn_factor" in scaling and "attention_factor" not in scaling:
             yield "attn_factor is ignored by transformers; it reads attention_factor"
@@ -311,29 +314,29 @@ def _key_traps(text: Mapping[str, Any], ropes: Mapping[str, Rope]) -> Iterator[s
         if rope.rotary_dim % 2:
             yield f"the rotary dim {rope.rotary_dim} is odd; yarn fails on it in transformers"
         unread_by_v4 = "rope_parameters" in text and "rope_theta" not in text and not rope.layer_type
-        if unread_by_v4 and (is_scaled(rope) or rope.theta != 10000):
+        if unread_by_v4 and (rope.is_scaled or rope.theta != 10000):
             yield (
                 "config.json has rope_parameters alone; transformers 4 does not read them and would use theta "
                 "10000 without scaling"
             )
 
 
-def _type_traps(text: Mapping[str, Any]) -> Iterator[str]:
-    kind = text.get("model_type")
+def _type_traps(configuration: Configuration) -> Iterator[str]:
+    text, kind, special = configuration.section, configuration.model_type, configuration.family
     if kind in ("mixtral", "minimax") and text.get("head_dim") is None:
         yield f"{kind} without head_dim: yarn, dynamic and longrope raise a TypeError in transformers 5; write head_dim"
-    if family(kind).derives_attention_scale:
+    if special.derives_attention_scale:
         yield f"{kind} accepts no scaling but longrope; other schedules are saved through its per-pair lists"
-    if not family(kind).native_longrope:
+    if not special.native_longrope:
         yield f"{kind} never uses long_factor in transformers 5; both lists must be the same"
-    if family(kind).takes_only_theta:
+    if special.takes_only_theta:
         yield f"{kind} accepts no scaling type at all; only its rope_theta can change"
-    if str(kind).startswith("gemma4") and not text.get("allow_global_per_layer_attribute_access"):
+    if kind.startswith("gemma4") and not text.get("allow_global_per_layer_attribute_access"):
         yield "gemma4 fails its own validation of longrope unless allow_global_per_layer_attribute_access is true"
 
 
-def _limit_traps(text: Mapping[str, Any], ropes: Mapping[str, Rope], files: Mapping[str, Any]) -> Iterator[str]:
-    longest, meant = max(rope.max_length for rope in ropes.values()), _meant_for(files)
+def _limit_traps(configuration: Configuration, files: Files) -> Iterator[str]:
+    text, longest, meant = configuration.section, configuration.max_length, _meant_for(files)
     what = "max_position_embeddings"
     if meant is not None and meant != longest:
         yield f"this checkpoint is meant for {meant} tokens (ropescale.json), and {what} says {longest}"
@@ -350,8 +353,8 @@ def _limit_traps(text: Mapping[str, Any], ropes: Mapping[str, Rope], files: Mapp
         yield f"sliding_window is {window}: layers with sliding attention never look further back"
 
 
-def read_files(folder: Path) -> dict[str, Any]:
-    """The files beside ``config.json`` that :func:`traps` looks at, as far as they are there.
+def read_files(folder: Path) -> dict[str, Mapping[str, object]]:
+    """Reads the files beside ``config.json`` that :func:`traps` looks at, as far as they exist.
 
     Raises:
         ConfigError: one of them is not JSON.

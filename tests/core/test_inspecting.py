@@ -10,7 +10,7 @@ import pytest
 
 from ropescale import Frequencies, Rope
 from ropescale.cli.main import main
-from ropescale.configs.reading import read_rope
+from ropescale.configs.configuration import Configuration
 from ropescale.errors import DataError
 from ropescale.inspecting import Geometry, inspect, traps
 from ropescale.schedules import Yarn
@@ -118,7 +118,7 @@ def test_layer_types_are_kept_apart_and_only_full_attention_changes(checkpoint):
 
 def warnings_of(config, **files):
     named = {f"{name}.json": content for name, content in files.items()}
-    return " | ".join(traps(config, read_rope(config), named))
+    return " | ".join(traps(Configuration.read(config), named))
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def warnings_of(config, **files):
             "dynamic changes the frequencies with the length",
         ),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, {}, "yarn without original_max_position_embeddings"),
-        ({"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, {}, "--replace-scaling or --on-top"),
+        ({"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, {}, "replace_scaling=True or on_top=True"),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "attn_factor": 1.1}}, {}, "it reads attention_factor"),
         ({"model_type": "mixtral", "head_dim": None}, {}, "write head_dim"),
         ({"model_type": "phi3"}, {}, "accepts no scaling but longrope"),
@@ -162,7 +162,7 @@ def test_a_plain_model_has_no_warnings():
 
 def test_a_model_that_ropescale_patched_is_not_called_its_makers_work():
     config = {**LLAMA, "rope_scaling": {"rope_type": "linear", "factor": 2.0}}
-    assert "makers" not in warnings_of(config, ropescale={"schema": 1})
+    assert "already scaled" not in warnings_of(config, ropescale={"schema": 1})
 
 
 def test_the_command_prints_one_row_per_pair(checkpoint, capsys):
