@@ -12,12 +12,15 @@ import click
 from ..checkpoints.folders import LINKS
 from ..escaping import argument, shell_word
 from ..formatting import markdown, size
+from ..schedules import label_of
 from .options import REQUEST_SECTIONS, json_option, model_argument, print_json, request_options, revision_option, tell
 from .sections import in_sections
+from .spelling import spelled
 
 if TYPE_CHECKING:
     from ..checkpoints.patching import PatchedCheckpoint
     from ..checkpoints.uploading import Upload
+    from ..planning.layer import PlannedLayer
     from ..planning.plan import Plan
 
 
@@ -46,7 +49,7 @@ _SECTIONS = {
 @click.option("--private", is_flag=True, help="Make REPO private.")
 @click.option("--force", is_flag=True, help="Replace what ropescale wrote to OUT or REPO.")
 @json_option()
-def command(model: str, as_json: bool, **options: Any) -> None:
+def command(model: str, out: str | None, schedule: str, in_place: bool, as_json: bool, **options: Any) -> None:
     """Write a copy of MODEL (a folder or a Hub id) that carries a schedule.
 
     The configuration changes, the weights are linked and never read. The copy loads in stock engines with no
@@ -61,86 +64,85 @@ def command(model: str, as_json: bool, **options: Any) -> None:
     """
     from ..checkpoints.patching import patch_checkpoint
 
-    schedule, out = options.pop("schedule"), options.pop("out")
-    done = patch_checkpoint(model, out, schedule, **options)
-    described = describe(done, model, out, options)
-    tell(note=described["notes"], warning=described["warnings"])
+    done = patch_checkpoint(model, out, schedule, in_place=in_place, **options)
+    described = describe(done, model, out, in_place)
+    tell(note=done.plan.notes, warning=done.warnings)
     if as_json:
         print_json(described)
     else:
-        click.echo(_page(described))
-        if described["written"] and (folder := described["out"] or (described["in_place"] and model)):
-            click.echo(f"next: ropescale verify {shell_word(argument(folder))}", err=True)
+        click.echo(_page(done, model, out, in_place))
+        if done.folder:
+            click.echo(f"next: ropescale verify {shell_word(argument(str(done.folder)))}", err=True)
 
 
-def describe(done: PatchedCheckpoint, model: str, out: str | None, options: dict[str, Any]) -> dict[str, Any]:
-    """What was done, as plain data."""
-    from ..configs.reading import text_section
-    from ..schedules import specs
+def describe(done: PatchedCheckpoint, model: str, out: str | None, in_place: bool) -> dict[str, object]:
+    """Returns what was done, as plain data."""
+    from ..schedules import to_dict
 
     plan = done.plan
-    section = text_section(plan.config)
     return {
         "model": model,
-        "model_type": section.get("model_type"),
+        "model_type": plan.planned.model_type,
         "out": str(done.folder) if done.folder else out,
         "written": done.folder is not None,
-        "hub": _hub(done.upload),
-        "in_place": options["in_place"],
+        "hub": dataclasses.asdict(done.upload) if done.upload else None,
+        "in_place": in_place,
         "length": plan.length,
-        "max_position_embeddings": [_max_positions(config, plan) for config in (done.before, plan.config)],
+        "max_position_embeddings": [_maximum_before(done), plan.planned.max_length],
         "layers": {
             key: {
                 "schedule": plan.label(key),
-                "fields": specs.to_dict(schedule),
-                "original_length": plan.ropes[key].original_length,
-                "attention_scale": plan.tables[key].attention_scale,
-                "rope_parameters": _parameters(section, key),
+                "fields": to_dict(layer.schedule),
+                "original_length": layer.rope.original_length,
+                "attention_scale": layer.table(plan.length).attention_scale,
+                "rope_parameters": _parameters(plan, key),
             }
-            for key, schedule in plan.schedules.items()
+            for key, layer in plan.layers.items()
         },
         "weights": done.links,
         "config_diff": done.config_diff,
         "changes": done.changes,
-        "notes": list(plan.notes),
-        "warnings": done.warnings,
+        "notes": [spelled(note) for note in plan.notes],
+        "warnings": [spelled(warning) for warning in done.warnings],
     }
 
 
-def _hub(upload: Upload | None) -> dict[str, Any] | None:
-    return dataclasses.asdict(upload) if upload else None
+def _maximum_before(done: PatchedCheckpoint) -> int:
+    """Returns ``max_position_embeddings`` of the source, under whatever name the model's class has for it."""
+    from ..configs.configuration import Configuration
+
+    trained = max(rope.original_length for rope in done.plan.ropes.values())  # RecurrentGemma's states no maximum
+    return Configuration.read(done.before, trained).max_length
 
 
-def _max_positions(config: Mapping[str, Any], plan: Plan) -> int:
-    """What a configuration says, under whatever name the model's class has for it; RecurrentGemma's has none."""
-    from ..configs.reading import read_rope
-
-    trained = max(rope.original_length for rope in plan.ropes.values())
-    return max(rope.max_length for rope in read_rope(config, trained).values())
-
-
-def _parameters(section: Any, key: str) -> dict[str, Any]:
-    parameters = section["rope_parameters"]
+def _parameters(plan: Plan, key: str) -> Mapping[str, object]:
+    parameters = plan.config.get("text_config", plan.config)["rope_parameters"]
     return parameters if key == "all" else parameters[key]
 
 
-def _page(described: dict[str, Any]) -> str:
-    rows = [
-        ["model", f"{described['model']} ({described['model_type']})"],
-        *([[_written(described), described["out"] or "-"]] if _is_here(described) else []),
-        *_hub_rows(described["hub"]),
-    ]
-    for key, layer in described["layers"].items():
-        rows += _layer_rows(key, layer, described["length"])
+def _page(done: PatchedCheckpoint, model: str, out: str | None, in_place: bool) -> str:
+    plan, where = done.plan, str(done.folder) if done.folder else out
+    rows = [["model", f"{model} ({plan.planned.model_type})"]]
+    if done.upload is None or where is not None or in_place:  # else it goes to the Hub alone
+        rows.append([_written(done, in_place), where or "-"])
+    rows += _hub_rows(done.upload)
+    for key, layer in plan.layers.items():
+        rows += [
+            ["layers", key],
+            ["schedule", plan.label(key)],
+            ["length", _arithmetic(layer.rope.original_length, plan.length)],
+            ["route", _route(layer, _parameters(plan, key))],
+            ["attention scale", f"{layer.table(plan.length).attention_scale:.6g}"],
+        ]
     rows += [
-        ["max_position_embeddings", _change(*described["max_position_embeddings"])],
-        ["weights", _weights(described)],
+        ["max_position_embeddings", _change(_maximum_before(done), plan.planned.max_length)],
+        ["weights", _weights(done, in_place)],
     ]
-    return "\n\n".join([markdown(["patched", "value"], rows), *_changes(described["changes"])])
+    return "\n\n".join([markdown(["patched", "value"], rows), *_changes(done.changes)])
 
 
 def _changes(changes: Mapping[str, str]) -> Iterator[str]:
-    """The diffs in one block, and a line for each file that has none."""
+    """Yields the diffs in one block, and a line for each file that has none."""
     diffs = {name: text for name, text in changes.items() if text.startswith("---")}
     if "config.json" not in diffs:
         yield "config.json is as it was."
@@ -153,57 +155,42 @@ def _change(before: int, after: int) -> str:
     return f"{before} -> {after}" if before != after else f"{before}, as it was"
 
 
-def _is_here(described: dict[str, Any]) -> bool:
-    """False where the result goes to the Hub alone."""
-    return described["hub"] is None or described["out"] is not None or described["in_place"]
-
-
-def _hub_rows(hub: dict[str, Any] | None) -> list[list[str]]:
-    if hub is None:
+def _hub_rows(upload: Upload | None) -> list[list[str]]:
+    if upload is None:
         return []
-    said = ["private"] if hub["private"] else []
-    said += [f"{len(hub['files'])} files", size(sum(hub["files"].values()))]
-    said += ["and the weights"] if hub["weights_elsewhere"] else []
-    what = "uploaded to" if hub["url"] else "would be uploaded to"
-    return [[what, f"{hub['url'] or hub['repository']} ({', '.join(said)})"]]
+    said = ["private"] if upload.private else []
+    said += [f"{len(upload.files)} files", size(sum(upload.files.values()))]
+    said += ["and the weights"] if upload.weights_elsewhere else []
+    what = "uploaded to" if upload.url else "would be uploaded to"
+    return [[what, f"{upload.url or upload.repository} ({', '.join(said)})"]]
 
 
-def _written(described: dict[str, Any]) -> str:
-    if not described["written"]:
-        return "would be written to" if not described["in_place"] else "would be changed in place"
-    return "changed in place" if described["in_place"] else "written to"
-
-
-def _layer_rows(key: str, layer: dict[str, Any], length: int) -> list[list[str]]:
-    return [
-        ["layers", key],
-        ["schedule", layer["schedule"]],
-        ["length", _arithmetic(layer["original_length"], length)],
-        ["route", _route(layer)],
-        ["attention scale", f"{layer['attention_scale']:.6g}"],
-    ]
+def _written(done: PatchedCheckpoint, in_place: bool) -> str:
+    if done.folder is None:
+        return "would be changed in place" if in_place else "would be written to"
+    return "changed in place" if in_place else "written to"
 
 
 def _arithmetic(original: int, length: int) -> str:
-    """``512 x 2 = 1024 tokens``; the factor of a length that is not a whole multiple is rounded, and so ``~``."""
+    """Returns ``512 x 2 = 1024 tokens``, with ``~`` where the factor is rounded."""
     factor = length / original
     equals = "=" if round(original * float(f"{factor:.6g}"), 6) == length else "~"
     return f"{original} x {factor:.6g} {equals} {length} tokens"
 
 
-def _route(layer: dict[str, Any]) -> str:
-    """How the configuration says it: by a formula that engines know, or by one factor per pair."""
-    kind = layer["rope_parameters"]["rope_type"]
-    if kind == "longrope" and layer["fields"]["name"] != "longrope":
-        return f"one factor per pair ({len(layer['rope_parameters']['long_factor'])} pairs, rope_type longrope)"
+def _route(layer: PlannedLayer, parameters: Mapping[str, object]) -> str:
+    """Says how the configuration carries it: by a formula that engines know, or by one factor per pair."""
+    kind = parameters["rope_type"]
+    if kind == "longrope" and label_of(layer.schedule) != "longrope":
+        return f"one factor per pair ({layer.rope.pairs} pairs, rope_type longrope)"
     return f"rope_type {kind}"
 
 
 _HOW = {"hard": "hard link", "symlink": "absolute symlink", "copy": "copy"}
 
 
-def _weights(described: dict[str, Any]) -> str:
-    if not described["weights"]:
-        return "untouched" if described["in_place"] or not described["written"] else "none"
-    counted = Counter(described["weights"].values())
+def _weights(done: PatchedCheckpoint, in_place: bool) -> str:
+    if not done.links:
+        return "untouched" if in_place or done.folder is None else "none"
+    counted = Counter(done.links.values())
     return ", ".join(f"{count} x {_HOW[how]}" for how, count in counted.items()) + "; not read"
