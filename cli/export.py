@@ -28,7 +28,7 @@ def command(model: str, engine: str, as_json: bool, **options: Any) -> None:
     a number of its own), dropped or unsupported; what it computes; and how that is known: run (a test runs that
     engine's rotary code), source (its code was read) or docs. Nothing is loaded or written.
 
-    Without --schedule MODEL is served as it lies: patched by ropescale, or as its makers scaled it. With --schedule
+    Without --schedule MODEL is served as it lies: patched by ropescale, or as its vendor scaled it. With --schedule
     its weights are served under that schedule, and no patched folder is needed.
 
     Exits with 1 where the engine cannot compute the schedule at all; the last line says what to do instead.

@@ -58,7 +58,7 @@ def command(name: str | None, as_json: bool) -> None:
 
 
 def describe(name: str, make: object) -> Described:
-    """Describes a schedule: a class, or an object or function that somebody wrote."""
+    """Describes a schedule: a class, or a user's object or function."""
     from ..schedules.fields import parameters
 
     documentation = inspect.cleandoc(getattr(make, "__doc__", None) or "")

@@ -1,4 +1,4 @@
-r"""Text that somebody else chose inside text of ours: names of files and folders, specs, words of a configuration.
+r"""Text of others inside ropescale's own: names of files and folders, specs, words of a configuration.
 
 Such a text may hold newlines, backticks, marks that turn the direction of writing, or what ends a comment. Nothing here
 changes a harmless one.
@@ -16,12 +16,12 @@ _LONGEST = 120
 
 
 def visible(text: str) -> str:
-    r"""A text on one line, with what cannot be seen written as ``\n`` or ``\u202e``."""
+    r"""Returns a text on one line, with characters that cannot be seen written as ``\n`` or ``\u202e``."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def named(text: str | os.PathLike[str]) -> str:
-    """A name as a sentence has it: visible, and the middle of a long one left out."""
+    """Returns a name for a sentence: visible, and without the middle of a long one."""
     shown = visible(os.fspath(text))
     half = (_LONGEST - 5) // 2
     return shown if len(shown) <= _LONGEST else f"{shown[:half]} ... {shown[-half:]}"
@@ -37,7 +37,7 @@ def stays_below(name: str) -> bool:
 
 
 def code_span(text: str) -> str:
-    """Inline code in Markdown; the fence is longer than any run of backticks inside."""
+    """Returns inline code in Markdown; the fence is longer than any run of backticks inside."""
     shown = visible(text)
     fence = "`" * (max(map(len, re.findall("`+", shown)), default=0) + 1)
     pad = " " if shown[:1] == "`" or shown[-1:] == "`" or not shown.strip() else ""
@@ -45,29 +45,29 @@ def code_span(text: str) -> str:
 
 
 def cell(text: str) -> str:
-    """Markdown inside a table: a bar would begin the next cell, and so would one whose backslash is escaped."""
+    """Escapes Markdown for a table: a bar would begin the next cell, and so would one whose backslash is escaped."""
     return re.sub(r"\\*\|", r"\|", text)
 
 
 def sentence(text: str) -> str:
-    """A sentence of ours as a paragraph or an item of Markdown; names in it cannot begin a block, a tag or a link."""
+    """Escapes a sentence for a paragraph or an item of Markdown; names in it cannot begin a block, a tag or a link."""
     return visible(text).replace("<", "&lt;").replace("](", "]\\(")
 
 
 def fenced(language: str, text: str) -> str:
-    """A block of code in Markdown, whose fence no line of the code can be."""
+    """Returns a block of code in Markdown, whose fence no line of the code can be."""
     longest = max(map(len, re.findall("^ *(`+)", text, re.MULTILINE)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}{language}\n{text}\n{fence}"
 
 
 def uncommented(text: str) -> str:
-    """Markdown in which nothing begins or ends a comment, so that our own marks around it stay the only ones."""
+    """Escapes Markdown so that nothing begins or ends a comment, and the marks around it stay the only ones."""
     return text.replace("<!--", "<\\!--").replace("-->", "--\\>")
 
 
 def shell_word(word: str) -> str:
-    r"""A word of a shell's command line, quoted where it has to be: on one line, and with nothing invisible.
+    r"""Quotes a word of a shell's command line where needed: on one line, and with nothing invisible.
 
     What ``shlex.quote`` would leave as it is comes as ``$'...'``, which bash and zsh read.
     """
@@ -86,6 +86,6 @@ def _in_dollar_quotes(char: str) -> str:
 
 
 def argument(path: str | Path) -> str:
-    """A path as a command takes it: one that begins with a dash would be read as an option."""
+    """Returns a path as a command takes it: one that begins with a dash would be read as an option."""
     text = str(path)
     return f"./{text}" if text.startswith("-") else text

@@ -12,7 +12,7 @@ from . import escaping
 
 
 def markdown(header: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[int] = ()) -> str:
-    """A Markdown table with its columns aligned for the eye.
+    """Returns a Markdown table with its columns aligned for the eye.
 
     Args:
         right: the columns, by index, that hold numbers and stand to the right.
@@ -26,7 +26,7 @@ def markdown(header: Sequence[str], rows: Iterable[Sequence[str]], right: Iterab
 
 
 def escaped(name: str) -> str:
-    """A name that somebody gave, for a line of Markdown: it begins no code, tag, comment or link, and ends no line.
+    """Escapes a name for a line of Markdown: it begins no code, tag, comment or link, and ends no line.
 
     What is in it stays readable, and most names stay as they are.
     """
@@ -37,21 +37,21 @@ _MARKUP = re.compile(r"\\(?=[!-/:-@\[-`{-~])|`|<(?=[A-Za-z/!?])|(?<=\])\(")
 
 
 def first_line(error: BaseException) -> str:
-    """What an error of somebody else's library says, short enough to go inside a sentence of ours."""
+    """Returns the first line of another library's error, short enough to go inside a sentence."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     said = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]  # the reason stands below
     return cut(said.rstrip(".:"), _LONGEST_LINE)
 
 
 _LONGEST_LINE = 300
-"""Characters of somebody else's error; some of them repeat the whole of a file."""
+"""Characters of another library's error; some repeat the whole of a file."""
 
 _WIDTH = 60
 """Characters of a value in a message."""
 
 
 def cut(text: str, most: int) -> str:
-    """A text without its middle where it is longer than ``most`` characters."""
+    """Cuts the middle out of a text that is longer than ``most`` characters."""
     if len(text) <= most:
         return text
     head = (most - 5) * 2 // 3
@@ -59,13 +59,13 @@ def cut(text: str, most: int) -> str:
 
 
 def brief(value: Any) -> str:
-    """A value of a file as it stands in a message: the beginning of its ``repr``, in bounded time and memory."""
+    """Returns a value for a message: the beginning of its ``repr``, in bounded time and memory."""
     text = _Brief().repr(value)
     return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 3]}..."
 
 
 def listed(names: Iterable[Any], most: int = 12) -> str:
-    """``a, b, c``: names that a file gives, cut where there are many or they are long."""
+    """Joins names that a file gives, ``a, b, c``, cut where there are many or they are long."""
     first = list(islice(names, most + 1))
     words = [cut(name, _WIDTH) if isinstance(name, str) else brief(name) for name in first[:most]]
     return ", ".join([*words, "..."] if len(first) > most else words)
@@ -94,7 +94,7 @@ class _Brief(reprlib.Repr):
 
 
 def size(count: int) -> str:
-    """``12.3 kB`` or ``4.56 GB``: bytes in three digits and powers of 1000."""
+    """Returns bytes in three digits and powers of 1000: ``12.3 kB``, ``4.56 GB``."""
     units = ("B", "kB", "MB", "GB", "TB")
     power = min((len(str(count)) - 1) // 3, len(units) - 1)
     return f"{count / 1000**power:.3g} {units[power]}"

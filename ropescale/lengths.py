@@ -18,7 +18,7 @@ _LENGTH = re.compile(r"(\d+(?:\.\d+)?)([km]?)", re.IGNORECASE | re.ASCII)
 
 
 def parse_length(text: str | int) -> int:
-    """A number of tokens, 1 or more: ``"4k"`` and ``4096`` are 4096, ``"1.5k"`` is 1536.
+    """Parses a number of tokens, 1 or more: ``"4k"`` and ``4096`` are 4096, ``"1.5k"`` is 1536.
 
     Raises:
         DataError: not a length, below 1, or not a whole number of tokens.
@@ -42,7 +42,7 @@ def parse_length(text: str | int) -> int:
 
 
 def parse_lengths(text: str | Iterable[str | int]) -> list[int]:
-    """Several lengths, comma-separated or one by one: ``"2k,4k"`` is ``[2048, 4096]``; in the order given, each once.
+    """Parses lengths: ``"2k,4k"`` is ``[2048, 4096]``, also one by one; in the order given, each once.
 
     Raises:
         DataError: one of them is not a length, or there is none.

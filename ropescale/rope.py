@@ -69,7 +69,7 @@ class Rope:
         return self.geometric(self.theta)
 
     def geometric(self, theta: float) -> list[float]:
-        """``theta^(-2i/d)`` for every pair of this geometry, with another theta."""
+        """Returns ``theta^(-2i/d)`` for every pair of this geometry, with another theta."""
         turning = self.pairs if self.rotated_pairs is None else self.rotated_pairs
         return [theta ** (-2 * i / self.rotary_dim) if i < turning else 0.0 for i in range(self.pairs)]
 
@@ -78,11 +78,11 @@ class Rope:
         return [2 * math.pi / f if f else math.inf for f in self.inv_freq()]
 
     def turns(self) -> list[float]:
-        """Full turns of each pair inside the trained length, ``r_i = L / wavelength_i``."""
+        """Returns full turns of each pair inside the trained length, ``r_i = L / wavelength_i``."""
         return [self.original_length * f / (2 * math.pi) for f in self.inv_freq()]
 
     def pair_at(self, turns: float) -> float:
-        """The (fractional) pair index that makes ``turns`` turns inside the trained length.
+        """Returns the (fractional) pair index that makes ``turns`` turns inside the trained length.
 
         ``d ln(L / (2 pi turns)) / (2 ln theta)`` (YaRN's "correction dim", Peng et al. 2023, arXiv:2309.00071,
         appendix A.2 and the released code). On a :attr:`table` that is not geometric, the same by
@@ -95,7 +95,7 @@ class Rope:
 
 
 def _crossing(descending: list[float], wanted: float) -> float:
-    """Where a falling table crosses ``wanted``, in pairs, linear in ln frequency; extrapolates at the ends."""
+    """Returns where a falling table crosses ``wanted``, in pairs, linear in ln frequency; extrapolates at the ends."""
     logs = [math.log(f) for f in descending]
     below = next((i for i, value in enumerate(logs) if value < math.log(wanted)), len(logs) - 1)
     left = max(0, min(below, len(logs) - 1) - 1)

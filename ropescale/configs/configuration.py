@@ -31,7 +31,7 @@ class Configuration:
     Reading itself refuses nothing; :attr:`ropes` (and what builds on it) raises ConfigError where there is no RoPE.
 
     Attributes:
-        raw: the whole mapping, which nobody may change any more.
+        raw: the whole mapping, which must not change any more.
         stated_length: the trained length in tokens that the user gave, where the file has none or a wrong one.
         section: the part that holds the language model: ``raw`` itself, or a multimodal one's ``text_config``.
     """

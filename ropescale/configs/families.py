@@ -29,7 +29,7 @@ class Family:
         switch: the field, and the value of it, with which it rotates, and the class's default for that field.
         trained: lengths for which ``max_position_embeddings`` includes room for output: the length that was trained.
         rotary_dim: the field that gives its rotating coordinates in place of a partial factor.
-        interleaved: whether its pairs are neighbours, (0, 1), (2, 3), instead of two halves of the head.
+        interleaved: whether its pairs are interleaved, (0, 1), (2, 3), not taken from the two halves of the head.
     """
 
     rope_types: tuple[str, ...] = ()

@@ -14,17 +14,12 @@ from .checks import LARGEST
 from .configuration import Configuration
 from .section import ALL_LAYERS
 
-__all__ = ["ALL_LAYERS", "LARGEST", "default_of", "ignored_keys", "is_scaled", "read_rope", "text_section"]
+__all__ = ["ALL_LAYERS", "LARGEST", "default_of", "is_scaled", "read_rope", "text_section"]
 
 
 def read_rope(config: Mapping[str, object], original_length: int | None = None) -> dict[str, Rope]:
     """Reads the geometry per layer type: :attr:`.Configuration.ropes`."""
     return Configuration.read(config, original_length).ropes
-
-
-def ignored_keys(config: Mapping[str, object]) -> Mapping[str, object]:
-    """Reads the keys that the type's code does not look at: :attr:`.Configuration.ignored`."""
-    return Configuration.read(config).ignored
 
 
 def text_section(config: Mapping[str, Any]) -> Mapping[str, Any]:

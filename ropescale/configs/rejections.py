@@ -97,7 +97,7 @@ def check_theta(section: Section, theta: object) -> None:
 
 
 def _refuse_theta_per_layer(section: Section, theta: object) -> None:
-    """Granite's SWA models may give each layer a theta of its own (0: no rotation), and then use no other."""
+    """Refuses a theta for some layers alone (0: no rotation) in Granite's SWA models, which then use no other."""
     thetas = section.stated.get("layer_rope_theta")
     stated = [value for value in thetas if value and value != theta] if isinstance(thetas, list) else []
     others = {number(value, "layer_rope_theta", most=LARGEST_THETA) for value in stated}
@@ -109,7 +109,7 @@ def _refuse_theta_per_layer(section: Section, theta: object) -> None:
 
 
 def _refuse_theta_of_attention(section: Section, theta: object) -> None:
-    """DBRX states its theta in ``attn_config``, where transformers 4 looked for it and transformers 5 does not."""
+    """Refuses DBRX's theta in ``attn_config``, where transformers 4 looked for it and transformers 5 does not."""
     part = section.stated.get("attn_config")
     stated = part.get("rope_theta") if isinstance(part, Mapping) else None
     if stated is not None and stated != theta:

@@ -26,13 +26,13 @@ Falcon-H1's loads them too, and rotates without them.
 
 
 def architecture(layers: Layers) -> str | None:
-    """What a GGUF file calls this type of model; None where that is not known here."""
+    """Returns what a GGUF file calls this type of model; None where that is not known here."""
     of_wrapper = known.OF_WRAPPERS.get(layers.whole_type, {})
     return of_wrapper.get(layers.model_type) or known.OF_MODEL_TYPES.get(layers.model_type)
 
 
 def converted(layers: Layers) -> Iterator[Difference]:
-    """What llama.cpp does otherwise for this kind of layer, when the folder is converted to GGUF."""
+    """Yields what llama.cpp does otherwise for this kind of layer, when the folder is converted to GGUF."""
     of_kind = _BY_KIND.get(layers.kind)
     if of_kind is not None:
         yield from of_kind(layers)
@@ -52,7 +52,7 @@ def _linear(layers: Layers) -> Iterator[Difference]:
 
 
 def _instead(layers: Layers) -> str:
-    """What to do about a table that the converter drops."""
+    """Returns what to do about a table that the converter drops."""
     name = architecture(layers)
     table = known.TAKES_LISTS if layers.changes_with_length else known.TAKES_FREQS | known.TAKES_LISTS
     if name in table and layers.key == ALL_LAYERS:
@@ -75,13 +75,13 @@ def _yarn(layers: Layers) -> Iterator[Difference]:
 
 
 def _log_multiplier(layers: Layers) -> float:
-    """``mscale_all_dim`` as llama.cpp reads it from a file that the converter made."""
+    """Returns ``mscale_all_dim`` as llama.cpp reads it from a file that the converter made."""
     reads = architecture(layers) in known.READS_LOG_MULTIPLIER
     return float(layers.parameters.get("mscale_all_dim") or 0.0) if reads else 0.0
 
 
 def converted_attention_factor(layers: Layers) -> float:
-    """What llama.cpp multiplies cos and sin by under yarn, in a file that the converter made (llama-context.cpp)."""
+    """Returns what llama.cpp multiplies cos and sin by under yarn in a converted file (llama-context.cpp)."""
     factor, under = layers.parameters["factor"], _log_multiplier(layers)
     if not under:
         return temperature(factor)
@@ -90,7 +90,7 @@ def converted_attention_factor(layers: Layers) -> float:
 
 
 def converted_softmax_scale(layers: Layers, multiplier: float) -> Iterator[Difference]:
-    """What becomes of the scale of the softmax, which DeepSeek's kind of attention multiplies (deepseek2.cpp).
+    """Yields what becomes of the scale of the softmax, which DeepSeek's kind of attention multiplies (deepseek2.cpp).
 
     ``multiplier`` is the file's log multiplier.
     """
@@ -110,7 +110,7 @@ def asked_softmax_factor(layers: Layers) -> float:
 
 
 def own_softmax_factor(layers: Layers, multiplier: float) -> float:
-    """``(a (1 + 0.1 m ln s))^2``: m the log multiplier, a the attention factor, but 0.1 ln s + 1 under linear too."""
+    """Returns ``(a (1 + 0.1 m ln s))^2``: m the log multiplier, a the attention factor (0.1 ln s + 1 under linear)."""
     if architecture(layers) not in known.OWN_SOFTMAX_SCALE or layers.kind not in ("linear", "yarn"):
         return 1.0
     factor = layers.parameters["factor"]
@@ -149,7 +149,7 @@ _BY_KIND = {
 
 
 def betas_told(parameters: Mapping[str, float]) -> list[str]:
-    """The flags of a ramp that is not llama.cpp's own, 32 to 1."""
+    """Returns the flags of a ramp that is not llama.cpp's own, 32 to 1."""
     usual = {"--yarn-beta-fast": ("beta_fast", 32.0), "--yarn-beta-slow": ("beta_slow", 1.0)}
     given = {flag: parameters.get(key) or default for flag, (key, default) in usual.items()}
     return [word for flag, value in given.items() if value != usual[flag][1] for word in (flag, f"{value:.10g}")]

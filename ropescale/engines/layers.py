@@ -89,14 +89,17 @@ class Layers:
     @property
     def attention_factor(self) -> float:
         """What cos and sin are multiplied by, as stock transformers computes it from these parameters."""
-        rope = replace(self.rope, scaling=self.parameters, table=None, table_scale=1.0)
+        rope = replace(self.configuration.ropes[self.key], scaling=self.parameters)
         return stock_table(rope, self.length).attention_scale
 
 
 def layers_of(plan: Plan) -> list[Layers]:
     """Returns what a plan saves, for each kind of layer that it changes."""
     written = plan.planned
-    return [Layers(key, _parameters_of(written, key), written, written.ropes[key], plan.length) for key in plan.layers]
+    return [
+        Layers(key, _parameters_of(written, key), written, layer.rope, plan.length)
+        for key, layer in plan.layers.items()
+    ]
 
 
 def layers_in(configuration: Configuration, length: int) -> tuple[Layers, ...]:

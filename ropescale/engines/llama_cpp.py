@@ -39,7 +39,7 @@ _RUN += ("low_freq_factor", "high_freq_factor", "partial_rotary_factor")
 
 
 def _how(layers: Layers, field: str) -> How:
-    """A Llama was run with these flags and with the tables of ``ropescale gguf``; of other architectures code was read.
+    """Returns ``run`` where a Llama was run with these flags or tables; of other architectures the code was read.
 
     The way of the flags is the same for every architecture. ``--override-kv`` was not run, the key that it sets was.
     """
@@ -48,7 +48,7 @@ def _how(layers: Layers, field: str) -> How:
 
 
 def _serve(serving: Serving) -> list[Command]:
-    """``llama-server`` with flags where they can say it, else with a GGUF that ``ropescale gguf`` writes."""
+    """Returns ``llama-server`` with flags where they can say it, else with a GGUF that ``ropescale gguf`` writes."""
     route = route_of(serving)
     if route is None:
         return []
@@ -68,20 +68,20 @@ def _server(serving: Serving, gguf: str, *told: str) -> str:
 
 
 def _spec(serving: Serving) -> tuple[str, ...]:
-    """The options of ``ropescale gguf``: the schedule by its name, else the one list that the configuration has."""
+    """Returns the options of ``ropescale gguf``: the schedule's name, else the one list of the configuration."""
     layers = serving.layers[0]
     if serving.source.spec or layers.key != ALL_LAYERS or layers.kind != "longrope" or layers.changes_with_length:
         return serving.source.spec
     factors, scale = list(layers.parameters["long_factor"]), layers.attention_factor
     table = json.dumps({"name": "table", "factors": factors, "attention_factor": scale})
-    makers = ("--replace-scaling",) if serving.is_vendors else serving.source.scaled and ("--replace-scaling",)
-    return ("--schedule", table, "--target-length", str(serving.length), *makers)
+    vendors = ("--replace-scaling",) if serving.is_vendors else serving.source.scaled and ("--replace-scaling",)
+    return ("--schedule", table, "--target-length", str(serving.length), *vendors)
 
 
 def route_of(serving: Serving) -> Literal["flags", "table", "converted"] | None:
-    """How llama.cpp comes to know the schedule; None where it cannot.
+    """Returns how llama.cpp comes to know the schedule; None where it cannot.
 
-    With flags, or with what ``ropescale gguf`` writes, it serves the makers' weights; where they have scaled them,
+    With flags, or with what ``ropescale gguf`` writes, it serves the vendor's weights; where these are scaled,
     only the latter, because no flag takes back the keys and tables that the converter writes for that.
     """
     if not _is_converted(serving):
@@ -113,7 +113,7 @@ _DECISIVE = ("frequencies", "softmax scale")
 
 
 def why_not(serving: Serving) -> str | None:
-    """Why ``ropescale gguf`` would refuse the schedule in the file of this model; None where it would write it."""
+    """Returns why ``ropescale gguf`` would refuse the schedule for this model; None where it would write it."""
     layers = _changed(serving)
     name = architecture(layers)
     if name is None:
@@ -135,12 +135,12 @@ def _is_apart(name: str, layers: Layers) -> bool:
 
 
 def _changed(serving: Serving) -> Layers:
-    """The layers that a schedule is meant for, where it has not been given to all."""
+    """Returns the layers that a schedule is meant for, where it has not been given to all."""
     return next((layers for layers in serving.layers if not is_windowed(layers.key)), serving.layers[0])
 
 
 def _way_out(layers: Layers) -> str:
-    """What to do where it cannot be served."""
+    """Returns what to do where it cannot be served."""
     if layers.kind == "dynamic":
         return "freeze it at a length (--freeze-at N), or use yarn"
     if architecture(layers) is None and layers.model_type in load():
@@ -153,14 +153,14 @@ def _way_out(layers: Layers) -> str:
 
 
 def _by_converting(layers: Layers) -> str:
-    """What a GGUF of the makers' weights cannot be told, and one of a patched folder says."""
+    """Returns what a GGUF of a patched folder says and one of the vendor's weights cannot be told."""
     if layers.kind != "yarn" or any(found.field in _DECISIVE for found in converted(layers)):
         return ", or yarn with mscale=1,mscale_all_dim=1 in a patched folder, converted as it is"
     return ", or patch a folder with this schedule and convert that"
 
 
 def flags(serving: Serving) -> list[str] | None:
-    """The rotary part of a llama.cpp command line; None where it has no words for this."""
+    """Returns the rotary part of a llama.cpp command line; None where it has no words for this."""
     layers = next((each for each in serving.layers if each.kind != "default"), serving.layers[0])
     if layers.kind not in FLAGS or not _reached_alone(serving, layers):
         return None
@@ -199,7 +199,7 @@ def _reached_alone(serving: Serving, layers: Layers) -> bool:
 
 
 def _attention(layers: Layers) -> list[str]:
-    """An attention factor other than ``0.1 ln s + 1``, which no flag of its own carries: the metadata key does."""
+    """Returns the key for an attention factor other than ``0.1 ln s + 1``, for which there is no flag."""
     return _override(layers, layers.attention_factor / temperature(layers.parameters["factor"]))
 
 
@@ -216,7 +216,7 @@ def _takes_correction(layers: Layers) -> bool:
 
 
 def _remaining(serving: Serving, layers: Layers) -> Iterator[Difference]:
-    """What remains otherwise with the commands that :func:`serve` gives."""
+    """Yields what remains otherwise with the commands that :func:`serve` gives."""
     route = route_of(serving)
     if route is None:
         yield from _refused(serving, layers)
@@ -231,7 +231,7 @@ def _remaining(serving: Serving, layers: Layers) -> Iterator[Difference]:
 
 
 def _refused(serving: Serving, layers: Layers) -> Iterator[Difference]:
-    """The reason, where it is one of the field's own, else what ``ropescale gguf`` would say."""
+    """Yields the reason of a field of its own, else what ``ropescale gguf`` would say."""
     if not _is_converted(serving):
         yield stops(f"its converter does not know {layers.model_type}", "the converter stops")
     elif architecture(layers) in known.OWN_SOFTMAX_SCALE and layers.kind in ("linear", "yarn"):
@@ -258,7 +258,7 @@ def _is_told(found: Difference, told: list[str]) -> bool:
 
 
 def _by_flags(layers: Layers) -> Iterator[Difference]:
-    """What the flags of yarn cannot say."""
+    """Yields what the flags of yarn cannot say."""
     if layers.kind != "yarn":
         return
     usual, asked = temperature(layers.parameters["factor"]), layers.attention_factor
@@ -269,7 +269,7 @@ def _by_flags(layers: Layers) -> Iterator[Difference]:
 
 
 def _shared_theta(serving: Serving, layers: Layers) -> Iterator[Difference]:
-    """A theta that reaches the layers with a window as well."""
+    """Yields A theta that reaches the layers with a window as well."""
     full = _changed(serving)
     theta = full.parameters["rope_theta"]
     shared = architecture(layers) in known.SLIDING_SHARES_THETA and is_windowed(layers.key)

@@ -77,7 +77,7 @@ _WINDOWS_ARE_PLAIN = frozenset(["gemma3_text", "olmo3"])
 
 
 def _serve(serving: Serving) -> list[Command]:
-    """``mlx_lm.server``; Python where the folder does not hold the configuration, because no option changes it."""
+    """Returns ``mlx_lm.server``; Python where the folder lacks the configuration, because no option changes it."""
     if not serving.is_written or serving.revision:
         return [Command("python", _snippet(serving))]
     generate = shell("mlx_lm.generate", "--model", serving.model, "--prompt", "-", "--max-tokens", "256")
@@ -88,7 +88,7 @@ def _serve(serving: Serving) -> list[Command]:
 
 
 def _snippet(serving: Serving) -> str:
-    """Python that loads the model with other values in its configuration, which replace whole keys."""
+    """Returns Python that loads the model with other values in its configuration, which replace whole keys."""
     changed = {} if serving.is_written else serving.changes()
     if changed and serving.stored.is_multimodal:
         changed = {"text_config": {**serving.stored.section, **changed}}
@@ -101,14 +101,14 @@ def _snippet(serving: Serving) -> str:
 
 
 def _way_out(layers: Layers) -> str:
-    """What to do where it cannot be served."""
+    """Returns what to do where it cannot be served."""
     if _code(layers) in _THETA_ALONE | _STOPS | {"internlm3", "phi3"}:
         return "use another rope_theta (ntk, abf), or serve it with transformers"
     return "serve it with transformers"
 
 
 def _differences(layers: Layers) -> Iterator[Difference]:
-    """What mlx-lm does otherwise for this kind of layer."""
+    """Yields what mlx-lm does otherwise for this kind of layer."""
     lost = list(_lost(layers))
     yield from lost
     if not lost and layers.kind in _BY_KIND:
@@ -116,7 +116,7 @@ def _differences(layers: Layers) -> Iterator[Difference]:
 
 
 def longrope_scale(layers: Layers) -> float:
-    """What queries and keys are multiplied by under longrope: a number of the lengths, as the paper has it.
+    """Returns what queries and keys are multiplied by under longrope: a number of the lengths, as the paper has it.
 
     ``short_mscale`` and ``long_mscale`` are not given to the rotary layer, except for phimoe.
     """
@@ -129,7 +129,7 @@ def longrope_scale(layers: Layers) -> float:
 
 
 def _code(layers: Layers) -> str:
-    """The type whose code runs the model."""
+    """Returns the type whose code runs the model."""
     of = _LOADED_AS.get(layers.whole_type, layers.whole_type)
     if of == "mistral3":
         return "ministral3" if layers.model_type == "ministral3" else "llama"
@@ -137,7 +137,7 @@ def _code(layers: Layers) -> str:
 
 
 def _lost(layers: Layers) -> Iterator[Difference]:
-    """Why the frequencies are not those that are asked for, if so."""
+    """Yields why the frequencies are not those that are asked for, if so."""
     code = _code(layers)
     if code not in _READS_V4 | _READS_V5 | _LISTS_ALONE | _THETA_ALONE | _STOPS | {"deepseek_v2"}:
         yield stops(computes="stops, for it has no code for this model")
@@ -162,7 +162,7 @@ def _lost(layers: Layers) -> Iterator[Difference]:
 
 
 def _theta(layers: Layers, code: str) -> Iterator[Difference]:
-    """A theta that is stated only where this code does not look."""
+    """Yields A theta that is stated only where this code does not look."""
     stated = layers.section.get("rope_parameters")
     if (
         code not in _READS_V5 | _READS_V5_THETA

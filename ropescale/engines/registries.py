@@ -28,12 +28,12 @@ Code = Literal["own", "transformers", "checkpoint", "none"]
 
 @cache
 def load() -> dict[str, Any]:
-    """The table, as in the module's docstring."""
+    """Returns the table, as in the module's docstring."""
     return json.loads(PATH.read_text(encoding="utf-8"))
 
 
 def architecture(layers: Layers) -> str | None:
-    """The class that loads a model: what its configuration says, else transformers' for its type; None for neither.
+    """Returns the class that loads a model: the configuration's, else transformers' for its type, else None.
 
     A model saved without its head names a class that is not for text; then its type says which one is.
     """
@@ -44,7 +44,7 @@ def architecture(layers: Layers) -> str | None:
 
 
 def code(engine: str, layers: Layers) -> Code:
-    """Whose code an engine (``vllm`` or ``sglang``) runs a model with."""
+    """Returns whose code an engine (``vllm`` or ``sglang``) runs a model with."""
     name, known = architecture(layers), load()[engine]
     if name in known["own"]:
         return "own"
@@ -59,19 +59,19 @@ def is_known_for(engine: str, what: str, layers: Layers) -> bool:
 
 
 def not_its_own(engine: str, layers: Layers) -> Iterator[Difference]:
-    """What an engine does with a model that it has no code of its own for."""
+    """Yields what an engine does with a model that it has no code of its own for."""
     whose, name = code(engine, layers), architecture(layers) or layers.model_type
     if whose == "none":
         yield stops(f"know{{s}} no {name}; serve it with transformers", "stops, for it has no code for this model")
     elif whose == "checkpoint":
-        text = f"run{{s}} {name} by the checkpoint's own code, if at all; nobody has read that"
+        text = f"run{{s}} {name} by the checkpoint's own code, if at all; it was not read"
         yield Difference("frequencies", "honoured", "what the checkpoint's own code makes of them", text)
     else:
         yield from _in_transformers(layers)
 
 
 def _in_transformers(layers: Layers) -> Iterator[Difference]:
-    """A rotary module of transformers, of a version before 5.21, given a batch of texts at a time."""
+    """Yields what becomes of a rotary module of transformers before 5.21 that is given a batch of texts at a time."""
     if layers.kind == "longrope" and layers.key != ALL_LAYERS:
         text = f"use{{s}} transformers 5.20 or older here, which stops at longrope kept per layer type ({layers.key})"
         yield stops(text, "stops with an error, by transformers' code")

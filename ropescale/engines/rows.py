@@ -10,26 +10,14 @@ from .differences import LOST, Difference, How, Status
 from .engine import Engine
 from .layers import Layers
 
-_ORIGINAL = {"original length": "original_max_position_embeddings"}
 _FIELDS = {
-    "linear": {"factor": "factor"},
-    "dynamic": {"factor": "factor"},
-    "yarn": {
-        "factor": "factor",
-        **_ORIGINAL,
-        "beta_fast": "beta_fast",
-        "beta_slow": "beta_slow",
-        "truncate": "truncate",
-    },
-    "llama3": {
-        "factor": "factor",
-        **_ORIGINAL,
-        "low_freq_factor": "low_freq_factor",
-        "high_freq_factor": "high_freq_factor",
-    },
-    "proportional": {"partial_rotary_factor": "partial_rotary_factor", "factor": "factor"},
+    "linear": ("factor",),
+    "dynamic": ("factor",),
+    "yarn": ("factor", "original length", "beta_fast", "beta_slow", "truncate"),
+    "llama3": ("factor", "original length", "low_freq_factor", "high_freq_factor"),
+    "proportional": ("partial_rotary_factor", "factor"),
 }
-"""The fields that a rope type has, and transformers' keys for them."""
+"""The fields that a rope type has."""
 
 _USUAL = {"beta_fast": 32.0, "beta_slow": 1.0, "truncate": True, "partial_rotary_factor": 1.0, "factor": 1.0}
 
@@ -68,7 +56,8 @@ def fields(layers: Layers) -> dict[str, str]:
     found["theta"] = value_text(parameters["rope_theta"], 10)
     if layers.is_partial and not layers.is_mla and kind != "proportional":
         found["rotary dim"] = f"{rope.rotary_dim} of {rope.head_dim}"
-    for field, key in _FIELDS.get(kind, {}).items():
+    for field in _FIELDS.get(kind, ()):
+        key = "original_max_position_embeddings" if field == "original length" else field
         found[field] = value_text(parameters.get(key, _USUAL.get(key, rope.original_length)), 10)
     if kind in ("yarn", "longrope"):
         found["attention factor"] = value_text(layers.attention_factor, 10)

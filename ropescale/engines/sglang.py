@@ -20,13 +20,13 @@ _MULTIPLIED = ("linear", "dynamic")
 
 
 def _how(layers: Layers, field: str) -> How:
-    """The rotary layer was run, for some types; the code around it, which gives it its width, was read."""
+    """Returns ``run`` where the rotary layer was run, for some types; the code that gives it its width was read."""
     by_model = field in ("rotary dim", "partial_rotary_factor") or code("sglang", layers) != "own"
     return "source" if by_model else vllm.how(layers, field)
 
 
 def _serve(serving: Serving) -> list[Command]:
-    """``sglang.launch_server``, with the configuration's changes where the folder does not hold them."""
+    """Returns ``sglang.launch_server``, with the configuration's changes where the folder does not hold them."""
     told = _nulled(serving, overrides(_spelled(serving), vllm.positions("sglang", serving, _MULTIPLIED)))
     words = ["python", "-m", "sglang.launch_server", "--model-path", serving.model]
     words += ["--context-length", str(serving.length), *serving.revision, *serving.trusting]
@@ -34,7 +34,7 @@ def _serve(serving: Serving) -> list[Command]:
 
 
 def _way_out(layers: Layers) -> str:
-    """What to do where it cannot be served."""
+    """Returns what to do where it cannot be served."""
     if code("sglang", layers) != "own":
         return "serve it with transformers"
     if is_known_for("sglang", "unscaled", layers):
@@ -70,7 +70,7 @@ def _nulled(serving: Serving, told: Mapping[str, object]) -> Mapping[str, object
 
 
 def _differences(layers: Layers) -> Iterator[Difference]:
-    """What SGLang does otherwise for this kind of layer."""
+    """Yields what SGLang does otherwise for this kind of layer."""
     if code("sglang", layers) == "own":
         yield from _in_its_own_code(layers)
     else:
@@ -110,7 +110,7 @@ def _longrope(layers: Layers) -> Iterator[Difference]:
 
 
 def _yarn_scale(layers: Layers) -> float:
-    """What SGLang multiplies cos and sin by under yarn: it reads ``attn_factor``, and no ``attention_factor``."""
+    """Returns what SGLang multiplies cos and sin by under yarn: it reads ``attn_factor``, not ``attention_factor``."""
     parameters = layers.parameters
     weighed = parameters.get("mscale") is not None and parameters.get("mscale_all_dim") is not None
     usual = vllm.deepseek_scale(parameters) if layers.is_mla or weighed else temperature(parameters["factor"])

@@ -56,12 +56,12 @@ RUN = frozenset(
 
 
 def _how(layers: Layers, field: str) -> How:
-    """The rotary modules of some types are built and compared; it has no maximum length to run into."""
+    """Returns ``run`` where rotary modules are built and compared; there is no maximum length to run into."""
     return "source" if field == "max length" or layers.model_type not in RUN else "run"
 
 
 def _serve(serving: Serving) -> list[Command]:
-    """``from_pretrained``, with v4's keys where the folder does not hold them."""
+    """Returns ``from_pretrained``, with v4's keys where the folder does not hold them."""
     changed = {key: value for key, value in _spelled(serving).changes().items() if key != "rope_parameters"}
     if serving.is_written:
         stored = serving.stored.section
@@ -71,7 +71,7 @@ def _serve(serving: Serving) -> list[Command]:
 
 
 def came_with(layers: Layers) -> str | None:
-    """The version that first knew this type of model, ``5`` for all of transformers 5; None where it is not known."""
+    """Returns the version that first knew this type of model, ``5`` for all of transformers 5; None if unknown."""
     found = (version for version, types in CAME_WITH.items() if layers.model_type in types)
     return next(found, "5" if layers.model_type in class_defaults.load() else None)
 
@@ -85,7 +85,7 @@ def _is_later(layers: Layers, version: str) -> bool:
 
 
 def _differences(layers: Layers) -> Iterator[Difference]:
-    """What transformers 4 does otherwise for this kind of layer."""
+    """Yields what transformers 4 does otherwise for this kind of layer."""
     if came_with(layers) == "5":
         yield stops(f"lacks {layers.model_type}, which came with transformers 5", _NO_TYPE, "run")
         return
@@ -106,7 +106,7 @@ _NO_TYPE = "stops: no such model type"
 
 
 def _of_older(layers: Layers) -> Iterator[Difference]:
-    """What versions did that are older than the current ones, but not older than the type of model."""
+    """Yields what versions before the current ones did, as far as they knew the type of model."""
     for found in _in_older(layers):
         until = found.warning.partition("; use ")[2].partition(" ")[0]
         if _is_later(layers, "4.52") and found.version in ("4.45.2", "4.51.3"):  # which did not have this type
@@ -124,12 +124,12 @@ def _in_older(layers: Layers) -> Iterator[Difference]:
 
 
 def _older(version: str, field: str, computes: str, warning: str, who: str, how: How = "run") -> Difference:
-    """What only other versions do: their own line, beside what the current ones do."""
+    """Returns a difference of other versions only, which gets a line beside those of the current ones."""
     return Difference(field, "recomputed", computes, warning, who, how, version)
 
 
 def _today(layers: Layers) -> Iterator[Difference]:
-    """Why no version 4 computes these frequencies, the weightiest reason first."""
+    """Yields why no version 4 computes these frequencies, the weightiest reason first."""
     kind, model_type = layers.kind, layers.model_type
     instead = "; load it with transformers 5"
     if not _has_keys(layers):
@@ -160,7 +160,7 @@ def _has_keys(layers: Layers) -> bool:
 
 
 def _theta_is_beside(layers: Layers) -> bool:
-    """Another theta is all there is, and a key of version 4 that reaches these layers holds it."""
+    """Whether a key of version 4 that reaches these layers holds the theta, which is all that changes."""
     keys = layers.configuration.text.v4
     names = [name for name in class_defaults.THETA_NAMES if layers.key in keys.get(name, ())]
     names += ["rope_theta"] if layers.model_type in _ONE_THETA else []

@@ -49,12 +49,12 @@ _RUN += ("attention factor", "low_freq_factor", "high_freq_factor", "partial_rot
 
 
 def how(layers: Layers, field: str) -> How:
-    """The rotary layer was run, for some types; the code around it was read."""
+    """Returns ``run`` where the rotary layer was run, for some types; the code around it was read."""
     return "run" if field in _RUN and layers.model_type in RUN and code("vllm", layers) == "own" else "source"
 
 
 def _serve(serving: Serving) -> list[Command]:
-    """``vllm serve``, with the configuration's changes where the folder does not hold them."""
+    """Returns ``vllm serve``, with the configuration's changes where the folder does not hold them."""
     told = overrides(_spelled(serving), positions("vllm", serving))
     words = ["vllm", "serve", serving.model, "--max-model-len", str(serving.length)]
     return [Command("sh", shell(*words, *serving.revision, *serving.trusting, *option("--hf-overrides", told)))]
@@ -70,7 +70,7 @@ def positions(engine: str, serving: Serving, multiplied: tuple[str, ...] = ("lin
 
 
 def way_out(layers: Layers) -> str:
-    """What to do where it cannot be served."""
+    """Returns what to do where it cannot be served."""
     if code("vllm", layers) != "own":
         return "serve it with transformers"
     if layers.kind == "proportional":
@@ -97,14 +97,14 @@ def _own_keys(layers: Layers, positions: int) -> Mapping[str, object]:
 
 
 def with_mscales(layers: Layers) -> Mapping[str, object]:
-    """longrope with the attention factor where vLLM and SGLang look for it."""
+    """Returns longrope with the attention factor where vLLM and SGLang look for it."""
     scale = layers.attention_factor
     original = {"original_max_position_embeddings": layers.rope.original_length}
     return {**layers.parameters, **original, "short_mscale": scale, "long_mscale": scale}
 
 
 def longrope_scale(layers: Layers, positions: int) -> float:
-    """What vLLM and SGLang multiply cos and sin by under longrope, in the list that they choose."""
+    """Returns what vLLM and SGLang multiply cos and sin by under longrope, in the list that they choose."""
     stated = layers.parameters.get("long_mscale" if layers.length > layers.rope.original_length else "short_mscale")
     stretched = positions / layers.rope.original_length
     usual = math.sqrt(1 + math.log(stretched) / math.log(layers.rope.original_length)) if stretched > 1 else 1.0
@@ -112,7 +112,7 @@ def longrope_scale(layers: Layers, positions: int) -> float:
 
 
 def deepseek_scale(parameters: Mapping[str, float]) -> float:
-    """What the engines' own ``deepseek_yarn`` multiplies cos and sin by; it takes no attention factor."""
+    """Returns what the engines' own ``deepseek_yarn`` multiplies cos and sin by; it takes no attention factor."""
     given = {key: parameters[key] for key in ("mscale", "mscale_all_dim") if parameters.get(key) is not None}
     weights = {"mscale": 1.0, "mscale_all_dim": 0.0} | given
     over, under = (temperature(parameters["factor"], weights[key]) for key in ("mscale", "mscale_all_dim"))
@@ -120,7 +120,7 @@ def deepseek_scale(parameters: Mapping[str, float]) -> float:
 
 
 def _differences(layers: Layers) -> Iterator[Difference]:
-    """What vLLM does otherwise for this kind of layer."""
+    """Yields what vLLM does otherwise for this kind of layer."""
     if code("vllm", layers) == "own":
         yield from _in_its_own_code(layers)
     else:
@@ -130,7 +130,7 @@ def _differences(layers: Layers) -> Iterator[Difference]:
 
 
 def _max_length(layers: Layers) -> Iterator[Difference]:
-    """What has to be told about the longest text, which the engine works out before it looks for the model's code."""
+    """Yields what concerns the longest text, which the engine works out before it looks for the model's code."""
     refused = layers.is_mla or (code("vllm", layers) == "own" and rotates_wrong_pairs(layers))
     if layers.kind == "longrope" and layers.length > layers.rope.original_length and not refused:
         text = f"serve{{s}} the original length unless told otherwise; pass --max-model-len {layers.length}"
@@ -167,7 +167,7 @@ def _in_its_own_code(layers: Layers) -> Iterator[Difference]:
 
 
 def overwritten(layers: Layers) -> Iterator[Difference]:
-    """What becomes of anything but plain YaRN in DeepSeek's attention, whose rope type is replaced."""
+    """Yields what becomes of anything but plain YaRN in DeepSeek's attention, whose rope type is replaced."""
     if layers.kind not in ("default", "yarn"):
         text = f"overwrite{{s}} {layers.kind} with deepseek_yarn on MLA models; serve this with transformers"
         yield stops(text, "deepseek_yarn")

@@ -22,7 +22,7 @@ class AsIs(BuiltIn):
     """
 
     paper: ClassVar[str] = "the checkpoint's own rope parameters"
-    # Until it is bound to a geometry nobody knows, and taking it for static would be silently wrong.
+    # Unknown until it is bound to a geometry; taking it for static would be silently wrong.
     length_dependent: ClassVar[Any] = Varying(lambda self: self.__dict__.get("_varies", True))
 
     def __call__(self, rope: Rope, length: int) -> Frequencies:
@@ -48,7 +48,7 @@ def stock_table(rope: Rope, length: int) -> Frequencies:
 
 
 def from_rope_parameters(rope: Rope) -> tuple[Schedule, Rope]:
-    """The schedule that ``rope.scaling`` (transformers' keys) describes, and the geometry it applies to.
+    """Returns the schedule that ``rope.scaling`` (transformers' keys) describes, and the geometry it applies to.
 
     The geometry carries the theta and the trained length of the parameters themselves. When ``rope.table``
     is set, that already is what the checkpoint has.

@@ -78,7 +78,7 @@ class BuiltIn:
             object.__setattr__(self, name, value)  # a tuple for a list, which keeps the schedule hashable
 
     def __call__(self, rope: Rope, length: int) -> Frequencies:
-        """The frequencies for ``rope`` when ``length`` tokens are processed.
+        """Returns the frequencies for ``rope`` when ``length`` tokens are processed.
 
         Raises:
             ScheduleError: where the formula has no answer for this geometry.
@@ -114,12 +114,12 @@ def register(name: str) -> Callable[[S], S]:
 
 
 def names() -> list[str]:
-    """The registered schedules' names, in the order the README lists them."""
+    """Returns the registered schedules' names, in the order the README lists them."""
     return list(_REGISTRY)
 
 
 def lookup(name: str) -> type[BuiltIn]:
-    """The class registered as ``name``.
+    """Returns the class registered as ``name``.
 
     Raises:
         ScheduleError: no such name; the message suggests the nearest.
@@ -156,7 +156,7 @@ def build(cls: type, fields: Mapping[str, object]) -> Schedule:
 
 
 def suggest(word: str, known: Iterable[str], otherwise: str) -> str:
-    """``did you mean 'yarn'?``, or the list of what there is, or ``otherwise`` when there is nothing."""
+    """Returns ``did you mean 'yarn'?``, else the list of what exists, else ``otherwise``."""
     known = list(known)
     close = difflib.get_close_matches(word, known, n=1)
     if close:
@@ -165,23 +165,23 @@ def suggest(word: str, known: Iterable[str], otherwise: str) -> str:
 
 
 def at_least(minimum: float, default: Any = dataclasses.MISSING) -> Any:
-    """A dataclass field whose numbers are ``minimum`` or more."""
+    """Returns A dataclass field whose numbers are ``minimum`` or more."""
     return dataclasses.field(default=default, metadata={"at_least": minimum})
 
 
 def above(minimum: float, default: Any = dataclasses.MISSING) -> Any:
-    """A dataclass field whose numbers are greater than ``minimum``."""
+    """Returns A dataclass field whose numbers are greater than ``minimum``."""
     return dataclasses.field(default=default, metadata={"above": minimum})
 
 
 def check_betas(schedule: str, fast: float, slow: float) -> None:
-    """Fast pairs make more turns than slow ones; the other way round the ramp would slow the wrong pairs."""
+    """Refuses a ramp the wrong way round: fast pairs make more turns than slow ones."""
     if fast < slow:
         raise ScheduleError(f"{schedule}: beta_fast is {fast} and beta_slow {slow}; beta_fast must not be the smaller")
 
 
 def divided(schedule: str, field: str, rope: Rope, factors: Sequence[float]) -> list[float]:
-    """``b_i / factor_i``.
+    """Returns the frequencies divided by a factor per pair, ``b_i / factor_i``.
 
     Raises:
         ScheduleError: not one factor per pair.
@@ -190,7 +190,7 @@ def divided(schedule: str, field: str, rope: Rope, factors: Sequence[float]) -> 
 
 
 def one_per_pair(schedule: str, field: str, rope: Rope, numbers: Sequence[float]) -> list[float]:
-    """The numbers as a list.
+    """Returns the numbers as a list.
 
     Raises:
         ScheduleError: not one per pair.
@@ -204,7 +204,7 @@ def one_per_pair(schedule: str, field: str, rope: Rope, numbers: Sequence[float]
 
 
 def with_theta(rope: Rope, theta: float) -> list[float]:
-    """The frequencies of ``rope`` with another theta; a table that is there is changed by the same ratio per pair."""
+    """Returns the frequencies of ``rope`` with another theta; a table is changed by the same ratio per pair."""
     if rope.table is None:
         return rope.geometric(theta)
     ratio = [new / old if old else 1.0 for new, old in zip(rope.geometric(theta), rope.geometric(rope.theta))]
@@ -212,7 +212,7 @@ def with_theta(rope: Rope, theta: float) -> list[float]:
 
 
 def plain_form(rope: Rope, *, factor: float = 1.0, theta: float | None = None) -> Mapping[str, object] | None:
-    """Rope parameters of theta's own series, every pair divided by ``factor``; None on top of a table.
+    """Returns rope parameters of theta's own series, every pair divided by ``factor``; None on top of a table.
 
     Where only some pairs turn, that is transformers' ``proportional``, whose partial factor is part of the form.
     """
@@ -249,12 +249,12 @@ def compute(schedule: Schedule, rope: Rope, length: int | None = None) -> Freque
 
 
 def label_of(schedule: object) -> str:
-    """What to call a schedule in a message: its registered name, else its class's or function's name."""
+    """Returns a schedule's name for messages: the registered one, else its class's or function's."""
     return getattr(schedule, "name", "") or getattr(schedule, "__name__", "") or type(schedule).__name__
 
 
 def _partial_factor(rope: Rope, turning: int) -> float:
-    """The ``partial_rotary_factor`` that makes transformers turn this many pairs: what is there, where it does."""
+    """Returns the ``partial_rotary_factor`` with which transformers turns so many pairs: the stated one if it does."""
     there = rope.scaling.get("partial_rotary_factor")
     if isinstance(there, (int, float)) and int(there * rope.head_dim // 2) == turning:
         return there

@@ -50,5 +50,5 @@ class DynamicYarn(BuiltIn):
         return self.at(length / rope.original_length)(rope, length)
 
     def at(self, factor: float) -> Yarn:
-        """The static YaRN that this is when the context is ``factor`` times the trained length."""
+        """Returns the static YaRN that this is when the context is ``factor`` times the trained length."""
         return Yarn(factor=factor, **{field.name: getattr(self, field.name) for field in fields(self)})

@@ -42,7 +42,7 @@ class LongRope(BuiltIn):
         return Frequencies(tables[chosen], self.attention_scale(rope) * rope.table_scale)
 
     def attention_scale(self, rope: Rope) -> float:
-        """``attention_factor``, else ``sqrt(1 + ln s / ln L)``, which is 1 when nothing is stretched."""
+        """Returns ``attention_factor``, else ``sqrt(1 + ln s / ln L)``, which is 1 when nothing is stretched."""
         if self.attention_factor is not None:
             return self.attention_factor
         stretched = self._stretched(rope)

@@ -41,7 +41,7 @@ class Ntk(BuiltIn):
 
 
 def ntk_theta(schedule: str, rope: Rope, alpha: float) -> float:
-    """``theta alpha^(d/(d-2))``, the base that divides the last pair by ``alpha`` and leaves pair 0 alone.
+    """Returns ``theta alpha^(d/(d-2))``, the base that divides the last pair by ``alpha`` and leaves pair 0 alone.
 
     Raises:
         ScheduleError: a rotary dim of 2 or less: its only pair is the first and the last at once.

@@ -62,7 +62,7 @@ def _blend(b: float, turns: float, factor: float, low: float, high: float) -> fl
 
 
 def llama3_form(rope: Rope, factor: float, low: float, high: float) -> Mapping[str, object] | None:
-    """The blend in transformers' ``llama3`` keys; None where transformers would not start from theta's series."""
+    """Returns the blend in transformers' ``llama3`` keys; None where that would not start from theta's series."""
     if rope.table is not None or rope.rotated_pairs is not None:
         return None
     return {

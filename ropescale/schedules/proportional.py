@@ -48,7 +48,7 @@ class Proportional(BuiltIn):
         return Frequencies([b / self.factor if i < turning else 0.0 for i, b in enumerate(whole)], rope.table_scale)
 
     def turning(self, rope: Rope) -> int:
-        """How many pairs turn, ``int(p h // 2)``."""
+        """Returns how many pairs turn, ``int(p h // 2)``."""
         return int(self.partial_rotary_factor * rope.head_dim // 2)
 
     def rope_parameters(self, rope: Rope) -> Mapping[str, object] | None:

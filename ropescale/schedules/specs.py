@@ -70,7 +70,7 @@ class Spec:
         return taker.fields.get(key, present if present != taker._parameters()[key].default else None)
 
     def lacks(self, key: str) -> bool:
-        """Whether the field exists and nobody gave it. A default of 1 counts as given: it asks for no stretching."""
+        """Whether the field exists and was not given. A default of 1 counts as given: it asks for no stretching."""
         taker = self._taker(key)
         return taker is not None and self.get(key) is None and taker._parameters()[key].default != 1
 
@@ -113,11 +113,11 @@ class Spec:
         return parameters(self.make)
 
     def _holder(self) -> str | None:
-        """The field that holds another schedule, if there is one."""
+        """Returns the field that holds another schedule, if there is one."""
         return next((key for key, parameter in self._parameters().items() if _holds_schedule(parameter.hint)), None)
 
     def _inner(self) -> Spec | None:
-        """The schedule that this one holds, if there is one."""
+        """Returns the schedule that this one holds, if there is one."""
         holder = self._holder()
         held = self.fields.get(holder, getattr(self.make, holder, None) if self._ready() else None) if holder else None
         return held if isinstance(held, Spec) else Spec(held) if isinstance(held, Schedule) else None
@@ -333,7 +333,7 @@ def _check_target(factor: float, trained: int, target: int) -> None:
 
 
 def _pairs(name: str, text: str) -> dict[str, str]:
-    """``key=value,...``; commas inside brackets, braces and quotes belong to the value."""
+    """Splits ``key=value,...``; commas inside brackets, braces and quotes belong to the value."""
     given: dict[str, str] = {}
     for part in split(text):
         key, equals, value = (piece.strip() for piece in part.partition("="))

@@ -54,7 +54,7 @@ class Table(BuiltIn):
 
     @classmethod
     def of(cls, frequencies: Frequencies, rope: Rope) -> Table:
-        """The table that turns ``rope`` into these frequencies: ``factors = b_i / inv_i``, 1e30 where a pair stops."""
+        """Returns the table with these frequencies on ``rope``: ``factors = b_i / inv_i``, 1e30 for a still pair."""
         wanted = one_per_pair(cls.name, "inv_freq", rope, frequencies.inv_freq)
         factors = tuple(b / f if f and b else NEVER_TURNS if b else 1.0 for b, f in zip(rope.inv_freq(), wanted))
         return cls(factors=factors, attention_factor=frequencies.attention_scale / rope.table_scale)
@@ -76,7 +76,7 @@ class Table(BuiltIn):
 
     @classmethod
     def load(cls, path: str | Path) -> Table:
-        """The table in a JSON file.
+        """Returns the table in a JSON file.
 
         Raises:
             ScheduleError: no such file, not JSON, or not a table.

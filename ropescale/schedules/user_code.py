@@ -129,7 +129,7 @@ def load_json(path: Path) -> dict[str, object]:
 
 
 def read_json_object(text: str, where: str) -> dict[str, object]:
-    """Reads an object in JSON that somebody wrote; ``where`` names it in messages."""
+    """Reads an object in a user's JSON; ``where`` names it in messages."""
 
     def refuse(word: str) -> Never:
         raise ScheduleError(f"{where} holds {word}, which is not a finite number")

@@ -57,7 +57,7 @@ class Yarn(BuiltIn):
         return [b / self.factor * (1 - m) + b * m for b, m in zip(rope.inv_freq(), kept)]
 
     def attention_scale(self) -> float:
-        """``attention_factor``, else DeepSeek's ratio where both mscales are set, else ``0.1 ln s + 1``."""
+        """Returns ``attention_factor``, else DeepSeek's ratio where both mscales are set, else ``0.1 ln s + 1``."""
         if self.attention_factor is not None:
             return self.attention_factor
         if self.mscale and self.mscale_all_dim:
@@ -84,12 +84,12 @@ class Yarn(BuiltIn):
 
 
 def temperature(factor: float, mscale: float = 1.0) -> float:
-    """``0.1 mscale ln s + 1``, and 1 when nothing is stretched (equation 15 and DeepSeek's mscale)."""
+    """Returns ``0.1 mscale ln s + 1``, and 1 when nothing is stretched (equation 15 and DeepSeek's mscale)."""
     return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
 def ramp(rope: Rope, beta_fast: float, beta_slow: float, truncate: bool) -> list[float]:
-    """``m_i``, how much of pair i's own frequency is kept: 1 for fast pairs, 0 for slow ones.
+    """Returns ``m_i``, how much of pair i's own frequency is kept: 1 for fast pairs, 0 for slow ones.
 
     Linear in the pair index between the two betas' pairs. As in transformers, a range that lies wholly
     below pair 0 (a trained length shorter than ``2 pi beta_slow``) keeps every pair.

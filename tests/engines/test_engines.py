@@ -18,6 +18,7 @@ import ropescale
 from ropescale.checkpoints.model_card import card
 from ropescale.configs.families import FAMILIES
 from ropescale.engines import engine_warnings, registries, sglang, vllm
+from ropescale.engines.layers import layers_of
 
 LLAMA = {
     "model_type": "llama",
@@ -111,6 +112,12 @@ def test_vllm_has_no_per_pair_factors_for_pairs_of_neighbours(model_type):
     ]
 
 
+def test_engines_are_told_the_pairs_that_the_schedule_was_computed_for():
+    plan = make_plan(GLM, "proportional:partial_rotary_factor=0.5")
+    assert [layers.rope for layers in layers_of(plan)] == [plan.layers["all"].rope]
+    assert plan.layers["all"].rope.pairs == 16 and plan.planned.ropes["all"].pairs == 32
+
+
 def test_every_type_that_turns_neighbours_in_transformers_is_told_apart_from_the_engines_halves(repository):
     outcomes = json.loads((repository / "tests" / "helpers" / "coverage.json").read_text())
     neighbours = {name for name, outcome in outcomes.items() if outcome.get("pairs") == "neighbours"}
@@ -137,7 +144,7 @@ def test_vllm_permutes_llama_4s_weights_and_so_has_its_per_pair_factors():
         ({"architectures": ["LlamaTwiceForCausalLM"]}, "vLLM and SGLang: know no LlamaTwiceForCausalLM; serve it with"),
         (
             {"model_type": "my", "architectures": ["My"], "auto_map": {"AutoModel": "my.My"}},
-            "vLLM and SGLang: run My by the checkpoint's own code, if at all; nobody has read that",
+            "vLLM and SGLang: run My by the checkpoint's own code, if at all; it was not read",
         ),
         ({"model_type": "bamba"}, "SGLang: knows no BambaForCausalLM; serve it with transformers"),
         (
