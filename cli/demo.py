@@ -67,7 +67,7 @@ def _refuse_foreign(target: Path) -> None:
 
     why = why_not_ours(target) if os.path.lexists(target) else None
     if why is not None:
-        found = why.partition(", so --force")[0]  # an option of `ropescale patch`, which nobody has given here
+        found = why.partition(", so force=True")[0]  # an option of `ropescale patch`, which nobody has given here
         raise CheckpointError(f"{found}; look into {target} and remove it, or choose another folder with -o")
 
 

@@ -21,7 +21,7 @@ from ..files import atomic, interrupts, locks, renaming
 from ..files.reading import read_bytes, read_json, sha256
 
 BACKUP = "ropescale-backup"
-"""The folder in which ``--in-place`` keeps what it replaced."""
+"""The folder in which ``in_place`` keeps what it replaced."""
 
 FILES = ("config.json", "ropescale.json", "README.md", "tokenizer_config.json")
 """All that patching ever writes; the weights and whatever else lies in a checkpoint are never replaced."""
@@ -339,7 +339,7 @@ def _replace(folder: Path, name: str, content: bytes, manifest: Manifest) -> Non
 
 
 def refuse_links(folder: Path, names: list[str]) -> None:
-    """A file that is a link belongs to something else as well (the Hub's cache), which ``--in-place`` must not split.
+    """Refuses to split a file that is a link from what it belongs to as well, such as the Hub's cache.
 
     Raises:
         CheckpointError: one of the files to be replaced is a symbolic link.
@@ -348,5 +348,7 @@ def refuse_links(folder: Path, names: list[str]) -> None:
         if (folder / name).is_symlink():
             raise CheckpointError(
                 f"{folder / name} is a symbolic link, as in the Hub's cache, which is shared; "
-                "use -o OUT instead of --in-place"
+                "use out=OUT instead of in_place=True",
+                "out",
+                "in_place",
             )

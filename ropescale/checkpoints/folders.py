@@ -90,7 +90,7 @@ def check_target(source: Path, out: str | Path, force: bool) -> Path:
     except (RuntimeError, ValueError) as error:  # a home that nobody has, a null byte
         raise CheckpointError(f"{str(out)!r} cannot be written: {error}; choose another folder") from None
     if here == there:
-        raise CheckpointError(f"{target} is the source itself; choose another folder, or use --in-place")
+        raise CheckpointError(f"{target} is the source itself; choose another folder, or use in_place=True", "in_place")
     if here in there.parents or there in here.parents:
         raise CheckpointError(f"{target} and the source {source} lie inside one another; choose another folder")
     if os.path.lexists(target):
@@ -102,13 +102,13 @@ def check_target(source: Path, out: str | Path, force: bool) -> Path:
 
 
 def _refuse_to_replace(source: Path, target: Path, force: bool) -> None:
-    """``--force`` replaces what ropescale wrote: no other files, nor weights that are about to be linked."""
+    """Refuses to replace anything but what ropescale wrote: no other files, nor weights that are about to be linked."""
     if not force:
-        raise CheckpointError(f"{target} exists already; choose another folder, or replace it with --force")
+        raise CheckpointError(f"{target} exists already; choose another folder, or replace it with force=True", "force")
     with translated(target, "read"):
         foreign = None if _is_empty(target) else why_not_ours(target)
     if foreign is not None:
-        raise CheckpointError(foreign)
+        raise CheckpointError(foreign, "force")
     there = target.resolve()
     if there in (here := Path.cwd(), *here.parents):
         raise CheckpointError(f"{target} holds the folder that you are in; choose another folder, or leave it first")
@@ -125,28 +125,28 @@ def _is_empty(folder: Path) -> bool:
 
 
 def why_not_ours(folder: Path) -> str | None:
-    """Say why ``--force`` may not replace a folder, naming a file of it; None where ropescale wrote all of it."""
+    """Says why ``force`` may not replace a folder, naming a file of it; None where ropescale wrote all of it."""
     if folder.is_symlink() or not folder.is_dir():
         kind = "a symbolic link" if folder.is_symlink() else "a file"
-        return f"{folder} was not written by ropescale ({kind}), so --force leaves it; choose another folder"
+        return f"{folder} was not written by ropescale ({kind}), so force=True leaves it; choose another folder"
     if not os.path.lexists(folder / RECORD):
-        return f"{folder} was not written by ropescale (no {RECORD}), so --force leaves it; remove it yourself"
+        return f"{folder} was not written by ropescale (no {RECORD}), so force=True leaves it; remove it yourself"
     if os.path.lexists(folder / BACKUP):
         return (
-            f"{folder} was patched in place and holds {BACKUP}, so --force leaves it; choose another folder, or undo "
-            f"that first: ropescale restore {folder}"
+            f"{folder} was patched in place and holds {BACKUP}, so force=True leaves it; choose another folder, or "
+            f"undo that first: ropescale restore {folder}"
         )
     files = files_in(folder)
     if files is None:
         return (
             f"{folder / RECORD} does not list the files that ropescale wrote (it is damaged, or of an earlier "
-            f"version), so --force cannot tell them from yours; look into {folder} and remove it yourself"
+            f"version), so force=True cannot tell them from yours; look into {folder} and remove it yourself"
         )
     found = list(islice(ownership.foreign(folder, files, (RECORD,)), _MOST_COUNTED))
     if not found:
         return None
     more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-    return f"{folder / found[0]}{more}, so --force leaves {folder}; move that away, or choose another folder"
+    return f"{folder / found[0]}{more}, so force=True leaves {folder}; move that away, or choose another folder"
 
 
 _MOST_COUNTED = 1000
@@ -229,9 +229,10 @@ def _link(real: Path, destination: Path, how: str) -> str:
         except OSError as error:
             destination.unlink(missing_ok=True)
             if how != "auto" or way == "copy":
-                hint = "" if way == "copy" else "; use --link auto"
+                hint = "" if way == "copy" else "; use link='auto'"
                 raise CheckpointError(
-                    f"{real} cannot be brought to {destination.parent.parent} ({way}): {error.strerror or error}{hint}"
+                    f"{real} cannot be brought to {destination.parent.parent} ({way}): {error.strerror or error}{hint}",
+                    "link",
                 ) from error
     raise AssertionError("unreachable: copy either works or raises")
 

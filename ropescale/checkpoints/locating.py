@@ -13,7 +13,7 @@ _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+|[\w-]+")
 
 
 def find_model(model: str | Path, revision: str | None = None, *, weights: bool = True) -> Path:
-    """The folder of a checkpoint.
+    """Finds the folder of a checkpoint.
 
     Args:
         model: a local folder, or a Hub id such as ``Qwen/Qwen3-8B`` (downloaded, or taken from the cache
@@ -30,7 +30,9 @@ def find_model(model: str | Path, revision: str | None = None, *, weights: bool 
     bring_back(path)
     if path.is_dir():
         if revision is not None:
-            raise CheckpointError(f"--revision is for a model on the Hub, and {model} is a folder; leave it out")
+            raise CheckpointError(
+                f"revision is for a model on the Hub, and {model} is a folder; leave it out", "revision"
+            )
         _refuse_interrupted(path)
         return _checked(path)
     if path.is_file():
@@ -56,7 +58,7 @@ several times over, which takes a hundred times its size."""
 
 
 def bring_back(folder: Path) -> None:
-    """An earlier result that a killed ``--force`` had set aside, and not replaced yet, is where it was again."""
+    """Puts an earlier result back that a killed ``force`` had set aside, and not replaced yet."""
     from ..files import building
     from .folders import remove_ours, why_not_ours
 
@@ -100,7 +102,7 @@ _PATIENCE = 10.0
 
 
 def _from_hub(model: str, revision: str | None, weights: bool) -> Path:
-    """The snapshot of a Hub model: up to date where the Hub answers, else as the cache has it."""
+    """Returns the snapshot of a Hub model: up to date where the Hub answers, else as the cache has it."""
     from huggingface_hub import snapshot_download
 
     silence = hub_silence(model, revision)
@@ -118,7 +120,7 @@ def _from_hub(model: str, revision: str | None, weights: bool) -> Path:
 
 
 def hub_silence(name: str, revision: str | None = None, kind: str = "model") -> str | None:
-    """Why the Hub does not answer when asked for a model or a dataset; None where it does, whatever it says."""
+    """Says why the Hub does not answer when asked for a model or a dataset; None where it does, whatever it says."""
     from huggingface_hub import HfApi, constants
     from huggingface_hub.errors import HfHubHTTPError
 

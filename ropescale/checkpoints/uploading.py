@@ -227,12 +227,15 @@ def _refuse_identity(to: Repository) -> None:
 def _refuse_held(to: Repository, held: ModelInfo) -> None:
     if to.private and not held.private:
         raise CheckpointError(
-            f"{to.name} exists on the Hub and is public; make it private there, or leave out --private"
+            f"{to.name} exists on the Hub and is public; make it private there, or leave out private=True",
+            "private",
         )
     count = len(_names(held) - _EMPTY)
     if count and not to.replace:
         raise CheckpointError(
-            f"{to.name} exists on the Hub and holds {count} file(s); choose another name, or replace it with --force"
+            f"{to.name} exists on the Hub and holds {count} file(s); choose another name, or replace it with "
+            "force=True",
+            "force",
         )
 
 
@@ -247,7 +250,8 @@ def _sent_before(to: Repository, held: ModelInfo) -> tuple[str, ...]:
         return ()
     if RECORD not in _names(held):
         raise CheckpointError(
-            f"{to.name} was not written by ropescale (no {RECORD}), so --force leaves it; choose another name"
+            f"{to.name} was not written by ropescale (no {RECORD}), so force=True leaves it; choose another name",
+            "force",
         )
     listed = _listed(to, held)
     _refuse_foreign(to, sorted(_names(held) - _FORMALITIES - set(listed)), "ropescale did not send")
@@ -261,8 +265,9 @@ def _refuse_foreign(to: Repository, foreign: list[str], why: str) -> None:
     if foreign:
         more = f" and {len(foreign) - 1} more file(s)" if foreign[1:] else ""
         raise CheckpointError(
-            f"{to.name} on the Hub holds {named(foreign[0])}{more} that {why}, so --force leaves it; "
-            "delete what you do not need there, or choose another name"
+            f"{to.name} on the Hub holds {named(foreign[0])}{more} that {why}, so force=True leaves it; "
+            "delete what you do not need there, or choose another name",
+            "force",
         )
 
 
@@ -291,14 +296,16 @@ def _listed(to: Repository, held: ModelInfo) -> dict[str, Entry | None]:
     record = _remote_record(to, held)
     if record is None:
         raise CheckpointError(
-            f"{to.name} on the Hub has a {RECORD} that cannot be read, so --force leaves it; delete what it holds "
-            "there, or choose another name"
+            f"{to.name} on the Hub has a {RECORD} that cannot be read, so force=True leaves it; delete what it "
+            "holds there, or choose another name",
+            "force",
         )
     files = record.get("files")
     if not isinstance(files, Mapping):
         raise CheckpointError(
-            f"{to.name} was sent by an earlier version of ropescale, which did not record its files, so --force leaves "
-            "it; delete what it holds there, or choose another name"
+            f"{to.name} was sent by an earlier version of ropescale, which did not record its files, so force=True "
+            "leaves it; delete what it holds there, or choose another name",
+            "force",
         )
     return {**{name: entry if isinstance(entry, Mapping) else {} for name, entry in files.items()}, RECORD: None}
 

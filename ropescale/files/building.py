@@ -99,7 +99,7 @@ class Building:
             try:
                 foreign = why_not(earlier)
                 if foreign is not None:
-                    raise CheckpointError(foreign.replace(str(earlier), str(self.target)))
+                    raise CheckpointError(foreign.replace(str(earlier), str(self.target)), "force")
             except BaseException:
                 self._take_back(earlier)
                 raise

@@ -393,7 +393,7 @@ def test_where_no_links_are_possible_auto_copies_and_says_so(source, tmp_path, m
 @pytest.mark.parametrize(("link", "number"), [("hard", errno.EXDEV), ("symlink", errno.EPERM)])
 def test_a_way_of_linking_that_was_asked_for_is_not_replaced_silently(source, tmp_path, monkeypatch, link, number):
     monkeypatch.setattr(folders.os, {"hard": "link", "symlink": "symlink"}[link], refuse(number))
-    with pytest.raises(CheckpointError, match="use --link auto"):
+    with pytest.raises(CheckpointError, match="use link='auto'"):
         patch_checkpoint(source, tmp_path / "out", "yarn:factor=4", link=link)
     assert not (tmp_path / "out").exists()
 
@@ -656,7 +656,7 @@ def test_two_runs_into_one_folder_leave_one_whole(source, tmp_path, monkeypatch)
 def test_an_existing_output_is_left_alone_unless_forced(source, tmp_path):
     patch_checkpoint(source, tmp_path / "out", "linear:factor=2")
     before = tree(tmp_path)
-    with pytest.raises(CheckpointError, match="exists already; choose another folder, or replace it with --force"):
+    with pytest.raises(CheckpointError, match="exists already; choose another folder, or replace it with force=True"):
         patch_checkpoint(source, tmp_path / "out", "yarn:factor=4")
     assert tree(tmp_path) == before
     patch_checkpoint(source, tmp_path / "out", "yarn:factor=4", force=True)
@@ -896,7 +896,7 @@ def test_scaling_by_the_makers_needs_a_word(source, tmp_path):
         ({"out": None}, "say where the patched checkpoint goes"),
         ({"in_place": True}, "exclude each other"),
         ({"link": "soft"}, "no way of linking called 'soft'; choose from auto, hard, symlink, copy"),
-        ({"revision": "main"}, "--revision is for a model on the Hub"),
+        ({"revision": "main"}, "revision is for a model on the Hub"),
         ({"schedule": "as-is"}, "as-is changes nothing"),
         ({"model": "nobody/none", "out": None, "in_place": True}, "is not a local folder"),
     ],

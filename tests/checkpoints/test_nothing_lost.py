@@ -112,7 +112,7 @@ FOREIGN = {
 def test_force_leaves_a_folder_that_holds_anything_else_and_names_it(source, out, tmp_path, name):
     FOREIGN[name](out)
     before = tree(tmp_path)
-    with pytest.raises(CheckpointError, match="so --force leaves") as raised:
+    with pytest.raises(CheckpointError, match="so force=True leaves") as raised:
         force(source, out)
     assert str(out / name) in str(raised.value)
     with pytest.raises(CheckpointError):
@@ -153,7 +153,7 @@ def test_a_checkpoint_that_was_patched_in_place_is_left_with_its_backup(source, 
     (source / WEIGHTS).write_bytes(b"changed since")
     other = checkpoint(tmp_path / "other")
     before = tree(tmp_path)
-    with pytest.raises(CheckpointError, match=r"holds ropescale-backup, so --force leaves it.*restore"):
+    with pytest.raises(CheckpointError, match=r"holds ropescale-backup, so force=True leaves it.*restore"):
         force(other, source)
     assert tree(tmp_path) == before
 
