@@ -83,7 +83,7 @@ def _evaluate(source: Path, out: Path) -> None:
     from ..evals.data.documents import Text
     from ..evals.reference import HELD_OUT, held_out_documents
     from ..evals.running.perplexity import AS_IS, Corpus, PerplexityOptions, PerplexityRun
-    from .eval import load_model, load_tokenizer
+    from ..models.loading import load_model, load_tokenizer
 
     texts = [Text(name, text) for name, text in zip(HELD_OUT, held_out_documents(), strict=True)]
     options = PerplexityOptions(source=_SOURCE, path=source, progress=True)

@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..models.loading import load_model, load_tokenizer
-from .eval import one_voice
 from .options import (
     Length,
     bos_option,
@@ -16,10 +14,11 @@ from .options import (
     model_argument,
     print_json,
 )
+from .running import notes
 
 if TYPE_CHECKING:
-    from ..evals.parallel.processes import Group
-    from ..evals.results.result import Result
+    from ..evals.parallel.processes import World
+    from ..evals.running.perplexity import PerplexityRun
 
 
 @click.command("keys")
@@ -50,15 +49,15 @@ def command(model: str, source: str, out: str, as_json: bool, **options: Any) ->
     """
     from ..evals.data import key_tokens
     from ..evals.metrics.key_tokens import find
-    from ..evals.parallel.processes import joined, world
+    from ..evals.parallel.processes import together
 
     path = key_tokens.target(out)
-    here = world()
-    with one_voice(here), joined(here) as group:
-        measured = _measured(model, source, options, group)
-        if measured is None:
+    with together() as group:
+        run = _prepared(model, source, options, group.world)
+        run.run(group=group)
+        if not group.world.leads:
             return
-        found = find(measured, options["alpha"], options["beta"])
+        found = find(run.result(), options["alpha"], options["beta"])
     found.save(path)
     if as_json:
         print_json(found.made)
@@ -71,27 +70,13 @@ def command(model: str, source: str, out: str, as_json: bool, **options: Any) ->
     click.echo(f"written to {out}", err=True)
 
 
-def _measured(model: str, source: str, options: dict[str, Any], group: Group) -> Result | None:
-    """The key model's NLLs with short and with long context; None in all processes but the first."""
-    from ..checkpoints.locating import find_model
-    from ..evals.data import documents as data_documents
-    from ..evals.data import key_tokens, sources
-    from ..evals.running import perplexity
+def _prepared(model: str, source: str, options: dict[str, Any], here: World) -> PerplexityRun:
+    """Prepares the key model's NLLs with short and with long context."""
+    from ..evals.data.sources import TextSource
+    from ..evals.running.preparing import Checkpoint, prepare_keys
 
-    texts = sources.read_texts(
-        source, split=options["split"], text_field=options["text_field"], concat=options["concat"]
-    )
-    folder, trusted = find_model(model, options["revision"]), options["trust_remote_code"]
-    tokenizer = load_tokenizer(folder, trust_remote_code=trusted)
-    documents = data_documents.tokenize(texts, tokenizer)
-    device = group.world.device(options["device"])
-    loaded = load_model(folder, options["dtype"], device, trust_remote_code=trusted)
-    lengths = key_tokens.windows_of(perplexity.trained_length(loaded), options["window"], options["short"])
-    stride = options["stride"] or max(1, lengths[0] // 2)
-    chosen = perplexity.PerplexityOptions(
-        stride=stride, source=source, path=folder, progress=group.world.leads, short_context=False
-    )
-    corpus = perplexity.Corpus(documents, lengths, tokenizer, options["bos"], chosen)
-    run = perplexity.PerplexityRun(loaded, corpus, [], None, chosen)
-    run.run(group=group)
-    return run.result() if group.world.leads else None
+    text = TextSource(source, **{name: options[name] for name in ("split", "text_field", "concat")})
+    loading = ("revision", "trust_remote_code", "dtype", "device")
+    checkpoint = Checkpoint(model, **{name: options[name] for name in loading})
+    windows = options["window"], options["short"], options["stride"]
+    return prepare_keys(checkpoint, text, windows, options["bos"], notes(here), here)

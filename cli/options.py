@@ -168,22 +168,6 @@ REQUEST_OPTIONS: Mapping[str, Decorator[Any]] = {
 """One option for each field of the request but the schedule itself."""
 
 
-def patching_options() -> Decorator[F]:
-    return _together(*(REQUEST_OPTIONS[name] for name in ("layers", "replace_scaling", "on_top")))
-
-
-def schedules_option() -> Decorator[F]:
-    return _SCHEDULES()
-
-
-def factor_option() -> Decorator[F]:
-    return REQUEST_OPTIONS["factor"]
-
-
-def target_length_option() -> Decorator[F]:
-    return REQUEST_OPTIONS["target_length"]
-
-
 def tell(**texts: Iterable[str]) -> None:
     """Prints notes and warnings to stderr: ``tell(note=[...], warning=[...])``."""
     for kind, each in texts.items():

@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
-import dataclasses
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import DataError
-from ..models.loading import load_model, load_tokenizer
-from .eval import keep, one_voice, plan_schedules
 from .options import (
+    REQUEST_SECTIONS,
     Lengths,
     bos_option,
-    factor_option,
     json_option,
     loading_options,
     model_argument,
-    patching_options,
-    print_json,
-    schedules_option,
-    target_length_option,
+    request_of,
+    request_options,
 )
+from .running import measure, notes
+from .sections import in_sections
 
 if TYPE_CHECKING:
-    from ..evals.parallel.processes import Group, World
-    from ..evals.passkey.running import RetrievalRun as Run
+    from ..evals.parallel.processes import World
+    from ..evals.passkey.running import RetrievalRun
 
 TASKS = ("passkey", "multi-key", "multi-value", "variable-tracking")
+
+_SECTIONS = {
+    "What is measured": "lengths depths task trials seed haystack threshold",
+    **REQUEST_SECTIONS,
+    "The result": "out fresh as_json",
+    "The model and the device": "bos dtype device batch_tokens",
+}
 
 
 class Depths(click.ParamType):
@@ -50,7 +52,7 @@ class Depths(click.ParamType):
             self.fail(f"{value!r} are not depths; write them like 0,0.5,1, or how many, like 5", param, ctx)
 
 
-@click.command("passkey")
+@click.command("passkey", cls=in_sections(_SECTIONS))
 @model_argument()
 @click.option("--lengths", type=Lengths(), required=True, metavar="N,...", help="Positions, BOS and answer included.")
 @click.option(
@@ -61,14 +63,12 @@ class Depths(click.ParamType):
     metavar="D,...",
     help="0,0.5,1 (0 is first), or how many.",
 )
-@schedules_option()
-@factor_option()
-@target_length_option()
+@request_options("many")
 @click.option("--task", type=click.Choice(TASKS), default="passkey", show_default=True, help="What is asked.")
 @click.option(
     "--trials", type=click.IntRange(1), default=10, show_default=True, metavar="N", help="Answers per length and depth."
 )
-@click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Of the texts and the numbers.")
+@click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Draws the texts and the numbers.")
 @click.option("--haystack", metavar="FILE", help="Hide the numbers in this text instead of generated sentences.")
 @click.option(
     "--threshold", type=float, default=0.85, show_default=True, metavar="P",
@@ -79,13 +79,12 @@ class Depths(click.ParamType):
     "--batch-tokens", type=click.IntRange(1), default=8192, show_default=True, metavar="N", help="Fed at once."
 )
 @bos_option()
-@patching_options()
 @loading_options()
 @json_option()
 @click.option(
     "-o", "--out", metavar="OUT", help="Write results, every answer, heat maps and REPORT.md into this folder."
 )
-@click.option("--fresh", is_flag=True, help="Ask anew what is stored in OUT, instead of continuing.")
+@click.option("--fresh", is_flag=True, help="Ask again what is stored in OUT, instead of continuing.")
 def command(model: str, lengths: list[int], as_json: bool, out: str | None, fresh: bool, **options: Any) -> None:
     """Measure whether numbers hidden in a long text are found, at each length and depth, under each schedule.
 
@@ -103,82 +102,26 @@ def command(model: str, lengths: list[int], as_json: bool, out: str | None, fres
     Many processes share the prompts: `torchrun --nproc_per_node 8 -m ropescale passkey ...`. The answers do not depend
     on how many there are.
     """
-    from ..evals.parallel.processes import joined, world
     from ..evals.passkey.results import retrieval_folder
-    from ..evals.running.resuming import refuse_if_busy
 
-    if out is None and fresh:
-        raise DataError("--fresh is given, and no folder to start anew in; name it with -o")
-    here = world()
-    with one_voice(here), joined(here) as group:
-        folder = None if out is None else retrieval_folder(out)
-        if folder is not None and here.leads:
-            refuse_if_busy(folder)
-        if here.launched and here.leads:
-            click.echo(f"{here} asking{here.hint}", err=True)
-        run = prepare(model, lengths, options, here)
-        if folder is None:
-            run.run(group=group)
-            _conclude(run, None, as_json, group)
-        else:
-            _ask_into(folder, run, fresh, as_json, group)
+    def prepare(here: World) -> RetrievalRun:
+        return _prepared(model, lengths, options, here)
+
+    measure(prepare, retrieval_folder, out=out, fresh=fresh, as_json=as_json, doing="asking")
 
 
-def _ask_into(folder: Path, run: Run, fresh: bool, as_json: bool, group: Group) -> None:
-    from ..evals.running.resuming import opened
-
-    with opened(folder, fresh, group) as kept:
-        try:
-            run.run(kept, group)
-        except BaseException:  # Ctrl-C, logits that are not finite: hours may lie in what is done
-            if group.world.leads:
-                keep(run.result, f"{len(run.tables)} finished parts" if run.tables else "", kept, folder)
-            raise
-        _conclude(run, folder, as_json, group)
+_LOADING = ("revision", "trust_remote_code", "dtype", "device")
 
 
-def _conclude(run: Run, folder: Path | None, as_json: bool, group: Group) -> None:
-    """Prints the numbers and then writes them, so that a disk that is full takes nothing away."""
-    if not group.world.leads:
-        return
-    result = run.result()
-    if as_json:
-        print_json(result.to_dict())
-    else:
-        click.echo(result.to_markdown())
-    if folder is not None:
-        click.echo(f"written to {result.save(folder)}", err=True)
+def _prepared(model: str, lengths: list[int], options: dict[str, Any], here: World) -> RetrievalRun:
+    from ..evals.data.sources import read_texts
+    from ..evals.passkey.running import RetrievalOptions, prepare
+    from ..evals.running.preparing import Checkpoint
 
-
-def prepare(model: str, lengths: list[int], options: dict[str, Any], here: World) -> Run:
-    """Reads and checks everything cheap first, and the weights last."""
-    from ..checkpoints.locating import find_model
-    from ..evals.data import windows
-    from ..evals.passkey import running
-
-    lengths = list(windows.check_lengths(lengths))
-    depths = running.check_depths(options["depths"])
-    patching = {key: options[key] for key in ("layers", "replace_scaling", "on_top")}
-    chosen = running.RetrievalOptions(
-        **{key: options[key] for key in ("trials", "seed", "threshold", "batch_tokens")},
-        haystack=None if options["haystack"] is None else _haystack(options["haystack"]),
-        patching=patching,
-        source=options["haystack"],
-        progress=here.leads,
-    )
-    schedules, baseline = plan_schedules(find_model(model, options["revision"], weights=False), options, patching)
-    folder = find_model(model, options["revision"])
-    trusted = options["trust_remote_code"]
-    tokenizer = load_tokenizer(folder, trust_remote_code=trusted)
-    quiz = running.Quiz(tokenizer, lengths, depths, options["task"], options["bos"], chosen)
-    loaded = load_model(folder, options["dtype"], here.device(options["device"]), trust_remote_code=trusted)
-    return running.RetrievalRun(loaded, quiz, schedules, baseline, dataclasses.replace(chosen, path=folder))
-
-
-def _haystack(source: str) -> str:
-    from ..evals.data import sources
-
-    try:
-        return "\n\n".join(text.text for text in sources.read_texts(source))
-    except DataError as error:
-        raise DataError(str(error).replace("--data", "--haystack")) from None
+    request, schedules, baseline = request_of(options), options.pop("schedules"), options.pop("baseline")
+    checkpoint = Checkpoint(model, **{name: options.pop(name) for name in _LOADING})
+    asked = {name: options.pop(name) for name in ("depths", "task", "bos")}
+    file = options.pop("haystack")
+    haystack = None if file is None else "\n\n".join(text.text for text in read_texts(file))
+    chosen = RetrievalOptions(**options, haystack=haystack, source=file, progress=notes(here))
+    return prepare(checkpoint, (schedules, baseline, request), lengths, **asked, options=chosen, here=here)

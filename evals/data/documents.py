@@ -88,7 +88,7 @@ def tokenize_until(
     texts: Iterable[Text],
     tokenizer: PreTrainedTokenizerBase,
     needed: int,
-    count: int,
+    count: int | None,
     *,
     split_special_tokens: bool = False,
 ) -> list[Document]:

@@ -6,7 +6,7 @@ process waits for another before all of its batches are done. Then the first pro
 Objects travel over gloo, which needs no accelerator and works between machines.
 
 Where a window, or the model, is too large for one process, a team of them scores each batch together: see
-:mod:`ropescale.evals.parallel.sequence` for windows; models are transformers' to share out (``--tp``). Then the teams
+:mod:`ropescale.evals.parallel.sequence` for windows; transformers shares out models (``tp``). Then the teams
 share the batches as single processes would.
 """
 
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from ...errors import DataError, RopescaleError, RunError
 
 if TYPE_CHECKING:
     import torch
+    from torch.distributed import ProcessGroup
 
 T = TypeVar("T")
 
@@ -33,14 +35,14 @@ _PATIENCE = timedelta(days=30)
 
 @dataclass(frozen=True)
 class World:
-    """Which of how many processes this is, as the launcher says in its environment variables.
+    """The number of this process, and how many there are, as the launcher says in its environment variables.
 
     Attributes:
         rank: from 0; the process of rank 0 leads: it alone prints and writes the results.
         size: how many processes there are, on all machines.
         local_rank: from 0 on each machine; chooses the accelerator.
         launched: whether a launcher (torchrun, accelerate) started this process at all.
-        hint: for who wonders why there is only one process.
+        hint: tells why there is only one process, where that may surprise.
         team: how many processes, of consecutive ranks, share the same batches because the model or a window is too
             large for one; 1 where each has batches of its own.
     """
@@ -59,7 +61,7 @@ class World:
 
     @property
     def teams(self) -> int:
-        """How many teams share the batches."""
+        """Counts the teams that share the batches."""
         return self.size // self.team
 
     @property
@@ -68,7 +70,7 @@ class World:
         return self.rank == 0
 
     def device(self, asked: str | None) -> str | None:
-        """What is asked for; else this process's own GPU, where several processes and GPUs are."""
+        """Returns the device that is asked for; else this process's own GPU, where there are several of both."""
         import torch
 
         if asked or self.size == 1 or not torch.cuda.is_available():
@@ -83,18 +85,19 @@ class World:
         """This world with its processes in teams of ``size``.
 
         Raises:
-            DataError: their number is no multiple of it; names ``option``.
+            DataError: their number is no multiple of it; names ``option``, the parameter that asks for it.
         """
         if self.size % size:
             raise DataError(
                 f"{option} needs a multiple of {size} processes, and there {'is' if self.size == 1 else 'are'} "
-                f"{self.size}; start them with torchrun --nproc_per_node {size} -m ropescale eval ..."
+                f"{self.size}; start them with torchrun --nproc_per_node {size} -m ropescale eval ...",
+                option.partition("=")[0],
             )
         return dataclasses.replace(self, team=size)
 
 
 def world(environment: Mapping[str, str] = os.environ) -> World:
-    """The world that this process was started in."""
+    """Returns the world that this process was started in."""
     rank, size, local = (int(environment.get(name, usual)) for name, usual in _VARIABLES.items())
     accelerate = any(name.startswith("ACCELERATE_") for name in environment)
     hint = _LONELY if accelerate and size == 1 else ""
@@ -106,25 +109,25 @@ _VARIABLES = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
 
 
 class Group:
-    """Processes that talk to each other; of one process, who talks to itself."""
+    """Processes that exchange objects; one process alone exchanges them with itself."""
 
     def __init__(self, world: World) -> None:
         self.world = world
 
     def from_leader(self, value: T) -> T:
-        """The leader's value, in every process."""
+        """Returns the leader's value in every process."""
         if self.world.size == 1:
             return value
         import torch.distributed as dist
 
         box = [value]
-        with _together():
+        with _connected():
             dist.broadcast_object_list(box, src=0)
         return box[0]
 
     @contextmanager
-    def leader_first(self, what: AbstractContextManager[Any]) -> Iterator[None]:
-        """``what`` is entered by the leader alone, before anybody goes on, and left by it after everybody has.
+    def leader_first(self, what: AbstractContextManager[object]) -> Iterator[None]:
+        """Lets the leader alone enter ``what`` before any process goes on, and leave it after all have.
 
         Raises:
             RopescaleError: entering failed; in every process.
@@ -142,24 +145,24 @@ class Group:
             yield
 
     def from_all(self, value: T) -> list[T]:
-        """Every process's value, by rank, in every process."""
+        """Returns every process's value, by rank, in every process."""
         if self.world.size == 1:
             return [value]
         import torch.distributed as dist
 
         found: list[Any] = [None] * self.world.size
-        with _together():
+        with _connected():
             dist.all_gather_object(found, value)
         return found
 
     def to_leader(self, value: T) -> list[T]:
-        """Every process's value, by rank, in the leader; nothing in the others."""
+        """Returns every process's value, by rank, in the leader; nothing in the others."""
         if self.world.size == 1:
             return [value]
         import torch.distributed as dist
 
         found: list[Any] | None = [None] * self.world.size if self.world.leads else None
-        with _together():
+        with _connected():
             dist.gather_object(value, found, dst=0)
         return found or []
 
@@ -176,10 +179,10 @@ class Team:
 
     rank: int
     size: int
-    group: Any
+    group: ProcessGroup | int | None
 
     def gathered(self, own: torch.Tensor) -> list[torch.Tensor]:
-        """Everybody's tensor, by rank; all must have one shape.
+        """Returns the tensors of all, by rank; they must have one shape.
 
         Raises:
             RunError: one of them has stopped.
@@ -189,13 +192,13 @@ class Team:
 
         own = own.contiguous()
         parts = [torch.empty_like(own) for _ in range(self.size)]
-        with _together():
+        with _connected():
             dist.all_gather(parts, own, group=self.group)
         return parts
 
 
 def team_of(world: World) -> Team:
-    """This process's team; every process of the world must ask for it."""
+    """Makes this process's team; every process of the world must ask for it."""
     import torch.distributed as dist
 
     ranks = [list(range(first, first + world.team)) for first in range(0, world.size, world.team)]
@@ -203,9 +206,85 @@ def team_of(world: World) -> Team:
     return Team(world.rank % world.team, world.team, groups[world.rank // world.team])
 
 
+@dataclass(frozen=True)
+class Sharing:
+    """How the processes, or the devices of one, share what is too large for one device.
+
+    Attributes:
+        sequence_parallel: so many processes share each window.
+        tp: all processes share the model.
+        device_map: the devices of one process share the model, as accelerate says.
+        device: the one that was asked for.
+    """
+
+    sequence_parallel: int | None = None
+    tp: bool = False
+    device_map: str | None = None
+    device: str | None = None
+
+    def teams(self, here: World) -> World:
+        """Puts the processes into teams.
+
+        Raises:
+            DataError: that many processes cannot be cut into such teams, or options that exclude each other.
+        """
+        self._check(here)
+        if self.tp:
+            return here.in_teams(here.size, "tp")
+        size = self.sequence_parallel
+        return here if size is None else here.in_teams(size, f"sequence_parallel={size}")
+
+    def _check(self, here: World) -> None:
+        given = [name for name in ("sequence_parallel", "tp", "device_map") if getattr(self, name)]
+        if len(given) > 1:
+            raise DataError(
+                f"{' and '.join(given)} are given, and share the work out in different ways; choose one", *given
+            )
+        if given and given[0] != "sequence_parallel" and self.device:
+            raise DataError(
+                f"{given[0]} says itself what goes where; leave device={self.device} out", given[0], "device"
+            )
+        if self.device_map and here.size > 1:
+            raise DataError(
+                f"device_map is for one process, and there are {here.size}; leave torchrun out, or use tp",
+                "device_map",
+                "tp",
+            )
+        if self.tp and here.size == 1:
+            raise DataError(
+                "tp shares the model out over several processes, and there is one; start them with "
+                "torchrun --nproc_per_node N -m ropescale eval ...",
+                "tp",
+            )
+
+
+@contextmanager
+def together(sharing: Sharing | None = None) -> Iterator[Group]:
+    """Joins the processes that a launcher started, inside; an error that all of them meet is raised by the first."""
+    here = world()
+    with _one_voice(here), joined((sharing or Sharing()).teams(here)) as group:
+        yield group
+
+
+_SILENCE = 5.0
+"""Seconds until a process that has nothing to say gives up: its end makes the launcher end the one that speaks."""
+
+
+@contextmanager
+def _one_voice(here: World) -> Iterator[None]:
+    """Lets the first process alone raise an error that every process meets; one that stops a run is its process's."""
+    try:
+        yield
+    except RopescaleError as error:
+        if here.leads or isinstance(error, RunError):
+            raise
+        time.sleep(_SILENCE)
+        raise SystemExit(2) from None  # as the command line does for wrong input
+
+
 @contextmanager
 def joined(world: World) -> Iterator[Group]:
-    """The group of all the processes of a world, inside."""
+    """Joins all the processes of a world, inside."""
     if world.size == 1:
         yield Group(world)
         return
@@ -219,16 +298,16 @@ def joined(world: World) -> Iterator[Group]:
 
 
 def _backends(world: World) -> str:
-    """What carries objects, and tensors within a team where these lie on GPUs."""
+    """Returns what carries objects, and tensors within a team where these lie on GPUs."""
     import torch
 
     return "cpu:gloo,cuda:nccl" if world.team > 1 and torch.cuda.is_available() else "gloo"
 
 
 @contextmanager
-def _together() -> Iterator[None]:
-    """What happens to the others when a process dies."""
+def _connected() -> Iterator[None]:
+    """Turns the end of another process into an error."""
     try:
         yield
     except RuntimeError as error:
-        raise RunError("another process of this run has stopped; what it said tells why") from error
+        raise RunError("another process of this run has stopped; its own message tells why") from error

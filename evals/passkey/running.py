@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ import numpy as np
 
 from ...errors import DataError
 from ...models.patching import evaluating
+from ...request import RequestOptions
 from ..data import documents
 from ..data.windows import Window, check_lengths
 from ..parallel.processes import Group, World
@@ -33,7 +34,7 @@ from .tasks import DIGITS, TASKS, Prompt, prompts
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from ...request import RequestOptions
+    from ..running.preparing import Checkpoint, Wanted
 
 
 def retrieval(
@@ -101,7 +102,7 @@ class RetrievalOptions:
     haystack: str | None = None
     threshold: float = 0.85
     batch_tokens: int = 8192
-    patching: RequestOptions = field(default_factory=dict)
+    patching: RequestOptions = field(default_factory=lambda: RequestOptions())
     source: str | None = None
     path: str | Path | None = None
     progress: bool | Notes = False
@@ -311,6 +312,25 @@ class RetrievalRun:
         self._counted.add(shelf.key)
         self.cost.append({"schedule": label, "lengths": [length], "forward_passes": passes})
         self.tables[label, length] = tables.table_sha256
+
+
+def prepare(
+    checkpoint: Checkpoint,
+    wanted: Wanted,
+    lengths: Sequence[int],
+    depths: Iterable[float] | int,
+    task: str,
+    bos: str | int,
+    options: RetrievalOptions,
+    here: World,
+) -> RetrievalRun:
+    """Prepares a retrieval run: reads and checks everything cheap first, and the weights last."""
+    lengths, depths = check_lengths(lengths), check_depths(depths)
+    asked = checkpoint.asked(wanted)
+    quiz = Quiz(checkpoint.tokenizer(), lengths, depths, task, bos, options)
+    model = checkpoint.model(here)
+    options = replace(options, patching=asked.patching, path=checkpoint.folder)
+    return RetrievalRun(model, quiz, asked.schedules, asked.baseline, options)
 
 
 ANSWERING = 1

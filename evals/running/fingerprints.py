@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -20,13 +20,16 @@ import torch
 from ..data.documents import Document
 from .memory import device_of
 
+if TYPE_CHECKING:
+    from ..results.stored import LayerTable, ModelFacts
+
 _WEIGHTS = {".safetensors", ".bin", ".pt", ".gguf"}
 _BLOCK = 1 << 24
 """Bytes of one tensor that are copied at a time, where they must be: from an accelerator, or out of other strides."""
 _THREADS = 8
 
 
-def describe(model: Any, path: str | Path | None = None) -> dict[str, Any]:
+def describe(model: Any, path: str | Path | None = None) -> ModelFacts:
     """The "model" part of results.json.
 
     Args:
@@ -154,12 +157,12 @@ def table_sha256(model: Any) -> str:
     return digest.hexdigest()
 
 
-def live_tables(model: Any) -> dict[str, dict[str, Any]]:
+def live_tables(model: Any) -> dict[str, LayerTable]:
     """The live rotary tables in figures, by layer type: fp32 ``inv_freq`` in radians per token, and its scale.
 
     Where modules of one layer type hold different tables, the second is called "all (2)" and so on.
     """
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, LayerTable] = {}
     for key, values, scale in _distinct_tables(model):
         layer = key.removesuffix("inv_freq").rstrip("_") or "all"
         again = sum(name.partition(" (")[0] == layer for name in found)

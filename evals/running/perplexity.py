@@ -30,16 +30,18 @@ from . import fingerprints, memory, protocols
 from .batch_log import Scored
 from .batches import Batch, BatchPlan, Cost, plan_pass
 from .comparing import Comparison, comparing
-from .corpus import Corpus, PerplexityOptions
 from .executor import Executor
 from .progress import Notes, duration
 from .resuming import Shelf, Store
 from .runner import LONG_SECONDS, Facts, Runner, Task, carry_out
 from .scoring import SCORING, Scorer
+from .selection import Corpus, PerplexityOptions
 from .variants import AS_IS, HeldTables, Variant, label, trained_length, variants
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from ..results.stored import DataFacts, ModelFacts, Tables
 
 __all__ = ["AS_IS", "Corpus", "PerplexityOptions", "PerplexityRun", "Variant", "label", "perplexity", "trained_length"]
 
@@ -137,7 +139,7 @@ class PerplexityRun:
         self.passes: list[Pass] = []
         self.divergences: list[Divergence] = []
         self._plans: dict[int, BatchPlan] = {}
-        self._figures: dict[str, dict[str, Any]] = {}
+        self._figures: Tables = {}
 
     @property
     def finished(self) -> str:
@@ -170,16 +172,18 @@ class PerplexityRun:
     def result(self) -> Result:
         """Returns everything measured so far."""
         options, corpus, trained = self.options, self.corpus, trained_length(self.scorer.model)
+        data: DataFacts = {
+            "source": options.source or "in memory",
+            "sha256": data_documents.documents_sha256(corpus.documents),
+            "documents": len(corpus.documents),
+            "tokens": corpus.positions,
+            "skipped": corpus.skipped,
+        }
+        if corpus.special:
+            data["special_tokens"] = corpus.special
         return Result(
             model=self.model_facts,
-            data={
-                "source": options.source or "in memory",
-                "sha256": data_documents.documents_sha256(corpus.documents),
-                "documents": len(corpus.documents),
-                "tokens": corpus.positions,
-                "skipped": corpus.skipped,
-                **({"special_tokens": corpus.special} if corpus.special else {}),
-            },
+            data=data,
             protocol={
                 "name": options.protocol,
                 "mode": "prefix" if options.stride is None else "sliding",
@@ -204,7 +208,7 @@ class PerplexityRun:
         )
 
     @cached_property
-    def model_facts(self) -> dict[str, Any]:
+    def model_facts(self) -> ModelFacts:
         """Describes the model before any schedule: the "model" part of results.json."""
         return fingerprints.describe(self.scorer.model, self.options.path)
 

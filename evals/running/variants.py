@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ...models.patching import Patch
     from ...planning.plan import Plan
     from ...request import RequestOptions
+    from ..results.stored import LayerTable
 
 AS_IS = "as-is"
 
@@ -91,7 +92,7 @@ class HeldTables:
     frozen_at: int | None
     rotation: str
     table_sha256: str
-    figures: dict[str, dict[str, object]] = field(repr=False)
+    figures: dict[str, LayerTable] = field(repr=False)
 
     @contextmanager
     def live(self) -> Iterator[None]:

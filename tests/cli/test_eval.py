@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -146,9 +145,9 @@ def test_a_baseline_is_what_the_others_are_compared_with(capsys, checkpoint, tex
             "the target length is 256",
         ),
         (["--lengths", "64", "--schedule", "yarn:factor=4", "--target-length", "128"], "factor 4 x trained length 64"),
-        (["--lengths", "64", "--schedule", "yarn:factor=4", "--factor", "8"], "give one of the two"),
+        (["--lengths", "64", "--schedule", "yarn:factor=4", "--factor", "8"], "says factor 4, and --factor 8 is given"),
         (["--lengths", "64", "--schedule", "yarn", "--target-length", "32"], "shorter than the trained length 64"),
-        (["--lengths", "64", "--factor", "4"], "--factor is given, and no schedule that takes a factor"),
+        (["--lengths", "64", "--factor", "4"], "--factor is given, and no schedule takes"),
         (["--lengths", "64", "--schedule", "base", "--target-length", "1k"], "or leave --target-length out"),
         (["--lengths", "64", "--schedule", ""], "the schedule is empty"),
         (["--lengths", "64", "--baseline", ""], "the schedule is empty"),
@@ -164,7 +163,7 @@ def test_what_cannot_be_measured_is_one_sentence(capsys, checkpoint, texts, word
 
 
 def test_a_schedule_is_refused_before_the_weights_are_read(capsys, checkpoint, texts, monkeypatch):
-    monkeypatch.setattr(import_module("ropescale.cli.eval"), "load_model", None)
+    monkeypatch.setattr("ropescale.evals.running.preparing.load_model", None)
     words = ["--data", texts, "--lengths", "64", "--schedule", "proportional:partial_rotary_factor=7"]
     assert "partial_rotary_factor" in refused(capsys, checkpoint, *words)
 
@@ -262,3 +261,74 @@ def test_ctrl_c_keeps_the_schedules_that_were_finished(capsys, checkpoint, texts
     assert (code, out) == (130, "") and "the tables of the 1 finished passes; the same command continues" in err
     saved = json.loads((tmp_path / "out" / "results.json").read_text())
     assert [row["schedule"] for row in saved["rows"]] == ["as-is"]
+
+
+# --- a request for every schedule --------------------------------------------------------------------------------
+
+
+def tables(capsys, checkpoint, texts, *words):
+    """The frequencies that each schedule was measured with, by its label."""
+    code, out, err = run(capsys, checkpoint, "--data", texts, "--lengths", "32,64", "--json", *words)
+    assert code == 0, err
+    found = json.loads(out)
+    return {
+        row["schedule"]: found["tables"][row["table_sha256"]]["all"]["inv_freq"]
+        for row in found["rows"]
+        if row["length"] == 64
+    }
+
+
+def expected(spec, **request):
+    from ropescale import frequencies
+
+    (found,) = frequencies(llama(vocab_size=257).config.to_dict(), spec, **request).values()
+    return list(found.inv_freq)
+
+
+def test_a_field_is_set_in_every_schedule_that_has_it_and_stands_in_its_label(capsys, checkpoint, texts):
+    words = ["--schedule", "yarn", "--schedule", "linear", "--factor", "4", "--set", "beta_fast=16"]
+    found = tables(capsys, checkpoint, texts, *words)
+    assert set(found) == {"as-is", "yarn:beta_fast=16,factor=4", "linear:factor=4"}
+    assert found["yarn:beta_fast=16,factor=4"] == pytest.approx(expected("yarn:factor=4,beta_fast=16"), rel=1e-6)
+    assert found["linear:factor=4"] == pytest.approx(expected("linear:factor=4"), rel=1e-6)
+
+
+def test_an_original_length_holds_for_every_schedule(capsys, checkpoint, texts):
+    words = ["--schedule", "yarn:factor=4", "--original-length", "32"]
+    found = tables(capsys, checkpoint, texts, *words)
+    assert found["yarn:factor=4"] == pytest.approx(expected("yarn:factor=4", original_length=32), rel=1e-6)
+    assert found["yarn:factor=4"] != pytest.approx(expected("yarn:factor=4"), rel=1e-6)
+
+
+def test_a_length_dependent_schedule_is_measured_frozen(capsys, checkpoint, texts):
+    words = ["--schedule", "dynamic:factor=4", "--schedule", "linear:factor=2", "--baseline", "as-is"]
+    found = tables(capsys, checkpoint, texts, *words, "--freeze-at", "192")
+    frozen = expected("dynamic:factor=4", freeze_at=192)
+    assert found["dynamic:factor=4"] == pytest.approx(frozen, rel=1e-6)
+    assert found["dynamic:factor=4"] != pytest.approx(found["as-is"], rel=1e-6)
+    assert found["linear:factor=2"] == pytest.approx(expected("linear:factor=2"), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--schedule", "linear:factor=2", "--set", "beta_fast=16"], "'beta_fast', and no schedule has this field"),
+        (["--set", "beta_fast=16"], "--set give 'beta_fast', and no schedule has this field"),
+        (["--schedule", "linear:factor=2", "--freeze-at", "128"], "or leave --freeze-at out"),
+        (["--freeze-at", "128"], "--freeze-at is given, and no schedule whose tables depend on the length"),
+        (["--schedule", "dynamic:factor=2", "--freeze-at", "32"], "leaves every frequency as it is"),
+    ],
+)
+@pytest.mark.parametrize("command", ["eval", "passkey"])
+def test_what_no_schedule_takes_is_refused(capsys, checkpoint, texts, command, words, said):
+    data = ["--data", texts] if command == "eval" else []
+    assert shell.main([command, checkpoint, *data, "--lengths", "300", *words]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_passkey_takes_the_same_request(capsys, checkpoint):
+    words = ["--lengths", "300", "--depths", "0.5", "--trials", "1", "--json", "--schedule", "yarn", "--factor", "4"]
+    more = ["--set", "beta_fast=16", "--original-length", "32"]
+    assert shell.main(["passkey", checkpoint, *words, *more]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert {row["schedule"] for row in rows} == {"as-is", "yarn:beta_fast=16,factor=4"}

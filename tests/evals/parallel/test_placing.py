@@ -11,9 +11,10 @@ import tiny_models
 import torch
 from launching import launch
 
+from ropescale.cli.spelling import spelled
 from ropescale.errors import DataError, RunError
 from ropescale.evals import perplexity
-from ropescale.evals.parallel.processes import World
+from ropescale.evals.parallel.processes import Sharing, World
 from ropescale.evals.running import memory
 from ropescale.evals.running.scoring import Scorer
 from ropescale.models.loading import load_model
@@ -98,10 +99,9 @@ def test_memory_that_is_short_in_a_shared_model_is_an_error(folder, monkeypatch)
     ],
 )
 def test_ways_that_exclude_each_other_are_refused(size, given, said):
-    from ropescale.cli.eval import teamed
-
-    with pytest.raises(DataError, match=said):
-        teamed(World(size=size), {"tp": False, "sequence_parallel": None, "device_map": None, "device": None} | given)
+    with pytest.raises(DataError) as caught:
+        Sharing(**given).teams(World(size=size))
+    assert said in spelled(str(caught.value), caught.value.fields)
 
 
 @pytest.mark.slow

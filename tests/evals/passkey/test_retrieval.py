@@ -755,7 +755,7 @@ def test_a_haystack_of_ones_own(capsys, checkpoint, tmp_path):
         (["--lengths", "200", "--threshold", "nan"], "threshold nan is not a share"),
         (
             ["--lengths", "200", "--haystack", "no/such/tale.txt"],
-            "no file or folder at 'no/such/tale.txt'; --haystack takes",
+            "no file or folder at 'no/such/tale.txt'; give",
         ),
         (["--lengths", "200", "--schedule", "yarn"], "yarn needs a factor"),
         (["--lengths", "200", "--schedule", "yran:factor=2"], "did you mean 'yarn'"),

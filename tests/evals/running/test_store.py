@@ -515,4 +515,4 @@ def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(words, tmp_path, capsys
 
 def test_fresh_without_a_folder_is_refused(words, capsys):
     assert shell.main([*words, "--fresh"]) == 2
-    assert "error: --fresh is given, and no folder to start anew in; name it with -o" in capsys.readouterr().err
+    assert "error: --fresh is given, and no folder to start again in; name it with -o" in capsys.readouterr().err

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...errors import DataError
+from ...request import RequestOptions
 from ..data import documents as data_documents
 from ..data import key_tokens
 from ..data.documents import Document, Text
@@ -20,8 +21,6 @@ from .scoring import LOGITS_BYTES
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-    from ...request import RequestOptions
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ class PerplexityOptions:
     seed: int = 0
     repeat_distance: int | None = None
     key_spans: str | Path | KeySpans | None = None
-    patching: RequestOptions = field(default_factory=dict)
+    patching: RequestOptions = field(default_factory=lambda: RequestOptions())
     source: str | None = None
     path: str | Path | None = None
     progress: bool | Notes = False

@@ -1,0 +1,82 @@
+"""What the commands that measure have in common: running, printing and writing, by one process or by many."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import click
+
+from ..errors import DataError
+from .options import print_json
+from .spelling import spelled
+
+if TYPE_CHECKING:
+    from ..evals.parallel.processes import Sharing, World
+    from ..evals.running.progress import Notes
+    from ..evals.running.runner import Measurement
+
+
+class Printed(Protocol):
+    """A result that can be printed and written."""
+
+    def to_dict(self) -> object:
+        """Returns it as plain data."""
+        ...
+
+    def to_markdown(self) -> str:
+        """Returns its tables."""
+        ...
+
+    def save(self, folder: Path, /) -> object:
+        """Writes it into a folder."""
+        ...
+
+
+def notes(here: World) -> Notes:
+    """Returns the notes of a run, in the words of the command line; one process of many speaks."""
+    from ..evals.running.progress import Notes
+
+    return Notes(here.leads, spelled)
+
+
+def measure(
+    prepare: Callable[[World], Measurement[Printed]],
+    folder_of: Callable[[str], Path],
+    *,
+    out: str | None,
+    fresh: bool,
+    as_json: bool,
+    doing: str,
+    sharing: Sharing | None = None,
+) -> None:
+    """Runs a measurement, prints its result, and then writes it, so that a full disk takes nothing away.
+
+    Args:
+        prepare: makes the measurement in one of the processes.
+        folder_of: checks the folder to write into, before hours of work.
+        doing: what the processes do, in a word.
+    """
+    from ..evals.parallel.processes import together
+    from ..evals.running.resuming import refuse_if_busy
+    from ..evals.running.runner import carry_out
+
+    if out is None and fresh:
+        raise DataError("fresh is given, and no folder to start again in; name it with out=OUT", "fresh", "out")
+    with together(sharing) as group:
+        here, folder = group.world, None if out is None else folder_of(out)
+        if folder is not None and here.leads:
+            refuse_if_busy(folder)
+        if here.launched and here.leads:
+            click.echo(f"{here} {doing}{here.hint}", err=True)
+
+        def show(result: Printed) -> None:
+            if as_json:
+                print_json(result.to_dict())
+            else:
+                click.echo(result.to_markdown())
+
+        carry_out(prepare(here), folder, fresh, group, show)
+        if folder is not None and here.leads:
+            click.echo(f"written to {folder}", err=True)

@@ -1,0 +1,113 @@
+"""Where the text comes from: a registry of readers, one module for each kind of source.
+
+Nothing is dropped silently: what is empty or too short is counted. Text files are read as Python reads them: UTF-8,
+line ends of any kind become ``\\n``, a leading byte-order mark is not text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from ....errors import DataError
+from ..documents import Text
+from . import folder, hub, json_lines, parquet, saved_dataset, standard_input, text_file
+
+
+class SourceReader(Protocol):
+    """A module that reads one kind of source."""
+
+    def takes(self, source: str) -> bool:
+        """Whether a source is of this kind."""
+        ...
+
+    def read(self, source: str, split: str | None, text_field: str | None) -> list[Text]:
+        """Reads all the documents of a source, empty ones included."""
+        ...
+
+
+READERS: tuple[SourceReader, ...] = (
+    standard_input,
+    saved_dataset,
+    folder,
+    json_lines,
+    parquet,
+    text_file,
+    hub,
+)
+"""The first that takes a source reads it."""
+
+
+@dataclass(frozen=True)
+class TextSource:
+    """A source, and how it is read.
+
+    Attributes:
+        name: as for :func:`read_texts`; so are ``split``, ``text_field`` and ``concat``.
+        streaming: read a dataset on the Hub only as far as is needed.
+        split_special_tokens: as for :func:`ropescale.evals.data.documents.tokenize`.
+    """
+
+    name: str
+    split: str | None = None
+    text_field: str | None = None
+    concat: bool = False
+    streaming: bool = False
+    split_special_tokens: bool = False
+
+    def __post_init__(self) -> None:
+        if self.streaming and self.concat:
+            raise DataError("streaming reads one document after the other; leave concat out", "streaming", "concat")
+
+    def texts(self) -> Iterable[Text]:
+        """Reads the documents; those of a stream as they are asked for."""
+        if not self.streaming:
+            return read_texts(self.name, split=self.split, text_field=self.text_field, concat=self.concat)
+        return stream_texts(self.name, split=self.split, text_field=self.text_field)
+
+
+def read_texts(
+    source: str | Path, *, split: str | None = None, text_field: str | None = None, concat: bool = False
+) -> list[Text]:
+    """Reads the documents of ``source``, empty ones included.
+
+    Args:
+        source: a text file (one document), a folder (one per file, in order of path), a ``.jsonl`` or
+            ``.parquet`` file (one per row), a folder that ``datasets`` saved, ``-`` for standard input, or the
+            name of a dataset on the Hub (``owner/name`` or ``owner/name:config``).
+        split: which split of a dataset; needed when it has several and none is called "test".
+        text_field: the field that holds the text; "text", or the only field of strings, when None.
+        concat: join them all into one document, a blank line between two.
+
+    Raises:
+        DataError: nothing there, not text, malformed, without the field, or a split or field of a source without.
+    """
+    texts = _reader(str(source)).read(str(source), split, text_field)
+    if not texts:
+        raise DataError(f"no documents in {source}; give text, with one document per row or file")
+    if concat:
+        return [Text(str(source), "\n\n".join(text.text for text in texts))]
+    return texts
+
+
+def stream_texts(source: str, *, split: str | None = None, text_field: str | None = None) -> Iterator[Text]:
+    """Reads the documents of a dataset on the Hub one after the other, as they are asked for.
+
+    Args:
+        source, split, text_field: as in :func:`read_texts`.
+
+    Raises:
+        DataError: not the name of a dataset, or as :func:`read_texts`.
+    """
+    if _reader(source) is not hub:
+        raise DataError(f"{source} is here, and streaming is for datasets on the Hub; leave streaming out", "streaming")
+    return hub.stream(source, split, text_field)
+
+
+def _reader(source: str) -> SourceReader:
+    found = next((reader for reader in READERS if reader.takes(source)), None)
+    if found is None:
+        raise DataError(f"no file or folder at {source!r}; give a file, a folder, a dataset's name on the Hub, or -")
+    return found

@@ -1,0 +1,70 @@
+"""A dataset on the Hub, ``owner/name`` or ``owner/name:config``, one document per row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from ....checkpoints.locating import hub_silence
+from ....errors import DataError
+from ....files.reading import local_path
+from ....formatting import first_line
+from ..documents import Text
+from .rows import dataset_texts, one_split, text_in
+
+if TYPE_CHECKING:
+    from .rows import Loaded
+
+
+def takes(source: str) -> bool:
+    """Whether this can be the name of a dataset, and not that of a file that is missing."""
+    path = local_path(source)
+    local = path.is_absolute() or source.startswith((".", "~")) or source.count("/") > 1 or path.suffix
+    return bool(source) and not local
+
+
+def read(source: str, split: str | None, text_field: str | None) -> list[Text]:
+    """Reads the text of every row of one split.
+
+    Raises:
+        DataError: neither the Hub nor its cache has the dataset, or it lacks the split or the field.
+    """
+    return dataset_texts(_loaded(source), source, split, text_field)
+
+
+def stream(source: str, split: str | None, text_field: str | None) -> Iterator[Text]:
+    """Reads row by row, as the texts are asked for; raises as :func:`read`."""
+    return _streamed(source, one_split(_loaded(source, streaming=True), source, split), text_field)
+
+
+def _streamed(source: str, rows: Loaded, text_field: str | None) -> Iterator[Text]:
+    for number, row in enumerate(rows):
+        text, text_field = text_in(row, text_field, f"{source} row {number}", source)
+        yield text
+
+
+def _loaded(source: str, streaming: bool = False) -> Loaded:
+    import datasets
+
+    name, _, config = source.partition(":")
+    silence = hub_silence(name, kind="dataset")
+    try:
+        with _offline(silence is not None):
+            return datasets.load_dataset(name, config or None, streaming=streaming)
+    except Exception as error:
+        why = first_line(error) if silence is None else f"the Hub cannot be reached ({silence}), nor is it in the cache"
+        raise DataError(f"{source!r} is neither a file or folder here nor a dataset on the Hub: {why}") from None
+
+
+@contextmanager
+def _offline(wanted: bool) -> Iterator[None]:
+    """Lets ``datasets`` look into its cache at once inside, where it would ask for half a minute before."""
+    from datasets import config
+
+    before = config.HF_HUB_OFFLINE
+    config.HF_HUB_OFFLINE = before or wanted
+    try:
+        yield
+    finally:
+        config.HF_HUB_OFFLINE = before

@@ -1,0 +1,44 @@
+"""JSON lines, one object and document per line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from ....errors import DataError
+from ....files.reading import local_path
+from ..documents import Text
+from .rows import Row, refuse, texts_of
+from .text_file import text_of
+
+
+def takes(source: str) -> bool:
+    """Whether this is a ``.jsonl`` or ``.ndjson`` file."""
+    path = local_path(source)
+    return path.is_file() and path.suffix.lower() in (".jsonl", ".ndjson")
+
+
+def read(source: str, split: str | None, text_field: str | None) -> list[Text]:
+    """Reads the text of every line.
+
+    Raises:
+        DataError: a line is not a JSON object, or lacks the field; names the line.
+    """
+    refuse(source, "a file of rows", split=split)
+    rows = list(_rows(source))
+    return texts_of([row for _, row in rows], [f"{source} line {line}" for line, _ in rows], text_field, source)
+
+
+def _rows(source: str) -> Iterator[tuple[int, Row]]:
+    for number, line in enumerate(text_of(local_path(source)).text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise DataError(f"{source} line {number} is not JSON: {error.msg} at column {error.colno}") from None
+        except (ValueError, RecursionError):  # a number of thousands of digits, or brackets thousands deep
+            raise DataError(f"{source} line {number} is not JSON that can be read; one object per line") from None
+        if not isinstance(row, dict):
+            raise DataError(f'{source} line {number} is not a JSON object; write one per line, like {{"text": "..."}}')
+        yield number, row

@@ -1,0 +1,30 @@
+"""A folder that ``datasets`` saved, one document per row."""
+
+from __future__ import annotations
+
+from ....errors import DataError
+from ....files.reading import local_path
+from ....formatting import first_line
+from ..documents import Text
+from .rows import dataset_texts
+
+
+def takes(source: str) -> bool:
+    """Whether this is a folder that ``save_to_disk`` wrote."""
+    path = local_path(source)
+    return bool(source) and any((path / name).exists() for name in ("state.json", "dataset_dict.json"))
+
+
+def read(source: str, split: str | None, text_field: str | None) -> list[Text]:
+    """Reads the text of every row of one split.
+
+    Raises:
+        DataError: the folder cannot be read, or lacks the split or the field.
+    """
+    import datasets
+
+    try:
+        loaded = datasets.load_from_disk(str(local_path(source)))
+    except Exception as error:
+        raise DataError(f"{source} is not a readable datasets folder: {first_line(error)}") from None
+    return dataset_texts(loaded, source, split, text_field)

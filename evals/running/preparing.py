@@ -1,0 +1,231 @@
+"""From names to a measurement: reads and checks everything cheap first, and the weights last."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...checkpoints.locating import find_model, read_config
+from ...checkpoints.record import original_config
+from ...errors import DataError, ScheduleError
+from ...models.loading import load_model, load_tokenizer
+from ...planning.plan import Plan, is_as_is, make_plan
+from ...schedules import specs
+from ...schedules.specs import Spec
+from ..data import documents as data_documents
+from ..data import key_tokens
+from ..data.sources import TextSource
+from ..data.windows import check_lengths, check_stride
+from ..parallel.processes import World, team_of
+from .perplexity import PerplexityRun
+from .progress import Notes
+from .selection import Corpus, PerplexityOptions, tokens_needed
+from .variants import trained_length
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from ...request import Request, RequestOptions
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A model's folder or its name on the Hub, and how it is loaded.
+
+    Attributes:
+        name: the folder or the name; ``revision`` is a branch, tag or commit.
+        trust_remote_code: run the Python code that it brings.
+        dtype, device, device_map: as for :func:`ropescale.models.loading.load_model`.
+        tp: the processes share each layer.
+    """
+
+    name: str
+    revision: str | None = None
+    trust_remote_code: bool = False
+    dtype: str | None = None
+    device: str | None = None
+    device_map: str | None = None
+    tp: bool = False
+
+    @cached_property
+    def folder(self) -> Path:
+        """Finds the folder, its weights included."""
+        return find_model(self.name, self.revision)
+
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """Loads the tokenizer."""
+        return load_tokenizer(self.folder, trust_remote_code=self.trust_remote_code)
+
+    def model(self, here: World) -> PreTrainedModel:
+        """Loads the model, in a process that has its own device where there are several."""
+        return load_model(
+            self.folder,
+            self.dtype,
+            here.device(self.device),
+            trust_remote_code=self.trust_remote_code,
+            device_map=self.device_map,
+            tensor_parallel=self.tp,
+        )
+
+    def asked(self, wanted: Wanted) -> Asked:
+        """Fills a request into several schedules, and makes sure that each fits the configuration.
+
+        Raises:
+            ScheduleError, ConfigError: a schedule that does not exist, does not fit, or contradicts the request; an
+                option that no schedule takes; scaling that is there already and no word on what to do.
+        """
+        folder = find_model(self.name, self.revision, weights=False)
+        schedules, baseline, request = wanted
+        config = original_config(read_config(folder), folder)
+        named = [specs.parse(spec) for spec in [*schedules, *([] if baseline is None else [baseline])]]
+        _check_taken(named, request)
+        plans = [make_plan(config, _own(spec, request)) for spec in named]
+        if request.freeze_at and not any(layer.is_frozen for plan in plans for layer in plan.layers.values()):
+            raise ScheduleError(
+                "freeze_at is given, and no schedule whose tables depend on the length; name one, such as dynamic, "
+                "or leave freeze_at out",
+                "freeze_at",
+            )
+        filled = [_filled(spec, plan) for spec, plan in zip(named, plans, strict=True)]
+        return Asked(filled[: len(schedules)], None if baseline is None else filled[-1], _everywhere(request))
+
+
+Wanted = tuple[Sequence[object], object, "Request"]
+"""Schedules, the baseline (or None), and a request that holds for all of them."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The schedules to measure and the baseline, with the fields that were asked for, and how they are patched in."""
+
+    schedules: Sequence[object]
+    baseline: object
+    patching: RequestOptions
+
+
+def _everywhere(request: Request) -> RequestOptions:
+    """Returns the options of a request that hold for every schedule; the others are filled into the schedules."""
+    return {
+        "layers": request.layers,
+        "original_length": request.original_length,
+        "replace_scaling": request.replace_scaling,
+        "on_top": request.on_top,
+        "freeze_at": request.freeze_at,
+    }
+
+
+def prepare(
+    checkpoint: Checkpoint,
+    wanted: Wanted,
+    source: TextSource,
+    lengths: Sequence[int],
+    bos: str | int,
+    options: PerplexityOptions,
+    here: World,
+) -> PerplexityRun:
+    """Prepares a measurement of perplexity.
+
+    Raises:
+        RopescaleError: whatever cannot be read or measured.
+    """
+    lengths = check_lengths(lengths)
+    if source.streaming and not options.max_docs:
+        raise DataError(
+            "streaming is given, and a stream may have no end; say how many documents with max_docs",
+            "streaming",
+            "max_docs",
+        )
+    if options.exact:
+        check_stride(options.stride, lengths)
+    texts, asked = source.texts(), checkpoint.asked(wanted)
+    tokenizer = checkpoint.tokenizer()
+    split = source.split_special_tokens
+    if source.streaming:
+        needed = tokens_needed(lengths, data_documents.bos_id(bos, tokenizer) is not None, options)
+        documents = data_documents.tokenize_until(
+            texts, tokenizer, needed, options.max_docs, split_special_tokens=split
+        )
+    else:
+        documents = data_documents.tokenize(texts, tokenizer, split_special_tokens=split)
+    corpus = Corpus(documents, lengths, tokenizer, bos, options)
+    model, team = checkpoint.model(here), team_of(here) if here.team > 1 and not checkpoint.tp else None
+    options = dataclasses.replace(options, patching=asked.patching, path=checkpoint.folder, team=team)
+    return PerplexityRun(model, corpus, asked.schedules, asked.baseline, options)
+
+
+def prepare_keys(
+    checkpoint: Checkpoint,
+    source: TextSource,
+    windows: tuple[int | None, int | None, int | None],
+    bos: str | int,
+    notes: Notes,
+    here: World,
+) -> PerplexityRun:
+    """Prepares the measurement that finds key tokens: a key model in short and in long windows.
+
+    Args:
+        windows: the long context, the short one, and the stride; None takes what the trained length gives.
+    """
+    long, short, stride = windows
+    texts, tokenizer = source.texts(), checkpoint.tokenizer()
+    documents = data_documents.tokenize(texts, tokenizer)
+    model = checkpoint.model(here)
+    lengths = key_tokens.windows_of(trained_length(model), long, short)
+    options = PerplexityOptions(
+        stride=stride or max(1, lengths[0] // 2),
+        source=source.name,
+        path=checkpoint.folder,
+        progress=notes,
+        short_context=False,
+    )
+    return PerplexityRun(model, Corpus(documents, lengths, tokenizer, bos, options), [], None, options)
+
+
+def _check_taken(named: Sequence[Spec | Mapping[str, Spec]], request: Request) -> None:
+    """Refuses a field that no schedule takes: it would be measured nowhere, and nobody would know."""
+    given = {name: "factor" for name in ("factor", "target_length") if getattr(request, name) is not None}
+    for name, key in given.items():
+        if not any(map(partial(_takes, key), named)):
+            raise ScheduleError(
+                f"{name} is given, and no schedule takes a scaling factor; name one that does, such as yarn, "
+                f"or leave {name} out",
+                name,
+            )
+    for key in request.overrides:
+        if not any(map(partial(_takes, key), named)):
+            raise ScheduleError(
+                f"overrides give {key!r}, and no schedule has this field; name one that has, or leave it out",
+                "overrides",
+            )
+
+
+def _takes(key: str, spec: Spec | Mapping[str, Spec]) -> bool:
+    return any(part.accepts(key) for part in (spec.values() if isinstance(spec, Mapping) else [spec]))
+
+
+def _own(spec: Spec | Mapping[str, Spec], request: Request) -> Request:
+    """Returns a schedule's share of the request: the fields that it takes."""
+    taken = {key: text for key, text in request.overrides.items() if _takes(key, spec)}
+    factor = request.factor if _takes("factor", spec) else None
+    freeze_at = None if is_as_is(spec) else request.freeze_at
+    return dataclasses.replace(request, spec=spec, factor=factor, overrides=taken, freeze_at=freeze_at)
+
+
+def _filled(spec: Spec | Mapping[str, Spec], plan: Plan) -> Spec | Mapping[str, Spec]:
+    """Returns a spec with the fields that its plan was made with; one per layer type where their factors differ."""
+    if isinstance(spec, Mapping):
+        return {key: _with_fields(part, plan, key) for key, part in spec.items()}
+    parts = {key: _with_fields(spec, plan, key) for key in plan.layers}
+    texts = {part.text for part in parts.values()}
+    return parts if len(texts) > 1 else next(iter(parts.values()), spec)
+
+
+def _with_fields(spec: Spec, plan: Plan, key: str) -> Spec:
+    """Returns a spec with its overrides and the factor that it was resolved to; it keeps its name, such as a path."""
+    spec = spec.with_text({name: text for name, text in plan.request.overrides.items() if spec.accepts(name)})
+    factor = Spec(plan.layers[key].asked).get("factor") if key in plan.layers else None
+    return spec if factor is None or factor == spec.get("factor") else spec.with_fields(factor=factor)
