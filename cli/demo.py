@@ -40,7 +40,7 @@ _SOURCE = "held-out modules of the Python standard library"
 
 
 def _refuse_other_results(folder: Path) -> None:
-    """An evaluation of something else may have taken hours.
+    """Refuses to replace another evaluation, which may have taken hours.
 
     Raises:
         CheckpointError: the folder holds one.

@@ -50,7 +50,7 @@ def command(source: str, out: str | None, schedule: str, as_json: bool, **option
 
 @contextlib.contextmanager
 def _progress() -> Iterator[Any]:
-    """A bar on stderr for files that take a while, where somebody is looking."""
+    """Shows a bar on stderr for files that take a while, where somebody is looking."""
     from tqdm import tqdm
 
     with tqdm(desc="copied", unit="B", unit_scale=True, leave=False, disable=None, delay=1) as bar:
@@ -58,7 +58,7 @@ def _progress() -> Iterator[Any]:
 
 
 def describe(done: PatchedGguf, source: str, out: str | None) -> dict[str, Any]:
-    """What was done, as plain data."""
+    """Returns what was done, as plain data."""
     from ..schedules import specs
 
     plan = done.plan
@@ -117,7 +117,7 @@ def _difference(described: dict[str, Any]) -> str:
 
 
 def _short(value: Any) -> str:
-    """A value on one line."""
+    """Returns a value on one line."""
     if isinstance(value, Sequence) and not isinstance(value, str):
         ends = [", ".join(f"{x:.6g}" for x in part) for part in (value[:3], value[-2:])]
         return f"[{ends[0]}, ... {len(value)} numbers ..., {ends[1]}]"

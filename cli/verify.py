@@ -16,7 +16,6 @@ from .options import (
     print_json,
     tell,
 )
-from .spelling import spelled
 
 if TYPE_CHECKING:
     from ..models.decoding import Stretch
@@ -54,9 +53,6 @@ def command(model: str, lengths: tuple[int, ...], as_json: bool, **options: Any)
     from ..models.verifying import examine
 
     report = examine(model, lengths=lengths, say=_note, **options)
-    report.warnings = [spelled(warning) for warning in report.warnings]
-    for warning in report.warnings:
-        click.echo(f"warning: {warning}", err=True)
     tell(warning=report.warnings)
     if as_json:
         print_json(report.to_dict())

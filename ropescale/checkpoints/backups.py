@@ -33,7 +33,7 @@ _EARLIER_PART = "part"
 
 @dataclass
 class Manifest:
-    """What ``manifest.json`` says.
+    """The content of ``manifest.json``.
 
     Attributes:
         replaced: names whose originals are kept here.
@@ -56,7 +56,7 @@ class Manifest:
 
 
 def write_in_place(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Keep what is there, then replace file by file.
+    """Keeps what is there, then replaces file by file.
 
     Args:
         folder: the checkpoint.
@@ -83,7 +83,7 @@ def write_in_place(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def put_back(folder: Path) -> bool:
-    """Put every original back and remove what was added; False where nothing had been changed.
+    """Puts every original back and removes what was added; False where nothing had been changed.
 
     Raises:
         CheckpointError: the backup is a link to another folder, or another command is at work; a file was changed since
@@ -104,7 +104,7 @@ def put_back(folder: Path) -> bool:
 
 
 def is_interrupted(folder: Path) -> bool:
-    """Tell whether patching in place, or restoring, was begun here and not finished; or is being done right now.
+    """Tells whether patching in place, or restoring, was begun here and not finished; or is being done right now.
 
     Raises:
         CheckpointError: the backup is a link to another folder.
@@ -122,13 +122,13 @@ def is_interrupted(folder: Path) -> bool:
 
 
 def can_tell(folder: Path) -> bool:
-    """Tell whether the manifest says of every file what ropescale wrote, so that nothing else is ever overwritten."""
+    """Tells whether the manifest says of every file what ropescale wrote, so that nothing else is ever overwritten."""
     manifest = _manifest(folder / BACKUP)
     return all(name in manifest.written for name in manifest.names)
 
 
 def _looks_finished(folder: Path, manifest: Manifest) -> bool:
-    """Of a version that did not say: the record is written after the configuration, and belongs to it."""
+    """Tells whether an old version finished: it wrote the record after the configuration."""
     backup, record = folder / BACKUP, FILES[1]
     if record in manifest.added:
         return (folder / record).exists()
@@ -179,7 +179,7 @@ def _refuse_link(backup: Path) -> None:
 
 
 def _adopt(folder: Path, backup: Path, manifest: Manifest) -> None:
-    """Take what a version without hashes left for what it wrote, from here on."""
+    """Takes what a version without hashes left for what it wrote, from here on."""
     for name in manifest.names:
         if name not in manifest.written and os.path.lexists(folder / name):
             manifest.written[name] = [sha256(read_bytes(folder / name))]
@@ -188,7 +188,7 @@ def _adopt(folder: Path, backup: Path, manifest: Manifest) -> None:
 
 
 def _refuse_damaged(folder: Path, backup: Path, manifest: Manifest) -> None:
-    """Nothing is put back, and nothing removed, while an original is missing or another than was kept.
+    """Refuses to put back or remove anything while an original is missing or another than was kept.
 
     Raises:
         ConfigError: names the file.
@@ -222,13 +222,13 @@ def _has_our_marks(path: Path) -> bool:
 
 
 def _refuse_changed(folder: Path, manifest: Manifest, doing: str) -> None:
-    """What somebody changed since is in no backup, so it must not be lost."""
+    """Refuses to lose what somebody changed since, which is in no backup."""
     for name in manifest.names:
         _refuse_foreign(folder / name, name, manifest, doing)
 
 
 def _refuse_foreign(path: Path, name: str, manifest: Manifest, doing: str) -> None:
-    """Refuse to lose what lies at ``path`` unless it is what ropescale wrote, or the original."""
+    """Refuses to lose what lies at ``path`` unless it is what ropescale wrote, or the original."""
     if not os.path.lexists(path) or (name not in manifest.written and manifest.finished is None):
         return  # versions that kept no hashes knew no better
     ours = [*manifest.written.get(name, []), manifest.originals.get(name)]
@@ -248,7 +248,7 @@ def _put_back(folder: Path, backup: Path, manifest: Manifest) -> None:
 
 
 def _clear(folder: Path, backup: Path, manifest: Manifest) -> None:
-    """Remove what is ours in the backup, the manifest last, and then the folder unless it holds something else."""
+    """Removes what is ours in the backup, the manifest last, and then the folder unless it holds something else."""
     with interrupts.deferred():
         earlier = [_EARLIER_PART] if manifest.finished is None else []
         for name in (_PART, *earlier, *(name for name in FILES if _is_copy(folder, backup, name)), _MANIFEST):
@@ -264,7 +264,7 @@ def _is_copy(folder: Path, backup: Path, name: str) -> bool:
 
 
 def _keep_originals(folder: Path, backup: Path, names: list[str], manifest: Manifest) -> None:
-    """Add to the backup what is not in it yet: after a second patch it still holds the first originals."""
+    """Adds to the backup what is not in it yet: after a second patch it still holds the first originals."""
     new = [name for name in names if name not in manifest.names]
     there = [name for name in new if os.path.lexists(folder / name)]
     for name in there:
@@ -279,7 +279,7 @@ def _keep_originals(folder: Path, backup: Path, names: list[str], manifest: Mani
 
 
 def _manifest(backup: Path) -> Manifest:
-    """What lies in the backup; it may have been downloaded with the checkpoint, so it reaches no file but ours.
+    """Returns what lies in the backup; it may have been downloaded with the checkpoint, so it reaches no file but ours.
 
     Raises:
         CheckpointError: the backup is a link to another folder.
@@ -316,7 +316,7 @@ def _store(backup: Path, manifest: Manifest, finished: bool) -> None:
 
 
 def _replace(folder: Path, name: str, content: bytes, manifest: Manifest) -> None:
-    """Write a file in one step; the half-written one lies in the backup, where restoring clears it away.
+    """Writes a file in one step; the half-written one lies in the backup, where restoring clears it away.
 
     Raises:
         CheckpointError: somebody has changed the file, or made one, since its original was kept; it stays.

@@ -19,7 +19,7 @@ _LONGEST = 200
 
 
 def changes(source: Path, files: Mapping[str, bytes]) -> dict[str, str]:
-    """What becomes of every file that is written: a unified diff, or a line for those that are ours alone.
+    """Shows what becomes of every file: a unified diff, or a line for those that are ours alone.
 
     Args:
         source: the checkpoint as it is.

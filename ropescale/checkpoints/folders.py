@@ -37,7 +37,7 @@ def is_weight(name: str) -> bool:
 
 
 def files_of(folder: Path) -> list[Path]:
-    """Every file of a checkpoint, relative to its folder, sorted; version control and caches left out.
+    """Returns every file of a checkpoint, relative to its folder, sorted; version control and caches left out.
 
     Links to folders are followed, because nothing but their content is wanted; one that leads back up is not.
     """
@@ -76,7 +76,7 @@ def _leads_to_itself(path: Path) -> bool:
 
 
 def check_target(source: Path, out: str | Path, force: bool) -> Path:
-    """The folder to make, once it is certain that making it harms nothing.
+    """Returns the folder to make, once it is certain that making it harms nothing.
 
     Raises:
         CheckpointError: it exists, is or holds the source or its weights, or lies under a file.
@@ -154,7 +154,7 @@ _MOST_COUNTED = 1000
 
 
 def remove_ours(folder: Path) -> bool:
-    """Remove what ropescale wrote in a folder, and the folder; False where something else is in it, which stays."""
+    """Removes what ropescale wrote in a folder, and the folder; False where something else is in it, which stays."""
     return ownership.remove(folder, files_in(folder) or (), (RECORD,))
 
 

@@ -22,7 +22,7 @@ _KEY = re.compile(r"[A-Za-z_][\w-]*(?=:)")
 
 
 def with_metadata(card: bytes, base_model: str | None) -> bytes:
-    """A card whose front matter names the tag ``ropescale``, and the model that it was made from.
+    """Returns a card whose front matter names the tag ``ropescale``, and the model that it was made from.
 
     Only these lines change, so that comments, spelling and order stay. A block that is not a YAML mapping stays as
     it is.
@@ -45,7 +45,7 @@ def with_metadata(card: bytes, base_model: str | None) -> bytes:
 
 
 def block(card: bytes) -> str:
-    """The block that a card begins with, as it is written; empty where it has none."""
+    """Returns the block that a card begins with, as it is written; empty where it has none."""
     found = _BLOCK.match(card.decode("utf-8", "surrogateescape"))
     return found["yaml"] if found else ""
 
@@ -68,7 +68,7 @@ def check(card: bytes, where: str) -> None:
 
 
 def _mapping(text: str) -> dict[str, Any] | None:
-    """What a YAML block says; None where it is not a mapping, or so large that it was written to do harm."""
+    """Returns what a YAML block says; None where it is not a mapping, or so large that it was written to do harm."""
     import yaml
 
     kind = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where it was built
@@ -106,7 +106,7 @@ def _is_moderate(node: Node) -> bool:
 
 
 def _values(node: Node, counted: dict[int, float]) -> float:
-    """How many values a node holds with every alias written out; endless where it holds itself."""
+    """Returns how many values a node holds with every alias written out; endless where it holds itself."""
     if id(node) not in counted:
         counted[id(node)] = math.inf
         inner = [each for pair in node.value for each in (pair if isinstance(pair, tuple) else (pair,))]
@@ -115,7 +115,7 @@ def _values(node: Node, counted: dict[int, float]) -> float:
 
 
 def _changed(lines: list[str], old: dict[str, Any], base_model: str | None) -> list[str] | None:
-    """The block's lines with our two keys, if reading them gives just what is wanted."""
+    """Returns the block's lines with our two keys, if reading them gives just what is wanted."""
     wanted, parts = dict(old), _parts(lines)
     if base_model is not None:
         wanted["base_model"] = base_model
@@ -129,12 +129,12 @@ def _changed(lines: list[str], old: dict[str, Any], base_model: str | None) -> l
 
 
 def _scalar(text: str) -> str:
-    """A string in YAML; a name such as ``no`` or ``1e5`` needs quotes to remain one."""
+    """Returns a string in YAML; a name such as ``no`` or ``1e5`` needs quotes to remain one."""
     return text if _mapping(f"a: {text}") == {"a": text} else json.dumps(text)
 
 
 def _parts(lines: list[str]) -> dict[str, list[str]]:
-    """The lines of each key at the margin, in order; those before the first key under the empty name."""
+    """Returns the lines of each key at the margin, in order; those before the first key under the empty name."""
     parts: dict[str, list[str]] = {"": []}
     key = ""
     for line in lines:
@@ -145,7 +145,7 @@ def _parts(lines: list[str]) -> dict[str, list[str]]:
 
 
 def _with_tag(lines: list[str], tags: list[Any]) -> list[str]:
-    """A list of tags and ours after the last, in the list's own style."""
+    """Returns a list of tags and ours after the last, in the list's own style."""
     if not tags:
         return ["tags:", f"- {TAG}"]
     if lines[-1].rstrip().endswith("]"):

@@ -36,7 +36,7 @@ class Link:
 
 
 def leaving(folder: Path, ours: Collection[str] = (), *, by_record: bool = True) -> list[Link]:
-    """The links below a folder that lead out of it, sorted; what they lead to is not looked at.
+    """Returns the links below a folder that lead out of it, sorted; what they lead to is not looked at.
 
     Args:
         folder: a checkpoint.
@@ -89,7 +89,7 @@ def _named(links: list[Link]) -> str:
 
 
 def found(folder: Path, below: str = "") -> Iterator[str]:
-    """Every symbolic link below a folder; none is followed, and what is never copied is left out."""
+    """Returns every symbolic link below a folder; none is followed, and what is never copied is left out."""
     for entry in os.scandir(folder / below):
         name = os.path.join(below, entry.name)
         if entry.name in SKIPPED:
@@ -101,7 +101,7 @@ def found(folder: Path, below: str = "") -> Iterator[str]:
 
 
 def _blobs(folder: Path) -> str | None:
-    """Where the files of a snapshot in the Hub's cache lie: ``models--ORG--NAME/blobs``; None elsewhere.
+    """Returns where the files of a snapshot in the Hub's cache lie: ``models--ORG--NAME/blobs``; None elsewhere.
 
     The folder may also be one within the snapshot, ``models--ORG--NAME/snapshots/REVISION/FOLDER``.
     """

@@ -67,7 +67,7 @@ def bring_back(folder: Path) -> None:
 
 
 def _refuse_interrupted(folder: Path) -> None:
-    """Half a patch is neither the one model nor the other."""
+    """Refuses half a patch, which is neither the one model nor the other."""
     from .backups import is_interrupted
 
     if is_interrupted(folder):

@@ -38,7 +38,7 @@ def _without_section(text: str) -> str:
 
 
 def section(plan: Plan, source: str, name: str = "PATH") -> str:
-    """What was done, and how to load the result in each engine.
+    """Writes what was done, and how to load the result in each engine.
 
     Names, specs and what the configuration says are somebody else's: none of them gets out of its place.
     """
@@ -77,7 +77,7 @@ tokenizer = AutoTokenizer.from_pretrained("{name}"{trusting})
 
 
 def _serving(plan: Plan, source: str, name: str) -> str:
-    """The engines' commands, and right below them what each would compute otherwise."""
+    """Returns the engines' commands, and right below them what each would compute otherwise."""
     caveats = "\n".join(f"* {sentence(warning)}" for warning in engine_warnings(plan))
     shown = [engine for engine in ENGINES.values() if engine.in_card]
     blocks = "\n\n".join(_commands(engine, plan, source, name) for engine in shown)
@@ -87,7 +87,7 @@ def _serving(plan: Plan, source: str, name: str) -> str:
 
 
 def _commands(engine: Engine, plan: Plan, source: str, name: str) -> str:
-    """What to paste for one engine, or why there is nothing."""
+    """Returns what to paste for one engine, or why there is nothing."""
     specs = {key: describe(schedule) for key, schedule in plan.schedules.items()}
     given = plan.request if plan.original.is_scaled else replace(plan.request, replace_scaling=False, on_top=False)
     told = Source(words(specs, given), argument(source), scaled=scaling_option(given))

@@ -52,7 +52,7 @@ class Undo(_Stored):
 
 
 class Record(_Stored):
-    """What ropescale did to a checkpoint; each mapping is by layer type.
+    """The record of what ropescale did to a checkpoint; each mapping is by layer type.
 
     Attributes:
         version: of the format, ``schema`` in the file.

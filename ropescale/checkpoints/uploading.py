@@ -42,7 +42,7 @@ _LOGIN = "log in with `hf auth login`, or set HF_TOKEN"
 
 @dataclass(frozen=True)
 class Repository:
-    """Where on the Hub a checkpoint goes.
+    """The repository on the Hub that a checkpoint goes to.
 
     Attributes:
         name: ``user/name``.
@@ -65,7 +65,7 @@ class Repository:
         return text.replace(self.token, "***") if self.token else text
 
     def api(self) -> HfApi:
-        """The client, with our token and whatever endpoint the environment names."""
+        """Returns the client, with our token and whatever endpoint the environment names."""
         from huggingface_hub import HfApi
 
         return HfApi(token=self.token)
@@ -73,7 +73,7 @@ class Repository:
 
 @dataclass(frozen=True)
 class Upload:
-    """What was sent to a repository, or would be.
+    """The files sent to a repository, or that would be.
 
     Attributes:
         repository: ``user/name``.
@@ -91,7 +91,7 @@ class Upload:
 
 
 def repository(name: str, *, private: bool = False, force: bool = False, ask: bool = True) -> Repository:
-    """A repository that a checkpoint can be sent to, as far as that can be known beforehand.
+    """Finds out whether a checkpoint can be sent to a repository, as far as that can be known beforehand.
 
     Args:
         name: ``user/name`` or ``organisation/name``.
@@ -152,7 +152,7 @@ def upload(folder: Path, to: Repository, message: str, ours: Collection[str] = (
 
 
 def intended(source: Path, changed: Mapping[str, bytes], to: Repository, weights_elsewhere: bool) -> Upload:
-    """What would be sent: the source's files, as far as they are here, with those that change."""
+    """Lists what would be sent: the source's files, as far as they are here, with those that change."""
     there = {name.as_posix(): (source / name).stat().st_size for name in files_of(source)}
     files = there | {name: len(content) for name, content in changed.items()}
     return Upload(to.name, None, to.private, files, weights_elsewhere)
@@ -181,7 +181,7 @@ def _refuse_name(name: str) -> None:
 
 
 def _token() -> str:
-    """The token that huggingface_hub would use."""
+    """Returns the token that huggingface_hub would use."""
     from huggingface_hub import constants, get_token
 
     if constants.HF_HUB_OFFLINE:
@@ -195,7 +195,7 @@ def _token() -> str:
 
 
 def _held(to: Repository) -> ModelInfo | None:
-    """What a repository holds, with the size of each file; None where there is none."""
+    """Returns what a repository holds, with the size of each file; None where there is none."""
     from huggingface_hub.errors import RepositoryNotFoundError
 
     try:
@@ -210,7 +210,7 @@ def _names(held: ModelInfo) -> set[str]:
 
 
 def _refuse_identity(to: Repository) -> None:
-    """A token that nobody has, that cannot write, or that cannot write there."""
+    """Refuses a token that is not valid, that can only read, or that cannot write to this repository."""
     with _asked(to):
         me = to.api().whoami()
     role = me.get("auth", {}).get("accessToken", {}).get("role")
@@ -240,7 +240,7 @@ def _refuse_held(to: Repository, held: ModelInfo) -> None:
 
 
 def _sent_before(to: Repository, held: ModelInfo) -> tuple[str, ...]:
-    """The files there that the repository's own record lists, sorted.
+    """Returns the files there that the repository's own record lists, sorted.
 
     Raises:
         CheckpointError: it holds files that nobody accounts for, or that were changed since they were sent, so that
@@ -311,7 +311,7 @@ def _listed(to: Repository, held: ModelInfo) -> dict[str, Entry | None]:
 
 
 def _remote_record(to: Repository, held: ModelInfo) -> Mapping[str, object] | None:
-    """The record in a repository; None where it is too large to be one, or none at all."""
+    """Returns the record in a repository; None where it is too large to be one, or none at all."""
     with _downloaded(to, held, RECORD) as path, suppress(RopescaleError):
         return None if path is None else read_json(path)
     return None
@@ -333,7 +333,7 @@ def _downloaded(to: Repository, held: ModelInfo, name: str) -> Iterator[Path | N
 
 
 def _no_bar() -> Any:
-    """The client's progress bar, not shown: stderr is for what the user should know."""
+    """Returns the client's progress bar, not shown: stderr is for what the user should know."""
     from functools import partial
 
     from huggingface_hub.utils import tqdm
@@ -388,7 +388,7 @@ def _reason(error: Exception, to: Repository) -> str:
 
 
 def _status(error: BaseException | None) -> int | None:
-    """The HTTP status behind an error, which upload threads wrap."""
+    """Returns the HTTP status behind an error, which upload threads wrap."""
     while error is not None:
         status: Any = getattr(getattr(error, "response", None), "status_code", None)
         if isinstance(status, int):
@@ -398,7 +398,7 @@ def _status(error: BaseException | None) -> int | None:
 
 
 def _root(error: BaseException) -> BaseException:
-    """The error that has the answer, below what merely wraps it."""
+    """Returns the error that has the answer, below what merely wraps it."""
     while getattr(error, "response", None) is None and error.__cause__ is not None:
         error = error.__cause__
     return error

@@ -34,7 +34,7 @@ _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.E
 
 
 def write(path: Path, content: bytes | str) -> None:
-    """Replace a file, or make it, in one step. The caller has made sure that what is there may go.
+    """Replaces a file, or makes it, in one step. The caller has made sure that what is there may go.
 
     Raises:
         OSError: it cannot be written; what was there is there still.
@@ -44,7 +44,7 @@ def write(path: Path, content: bytes | str) -> None:
 
 
 def create(path: Path, content: bytes | str) -> None:
-    """Make a file that must not be there yet.
+    """Makes a file that must not be there yet.
 
     Raises:
         FileExistsError: there is something of that name.
@@ -65,7 +65,7 @@ def fill(path: Path, content: bytes) -> None:
 
 @contextmanager
 def part(path: Path, *, new: bool = False, check: Callable[[Path], None] | None = None) -> Iterator[Path]:
-    """Give an empty file beside ``path`` to fill, which takes its name at the end and is gone where something fails.
+    """Gives an empty file beside ``path`` to fill, which takes its name at the end and is gone where something fails.
 
     Args:
         new: never replace what has that name, whenever it appeared.
@@ -90,7 +90,7 @@ def part(path: Path, *, new: bool = False, check: Callable[[Path], None] | None 
 
 
 def _opened(path: Path) -> tuple[int, Path]:
-    """Open a new part and lock it; again where a sweeper was quicker than the lock."""
+    """Opens a new part and locks it; again where a sweeper was quicker than the lock."""
     while True:
         beside = path.with_name(hidden_name(path.name))
         handle = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o666)
@@ -112,13 +112,13 @@ def _take_name(handle: int, beside: Path, path: Path, new: bool, check: Callable
 
 
 def _stamp(path: Path) -> str:
-    """Of a file as it is: another one, or the same one once it is written into, has another."""
+    """Identifies a file as it is: another one, or the same one once it is written into, has another stamp."""
     found = os.lstat(path)
     return hashlib.sha256(f"{found.st_ino} {found.st_size} {found.st_mtime_ns}".encode()).hexdigest()[:12]
 
 
 def _replace_checked(handle: int, beside: Path, old: Path, path: Path, check: Callable[[Path], None]) -> None:
-    """Exchange the two names, and look again at what was there: nobody can replace it then.
+    """Exchanges the two names, and looks again at what was there: nobody can replace it then.
 
     Meanwhile it lies under a name that nobody sweeps unless its stamp says that it was looked at before. The part keeps
     its own name too, by whose lock others see that somebody is at work.
@@ -136,7 +136,7 @@ def _replace_checked(handle: int, beside: Path, old: Path, path: Path, check: Ca
 
 
 def _exchanged(beside: Path, old: Path, path: Path) -> bool:
-    """Exchange a file and a second name of the part; False where the system cannot, and nothing was done."""
+    """Exchanges a file and a second name of the part; False where the system cannot, and nothing was done."""
     try:
         os.link(beside, old)
     except OSError as error:
@@ -150,7 +150,7 @@ def _exchanged(beside: Path, old: Path, path: Path) -> bool:
 
 
 def _put_back(handle: int, old: Path, path: Path) -> None:
-    """Let a file have its name again, unless it never lost it or another has it; then say where it is."""
+    """Lets a file have its name again, unless it never lost it or another has it; then says where it is."""
     with suppress(OSError):
         if is_still(handle, path):
             renaming.exchange(old, path)
@@ -162,7 +162,7 @@ def _put_back(handle: int, old: Path, path: Path) -> None:
 
 
 def _unlink_own(handle: int, name: Path) -> None:
-    """Remove a name of an open file, unless something else has it by now."""
+    """Removes a name of an open file, unless something else has it by now."""
     with suppress(OSError):
         if is_still(handle, name):
             name.unlink()
@@ -174,7 +174,7 @@ def _name_left(old: Path, path: Path) -> None:
 
 
 def _name_new(beside: Path, path: Path) -> None:
-    """Give the part its name unless something has it. A link fails where a plain rename would replace."""
+    """Gives the part its name unless something has it. A link fails where a plain rename would replace."""
     if renaming.moved(beside, path):
         return
     try:
@@ -201,7 +201,7 @@ def _copy_new(beside: Path, path: Path) -> None:
 
 
 def sweep(path: Path) -> list[Path]:
-    """Remove the parts that killed writers of this file left; give those that may be a living one's.
+    """Removes the parts that killed writers of this file left; returns those that may be a living one's.
 
     What a killed one was about to replace is removed if it had been looked at, and else put back or named.
     """
@@ -217,7 +217,7 @@ def sweep(path: Path) -> list[Path]:
 
 
 def _removed(beside: Path) -> bool:
-    """Remove a part that nobody holds; False where a living writer has it, or that cannot be known."""
+    """Removes a part that nobody holds; False where a living writer has it, or that cannot be known."""
     handle = os.open(beside, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
     try:
         if not (locks.are_reliable(beside.parent) and locks.take(handle) and is_still(handle, beside)):
@@ -231,7 +231,7 @@ def _removed(beside: Path) -> bool:
 
 
 def _settle(old: Path, path: Path) -> None:
-    """What a killed writer was about to replace, or one that lives, whose part is still there."""
+    """Removes, puts back or names what a killed writer was about to replace."""
     part, stamp, _ = old.name.rsplit("-", 2)
     if os.path.lexists(old.with_name(part)):
         return
@@ -244,7 +244,7 @@ def _settle(old: Path, path: Path) -> None:
 
 
 def is_still(handle: int, path: Path) -> bool:
-    """Tell whether an open file is the one that now has this name."""
+    """Tells whether an open file is the one that now has this name."""
     try:
         here, there = os.fstat(handle), os.lstat(path)
     except OSError:
@@ -259,7 +259,7 @@ def hidden_name(name: str) -> str:
 
 
 def hidden_beside(path: Path, more: str = "") -> list[Path]:
-    """What lies beside ``path`` under a name that :func:`hidden_name` gave, followed by ``more``."""
+    """Returns what lies beside ``path`` under a name that :func:`hidden_name` gave, followed by ``more``."""
     pattern = re.compile(rf"\.{re.escape(_shortened(path.name))}\.([0-9a-f]{{8}})([0-9a-f]{{4}}){SUFFIX}{more}")
     try:
         names = os.listdir(path.absolute().parent)
@@ -270,7 +270,7 @@ def hidden_beside(path: Path, more: str = "") -> list[Path]:
 
 
 def _shortened(name: str) -> str:
-    """A name may have 255 bytes, and ours are longer."""
+    """Cuts a name, of which 255 bytes are allowed, and ours are longer."""
     return os.fsdecode(os.fsencode(name)[:200])
 
 
@@ -279,7 +279,7 @@ def _check(name: str, token: str) -> str:
 
 
 def umask() -> int:
-    """The process's file mode creation mask, which can only be read by setting it."""
+    """Returns the process's file mode creation mask, which can only be read by setting it."""
     mask = os.umask(0)
     os.umask(mask)
     return mask

@@ -57,7 +57,7 @@ class Building:
             raise
 
     def place(self) -> None:
-        """Give it its name, which nothing may have.
+        """Gives it its name, which nothing may have.
 
         Raises:
             CheckpointError: something of that name has appeared.
@@ -74,7 +74,7 @@ class Building:
             self._close()
 
     def place_in_empty(self) -> None:
-        """Give it the name of an empty folder.
+        """Gives it the name of an empty folder.
 
         Raises:
             CheckpointError: that folder is no longer empty.
@@ -87,7 +87,7 @@ class Building:
             self._close()
 
     def replace(self, why_not: WhyNot, remove: Remove) -> None:
-        """Take the place of an earlier result, which is removed; whole, whatever interrupts it.
+        """Takes the place of an earlier result, which is removed; whole, whatever interrupts it.
 
         Raises:
             CheckpointError: the earlier result holds something that is not ours; it is where it was.
@@ -128,7 +128,7 @@ class Building:
             renaming.rename_new(earlier, self.target)
 
     def discard(self) -> None:
-        """Remove it, and its journal if nothing is left that a later command must know of."""
+        """Removes it, and its journal if nothing is left that a later command must know of."""
         with interrupts.deferred():
             if self._made is not None and _identity(self.path) == self._made:  # not what it was exchanged for
                 shutil.rmtree(self.path, ignore_errors=True)
@@ -142,7 +142,7 @@ class Building:
             os.fsync(self._handle)
 
     def _close(self, keep: bool = False) -> None:
-        """Let go of the journal, and remove it unless it has something to say to a later command."""
+        """Lets go of the journal, and removes it unless it has something to say to a later command."""
         with suppress(OSError):
             if not keep:
                 self._journal.unlink()
@@ -152,7 +152,7 @@ class Building:
 
 @contextmanager
 def building(target: Path) -> Iterator[Building]:
-    """A new hidden folder next to ``target``; gone afterwards, unless it was given its place."""
+    """Makes a hidden folder next to ``target``; gone afterwards, unless it was given its place."""
     if target.name in ("", ".."):
         raise CheckpointError(f"{target} is no name for a new folder; choose another")
     parent = target.absolute().parent
@@ -172,7 +172,7 @@ def building(target: Path) -> Iterator[Building]:
 
 
 def recover(target: Path, why_not: WhyNot, remove: Remove) -> list[Path]:
-    """Finish or undo what killed commands left beside a folder; give what had to be left.
+    """Finishes or undoes what killed commands left beside a folder; returns what had to be left.
 
     Args:
         target: the folder that they were making.
@@ -206,7 +206,7 @@ def _recovered(target: Path, journal: Path, why_not: WhyNot, remove: Remove) -> 
 
 
 def _undone(target: Path, journal: Path) -> list[Path]:
-    """Put an earlier result back that was set aside and not replaced; give what is left to remove."""
+    """Puts an earlier result back that was set aside and not replaced; returns what is left to remove."""
     new, old = _named(journal, ""), _named(journal, OLD)
     if old.is_dir() and not os.path.lexists(target):
         renaming.rename_new(old, target)
@@ -214,7 +214,7 @@ def _undone(target: Path, journal: Path) -> list[Path]:
 
 
 def _swept(path: Path, notes: set[str], why_not: WhyNot, remove: Remove) -> bool:
-    """Remove a hidden folder: all of one that was being built, of any other only what is ours."""
+    """Removes a hidden folder: all of one that was being built, of any other only what is ours."""
     if path.is_symlink() or not path.is_dir():
         return False
     if "complete" not in notes or not _holds_files(path):  # it was being built, or removed with its record last
@@ -224,7 +224,7 @@ def _swept(path: Path, notes: set[str], why_not: WhyNot, remove: Remove) -> bool
 
 
 def _removed(folder: Path, remove: Remove) -> bool:
-    """Remove an earlier result that is ours. Where that fails, the new one has its place all the same."""
+    """Removes an earlier result that is ours. Where that fails, the new one has its place all the same."""
     try:
         if remove(folder):
             return True
@@ -248,7 +248,7 @@ def _identity(folder: Path) -> tuple[int, int] | None:
 
 
 def _notes(handle: int) -> set[str]:
-    """What a journal says was begun; a line that a kill cut off was not."""
+    """Returns what a journal says was begun; a line that a kill cut off was not."""
     begun = set()
     for line in os.pread(handle, 2**16, 0).splitlines():
         with suppress(ValueError, AttributeError):
@@ -257,7 +257,7 @@ def _notes(handle: int) -> set[str]:
 
 
 def _opened(target: Path) -> tuple[int, Path]:
-    """Make a journal and lock it; again where somebody swept it before the lock."""
+    """Makes a journal and locks it; again where somebody swept it before the lock."""
     while True:
         journal = target.with_name(atomic.hidden_name(target.name) + JOURNAL)
         handle = os.open(journal, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o666)
@@ -271,7 +271,7 @@ def _named(journal: Path, more: str) -> Path:
 
 
 def _of_earlier_versions(target: Path) -> list[Path]:
-    """What versions without journals left: nobody can tell whether a living command is writing it."""
+    """Returns what versions without journals left: nobody can tell whether a living command is writing it."""
     pattern = re.compile(rf"\.{re.escape(target.name[:200])}\.[a-z0-9_]{{8}}\.ropescale(\.old)?")
     try:
         names = sorted(os.listdir(target.parent))

@@ -27,7 +27,7 @@ class Terminated(KeyboardInterrupt):
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """Turn SIGTERM and SIGHUP into :class:`Terminated` meanwhile, unless they are ignored (nohup).
+    """Turns SIGTERM and SIGHUP into :class:`Terminated` meanwhile, unless they are ignored (nohup).
 
     Not in one of several processes that a launcher started: the launcher ends them with SIGTERM while they wait for one
     another inside the communication library, where no Python code runs. Nor outside the main thread.
@@ -41,7 +41,7 @@ def terminable() -> Iterator[None]:
 
 @contextmanager
 def deferred() -> Iterator[None]:
-    """Hold back what would end the command until a step that must be whole is done; then it acts as before."""
+    """Holds back what would end the command until a step that must be whole is done; then it acts as before."""
     if not _in_main_thread():  # Python handles signals in that one alone
         yield
         return
@@ -57,7 +57,7 @@ def deferred() -> Iterator[None]:
 
 @contextmanager
 def _handled(numbers: list[Any], handler: Any) -> Iterator[None]:
-    """Handle these signals so; whichever of them comes while they are set or put back, all are put back."""
+    """Handles these signals so; whichever of them comes while they are set or put back, all are put back."""
     with ExitStack() as stack:
         for number in numbers:
             stack.callback(signal.signal, number, signal.getsignal(number))

@@ -21,7 +21,7 @@ _LOCAL = frozenset(
 
 
 def take(handle: int) -> bool | None:
-    """Lock an open file without waiting: True if it is ours now, False if another holds it, None without locks."""
+    """Locks an open file without waiting: True if it is ours now, False if another holds it, None without locks."""
     try:
         import fcntl
     except ImportError:  # Windows
@@ -36,12 +36,12 @@ def take(handle: int) -> bool | None:
 
 
 def are_reliable(folder: Path) -> bool:
-    """Tell whether a lock in this folder is seen by every process that can reach it, on whatever machine."""
+    """Tells whether a lock in this folder is seen by every process that can reach it, on whatever machine."""
     return find_spec("fcntl") is not None and _kind_of(folder) in _LOCAL
 
 
 def _kind_of(folder: Path) -> str | None:
-    """The type of the file system that holds a folder; None where that cannot be known."""
+    """Returns the type of the file system that holds a folder; None where that cannot be known."""
     try:
         device = os.stat(folder).st_dev
         mounts = _mounts()
@@ -53,7 +53,7 @@ def _kind_of(folder: Path) -> str | None:
 
 
 def _mounts() -> list[tuple[str, str, str]]:
-    """The device's number, the place and the type of every file system that is mounted."""
+    """Returns the device's number, the place and the type of every file system that is mounted."""
     if sys.platform == "linux":
         with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as lines:
             halves = [line.split(" - ") for line in lines]

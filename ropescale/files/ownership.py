@@ -61,7 +61,7 @@ def foreign(folder: Path, files: Mapping[str, Entry], known: Iterable[str] = ())
 
 
 def _links_within(folder: Path) -> Counter[int]:
-    """How many names of each inode lie in the folder itself."""
+    """Returns how many names of each inode lie in the folder itself."""
     return Counter(entry.inode() for _, entry in _walk(folder, "") if entry.is_file(follow_symlinks=False))
 
 
@@ -75,7 +75,7 @@ def _walk(folder: Path, below: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
 
 
 def _difference(path: Path, entry: Entry, within: Mapping[int, int]) -> str | None:
-    """What tells a file from the one that was written; None where nothing does."""
+    """Says what tells a file from the one that was written; None where nothing does."""
     there, how = path.lstat(), entry.get("how")
     if how == "symlink":
         same = stat.S_ISLNK(there.st_mode) and sha256(os.fsencode(os.readlink(path))) == entry.get("sha256")

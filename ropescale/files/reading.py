@@ -142,7 +142,7 @@ def read_bytes(path: Path, most: int | None = None) -> bytes:
 
 
 def _up_to(file: BinaryIO, limit: int) -> bytes | None:
-    """The rest of a file; None where that is more than ``limit`` bytes, whatever its size was said to be."""
+    """Returns the rest of a file; None where that is more than ``limit`` bytes, whatever its size was said to be."""
     stated = os.fstat(file.fileno()).st_size
     content = file.read(stated + 1) if stated <= limit else b""
     if len(content) > stated:  # it grows, or is one of those that the system makes up as they are read

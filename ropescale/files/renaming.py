@@ -15,7 +15,7 @@ _MACOS_SWAP, _MACOS_EXCL = 2, 4  # <sys/stdio.h>
 
 
 def rename_new(source: Path, target: Path) -> None:
-    """Give a folder a name that nothing has.
+    """Gives a folder a name that nothing has.
 
     Where the system cannot promise it, a plain rename: that fails by itself on everything but an empty folder.
 
@@ -31,7 +31,7 @@ def rename_new(source: Path, target: Path) -> None:
 
 
 def moved(source: Path, target: Path) -> bool:
-    """Give something a name that nothing has, in one step; False where the system cannot, and nothing was done.
+    """Gives something a name that nothing has, in one step; False where the system cannot, and nothing was done.
 
     Raises:
         FileExistsError: there is something of that name.
@@ -41,7 +41,7 @@ def moved(source: Path, target: Path) -> bool:
 
 
 def exchange(one: Path, other: Path) -> bool:
-    """Exchange two names in one step; False where the system cannot, and nothing was done.
+    """Exchanges two names in one step; False where the system cannot, and nothing was done.
 
     Raises:
         OSError: one of them is not there, or may not be renamed.
@@ -50,7 +50,7 @@ def exchange(one: Path, other: Path) -> bool:
 
 
 def _renamed(source: Path, target: Path, linux: int, macos: int) -> bool:
-    """Call the system's rename with a flag; False where there is none."""
+    """Calls the system's rename with a flag; False where there is none."""
     if sys.platform not in ("linux", "darwin"):
         return False
     import ctypes

@@ -17,7 +17,7 @@ _PREFIX, _LOCK = "ropescale-", ".ropescale-lock"
 
 @contextmanager
 def folder(keep: type[BaseException]) -> Iterator[Path]:
-    """A folder that is gone afterwards; what killed commands left is removed first.
+    """Makes a folder that is gone afterwards; what killed commands left is removed first.
 
     Args:
         keep: the error after which it stays, because its message names it.
@@ -39,7 +39,7 @@ def folder(keep: type[BaseException]) -> Iterator[Path]:
 
 
 def _opened() -> tuple[int, Path]:
-    """Make a folder and lock it; again where a sweeper was quicker than the lock."""
+    """Makes a folder and locks it; again where a sweeper was quicker than the lock."""
     while True:
         above = Path(tempfile.mkdtemp(prefix=_PREFIX))
         handle = os.open(above / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
@@ -49,7 +49,7 @@ def _opened() -> tuple[int, Path]:
 
 
 def _remove(above: Path) -> None:
-    """The lock goes last: with it a removal that is cut short can be finished."""
+    """Removes a folder, its lock last: with it a removal that is cut short can be finished."""
     with interrupts.deferred():
         for path in above.iterdir():
             if path.name != _LOCK:
@@ -58,7 +58,7 @@ def _remove(above: Path) -> None:
 
 
 def _sweep(place: Path) -> None:
-    """Remove what killed commands of the same user left."""
+    """Removes what killed commands of the same user left."""
     if shutil.rmtree.avoids_symlink_attacks and locks.are_reliable(place):
         for above in place.glob(f"{_PREFIX}*"):
             with suppress(OSError), _handle(above, os.O_RDONLY | os.O_DIRECTORY) as folder:
@@ -66,7 +66,7 @@ def _sweep(place: Path) -> None:
 
 
 def _remove_abandoned(above: Path, folder: int) -> None:
-    """Remove a folder that is ours and that nobody holds.
+    """Removes a folder that is ours and that nobody holds.
 
     It goes by its handle: anybody may make a folder of such a name in a place for all, and put a link where it was.
     """
@@ -80,7 +80,7 @@ def _remove_abandoned(above: Path, folder: int) -> None:
 
 
 def _empty(folder: int) -> None:
-    """The lock goes last, as in :func:`_remove`."""
+    """Empties a folder, the lock last, as in :func:`_remove`."""
     for name in os.listdir(folder):
         if stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
             shutil.rmtree(name, ignore_errors=True, dir_fd=folder)

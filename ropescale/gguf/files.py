@@ -111,7 +111,7 @@ class GgufFile:
         return key in self._fields and key not in self.keys
 
     def floats(self, tensor: str) -> list[float] | None:
-        """The numbers of a small float tensor; None where the file has none of this name."""
+        """Returns the numbers of a small float tensor; None where the file has none of this name."""
         found = self._tensors.get(tensor)
         if found is None:
             return None
@@ -265,7 +265,7 @@ _MOST_ITEMS = 2**24
 
 
 def _array_size(data: memoryview, start: int) -> int:
-    """How many bytes an array takes: its items' type, their number and the items.
+    """Returns how many bytes an array takes: its items' type, their number and the items.
 
     Raises:
         ValueError: it does not end inside the data, or its type is not one.
@@ -306,7 +306,7 @@ def _string(text: str) -> bytes:
 
 
 def _joined(parts: Sequence[np.ndarray]) -> bytes:
-    """The bytes that gguf-py took apart."""
+    """Returns the bytes that gguf-py took apart."""
     return b"".join(part.tobytes() for part in parts)
 
 
@@ -316,7 +316,7 @@ def _pad(file: BinaryIO, alignment: int) -> None:
 
 @contextlib.contextmanager
 def _beside(target: Path, check: Callable[[Path], None] | None, seconds: int) -> Iterator[BinaryIO]:
-    """A new file beside ``target`` that takes its name at the end, and is gone where something fails."""
+    """Makes a file beside ``target`` that takes its name at the end, and is gone where something fails."""
     try:
         with atomic.part(target, new=check is None, check=check) as part:
             with part.open("wb") as file:

@@ -51,7 +51,7 @@ class GgufModel:
     tables: Tables
 
     def get(self, name: str) -> object:
-        """The value of a key of the architecture; None without it."""
+        """Returns the value of a key of the architecture; None without it."""
         found = self.keys.get(f"{self.architecture}.{name}")
         return None if found is None else found.value
 
@@ -60,7 +60,7 @@ class GgufModel:
     @overload
     def number(self, name: str, default: None = None) -> float | None: ...
     def number(self, name: str, default: float | None = None) -> float | None:
-        """The same, which must be a number."""
+        """Returns the value of a key of the architecture, which must be a number."""
         value = self.get(name)
         return default if value is None else _number(self.path, f"{self.architecture}.{name}", value)
 
@@ -230,7 +230,7 @@ def _stated_rotary_dim(model: GgufModel) -> float:
 
 
 def _scaling(model: GgufModel, rope: Rope) -> dict[str, object]:
-    """The vendor's scaling as rope parameters; what has no name there becomes one factor per pair."""
+    """Returns the vendor's scaling as rope parameters; what has no name there becomes one factor per pair."""
     factor, extra = model.factor, model.number("rope.scaling.attn_factor", 1.0)
     kind = model.get("rope.scaling.type") or "linear"
     recorded = model.number("rope.scaling.original_context_length")
@@ -253,7 +253,7 @@ def _scaling(model: GgufModel, rope: Rope) -> dict[str, object]:
 
 
 def _lists(model: GgufModel, kind: object) -> tuple[Sequence[float] | None, Sequence[float] | None]:
-    """The divisors that llama.cpp rotates by beyond the original length and up to it; one table is both."""
+    """Returns the divisors that llama.cpp rotates by beyond the original length and up to it; one table is both."""
     name, tables = model.architecture, model.tables
     if name in known.TAKES_LISTS and (kind == "longrope" or name in known.LISTS_OF_ANY_TYPE):
         return tables.get(LONG), tables.get(SHORT)
@@ -262,7 +262,7 @@ def _lists(model: GgufModel, kind: object) -> tuple[Sequence[float] | None, Sequ
 
 
 def _turning(factors: Sequence[float] | None) -> int | None:
-    """How many pairs turn, where the factors do nothing but stop the others (proportional RoPE)."""
+    """Returns how many pairs turn, where the factors do nothing but stop the others (proportional RoPE)."""
     if factors is None:
         return None
     turning = next((i for i, x in enumerate(factors) if x != 1), len(factors))
@@ -270,7 +270,7 @@ def _turning(factors: Sequence[float] | None) -> int | None:
 
 
 def _partial_factor(turning: int, rope: Rope) -> float:
-    """The half keeps rounding from losing a pair."""
+    """Returns the share of pairs that turn; the half keeps rounding from losing one."""
     return (2 * turning + 0.5) / rope.rotary_dim if turning < rope.pairs else 1.0
 
 

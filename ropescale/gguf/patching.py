@@ -127,7 +127,7 @@ def patch_gguf(
 def _wanted(
     file: GgufFile, model: GgufModel, plan: Plan, route: Route
 ) -> tuple[dict[str, Value | None], dict[str, list[float] | None]]:
-    """The value of every key and per-pair tensor that patching sets, or None where it is to go."""
+    """Returns the value of every key and per-pair tensor that patching sets, or None where it is to go."""
     prefix = model.architecture
     keys: dict[str, Value | None] = dict.fromkeys(f"{prefix}.{key}" for key in SCALING_KEYS)
     keys |= {f"{prefix}.{key}": _as_kept(value) for key, value in route.keys.items()}
@@ -157,7 +157,7 @@ def _in_float32(numbers: Sequence[float]) -> list[float]:
 
 
 def _check_target(source: Path, out: str | Path, force: bool) -> Path:
-    """The file to make, once it is certain that making it harms nothing."""
+    """Returns the file to make, once it is certain that making it harms nothing."""
     try:
         target = Path(out).expanduser()
         same = target.exists() and os.path.samefile(source, target)

@@ -44,7 +44,7 @@ class Route:
 
 @dataclass(frozen=True)
 class Goal:
-    """What llama.cpp is to compute.
+    """The table that llama.cpp is to compute, and where it comes from.
 
     Attributes:
         schedule: the schedule, resolved.
@@ -61,7 +61,7 @@ class Goal:
     length: int
 
     def number(self, name: str, default: float) -> float:
-        """A number of the rope parameters; the default where it is missing or 0."""
+        """Returns a number of the rope parameters; the default where it is missing or 0."""
         value = self.parameters.get(name)
         return float(value) if isinstance(value, (int, float)) and value else default
 
@@ -117,7 +117,7 @@ def refusal(architecture: str, keys: Keys, parameters: Mapping[str, object], rop
 
 
 def _by_formula(model: GgufModel, goal: Goal) -> Route | None:
-    """Theta, linear or yarn, where llama.cpp's formula gives this table."""
+    """Says the table by theta, linear or yarn, where llama.cpp's formula gives it."""
     rope, table = goal.rope, goal.table
     theta, factor = goal.number("rope_theta", rope.theta), goal.number("factor", 1.0)
     stopped = {FREQS: _divisors(rope.geometric(rope.theta), rope)} if rope.rotated_pairs is not None else {}
@@ -130,7 +130,7 @@ def _by_formula(model: GgufModel, goal: Goal) -> Route | None:
 
 
 def _fitted(table: Frequencies, rope: Rope) -> list[tuple[float, float]]:
-    """The theta and the factor of a table that is geometric, such as frozen dynamic NTK."""
+    """Returns the theta and the factor of a table that is geometric, such as frozen dynamic NTK."""
     turning = [(i, f) for i, f in enumerate(table.inv_freq) if f]
     if len(turning) < 2 or turning[0][0] != 0:
         return []
@@ -159,7 +159,7 @@ def yarn_of_llama_cpp(rope: Rope, factor: float, beta_fast: float = 32.0, beta_s
 
 
 def _by_table(model: GgufModel, goal: Goal) -> Route:
-    """One factor per pair."""
+    """Says the table as one factor per pair."""
     rope, factors = goal.rope, _divisors(goal.table.inv_freq, goal.rope)
     if model.architecture in known.TAKES_FREQS:
         return Route(f"one factor per pair ({FREQS})", _keys("none", rope.theta), {FREQS: factors})
@@ -183,7 +183,7 @@ def _no_table(model: GgufModel, schedule: Schedule) -> str:
 
 
 def _two_lists(model: GgufModel, goal: Goal) -> Route:
-    """A schedule that changes at the trained length and nowhere else."""
+    """Says a schedule that changes at the trained length and nowhere else."""
     schedule, rope = goal.schedule, goal.rope
     trained = rope.original_length
     short, long, far = (compute(schedule, rope, length) for length in (trained, trained + 1, 8 * trained))
@@ -208,7 +208,7 @@ def _keys(kind: str, theta: float, original_length: int | None = None, **scaling
 
 
 def _divisors(inv_freq: Sequence[float], rope: Rope) -> list[float]:
-    """What llama.cpp divides theta's own angle by; 1e30 stops a pair."""
+    """Returns what llama.cpp divides theta's own angle by; 1e30 stops a pair."""
     plain = [rope.theta ** (-2 * i / rope.rotary_dim) for i in range(rope.pairs)]
     return [b / f if f else NEVER_TURNS for b, f in zip(plain, inv_freq)]
 

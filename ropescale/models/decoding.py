@@ -141,7 +141,7 @@ def _usual(model: PreTrainedModel, trained: int, extended: int, pace: _Pace, say
 
 
 def _switch(model: PreTrainedModel, longest: int) -> int | None:
-    """The last length that has the frequencies of the shortest; None where all have, up to ``longest``."""
+    """Returns the last length that has the frequencies of the shortest; None where all have, up to ``longest``."""
     start = _tables(model, 1)
     if _tables(model, longest) == start:
         return None
@@ -153,13 +153,13 @@ def _switch(model: PreTrainedModel, longest: int) -> int | None:
 
 
 def _tables(model: PreTrainedModel, length: int) -> list[tuple[list[float], float]]:
-    """All that is rotated by in a forward pass over ``length`` tokens."""
+    """Returns all that is rotated by in a forward pass over ``length`` tokens."""
     tables = [table_at(module, key, length) for _, module in rotary_modules(model) for key in layer_keys(module)]
     return [(table.tolist(), scale) for table, scale in tables]
 
 
 class _Pace:
-    """How long forward passes take here, from a short one."""
+    """An estimate of how long forward passes take here, from a short one."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         config = text_config(model)
@@ -221,7 +221,7 @@ def _stretch(model: PreTrainedModel, ids: torch.Tensor, trained: int, length: in
 
 
 def _groups(model: PreTrainedModel, first: int, last: int) -> list[list[int]]:
-    """The lengths, those together that share their tables: one forward pass gives the logits of all of them."""
+    """Returns the lengths, those together that share their tables: one forward pass gives the logits of all of them."""
     return [list(same) for _, same in groupby(range(first, last + 1), lambda length: _tables(model, length))]
 
 
@@ -252,7 +252,7 @@ def _decoded(model: PreTrainedModel, ids: torch.Tensor, first: int, last: int) -
 
 
 def _following(ids: torch.Tensor) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-    """A logits processor after which only the text's own next token can be chosen."""
+    """Returns a logits processor after which only the text's own next token can be chosen."""
 
     def follow(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         following = min(input_ids.shape[1], len(ids) - 1)  # after the last one nothing is fed any more
@@ -270,19 +270,19 @@ def _run_whole(model: PreTrainedModel, ids: torch.Tensor, groups: list[list[int]
 
 
 def _whole(model: PreTrainedModel, ids: torch.Tensor, keep: int) -> torch.Tensor:
-    """The last ``keep`` rows of logits of one forward pass, fp32 on the CPU."""
+    """Returns the last ``keep`` rows of logits of one forward pass, fp32 on the CPU."""
     fewer = {"logits_to_keep": keep} if "logits_to_keep" in inspect.signature(model.forward).parameters else {}
     logits = model(input_ids=ids[None].to(_device(model)), use_cache=False, **fewer).logits
     return logits[0, -keep:].float().cpu()
 
 
 def _forget(model: PreTrainedModel) -> None:
-    """One token: stock ``dynamic`` remembers the longest text it has seen until it sees a short one."""
+    """Runs one token: stock ``dynamic`` remembers the longest text until it sees a short one."""
     _whole(model, ids_of(model, 1), 1)
 
 
 def rounding(model: PreTrainedModel, ids: torch.Tensor) -> float:
-    """What one rounding of the embeddings, up or down at random, does to the logits, in units of their spread.
+    """Measures what rounding the embeddings up or down at random does to the logits, over their spread.
 
     The two ways add the same numbers in another order, and so differ by roundings, which a model carries on more or
     less. This takes both the dtype and the model into account: over every architecture of transformers 5.23 in
@@ -311,7 +311,7 @@ def _epsilon(dtype: torch.dtype) -> float:
 def _judged(
     first: int, trained: int, decoded: torch.Tensor, whole: torch.Tensor, *, constant: int, allowed: float
 ) -> Stretch:
-    """Over the first ``constant`` rows, the keys in the cache and the queries have one table."""
+    """Judges the difference; over the first ``constant`` rows, cached keys and queries have one table."""
     apart, relative = _apart(decoded, whole)
     faulty = bool((relative[:constant] > allowed).any())
     worst = int(relative[:constant].argmax() if faulty else relative.argmax())
@@ -336,7 +336,7 @@ _MASKED = 1e30
 
 
 def _apart(decoded: torch.Tensor, whole: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The largest difference per row, fp64 [n], and the same over the logits' spread, their standard deviation.
+    """Returns the largest difference per row, fp64 [n], and the same over the logits' spread, their standard deviation.
 
     Raises:
         RunError: NaN.

@@ -203,7 +203,7 @@ _MOST = (
 
 
 def _numbers(config: Mapping[str, object]) -> Iterator[tuple[str, float]]:
-    """The numbers of a configuration and of its parts, by name."""
+    """Returns the numbers of a configuration and of its parts, by name."""
     for name, value in config.items():
         if isinstance(value, Mapping):
             yield from _numbers(value)
@@ -216,7 +216,7 @@ _PACKED = re.compile(r"(\.weight|_proj)$")
 
 
 def _refuse_whole_numbers(folder: Path) -> None:
-    """Quantized weights whose scales the configuration does not know would be taken for the weights themselves."""
+    """Refuses quantized weights without their scales, which would be taken for the weights themselves."""
     config = read_config(folder)
     sections = [config, *(value for value in config.values() if isinstance(value, Mapping))]
     if any(key in section for section in sections for key in ("quantization_config", "compression_config")):
@@ -238,7 +238,7 @@ _LARGEST_HEADER = 100 * 10**6
 
 
 def _stored(file: Path) -> Iterator[tuple[str, str]]:
-    """Every tensor of a safetensors file and what its numbers are; nothing of one that cannot be understood."""
+    """Returns every tensor of a safetensors file and what its numbers are; nothing of one that cannot be understood."""
     with open_regular(file) as opened:
         size = int.from_bytes(opened.read(8), "little")
         header = opened.read(size) if size <= _LARGEST_HEADER else b""
@@ -284,7 +284,7 @@ def _is_known(config: Mapping[str, object]) -> bool:
 
 
 def _code(trusted: bool) -> dict[str, bool]:
-    """An explicit no, or transformers asks at the terminal; the code itself may have to come from the Hub."""
+    """Gives an explicit no, or transformers asks at the terminal; the code itself may have to come from the Hub."""
     return {"trust_remote_code": trusted, "local_files_only": not trusted}
 
 

@@ -90,7 +90,7 @@ def _stock_modules(
 
 
 def _skeleton(folder: Path, trusted: bool) -> PreTrainedModel:
-    """The whole model without weights or memory."""
+    """Returns the whole model without weights or memory."""
     from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
     config = AutoConfig.from_pretrained(folder, trust_remote_code=trusted)

@@ -131,7 +131,7 @@ def compare_softmax(model: nn.Module, factors: Mapping[str, float], report: Veri
 
 
 def _softmax_factors(model: nn.Module) -> dict[str, float]:
-    """Each MLA layer's softmax scale in units of the plain one, where its class looks at mscale_all_dim."""
+    """Returns each MLA layer's softmax scale in units of the plain one, where its class looks at mscale_all_dim."""
     found = {}
     for name, module in model.named_modules():
         scale, width = getattr(module, "scaling", None), getattr(module, "qk_head_dim", None)

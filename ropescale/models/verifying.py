@@ -146,7 +146,7 @@ def _examine_generation(
 
 
 def _fault(stretch: Stretch) -> str:
-    """About the shortest stretch that is wrong: what is wrong below the trained length is not the schedule's doing."""
+    """Describes the shortest faulty stretch; a fault below the trained length is not the schedule's."""
     also = " Below the trained length, so the schedule is not the cause" if stretch.region == "below" else ""
     return (
         f"decoding with the cache differs from the whole text by {stretch.relative:.1e} of the logits' spread after "
@@ -160,7 +160,7 @@ _COARSE = 0.1
 
 
 def _remarks(report: Verification, dtype: str) -> Iterator[str]:
-    """What a reader of the comparison should know."""
+    """Says what a reader of the comparison should know."""
     changed = [stretch for stretch in report.generation if stretch.verdict == EXPLAINED]
     if changed:
         yield _explanation(changed, report)
