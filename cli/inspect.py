@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -46,17 +47,15 @@ def _page(geometry: Geometry) -> str:
 
 
 def _summary(geometry: Geometry) -> list[list[str]]:
-    described = geometry.to_dict()
+    rope = geometry.rope
     rows = [
-        ["head dim", str(described["head_dim"])],
-        ["rotary dim", f"{described['rotary_dim']} ({described['pairs']} pairs)"],
-        [
-            "rope_theta",
-            f"{described['rope_theta']:,g}" if described["rope_theta"] < 1e6 else f"{described['rope_theta']:g}",
-        ],
-        [_length_name(geometry), f"{described['original_length']} tokens"],
-        ["max_position_embeddings", str(described["max_position_embeddings"])],
-        ["scaling in the config", _scaling(described["scaling"])],
+        ["head dim", str(rope.head_dim)],
+        ["rotary dim", f"{rope.rotary_dim} ({rope.pairs} pairs)"],
+        ["rope_theta", f"{rope.theta:,g}" if rope.theta < 1e6 else f"{rope.theta:g}"],
+        # Scaling that is in the configuration may have been trained, so the length before it is not the trained one.
+        ["original length" if geometry.scaling else "trained length", f"{rope.original_length} tokens"],
+        ["max_position_embeddings", str(rope.max_length)],
+        ["scaling in the config", _scaling(geometry.scaling)],
         ["pairs without a full turn in training", _unturned(geometry)],
     ]
     if geometry.frequencies:
@@ -68,13 +67,8 @@ def _summary(geometry: Geometry) -> list[list[str]]:
     return rows
 
 
-def _length_name(geometry: Geometry) -> str:
-    """Scaling that is in the configuration may have been trained, so the length before it is not the trained one."""
-    return "original length" if geometry.scaling else "trained length"
-
-
-def _scaling(scaling: dict[str, Any] | None) -> str:
-    """The scaling's keys on one line; a list by its length."""
+def _scaling(scaling: Mapping[str, object] | None) -> str:
+    """Returns the scaling's keys on one line; a list by its length."""
     if not scaling:
         return "none"
     fields = {key: value for key, value in scaling.items() if key not in ("rope_type", "rope_theta")}
@@ -82,7 +76,7 @@ def _scaling(scaling: dict[str, Any] | None) -> str:
     return cut(f"{scaling['rope_type']}: {', '.join(shown)}", 500)
 
 
-def _value(value: Any) -> str:
+def _value(value: object) -> str:
     if isinstance(value, list):
         return f"{len(value)} values"
     return cut(value, 60) if isinstance(value, str) else brief(value)
@@ -108,7 +102,7 @@ def _row(pair: Pair) -> list[str]:
 
 
 def _number(value: float) -> str:
-    """Six significant digits, whole above a million, never in the e notation of a thousand."""
+    """Returns six significant digits, whole above a hundred thousand, without an exponent."""
     if math.isnan(value) or math.isinf(value):
         return "-" if math.isnan(value) else "inf"
     return f"{value:.0f}" if abs(value) >= 1e5 else f"{value:.6g}"

@@ -63,7 +63,7 @@ class LazyGroup(click.Group):
 
 
 def _with_debug(command: click.Command) -> click.Command:
-    """``--debug`` is understood after the command's name as well as before it."""
+    """Adds ``--debug`` to a command, so that it is understood after the command's name as well as before it."""
     if not any("--debug" in parameter.opts for parameter in command.params):
         command.params.append(_debug_option())
     return command
@@ -112,7 +112,7 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def _interruption_behind(error: BaseException) -> KeyboardInterrupt | None:
-    """The signal that an error of somebody else's code came of: Python wraps one that falls into making a class."""
+    """Returns the signal behind an error: Python wraps one that arrives while a class is made."""
     behind = None if isinstance(error, RopescaleError) else error.__cause__
     if behind is None or isinstance(behind, KeyboardInterrupt):
         return behind
@@ -128,7 +128,7 @@ def _failed(error: Exception, words: Sequence[str]) -> int:
 
 
 def _interrupted(error: BaseException) -> int:
-    """Say what stopped the command."""
+    """Says what stopped the command."""
     if isinstance(error, Terminated):
         click.echo(f"terminated ({signal.Signals(error.number).name})", err=True)
         return 128 + error.number
@@ -137,7 +137,7 @@ def _interrupted(error: BaseException) -> int:
 
 
 def translate(error: Exception) -> tuple[int, str]:
-    """The exit code and the sentence that belong to an error."""
+    """Returns the exit code and the sentence that belong to an error."""
     if isinstance(error, RopescaleError):
         code = FAILED if isinstance(error, (RunError, VerificationError)) else WRONG_INPUT
         return code, _one_line(spelled(str(error), error.fields))
@@ -167,18 +167,18 @@ _LONGEST = 1900
 
 
 def _one_line(text: str) -> str:
-    """What is wrong on one line of bounded length; nothing that a file holds steers the terminal."""
+    """Returns a message as one line of bounded length; nothing that a file holds steers the terminal."""
     return cut(visible(" ".join(text.split())), _LONGEST)
 
 
 def _print_anything() -> None:
-    """A result may hold names that are no text, or none in the terminal's encoding; they are printed escaped."""
+    """Escapes in output what is not text, or not in the terminal's encoding: a result may hold any name."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
 def _reader_left() -> int:
-    """Whoever read our output has enough (``| head``): say nothing, also when Python flushes at exit."""
+    """Ends silently where the reader of our output has gone (``| head``), also when Python flushes at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return FAILED

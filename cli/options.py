@@ -17,7 +17,7 @@ from .spelling import spelled
 if TYPE_CHECKING:
     from ..request import Request
 
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound="Callable[..., object] | click.Command")
 Decorator = Callable[[F], F]
 
 
@@ -33,7 +33,7 @@ class Length(click.ParamType):
 
     name = "length"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+    def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
         from ..lengths import parse_length
 
         try:
@@ -47,7 +47,7 @@ class Lengths(click.ParamType):
 
     name = "lengths"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> list[int]:
         from ..lengths import parse_lengths
 
         try:
@@ -57,7 +57,7 @@ class Lengths(click.ParamType):
 
 
 def model_argument() -> Decorator[F]:
-    """``MODEL``, a checkpoint's folder or a Hub id."""
+    """Adds ``MODEL``, a checkpoint's folder or a Hub id."""
     return click.argument("model")
 
 
@@ -72,7 +72,7 @@ def trust_option() -> Decorator[F]:
 
 
 def loading_options() -> Decorator[F]:
-    """How weights are loaded: ``dtype``, ``device``, ``revision`` and ``trust_remote_code``."""
+    """Adds how weights are loaded: ``dtype``, ``device``, ``revision`` and ``trust_remote_code``."""
     return _together(
         click.option(
             "--dtype", type=click.Choice(DTYPES), help="Default: float32 on the CPU, the checkpoint's on a GPU."
@@ -87,10 +87,10 @@ def bos_option() -> Decorator[F]:
     return click.option("--bos", default="auto", show_default=True, metavar="B", help="auto, yes, no, or a token id.")
 
 
-def _together(*options: Decorator[Any]) -> Decorator[Any]:
-    """One decorator for several, whose help keeps their order."""
+def _together(*options: Decorator[F]) -> Decorator[F]:
+    """Makes one decorator of several; the help keeps their order."""
 
-    def add(command: Any) -> Any:
+    def add(command: F) -> F:
         for option in reversed(options):
             command = option(command)
         return command
@@ -179,12 +179,12 @@ def json_option() -> Decorator[F]:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON with every digit.")
 
 
-def print_json(value: Any) -> None:
+def print_json(value: object) -> None:
     """Prints ``value`` as standard JSON: what is not finite becomes null."""
     click.echo(json.dumps(_finite(value), indent=2, allow_nan=False))
 
 
-def _finite(value: Any) -> Any:
+def _finite(value: object) -> object:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, dict):

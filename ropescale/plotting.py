@@ -59,7 +59,7 @@ STYLE: dict[Any, Any] = {
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """An empty figure of this many inches.
+    """Makes an empty figure of this many inches.
 
     Raises:
         RopescaleError: matplotlib is not installed, or there is not the memory for it.
@@ -71,7 +71,7 @@ def new_figure(width: float, height: float) -> Figure:
 
 @contextmanager
 def _loading() -> Iterator[None]:
-    """What keeps matplotlib from drawing, as one sentence. It loads parts of itself as late as when it saves."""
+    """Turns what keeps matplotlib from drawing into one sentence; it loads parts of itself as late as when it saves."""
     try:
         yield
     except (ImportError, MemoryError) as error:
@@ -84,17 +84,16 @@ def is_want_of_memory(error: BaseException) -> bool:
 
 
 def _why_missing(error: BaseException) -> str:
-    """A library that is there does not load either where memory is short."""
+    """Says why a library does not load: it is not installed, or memory is short."""
     if is_want_of_memory(error):
         return "there is not enough memory to draw plots; give it more, or do without"
-    what = (
-        "which is not here" if isinstance(error, ModuleNotFoundError) else f"which does not load ({first_line(error)})"
-    )
+    missing = isinstance(error, ModuleNotFoundError)
+    what = "which is not installed" if missing else f"which does not load ({first_line(error)})"
     return f"plots need matplotlib, {what}; pip install 'ropescale[plot]'"
 
 
 def drawn(draw: Callable[[], Figure]) -> bytes:
-    """A picture as the content of a PNG file.
+    """Returns a picture as the content of a PNG file.
 
     Args:
         draw: makes the figure.
@@ -135,7 +134,8 @@ def save(figure: Figure, path: str | Path) -> None:
 
 
 def _check_ours(path: Path) -> None:
-    """
+    """Refuses to replace anything but a picture of ours.
+
     Raises:
         CheckpointError: what is there is neither a picture with our mark nor an empty file.
         OSError: it is no file at all.
@@ -163,7 +163,7 @@ def _expanded(path: str | Path) -> Path:
 
 
 def plot_geometry(geometries: Sequence[Geometry], path: str | Path) -> None:
-    """Wavelength and turns per pair, before and after a schedule: one row of two panels per layer type.
+    """Draws wavelength and turns per pair, before and after a schedule: one row of two panels per layer type.
 
     Left: tokens per full turn, with the trained and the target length as lines. A pair above the trained
     length's line never completed a turn in training. Right: turns inside the trained length before the
@@ -225,7 +225,7 @@ def _title(axes: Axes, geometry: Geometry, title: str, quantity: str) -> None:
 
 
 def _curve(axes: Axes, pairs: Sequence[Pair], field: str, **style: Any) -> None:
-    """A line through the pairs; those that never turn have no place on a log axis and are left out."""
+    """Draws a line through the pairs; those that never turn have no place on a log axis and are left out."""
     axes.plot([pair.pair for pair in pairs], [_positive(getattr(pair, field)) for pair in pairs], **style)
 
 
@@ -234,7 +234,7 @@ def _positive(value: float) -> float:
 
 
 def _level(axes: Axes, height: float, text: str, style: str) -> None:
-    """A horizontal line with its name written on it."""
+    """Draws a horizontal line with its name written on it."""
     axes.axhline(height, color=COLOURS["black"], linestyle=style, linewidth=1)
     axes.annotate(
         text, (0.01, height), xycoords=("axes fraction", "data"), xytext=(0, 2), textcoords="offset points", fontsize=8
@@ -242,7 +242,7 @@ def _level(axes: Axes, height: float, text: str, style: str) -> None:
 
 
 def _shade_unturned(axes: Axes, geometry: Geometry) -> None:
-    """A grey band over the pairs that never completed a turn in training."""
+    """Shades the pairs that never completed a turn in training."""
     low, high = axes.get_ylim()
     axes.set_ylim(low, high * (high / low) ** 0.12)  # room for the words above the highest point
     unturned = geometry.unturned()

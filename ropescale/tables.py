@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def frequencies(
     model: Any, schedule: object = "as-is", length: int | str | None = None, **options: Unpack[RequestOptions]
 ) -> dict[str, Frequencies]:
-    """A model's frequencies under a schedule, in float64.
+    """Returns a model's frequencies under a schedule, in float64.
 
     Args:
         model: a checkpoint's folder or Hub id (nothing heavy is imported), a configuration, or a loaded model.
@@ -38,7 +38,7 @@ def frequencies(
     return frequencies_of(_configuration(model, schedule), schedule, length, **options)
 
 
-def _configuration(model: Any, schedule: object) -> Mapping[str, Any]:
+def _configuration(model: Any, schedule: object) -> Mapping[str, object]:
     if isinstance(model, (str, Path)):
         folder = find_model(model, weights=False)
         config = read_config(folder)

@@ -49,7 +49,7 @@ def load_model(
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging as bars
 
-    from .patching import quiet_transformers
+    from .rotary_modules import quiet_transformers
 
     refuse_unloadable(folder)
     refuse_code(folder, trust_remote_code)

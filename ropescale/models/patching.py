@@ -18,7 +18,7 @@ from ..lengths import parse_length
 from ..planning.layer import PlannedLayer, length_dependent
 from ..planning.plan import Plan, make_plan
 from ..request import Request, RequestOptions
-from .module_state import ModuleState, Tables, follow, followed, keep_float32, table_at, write_table
+from .module_state import ModuleState, Tables, follow, followed, keep_float32, write_table
 from .rotary_modules import (
     RTOL,
     Table,
@@ -30,11 +30,9 @@ from .rotary_modules import (
     layer_keys,
     live_table,
     quiet_transformers,
-    reads_mscale,
     rope_type_of,
     rotary_modules,
     softmax_scale,
-    stock_table,
     text_config,
     unwrapped,
     varies,
@@ -46,28 +44,7 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedConfig
 
-__all__ = [
-    "RTOL",
-    "Patch",
-    "build_stock",
-    "configuration_before",
-    "difference",
-    "evaluating",
-    "held_at",
-    "installed",
-    "layer_keys",
-    "live_table",
-    "patch",
-    "patches_in",
-    "quiet_transformers",
-    "reads_mscale",
-    "rotary_modules",
-    "stock_table",
-    "table_at",
-    "text_config",
-    "unwrapped",
-    "whole_config",
-]
+__all__ = ["Patch", "configuration_before", "evaluating", "held_at", "installed", "patch", "patches_in", "unwrapped"]
 
 _CONFIG_FIELDS = ("rope_parameters", "max_position_embeddings", "original_max_position_embeddings", "head_dim")
 _ABSENT = object()
@@ -172,7 +149,7 @@ class Patch:
         for name, module in modules.items():
             self._replace(name, module, config)
         self._rescale_mla(config)
-        for target in {id(c): c for c in (self._config, *(module.config for module in modules.values()))}.values():
+        for target in {id(c): c for c in (self._config, *map(whole_config, modules.values()))}.values():
             self._update_config(target, config)
 
     def _new_config(self) -> PreTrainedConfig:

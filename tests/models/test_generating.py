@@ -22,7 +22,7 @@ from ropescale.configs import class_defaults
 from ropescale.errors import ConfigError, DataError, RunError, VerificationError
 from ropescale.models import decoding, sample_text
 from ropescale.models.decoding import AROUND, DIFFERS, EQUAL, EXPLAINED, UNDECIDED, compare
-from ropescale.models.patching import rotary_modules
+from ropescale.models.rotary_modules import rotary_modules
 from ropescale.models.verifying import examine
 
 DYNAMIC = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0}

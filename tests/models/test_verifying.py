@@ -20,7 +20,7 @@ from transformers import (
 import ropescale
 from ropescale.cli.main import main
 from ropescale.errors import ConfigError, VerificationError
-from ropescale.models.patching import difference
+from ropescale.models.rotary_modules import difference
 from ropescale.models.verifying import examine
 from ropescale.schedules import Frequencies
 

@@ -10,7 +10,7 @@ import tiny
 
 import ropescale
 from ropescale.inspecting import inspect
-from ropescale.models.patching import live_table
+from ropescale.models.rotary_modules import live_table
 from ropescale.schedules import AsIs
 
 

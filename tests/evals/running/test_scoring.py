@@ -17,7 +17,7 @@ from transformers import (
 )
 
 from ropescale.evals.running.scoring import Scorer
-from ropescale.models.patching import evaluating
+from ropescale.models.rotary_modules import evaluating
 
 SMALL = {
     "vocab_size": 61,
