@@ -54,6 +54,17 @@ def sentence(text: str) -> str:
     return visible(text).replace("<", "&lt;").replace("](", "]\\(")
 
 
+def escaped(name: str) -> str:
+    """Escapes a name for a line of Markdown: it begins no code, tag, comment or link, and ends no line.
+
+    What is in it stays readable, and most names stay as they are.
+    """
+    return _MARKUP.sub(r"\\\g<0>", visible(name))
+
+
+_MARKUP = re.compile(r"\\(?=[!-/:-@\[-`{-~])|`|<(?=[A-Za-z/!?])|(?<=\])\(")
+
+
 def fenced(language: str, text: str) -> str:
     """Returns a block of code in Markdown, whose fence no line of the code can be."""
     longest = max(map(len, re.findall("^ *(`+)", text, re.MULTILINE)), default=0)

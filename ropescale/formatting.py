@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import reprlib
 from collections.abc import Iterable, Sequence
 from itertools import islice
@@ -23,17 +22,6 @@ def markdown(header: Sequence[str], rows: Iterable[Sequence[str]], right: Iterab
     rule = ["-" * (width - 1) + ":" if i in numeric else "-" * width for i, width in enumerate(widths)]
     lines = [[_pad(cell, widths[i], i in numeric) for i, cell in enumerate(row)] for row in cells]
     return "\n".join(f"| {' | '.join(line)} |" for line in [lines[0], rule, *lines[1:]])
-
-
-def escaped(name: str) -> str:
-    """Escapes a name for a line of Markdown: it begins no code, tag, comment or link, and ends no line.
-
-    What is in it stays readable, and most names stay as they are.
-    """
-    return _MARKUP.sub(r"\\\g<0>", escaping.visible(name))
-
-
-_MARKUP = re.compile(r"\\(?=[!-/:-@\[-`{-~])|`|<(?=[A-Za-z/!?])|(?<=\])\(")
 
 
 def first_line(error: BaseException) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from ...formatting import escaped, markdown
+from ...escaping import escaped
+from ...formatting import markdown
 from ..results.stored import Stored
 
 _WIDE = 0.3

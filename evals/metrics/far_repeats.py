@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...formatting import escaped, markdown
+from ...escaping import escaped
+from ...formatting import markdown
 from ..data.far_repeats import ORDER, far_repeats
 from ..results.stored import Stored
 from ..results.values import Count, Length, Positive

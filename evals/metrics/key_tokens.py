@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ...formatting import escaped
+from ...escaping import escaped
 from ..data.key_tokens import KeySpans, places
 from ..results.stored import Stored
 from ..results.values import Count, Length, Positive, Share

@@ -8,7 +8,8 @@ from itertools import chain
 
 import numpy as np
 
-from ...formatting import escaped, markdown
+from ...escaping import escaped
+from ...formatting import markdown
 from ..results.statistics import Estimate, ratio
 from ..results.stored import Divergence, Stored, Totals
 from ..results.values import Length

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ...formatting import escaped, markdown
+from ...escaping import escaped
+from ...formatting import markdown
 from ..metrics.base import Metric, Picture
 from ..results.statistics import Estimate, mcnemar, ratio, wilson
 from ..results.values import Count, Length

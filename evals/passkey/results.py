@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ...formatting import escaped
+from ...escaping import escaped
 from ...plotting import save
 from ..metrics.base import Picture
 from ..results.folder import writable_folder

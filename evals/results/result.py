@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from ...errors import DataError, RopescaleError
+from ...escaping import escaped
 from ...files.reading import local_path
-from ...formatting import escaped
 from ...plotting import save
 from ..data.key_tokens import KeySpans
 from ..metrics import BY_POSITION, FAR_REPEATS, KEY_TOKENS, METRICS, PAIRED, PERPLEXITY, by_position, perplexity

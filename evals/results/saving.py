@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ...errors import RopescaleError
-from ...formatting import escaped
+from ...escaping import escaped
 from ...plotting import drawn
 from ..metrics.base import Picture
 from . import folder

@@ -142,7 +142,7 @@ def _changed(serving: Serving) -> Layers:
 def _way_out(layers: Layers) -> str:
     """Returns what to do where it cannot be served."""
     if layers.kind == "dynamic":
-        return "freeze it at a length (--freeze-at N), or use yarn"
+        return "freeze it at a length (freeze_at=N), or use yarn"
     if architecture(layers) is None and layers.model_type in load():
         return "serve it with transformers"
     if architecture(layers) in known.OWN_SOFTMAX_SCALE:

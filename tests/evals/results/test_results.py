@@ -13,11 +13,11 @@ import pytest
 from tiny import byte_tokenizer, documents, llama
 
 from ropescale.errors import CheckpointError, RopescaleError
+from ropescale.escaping import escaped
 from ropescale.evals import Result, perplexity
 from ropescale.evals.data.documents import from_ids
 from ropescale.evals.results.folder import writable_folder
 from ropescale.evals.results.stored import Pass
-from ropescale.formatting import escaped
 
 
 @pytest.fixture(scope="module")
