@@ -149,7 +149,7 @@ class Answerer:
         if len(asked) == 1:
             raise RunError(
                 f"{asked[0][0].name} does not fit into the memory of {self.device}; "
-                "use shorter lengths, --dtype bfloat16, or a device with more memory"
+                "use shorter lengths, dtype='bfloat16', or a device with more memory"
             )
         half = (len(asked) + 1) // 2
         self.batch_tokens = half * asked[0][0].length
@@ -192,7 +192,7 @@ def _judged(logits: torch.Tensor, targets: torch.Tensor, first: int, name: str) 
     targets = targets.to(logits.device)
     nll = torch.logsumexp(logits, dim=1) - logits.gather(1, targets[:, None]).squeeze(1)
     if not bool(torch.isfinite(nll).all()):
-        raise RunError(f"the model's logits are NaN or infinite in {name}; try --dtype float32, or a smaller factor")
+        raise RunError(f"the model's logits are NaN or infinite in {name}; try dtype='float32', or a smaller factor")
     return _Tokens(first, nll.double().cpu().numpy(), (logits.argmax(dim=1) == targets).cpu().numpy())
 
 

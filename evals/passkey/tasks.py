@@ -17,15 +17,19 @@ the same text otherwise: :attr:`Prompt.retokenizes` says whether it does.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, islice, pairwise
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...errors import DataError
+from .encoder import Encoder
 from .filler import NAMES, Dice, Filler
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 TASKS = {
     "passkey": "one key in each prompt",
@@ -91,7 +95,7 @@ class Prompt:
     retokenizes: bool
 
     def ids(self, ending: int) -> np.ndarray:
-        """The whole prompt with one of its endings, int64 [length]."""
+        """Returns the whole prompt with one of its endings, int64 [length]."""
         return np.concatenate([self.context, self.endings[ending]])
 
 
@@ -106,7 +110,7 @@ class Needle:
 
 @dataclass(frozen=True)
 class Riddle:
-    """What a prompt is made from: needles and, for each ending, its question and what it should be answered.
+    """The parts of a prompt: needles and, for each ending, its question and what it should be answered.
 
     ``asked`` pairs the text of an ending with the depths and the numbers of its answers, in their order in the text.
     """
@@ -117,10 +121,10 @@ class Riddle:
 
 
 def prompts(
-    task: str, tokenizer: Any, length: int, depths: Sequence[float], trials: int, *, seed: int, filler: Filler,
-    bos: int | None,
+    task: str, tokenizer: PreTrainedTokenizerBase, length: int, depths: Sequence[float], trials: int, *, seed: int,
+    filler: Filler, bos: int | None,
 ) -> list[Prompt]:  # fmt: skip
-    """All the prompts of one length. The same arguments give the same ids, whatever other lengths there are.
+    """Makes all the prompts of one length. The same arguments give the same ids, whatever other lengths there are.
 
     ``passkey`` makes ``trials`` prompts for every depth; the others have a key at every depth of every prompt.
 
@@ -137,52 +141,6 @@ def prompts(
     return made
 
 
-class Encoder:
-    """Text to ids, without special tokens.
-
-    Raises:
-        DataError: the tokenizer does not give the ten digits back.
-    """
-
-    def __init__(self, tokenizer: Any) -> None:
-        self.tokenizer = tokenizer
-        self._stop = self.beginning(".")
-        for digits in ("90817263545", "11223344556677889900"):
-            back = self.text(self.inside(f" {digits}"))
-            if digits not in "".join(back.split()):
-                raise DataError(
-                    f"the tokenizer cannot write numbers: {digits} comes back as {back[:60]!r}; "
-                    "retrieval asks for numbers, so it needs a tokenizer that knows the ten digits"
-                )
-
-    def beginning(self, text: str) -> list[int]:
-        """Ids of a text at the beginning of a document."""
-        return list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
-
-    def inside(self, text: str) -> list[int]:
-        """Ids of a text after a full stop; sentencepiece tokenizers put a space before what begins a document."""
-        return self._after_stop(self.beginning(f".{text}"), text)
-
-    def sentences(self, texts: Iterable[str]) -> list[list[int]]:
-        """The same of many at once."""
-        given = list(texts)
-        encoded = self.tokenizer([f".{text}" for text in given], add_special_tokens=False, verbose=False)["input_ids"]
-        return [self._after_stop(list(ids), text) for ids, text in zip(encoded, given, strict=True)]
-
-    def text(self, ids: Sequence[int]) -> str:
-        """The text that the ids stand for."""
-        return str(self.tokenizer.decode(list(ids), clean_up_tokenization_spaces=False))
-
-    def before(self, text: str, at: int) -> int:
-        """How many tokens of ``inside(text)`` lie before its character ``at``; one that straddles it does not."""
-        return _common(self.inside(text), self.inside(text[:at]))
-
-    def _after_stop(self, ids: list[int], text: str) -> list[int]:
-        """Without the full stop; the text as a beginning where its first token would take the full stop in."""
-        first = len(self._stop)
-        return ids[first:] if ids[:first] == self._stop else self.beginning(text)
-
-
 class _Lots:
     """Numbers and names, each drawn once for a prompt."""
 
@@ -192,11 +150,11 @@ class _Lots:
         self._names: dict[tuple[int, ...], str] = {}
 
     def number(self) -> str:
-        """A number of :data:`DIGITS` digits that is nowhere else in the prompt."""
+        """Draws a number of :data:`DIGITS` digits that is nowhere else in the prompt."""
         return self._taken(self._some_number())
 
     def name(self) -> str:
-        """A name that the tokenizer tells apart from the others."""
+        """Draws a name that the tokenizer tells apart from the others."""
         for _ in range(_TRIES):
             name = self.dice.one(NAMES)
             if self._fresh(name):
@@ -204,13 +162,13 @@ class _Lots:
         raise DataError(_FEW_NAMES)
 
     def pairs(self, count: int, ending: Callable[[str, str], str]) -> list[tuple[str, str]]:
-        """Names and numbers for as many endings, all of the same number of tokens, the commonest."""
+        """Draws names and numbers for as many endings, all of the same number of tokens, the commonest."""
         trial = [self._size(ending(self.dice.one(NAMES), self._some_number())) for _ in range(64)]
         wanted = max(sorted(set(trial)), key=trial.count)
         return [self._pair(ending, wanted) for _ in range(count)]
 
     def depths(self, count: int) -> list[float]:
-        """Where to hide what is not asked for."""
+        """Draws depths for what is not asked for."""
         return [self.dice.below(1001) / 1000 for _ in range(count)]
 
     def _pair(self, ending: Callable[[str, str], str], wanted: int) -> tuple[str, str]:
@@ -288,7 +246,7 @@ def _variable_tracking(depths: Sequence[float], lots: _Lots) -> Riddle:
 
 
 def _in_order(needles: list[Needle]) -> list[Needle]:
-    """By depth; of equal ones the first stays first, so that no link comes before what it refers to."""
+    """Sorts needles by depth; of equal ones the first stays first, so that no link comes before what it refers to."""
     return sorted(needles, key=lambda needle: needle.depth)
 
 
@@ -331,7 +289,7 @@ class _Maker:
         )
 
     def _filling(self, dice: Dice, room: int) -> list[list[int]]:
-        """The end of a sentence, and whole sentences; together they have ``room`` tokens."""
+        """Returns the end of a sentence, and whole sentences; together they have ``room`` tokens."""
         stream, found, size = self.filler.sentences(dice), [], 0
         while size < room:
             for ids in self.encoder.sentences(islice(stream, 16)):
@@ -347,7 +305,7 @@ class _Maker:
     def _places(
         self, needles: Sequence[Needle], starts: Sequence[tuple[int, int]], head: int, filling: int
     ) -> dict[str, tuple[int, float]]:
-        """Position and actual depth of every key; ``filling`` is how many tokens the whole sentences have."""
+        """Returns the position and actual depth of every key; ``filling`` counts the tokens of the whole sentences."""
         found = {}
         for needle, (at, filler) in zip(needles, starts):
             if needle.key:
@@ -373,7 +331,7 @@ class _Maker:
 def _hidden(
     sentences: Sequence[list[int]], needles: Sequence[Needle], ids: Sequence[list[int]]
 ) -> tuple[list[int], list[tuple[int, int]]]:
-    """The sentences with every needle at the boundary nearest to its depth; needles are in order of depth.
+    """Puts every needle into the sentences, at the boundary nearest to its depth; needles are in order of depth.
 
     Returns:
         The ids, and for every needle where it starts in them and how many tokens of filler come before it.
@@ -394,11 +352,6 @@ def _hidden(
 def _nearest(ends: Sequence[int], wanted: float) -> int:
     after = min(bisect_left(ends, wanted), len(ends) - 1)
     return after - 1 if after and wanted - ends[after - 1] < ends[after] - wanted else after
-
-
-def _common(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many ids the two begin with in common."""
-    return next((i for i, (a, b) in enumerate(zip(one, other)) if a != b), min(len(one), len(other)))
 
 
 def _too_short(task: str, length: int, needed: int, depths: int) -> str:

@@ -71,7 +71,7 @@ class Checkpoint:
             tensor_parallel=self.tp,
         )
 
-    def asked(self, wanted: Wanted) -> Asked:
+    def asked(self, wanted: Wanted) -> FilledSchedules:
         """Fills a request into several schedules, and makes sure that each fits the configuration.
 
         Raises:
@@ -91,7 +91,7 @@ class Checkpoint:
                 "freeze_at",
             )
         filled = [_filled(spec, plan) for spec, plan in zip(named, plans, strict=True)]
-        return Asked(filled[: len(schedules)], None if baseline is None else filled[-1], _everywhere(request))
+        return FilledSchedules(filled[: len(schedules)], None if baseline is None else filled[-1], _everywhere(request))
 
 
 Wanted = tuple[Sequence[object], object, "Request"]
@@ -99,7 +99,7 @@ Wanted = tuple[Sequence[object], object, "Request"]
 
 
 @dataclass(frozen=True)
-class Asked:
+class FilledSchedules:
     """The schedules to measure and the baseline, with the fields that were asked for, and how they are patched in."""
 
     schedules: Sequence[object]

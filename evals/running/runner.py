@@ -240,7 +240,7 @@ class Runner:
             )
 
 
-class Saved(Protocol):
+class Writable(Protocol):
     """A result that can be written."""
 
     def save(self, folder: Path, /) -> object:
@@ -248,7 +248,7 @@ class Saved(Protocol):
         ...
 
 
-R = TypeVar("R", bound=Saved, covariant=True)
+R = TypeVar("R", bound=Writable, covariant=True)
 
 
 class Measurement(Protocol[R]):
@@ -300,7 +300,7 @@ def carry_out(
     return result
 
 
-def _keep(measurement: Measurement[Saved], store: Store, folder: Path) -> None:
+def _keep(measurement: Measurement[Writable], store: Store, folder: Path) -> None:
     """Writes what was complete when a run stopped, and says what is kept."""
     if not store.finished:
         return

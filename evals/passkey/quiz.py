@@ -1,0 +1,153 @@
+"""The questions of a retrieval run: what is asked, where and how often, before any model is there."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...errors import DataError
+from ...request import RequestOptions
+from ..data import documents
+from ..data.windows import check_lengths
+from ..running.progress import Notes
+from .filler import Borrowed, Generated
+from .tasks import TASKS, Prompt, prompts
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True)
+class RetrievalOptions:
+    """What else a retrieval run can be told.
+
+    Attributes:
+        trials: prompts per length (and per depth, for passkey).
+        seed: draws the texts and numbers. The same seed gives the same prompts, whatever other lengths there are.
+        haystack: a text to hide the numbers in; None for generated sentences.
+        threshold: share of the best accuracy at the shortest length that counts for the effective length.
+        batch_tokens: feed prompts together up to this many positions (at least one).
+        patching: keyword arguments of :func:`ropescale.patch`, such as ``layers`` or ``on_top``.
+        source: the name of the haystack in the results.
+        path: the checkpoint's folder, whose files are then fingerprinted; else the live parameters are.
+        progress: a progress bar on stderr where that is a terminal, else a line a minute.
+    """
+
+    trials: int = 10
+    seed: int = 0
+    haystack: str | None = None
+    threshold: float = 0.85
+    batch_tokens: int = 8192
+    patching: RequestOptions = field(default_factory=lambda: RequestOptions())
+    source: str | None = None
+    path: str | Path | None = None
+    progress: bool | Notes = False
+
+    def __post_init__(self) -> None:
+        for name in ("trials", "batch_tokens"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise DataError(f"{name} must be a whole number of 1 or more, not {value!r}")
+        if not 0 < self.threshold <= 1:
+            raise DataError(f"threshold {self.threshold!r} is not a share; give one above 0 and at most 1, like 0.85")
+
+
+class Quiz:
+    """All the questions of a run, before any model is there.
+
+    Attributes:
+        task, lengths, depths: what is asked, and where; both ascending.
+        bos: the id in front of every prompt, or None.
+        bos_option: what was asked for.
+        prompts: by length.
+    """
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        lengths: int | str | Iterable[int | str],
+        depths: Iterable[float] | int,
+        task: str,
+        bos: str | int,
+        options: RetrievalOptions,
+    ) -> None:
+        self.task, self.lengths, self.depths = check_task(task), check_lengths(lengths), check_depths(depths)
+        self.bos_option, self.bos = bos, documents.bos_id(bos, tokenizer)
+        filler = Generated() if options.haystack is None else Borrowed(options.haystack)
+        self.prompts = {
+            length: prompts(
+                task, tokenizer, length, self.depths, options.trials, seed=options.seed, filler=filler, bos=self.bos
+            )
+            for length in self.lengths
+        }
+
+    @property
+    def every(self) -> list[Prompt]:
+        """Lists the prompts of all lengths."""
+        return [prompt for made in self.prompts.values() for prompt in made]
+
+    @property
+    def positions(self) -> int:
+        """Counts the tokens of the prompts, each read once."""
+        return sum(length * len(made) for length, made in self.prompts.items())
+
+    def check_ids(self, vocabulary: int) -> None:
+        """Refuses ids that the model has no row for.
+
+        Raises:
+            DataError: names the prompt, the position and the id.
+        """
+        for prompt in self.every:
+            for ending in range(len(prompt.endings)):
+                document = documents.Document(prompt.name, prompt.ids(ending).tolist(), None, "")
+                documents.check_ids([document], vocabulary, self.bos)
+
+
+def asked_sha256(prompts: Sequence[Prompt]) -> str:
+    """Hashes the prompts' ids, and which of them are the answers."""
+    places = [(each.ending, each.start, each.stop) for prompt in prompts for each in prompt.questions]
+    return hashlib.sha256(f"{prompts_sha256(prompts)} {places}".encode()).hexdigest()
+
+
+def check_task(task: str) -> str:
+    """Returns the task's name.
+
+    Raises:
+        DataError: there is no such task.
+    """
+    if task not in TASKS:
+        raise DataError(f"no task is called {task!r}; the tasks are {', '.join(TASKS)}")
+    return task
+
+
+def check_depths(depths: Iterable[float] | int) -> tuple[float, ...]:
+    """Returns the depths, ascending, each once; a whole number is how many, evenly from 0 to 1.
+
+    Raises:
+        DataError: none, or one outside [0, 1].
+    """
+    if isinstance(depths, int) and not isinstance(depths, bool):
+        if not 2 <= depths <= 1000:
+            raise DataError(f"{depths} depths cannot be spread from 0 to 1; give 2 to 1000, or the depths themselves")
+        return tuple(number / (depths - 1) for number in range(depths))
+    if isinstance(depths, (bool, str, float)):
+        raise DataError(f"depths {depths!r} are not a list of numbers from 0 to 1, like [0, 0.5, 1], or how many")
+    given = list(depths)
+    for depth in given:
+        if isinstance(depth, (bool, str)) or not math.isfinite(depth) or not 0 <= depth <= 1:
+            raise DataError(f"depth {depth!r} is not a number from 0 (the beginning) to 1 (the end)")
+    if not given:
+        raise DataError("no depths to ask at; give at least one from 0 to 1, like 0.5")
+    return tuple(sorted({float(depth) for depth in given}))
+
+
+def prompts_sha256(made: Iterable[Prompt]) -> str:
+    """Hashes every prompt's ids, little-endian int64, in order."""
+    digest = hashlib.sha256()
+    for prompt in made:
+        digest.update(prompt.context.astype("<i8").tobytes() + prompt.endings.astype("<i8").tobytes())
+    return digest.hexdigest()
