@@ -266,5 +266,5 @@ def _too_short(pool: list[Document], needed: int, instead: str) -> DataError:
         return DataError("every document is empty; give documents with text in them")
     return DataError(
         f"no document has the {needed:,} tokens needed; the longest, {longest.name}, has {len(longest.ids):,}: "
-        f"use {instead}, longer documents, or --concat (concat=True) to join them"
+        f"use {instead}, longer documents, or join them with concat=True"
     )

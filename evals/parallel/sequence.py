@@ -326,7 +326,10 @@ def _own_attention(model: Any) -> dict[str, Any]:
     """
     name = str(model.config.get_text_config()._attn_implementation)
     if name not in ("sdpa", "eager"):
-        raise ConfigError(f"--sequence-parallel knows sdpa and eager attention, and this model is loaded with {name}")
+        raise ConfigError(
+            f"sequence_parallel knows sdpa and eager attention, and this model is loaded with {name}",
+            "sequence_parallel",
+        )
     return _Implementations(eager=name == "eager")
 
 
@@ -351,5 +354,6 @@ def _tolerance(model: Any) -> float:
 
 def _unsuited(model: Any, why: str) -> ConfigError:
     return ConfigError(
-        f"{type(model).__name__} cannot be measured with --sequence-parallel ({why}); leave the option out"
+        f"{type(model).__name__} cannot be measured with sequence_parallel ({why}); leave the option out",
+        "sequence_parallel",
     )

@@ -183,8 +183,8 @@ def test_memory_that_is_short_in_one_of_several_processes_is_an_error(monkeypatc
 
 def test_processes_that_do_not_divide_into_teams_are_refused():
     with pytest.raises(DataError, match="needs a multiple of 2 processes, and there are 3; start them with torchrun"):
-        World(0, 3, 0, launched=True).in_teams(2, "--sequence-parallel 2")
-    team = World(3, 4, 1, launched=True).in_teams(2, "--sequence-parallel 2")
+        World(0, 3, 0, launched=True).in_teams(2, "sequence_parallel=2")
+    team = World(3, 4, 1, launched=True).in_teams(2, "sequence_parallel=2")
     assert (team.teams, team.writes, team.leads, str(team)) == (2, False, False, "4 processes in teams of 2")
 
 
@@ -207,7 +207,7 @@ def test_every_model_that_transformers_has_is_measured_exactly_or_refused_by_nam
         try:
             found, _ = teamwork(model, 2, checked(IDS))
         except ConfigError as error:
-            refused[kind] = str(error).startswith(f"{type(model).__name__} cannot be measured with --sequence-parallel")
+            refused[kind] = str(error).startswith(f"{type(model).__name__} cannot be measured with sequence_parallel")
             continue
         assert float((found - naive(model, IDS)).abs().max()) < 2e-5, kind
         exact.append(kind)
