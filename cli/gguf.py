@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -49,7 +49,7 @@ def command(source: str, out: str | None, schedule: str, as_json: bool, **option
 
 
 @contextlib.contextmanager
-def _progress() -> Iterator[Any]:
+def _progress() -> Iterator[Callable[[int], object]]:
     """Shows a bar on stderr for files that take a while, where somebody is looking."""
     from tqdm import tqdm
 
@@ -83,7 +83,7 @@ def describe(done: PatchedGguf, source: str, out: str | None) -> dict[str, Any]:
     }
 
 
-def _plain(value: Value | None) -> Any:
+def _plain(value: Value | None) -> object:
     return None if value is None else value.value
 
 
@@ -116,7 +116,7 @@ def _difference(described: dict[str, Any]) -> str:
     return "".join(lines)
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     """Returns a value on one line."""
     if isinstance(value, Sequence) and not isinstance(value, str):
         ends = [", ".join(f"{x:.6g}" for x in part) for part in (value[:3], value[-2:])]

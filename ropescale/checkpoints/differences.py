@@ -7,7 +7,6 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from ..files.reading import read_bytes, read_json
 from ..formatting import brief, cut
@@ -50,19 +49,19 @@ def _added(old: bytes | None, new: bytes) -> str:
     return f'{counts or "other"} lines: section "Context extension"{also}'
 
 
-def diff(old: Mapping[str, Any], new: Mapping[str, Any], name: str = "config.json") -> str:
-    """Unified diff of two JSON objects; long lists on one line so that a table does not fill the screen."""
+def diff(old: Mapping[str, object], new: Mapping[str, object], name: str = "config.json") -> str:
+    """Returns a unified diff of two JSON objects; long lists on one line lest a table fills the screen."""
     kept = {key for key in old if key in new and old[key] == new[key]}
     before, after = _lines(old, kept), _lines(new, kept)
     return "".join(difflib.unified_diff(before, after, f"{name} (source)", f"{name} (patched)", n=1))
 
 
-def _lines(value: Mapping[str, Any], kept: set[str]) -> list[str]:
+def _lines(value: Mapping[str, object], kept: set[str]) -> list[str]:
     return [line + "\n" for line in _readable(value, 0, kept)]
 
 
-def _readable(value: Mapping[str, Any], depth: int, kept: set[str] | frozenset[str] = frozenset()) -> Iterator[str]:
-    """``kept`` are keys whose values are the same on both sides, so that one line of each will do."""
+def _readable(value: Mapping[str, object], depth: int, kept: set[str] | frozenset[str] = frozenset()) -> Iterator[str]:
+    """Yields an object's lines; ``kept`` are keys with the same value on both sides, which one line will do for."""
     pad = "  " * (depth + 1)
     yield "  " * depth + "{" if depth == 0 else "{"
     for key in sorted(value):
@@ -76,7 +75,7 @@ def _readable(value: Mapping[str, Any], depth: int, kept: set[str] | frozenset[s
     yield "  " * depth + "}"
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     if isinstance(value, Mapping):
         return f"{{... {len(value)} entries ...}}"
     if isinstance(value, list) and len(value) > 6 and all(isinstance(v, (int, float)) for v in value):
@@ -86,7 +85,7 @@ def _short(value: Any) -> str:
 
 
 def _figure(value: float) -> str:
-    """Six digits; a whole number beyond every float comes as it is, cut."""
+    """Writes six digits; a whole number beyond every float comes as it is, cut."""
     try:
         return f"{value:.6g}"
     except OverflowError:
