@@ -50,8 +50,9 @@ def command(model: str, source: str, out: str, as_json: bool, **options: Any) ->
     from ..evals.data import key_tokens
     from ..evals.metrics.key_tokens import find
     from ..evals.parallel.processes import together
+    from ..evals.results.replacing import target
 
-    path = key_tokens.target(out)
+    path = target(out, key_tokens.check_replaceable)
     with together() as group:
         run = _prepared(model, source, options, group.world)
         run.run(group=group)

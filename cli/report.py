@@ -15,10 +15,11 @@ def command(runs: tuple[str, ...], out: str, title: str) -> None:
     Runs that scored the same tokens are compared token by token, for example a model before and after fine-tuning.
     The page holds everything, needs no network, and can be mailed as it is. Needs the extra `report`.
     """
-    from ..evals.reporting.page import page, target, write
+    from ..evals.reporting.page import check_ours, page, write
     from ..evals.reporting.runs import load, unchecked, unpaired, without_losses
+    from ..evals.results.replacing import target
 
-    target(out)
+    target(out, check_ours)
     loaded = load(runs)
     written = write(page(loaded, title), out)
     for line in [*unchecked(loaded), *without_losses(loaded), *unpaired(loaded)]:

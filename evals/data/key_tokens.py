@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,10 +23,10 @@ from pydantic import FailFast
 from typing_extensions import TypedDict
 
 from ...errors import CheckpointError, DataError
-from ...files import atomic
 from ...files.reading import local_path
 from ..results import checking
 from ..results.checking import Shape, Wrong
+from ..results.replacing import write
 from ..results.values import Count
 from .documents import Document
 
@@ -81,39 +80,13 @@ class KeySpans:
         Raises:
             CheckpointError: the file cannot be written, or what is there is not key spans.
         """
-        path = target(path)
         content = {"schema": SCHEMA, "kind": KIND, **self.made, "spans": self.spans}
-        try:
-            with atomic.part(path, check=_check_replaceable) as beside:
-                beside.write_text(json.dumps(content) + "\n", encoding="utf-8")
-        except CheckpointError:
-            raise
-        except OSError as error:
-            raise CheckpointError(f"cannot write {path}: {error.strerror or error}") from error
+        write((json.dumps(content) + "\n").encode(), path, check_replaceable)
 
 
-def target(out: str | Path) -> Path:
-    """The file that key spans are written into, once it is certain that it is none of another kind.
+def check_replaceable(path: Path) -> None:
+    """Refuses a file that is not key spans.
 
-    Raises:
-        CheckpointError: it is a folder or in none, or what is there is not key spans.
-    """
-    path = local_path(out)
-    try:
-        path = path.resolve() if path.is_symlink() else path
-        if path.is_dir() or not path.absolute().parent.is_dir():
-            raise CheckpointError(f"cannot write {out}: it is a folder, or in none; choose another file with -o")
-        if os.path.lexists(path):
-            _check_replaceable(path)
-    except (OSError, ValueError, RuntimeError) as error:
-        if isinstance(error, CheckpointError):
-            raise
-        raise CheckpointError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from None
-    return path
-
-
-def _check_replaceable(path: Path) -> None:
-    """
     Raises:
         CheckpointError: it is neither key spans nor an empty file.
     """
@@ -121,9 +94,7 @@ def _check_replaceable(path: Path) -> None:
         if checking.content(path, MOST):
             checking.checked(path, Shape(_Marked), MOST)
     except Wrong:
-        raise CheckpointError(
-            f"cannot write {path}: what is there is not key spans; choose another file with -o"
-        ) from None
+        raise CheckpointError(f"cannot write {path}: what is there is not key spans; choose another file") from None
 
 
 class _Marked(TypedDict):

@@ -123,7 +123,8 @@ def perplexities(estimate: Estimate | None) -> tuple[float | None, float | None,
     """Returns a mean loss and its bounds as perplexities; None for what there is not."""
     if estimate is None:
         return None, None, None
-    return exp(estimate.mean), *(None if bound is None else exp(bound) for bound in (estimate.low, estimate.high))
+    low, high = (None if bound is None else exp(bound) for bound in (estimate.low, estimate.high))
+    return exp(estimate.mean), low, high
 
 
 def resampled(stored: Stored, totals: Totals, tokens: np.ndarray) -> tuple[Bounds | None, str | None]:

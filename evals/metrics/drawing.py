@@ -39,9 +39,10 @@ def new() -> tuple[Figure, Axes]:
 def line(axes: Axes, number: int, label: str, points: Sequence[Point]) -> None:
     """Draws a schedule's line, and a band where there are intervals."""
     axes.plot([point[0] for point in points], [point[1] for point in points], label=label, **_style(number))
-    banded = [(x, low, high) for x, _, low, high in points if low is not None]
+    banded = [point for point in points if point[2] is not None]
     if banded:
-        axes.fill_between(*zip(*banded), color=_colour(number), alpha=0.12, linewidth=0)
+        x, _, low, high = zip(*banded)
+        axes.fill_between(x, low, high, color=_colour(number), alpha=0.12, linewidth=0)
 
 
 def _style(number: int) -> dict[str, Any]:

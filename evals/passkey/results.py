@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...escaping import escaped
 from ...plotting import save
-from ..metrics.base import Picture
+from ..metrics.base import Metric
 from ..results.folder import writable_folder
 from ..results.formats import SCHEMA
 from ..results.saving import Saved
@@ -27,6 +27,7 @@ class Retrieval(Asked, Saved):
     """A finished (or interrupted) run; :class:`.answers.Asked` has its attributes."""
 
     kind: ClassVar[str] = "retrieval"
+    metrics: ClassVar[tuple[Metric[Asked, Any], ...]] = METRICS
 
     @property
     def rows(self) -> list[AccuracyRow]:
@@ -46,11 +47,7 @@ class Retrieval(Asked, Saved):
     def to_dict(self) -> dict[str, object]:
         """Returns results.json as plain data."""
         meta = {name: getattr(self, name) for name in ("kind", "model", "data", "protocol", "versions", "cost")}
-        return {"schema": SCHEMA, **meta, **{name: part for m in METRICS for name, part in m.to_json(self).items()}}
-
-    def to_markdown(self) -> str:
-        """Returns accuracy and answer NLL per schedule and length, the paired change, and how it was measured."""
-        return "\n\n".join([*(part for metric in METRICS for part in metric.to_markdown(self)), self.protocol_line()])
+        return {"schema": SCHEMA, **meta, **self._parts()}
 
     def protocol_line(self) -> str:
         """Returns a few sentences that say how the numbers were made."""
@@ -86,14 +83,11 @@ class Retrieval(Asked, Saved):
     def _tables(self) -> dict[str, str]:
         return {"results.csv": self.to_csv(), "answers.csv": _csv(Answer, self.answers)}
 
-    def _pictures(self) -> Sequence[Picture[Any]]:
-        return [metric.picture for metric in METRICS if metric.picture]
-
     def _heading(self) -> str:
         return f"Retrieval ({self.protocol['task']})"
 
     def _details(self) -> str:
-        odd = self.data["not_retokenized"]
+        odd = self.data.get("not_retokenized", 0)
         which = (
             f"{odd} of {self.data['documents']} prompts tokenize otherwise" if odd else "Every prompt tokenizes alike"
         )

@@ -6,7 +6,6 @@ import hashlib
 import itertools
 import json
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -14,14 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import CheckpointError, DataError, RopescaleError
-from ...files import atomic
-from ...files.reading import local_path
 from ...plotting import is_want_of_memory
 from ..metrics import METRICS
 from ..metrics.base import Bounded
 from ..metrics.drawing import LINES
 from ..metrics.paired import difference
-from ..results import checking
+from ..results import checking, replacing
 from ..results.checking import Wrong
 from ..results.formats import SERIES
 from ..results.result import Result
@@ -68,30 +65,12 @@ def page(runs: Sequence[StoredRun], title: str = "Context extension, measured") 
     )
 
 
-def target(out: str | Path) -> Path:
-    """Where a page goes, once it is certain that nothing but an older page is replaced by it.
-
-    Raises:
-        CheckpointError: it cannot be written there, or what is there is not a page of ours.
-    """
-    path = local_path(out)
-    try:
-        path = path.resolve() if path.is_symlink() else path
-        if os.path.lexists(path):
-            _check_ours(path)
-    except CheckpointError:
-        raise
-    except (OSError, ValueError, RuntimeError) as error:
-        raise CheckpointError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from None
-    return path
-
-
 _MARK = b'<meta name="generator" content="ropescale">'
 _OLD_MARKS = (b'<!DOCTYPE html>\n<html lang="en">\n', b"<footer><p>Made by ropescale. This page holds all its data")
 
 
-def _check_ours(path: Path) -> None:
-    """A page of ours is known by its head, one of version 0.1.0 by its beginning and its foot.
+def check_ours(path: Path) -> None:
+    """Knows a page of ours by its head, one of version 0.1.0 by its beginning and its foot.
 
     Raises:
         CheckpointError: it is something else, and not empty.
@@ -99,12 +78,10 @@ def _check_ours(path: Path) -> None:
     try:
         content = checking.content(path, _LARGEST)
     except Wrong as error:
-        raise CheckpointError(f"cannot write {path}: what is there {error}; choose another file with -o") from None
+        raise CheckpointError(f"cannot write {path}: what is there {error}; choose another file") from None
     start, foot = _OLD_MARKS
     if content and not (_MARK in content[:1000] or (content.startswith(start) and foot in content)):
-        raise CheckpointError(
-            f"cannot write {path}: what is there is not a page of ropescale; choose another file with -o"
-        )
+        raise CheckpointError(f"cannot write {path}: what is there is not a page of ropescale; choose another file")
 
 
 _LARGEST = 2**29
@@ -117,15 +94,7 @@ def write(text: str, out: str | Path) -> Path:
     Raises:
         CheckpointError: it cannot be written, or what is there is not a page of ours.
     """
-    path = target(out)
-    try:
-        with atomic.part(path, check=_check_ours) as beside:
-            beside.write_bytes(text.encode("utf-8", "backslashreplace"))  # a folder's name may be no text
-    except CheckpointError:
-        raise
-    except OSError as error:
-        raise CheckpointError(f"cannot write {path}: {error.strerror or error}") from error
-    return path
+    return replacing.write(text.encode("utf-8", "backslashreplace"), out, check_ours)  # a folder's name may be no text
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ...errors import DataError
 from ...files.reading import local_path
 from ..results.checking import SEAL
+from ..results.formats import Results
 from ..results.loading import read_losses, read_results
 from ..results.result import Result
 
@@ -29,7 +29,7 @@ class StoredRun:
 
     folder: Path
     name: str
-    results: dict[str, Any]
+    results: Results
     result: Result | None
     has_checksums: bool
 

@@ -5,7 +5,6 @@ What a file must hold is a type, see :mod:`ropescale.evals.results.formats`, whi
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import stat
@@ -13,6 +12,9 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from ...files.reading import Damaged as Wrong
+from ...files.reading import parse_json, sha256
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter, ValidationError
@@ -23,10 +25,6 @@ MOST = 64 * 2**20
 """Bytes of a JSON file that are read. The results of a thousand schedules take a few of them."""
 
 _BLOCK = 2**20
-
-
-class Wrong(ValueError):
-    """A file, or a value in it, that is not what it should be; says what is wrong with it."""
 
 
 def content(path: Path, most: int = MOST) -> bytes:
@@ -57,20 +55,14 @@ def parsed(path: Path, most: int = MOST) -> dict[str, object]:
         Wrong: it cannot be read, or holds something else.
     """
     try:
-        found = json.loads(_bounded(content(path, most)))
+        found = parse_json(_bounded(content(path, most)))
         json.dumps(found, allow_nan=False)
-    except Wrong:
-        raise
     except OSError as error:
         raise Wrong(f"cannot be read ({error.strerror or error})") from None
-    except RecursionError:
-        raise Wrong("cannot be read (its brackets nest too deeply)") from None
     except MemoryError:
-        raise Wrong("cannot be read (it does not fit into memory)") from None
+        raise Wrong("does not fit into memory") from None
     except ValueError as error:
-        raise Wrong(f"cannot be read ({_brief(str(error))})") from None
-    if not isinstance(found, dict):
-        raise Wrong("does not hold an object")
+        raise error if isinstance(error, Wrong) else Wrong("holds a number that is not finite") from None
     return found
 
 
@@ -120,11 +112,6 @@ def is_as_sealed(found: Mapping[str, object]) -> bool:
 def _seal(found: Mapping[str, object]) -> str:
     rest = {key: value for key, value in found.items() if key != SEAL}
     return sha256(json.dumps(rest, sort_keys=True).encode())
-
-
-def sha256(found: bytes) -> str:
-    """Returns the hash in hexadecimal digits."""
-    return hashlib.sha256(found).hexdigest()
 
 
 # --- shapes ---

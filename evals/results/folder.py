@@ -23,6 +23,7 @@ from ...files.reading import local_path
 from ..running import resuming
 from . import checking, formats, nll, older
 from .checking import Wrong, sealed, sha256
+from .formats import Results
 from .leftovers import RESULTS, WRITTEN, is_regular
 
 NLL = "nll"
@@ -119,7 +120,7 @@ def check(folder: Path, kind: str) -> There:
         raise refused(folder / there[0], why, _joined(there))
     return There(
         None if results is None else checking.content(folder / RESULTS),
-        {name: _own(folder / name, results or {}, refused) for name in there},
+        {name: _own(folder / name, results, refused) for name in there if results},
         nll.check(folder / NLL, refused) if kind == "perplexity" else {},
     )
 
@@ -137,7 +138,7 @@ def _refuse_other_kind(folder: Path, kind: str, refused: nll.Refused) -> None:
             raise refused(path, what)
 
 
-def _results(path: Path, beside: Sequence[str], refused: nll.Refused) -> dict[str, Any] | None:
+def _results(path: Path, beside: Sequence[str], refused: nll.Refused) -> Results | None:
     """``results.json``, where there is one, whole."""
     if not os.path.lexists(path):
         return None
@@ -158,12 +159,12 @@ def _kind_in(path: Path) -> str | None:
     except Wrong:
         return None
     kind = found.get("kind", "perplexity")
-    if {"schema", "facts"} & found.keys() and kind in list(WRITTEN):
+    if {"schema", "facts"} & found.keys() and isinstance(kind, str) and kind in WRITTEN:
         return kind
     return "" if path.name == RESULTS else None  # a record that is nobody's is set aside
 
 
-def _own(path: Path, results: Mapping[str, Any], refused: nll.Refused) -> str:
+def _own(path: Path, results: Results, refused: nll.Refused) -> str:
     """The sha256 of a file that ``results.json`` lists."""
     listed = results.get("files")
     if not is_regular(path) or (listed is not None and path.name not in listed):
@@ -215,7 +216,7 @@ class Book:
         there: what :func:`check` has found.
     """
 
-    def __init__(self, folder: Path, results: Mapping[str, Any], there: There) -> None:
+    def __init__(self, folder: Path, results: Mapping[str, object], there: There) -> None:
         self.folder, self.results = folder, results
         self._there, self._last = dict(there.files), there.results
 

@@ -105,7 +105,7 @@ _KINDS = {
 }
 
 
-def results(value: Any) -> dict[str, Any]:
+def results(value: Any) -> Results:
     """Checks ``results.json``, of either kind of run.
 
     Raises:

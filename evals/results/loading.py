@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from ...errors import DataError
 from ..running.batches import Cost
 from . import checking, folder, formats, nll
 from .checking import SEAL, Wrong
+from .formats import Index, PassCost, Results, StoredComparison, StoredPass
 from .stored import Divergence, Identity, Pass
 
 
@@ -31,7 +31,7 @@ class Losses:
     sealed: bool
 
 
-def read_results(path: Path, kind: str | None = None) -> dict[str, Any]:
+def read_results(path: Path, kind: str | None = None) -> Results:
     """Reads ``results.json`` of a run's folder.
 
     Args:
@@ -54,7 +54,7 @@ def read_results(path: Path, kind: str | None = None) -> dict[str, Any]:
     return results
 
 
-def read_losses(path: Path, results: Mapping[str, Any]) -> Losses:
+def read_losses(path: Path, results: Results) -> Losses:
     """Reads the losses that belong to these results, each file whole.
 
     Raises:
@@ -69,8 +69,10 @@ def read_losses(path: Path, results: Mapping[str, Any]) -> Losses:
     except Wrong as error:
         raise damaged(at / nll.INDEX, error) from None
     ran = iter(results.get("cost", []))
-    passes = [_pass(one, next(ran, {}), list(_arrays(at, index, one))) for one in index["passes"]]
-    compared = [_divergence(one, next(ran, {}), list(_arrays(at, index, one))) for one in index.get("divergences", [])]
+    passes = [_pass(one, next(ran, None), list(_arrays(at, index, one))) for one in index["passes"]]
+    compared = [
+        _divergence(one, next(ran, None), list(_arrays(at, index, one))) for one in index.get("divergences", [])
+    ]
     named = [Identity(each["name"], each["sha256"], each.get("ids_sha256")) for each in index["documents"]]
     return Losses(index["bos"], named, passes, compared, SEAL in index)
 
@@ -84,7 +86,7 @@ def damaged(path: Path, error: Wrong | OSError) -> DataError:
     return DataError(f"{path} {why}; {away}run the evaluation again")
 
 
-def _check_belongs(index: Mapping[str, Any], results: Mapping[str, Any]) -> None:
+def _check_belongs(index: Index, results: Results) -> None:
     if index.get("of", folder.identity(results)) != folder.identity(results):
         raise Wrong("is of another measurement than the results beside it")
     passes = {(one["schedule"], n): one["table_sha256"] for one in index["passes"] for n in one["lengths"]}
@@ -92,7 +94,7 @@ def _check_belongs(index: Mapping[str, Any], results: Mapping[str, Any]) -> None
         raise Wrong("does not have the schedules and lengths of the results beside it")
 
 
-def _arrays(at: Path, index: Mapping[str, Any], one: Mapping[str, Any]) -> Iterator[np.ndarray]:
+def _arrays(at: Path, index: Index, one: StoredPass | StoredComparison) -> Iterator[np.ndarray]:
     """Yields what is stored of a pass, or of a comparison: document after document."""
     for number in range(len(index["documents"])):
         path = at / nll.name_of(one["at"], number)
@@ -102,20 +104,20 @@ def _arrays(at: Path, index: Mapping[str, Any], one: Mapping[str, Any]) -> Itera
             raise damaged(path, error) from None
 
 
-def _pass(one: Mapping[str, Any], cost: Mapping[str, Any], losses: list[np.ndarray]) -> Pass:
-    spent = [cost.get(name) for name in Cost.__dataclass_fields__]
+def _pass(one: StoredPass, spent: PassCost | None, losses: list[np.ndarray]) -> Pass:
+    known = spent is not None and spent.keys() >= Cost.__dataclass_fields__.keys()
     return Pass(
         one["schedule"],
         one["table_sha256"],
         tuple(one["lengths"]),
         losses,
-        forward_passes=cost.get("forward_passes", 0),
-        cost=None if None in spent else Cost(*spent),
-        split_batches=cost.get("split_batches", 0),
+        forward_passes=spent["forward_passes"] if spent else 0,
+        cost=Cost(*(spent[name] for name in Cost.__dataclass_fields__)) if spent and known else None,
+        split_batches=spent.get("split_batches", 0) if spent else 0,
     )
 
 
-def _divergence(one: Mapping[str, Any], cost: Mapping[str, Any], both: list[np.ndarray]) -> Divergence:
+def _divergence(one: StoredComparison, spent: PassCost | None, both: list[np.ndarray]) -> Divergence:
     kl, same = ([each[row] for each in both] for row in range(2))
-    spent = cost.get("forward_passes", 0), cost.get("positions", 0)
-    return Divergence(one["schedule"], one["baseline"], one["length"], kl, same, *spent)
+    ran = (spent["forward_passes"], spent.get("positions", 0)) if spent else (0, 0)
+    return Divergence(one["schedule"], one["baseline"], one["length"], kl, same, *ran)

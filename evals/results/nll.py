@@ -45,18 +45,13 @@ def name_of(at: str, number: int) -> str:
     return f"{at}/{number:05d}.npy"
 
 
-def read_index(folder: Path) -> dict[str, Any]:
+def read_index(folder: Path) -> formats.Index:
     """``index.json`` of the folder ``nll/``.
 
     Raises:
         Wrong: it is damaged, or somebody else's.
     """
     return checking.checked(folder / INDEX, formats.index, _MOST)
-
-
-def has_checksums(index: Mapping[str, Any]) -> bool:
-    """Whether every file's checksum is known."""
-    return all("files" in each for each in _made(index))
 
 
 def read(path: Path, wanted: str | None, rows: int = 0) -> np.ndarray:
@@ -93,11 +88,11 @@ def _bytes(values: np.ndarray) -> bytes:
     return _header(values.shape) + np.ascontiguousarray(values, "<f4").tobytes()
 
 
-def _made(index: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _made(index: formats.Index) -> list[formats.StoredPass | formats.StoredComparison]:
     return [*index["passes"], *index.get("divergences", [])]
 
 
-def _listed(index: Mapping[str, Any]) -> dict[str, list[str]]:
+def _listed(index: formats.Index) -> dict[str, list[str]]:
     """The files that an index knows, with every sha256 that they may have; without one where none was kept."""
     found: dict[str, list[str]] = {}
     for one in _made(index):

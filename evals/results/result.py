@@ -21,7 +21,7 @@ from ...files.reading import local_path
 from ...plotting import save
 from ..data.key_tokens import KeySpans
 from ..metrics import BY_POSITION, FAR_REPEATS, KEY_TOKENS, METRICS, PAIRED, PERPLEXITY, by_position, perplexity
-from ..metrics.base import Picture
+from ..metrics.base import Metric
 from ..metrics.by_position import PositionRow
 from ..metrics.far_repeats import RepeatsRow
 from ..metrics.key_tokens import KeyTokensRow
@@ -29,7 +29,7 @@ from ..metrics.paired import PairedRow
 from ..metrics.perplexity import PerplexityRow
 from ..running.protocols import PROTOCOLS
 from . import folder, nll
-from .formats import SCHEMA
+from .formats import SCHEMA, Results
 from .loading import Losses, read_losses, read_results
 from .saving import Saved
 from .stored import Divergence, Pass, Stored
@@ -44,6 +44,7 @@ class Result(Stored, Saved):
     """A finished (or interrupted) measurement; :class:`.stored.Stored` has its attributes."""
 
     kind: ClassVar[str] = "perplexity"
+    metrics: ClassVar[tuple[Metric[Stored, Any], ...]] = METRICS
 
     @classmethod
     def load(cls, out: str | Path) -> Result:
@@ -57,7 +58,7 @@ class Result(Stored, Saved):
         return cls.of(path, results, read_losses(path, results))
 
     @classmethod
-    def of(cls, path: Path, results: dict[str, Any], losses: Losses) -> Result:
+    def of(cls, path: Path, results: Results, losses: Losses) -> Result:
         """Returns the measurement that was read from a folder.
 
         Raises:
@@ -79,7 +80,7 @@ class Result(Stored, Saved):
             key_spans=KeySpans({}, {name: about[name] for name in about if name != "rows"}) if about else None,
             identities=losses.identities,
         )
-        made.figures |= {each.row: each.read(results) for each in METRICS if each.key}
+        made.figures |= {each.row: each.read(results) for each in cls.metrics if each.key}
         for row in rows if losses.passes else ():
             if sum(map(len, made.losses(row.schedule, row.length))) != row.tokens:
                 where = f"{path / folder.NLL} has not the tokens of {row.schedule} at {row.length:,}"
@@ -117,8 +118,7 @@ class Result(Stored, Saved):
         """Returns results.json as plain data."""
         model = self.model | {"trained_length": self.trained_length}
         meta = {"model": model, "data": self.data, "protocol": self.protocol, "versions": self.versions}
-        found = {name: part for metric in METRICS for name, part in metric.to_json(self).items()}
-        return {"schema": SCHEMA, **meta, **found, "cost": self.cost, "tables": self.tables}
+        return {"schema": SCHEMA, **meta, **self._parts(), "cost": self.cost, "tables": self.tables}
 
     def to_dataframe(self) -> pandas.DataFrame:
         """Returns the rows of the CSV, one per schedule and length, as a pandas ``DataFrame``.
@@ -159,10 +159,6 @@ class Result(Stored, Saved):
             for each in self.divergences
         ]
 
-    def to_markdown(self) -> str:
-        """Returns every metric's tables, and the protocol they were measured under."""
-        return "\n\n".join([*(part for metric in METRICS for part in metric.to_markdown(self)), self.protocol_line()])
-
     def protocol_line(self) -> str:
         """Returns one sentence that says how the numbers were made."""
         once = self.protocol.get("bos_once") is not None
@@ -200,10 +196,10 @@ class Result(Stored, Saved):
         csv.writer(out, lineterminator="\n").writerows(self._lines())
         return out.getvalue()
 
-    def _lines(self) -> list[list[object]]:
+    def _lines(self) -> list[list[Any]]:
         """Returns the header of the CSV and its lines; None where a metric has no row."""
         shown = [(metric, {(row.schedule, row.length): row for row in metric.rows(self)})
-                 for metric in METRICS if metric.columns]  # fmt: skip
+                 for metric in self.metrics if metric.columns]  # fmt: skip
         header = [name for metric, _ in shown for name in metric.columns]
         return [header] + [
             [getattr(rows.get(key), field, None) for metric, rows in shown for field in metric.columns.values()]
@@ -237,9 +233,6 @@ class Result(Stored, Saved):
 
     def _tables(self) -> dict[str, str]:
         return {"results.csv": self.to_csv()}
-
-    def _pictures(self) -> list[Picture[Stored]]:
-        return [metric.picture for metric in METRICS if metric.picture and metric.has_picture(self)]
 
     def _heading(self) -> str:
         return "Perplexity against length"

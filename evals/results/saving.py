@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from ...errors import RopescaleError
 from ...escaping import escaped
 from ...plotting import drawn
-from ..metrics.base import Picture
+from ..metrics.base import Metric, Picture
 from . import folder
 from .stored import ModelFacts
 
@@ -21,24 +21,33 @@ class Saved(ABC):
     """Results that can be written into a folder, see :mod:`ropescale.evals.results.folder` for what is replaced."""
 
     kind: ClassVar[str]
+    metrics: ClassVar[Sequence[Metric[Any, Any]]]
     model: ModelFacts
     versions: dict[str, str]
+    figures: dict[type, list[Any]]
 
     @abstractmethod
     def to_dict(self) -> dict[str, object]:
         """Returns results.json as plain data."""
 
     @abstractmethod
+    def protocol_line(self) -> str:
+        """Says how the numbers were made."""
+
     def to_markdown(self) -> str:
-        """Returns the tables, and how they were measured."""
+        """Returns every metric's tables, and the protocol they were measured under."""
+        return "\n\n".join([*(part for each in self.metrics for part in each.to_markdown(self)), self.protocol_line()])
+
+    def _parts(self) -> dict[str, object]:
+        """Returns every metric's part of results.json."""
+        return {name: part for metric in self.metrics for name, part in metric.to_json(self).items()}
 
     @abstractmethod
     def _tables(self) -> dict[str, str]:
         """Returns the CSV files by name."""
 
-    @abstractmethod
-    def _pictures(self) -> Sequence[Picture[Any]]:
-        """Returns the pictures, not yet drawn."""
+    def _pictures(self) -> list[Picture[Any]]:
+        return [metric.picture for metric in self.metrics if metric.picture and metric.has_picture(self)]
 
     @abstractmethod
     def _heading(self) -> str:

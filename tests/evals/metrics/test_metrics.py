@@ -96,8 +96,8 @@ class Worst(Metric[Stored, WorstRow]):
 
 def test_a_metric_that_is_added_is_in_every_file_and_on_the_page(tmp_path, monkeypatch):
     every = (*metrics.METRICS, Worst())
-    for module in ("ropescale.evals.results.result", "ropescale.evals.reporting.page"):
-        monkeypatch.setattr(f"{module}.METRICS", every)
+    monkeypatch.setattr(Result, "metrics", every)
+    monkeypatch.setattr("ropescale.evals.reporting.page.METRICS", every)
     out = tmp_path / "run"
     result = perplexity(llama(), documents(3, 130), LENGTHS, SCHEDULES, out=out)
     rows = Worst().rows(result)

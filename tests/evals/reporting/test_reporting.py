@@ -223,7 +223,7 @@ def test_folders_of_the_same_name_are_told_apart(folder, tmp_path):
     ("break_it", "words"),
     [
         (lambda run: (run / "results.json").unlink(), "has no results.json; give a folder that `ropescale eval -o`"),
-        (lambda run: (run / "results.json").write_text("{"), "results.json cannot be read"),
+        (lambda run: (run / "results.json").write_text("{"), "results.json is not valid JSON"),
         (lambda run: (run / "results.json").write_text('{"schema": 99}'), "is not one that this version can read"),
         (lambda run: next((run / "nll").rglob("00003.npy")).unlink(), "00003.npy is missing; run the evaluation again"),
     ],

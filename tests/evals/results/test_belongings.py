@@ -188,7 +188,7 @@ def test_a_file_that_appeared_while_another_was_made_for_its_name_stays(tmp_path
 def test_a_damaged_results_file_is_named_with_all_that_it_vouched_for(run, results):
     (run / "results.json").write_bytes((run / "results.json").read_bytes()[:-20])
     with pytest.raises(
-        CheckpointError, match=r"results\.json cannot be read .*; move results\.json, results\.csv, "
+        CheckpointError, match=r"results\.json is not valid JSON .*; move results\.json, results\.csv, "
     ) as e:
         results[0].save(run)
     for name in ("results.json", "results.csv", "REPORT.md", *PICTURES):
