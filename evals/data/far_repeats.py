@@ -16,7 +16,7 @@ ORDER = 8
 
 
 def last_seen(ids: Sequence[int], order: int = ORDER) -> np.ndarray:
-    """How many tokens before each one the last ``order`` tokens, itself included, were there before; 0 for never.
+    """Returns how far back the last ``order`` tokens, each one included, occurred before; 0 for never.
 
     The time is that of sorting, whatever the order.
 
@@ -40,7 +40,7 @@ def far_repeats(ids: Sequence[int], distance: int, order: int = ORDER) -> np.nda
 
 
 def _grams(ids: np.ndarray, order: int) -> np.ndarray:
-    """A number for the n-gram that starts at each place, equal where the n-grams are: int64 [tokens - order + 1]."""
+    """Numbers the n-gram that starts at each place, equal ones alike: int64 [tokens - order + 1]."""
     names = np.unique(ids, return_inverse=True)[1].astype(np.int64)
     kinds = int(names.max()) + 1
     found = names

@@ -124,7 +124,7 @@ _SPANS: Shape[SpansFile] = Shape(SpansFile)
 
 
 def load(path: str | Path) -> KeySpans:
-    """What :meth:`KeySpans.save` wrote.
+    """Reads what :meth:`KeySpans.save` wrote.
 
     Raises:
         DataError: no such file, or another kind of one.
@@ -138,7 +138,7 @@ def load(path: str | Path) -> KeySpans:
 
 
 def places(document: Document) -> tuple[np.ndarray, np.ndarray]:
-    """The first byte of each token, and one past its last."""
+    """Returns the first byte of each token, and one past its last."""
     if document.byte_ends is None:
         raise DataError(
             f"where the tokens of {document.name} lie in its text is not known, which key tokens need; "
@@ -149,17 +149,17 @@ def places(document: Document) -> tuple[np.ndarray, np.ndarray]:
 
 
 def windows_of(trained: int | None, window: int | None, short: int | None) -> Sequence[int]:
-    """The short and the long window: the trained length and a quarter of it, where not said otherwise.
+    """Returns the short and the long window: the trained length and a quarter of it, where not said otherwise.
 
     Raises:
         DataError: the trained length is not known, or the short one is not shorter.
     """
     long = window or trained
     if long is None:
-        raise DataError("the key model does not say what length it was trained at; give --window")
+        raise DataError("the key model does not say what length it was trained at; give window=N", "window")
     brief = short or max(2, long // 4)
     if brief >= long:
         raise DataError(
-            f"the short window of {brief} is no shorter than the long one of {long}; give a smaller --short"
+            f"the short window of {brief} is no shorter than the long one of {long}; give a smaller short=N", "short"
         )
     return brief, long

@@ -70,7 +70,7 @@ def length_axis(axes: Axes, ticks: Iterable[int], name: str) -> None:
 
 
 def _spread(ticks: list[int]) -> list[int]:
-    """The ticks that are at least a fifteenth of the axis apart, the longest kept, so that no labels collide."""
+    """Returns the ticks that are at least a fifteenth of the axis apart, so that no labels collide."""
     kept: list[int] = []
     for tick in reversed(ticks):
         if not kept or (kept[-1] / tick) ** 15 >= kept[0] / ticks[0]:

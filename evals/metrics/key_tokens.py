@@ -81,12 +81,12 @@ KEY_TOKENS = KeyTokens()
 
 
 def key_tokens(short: np.ndarray, long: np.ndarray, alpha: float = ALPHA, beta: float = BETA) -> np.ndarray:
-    """Which tokens are key: bool, from the NLLs of the same tokens with short and with long context."""
+    """Marks the key tokens: bool, from the NLLs of the same tokens with short and with long context."""
     return (short - long > alpha) & (long < -beta)
 
 
 def find(result: Stored, alpha: float = ALPHA, beta: float = BETA) -> KeySpans:
-    """The key spans by a measurement of the key model in sliding windows of two lengths, the short and the long.
+    """Returns the key spans by a measurement of the key model in sliding windows of a short and a long length.
 
     Raises:
         DataError: token ids without a text.

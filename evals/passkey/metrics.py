@@ -64,10 +64,10 @@ class Accuracy(Metric[Asked, AccuracyRow]):
     """Accuracy and answer NLL."""
 
     row, key = AccuracyRow, "rows"
-    picture = Picture(
+    picture = Picture[Asked](
         "retrieval.png",
         "Accuracy and answer NLL by length and depth",
-        lambda asked: plots.draw(asked, ACCURACY.rows(asked)),
+        draw,
     )
 
     def reduce(self, stored: Asked) -> list[AccuracyRow]:

@@ -71,7 +71,7 @@ def draw(result: Asked, every: Sequence[AccuracyRow]) -> Figure:
 
 
 def _panel(result: Asked) -> tuple[float, float]:
-    """Inches of one map: room for a number in every cell."""
+    """Returns the inches of one map: room for a number in every cell."""
     return max(2.2, 0.5 + 0.52 * len(result.lengths)), max(1.9, 0.9 + 0.27 * len(result.depths))
 
 
@@ -117,14 +117,14 @@ def _number(axes: Axes, x: int, y: int, text: str, light: bool) -> None:
 
 
 def _mark_trained(axes: Axes, result: Asked) -> None:
-    """A line between what the model was trained for and what is longer, seen on every colour."""
+    """Draws a line between what the model was trained for and what is longer, seen on every colour."""
     if inside := _inside(result):
         axes.axvline(inside - 0.5, color="white", linewidth=3.6)
         axes.axvline(inside - 0.5, color="black", linewidth=1.4, linestyle=(0, (4, 2)))
 
 
 def _inside(result: Asked) -> int:
-    """How many of the lengths the model was trained for, where there are others too."""
+    """Counts how many of the lengths the model was trained for, where there are others too."""
     inside = sum(n <= (result.trained_length or 0) for n in result.lengths)
     return inside if inside < len(result.lengths) else 0
 

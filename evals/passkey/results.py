@@ -7,11 +7,10 @@ import io
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from ...escaping import escaped
 from ...plotting import save
-from ..metrics.base import Metric
 from ..results.folder import writable_folder
 from ..results.formats import SCHEMA
 from ..results.saving import Saved
@@ -27,7 +26,7 @@ class Retrieval(Asked, Saved):
     """A finished (or interrupted) run; :class:`.answers.Asked` has its attributes."""
 
     kind: ClassVar[str] = "retrieval"
-    metrics: ClassVar[tuple[Metric[Asked, Any], ...]] = METRICS
+    metrics = METRICS
 
     @property
     def rows(self) -> list[AccuracyRow]:

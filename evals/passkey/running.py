@@ -13,6 +13,7 @@ import numpy as np
 from ...models.patching import evaluating
 from ..data.windows import Window, check_lengths
 from ..parallel.processes import Group, World
+from ..results.stored import ModelFacts
 from ..running import fingerprints
 from ..running.batch_log import Scored
 from ..running.batches import Batch, BatchPlan, Cost, Feed
@@ -153,7 +154,7 @@ class RetrievalRun:
         )
 
     @cached_property
-    def model_facts(self) -> dict[str, Any]:
+    def model_facts(self) -> ModelFacts:
         """Describes the model before any schedule: the "model" part of results.json."""
         return fingerprints.describe(self.answerer.model, self.options.path)
 

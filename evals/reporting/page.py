@@ -32,7 +32,7 @@ DASHES = ("solid", "dash", "dot")
 
 
 def page(runs: Sequence[StoredRun], title: str = "Context extension, measured") -> str:
-    """One self-contained HTML document that compares these runs.
+    """Returns one self-contained HTML document that compares these runs.
 
     Args:
         runs: as :func:`.runs.load` gives them.
@@ -128,7 +128,7 @@ def page_data(runs: Sequence[StoredRun]) -> dict[str, Any]:
 
 
 def _run(run: StoredRun) -> dict[str, Any]:
-    """What a run says of itself, for the table of protocols."""
+    """Returns what a run says of itself, for the table of protocols."""
     results = run.results
     model, data, protocol = results["model"], results.get("data", {}), results.get("protocol", {})
     cost = results.get("cost", [])
@@ -151,7 +151,7 @@ def _run(run: StoredRun) -> dict[str, Any]:
 
 
 def _tokens(run: StoredRun) -> str:
-    """A short hash of all documents' tokens: runs that have it in common are compared token by token."""
+    """Returns a short hash of all documents' tokens: runs that have it in common are compared token by token."""
     if run.result is None:
         return ""
     if run.ids is None:
@@ -217,7 +217,7 @@ def _baseline(series: Sequence[Series]) -> int:
 
 
 def _heat_maps(run: StoredRun) -> list[dict[str, Any]]:
-    """Per schedule of a retrieval run: its rows by length and depth, and those over all depths."""
+    """Returns, per schedule of a retrieval run, its rows by length and depth, and those over all depths."""
     found, by_schedule = [], dict[str, list[dict[str, Any]]]()
     for row in run.results["rows"]:
         by_schedule.setdefault(row["schedule"], []).append(row)
@@ -241,7 +241,7 @@ def _plain(value: Any) -> str:
 
 
 def _script_json(data: Any) -> str:
-    """JSON that may stand inside ``<script>``: no ``<``, and no number that JSON does not have."""
+    """Writes JSON that may stand inside ``<script>``: no ``<``, and no number that JSON does not have."""
     return json.dumps(_finite(data), allow_nan=False).replace("<", "\\u003c")
 
 

@@ -40,7 +40,7 @@ class StoredRun:
 
 
 def load(folders: Sequence[str | Path]) -> list[StoredRun]:
-    """The runs in these folders, in order.
+    """Reads the runs in these folders, in order.
 
     Raises:
         DataError: one that is none, or one given twice.
@@ -65,14 +65,13 @@ def _run(path: Path, name: str) -> StoredRun:
 
 
 def without_losses(runs: Sequence[StoredRun]) -> list[str]:
-    """A sentence for each run whose losses per token are gone, so that nothing that comes of them is shown."""
+    """Returns a sentence for each run whose losses per token are gone, so that nothing that comes of them is shown."""
     gone = [run for run in runs if run.result and not run.result.identities]
     return [f"{run.folder} has no nll/index.json, so loss by position and comparisons are left out" for run in gone]
 
 
 def unpaired(runs: Sequence[StoredRun]) -> list[str]:
-    """A sentence for each two runs of the same text whose losses nevertheless are not those of the same tokens, or
-    are not known to be."""
+    """Returns a sentence for each two runs of the same text whose tokens differ, or are not known to be the same."""
     measured = [(run, run.result) for run in runs if run.result]
     alike = [
         (run, other)
@@ -96,7 +95,7 @@ def unpaired(runs: Sequence[StoredRun]) -> list[str]:
 
 
 def unchecked(runs: Sequence[StoredRun]) -> list[str]:
-    """A sentence for each run without checksums."""
+    """Returns a sentence for each run without checksums."""
     return [
         f"{run.folder}: no checksum stored, so damage to its figures may not be noticed; the same command again, into "
         "the same folder, writes them"
@@ -106,7 +105,7 @@ def unchecked(runs: Sequence[StoredRun]) -> list[str]:
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
-    """The folders' names, with as many parents as tell them apart."""
+    """Returns the folders' names, with as many parents as tell them apart."""
     parts = [path.resolve().parts for path in paths]
     for depth in range(1, max(map(len, parts), default=1) + 1):
         names = ["/".join(each[-depth:]) for each in parts]

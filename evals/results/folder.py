@@ -27,7 +27,7 @@ from .formats import Results
 from .leftovers import RESULTS, WRITTEN, is_regular
 
 NLL = "nll"
-ELSEWHERE = "choose another folder with -o"
+ELSEWHERE = "choose another folder"
 
 _LARGEST = 2**30
 """Bytes of a file that may be ours. A million answers take a tenth of it."""
@@ -49,7 +49,7 @@ class There:
 
 
 def writable_folder(out: str | Path, kind: str = "perplexity") -> Path:
-    """The folder that a run will be written into, or a refusal before hours of work.
+    """Returns the folder that a run will be written into, or refuses it before hours of work.
 
     Args:
         kind: of the run; results.json says "kind" where it is another than "perplexity".
@@ -62,7 +62,7 @@ def writable_folder(out: str | Path, kind: str = "perplexity") -> Path:
 
 
 def opened_folder(out: str | Path, kind: str) -> tuple[Path, There]:
-    """The folder that a run will be written into, and what of its own is in it; else as :func:`writable_folder`."""
+    """Returns :func:`writable_folder`, and what of the run's own is in it."""
     folder = _named_folder(out)
     nearest = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
     if not nearest.is_dir():
@@ -83,7 +83,7 @@ def _try_writing(folder: Path, nearest: Path) -> None:
 
 
 def _named_folder(out: str | Path) -> Path:
-    """``out`` with its ``~`` expanded, where it can be a folder's name at all."""
+    """Expands the ``~`` of a folder's name, and refuses a name that no folder can have."""
     folder = local_path(out)
     if not str(out) or str(folder).startswith("~"):
         raise CheckpointError(f"cannot write into {str(out)!r}: there is no such folder; {ELSEWHERE}")
@@ -98,7 +98,7 @@ def _named_folder(out: str | Path) -> Path:
 
 
 def check(folder: Path, kind: str) -> There:
-    """What is there already, once it is certain that the run may replace all of it.
+    """Returns what is there already, once it is certain that the run may replace all of it.
 
     Raises:
         CheckpointError: names a file that is not ours, was changed since, or belongs to another kind of run.
@@ -130,7 +130,7 @@ def _joined(names: Sequence[str]) -> str:
 
 
 def _refuse_other_kind(folder: Path, kind: str, refused: nll.Refused) -> None:
-    """The results of one kind of run are not replaced by those of another, nor is what a stopped one has kept."""
+    """Keeps the results of one kind of run, and the batches of a stopped one, from being replaced by another kind."""
     for path in (folder / RESULTS, folder / resuming.FOLDER / "run.json"):
         there = _kind_in(path)
         if there not in (None, kind):
@@ -139,7 +139,7 @@ def _refuse_other_kind(folder: Path, kind: str, refused: nll.Refused) -> None:
 
 
 def _results(path: Path, beside: Sequence[str], refused: nll.Refused) -> Results | None:
-    """``results.json``, where there is one, whole."""
+    """Reads ``results.json``, where there is one."""
     if not os.path.lexists(path):
         return None
     try:
@@ -151,7 +151,7 @@ def _results(path: Path, beside: Sequence[str], refused: nll.Refused) -> Results
 
 
 def _kind_in(path: Path) -> str | None:
-    """The kind of run that wrote a file; None where there is none, or a damaged one, "" for what none of ours wrote."""
+    """Returns the kind of run that wrote a file; None for no file, or a damaged one, "" for what no run wrote."""
     if not os.path.lexists(path):
         return None
     try:
@@ -165,7 +165,7 @@ def _kind_in(path: Path) -> str | None:
 
 
 def _own(path: Path, results: Results, refused: nll.Refused) -> str:
-    """The sha256 of a file that ``results.json`` lists."""
+    """Returns the sha256 of a file that ``results.json`` lists."""
     listed = results.get("files")
     if not is_regular(path) or (listed is not None and path.name not in listed):
         raise refused(path, "is not what an evaluation wrote")
@@ -181,7 +181,7 @@ def _own(path: Path, results: Results, refused: nll.Refused) -> str:
 
 
 def identity(results: Mapping[str, Any]) -> str:
-    """A hash of what was measured, which ``nll/`` carries too: so that they are known to belong together."""
+    """Returns a hash of what was measured. ``nll/`` carries it too, which tells that they belong together."""
     about = [[part, name, results[part].get(name)] for part, names in _IDENTITY.items() for name in names]
     return sha256(json.dumps(about).encode())
 
@@ -195,7 +195,7 @@ _IDENTITY = {
 
 @contextmanager
 def kept(folder: Path) -> Iterator[None]:
-    """What the system says about the disk, as one sentence.
+    """Turns what the system says about the disk into one sentence.
 
     Raises:
         CheckpointError: something below the folder cannot be read or written.
@@ -282,5 +282,5 @@ def replace(path: Path, content: bytes, before: str | None) -> None:
 
 
 def _encoded(text: str) -> bytes:
-    """UTF-8, and what a file's name may have that is none by its numbers."""
+    """Encodes a text as UTF-8; the bytes of a file's name that are not UTF-8 are written as numbers."""
     return text.encode("utf-8", "backslashreplace")

@@ -78,6 +78,7 @@ class Results(TypedDict):
     data: DataFacts
     protocol: ProtocolFacts
     versions: dict[str, str]
+    rows: list[dict[str, Any]]
     cost: NotRequired[Annotated[list[PassCost], FailFast(), Len(0, 10 * _ROWS)]]
     files: NotRequired[dict[Beside, Annotated[list[Digest], Len(1, 2)]]]
     tables: NotRequired[Tables]
@@ -91,7 +92,7 @@ def _rows(metric: Metric[Any, Any]) -> object:
     keys = {name: NotRequired[hint] if name in missing else hint for name, hint in hints.items()}
     rows = Annotated[list[TypedDict(metric.row.__name__, keys)], FailFast(), Len(0, 100 * _ROWS)]  # type: ignore[misc]
     part = TypedDict(metric.key, {"rows": rows}) if metric.has_facts else rows  # type: ignore[misc]
-    return part if metric.key in ("rows", "paired") else NotRequired[part]  # type: ignore[valid-type]
+    return part if metric.key in ("rows", "paired") else NotRequired[part]
 
 
 def _results_of(kind: str, metrics: Iterable[Metric[Any, Any]]) -> Shape[Results]:

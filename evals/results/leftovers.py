@@ -77,7 +77,7 @@ def _sweep_old(folder: Path) -> None:
 
 
 def _sweep_old_arrays(folder: Path) -> None:
-    """A half of ``nll/``: the files that are called as ours, and the folders that are empty then."""
+    """Removes half-written files from ``nll/``, known by their names, and the folders that are then empty."""
     if not is_folder(folder):
         return
     for below, folders, names in os.walk(folder, topdown=False):

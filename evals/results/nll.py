@@ -41,12 +41,12 @@ Refused = Callable[..., CheckpointError]
 
 
 def name_of(at: str, number: int) -> str:
-    """Where a document's losses lie."""
+    """Returns where a document's losses lie."""
     return f"{at}/{number:05d}.npy"
 
 
 def read_index(folder: Path) -> formats.Index:
-    """``index.json`` of the folder ``nll/``.
+    """Reads ``index.json`` of the folder ``nll/``.
 
     Raises:
         Wrong: it is damaged, or somebody else's.
@@ -55,7 +55,7 @@ def read_index(folder: Path) -> formats.Index:
 
 
 def read(path: Path, wanted: str | None, rows: int = 0) -> np.ndarray:
-    """An array, fp32 [tokens], or [rows, tokens].
+    """Reads an array, fp32 [tokens], or [rows, tokens].
 
     Args:
         wanted: its sha256, where that is known.
@@ -78,7 +78,7 @@ def read(path: Path, wanted: str | None, rows: int = 0) -> np.ndarray:
 
 
 def _header(shape: tuple[int, ...]) -> bytes:
-    """What numpy writes in front of an array; nothing of a file's own is evaluated."""
+    """Returns what numpy writes in front of an array; nothing of a file's own is evaluated."""
     file = io.BytesIO()
     np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
     return file.getvalue()
@@ -93,7 +93,7 @@ def _made(index: formats.Index) -> list[formats.StoredPass | formats.StoredCompa
 
 
 def _listed(index: formats.Index) -> dict[str, list[str]]:
-    """The files that an index knows, with every sha256 that they may have; without one where none was kept."""
+    """Lists the files that an index knows, with every sha256 that they may have; none where none was kept."""
     found: dict[str, list[str]] = {}
     for one in _made(index):
         for number in range(len(index["documents"])):
@@ -107,7 +107,7 @@ def _listed(index: formats.Index) -> dict[str, list[str]]:
 
 
 def check(folder: Path, refused: Refused) -> dict[str, str]:
-    """The files below ``nll/``, with their sha256, once it is certain that all of them are ours.
+    """Returns the files below ``nll/``, with their sha256, once it is certain that all of them are ours.
 
     Args:
         refused: makes the error that names a file that is not.
@@ -129,7 +129,7 @@ def check(folder: Path, refused: Refused) -> dict[str, str]:
 
 
 def _walk(folder: Path, below: str = "") -> Iterator[str]:
-    """All that is no folder, by its name below ``nll/``; links are not followed. Ours lies two folders deep."""
+    """Yields all that is not a folder, by its name below ``nll/``; links are not followed."""
     for entry in sorted(os.scandir(folder / below), key=lambda entry: entry.name):
         name = f"{below}/{entry.name}" if below else entry.name
         if entry.is_dir(follow_symlinks=False) and name.count("/") < 3:
@@ -142,7 +142,7 @@ _LEFT = re.compile(r"((?:.*/)?)\.([^/]+)\.[0-9a-f]{12}" + re.escape(atomic.SUFFI
 
 
 def _left_by(name: str) -> str | None:
-    """Which file of ours a killed writer was about to write, where a name looks so."""
+    """Returns the file that a killed writer was about to write, if a name looks like one of its parts."""
     found = _LEFT.fullmatch(name)
     target = f"{found[1]}{found[2]}" if found else ""
     return target if target == INDEX or formats.ARRAY.fullmatch(target) else None

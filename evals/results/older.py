@@ -33,7 +33,7 @@ _SIZES = {"ppl_vs_length.png": (1120, 704), "loss_by_position.png": (1120, 704)}
 
 
 def _is_picture(name: str, content: bytes) -> bool:
-    """A PNG by matplotlib, of 160 dots per inch."""
+    """Whether this is a PNG by matplotlib, of 160 dots per inch."""
     if not content.startswith(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR") or b"tEXtSoftware\0Matplotlib" not in content[:200]:
         return False
     return b"pHYs\0\0\x18\x9b\0\0\x18\x9b\x01" in content[:300] and _SIZES.get(name) in (
@@ -56,7 +56,7 @@ _ANSWER = "schedule length depth actual_depth trial prompt position answer token
 
 
 def _csv(results: Mapping[str, Any]) -> str:
-    """``results.csv``, whose every figure is in ``results.json``."""
+    """Writes ``results.csv`` again, whose every figure is in ``results.json``."""
     if results.get("kind") == "retrieval":
         return _lines(_ASKED, ([row[name] for name in _ASKED] for row in results["rows"]))
     pairs = {(pair["schedule"], pair["length"]): pair for pair in results["paired"]}

@@ -21,7 +21,6 @@ from ...files.reading import local_path
 from ...plotting import save
 from ..data.key_tokens import KeySpans
 from ..metrics import BY_POSITION, FAR_REPEATS, KEY_TOKENS, METRICS, PAIRED, PERPLEXITY, by_position, perplexity
-from ..metrics.base import Metric
 from ..metrics.by_position import PositionRow
 from ..metrics.far_repeats import RepeatsRow
 from ..metrics.key_tokens import KeyTokensRow
@@ -44,7 +43,7 @@ class Result(Stored, Saved):
     """A finished (or interrupted) measurement; :class:`.stored.Stored` has its attributes."""
 
     kind: ClassVar[str] = "perplexity"
-    metrics: ClassVar[tuple[Metric[Stored, Any], ...]] = METRICS
+    metrics = METRICS
 
     @classmethod
     def load(cls, out: str | Path) -> Result:
@@ -68,7 +67,10 @@ class Result(Stored, Saved):
         gone = [Pass(row.schedule, row.table_sha256, (row.length,), [], row.forward_passes) for row in rows]
         repeats, about = FAR_REPEATS.read(results), results.get("key_tokens")
         made = cls(
-            **{name: results[name] for name in ("model", "data", "protocol", "versions")},
+            results["model"],
+            results["data"],
+            dict(results["protocol"]),
+            results["versions"],
             passes=losses.passes or gone,
             documents=[],
             bos=losses.bos,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,7 +21,7 @@ class Saved(ABC):
     """Results that can be written into a folder, see :mod:`ropescale.evals.results.folder` for what is replaced."""
 
     kind: ClassVar[str]
-    metrics: ClassVar[Sequence[Metric[Any, Any]]]
+    metrics: ClassVar[tuple[Metric[Any, Any], ...]]
     model: ModelFacts
     versions: dict[str, str]
     figures: dict[type, list[Any]]

@@ -26,7 +26,7 @@ class Estimate:
 
 
 def ratio(sums: Sequence[float], counts: Sequence[float], level: float = LEVEL) -> Estimate:
-    """Token-weighted mean ``r = sum S_d / sum m_d`` and its document-clustered t interval.
+    """Returns the token-weighted mean ``r = sum S_d / sum m_d`` and its document-clustered t interval.
 
     ``SE(r) = sqrt(D / (D - 1) * sum (S_d - r m_d)^2) / sum m_d``. Paired differences between two schedules on
     the same tokens use the same formula, with ``S_d`` the difference of the two sums.
@@ -47,7 +47,7 @@ def ratio(sums: Sequence[float], counts: Sequence[float], level: float = LEVEL) 
 
 
 def wilson(hits: int, trials: int, level: float = LEVEL) -> tuple[float, float]:
-    """The score interval of a proportion (Wilson 1927): never outside [0, 1], and of some width at 0 and 1 too.
+    """Returns the score interval of a proportion (Wilson 1927): never outside [0, 1], and of some width at 0 and 1 too.
 
     ``(p + z^2/2n +- z sqrt(p(1-p)/n + z^2/4n^2)) / (1 + z^2/n)``.
 
@@ -65,7 +65,7 @@ def wilson(hits: int, trials: int, level: float = LEVEL) -> tuple[float, float]:
 
 
 def mcnemar(gained: int, lost: int) -> float:
-    """Two-sided p of the exact McNemar test: a sign test on the pairs that came out differently (McNemar 1947).
+    """Returns the two-sided p of the exact McNemar test: a sign test on the pairs that differ (McNemar 1947).
 
     Args:
         gained: pairs of which only the second came out.
@@ -78,7 +78,7 @@ def mcnemar(gained: int, lost: int) -> float:
 
 @lru_cache
 def t_quantile(probability: float, degrees: int) -> float:
-    """The ``t`` below which Student's distribution with ``degrees`` of freedom has this probability.
+    """Returns the ``t`` below which Student's distribution with ``degrees`` of freedom has this probability.
 
     For ``0.5 <= probability < 1``, by bisection on the tail, which is half of a regularised incomplete beta.
     """
@@ -95,12 +95,12 @@ def t_quantile(probability: float, degrees: int) -> float:
 
 
 def _both_tails(t: float, degrees: int) -> float:
-    """P(|T| > t) = I_x(n/2, 1/2) with x = n / (n + t^2) (Abramowitz and Stegun 26.7.1)."""
+    """Returns P(|T| > t) = I_x(n/2, 1/2) with x = n / (n + t^2) (Abramowitz and Stegun 26.7.1)."""
     return incomplete_beta(degrees / 2, 0.5, degrees / (degrees + t * t))
 
 
 def incomplete_beta(a: float, b: float, x: float) -> float:
-    """Regularised incomplete beta ``I_x(a, b)`` by its continued fraction (Abramowitz and Stegun 26.5.8)."""
+    """Returns the regularised incomplete beta ``I_x(a, b)`` by its continued fraction (A. and S. 26.5.8)."""
     if x <= 0 or x >= 1:
         return float(x >= 1)
     if x > (a + 1) / (a + b + 2):
@@ -110,8 +110,10 @@ def incomplete_beta(a: float, b: float, x: float) -> float:
 
 
 def _continued_fraction(a: float, b: float, x: float) -> float:
-    """``1 + d_1 / (1 + d_2 / (1 + ...))`` of 26.5.8, from the far end inwards; 200 terms are plenty below the
-    mean, where it is used."""
+    """Returns ``1 + d_1 / (1 + d_2 / (1 + ...))`` of 26.5.8, from the far end inwards.
+
+    200 terms are plenty below the mean, where it is used.
+    """
     value = 1.0
     for n in range(200, 0, -1):
         m = n // 2

@@ -41,6 +41,7 @@ class DataFacts(TypedDict):
     tokens: Count
     skipped: NotRequired[dict[str, Count]]
     special_tokens: NotRequired[Count]
+    questions: NotRequired[Count]
     not_retokenized: NotRequired[Count]
 
 
@@ -196,13 +197,13 @@ class Stored:
         return {}
 
     def counts(self, run: Pass, length: int) -> list[int]:
-        """Per document, how many of the pass's scored tokens belong to a length."""
+        """Returns, per document, how many of the pass's scored tokens belong to a length."""
         if self.sliding:
             return [len(nll) for nll in run.nll]
         return [prefix(length, self.bos).count] * len(run.nll)
 
     def losses(self, schedule: str, length: int) -> list[np.ndarray]:
-        """Per document, the losses of the tokens that belong to a length, fp32."""
+        """Returns, per document, the losses of the tokens that belong to a length, fp32."""
         run = self.read_from[schedule, length]
         return [nll[:count] for nll, count in zip(run.nll, self.counts(run, length), strict=True)]
 
@@ -222,7 +223,7 @@ class Stored:
         return Totals([total for total, _ in pairs], [share for _, share in pairs])
 
     def identified(self) -> list[Identity]:
-        """Which documents were scored, in order."""
+        """Returns which documents were scored, in order."""
         return self.identities or [Identity(each.name, each.sha256, each.ids_sha256) for each in self.documents]
 
     def same_text(self, other: Stored) -> bool:

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from ..data.documents import Document
+from ..results.stored import ModelFacts
 from .memory import device_of
 
 if TYPE_CHECKING:

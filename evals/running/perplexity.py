@@ -25,7 +25,7 @@ from ..parallel.processes import Group, World
 from ..results.bootstrap import RESAMPLES
 from ..results.folder import writable_folder
 from ..results.result import Result
-from ..results.stored import Divergence, Pass
+from ..results.stored import DataFacts, Divergence, ModelFacts, Pass
 from . import fingerprints, memory, protocols
 from .batch_log import Scored
 from .batches import Batch, BatchPlan, Cost, plan_pass

@@ -236,7 +236,7 @@ def test_a_gain_is_positive_where_the_loss_falls():
 
 def test_a_trained_length_that_nobody_knows_is_said():
     text = made_up([1.0, 2.0], [0.75, 1.75]).to_markdown()
-    assert "short-context cost is not known, nor are far repeats told apart (--repeat-distance): the model" in text
+    assert "short-context cost is not known, nor are far repeats told apart (repeat_distance=N): the model" in text
     known = made_up([1.0, 2.0], [0.75, 1.75])
     known.repeat_distance = 1
     assert "short-context cost is not known: the model does not say how long it was trained at." in known.to_markdown()
@@ -357,7 +357,7 @@ def test_an_output_that_is_a_file_is_one_sentence(result, tmp_path):
 
 @pytest.mark.parametrize("name", ["", "~no-such-user/out", "a\0b", "a" * 300])
 def test_an_output_that_no_folder_can_be_called_is_one_sentence(name):
-    with pytest.raises(CheckpointError, match=r"cannot write into .*; choose another folder with -o") as caught:
+    with pytest.raises(CheckpointError, match=r"cannot write into .*; choose another folder") as caught:
         writable_folder(name)
     assert repr(name) in str(caught.value)
 
