@@ -162,10 +162,6 @@ def _ignored() -> list[str]:
     return [pattern for name in sorted(SKIPPED) for pattern in (name, f"{name}/*", f"*/{name}/*")]
 
 
-# ---------------------------------------------------------------------------------------------------------
-# What can be known beforehand
-
-
 def _refuse_name(name: str) -> None:
     from huggingface_hub.utils import HFValidationError, validate_repo_id
 
@@ -352,10 +348,6 @@ def _asked(to: Repository) -> Iterator[None]:
         raise
     except Exception as error:  # the client has a dozen ways to say no, and they differ between its versions
         raise CheckpointError(to.hide(_reason(error, to))) from None
-
-
-# ---------------------------------------------------------------------------------------------------------
-# What goes wrong on the way
 
 
 @contextmanager
