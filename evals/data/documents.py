@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -127,10 +127,11 @@ def as_documents(
     given = [documents] if isinstance(documents, (str, Text)) else list(documents)
     made = [document for document in given if isinstance(document, Document)]
     texts = [document for document in given if isinstance(document, (str, Text))]
-    if made and len(made) == len(given):
+    ids = [document for document in given if not isinstance(document, (str, Text, Document))]
+    if len(made) == len(given):
         return made
-    if not texts:
-        return from_ids(given)
+    if len(ids) == len(given):
+        return from_ids(ids)
     if len(texts) < len(given):
         raise DataError("documents are a mixture of texts and token ids; give one or the other")
     if tokenizer is None:
@@ -235,7 +236,7 @@ def _bytes_of(text: Text) -> bytes:
 
 def _tokens(text: Text, tokenizer: PreTrainedTokenizerBase, split_special_tokens: bool) -> token_cache.Tokens:
     fast = bool(getattr(tokenizer, "is_fast", False))
-    how = {"split_special_tokens": True} if split_special_tokens else {}
+    how: dict[str, Any] = {"split_special_tokens": True} if split_special_tokens else {}
     # verbose=False: a document longer than model_max_length is what this is for, no warning wanted.
     encoded = tokenizer(text.text, add_special_tokens=False, return_offsets_mapping=fast, verbose=False, **how)
     ends = _byte_ends(text.text, encoded["offset_mapping"]) if fast else None

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import Any
 
 from ....checkpoints.locating import hub_silence
 from ....errors import DataError
 from ....files.reading import local_path
 from ....formatting import first_line
 from ..documents import Text
-from .rows import dataset_texts, one_split, text_in
-
-if TYPE_CHECKING:
-    from .rows import Loaded
+from .rows import Row, dataset_texts, one_split, text_in
 
 
 def takes(source: str) -> bool:
@@ -38,13 +35,13 @@ def stream(source: str, split: str | None, text_field: str | None) -> Iterator[T
     return _streamed(source, one_split(_loaded(source, streaming=True), source, split), text_field)
 
 
-def _streamed(source: str, rows: Loaded, text_field: str | None) -> Iterator[Text]:
+def _streamed(source: str, rows: Iterable[Row], text_field: str | None) -> Iterator[Text]:
     for number, row in enumerate(rows):
         text, text_field = text_in(row, text_field, f"{source} row {number}", source)
         yield text
 
 
-def _loaded(source: str, streaming: bool = False) -> Loaded:
+def _loaded(source: str, streaming: bool = False) -> Any:
     import datasets
 
     name, _, config = source.partition(":")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from ....errors import DataError
 from ..documents import Text
 
 Row = Mapping[str, object]
-Loaded = Iterable[Row] | Mapping[str, Iterable[Row]]
-"""A dataset: rows, or splits of them."""
 
 
 def refuse(source: str, kind: str, **given: str | None) -> None:
@@ -19,7 +18,7 @@ def refuse(source: str, kind: str, **given: str | None) -> None:
             raise DataError(f"{name} is given, and {source} is {kind}, which has none; leave {name} out", name)
 
 
-def dataset_texts(loaded: Loaded, source: str, split: str | None, text_field: str | None) -> list[Text]:
+def dataset_texts(loaded: Any, source: str, split: str | None, text_field: str | None) -> list[Text]:
     """Returns the text of every row of one split.
 
     Raises:
@@ -30,12 +29,12 @@ def dataset_texts(loaded: Loaded, source: str, split: str | None, text_field: st
     return texts_of(rows, [f"{part} row {i}" for i in range(len(rows))], text_field, source)
 
 
-def one_split(loaded: Loaded, source: str, split: str | None) -> Iterable[Row]:
+def one_split(loaded: Any, source: str, split: str | None) -> Iterable[Row]:
     """Returns the rows of the split that is asked for; else of "test", or of the only one."""
     if isinstance(loaded, dict):
         return loaded[_split_of(loaded, source, split)]
     refuse(source, "one part of a dataset", split=split)
-    return loaded  # type: ignore[return-value]  # every mapping of splits is a dict
+    return loaded
 
 
 def texts_of(rows: Sequence[Row], names: Sequence[str], text_field: str | None, source: str) -> list[Text]:
