@@ -26,12 +26,7 @@ def test_each_field_has_one_option_of_the_command_line() -> None:
     assert set(FIELDS) < set(named) and len(named) == len(set(named))
 
 
-PENDING = {"eval", "passkey"}
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.xfail) if name in PENDING else name for name in COMMANDS]
-)
+@pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_that_takes_a_schedule_takes_all_of_them(name: str) -> None:
     command = LAZY.get_command(click.Context(LAZY), name)
     assert command is not None
