@@ -5,20 +5,18 @@ Tables, results.json, results.csv, pictures and the page show what is listed, in
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 from ..results.stored import Stored
 from .base import Metric
-from .by_position import BY_POSITION
-from .far_repeats import FAR_REPEATS
-from .key_tokens import KEY_TOKENS
-from .paired import PAIRED
-from .perplexity import PERPLEXITY
 
-METRICS: tuple[Metric[Stored, Any], ...] = (
-    PERPLEXITY,
-    BY_POSITION,
-    PAIRED,
-    FAR_REPEATS,
-    KEY_TOKENS,
+_NAMES = (
+    "perplexity",
+    "by_position",
+    "paired",
+    "far_repeats",
+    "key_tokens",
 )
+
+METRICS: tuple[Metric[Stored, Any], ...] = tuple(import_module(f".{name}", __name__).METRIC for name in _NAMES)

@@ -36,7 +36,7 @@ def draw(stored: Stored) -> Figure:
         RopescaleError: matplotlib is not installed.
     """
     figure, axes = drawing.new()
-    rows = BY_POSITION.rows(stored)
+    rows = METRIC.rows(stored)
     shown = {schedule: _later([row for row in rows if row.schedule == schedule]) for schedule in stored.schedules}
     for number, (schedule, bins) in enumerate(shown.items()):
         points = [((each.start * each.stop) ** 0.5, each.nll, each.low, each.high) for each in bins]
@@ -82,7 +82,7 @@ class ByPosition(Metric[Stored, PositionRow]):
         return {"bins": [{"start": start, "stop": stop, **estimate} for start, stop, estimate in bins]}
 
 
-BY_POSITION = ByPosition()
+METRIC = ByPosition()
 
 
 def _row(run: Pass, start: int, stop: int) -> PositionRow:

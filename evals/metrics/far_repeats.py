@@ -86,4 +86,4 @@ class FarRepeats(Metric[Stored, RepeatsRow]):
         }
 
 
-FAR_REPEATS = FarRepeats()
+METRIC = FarRepeats()

@@ -77,7 +77,7 @@ class KeyTokens(Metric[Stored, KeyTokensRow]):
         return {"key": bounds(row.ppl, row.ppl_low, row.ppl_high)}
 
 
-KEY_TOKENS = KeyTokens()
+METRIC = KeyTokens()
 
 
 def key_tokens(short: np.ndarray, long: np.ndarray, alpha: float = ALPHA, beta: float = BETA) -> np.ndarray:

@@ -78,7 +78,7 @@ class Paired(Metric[Stored, PairedRow]):
         return {"paired": {row.length: asdict(row) for row in rows}}
 
 
-PAIRED = Paired()
+METRIC = Paired()
 
 
 def difference(ours: Stored, schedule: str, theirs: Stored, baseline: str, length: int) -> Estimate | None:
@@ -97,7 +97,7 @@ def difference(ours: Stored, schedule: str, theirs: Stored, baseline: str, lengt
 
 
 def _found(stored: Stored, schedule: str, baseline: str, length: int) -> Estimate | None:
-    rows = {(row.schedule, row.baseline, row.length): row for row in PAIRED.rows(stored)}
+    rows = {(row.schedule, row.baseline, row.length): row for row in METRIC.rows(stored)}
     row, turned = rows.get((schedule, baseline, length)), rows.get((baseline, schedule, length))
     if row is not None:
         return Estimate(row.delta_nll, row.low, row.high)

@@ -60,7 +60,7 @@ def draw(stored: Stored) -> Figure:
     """
     figure, axes = drawing.new()
     for number, schedule in enumerate(stored.schedules):
-        rows = sorted((row for row in PERPLEXITY.rows(stored) if row.schedule == schedule), key=lambda row: row.length)
+        rows = sorted((row for row in METRIC.rows(stored) if row.schedule == schedule), key=lambda row: row.length)
         points = [(row.length, row.ppl, row.ppl_low, row.ppl_high) for row in rows]
         drawing.line(axes, number, schedule, points)
     axes.set_yscale("log")
@@ -92,7 +92,7 @@ class Perplexity(Metric[Stored, PerplexityRow]):
         return {"rows": [asdict(row) for row in sorted(rows, key=lambda row: row.length)]}
 
 
-PERPLEXITY = Perplexity()
+METRIC = Perplexity()
 
 
 def _row(stored: Stored, run: Pass, length: int) -> PerplexityRow:

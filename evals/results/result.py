@@ -20,7 +20,7 @@ from ...escaping import escaped
 from ...files.reading import local_path
 from ...plotting import save
 from ..data.key_tokens import KeySpans
-from ..metrics import BY_POSITION, FAR_REPEATS, KEY_TOKENS, METRICS, PAIRED, PERPLEXITY, by_position, perplexity
+from ..metrics import METRICS, by_position, far_repeats, key_tokens, paired, perplexity
 from ..metrics.by_position import PositionRow
 from ..metrics.far_repeats import RepeatsRow
 from ..metrics.key_tokens import KeyTokensRow
@@ -63,9 +63,9 @@ class Result(Stored, Saved):
         Raises:
             DataError: the losses are not those of the rows' tokens.
         """
-        rows, paired = PERPLEXITY.read(results), PAIRED.read(results)
+        rows, pairs = perplexity.METRIC.read(results), paired.METRIC.read(results)
         gone = [Pass(row.schedule, row.table_sha256, (row.length,), [], row.forward_passes) for row in rows]
-        repeats, about = FAR_REPEATS.read(results), results.get("key_tokens")
+        repeats, about = far_repeats.METRIC.read(results), results.get("key_tokens")
         made = cls(
             results["model"],
             results["data"],
@@ -74,7 +74,7 @@ class Result(Stored, Saved):
             passes=losses.passes or gone,
             documents=[],
             bos=losses.bos,
-            baseline=paired[0].baseline if paired else rows[0].schedule,
+            baseline=pairs[0].baseline if pairs else rows[0].schedule,
             trained_length=results["model"].get("trained_length"),
             tables=results.get("tables", {}),
             divergences=losses.divergences,
@@ -92,29 +92,29 @@ class Result(Stored, Saved):
     @property
     def rows(self) -> list[PerplexityRow]:
         """One per schedule and length, schedules in the order they ran, lengths ascending."""
-        return PERPLEXITY.rows(self)
+        return perplexity.METRIC.rows(self)
 
     @property
     def paired(self) -> list[PairedRow]:
         """Every schedule against the baseline at every length that both have."""
-        return PAIRED.rows(self)
+        return paired.METRIC.rows(self)
 
     @property
     def repeats(self) -> list[RepeatsRow]:
         """Every schedule at every length beyond the distance: what repeats something far back, and what does not."""
-        return FAR_REPEATS.rows(self)
+        return far_repeats.METRIC.rows(self)
 
     @property
     def key_rows(self) -> list[KeyTokensRow]:
         """Every schedule at every length, over the key tokens alone."""
-        return KEY_TOKENS.rows(self)
+        return key_tokens.METRIC.rows(self)
 
     def by_position(self, schedule: str) -> list[PositionRow]:
         """Returns the mean NLL in position bins that grow by sqrt(2), from the schedule's longest pass.
 
         Shows the cliff at the trained length that a prefix perplexity averages away. None under another protocol.
         """
-        return [row for row in BY_POSITION.rows(self) if row.schedule == schedule]
+        return [row for row in by_position.METRIC.rows(self) if row.schedule == schedule]
 
     def to_dict(self) -> dict[str, object]:
         """Returns results.json as plain data."""

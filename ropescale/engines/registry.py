@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
 
 from ..planning.plan import Plan
-from . import llama_cpp, mlx_lm, sglang, transformers4, transformers5, vllm
 from .differences import sentence
 from .engine import Engine
 from .layers import layers_of
 
+_MODULES = {
+    "vllm": "vllm",
+    "sglang": "sglang",
+    "llama.cpp": "llama_cpp",
+    "mlx-lm": "mlx_lm",
+    "transformers5": "transformers5",
+    "transformers4": "transformers4",
+}
+
 ENGINES: Mapping[str, Engine] = {
-    "vllm": vllm.ENGINE,
-    "sglang": sglang.ENGINE,
-    "llama.cpp": llama_cpp.ENGINE,
-    "mlx-lm": mlx_lm.ENGINE,
-    "transformers5": transformers5.ENGINE,
-    "transformers4": transformers4.ENGINE,
+    name: import_module(f".{module}", __package__).ENGINE for name, module in _MODULES.items()
 }
 """The engines under the names that the command line has for them, in the order in which their warnings are told."""
 

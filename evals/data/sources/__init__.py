@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Protocol
 
 from ....errors import DataError
 from ..documents import Text
-from . import folder, hub, json_lines, parquet, saved_dataset, standard_input, text_file
+from . import hub
 
 
 class SourceReader(Protocol):
@@ -28,15 +29,17 @@ class SourceReader(Protocol):
         ...
 
 
-READERS: tuple[SourceReader, ...] = (
-    standard_input,
-    saved_dataset,
-    folder,
-    json_lines,
-    parquet,
-    text_file,
-    hub,
+_NAMES = (
+    "standard_input",
+    "saved_dataset",
+    "folder",
+    "json_lines",
+    "parquet",
+    "text_file",
+    "hub",
 )
+
+READERS: tuple[SourceReader, ...] = tuple(import_module(f".{name}", __name__) for name in _NAMES)
 """The first that takes a source reads it."""
 
 

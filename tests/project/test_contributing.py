@@ -1,0 +1,78 @@
+"""The examples of CONTRIBUTING.md: each is added to a copy of the sources, as it says, and its commands are run."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, field
+
+import pytest
+import tiny
+
+NAMES = ["A schedule", "A metric", "An engine", "A model family's quirk", "A command", "A data source"]
+
+_CODE = r"```(\w+)\n(.*?)```"
+_FILE = re.compile(rf"^New file `([^`]+)`:\n\n{_CODE}", re.MULTILINE | re.DOTALL)
+_LINE = re.compile(rf"^One line in `([^`]+)`, after `([^`]+)`:\n\n{_CODE}", re.MULTILINE | re.DOTALL)
+_RUN = re.compile(r"^```console\n(.*?)```", re.MULTILINE | re.DOTALL)
+
+
+@dataclass
+class Example:
+    """What one section says: new files, lines that are added, and commands with something that they print."""
+
+    files: dict[str, str] = field(default_factory=dict)
+    lines: dict[str, tuple[str, str]] = field(default_factory=dict)
+    commands: list[tuple[str, list[str]]] = field(default_factory=list)
+
+
+def example(page: str, name: str) -> Example:
+    section = page.split(f"### {name}\n")[1].split("\n### ")[0].split("\n## ")[0]
+    read = Example({found[1]: found[3] for found in _FILE.finditer(section)})
+    read.lines = {found[1]: (found[2], found[4].removeprefix("+")) for found in _LINE.finditer(section)}
+    for block in _RUN.findall(section):
+        for part in block.split("$ ")[1:]:
+            command, *printed = part.strip().splitlines()
+            read.commands.append((command, printed))
+    return read
+
+
+@pytest.fixture(scope="module")
+def things(tmp_path_factory) -> dict[str, str]:
+    """A model with 16 pairs, a text and a table of texts, by the names that the page has for them."""
+    root = tmp_path_factory.mktemp("things")
+    model = tiny.llama(vocab_size=257, hidden_size=128)
+    model.save_pretrained(root / "model")
+    tiny.byte_tokenizer().save_pretrained(root / "model")
+    text = "Once upon a time there was a little house. " * 20
+    (root / "text.txt").write_text(text)
+    (root / "table.csv").write_text(f"title,body\none,{text}\ntwo,{text[7:]}\n")
+    return {"MODEL": str(root / "model"), "TEXT": str(root / "text.txt"), "TABLE": str(root / "table.csv")}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_example_is_one_file_and_one_line_and_works(name, repository, things, tmp_path):
+    told = example((repository / "CONTRIBUTING.md").read_text(), name)
+    assert len(told.files) <= 1 and len(told.lines) == 1 and told.commands
+    for part in ("ropescale", "cli", "evals"):
+        shutil.copytree(repository / part, tmp_path / part, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(repository / "pyproject.toml", tmp_path)
+    for path, content in told.files.items():
+        assert not (tmp_path / path).exists()
+        (tmp_path / path).write_text(content)
+    for path, (after, added) in told.lines.items():
+        assert added.count("\n") == 1, "one line"
+        before = (tmp_path / path).read_text()
+        assert before.count(f"{after}\n") == 1
+        (tmp_path / path).write_text(before.replace(f"{after}\n", f"{after}\n{added}"))
+    for command, printed in told.commands:
+        words = [things.get(word, word) for word in command.split()]
+        env = os.environ | {"PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"}
+        run = [sys.executable, "-m", *words]
+        done = subprocess.run(run, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+        for line in printed:
+            assert line in done.stdout + done.stderr
