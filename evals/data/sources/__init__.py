@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, cast
 
 from ....errors import DataError
 from ..documents import Text
@@ -39,7 +39,7 @@ _NAMES = (
     "hub",
 )
 
-READERS: tuple[SourceReader, ...] = tuple(import_module(f".{name}", __name__) for name in _NAMES)
+READERS = tuple(cast(SourceReader, import_module(f".{name}", __name__)) for name in _NAMES)
 """The first that takes a source reads it."""
 
 
