@@ -18,26 +18,33 @@ PARAMETERS = (
 """Parameters that notes and warnings name; ``factor`` is also a field of schedules, which stay as they are."""
 
 
+_VALUE = r"""=(?:'(?P<quoted>[^']*)'|(?P<plain>\w(?:[\w.,:]*\w)?))"""
+_ASIDE = r"""(?<!\w)(?P<mark>['"`]).*?(?P=mark)(?!\w)"""
+"""Quoted text: a name in it belongs to somebody else."""
+
+
 def spelled(text: str, fields: Iterable[str] = ()) -> str:
     """Replaces parameters by options.
 
     Args:
         text: a message in Python's words, such as ``give original_length=N``.
-        fields: the parameters it names. One that has no value (``=``) anywhere is replaced as a word, too. Without
-            any, every one of :data:`PARAMETERS` that has a value.
+        fields: the parameters it names. One that has no value (``=``) anywhere is replaced where it is a word of the
+            sentence, not in quotes or a path. Without any, each of :data:`PARAMETERS` that has a value.
     """
     names = list(fields)
     for name in names or PARAMETERS:
         spell = partial(_option, name)
-        word = rf"(?<![\w:,.-]){name}\b"
-        text, count = re.subn(rf"{word}(?:='([^']*)'|=(\w(?:[\w.,:]*\w)?))", spell, text)
+        text, count = re.subn(rf"(?<![\w:,./\\-]){name}{_VALUE}", spell, text)
         if names and not count:  # beside `layers='all'` the word "layers" is prose
-            text = re.sub(f"{word}()()", spell, text)
+            text = re.sub(rf"{_ASIDE}|(?<![^\s(]){name}(?=[;:,.)]*(?:\s|$))", spell, text)
     return text
 
 
 def _option(name: str, match: re.Match[str]) -> str:
-    value = match[1] or match[2] or None
+    groups = match.groupdict()
+    if groups.get("mark"):
+        return match[0]
+    value = groups.get("quoted") or groups.get("plain")
     if value == "False":
         return f"--no-{name.replace('_', '-')}"
     flag = _FLAGS.get(name, f"--{name.replace('_', '-')}")

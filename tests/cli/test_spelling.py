@@ -24,6 +24,22 @@ from ropescale.errors import CheckpointError, ConfigError, RopescaleError
         ("yarn:factor=4 with factor=8", ("factor",), "yarn:factor=4 with --factor 8"),
         ("a note: layers='all' reaches them", (), "a note: --layers all reaches them"),
         ("a note on layers that rotate, with factor=8", (), "a note on layers that rotate, with factor=8"),
+        ("/runs/tp needs it; leave tp out", ("tp",), "/runs/tp needs it; leave --tp out"),
+        ("/tp/force: exists; use force, now", ("tp", "force"), "/tp/force: exists; use --force, now"),
+        ("/runs/force=1/x: give force=True", ("force",), "/runs/force=1/x: give --force"),
+        ("/runs/tp=2 is full", (), "/runs/tp=2 is full"),
+        (r"C:\tp: leave tp out", ("tp",), r"C:\tp: leave --tp out"),
+        (
+            "no file force.txt in force/; leave force out.",
+            ("force",),
+            "no file force.txt in force/; leave --force out.",
+        ),
+        ("no way of 'my link' or `link`; leave link out", ("link",), "no way of 'my link' or `link`; leave --link out"),
+        (
+            "the model's text has a length, not the user's",
+            ("length",),
+            "the model's text has a --length, not the user's",
+        ),
     ],
 )
 def test_parameters_are_spelled_as_options(text, fields, said):
