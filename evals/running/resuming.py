@@ -125,13 +125,14 @@ class FolderStore(Store):
     @property
     def last(self) -> dict[str, object]:
         try:
-            return checking.checked(self.folder / "run.json", formats.LAST)
+            found = checking.checked(self.folder / "run.json", formats.LAST)
+            return {name: value for name, value in found.items() if name != checking.SEAL}
         except Wrong:
             return {}
 
     def begin(self, about: Facts) -> None:
         with _kept(self.folder):
-            atomic.write(self.folder / "run.json", json.dumps(about, indent=1))
+            atomic.write(self.folder / "run.json", checking.sealed(about))
 
     def note(self, timing: Facts) -> None:
         with _kept(self.folder), open(self.folder / "timing.jsonl", "a", encoding="utf-8") as file:

@@ -516,3 +516,17 @@ def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(words, tmp_path, capsys
 def test_fresh_without_a_folder_is_refused(words, capsys):
     assert shell.main([*words, "--fresh"]) == 2
     assert "error: --fresh is given, and no folder to start again in; name it with -o" in capsys.readouterr().err
+
+
+def test_a_changed_number_in_what_is_known_of_the_last_run_is_noticed(tmp_path, capsys):
+    """Another estimate of the tokens fed at once would be another plan of the same batches."""
+    out = tmp_path / "out"
+    first = measured(out)
+    record = out / "resume" / "run.json"
+    told = json.loads(record.read_text())
+    record.write_text(json.dumps({**told, "batch_tokens": told["batch_tokens"] + 1000}))
+    assert measured(out).to_dict() == first.to_dict()
+    assert "run.json is damaged" in capsys.readouterr().err
+    record.write_text(json.dumps({name: value for name, value in told.items() if name != "sha256"}))
+    assert measured(out).to_dict() == first.to_dict()
+    assert "damaged" not in capsys.readouterr().err
