@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from .checkpoints.locating import find_model, read_config
 from .checkpoints.record import original_config
+from .configs.checks import LARGEST
+from .configs.class_defaults import ALL_LAYERS
 from .configs.configuration import Configuration
-from .configs.reading import ALL_LAYERS, LARGEST
 from .files.reading import read_json
 from .formatting import brief
 from .planning.plan import Plan, is_as_is, make_plan

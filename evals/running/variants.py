@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ...configs.reading import is_scaled, read_rope
+from ...configs.configuration import read_rope
 from ...errors import DataError, RopescaleError, RunError
 from ...models import patching
 from ...schedules import specs
@@ -163,4 +163,4 @@ def trained_length(model: nn.Module) -> int | None:
         ropes = read_rope(patching.configuration_before(model)).values()
     except RopescaleError:  # no rotation that can be read, such as learned positions
         return getattr(patching.text_config(model), "max_position_embeddings", None)
-    return max(rope.max_length if is_scaled(rope) else rope.original_length for rope in ropes)
+    return max(rope.max_length if rope.is_scaled else rope.original_length for rope in ropes)

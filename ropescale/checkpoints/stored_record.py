@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
-from ..configs.reading import LARGEST
+from ..configs.checks import LARGEST
 from ..schedules import Frequencies
 
 Length = Annotated[int, Field(gt=0, le=LARGEST)]

@@ -35,6 +35,7 @@ from typing import TypedDict
 
 PATH = Path(__file__).with_suffix(".json")
 ALL_LAYERS = "all"
+"""The key of the one geometry of a model that keeps one table for all its layers."""
 FIELDS = (
     "head_dim",
     "hidden_size",

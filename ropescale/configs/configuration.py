@@ -11,10 +11,11 @@ from ..formatting import brief
 from ..rope import Rope
 from . import class_defaults
 from .checks import check_head, check_parameters, is_name, share, theta, whole
+from .class_defaults import ALL_LAYERS
 from .families import Family, family
 from .parameters import read_parameters
 from .rejections import check_theta
-from .section import ALL_LAYERS, Parameters, Section
+from .section import Parameters, Section
 
 
 @dataclass(frozen=True)
@@ -174,6 +175,15 @@ class Configuration:
         beside = max((each for each in others if isinstance(each, (int, float))), default=None)
         recorded = next((each for each in (top, inner, beside) if each is not None), None)
         return text.family.trained.get(max_length, max_length) if recorded is None else whole(recorded, name)
+
+
+def read_rope(config: Mapping[str, object], original_length: int | None = None) -> dict[str, Rope]:
+    """Reads the rotary geometry per layer type, for those that need nothing else of a configuration.
+
+    Raises:
+        ConfigError: as for :attr:`Configuration.ropes`.
+    """
+    return Configuration.read(config, original_length).ropes
 
 
 def _text_section(config: Mapping[str, object]) -> Mapping[str, object]:

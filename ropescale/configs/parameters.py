@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from ..errors import ConfigError
 from ..formatting import brief, listed
 from .checks import are_names, share, whole
-from .class_defaults import PARTIAL_NAMES, THETA_NAMES
+from .class_defaults import ALL_LAYERS, PARTIAL_NAMES, THETA_NAMES
 from .rejections import check_parameters_beside, check_section
-from .section import ALL_LAYERS, Parameters, Section, normalised
+from .section import Parameters, Section, normalised
 
 _MOST_TYPES = 64
 """No model has more kinds of layers with tables of their own."""

@@ -9,7 +9,8 @@ from ..errors import ConfigError
 from ..formatting import brief, listed
 from . import class_defaults
 from .checks import LARGEST_THETA, are_names, number
-from .section import ALL_LAYERS, Section
+from .class_defaults import ALL_LAYERS
+from .section import Section
 
 
 def check_section(section: Section) -> None:

@@ -14,9 +14,6 @@ from .checks import is_name, whole
 from .class_defaults import Entry
 from .families import Family, family
 
-ALL_LAYERS = class_defaults.ALL_LAYERS
-"""The key of the one geometry of a model that keeps one table for all its layers."""
-
 Parameters = dict[str, object]
 """Rope parameters under the keys of transformers 5."""
 

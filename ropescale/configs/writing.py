@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .class_defaults import PARTIAL_NAMES, THETA_NAMES
+from .class_defaults import ALL_LAYERS, PARTIAL_NAMES, THETA_NAMES
 from .configuration import Configuration
 from .families import Family
-from .section import ALL_LAYERS, Section
+from .section import Section
 
 _SCALING_KEYS = frozenset(
     "rope_type type factor original_max_position_embeddings attention_factor attn_factor beta_fast beta_slow mscale "

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from ..checkpoints.record import softmax_factor
-from ..configs.reading import ALL_LAYERS
+from ..configs.class_defaults import ALL_LAYERS
 from ..gguf import architectures as known
 from ..schedules.yarn import temperature
 from .differences import Difference, always_truncates, base_rope, ignores_factor, recomputed_scale, stops

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..configs import class_defaults
+from ..configs.class_defaults import ALL_LAYERS
 from ..configs.configuration import Configuration
 from ..configs.families import Family
-from ..configs.reading import ALL_LAYERS
 from ..planning.plan import Plan
 from ..rope import Rope
 from ..schedules.as_is import stock_table

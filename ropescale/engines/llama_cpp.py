@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from pathlib import PurePath
 from typing import Literal
 
-from ..configs.class_defaults import load
-from ..configs.reading import ALL_LAYERS
+from ..configs.class_defaults import ALL_LAYERS, load
 from ..escaping import argument
 from ..gguf import architectures as known
 from ..gguf.files import Value

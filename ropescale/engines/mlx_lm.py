@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 
-from ..configs.reading import ALL_LAYERS
+from ..configs.class_defaults import ALL_LAYERS
 from . import vllm
 from .commands import Command, shell
 from .differences import Difference, always_truncates, base_rope, recomputed_scale, scale_of_lengths, stops

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from ..configs.reading import ALL_LAYERS
+from ..configs.class_defaults import ALL_LAYERS
 from ..formatting import cut
 from .differences import Difference, stops
 from .layers import Layers

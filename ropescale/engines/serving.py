@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from ..configs.class_defaults import PARTIAL_NAMES, THETA_NAMES
+from ..configs.class_defaults import ALL_LAYERS, PARTIAL_NAMES, THETA_NAMES
 from ..configs.configuration import Configuration
-from ..configs.reading import ALL_LAYERS
 from ..planning.plan import Plan
 from .commands import needs_remote_code, snippet
 from .layers import Layers, layers_in, layers_of

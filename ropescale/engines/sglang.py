@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 
-from ..configs.reading import ALL_LAYERS
+from ..configs.class_defaults import ALL_LAYERS
 from ..schedules.yarn import temperature
 from . import vllm
 from .commands import Command, option, shell

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from ..configs import class_defaults
+from ..configs.class_defaults import ALL_LAYERS
 from ..configs.configuration import Configuration
-from ..configs.reading import ALL_LAYERS
 from ..configs.writing import Scaling, write_rope
 from .commands import Command
 from .differences import Difference, How, base_rope, stops

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..configs.class_defaults import load
-from ..configs.reading import ALL_LAYERS
+from ..configs.class_defaults import ALL_LAYERS, load
 from .commands import Command
 from .differences import Difference, How
 from .engine import Engine

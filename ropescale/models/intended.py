@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from ..checkpoints.record import around_switch, softmax_factor
-from ..configs.reading import read_rope
+from ..configs.configuration import read_rope
 from ..planning.grounds import describe_scaling
 from ..rope import Rope
 from ..schedules import AsIs, Frequencies, compute, describe

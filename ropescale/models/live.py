@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from ..configs.reading import read_rope
+from ..configs.configuration import read_rope
 from ..errors import ConfigError
 from .intended import Intended, asked_for, in_memory
 from .patching import installed

@@ -11,7 +11,8 @@ from torch import nn
 
 from ..checkpoints.locating import read_config
 from ..checkpoints.record import read_record
-from ..configs.reading import LARGEST, read_rope, text_section
+from ..configs.checks import LARGEST
+from ..configs.configuration import Configuration, read_rope
 from ..errors import ConfigError, RopescaleError
 from ..files.reading import read_json
 from ..formatting import brief, first_line
@@ -125,7 +126,7 @@ def _check_tokenizer(folder: Path, report: Verification) -> None:
 
 
 def _check_views(config: Mapping[str, object], report: Verification) -> None:
-    section = text_section(config)
+    section = Configuration.read(config).section
     if section.get("rope_parameters") and section.get("rope_scaling") is None and "rope_theta" not in section:
         report.warnings.append(
             "only transformers 5's rope_parameters are there: transformers 4 would use base RoPE with theta 10000"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from ..configs.reading import ALL_LAYERS
+from ..configs.class_defaults import ALL_LAYERS
 from ..errors import ConfigError
 from ..schedules import Frequencies
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 import torch
 from torch import nn
 
-from ..configs.reading import ALL_LAYERS
+from ..configs.class_defaults import ALL_LAYERS
 from ..schedules import Frequencies
 from .decoding import Stretch
 from .module_state import table_at

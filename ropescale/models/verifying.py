@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
 from ..checkpoints.locating import find_model
-from ..configs.reading import read_rope
+from ..configs.configuration import read_rope
 from ..errors import CheckpointError, DataError, VerificationError
 from ..lengths import parse_length
 from .decoding import DIFFERS, EXPLAINED, UNDECIDED, Say, Stretch, compare

@@ -5,8 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 
+from ..configs.class_defaults import ALL_LAYERS
 from ..configs.configuration import Configuration
-from ..configs.reading import ALL_LAYERS
 from ..errors import ConfigError, ScheduleError
 from ..formatting import brief, listed
 from ..schedules.specs import Spec, parse

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 
+from ..configs.class_defaults import ALL_LAYERS
 from ..configs.configuration import Configuration
-from ..configs.reading import ALL_LAYERS
 from ..errors import ScheduleError
 from ..formatting import brief, listed, size
 from ..request import Request

@@ -13,8 +13,8 @@ from rotary_modules import assert_same_tables, quiet, stock_config, stock_tables
 from transformers import CONFIG_MAPPING
 
 from ropescale.configs import class_defaults
+from ropescale.configs.configuration import read_rope
 from ropescale.configs.generating import generate
-from ropescale.configs.reading import read_rope
 from ropescale.errors import ConfigError
 from ropescale.schedules import AsIs, compute
 
@@ -161,7 +161,7 @@ def test_a_field_with_two_names_reads_as_the_one_that_transformers_prefers_and_i
 
 def test_reading_the_table_imports_neither_transformers_nor_torch(python):
     code = (
-        "import sys; from ropescale.configs.reading import read_rope; read_rope({'model_type': 'llama'});"
+        "import sys; from ropescale.configs.configuration import read_rope; read_rope({'model_type': 'llama'});"
         "sys.exit(bool({'torch', 'transformers', 'numpy'} & set(sys.modules)))"
     )
     assert python("-c", code).returncode == 0

@@ -9,7 +9,7 @@ import pytest
 from planning import make_plan
 from rotary_modules import assert_same_tables, stock_tables
 
-from ropescale.configs.reading import is_scaled, read_rope, text_section
+from ropescale.configs.configuration import Configuration, read_rope
 from ropescale.errors import ConfigError
 from ropescale.rope import Rope
 from ropescale.schedules import AsIs, compute
@@ -269,7 +269,7 @@ PLAIN = ("qwen3", "v4 llama with only a theta", "gemma4 with its wide heads", "p
 
 @pytest.mark.parametrize("name", [*SCALED, *PLAIN])
 def test_scaling_that_is_already_there_is_seen(name):
-    assert {is_scaled(rope) for rope in read_rope(CONFIGS[name]).values()} == {name in SCALED}
+    assert {rope.is_scaled for rope in read_rope(CONFIGS[name]).values()} == {name in SCALED}
 
 
 def test_a_proportional_factor_is_scaling_and_its_share_is_not():
@@ -277,7 +277,7 @@ def test_a_proportional_factor_is_scaling_and_its_share_is_not():
     both = {"full_attention": full, "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}
     plain = read_rope({"model_type": "gemma4_text", "rope_parameters": both})["full_attention"]
     scaled = {"model_type": "gemma4_text", "rope_parameters": both | {"full_attention": {**full, "factor": 8.0}}}
-    assert not is_scaled(plain) and is_scaled(read_rope(scaled)["full_attention"])
+    assert not plain.is_scaled and read_rope(scaled)["full_attention"].is_scaled
     assert (plain.pairs, plain.rotated_pairs) == (256, 64)
 
 
@@ -493,12 +493,12 @@ def test_an_odd_rotary_dim_has_half_a_pair_more():
 
 def test_the_text_section_is_the_text_config_with_a_model_type():
     inner = {"hidden_size": 8}
-    assert text_section({"model_type": "gemma3", "text_config": inner}) == {
+    assert Configuration.read({"model_type": "gemma3", "text_config": inner}).section == {
         "hidden_size": 8,
         "model_type": "gemma3_text",
     }
-    assert text_section({"model_type": "unheard_of", "text_config": inner})["model_type"] == "unheard_of"
-    assert text_section(LLAMA) is LLAMA
+    assert Configuration.read({"model_type": "unheard_of", "text_config": inner}).section["model_type"] == "unheard_of"
+    assert Configuration.read(LLAMA).section is LLAMA
 
 
 def test_a_slice_that_turns_only_in_part_is_as_wide_as_stock_transformers_builds_it(tmp_path):

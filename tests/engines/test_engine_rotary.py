@@ -18,7 +18,7 @@ from engine_sources import rotary_package
 from planning import make_plan
 
 import ropescale
-from ropescale.configs.reading import text_section
+from ropescale.configs.configuration import Configuration
 from ropescale.engines import sglang, vllm
 from ropescale.engines.exporting import export
 from ropescale.schedules import Frequencies
@@ -111,7 +111,7 @@ def _layers(config: dict[str, Any]) -> str:
 def case(
     engine: str, done: Any, config: dict[str, Any], changed: dict[str, Any], spec: Any, key: str
 ) -> dict[str, Any]:
-    planned = text_section(make_plan(config, spec, layers=_layers(config)).config)
+    planned = Configuration.read(make_plan(config, spec, layers=_layers(config)).config).section
     parameters = changed.get("rope_parameters", planned["rope_parameters"])
     parameters = parameters if key == "all" else parameters[key]
     if engine == "sglang" and config["model_type"] in SGLANG_TAKES_THETA_ONLY:

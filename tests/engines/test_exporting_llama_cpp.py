@@ -16,7 +16,7 @@ import ropescale
 from ropescale.checkpoints.model_card import card
 from ropescale.cli.main import main
 from ropescale.configs import class_defaults
-from ropescale.configs.reading import default_of
+from ropescale.configs.configuration import Configuration
 from ropescale.engines import engine_warnings
 from ropescale.engines.exporting import Export, export
 from ropescale.errors import RopescaleError
@@ -61,7 +61,9 @@ def _converted(config: dict[str, Any], plan: Plan, scaled: bool, path: Path) -> 
     if architecture is None:
         return None
     rope = next(iter(plan.ropes.values()))
-    window = default_of(config, "attention_chunk_size" if architecture == "llama4" else "sliding_window")
+    window = Configuration.read(config).default_of(
+        "attention_chunk_size" if architecture == "llama4" else "sliding_window"
+    )
     keys: dict[str, Any] = {"attention.sliding_window": window or None, "context_length": rope.original_length}
     keys |= {"rope.dimension_count": rope.rotary_dim, "rope.freq_base": rope.theta}
     makers = {"type": "yarn", "factor": 32.0, "original_context_length": rope.original_length} if scaled else {}
@@ -77,7 +79,7 @@ def _only_one_of_them(config: dict[str, Any], spec: str) -> bool | None:
     architecture = known.OF_MODEL_TYPES.get(config["model_type"])
     if "beta_fast" in spec and architecture not in known.TAKES_FREQS | known.TAKES_LISTS | known.READS_BETAS:
         return True  # flags of their own, which work for every architecture (run, in test_llama_cpp.py)
-    if "mscale" in spec and default_of(config, "qk_rope_head_dim"):
+    if "mscale" in spec and Configuration.read(config).default_of("qk_rope_head_dim"):
         return False  # of the softmax scale a GGUF file knows nothing
     is_theta = spec.startswith(("ntk:", "abf:"))
     shared = architecture in (known.SLIDING_SHARES_THETA if is_theta else known.SLIDING_HAS_THETA)

@@ -31,7 +31,8 @@ from planning import make_plan
 import ropescale
 from ropescale import Frequencies, Rope
 from ropescale.checkpoints.patching import PatchedCheckpoint
-from ropescale.configs.reading import ALL_LAYERS, read_rope
+from ropescale.configs.class_defaults import ALL_LAYERS
+from ropescale.configs.configuration import read_rope
 from ropescale.engines import engine_warnings, transformers4
 from ropescale.schedules import LongRope, Schedule, Yarn, compute
 

@@ -23,7 +23,7 @@ from transformers import CONFIG_MAPPING
 from ropescale.checkpoints import locating
 from ropescale.checkpoints.record import files_in
 from ropescale.cli.main import main, translate
-from ropescale.configs.reading import read_rope
+from ropescale.configs.configuration import read_rope
 from ropescale.errors import ConfigError, RopescaleError
 from ropescale.escaping import stays_below
 from ropescale.evals.results import checking

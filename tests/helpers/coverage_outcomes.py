@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ropescale.configs.reading import default_of, read_rope
+from ropescale.configs.configuration import Configuration, read_rope
 from ropescale.errors import ConfigError
 from ropescale.rope import Rope
 
@@ -227,7 +227,7 @@ def _notes(name: str, outcome: Mapping[str, Any]) -> str:
 
 def _is_mixed(name: str, outcome: Mapping[str, Any]) -> bool:
     """Whether full-attention layers and layers with a window turn by the same table."""
-    kinds = set(default_of({"model_type": name}, "layer_types") or ())
+    kinds = set(Configuration.read({"model_type": name}).default_of("layer_types") or ())
     return (
         list(outcome["tables"]) == ["all"]
         and {"full_attention", "sliding_attention"} <= kinds

@@ -16,7 +16,7 @@ from rotary_modules import assert_same_tables, quiet, rotary_classes, stock_conf
 
 import ropescale
 from ropescale import Frequencies, Rope
-from ropescale.configs.reading import read_rope
+from ropescale.configs.configuration import read_rope
 from ropescale.engines import engine_warnings
 from ropescale.errors import ConfigError, DataError, ScheduleError
 from ropescale.planning.plan import frequencies_of
