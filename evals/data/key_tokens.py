@@ -25,9 +25,8 @@ from typing_extensions import TypedDict
 from ...errors import CheckpointError, DataError
 from ...files.reading import local_path
 from ..results import checking
-from ..results.checking import Shape, Wrong
+from ..results.checking import Count, Shape, Wrong
 from ..results.replacing import write
-from ..results.values import Count
 from .documents import Document
 
 SCHEMA = 1

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from ..results.bootstrap import Bounds, block_of, by_block, by_document
-from ..results.statistics import Estimate, ratio
+from ..results.statistics import Bounds, Estimate, block_of, by_block, by_document, ratio
 from ..results.stored import Stored, Totals
 from .cells import exp
 

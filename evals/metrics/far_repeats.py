@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from ...escaping import escaped
 from ...formatting import markdown
 from ..data.far_repeats import ORDER, far_repeats
+from ..results.checking import Count, Length, Positive
 from ..results.stored import Stored
-from ..results.values import Count, Length, Positive
 from .base import Bounded, Metric, bounds, masked, perplexities
 from .cells import interval_cell
 

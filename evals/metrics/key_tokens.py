@@ -10,8 +10,8 @@ import numpy as np
 
 from ...escaping import escaped
 from ..data.key_tokens import KeySpans, places
+from ..results.checking import Count, Length, Positive, Share
 from ..results.stored import Stored
-from ..results.values import Count, Length, Positive, Share
 from .base import Bounded, Metric, bounds, masked, perplexities
 from .cells import interval_cell, table
 

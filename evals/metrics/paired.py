@@ -10,9 +10,9 @@ import numpy as np
 
 from ...escaping import escaped
 from ...formatting import markdown
+from ..results.checking import Length
 from ..results.statistics import Estimate, ratio
 from ..results.stored import Divergence, Stored, Totals
-from ..results.values import Length
 from .base import Metric, mean_of, resampled
 from .cells import half, signed, table
 

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING
 
 from ..data.windows import prefix
+from ..results.checking import Count, Length, Positive
 from ..results.statistics import Estimate, ratio
 from ..results.stored import Pass, Stored
-from ..results.values import Count, Length, Positive
 from ..running.protocols import ROPESCALE
 from . import drawing
 from .base import Metric, Picture, mean_of, perplexities, resampled

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from ..results.checking import Count, Length, Share
 from ..results.stored import DataFacts, ModelFacts
-from ..results.values import Count, Length, Share
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from ...escaping import escaped
 from ...formatting import markdown
 from ..metrics.base import Metric, Picture
+from ..results.checking import Count, Length
 from ..results.statistics import Estimate, mcnemar, ratio, wilson
-from ..results.values import Count, Length
 from . import plots
 from .answers import AccuracyRow, Answer, Asked
 

@@ -11,7 +11,9 @@ import stat
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
+
+from annotated_types import Ge, Interval
 
 from ...files.reading import Damaged as Wrong
 from ...files.reading import parse_json, sha256
@@ -112,6 +114,18 @@ def is_as_sealed(found: Mapping[str, object]) -> bool:
 def _seal(found: Mapping[str, object]) -> str:
     rest = {key: value for key, value in found.items() if key != SEAL}
     return sha256(json.dumps(rest, sort_keys=True).encode())
+
+
+# --- ranges ---
+
+Length = Annotated[int, Interval(ge=1, le=2**40)]
+"""Tokens of a context."""
+
+Count = Annotated[int, Interval(ge=0, le=2**53)]
+"""Up to 2^53 a float, and so JavaScript, counts without gaps."""
+
+Share = Annotated[float, Interval(ge=0, le=1)]
+Positive = Annotated[float, Ge(0)]
 
 
 # --- shapes ---

@@ -15,9 +15,8 @@ from typing_extensions import TypedDict
 from ..metrics import METRICS
 from ..metrics.base import Metric
 from ..passkey.metrics import METRICS as ASKED
-from .checking import Shape, Wrong
+from .checking import Count, Length, Shape, Wrong
 from .stored import DataFacts, ModelFacts, Tables
-from .values import Count, Length
 
 SCHEMA = 1
 

@@ -18,7 +18,7 @@ from ..data.key_tokens import KeySpans
 from ..data.windows import prefix
 from ..running.batches import Cost
 from ..running.protocols import ROPESCALE, published_windows, weighted
-from .values import Count, Length
+from .checking import Count, Length
 
 
 class ModelFacts(TypedDict):

@@ -22,9 +22,9 @@ from ..data.documents import Document, Text
 from ..data.windows import sliding
 from ..metrics.paired import short_length
 from ..parallel.processes import Group, World
-from ..results.bootstrap import RESAMPLES
 from ..results.folder import writable_folder
 from ..results.result import Result
+from ..results.statistics import RESAMPLES
 from ..results.stored import DataFacts, Divergence, ModelFacts, Pass
 from . import fingerprints, memory, protocols
 from .batch_log import Scored

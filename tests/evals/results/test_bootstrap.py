@@ -7,8 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from ropescale.evals.results.bootstrap import RESAMPLES, block_of, by_block, by_document
-from ropescale.evals.results.statistics import ratio
+from ropescale.evals.results.statistics import RESAMPLES, block_of, by_block, by_document, ratio
 
 
 def test_two_documents_are_drawn_in_three_ways():

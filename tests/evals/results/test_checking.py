@@ -9,8 +9,7 @@ import sys
 import pytest
 from typing_extensions import TypedDict
 
-from ropescale.evals.results.checking import Shape, Wrong
-from ropescale.evals.results.values import Count, Positive, Share
+from ropescale.evals.results.checking import Count, Positive, Shape, Share, Wrong
 
 
 class Values(TypedDict, total=False):
