@@ -4,27 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
 from ..results.statistics import Bounds, Estimate, block_of, by_block, by_document, ratio
-from ..results.stored import Stored, Totals
+from ..results.stored import Measured, Stored, Totals
 from .cells import exp
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-class Measured(Protocol):
-    """Whatever keeps the rows that were computed from it."""
-
-    figures: dict[type, list[Any]]
-
-
 S_contra = TypeVar("S_contra", bound=Measured, contravariant=True)
 R = TypeVar("R")
-
 
 Bounded = dict[str, float | None]
 """An estimate as the page's script reads it: mean, low and high."""

@@ -2,22 +2,43 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ...escaping import escaped
 from ...formatting import markdown
-from ..results.stored import Stored
 
 _WIDE = 0.3
 """Of a perplexity; at this half-width, the bounds of exp(nats) are 26% below and 34% above it."""
 
 
-def table(stored: Stored, corner: str, cells: Mapping[tuple[str, int], str], labels: Sequence[str]) -> str:
-    """Returns a Markdown table with a line for each schedule and a column for each length."""
-    header = [corner, *(f"{length:,}" for length in stored.lengths)]
-    rows = [[escaped(label), *(cells.get((label, n), "") for n in stored.lengths)] for label in labels]
+def table(
+    lengths: Sequence[int],
+    corner: str,
+    cells: Mapping[tuple[str, int], str],
+    labels: Iterable[str],
+    last: Mapping[str, str] | None = None,
+) -> str:
+    """Returns a Markdown table with a line for each schedule and a column for each length.
+
+    Args:
+        last: the effective length of each schedule, for a last column.
+    """
+    header = [corner, *(f"{length:,}" for length in lengths), *(["effective length"] if last else [])]
+    rows = [
+        [escaped(label), *(cells.get((label, n), "") for n in lengths), *([last[label]] if last else [])]
+        for label in labels
+    ]
     return markdown(header, rows, right=range(1, len(header)))
+
+
+def csv_text(lines: Iterable[Iterable[object]]) -> str:
+    """Returns lines as CSV; None is empty."""
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows(lines)
+    return out.getvalue()
 
 
 def exp(value: float) -> float:

@@ -65,7 +65,7 @@ def length_axis(axes: Axes, ticks: Iterable[int], name: str) -> None:
     shown = _spread(sorted(ticks))
     axes.xaxis.set_major_locator(FixedLocator(shown))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xticklabels([_tokens(tick) for tick in shown])
+    axes.set_xticklabels([tokens(tick) for tick in shown])
     axes.set_xlabel(name)
 
 
@@ -78,11 +78,13 @@ def _spread(ticks: list[int]) -> list[int]:
     return kept[::-1]
 
 
-def _short(label: str, most: int = 36) -> str:
+def short(label: str, most: int = 36) -> str:
+    """Cuts a label to fit beside a plot."""
     return label if len(label) <= most else f"{label[: most - 1]}…"
 
 
-def _tokens(length: int) -> str:
+def tokens(length: int) -> str:
+    """Writes a length, multiples of 1024 as ``4k``."""
     return f"{length // 1024}k" if length >= 1024 and length % 1024 == 0 else str(length)
 
 
@@ -104,7 +106,7 @@ def finish(figure: Figure, axes: Axes, result: Stored, title: str) -> Figure:
     if result.trained_length and low < result.trained_length < high:
         axes.axvline(result.trained_length, color="#555555", linewidth=1, linestyle=(0, (4, 3)), zorder=0)
         axes.annotate(
-            f"trained at {_tokens(result.trained_length)}",
+            f"trained at {tokens(result.trained_length)}",
             (result.trained_length, 1),
             xycoords=("data", "axes fraction"),
             xytext=(4, -4),
@@ -118,5 +120,5 @@ def finish(figure: Figure, axes: Axes, result: Stored, title: str) -> Figure:
     about = f"{Path(result.model['path']).name}, {documents} document{'s' * (documents != 1)}{bands}"
     axes.set_title(f"{title}\n{about}", loc="left", fontsize=10)
     handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, [_short(label) for label in labels], loc="outside right upper", fontsize=8, frameon=False)
+    figure.legend(handles, [short(label) for label in labels], loc="outside right upper", fontsize=8, frameon=False)
     return figure

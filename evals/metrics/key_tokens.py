@@ -70,7 +70,7 @@ class KeyTokens(Metric[Stored, KeyTokensRow]):
             f"Key tokens ({last.tokens:,}, {last.fraction:.2%} of all, at {last.length:,}), by {escaped(model)} with "
             f"{made.get('window', 0):,} positions against {made.get('short', 0):,}:"
         )
-        return [title, table(stored, "perplexity", cells, stored.schedules)]
+        return [title, table(stored.lengths, "perplexity", cells, stored.schedules)]
 
     def subset(self, row: KeyTokensRow) -> dict[str, Bounded | None]:
         """Returns their perplexity."""

@@ -71,7 +71,7 @@ class Paired(Metric[Stored, PairedRow]):
         others = [label for label in stored.schedules if label != stored.baseline]
         title = f"Change in NLL against {escaped(stored.baseline)} on the same tokens (nats per token):"
         cells = {key: _change(row) for key, row in rows.items()}
-        return [title, table(stored, "change", cells, others), *_short_context(stored, rows)]
+        return [title, table(stored.lengths, "change", cells, others), *_short_context(stored, rows)]
 
     def on_page(self, rows: Sequence[PairedRow]) -> dict[str, object]:
         """Returns the rows by length."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from ..results.checking import Count, Length, Share
-from ..results.stored import DataFacts, ModelFacts
+from ..results.stored import Measured
 
 
 @dataclass(frozen=True)
@@ -63,29 +63,22 @@ class AccuracyRow:
 
 
 @dataclass
-class Asked:
+class Asked(Measured):
     """The answers of a finished (or interrupted) run.
 
     Attributes:
-        model, data, protocol, versions: as results.json has them.
         cost: per schedule and length, how many contexts went through the model; 0 where another had the same tables.
         answers: schedules in the order they ran, lengths ascending.
         tables: by (schedule, length), the hash of the live rotary tables.
         baseline: the label that the others are compared with.
         threshold: share of the accuracy at the shortest length that counts as well enough.
-        figures: the rows of each metric, by the class of its rows; computed once.
     """
 
-    model: ModelFacts
-    data: DataFacts
-    protocol: dict[str, Any]
-    versions: dict[str, str]
     cost: list[dict[str, Any]]
     answers: list[Answer]
     tables: dict[tuple[str, int], str]
     baseline: str
     threshold: float
-    figures: dict[type, list[Any]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def schedules(self) -> list[str]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ...escaping import escaped
 from ...formatting import markdown
 from ..metrics.base import Metric, Picture
+from ..metrics.cells import table
 from ..results.checking import Count, Length
 from ..results.statistics import Estimate, mcnemar, ratio, wilson
 from . import plots
@@ -64,11 +65,7 @@ class Accuracy(Metric[Asked, AccuracyRow]):
     """Accuracy and answer NLL."""
 
     row, key = AccuracyRow, "rows"
-    picture = Picture[Asked](
-        "retrieval.png",
-        "Accuracy and answer NLL by length and depth",
-        draw,
-    )
+    picture = Picture("retrieval.png", "Accuracy and answer NLL by length and depth", draw)
 
     def reduce(self, stored: Asked) -> list[AccuracyRow]:
         """Returns, per schedule and length, one row over all depths and one for each."""
@@ -196,14 +193,9 @@ def _reach(stored: Asked, overall: Mapping[tuple[str, int], float], schedule: st
 def _table(
     stored: Asked, corner: str, cells: Mapping[tuple[str, int], str], reach: Mapping[str, str] | None = None
 ) -> str:
-    """Returns a table of lengths, with the effective lengths in a last column if given."""
-    header = [corner, *(f"{length:,}" for length in stored.lengths), *(["effective length"] if reach else [])]
-    labels = [label for label in stored.schedules if any((label, length) in cells for length in stored.lengths)]
-    rows = [
-        [escaped(label), *(cells.get((label, n), "") for n in stored.lengths), *([reach[label]] if reach else [])]
-        for label in labels
-    ]
-    return markdown(header, rows, right=range(1, len(header)))
+    """Returns a table of the schedules that have cells."""
+    labels = [label for label in stored.schedules if any(label == schedule for schedule, _ in cells)]
+    return table(stored.lengths, corner, cells, labels, reach)
 
 
 def by_depth(stored: Asked) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...plotting import STYLE, new_figure
+from ..metrics.drawing import short, tokens
 from .answers import AccuracyRow, Asked
 
 if TYPE_CHECKING:
@@ -93,11 +94,11 @@ def _heat_map(axes: Axes, result: Asked, schedule: str, cells: Cells, kind: MapK
         for x, value in enumerate(line):
             if value == value:  # an interrupted run has gaps
                 _number(axes, x, y, kind.form.format(value), _is_light(value, kind))
-    axes.set_xticks(range(len(result.lengths)), [_tokens(n) for n in result.lengths], fontsize=8)
+    axes.set_xticks(range(len(result.lengths)), [tokens(n) for n in result.lengths], fontsize=8)
     axes.set_yticks(range(len(result.depths)), [f"{100 * depth:.3g}%" for depth in result.depths], fontsize=8)
     axes.set_xlabel("length (tokens)", fontsize=8)
     axes.set_ylabel("depth", fontsize=8)
-    axes.set_title(_short(schedule), loc="left", fontsize=9)
+    axes.set_title(short(schedule, 30), loc="left", fontsize=9)
     _mark_trained(axes, result)
     return image
 
@@ -131,13 +132,5 @@ def _inside(result: Asked) -> int:
 
 def _title(result: Asked) -> str:
     trials, name = result.protocol["trials"], Path(result.model["path"]).name
-    line = f"; dashed line: trained at {_tokens(result.trained_length or 0)}" if _inside(result) else ""
+    line = f"; dashed line: trained at {tokens(result.trained_length or 0)}" if _inside(result) else ""
     return f"Retrieval ({result.protocol['task']}): {name}\n{trials} answer{'s' * (trials != 1)} in each cell{line}"
-
-
-def _short(label: str, most: int = 30) -> str:
-    return label if len(label) <= most else f"{label[: most - 1]}…"
-
-
-def _tokens(length: int) -> str:
-    return f"{length // 1024}k" if length >= 1024 and length % 1024 == 0 else str(length)

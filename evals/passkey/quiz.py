@@ -75,7 +75,9 @@ class Quiz:
         bos: str | int,
         options: RetrievalOptions,
     ) -> None:
-        self.task, self.lengths, self.depths = check_task(task), check_lengths(lengths), check_depths(depths)
+        if task not in TASKS:
+            raise DataError(f"no task is called {task!r}; the tasks are {', '.join(TASKS)}")
+        self.task, self.lengths, self.depths = task, check_lengths(lengths), check_depths(depths)
         self.bos_option, self.bos = bos, documents.bos_id(bos, tokenizer)
         filler = Generated() if options.haystack is None else Borrowed(options.haystack)
         self.prompts = {
@@ -111,17 +113,6 @@ def asked_sha256(prompts: Sequence[Prompt]) -> str:
     """Hashes the prompts' ids, and which of them are the answers."""
     places = [(each.ending, each.start, each.stop) for prompt in prompts for each in prompt.questions]
     return hashlib.sha256(f"{prompts_sha256(prompts)} {places}".encode()).hexdigest()
-
-
-def check_task(task: str) -> str:
-    """Returns the task's name.
-
-    Raises:
-        DataError: there is no such task.
-    """
-    if task not in TASKS:
-        raise DataError(f"no task is called {task!r}; the tasks are {', '.join(TASKS)}")
-    return task
 
 
 def check_depths(depths: Iterable[float] | int) -> tuple[float, ...]:

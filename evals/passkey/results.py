@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -11,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ...escaping import escaped
 from ...plotting import save
+from ..metrics.cells import csv_text
 from ..results.folder import writable_folder
 from ..results.formats import SCHEMA
 from ..results.saving import Saved
@@ -119,8 +118,4 @@ def retrieval_folder(out: str | Path) -> Path:
 
 
 def _csv(kind: type, rows: Iterable[AccuracyRow | Answer]) -> str:
-    out = io.StringIO()
-    writer = csv.DictWriter(out, [field.name for field in fields(kind)], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(asdict(row) for row in rows)
-    return out.getvalue()
+    return csv_text([[field.name for field in fields(kind)], *(asdict(row).values() for row in rows)])

@@ -30,7 +30,6 @@ from .tasks import DIGITS, TASKS, Prompt
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from ..results.stored import ModelFacts
     from ..running.preparing import Checkpoint, Wanted
 
 

@@ -7,7 +7,7 @@ import itertools
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ from ..results import checking, replacing
 from ..results.checking import Wrong
 from ..results.formats import SERIES
 from ..results.result import Result
-from ..results.statistics import Estimate
 from .runs import StoredRun
 
 SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x", "triangle-left", "star")
@@ -198,7 +197,7 @@ def _pairs(series: Sequence[Series]) -> dict[str, list[dict[str, object]]]:
     for (a, one), (b, other) in itertools.combinations(enumerate(series), 2):
         common = sorted(_lengths(one) & _lengths(other))
         deltas = [(n, difference(other.result, other.schedule, one.result, one.schedule, n)) for n in common]
-        known = [{"length": n, **_estimate(e)} for n, e in deltas if e is not None]
+        known = [{"length": n, **asdict(e)} for n, e in deltas if e is not None]
         if known:
             found[f"{a}:{b}"] = known
     return found
@@ -210,26 +209,19 @@ def _lengths(series: Series) -> set[int]:
 
 def _baseline(series: Sequence[Series]) -> int:
     """Returns the number of the series that the first run compares its others with."""
-    for number, each in enumerate(series):
-        if any(pair.baseline == each.schedule for pair in each.result.paired):
-            return number
-    return 0
+    compared = (any(pair.baseline == each.schedule for pair in each.result.paired) for each in series)
+    return next((number for number, found in enumerate(compared) if found), 0)
 
 
 def _heat_maps(run: StoredRun) -> list[dict[str, Any]]:
     """Returns, per schedule of a retrieval run, its rows by length and depth, and those over all depths."""
-    found, by_schedule = [], dict[str, list[dict[str, Any]]]()
-    for row in run.results["rows"]:
-        by_schedule.setdefault(row["schedule"], []).append(row)
-    for schedule, mine in by_schedule.items():
+    found = []
+    for schedule in dict.fromkeys(row["schedule"] for row in run.results["rows"]):
+        mine = [row for row in run.results["rows"] if row["schedule"] == schedule]
         rows = [row for row in mine if row.get("depth") is not None]
         overall = [row for row in mine if row.get("depth") is None]
         found.append({"run": run.name, "schedule": schedule, "rows": rows, "overall": overall})
     return [each for each in found if each["rows"]]
-
-
-def _estimate(estimate: Estimate) -> dict[str, float | None]:
-    return {"mean": estimate.mean, "low": estimate.low, "high": estimate.high}
 
 
 def _plain(value: Any) -> str:

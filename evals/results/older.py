@@ -7,9 +7,11 @@ import io
 import re
 import struct
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from ..metrics.cells import csv_text
 
 
 def is_ours(name: str, content: bytes, results: Mapping[str, Any]) -> bool:
@@ -58,22 +60,12 @@ _ANSWER = "schedule length depth actual_depth trial prompt position answer token
 def _csv(results: Mapping[str, Any]) -> str:
     """Writes ``results.csv`` again, whose every figure is in ``results.json``."""
     if results.get("kind") == "retrieval":
-        return _lines(_ASKED, ([row[name] for name in _ASKED] for row in results["rows"]))
+        return csv_text([_ASKED, *([row[name] for name in _ASKED] for row in results["rows"])])
     pairs = {(pair["schedule"], pair["length"]): pair for pair in results["paired"]}
     header = [*_EVAL, "baseline", "delta_nll", "delta_low", "delta_high", *_COMPARED]
     found = ((row, pairs.get((row["schedule"], row["length"]), {})) for row in results["rows"])
-    return _lines(
-        header,
-        ([*(row[name] for name in _EVAL), *(pair.get(name) for name in (*_PAIRED, *_COMPARED))] for row, pair in found),
-    )
-
-
-def _lines(header: Sequence[str], rows: Iterable[list[Any]]) -> str:
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(rows)
-    return out.getvalue()
+    lines = ([*(row[name] for name in _EVAL), *map(pair.get, (*_PAIRED, *_COMPARED))] for row, pair in found)
+    return csv_text([header, *lines])
 
 
 def _are_answers(text: str, results: Mapping[str, Any]) -> bool:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import functools
 import hashlib
-import io
 import math
 import re
 from collections.abc import Iterator
@@ -22,6 +20,7 @@ from ...plotting import save
 from ..data.key_tokens import KeySpans
 from ..metrics import METRICS, by_position, far_repeats, key_tokens, paired, perplexity
 from ..metrics.by_position import PositionRow
+from ..metrics.cells import csv_text
 from ..metrics.far_repeats import RepeatsRow
 from ..metrics.key_tokens import KeyTokensRow
 from ..metrics.paired import PairedRow
@@ -194,9 +193,7 @@ class Result(Stored, Saved):
 
     def to_csv(self) -> str:
         """Returns one line per schedule and length, the paired change beside it."""
-        out = io.StringIO()
-        csv.writer(out, lineterminator="\n").writerows(self._lines())
-        return out.getvalue()
+        return csv_text(self._lines())
 
     def _lines(self) -> list[list[Any]]:
         """Returns the header of the CSV and its lines; None where a metric has no row."""

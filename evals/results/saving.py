@@ -14,17 +14,14 @@ from ...escaping import escaped
 from ...plotting import drawn
 from ..metrics.base import Metric, Picture
 from . import folder
-from .stored import ModelFacts
+from .stored import Measured
 
 
-class Saved(ABC):
+class Saved(Measured, ABC):
     """Results that can be written into a folder, see :mod:`ropescale.evals.results.folder` for what is replaced."""
 
     kind: ClassVar[str]
     metrics: ClassVar[tuple[Metric[Any, Any], ...]]
-    model: ModelFacts
-    versions: dict[str, str]
-    figures: dict[type, list[Any]]
 
     @abstractmethod
     def to_dict(self) -> dict[str, object]:

@@ -120,11 +120,26 @@ class Totals:
 
 
 @dataclass
-class Stored:
-    """The stored numbers of a finished (or interrupted) measurement.
+class Measured:
+    """A measurement of any kind, and the figures that were computed from it.
 
     Attributes:
         model, data, protocol, versions: as results.json has them.
+        figures: the rows of each metric, by the class of its rows; computed, or loaded, once.
+    """
+
+    model: ModelFacts
+    data: DataFacts
+    protocol: dict[str, Any]
+    versions: dict[str, str]
+    figures: dict[type, list[Any]] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+
+@dataclass
+class Stored(Measured):
+    """The stored numbers of a finished (or interrupted) measurement.
+
+    Attributes:
         passes: the stored NLLs.
         documents: what was scored, in order; none in a measurement that was loaded from its folder.
         bos: whether BOS was in front of every window.
@@ -135,13 +150,8 @@ class Stored:
         repeat_distance: how many tokens back "far" is for the far repeats; None leaves them out.
         key_spans: where the key tokens lie; None leaves them out.
         identities: of the documents, where the measurement was loaded.
-        figures: the rows of each metric, by the class of its rows; computed, or loaded, once.
     """
 
-    model: ModelFacts
-    data: DataFacts
-    protocol: dict[str, Any]
-    versions: dict[str, str]
     passes: list[Pass]
     documents: list[Document] = field(repr=False)
     bos: bool
@@ -152,7 +162,6 @@ class Stored:
     repeat_distance: int | None = None
     key_spans: KeySpans | None = None
     identities: list[Identity] = field(default_factory=list, repr=False)
-    figures: dict[type, list[Any]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def schedules(self) -> list[str]:
