@@ -59,6 +59,7 @@ def command(name: str | None, as_json: bool) -> None:
 
 def describe(name: str, make: object) -> Described:
     """Describes a schedule: a class, or a user's object or function."""
+    from ..schedules.base import length_dependent
     from ..schedules.fields import parameters
 
     documentation = inspect.cleandoc(getattr(make, "__doc__", None) or "")
@@ -66,7 +67,7 @@ def describe(name: str, make: object) -> Described:
         "name": name,
         "summary": documentation.partition("\n")[0],
         "fields": [_field(each) for each in parameters(make).values()],
-        "length_dependent": bool(getattr(make, "length_dependent", False)),
+        "length_dependent": length_dependent(make),
         "by_length": _by_length(make),
         "paper": getattr(make, "paper", None),
         "documentation": documentation,
@@ -84,21 +85,16 @@ def _field(parameter: Parameter) -> Field:
 
 def _by_length(make: object) -> str:
     """Returns whether the frequencies follow the length: ``may`` where that depends on the fields."""
-    from ..schedules.base import Varying
+    from ..schedules.base import Varying, length_dependent
 
     if isinstance(getattr(make, "__dict__", {}).get("length_dependent"), Varying):
         return "may"
-    return "yes" if getattr(make, "length_dependent", False) else "no"
+    return "yes" if length_dependent(make) else "no"
 
 
 def _table(described: list[Described]) -> str:
     rows = [
-        [
-            each["name"],
-            ", ".join(map(_assignment, each["fields"])) or "-",
-            each["by_length"],
-            each["paper"] or "-",
-        ]
+        [each["name"], ", ".join(map(_assignment, each["fields"])) or "-", each["by_length"], each["paper"] or "-"]
         for each in described
     ]
     return markdown(["schedule", "fields", "by length", "paper"], rows)

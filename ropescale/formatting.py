@@ -20,7 +20,7 @@ def markdown(header: Sequence[str], rows: Iterable[Sequence[str]], right: Iterab
     cells = [[escaping.cell(escaping.visible(cell)) for cell in row] for row in [header, *rows]]
     widths = [max(3, *(len(cell) for cell in column)) for column in zip(*cells)]
     rule = ["-" * (width - 1) + ":" if i in numeric else "-" * width for i, width in enumerate(widths)]
-    lines = [[_pad(cell, widths[i], i in numeric) for i, cell in enumerate(row)] for row in cells]
+    lines = [[f"{cell:{'>' if i in numeric else '<'}{widths[i]}}" for i, cell in enumerate(row)] for row in cells]
     return "\n".join(f"| {' | '.join(line)} |" for line in [lines[0], rule, *lines[1:]])
 
 
@@ -93,7 +93,3 @@ def value_text(value: object, digits: int = 6) -> str:
     if value is None or isinstance(value, bool):
         return str(value).lower()
     return f"{value:.{digits}g}" if isinstance(value, float) else str(value)
-
-
-def _pad(cell: str, width: int, right: bool) -> str:
-    return cell.rjust(width) if right else cell.ljust(width)

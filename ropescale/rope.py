@@ -58,6 +58,11 @@ class Rope:
         return kind != "default" and not (kind == "proportional" and self.scaling.get("factor", 1) == 1)
 
     @property
+    def is_plain(self) -> bool:
+        """Whether every pair turns by theta's own series, where most of transformers' rope types start from."""
+        return self.table is None and self.rotated_pairs is None
+
+    @property
     def pairs(self) -> int:
         """Number of frequencies, ``ceil(d / 2)``."""
         return (self.rotary_dim + 1) // 2

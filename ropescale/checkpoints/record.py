@@ -14,10 +14,10 @@ from ..escaping import stays_below, visible
 from ..files import ownership
 from ..files.reading import read_json, sha256
 from ..formatting import cut
-from ..planning.layer import length_dependent
 from ..planning.plan import Plan
 from ..rope import Rope
 from ..schedules import Frequencies, Schedule, compute, describe, to_dict
+from ..schedules.base import length_dependent
 
 if TYPE_CHECKING:
     from .stored_record import Record

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TypeGuard, cast
 
 from ..errors import ConfigError
@@ -100,11 +100,6 @@ def check_head(head_dim: int, partial: float) -> None:
 def is_name(value: object) -> TypeGuard[str]:
     """Whether a value can name a type of model, layer or scaling."""
     return isinstance(value, str) and len(value) <= LONGEST_NAME
-
-
-def are_names(values: Iterable[object]) -> bool:
-    """Whether every value can."""
-    return all(map(is_name, values))
 
 
 def _is_real(value: object) -> bool:

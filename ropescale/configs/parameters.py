@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from ..errors import ConfigError
 from ..formatting import brief, listed
-from .checks import are_names, share, whole
+from .checks import is_name, share, whole
 from .class_defaults import ALL_LAYERS, PARTIAL_NAMES, THETA_NAMES
 from .rejections import check_parameters_beside, check_section
 from .section import Parameters, Section, normalised
@@ -61,7 +61,7 @@ def _of_type(section: Section, key: str) -> Parameters:
 def _layer_types(section: Section) -> list[str]:
     """Returns those that the model has and that rotate: null marks one that does not."""
     stated = section.new if section.is_nested else {}
-    if len(stated) > _MOST_TYPES or not are_names(stated):
+    if len(stated) > _MOST_TYPES or not all(map(is_name, stated)):
         raise ConfigError(
             f"rope_parameters name {len(stated)} layer types ({listed(stated, 1)}), and no model has these"
         )

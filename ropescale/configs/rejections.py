@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from ..errors import ConfigError
 from ..formatting import brief, listed
 from . import class_defaults
-from .checks import LARGEST_THETA, are_names, number
+from .checks import LARGEST_THETA, is_name, number
 from .class_defaults import ALL_LAYERS
 from .section import Section
 
@@ -23,7 +23,7 @@ def check_section(section: Section) -> None:
     _refuse_named_by_type(section)
     _refuse_ignored(section)
     stated = section.stated.get("layer_types")
-    if stated is not None and not (isinstance(stated, (list, tuple)) and are_names(stated)):
+    if stated is not None and not (isinstance(stated, (list, tuple)) and all(map(is_name, stated))):
         raise ConfigError(f"layer_types is {brief(stated)} in the configuration; it must be a list of names")
 
 

@@ -49,15 +49,10 @@ def stops(warning: str = "", computes: str = "stops with an error", how: How | N
     return Difference("frequencies", "unsupported", computes, warning, how=how)
 
 
-def recomputed_scale(asked: float, computed: float, where: str = "") -> Difference:
-    """Returns the difference of an engine that computes the attention factor itself."""
-    text = f"recompute{{s}} the attention factor{where} ({computed:.4g} instead of {asked:.4g})"
-    return Difference("attention factor", "recomputed", f"{computed:.6g}", text)
-
-
-def scale_of_lengths(asked: float, computed: float, what: str = "") -> Difference:
-    """Returns the difference of an engine that computes the attention factor from the lengths."""
-    text = f"compute{{s}} the attention factor{what} from the lengths ({computed:.4g} instead of {asked:.4g})"
+def recomputed_scale(asked: float, computed: float, where: str = "", of_lengths: bool = False) -> Difference:
+    """Returns the difference of an engine that computes the attention factor itself, perhaps from the lengths."""
+    verb, source = ("compute", " from the lengths") if of_lengths else ("recompute", "")
+    text = f"{verb}{{s}} the attention factor{where}{source} ({computed:.4g} instead of {asked:.4g})"
     return Difference("attention factor", "recomputed", f"{computed:.6g}", text)
 
 

@@ -1,4 +1,4 @@
-"""What ropescale knows of an engine: one object per module, listed in :mod:`.registry`."""
+"""The engine: one object per module, listed in :mod:`.registry`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,6 @@ from .commands import Command
 from .differences import Difference, How
 from .layers import Layers
 from .serving import Serving
-
-
-def _as_written(serving: Serving) -> Serving:
-    return serving
 
 
 @dataclass(frozen=True)
@@ -37,7 +33,7 @@ class Engine:
     how: Callable[[Layers, str], How]
     serve: Callable[[Serving], list[Command]]
     way_out: Callable[[Layers], str]
-    spelled: Callable[[Serving], Serving] = _as_written
+    spelled: Callable[[Serving], Serving] = lambda serving: serving
     remaining: Callable[[Serving, Layers], Iterable[Difference]] | None = None
     in_card: bool = False
 

@@ -33,9 +33,8 @@ def architecture(layers: Layers) -> str | None:
 
 def converted(layers: Layers) -> Iterator[Difference]:
     """Yields what llama.cpp does otherwise for this kind of layer, when the folder is converted to GGUF."""
-    of_kind = _BY_KIND.get(layers.kind)
-    if of_kind is not None:
-        yield from of_kind(layers)
+    if layers.kind in _BY_KIND:
+        yield from _BY_KIND[layers.kind](layers)
 
 
 def _longrope(layers: Layers) -> Iterator[Difference]:

@@ -15,18 +15,11 @@ from ..gguf.files import Value
 from ..gguf.routes import refusal
 from ..planning.choosing import is_windowed
 from ..schedules.yarn import temperature
+from . import gguf_conversion
 from .commands import Command, shell
 from .differences import Difference, How, always_truncates, recomputed_scale, stops
 from .engine import Engine
-from .gguf_conversion import (
-    architecture,
-    asked_softmax_factor,
-    betas_told,
-    converted,
-    converted_attention_factor,
-    converted_softmax_scale,
-    own_softmax_factor,
-)
+from .gguf_conversion import architecture, betas_told, converted
 from .layers import Layers
 from .serving import Serving
 
@@ -181,7 +174,7 @@ def _not_in_the_file(serving: Serving) -> list[str]:
 
 def _lost_in_the_file(layers: Layers) -> list[str]:
     betas = [] if architecture(layers) in known.READS_BETAS else betas_told(layers.parameters)
-    correction = layers.attention_factor / converted_attention_factor(layers)
+    correction = layers.attention_factor / gguf_conversion.converted_attention_factor(layers)
     return [*betas, *_override(layers, correction)]
 
 
@@ -223,7 +216,7 @@ def _remaining(serving: Serving, layers: Layers) -> Iterator[Difference]:
         told = _lost_in_the_file(layers) if layers.kind == "yarn" else []
         yield from (found for found in converted(layers) if not _is_told(found, told))
     else:
-        yield from converted_softmax_scale(layers, 0.0)
+        yield from gguf_conversion.converted_softmax_scale(layers, 0.0)
         yield from _shared_theta(serving, layers)
         yield from _by_flags(layers) if route == "flags" else ()
         yield from (found for found in converted(layers) if found.field == "switch")
@@ -243,7 +236,7 @@ def _refused(serving: Serving, layers: Layers) -> Iterator[Difference]:
 
 
 def _own_softmax_scale(layers: Layers) -> Difference:
-    asked, computed = asked_softmax_factor(layers), own_softmax_factor(layers, 0.0)
+    asked, computed = gguf_conversion.asked_softmax_factor(layers), gguf_conversion.own_softmax_factor(layers, 0.0)
     text = f"derives a softmax scale of its own from the scaling factor ({computed:.4g} instead of {asked:.4g})"
     if math.isclose(asked, computed, rel_tol=1e-6):  # then it is the other scale, and no key changes it alone
         text = "ties its softmax scale to the attention factor, which cannot be told by itself"

@@ -9,9 +9,10 @@ import math
 from collections.abc import Iterator, Mapping
 
 from ..configs.class_defaults import ALL_LAYERS
+from ..schedules.longrope import usual_scale
 from . import vllm
 from .commands import Command, shell
-from .differences import Difference, always_truncates, base_rope, recomputed_scale, scale_of_lengths, stops
+from .differences import Difference, always_truncates, base_rope, recomputed_scale, stops
 from .engine import Engine
 from .layers import Layers
 from .serving import Serving
@@ -124,8 +125,7 @@ def longrope_scale(layers: Layers) -> float:
     if _code(layers) == "phimoe" and stated:
         return stated
     original = layers.rope.original_length
-    stretched = layers.configuration.max_length / original
-    return math.sqrt(1 + math.log(stretched) / math.log(original)) if stretched > 1 else 1.0
+    return usual_scale(layers.configuration.max_length / original, original)
 
 
 def _code(layers: Layers) -> str:
@@ -191,7 +191,7 @@ def _stops(layers: Layers, code: str) -> bool:
 def _longrope(layers: Layers) -> Iterator[Difference]:
     asked, computed = layers.attention_factor, longrope_scale(layers)
     if not math.isclose(asked, computed, rel_tol=1e-5):
-        yield scale_of_lengths(asked, computed, " of per-pair factors")
+        yield recomputed_scale(asked, computed, " of per-pair factors", of_lengths=True)
     if layers.changes_with_length:
         yield Difference("switch", "dropped", "the long list, always", "always use{s} the long list")
 

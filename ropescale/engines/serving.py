@@ -78,10 +78,6 @@ class Serving:
         stored = self.stored.section
         return {key: value for key, value in self.wanted.section.items() if key not in stored or stored[key] != value}
 
-    def nested(self, changed: Mapping[str, object]) -> Mapping[str, object]:
-        """Returns changes to the language model's part, as changes to the whole configuration."""
-        return {"text_config": changed} if changed and self.stored.is_multimodal else changed
-
     def spelled(self, parameters: Mapping[str, Mapping[str, object]]) -> Serving:
         """Returns the same with other rope parameters per kind of layer: an engine's own way of saying the same."""
         layers = tuple(replace(each, parameters=parameters.get(each.key, each.parameters)) for each in self.layers)
@@ -127,7 +123,8 @@ def overrides(serving: Serving, positions: int) -> Mapping[str, object]:
 
     ``positions`` is the ``max_position_embeddings`` that the engine needs.
     """
-    return serving.nested(v5_changes(serving, positions))
+    changed = v5_changes(serving, positions)
+    return {"text_config": changed} if changed and serving.stored.is_multimodal else changed
 
 
 def v5_changes(serving: Serving, positions: int) -> dict[str, object]:

@@ -76,8 +76,7 @@ def _differences(layers: Layers) -> Iterator[Difference]:
     else:
         yield from not_its_own("sglang", layers)
     if layers.kind == "linear" and code("sglang", layers) != "none":
-        text = "multipl{ies} max_position_embeddings by the factor{self}; do not raise it by hand"
-        yield Difference("max length", "honoured", f"{layers.length}, max_position_embeddings times the factor", text)
+        yield vllm.multiplied_length(layers)
 
 
 def _in_its_own_code(layers: Layers) -> Iterator[Difference]:
@@ -90,9 +89,8 @@ def _in_its_own_code(layers: Layers) -> Iterator[Difference]:
         text = f"does not scale {layers.model_type}, silently leaving base RoPE; use another rope_theta (ntk, abf)"
         yield base_rope(text)
         return
-    of_kind = _BY_KIND.get(layers.kind)
-    if of_kind is not None:
-        yield from of_kind(layers)
+    if layers.kind in _BY_KIND:
+        yield from _BY_KIND[layers.kind](layers)
     if layers.is_mla:
         yield from vllm.overwritten(layers)
     elif layers.is_partial and layers.kind != "proportional" and layers.model_type != "glm4":
@@ -138,12 +136,7 @@ def _proportional(layers: Layers) -> Iterator[Difference]:
         yield Difference("partial_rotary_factor", "dropped", "1 in most models", text)
 
 
-_BY_KIND = {
-    "longrope": _longrope,
-    "yarn": _yarn,
-    "dynamic": _dynamic,
-    "proportional": _proportional,
-}
+_BY_KIND = {"longrope": _longrope, "yarn": _yarn, "dynamic": _dynamic, "proportional": _proportional}
 
 ENGINE = Engine(
     name="SGLang",

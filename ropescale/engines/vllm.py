@@ -5,18 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 
+from ..schedules.longrope import usual_scale
 from ..schedules.yarn import temperature
 from .commands import Command, option, shell
-from .differences import (
-    Difference,
-    How,
-    always_truncates,
-    base_rope,
-    ignores_factor,
-    recomputed_scale,
-    scale_of_lengths,
-    stops,
-)
+from .differences import Difference, How, always_truncates, base_rope, ignores_factor, recomputed_scale, stops
 from .engine import Engine
 from .layers import Layers
 from .registries import architecture, code, not_its_own
@@ -106,9 +98,8 @@ def with_mscales(layers: Layers) -> Mapping[str, object]:
 def longrope_scale(layers: Layers, positions: int) -> float:
     """Returns what vLLM and SGLang multiply cos and sin by under longrope, in the list that they choose."""
     stated = layers.parameters.get("long_mscale" if layers.length > layers.rope.original_length else "short_mscale")
-    stretched = positions / layers.rope.original_length
-    usual = math.sqrt(1 + math.log(stretched) / math.log(layers.rope.original_length)) if stretched > 1 else 1.0
-    return usual if stated is None else stated
+    original = layers.rope.original_length
+    return usual_scale(positions / original, original) if stated is None else stated
 
 
 def deepseek_scale(parameters: Mapping[str, float]) -> float:
@@ -136,8 +127,13 @@ def _max_length(layers: Layers) -> Iterator[Difference]:
         text = f"serve{{s}} the original length unless told otherwise; pass --max-model-len {layers.length}"
         yield Difference("max length", "honoured", f"{layers.length}, because --max-model-len says so", text)
     if layers.kind == "linear":
-        text = "multipl{ies} max_position_embeddings by the factor{self}; do not raise it by hand"
-        yield Difference("max length", "honoured", f"{layers.length}, max_position_embeddings times the factor", text)
+        yield multiplied_length(layers)
+
+
+def multiplied_length(layers: Layers) -> Difference:
+    """Returns how vLLM and SGLang come to their longest text under linear scaling."""
+    text = "multipl{ies} max_position_embeddings by the factor{self}; do not raise it by hand"
+    return Difference("max length", "honoured", f"{layers.length}, max_position_embeddings times the factor", text)
 
 
 def rotates_wrong_pairs(layers: Layers) -> bool:
@@ -154,9 +150,8 @@ def _in_its_own_code(layers: Layers) -> Iterator[Difference]:
     if plain and layers.kind != "default":
         yield base_rope(f"never scales the {layers.key} layers of {layers.model_type}")
         return
-    of_kind = _BY_KIND.get(layers.kind)
-    if of_kind is not None:
-        yield from of_kind(layers)
+    if layers.kind in _BY_KIND:
+        yield from _BY_KIND[layers.kind](layers)
     if layers.is_mla and layers.model_type not in MLA_BUT_PLAIN:
         yield from overwritten(layers)
     elif layers.is_mla and layers.parameters.get("mscale_all_dim"):
@@ -189,7 +184,7 @@ def own_longrope_scale(layers: Layers) -> Iterator[Difference]:
     """Yields the attention factor that vLLM and SGLang compute under longrope, where it is not the one asked."""
     asked, computed = layers.attention_factor, longrope_scale(layers, layers.length)
     if not layers.is_mla and not math.isclose(asked, computed):
-        yield scale_of_lengths(asked, computed)
+        yield recomputed_scale(asked, computed, of_lengths=True)
 
 
 def _yarn(layers: Layers) -> Iterator[Difference]:
@@ -230,12 +225,7 @@ def _proportional(layers: Layers) -> Iterator[Difference]:
         yield ignores_factor("run")
 
 
-_BY_KIND = {
-    "longrope": _longrope,
-    "yarn": _yarn,
-    "dynamic": _dynamic,
-    "proportional": _proportional,
-}
+_BY_KIND = {"longrope": _longrope, "yarn": _yarn, "dynamic": _dynamic, "proportional": _proportional}
 
 ENGINE = Engine(
     name="vLLM",

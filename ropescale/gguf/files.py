@@ -257,9 +257,9 @@ def _reader_class() -> type[GGUFReader]:
     return Reader
 
 
-_SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
+_SIZES = {_KINDS[name]: struct.calcsize(form) for name, form in _FORMATS.items()}
 """Bytes of each scalar type."""
-_STRING, _ARRAY = 8, 9
+_STRING, _ARRAY = _KINDS["STRING"], _KINDS["ARRAY"]
 _MOST_ITEMS = 2**24
 """No vocabulary has more; going through them one by one takes time."""
 

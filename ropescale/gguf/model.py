@@ -13,6 +13,7 @@ from .. import __version__
 from ..errors import ConfigError
 from ..formatting import brief, cut
 from ..rope import Rope
+from ..schedules.base import partial_factor
 from ..schedules.table import NEVER_TURNS
 from ..schedules.yarn import temperature
 from . import architectures as known
@@ -240,7 +241,7 @@ def _scaling(model: GgufModel, rope: Rope) -> dict[str, object]:
     long, short = _lists(model, kind)
     turning = _turning(long) if long is short and factor == 1 else None
     if turning is not None and extra == 1:
-        return {"rope_type": "proportional", "partial_rotary_factor": _partial_factor(turning, rope)}
+        return {"rope_type": "proportional", "partial_rotary_factor": partial_factor(rope, turning)}
     if long is short is None and kind == "yarn":
         return {**_yarn_parameters(model, factor, extra), **original}
     if kind == "yarn":
@@ -267,11 +268,6 @@ def _turning(factors: Sequence[float] | None) -> int | None:
         return None
     turning = next((i for i, x in enumerate(factors) if x != 1), len(factors))
     return turning if all(x >= NEVER_TURNS / 10 for x in factors[turning:]) else None
-
-
-def _partial_factor(turning: int, rope: Rope) -> float:
-    """Returns the share of pairs that turn; the half keeps rounding from losing one."""
-    return (2 * turning + 0.5) / rope.rotary_dim if turning < rope.pairs else 1.0
 
 
 def _yarn_parameters(model: GgufModel, factor: float, extra: float) -> dict[str, object]:

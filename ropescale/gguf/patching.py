@@ -168,18 +168,16 @@ def _check_target(source: Path, out: str | Path, force: bool) -> Path:
     if target.is_dir():
         raise CheckpointError(f"{target} is a folder; name the file to make, such as {target / source.name}")
     if os.path.lexists(target):
-        _refuse_to_replace(target, force)
+        if not force:
+            raise CheckpointError(
+                f"{target} exists already; choose another file, or replace it with force=True", "force"
+            )
+        _refuse_foreign(target, target)
     if not target.absolute().parent.is_dir():
         raise CheckpointError(
             f"there is no folder {target.absolute().parent} to write {target.name} into; make it first"
         )
     return target
-
-
-def _refuse_to_replace(target: Path, force: bool) -> None:
-    if not force:
-        raise CheckpointError(f"{target} exists already; choose another file, or replace it with force=True", "force")
-    _refuse_foreign(target, target)
 
 
 def _refuse_foreign(target: Path, path: Path) -> None:

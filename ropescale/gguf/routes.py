@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..errors import ConfigError, ScheduleError
-from ..planning.layer import length_dependent
 from ..planning.plan import Plan
 from ..rope import Rope
 from ..schedules import Frequencies, Schedule, compute
 from ..schedules.as_is import from_rope_parameters, stock_table
-from ..schedules.base import label_of
-from ..schedules.table import NEVER_TURNS
+from ..schedules.base import label_of, length_dependent
+from ..schedules.table import divisors
 from ..schedules.yarn import Yarn, temperature
 from . import architectures as known
 from .files import Value
@@ -120,7 +119,7 @@ def _by_formula(model: GgufModel, goal: Goal) -> Route | None:
     """Says the table by theta, linear or yarn, where llama.cpp's formula gives it."""
     rope, table = goal.rope, goal.table
     theta, factor = goal.number("rope_theta", rope.theta), goal.number("factor", 1.0)
-    stopped = {FREQS: _divisors(rope.geometric(rope.theta), rope)} if rope.rotated_pairs is not None else {}
+    stopped = {FREQS: divisors(rope.geometric(rope.theta), rope)} if rope.rotated_pairs is not None else {}
     for base, divisor in ((theta, 1.0), (theta, factor), *_fitted(table, rope)):
         if _are_equal(table.inv_freq, [f / divisor for f in rope.geometric(base)]):
             if math.isclose(divisor, 1.0, rel_tol=1e-9):
@@ -160,7 +159,7 @@ def yarn_of_llama_cpp(rope: Rope, factor: float, beta_fast: float = 32.0, beta_s
 
 def _by_table(model: GgufModel, goal: Goal) -> Route:
     """Says the table as one factor per pair."""
-    rope, factors = goal.rope, _divisors(goal.table.inv_freq, goal.rope)
+    rope, factors = goal.rope, divisors(goal.table.inv_freq, goal.rope)
     if model.architecture in known.TAKES_FREQS:
         return Route(f"one factor per pair ({FREQS})", _keys("none", rope.theta), {FREQS: factors})
     if model.architecture in known.TAKES_LISTS:
@@ -195,7 +194,7 @@ def _two_lists(model: GgufModel, goal: Goal) -> Route:
             "length with freeze_at=N",
             "freeze_at",
         )
-    tables = {LONG: _divisors(long.inv_freq, rope), SHORT: _divisors(short.inv_freq, rope)}
+    tables = {LONG: divisors(long.inv_freq, rope), SHORT: divisors(short.inv_freq, rope)}
     return Route("rope.scaling.type longrope, two lists", _keys("longrope", rope.theta, trained), tables)
 
 
@@ -205,12 +204,6 @@ def _keys(kind: str, theta: float, original_length: int | None = None, **scaling
     if original_length is not None:
         keys["scaling.original_context_length"] = Value("UINT32", original_length)
     return {f"rope.{name}": value for name, value in keys.items()}
-
-
-def _divisors(inv_freq: Sequence[float], rope: Rope) -> list[float]:
-    """Returns what llama.cpp divides theta's own angle by; 1e30 stops a pair."""
-    plain = [rope.theta ** (-2 * i / rope.rotary_dim) for i in range(rope.pairs)]
-    return [b / f if f else NEVER_TURNS for b, f in zip(plain, inv_freq)]
 
 
 def _are_equal(left: Sequence[float], right: Sequence[float]) -> bool:

@@ -15,9 +15,10 @@ from torch import nn
 from ..checkpoints.record import original_config
 from ..errors import ConfigError, RopescaleError, VerificationError
 from ..lengths import parse_length
-from ..planning.layer import PlannedLayer, length_dependent
+from ..planning.layer import PlannedLayer
 from ..planning.plan import Plan, make_plan
 from ..request import Request, RequestOptions
+from ..schedules.base import length_dependent
 from .module_state import ModuleState, Tables, follow, followed, keep_float32, write_table
 from .rotary_modules import (
     RTOL,

@@ -11,7 +11,7 @@ from ..lengths import LONGEST
 from ..request import Request
 from ..rope import Rope
 from ..schedules.as_is import from_rope_parameters, stock_table
-from .layer import length_dependent
+from ..schedules.base import length_dependent
 
 
 def grounds(ropes: Mapping[str, Rope], chosen: Iterable[str], request: Request) -> dict[str, Rope]:

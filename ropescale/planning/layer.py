@@ -10,7 +10,7 @@ from ..errors import ScheduleError
 from ..lengths import LONGEST
 from ..rope import Rope
 from ..schedules import Frequencies, Schedule, Table, compute, describe
-from ..schedules.base import label_of
+from ..schedules.base import label_of, length_dependent
 from ..schedules.values import plain
 
 
@@ -95,11 +95,6 @@ class PlannedLayer:
                 f"{label_of(innermost(self.schedule))} gives other frequencies at other lengths and does not say so; "
                 "set the class attribute length_dependent = True"
             )
-
-
-def length_dependent(schedule: Schedule) -> bool:
-    """Whether a schedule says that its numbers change with the context being processed."""
-    return bool(getattr(schedule, "length_dependent", False))
 
 
 def innermost(schedule: Schedule) -> Schedule:

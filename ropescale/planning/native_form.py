@@ -13,9 +13,9 @@ from ..errors import ScheduleError
 from ..lengths import LONGEST
 from ..rope import Rope
 from ..schedules import Frequencies
-from ..schedules.base import label_of
-from ..schedules.table import NEVER_TURNS
-from .layer import PlannedLayer, length_dependent
+from ..schedules.base import label_of, length_dependent
+from ..schedules.table import divisors
+from .layer import PlannedLayer
 
 if TYPE_CHECKING:
     from ..configs.section import Parameters
@@ -69,8 +69,7 @@ def per_pair(table: Frequencies, rope: Rope, factor: float) -> Parameters:
     Factor i is ``theta^(-2i/d) / inv_freq_i``. ``short_mscale`` and ``long_mscale`` repeat the attention factor
     for code that reads it there: vLLM, SGLang, and all code for phimoe; mlx-lm's other models do not.
     """
-    plain = [rope.theta ** (-2 * i / rope.rotary_dim) for i in range(rope.pairs)]
-    factors = [b / f if f else NEVER_TURNS for b, f in zip(plain, table.inv_freq)]
+    factors = divisors(table.inv_freq, rope)
     scale = float(table.attention_scale)
     whole_head = {"partial_rotary_factor": 1.0} if rope.rotated_pairs is not None else {}
     # DeepSeek's classes scale the softmax by these whatever the rope type; what is composed with them keeps that.

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 from ..errors import ScheduleError
 from ..formatting import brief
 from ..rope import Rope
-from .base import BuiltIn, Frequencies, Schedule, Varying, build, compute, lookup, register, suggest
+from .base import BuiltIn, Frequencies, Schedule, Varying, build, compute, length_dependent, lookup, register, suggest
 
 
 @register("as-is")
@@ -32,7 +32,7 @@ class AsIs(BuiltIn):
     def bound(self, rope: Rope) -> Self:
         known = type(self)()
         schedule, _ = from_rope_parameters(rope)
-        object.__setattr__(known, "_varies", bool(getattr(schedule, "length_dependent", False)))
+        object.__setattr__(known, "_varies", length_dependent(schedule))
         return known
 
     def rope_parameters(self, rope: Rope) -> Mapping[str, object] | None:

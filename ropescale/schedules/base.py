@@ -49,6 +49,11 @@ class Schedule(Protocol):
     def __call__(self, rope: Rope, length: int, /) -> Frequencies: ...
 
 
+def length_dependent(schedule: object) -> bool:
+    """Whether a schedule says that its numbers change with the context being processed."""
+    return bool(getattr(schedule, "length_dependent", False))
+
+
 class Varying:
     """A ``length_dependent`` that each instance answers for itself; read on the class it is True (it may be)."""
 
@@ -136,13 +141,10 @@ def build(cls: type, fields: Mapping[str, object]) -> Schedule:
     """Makes an instance of a schedule class, with errors that name the field.
 
     Raises:
-        ScheduleError: unknown or missing field, or the class itself refuses.
+        ScheduleError: a field is missing, or the class itself refuses.
     """
     label, make = label_of(cls), cast("Callable[..., Schedule]", cls)
     known = parameters(cls) if dataclasses.is_dataclass(cls) else {}
-    for key in fields:
-        if dataclasses.is_dataclass(cls) and key not in known:
-            raise ScheduleError(f"{label} has no field {brief(key)}; {suggest(key, known, 'it has none')}")
     for field in known.values():
         if field.required and field.name not in fields:
             raise ScheduleError(f"{label} needs {field.name}; give it as {label}:{field.name}=...")
@@ -220,7 +222,7 @@ def plain_form(rope: Rope, *, factor: float = 1.0, theta: float | None = None) -
         return None
     changed = {} if theta is None else {"rope_theta": float(theta)}
     if rope.rotated_pairs is not None:
-        partial = _partial_factor(rope, rope.rotated_pairs)
+        partial = partial_factor(rope, rope.rotated_pairs)
         return {"rope_type": "proportional", "factor": float(factor), "partial_rotary_factor": partial} | changed
     kind = {"rope_type": "default"} if factor == 1 else {"rope_type": "linear", "factor": float(factor)}
     return kind | changed
@@ -253,8 +255,11 @@ def label_of(schedule: object) -> str:
     return getattr(schedule, "name", "") or getattr(schedule, "__name__", "") or type(schedule).__name__
 
 
-def _partial_factor(rope: Rope, turning: int) -> float:
-    """Returns the ``partial_rotary_factor`` with which transformers turns so many pairs: the stated one if it does."""
+def partial_factor(rope: Rope, turning: int) -> float:
+    """Returns the ``partial_rotary_factor`` with which transformers turns so many pairs: the stated one if it does.
+
+    A half coordinate more keeps rounding from losing a pair.
+    """
     there = rope.scaling.get("partial_rotary_factor")
     if isinstance(there, (int, float)) and int(there * rope.head_dim // 2) == turning:
         return there

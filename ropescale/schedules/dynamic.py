@@ -39,6 +39,6 @@ class Dynamic(BuiltIn):
         return Frequencies(with_theta(rope, ntk_theta(self.name, rope, alpha)), rope.table_scale)
 
     def rope_parameters(self, rope: Rope) -> Mapping[str, object] | None:
-        if rope.table is not None or rope.rotated_pairs is not None:
+        if not rope.is_plain:
             return None
         return {"rope_type": "dynamic", "factor": float(self.factor)}

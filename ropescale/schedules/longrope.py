@@ -45,14 +45,13 @@ class LongRope(BuiltIn):
         """Returns ``attention_factor``, else ``sqrt(1 + ln s / ln L)``, which is 1 when nothing is stretched."""
         if self.attention_factor is not None:
             return self.attention_factor
-        stretched = self._stretched(rope)
-        return math.sqrt(1 + math.log(stretched) / math.log(rope.original_length)) if stretched > 1 else 1.0
+        return usual_scale(self._stretched(rope), rope.original_length)
 
     def _stretched(self, rope: Rope) -> float:
         return self.factor if self.factor is not None else rope.max_length / rope.original_length
 
     def rope_parameters(self, rope: Rope) -> Mapping[str, object] | None:
-        if rope.table is not None or rope.rotated_pairs is not None:
+        if not rope.is_plain:
             return None
         return {
             "rope_type": "longrope",
@@ -62,3 +61,8 @@ class LongRope(BuiltIn):
             "short_factor": [float(x) for x in self.short_factor],
             "long_factor": [float(x) for x in self.long_factor],
         }
+
+
+def usual_scale(stretched: float, trained: int) -> float:
+    """Returns ``sqrt(1 + ln s / ln L)``, and 1 when nothing is stretched."""
+    return math.sqrt(1 + math.log(stretched) / math.log(trained)) if stretched > 1 else 1.0

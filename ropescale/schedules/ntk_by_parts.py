@@ -63,7 +63,7 @@ def _blend(b: float, turns: float, factor: float, low: float, high: float) -> fl
 
 def llama3_form(rope: Rope, factor: float, low: float, high: float) -> Mapping[str, object] | None:
     """Returns the blend in transformers' ``llama3`` keys; None where that would not start from theta's series."""
-    if rope.table is not None or rope.rotated_pairs is not None:
+    if not rope.is_plain:
         return None
     return {
         "rope_type": "llama3",

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 
 from ..errors import ScheduleError
 from ..rope import Rope
-from .base import BuiltIn, Frequencies, Schedule, Varying, compute, register
+from .base import BuiltIn, Frequencies, Schedule, Varying, compute, length_dependent, register
 from .specs import one, parse
 
 
@@ -28,7 +28,7 @@ class Resonance(BuiltIn):
     """
 
     paper: ClassVar[str] = "Wang et al. 2024, arXiv:2403.00071"
-    length_dependent: ClassVar[Any] = Varying(lambda self: bool(getattr(self.over, "length_dependent", False)))
+    length_dependent: ClassVar[Any] = Varying(lambda self: length_dependent(self.over))
 
     over: Schedule
 

@@ -1,9 +1,9 @@
-"""A table of one's own: frequencies or divisors per pair, as LongRoPE writes them (Ding et al. 2024, arXiv:2402.13753),
-at every length."""
+"""Tables given as numbers: frequencies or divisors per pair, as in LongRoPE (Ding et al. 2024, arXiv:2402.13753)."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -18,6 +18,12 @@ from .user_code import load_json
 
 NEVER_TURNS = 1e30
 """The divisor that stands for a pair that does not turn: JSON has no infinity, and engines take this."""
+
+
+def divisors(inv_freq: Sequence[float], rope: Rope) -> list[float]:
+    """Returns the divisors that turn theta's own series, ``theta^(-2i/d)``, into these frequencies."""
+    plain = [rope.theta ** (-2 * i / rope.rotary_dim) for i in range(rope.pairs)]
+    return [b / f if f else NEVER_TURNS for b, f in zip(plain, inv_freq)]
 
 
 @register("table")

@@ -35,7 +35,7 @@ def load(name: str) -> object:
         wanted = "path/to/file.py::Class or package.module::Class"
         raise ScheduleError(f"{brief(name)} does not name a schedule; write {wanted}")
     is_file = where.endswith(".py") or "/" in where or "\\" in where
-    module = _from_file(local_path(where)) if is_file else _from_package(where)
+    module = _from_file(local_path(where)) if is_file else _guarded(where, lambda: importlib.import_module(where))
     try:
         return getattr(module, attribute)
     except AttributeError:
@@ -89,10 +89,6 @@ def _from_file(path: Path) -> ModuleType:
         del sys.modules[unique]
         raise
     return module
-
-
-def _from_package(name: str) -> ModuleType:
-    return _guarded(name, lambda: importlib.import_module(name))
 
 
 def _guarded(where: str, act: Callable[[], T]) -> T:

@@ -68,17 +68,17 @@ def check_number(where: str, value: object, limits: Mapping[str, float]) -> None
     """Refuses what is no number, not finite, or out of range."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ScheduleError(f"{where} must be a number, not {brief(value)}")
-    _check_finite(where, value)
+    _finite(where, value)
     if "at_least" in limits and value < limits["at_least"]:
         raise ScheduleError(f"{where} must be {limits['at_least']} or more, not {brief(value)}")
     if "above" in limits and value <= limits["above"]:
         raise ScheduleError(f"{where} must be greater than {limits['above']}, not {brief(value)}")
 
 
-def _check_finite(where: str, value: float) -> None:
-    """Refuses NaN, infinities, and numbers that would overflow in the formulas."""
+def _finite(where: str, value: float) -> float:
+    """Returns a number; refuses NaN, infinities, and numbers that would overflow in the formulas."""
     if -LARGEST < value < LARGEST:
-        return
+        return value
     wanted = "a finite number" if value != value or abs(value) == math.inf else f"a number below {LARGEST:g} in size"
     raise ScheduleError(f"{where} must be {wanted}, not {brief(value)}")
 
@@ -135,11 +135,6 @@ def _anything(where: str, text: str) -> object:
     except (ValueError, RecursionError):
         return text
     return _finite(where, value) if isinstance(value, float) else value
-
-
-def _finite(where: str, number: float) -> float:
-    _check_finite(where, number)
-    return number
 
 
 def split(text: str) -> list[str]:

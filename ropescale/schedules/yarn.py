@@ -66,7 +66,7 @@ class Yarn(BuiltIn):
 
     def rope_parameters(self, rope: Rope) -> Mapping[str, object] | None:
         nested_truncate_is_ignored = rope.layer_type is not None and not self.truncate
-        if self.extrapolation_factor != 1 or nested_truncate_is_ignored or rope.table or rope.rotated_pairs is not None:
+        if self.extrapolation_factor != 1 or nested_truncate_is_ignored or not rope.is_plain:
             return None
         if self.factor == 1 and self.attention_scale() == 1:
             return {"rope_type": "default"}
