@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,8 @@ os.environ.setdefault("NO_COLOR", "1")
 
 HELPERS = Path(__file__).resolve().parent / "helpers"
 sys.path.insert(0, str(HELPERS))
+
+from configurations import write_checkpoint  # noqa: E402
 
 import ropescale  # noqa: E402 (the environment comes first)
 
@@ -68,3 +70,30 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def command_line(python: Run) -> Run:
     """Runs ``ropescale WORDS...`` in a fresh interpreter: ``command_line("schedules", "--json")``."""
     return lambda *words, **how: python("-m", "ropescale", *words, **how)
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkpoint at ``model`` in the working directory, which holds nothing else."""
+    monkeypatch.chdir(tmp_path)
+    return write_checkpoint(tmp_path / "model", files={"model.safetensors": b"weights"})
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Computes on one thread, for logits that are compared bit for bit."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def no_plots() -> Iterator[None]:
+    """Leaves out the pictures of results, which take longer than everything else."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("ropescale.evals.results.result.Result._plots", lambda self: {})
+        patched.setattr("ropescale.evals.passkey.results.Retrieval._plots", lambda self: {})
+        yield

@@ -6,30 +6,19 @@ import json
 from pathlib import Path
 
 import pytest
+from configurations import write_checkpoint
 from crashing import tree
 
 import ropescale
 from ropescale.checkpoints.patching import restore
 from ropescale.errors import CheckpointError, ConfigError
 
-CONFIG = {
-    "model_type": "llama",
-    "hidden_size": 64,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 128,
-    "rope_theta": 10000.0,
-}
-
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A checkpoint beside a file that is none of ours."""
-    folder = tmp_path / "model"
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(CONFIG))
-    (folder / "model.safetensors").write_bytes(b"weights")
     (tmp_path / "canary").write_text("alive")
-    return folder
+    return write_checkpoint(tmp_path / "model", files={"model.safetensors": b"weights"})
 
 
 def patch(folder: Path) -> None:

@@ -18,6 +18,7 @@ import pytest
 import tiny
 import torch
 from crashing import failures, tree
+from own_schedules import Half
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import ropescale
@@ -426,18 +427,6 @@ def test_saving_a_model_into_the_result_leaves_the_source_alone(real, tmp_path, 
 # Stock transformers loads it
 
 
-@dataclass(frozen=True)
-class Half:
-    """Slow only the slow half of the pairs."""
-
-    factor: float = 2.0
-
-    def __call__(self, rope: Rope, length: int) -> Frequencies:
-        inv_freq = rope.inv_freq()
-        inv_freq[len(inv_freq) // 2 :] = [f / self.factor for f in inv_freq[len(inv_freq) // 2 :]]
-        return Frequencies(inv_freq, attention_scale=1.1)
-
-
 LOADER = """
 import sys
 sys.modules["ropescale"] = None  # importing it now fails
@@ -451,7 +440,7 @@ for folder in sys.argv[1:]:
 
 
 def test_stock_transformers_computes_the_same_logits_without_ropescale(real, tmp_path, python):
-    schedules = {"custom": Half(4.0), "yarn": "yarn:factor=4", "frozen": "dynamic:factor=4"}
+    schedules = {"custom": Half(4.0, 1.1), "yarn": "yarn:factor=4", "frozen": "dynamic:factor=4"}
     for name, schedule in schedules.items():
         patch_checkpoint(real, tmp_path / name, schedule, freeze_at=256 if name == "frozen" else None)
     done = python("-P", "-c", LOADER, *(str(tmp_path / name) for name in schedules), env={"PYTHONPATH": ""})

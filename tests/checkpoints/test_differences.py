@@ -9,33 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from configurations import write_checkpoint
 
 import ropescale
 from ropescale.checkpoints.differences import diff
 from ropescale.checkpoints.patching import PatchedCheckpoint
 from ropescale.cli.main import main
 
-CONFIG: dict[str, Any] = {
-    "model_type": "llama",
-    "hidden_size": 128,
-    "num_attention_heads": 2,
-    "head_dim": 64,
-    "max_position_embeddings": 256,
-    "rope_theta": 10000.0,
-}
 TOKENIZER = {"added_tokens_decoder": {"0": {"content": "<s>"}}, "model_max_length": 256, "padding_side": "left"}
 
 
 @pytest.fixture
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    folder = tmp_path / "model"
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(CONFIG))
-    (folder / "tokenizer_config.json").write_text(json.dumps(TOKENIZER))
-    (folder / "README.md").write_text("---\nlicense: mit\n---\n\n# Theirs\n")
-    (folder / "model.safetensors").write_bytes(b"weights")
-    return folder
+    files = {"tokenizer_config.json": json.dumps(TOKENIZER), "README.md": "---\nlicense: mit\n---\n\n# Theirs\n"}
+    return write_checkpoint(tmp_path / "model", files=files | {"model.safetensors": b"weights"})
 
 
 def contents(folder: Path) -> dict[str, bytes]:

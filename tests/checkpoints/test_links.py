@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import fake_hub
 import pytest
+from configurations import write_checkpoint
 from crashing import tree
 
 from ropescale import patch_checkpoint
@@ -18,37 +18,18 @@ from ropescale.checkpoints.uploading import Repository, upload
 from ropescale.cli.main import main
 from ropescale.errors import CheckpointError
 
-CONFIG = {
-    "model_type": "llama",
-    "hidden_size": 128,
-    "num_attention_heads": 2,
-    "head_dim": 64,
-    "max_position_embeddings": 256,
-    "rope_theta": 10000.0,
-}
 YARN = ["--schedule", "yarn:factor=4"]
 SECRET = "what nobody else may read"
-
-
-@pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[fake_hub.Hub]:
-    with fake_hub.connected(monkeypatch) as connected:
-        yield connected
 
 
 @pytest.fixture
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A checkpoint at ``model`` in the working directory, beside a file and a folder that are none of its business."""
     monkeypatch.chdir(tmp_path)
-    folder = tmp_path / "model"
-    (folder / "nested").mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps(CONFIG))
-    (folder / "model.safetensors").write_bytes(b"weights")
-    (folder / "nested" / "extra.json").write_text("{}")
     (tmp_path / "secrets").mkdir()
     (tmp_path / "secrets" / "passwd").write_text(SECRET)
     (tmp_path / "weights.safetensors").write_bytes(b"other weights")
-    return folder
+    return write_checkpoint(tmp_path / "model", files={"model.safetensors": b"weights", "nested/extra.json": "{}"})
 
 
 def names(folder: Path, *ours: str) -> list[str]:

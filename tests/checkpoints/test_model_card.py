@@ -8,10 +8,10 @@ import shlex
 import subprocess
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
+from configurations import LLAMA
 from planning import make_plan
 
 import ropescale
@@ -22,14 +22,6 @@ from ropescale.cli.main import main
 from ropescale.engines.commands import shell
 from ropescale.engines.exporting import ENGINES, export
 
-LLAMA: dict[str, Any] = {
-    "model_type": "llama",
-    "hidden_size": 128,
-    "num_attention_heads": 2,
-    "head_dim": 64,
-    "max_position_embeddings": 4096,
-    "rope_theta": 10000.0,
-}
 SPEC = "ntk-su:factor=4"  # its card has a note, a command for every engine, and the name in both
 NAMES = {
     "newline": "a\ntouch pwned\nb",

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from configurations import write_checkpoint
 from crashing import failures, tree
 
 import ropescale
@@ -23,24 +24,12 @@ from ropescale.cli.main import main
 from ropescale.errors import CheckpointError, ConfigError, RunError
 from ropescale.files import atomic, building, interrupts, locks, renaming, temporary
 
-CONFIG = {
-    "model_type": "llama",
-    "hidden_size": 128,
-    "num_attention_heads": 2,
-    "max_position_embeddings": 256,
-    "rope_theta": 10000.0,
-}
 WEIGHTS = "model.safetensors"
 
 
 def checkpoint(folder: Path) -> Path:
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(CONFIG))
-    (folder / WEIGHTS).write_bytes(b"these are no weights " * 9)
-    (folder / "LICENSE").write_text("the licence")
-    (folder / "nested").mkdir()
-    (folder / "nested" / "extra.json").write_text("{}")
-    return folder
+    weights = {WEIGHTS: b"these are no weights " * 9}
+    return write_checkpoint(folder, files={**weights, "LICENSE": "the licence", "nested/extra.json": "{}"})
 
 
 @pytest.fixture

@@ -7,13 +7,13 @@ import logging
 import os
 import shlex
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import fake_hub
 import huggingface_hub
 import pytest
 import yaml
+from configurations import write_checkpoint
 from crashing import tree
 from huggingface_hub import constants
 
@@ -22,14 +22,6 @@ from ropescale.checkpoints import front_matter, patching
 from ropescale.cli.main import main
 from ropescale.errors import ConfigError
 
-CONFIG = {
-    "model_type": "llama",
-    "hidden_size": 128,
-    "num_attention_heads": 2,
-    "head_dim": 64,
-    "max_position_embeddings": 256,
-    "rope_theta": 10000.0,
-}
 CARD = "---\nlicense: apache-2.0 # theirs\nlanguage:\n- no\n---\n\n# A model\n"
 YARN = ["--schedule", "yarn:factor=4"]
 FILES = {
@@ -43,27 +35,15 @@ FILES = {
 }
 
 
-@pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[fake_hub.Hub]:
-    with fake_hub.connected(monkeypatch) as connected:
-        yield connected
-
-
 @pytest.fixture(autouse=True)
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A checkpoint at ``model`` in the working directory; temporary folders are made in ``tmp`` beside it."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
-    folder = tmp_path / "model"
-    (folder / "nested").mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps(CONFIG))
-    (folder / "README.md").write_text(CARD)
-    (folder / "LICENSE").write_text("the licence")
-    (folder / "nested" / "extra.json").write_text("{}")
-    for number in (1, 2):
-        (folder / f"model-{number}.safetensors").write_bytes(bytes([number]) * 100_000)
-    return folder
+    files = {"README.md": CARD, "LICENSE": "the licence", "nested/extra.json": "{}"}
+    weights = {f"model-{number}.safetensors": bytes([number]) * 100_000 for number in (1, 2)}
+    return write_checkpoint(tmp_path / "model", files=files | weights)
 
 
 def push(*words: str) -> int:

@@ -10,31 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from configurations import CONFIG, write_checkpoint
 from crashing import tree
 
 from ropescale.cli.main import main
-
-CONFIG: dict[str, Any] = {
-    "model_type": "llama",
-    "hidden_size": 128,
-    "num_attention_heads": 2,
-    "head_dim": 64,
-    "max_position_embeddings": 256,
-    "rope_theta": 10000.0,
-}
 
 
 @pytest.fixture(autouse=True)
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A checkpoint at ``model`` in the working directory, with two weight files that are none."""
     monkeypatch.chdir(tmp_path)
-    folder = tmp_path / "model"
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(CONFIG))
-    (folder / "tokenizer_config.json").write_text('{"model_max_length": 256}')
-    for number in (1, 2):
-        (folder / f"model-{number}.safetensors").write_bytes(b"no weights")
-    return folder
+    weights = {f"model-{number}.safetensors": "no weights" for number in (1, 2)}
+    return write_checkpoint(tmp_path / "model", files={"tokenizer_config.json": '{"model_max_length": 256}'} | weights)
 
 
 def config(folder: str = "out") -> dict[str, Any]:

@@ -9,45 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from configurations import CONFIG
 from crashing import tree
-
-from ropescale.cli.main import main
-
-CONFIG: dict[str, Any] = {
-    "model_type": "llama",
-    "hidden_size": 128,
-    "num_attention_heads": 2,
-    "head_dim": 64,
-    "max_position_embeddings": 256,
-    "rope_theta": 10000.0,
-}
-
-
-@pytest.fixture
-def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A checkpoint at ``model`` in the working directory, which holds nothing else."""
-    monkeypatch.chdir(tmp_path)
-    folder = tmp_path / "model"
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(CONFIG))
-    (folder / "model.safetensors").write_bytes(b"weights")
-    return folder
-
-
-def refused(capsys: pytest.CaptureFixture[str], words: list[str], sentence: str) -> None:
-    """Runs the command line and checks all that must hold of a refusal."""
-    before = tree(Path.cwd())
-    code = main(words)
-    captured = capsys.readouterr()
-    assert code == 2, captured
-    assert captured.out == ""
-    assert captured.err.count("\n") == 1, captured.err
-    assert captured.err.startswith("error: ")
-    assert sentence in captured.err
-    assert "Traceback" not in captured.err
-    assert "unexpected " not in captured.err.replace("unexpected extra argument", "")
-    assert tree(Path.cwd()) == before
-
+from refusing import refused
 
 PATCH = ["patch", "model", "-o", "out", "--schedule", "yarn:factor=4"]
 COMMANDS = [PATCH, ["inspect", "model", "--schedule", "yarn:factor=4"], ["inspect", "model"]]

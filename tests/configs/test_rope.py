@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import pytest
+from configurations import DEEPSEEK_YARN, GPT_OSS, LISTS, LLAMA31_SCALING, PHI3_128K, QWEN3, YARN_32
 from planning import make_plan
 from rotary_modules import assert_same_tables, stock_tables
 
@@ -21,54 +22,7 @@ LLAMA = {
     "num_hidden_layers": 2,
     "max_position_embeddings": 8192,
 }
-LLAMA31_SCALING = {
-    "factor": 8.0,
-    "high_freq_factor": 4.0,
-    "low_freq_factor": 1.0,
-    "original_max_position_embeddings": 8192,
-    "rope_type": "llama3",
-}
 LLAMA31 = LLAMA | {"max_position_embeddings": 131072, "rope_theta": 500000.0, "rope_scaling": LLAMA31_SCALING}
-PHI3_LISTS = {
-    "short_factor": [1.0 + 0.05 * i for i in range(16)],
-    "long_factor": [1.1 * 1.2**i for i in range(16)],
-}
-PHI3_128K = {
-    "model_type": "phi3",
-    "hidden_size": 128,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 131072,
-    "original_max_position_embeddings": 4096,
-    "rope_theta": 10000.0,
-    "rope_scaling": {"type": "longrope", **PHI3_LISTS},
-}
-YARN_32 = {
-    "beta_fast": 32.0,
-    "beta_slow": 1.0,
-    "factor": 32.0,
-    "original_max_position_embeddings": 4096,
-    "rope_type": "yarn",
-    "truncate": False,
-}
-GPT_OSS = {
-    "model_type": "gpt_oss",
-    "hidden_size": 2880,
-    "num_attention_heads": 64,
-    "head_dim": 64,
-    "max_position_embeddings": 131072,
-    "rope_theta": 150000,
-    "rope_scaling": YARN_32,
-    "sliding_window": 128,
-}
-QWEN3 = {
-    "model_type": "qwen3",
-    "hidden_size": 4096,
-    "num_attention_heads": 32,
-    "head_dim": 128,
-    "max_position_embeddings": 40960,
-    "rope_theta": 1000000,
-    "rope_scaling": None,
-}
 GEMMA3 = {"model_type": "gemma3_text", "hidden_size": 64, "head_dim": 32, "max_position_embeddings": 131072}
 DEEPSEEK_V3 = {
     "model_type": "deepseek_v3",
@@ -77,15 +31,7 @@ DEEPSEEK_V3 = {
     "qk_rope_head_dim": 64,
     "max_position_embeddings": 163840,
     "rope_theta": 10000,
-    "rope_scaling": {
-        "beta_fast": 32,
-        "beta_slow": 1,
-        "factor": 40,
-        "mscale": 1.0,
-        "mscale_all_dim": 0.5,
-        "original_max_position_embeddings": 4096,
-        "type": "yarn",
-    },
+    "rope_scaling": DEEPSEEK_YARN | {"mscale_all_dim": 0.5},
 }
 MINISTRAL3 = {
     "model_type": "ministral3",
@@ -113,7 +59,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "llama 3.1": LLAMA31,
     "both views of llama 3.1": LLAMA31 | {"rope_parameters": {**LLAMA31_SCALING, "rope_theta": 500000.0}},
     "phi3 128k": PHI3_128K,
-    "phi3 128k under its first name": PHI3_128K | {"rope_scaling": {"type": "su", **PHI3_LISTS}},
+    "phi3 128k under its first name": PHI3_128K | {"rope_scaling": {"type": "su", **LISTS}},
     "phi3 4k": {
         "model_type": "phi3",
         "hidden_size": 128,
@@ -226,7 +172,7 @@ def _longrope_name(config: dict[str, Any]) -> dict[str, Any]:
 def test_phi3_128k_has_its_own_lists_and_the_scale_of_its_paper(key):
     rope = read_rope(PHI3_128K)["all"]
     table = compute(AsIs(), rope, 4096 if key == "short_factor" else 4097)
-    expected = [10000 ** (-2 * i / 32) / factor for i, factor in enumerate(PHI3_LISTS[key])]
+    expected = [10000 ** (-2 * i / 32) / factor for i, factor in enumerate(LISTS[key])]
     assert table.inv_freq == pytest.approx(expected, rel=1e-14)
     assert table.attention_scale == pytest.approx(math.sqrt(1 + math.log(32) / math.log(4096)), rel=1e-15)
 
@@ -379,7 +325,7 @@ CONTRADICTIONS = {
     ),
     "a trained length that phi3's class overrides": (
         {k: v for k, v in PHI3_128K.items() if k != "original_max_position_embeddings"}
-        | {"rope_scaling": {"type": "longrope", **PHI3_LISTS, "original_max_position_embeddings": 8192}},
+        | {"rope_scaling": {"type": "longrope", **LISTS, "original_max_position_embeddings": 8192}},
         ("4096 by phi3's default", "8192 inside"),
     ),
     "type and rope_type": (

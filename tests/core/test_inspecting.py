@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 
 import pytest
+from configurations import CONFIG as LLAMA
 
 from ropescale import Frequencies, Rope
 from ropescale.cli.main import main
@@ -15,14 +16,6 @@ from ropescale.errors import DataError
 from ropescale.inspecting import Geometry, inspect, traps
 from ropescale.schedules import Yarn
 
-LLAMA = {
-    "model_type": "llama",
-    "hidden_size": 256,
-    "num_attention_heads": 4,
-    "head_dim": 64,
-    "max_position_embeddings": 256,
-    "rope_theta": 10000.0,
-}
 GEMMA3 = {
     "model_type": "gemma3_text",
     "hidden_size": 64,

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from configurations import LLAMA
 from engine_sources import rotary_package
 from planning import make_plan
 
@@ -26,14 +27,6 @@ from ropescale.schedules import Frequencies
 pytestmark = pytest.mark.engines
 
 ENGINES = {"vllm": vllm.ENGINE.version, "sglang": sglang.ENGINE.version}
-LLAMA: dict[str, Any] = {
-    "model_type": "llama",
-    "hidden_size": 128,
-    "num_attention_heads": 2,
-    "head_dim": 64,
-    "max_position_embeddings": 4096,
-    "rope_theta": 10000.0,
-}
 CONFIGS: dict[str, dict[str, Any]] = {
     "llama": LLAMA,
     "glm4": LLAMA | {"model_type": "glm4", "partial_rotary_factor": 0.5},

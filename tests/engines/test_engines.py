@@ -11,6 +11,7 @@ from typing import Any
 import engine_registries
 import gguf
 import pytest
+from configurations import LLAMA
 from gguf_models import write_keys
 from planning import make_plan
 
@@ -20,14 +21,6 @@ from ropescale.configs.families import FAMILIES
 from ropescale.engines import engine_warnings, registries, sglang, vllm
 from ropescale.engines.layers import layers_of
 
-LLAMA = {
-    "model_type": "llama",
-    "hidden_size": 128,
-    "num_attention_heads": 2,
-    "head_dim": 64,
-    "max_position_embeddings": 4096,
-    "rope_theta": 10000.0,
-}
 GLM = LLAMA | {"model_type": "glm", "partial_rotary_factor": 0.5}
 PARTIAL = LLAMA | {"partial_rotary_factor": 0.5}
 QWEN2_VL = LLAMA | {"model_type": "qwen2_vl_text", "rope_scaling": {"type": "mrope", "mrope_section": [8, 12, 12]}}

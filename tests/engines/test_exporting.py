@@ -13,6 +13,7 @@ from typing import Any
 import gguf
 import pytest
 import torch
+from configurations import LLAMA
 from environments import environment
 from gguf_models import write_keys
 from planning import make_plan
@@ -26,14 +27,6 @@ from ropescale.engines.exporting import ENGINES, Export, export
 from ropescale.errors import RopescaleError, ScheduleError
 from ropescale.evals.reference import CHECKPOINT
 
-LLAMA: dict[str, Any] = {
-    "model_type": "llama",
-    "hidden_size": 128,
-    "num_attention_heads": 2,
-    "head_dim": 64,
-    "max_position_embeddings": 4096,
-    "rope_theta": 10000.0,
-}
 SCALED = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 CONFIGS: dict[str, dict[str, Any]] = {
     "llama": LLAMA,

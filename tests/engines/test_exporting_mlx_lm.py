@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from configurations import LLAMA
 from planning import make_plan
 
 import ropescale
@@ -21,14 +22,6 @@ from ropescale.engines import engine_warnings, mlx_lm
 from ropescale.engines.exporting import Export, export
 from ropescale.engines.layers import layers_of
 
-LLAMA: dict[str, Any] = {
-    "model_type": "llama",
-    "hidden_size": 128,
-    "num_attention_heads": 2,
-    "head_dim": 64,
-    "max_position_embeddings": 4096,
-    "rope_theta": 10000.0,
-}
 FACTORS = {"name": "table", "factors": [1.0 + i / 8 for i in range(32)], "attention_factor": 1.2}
 DEEPSEEK = LLAMA | {"model_type": "deepseek_v3", "qk_rope_head_dim": 32, "head_dim": 32}
 

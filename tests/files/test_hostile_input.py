@@ -5,18 +5,17 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tiny
 import torch
-from crashing import tree
+from configurations import CONFIG
+from refusing import refused, within
 from safetensors.torch import load_file, save_file
 from transformers import CONFIG_MAPPING
 
@@ -30,14 +29,6 @@ from ropescale.evals.results import checking
 from ropescale.files import reading
 from ropescale.formatting import brief, cut, first_line, listed
 
-CONFIG: dict[str, Any] = {
-    "model_type": "llama",
-    "hidden_size": 128,
-    "num_attention_heads": 2,
-    "head_dim": 64,
-    "max_position_embeddings": 256,
-    "rope_theta": 10000.0,
-}
 PATCH = ["patch", "model", "-o", "out", "--schedule", "yarn:factor=4"]
 REPLACE = ["patch", "model", "-o", "out", "--schedule", "yarn:factor=2", "--replace-scaling"]
 INSPECT = ["inspect", "model"]
@@ -45,53 +36,8 @@ VERIFY = ["verify", "model"]
 LONGROPE = {"rope_type": "longrope", "short_factor": [1.0] * 32, "original_max_position_embeddings": 128}
 
 
-@pytest.fixture
-def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A checkpoint at ``model`` in the working directory, which holds nothing else."""
-    monkeypatch.chdir(tmp_path)
-    folder = tmp_path / "model"
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(CONFIG))
-    (folder / "model.safetensors").write_bytes(b"weights")
-    return folder
-
-
 def export(engine: str) -> list[str]:
     return ["export", "model", "--for", engine]
-
-
-def refused(capsys: pytest.CaptureFixture[str], words: list[str], sentence: str) -> None:
-    """Runs the command line and checks all that must hold of a refusal; whatever hangs is stopped."""
-    before = tree(Path.cwd())
-    with within(10):
-        code = main(words)
-    captured = capsys.readouterr()
-    assert code == 2, captured.err[:2000]
-    assert captured.out == ""
-    assert captured.err.count("\n") == 1, captured.err[:2000]
-    assert captured.err.startswith("error: ")
-    assert sentence in captured.err
-    assert "unexpected " not in captured.err
-    assert len(captured.err) < 500
-    assert tree(Path.cwd()) == before
-
-
-class TooLong(BaseException):
-    """No Exception, so that nothing catches it on the way."""
-
-
-@contextmanager
-def within(seconds: float) -> Iterator[None]:
-    def stop(*_: Any) -> None:
-        raise TooLong
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 # ---------------------------------------------------------------------------------------------------------

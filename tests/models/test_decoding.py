@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,8 @@ from ropescale.models.decoding import AROUND, DIFFERS, EQUAL, EXPLAINED, UNDECID
 from ropescale.models.rotary_modules import rotary_modules
 from ropescale.models.verifying import examine
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 DYNAMIC = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0}
 TWO_LISTS = {
     "rope_type": "longrope",
@@ -38,14 +40,6 @@ TWO_LISTS = {
 QUICK = ["llama", "gemma3_text", "deepseek_v3", "mistral"]
 OTHERS = [*(kind for kind in SHAPES if kind not in QUICK), "qwen3", "recurrent_gemma"]
 PHI3 = {"max_position_embeddings": 256, "original_max_position_embeddings": TRAINED}
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def ids(tokens: int) -> list[int]:

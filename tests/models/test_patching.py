@@ -8,12 +8,12 @@ import logging
 import math
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
+from own_schedules import Half, Stretching
 from planning import make_plan
 from tiny_models import (
     SHAPES,
@@ -33,46 +33,16 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageText
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 import ropescale
-from ropescale import Frequencies, Rope
 from ropescale.errors import ConfigError, RopescaleError, ScheduleError, VerificationError
 from ropescale.models import patching
 from ropescale.schedules import Dynamic, DynamicYarn, LongRope, Table, Yarn, names
 
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Logits are compared bit for bit, and these models are too small to share out."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(autouse=True)
 def _quiet() -> None:
     logging.getLogger("transformers").setLevel(logging.ERROR)
-
-
-@dataclass(frozen=True)
-class Half:
-    """Slow only the slow half of the pairs: a user's own schedule."""
-
-    factor: float = 2.0
-
-    def __call__(self, rope: Rope, length: int) -> Frequencies:
-        inv_freq = rope.inv_freq()
-        inv_freq[len(inv_freq) // 2 :] = [f / self.factor for f in inv_freq[len(inv_freq) // 2 :]]
-        return Frequencies(inv_freq)
-
-
-@dataclass(frozen=True)
-class Stretching:
-    """A user's own schedule that follows the length: linear, as far as it is needed."""
-
-    length_dependent: ClassVar[bool] = True
-
-    def __call__(self, rope: Rope, length: int) -> Frequencies:
-        return Frequencies([f / max(1.0, length / rope.original_length) for f in rope.inv_freq()])
 
 
 STATIC: dict[str, Any] = {

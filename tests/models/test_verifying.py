@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from configurations import DEEPSEEK_YARN
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -53,15 +54,7 @@ DEEPSEEK_V3: dict[str, Any] = {
     "q_lora_rank": 1536,
     "qk_nope_head_dim": 128,
     "qk_rope_head_dim": 64,
-    "rope_scaling": {
-        "beta_fast": 32,
-        "beta_slow": 1,
-        "factor": 40,
-        "mscale": 1.0,
-        "mscale_all_dim": 1.0,
-        "original_max_position_embeddings": 4096,
-        "type": "yarn",
-    },
+    "rope_scaling": DEEPSEEK_YARN,
     "rope_theta": 10000,
     "v_head_dim": 128,
     "vocab_size": 129280,

@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 import pytest
+from configurations import CONFIG as LLAMA
 
 import ropescale
 from ropescale.configs.configuration import Configuration
@@ -16,13 +17,6 @@ from ropescale.rope import Rope
 from ropescale.schedules import Frequencies, Schedule, base, describe
 from ropescale.schedules.as_is import stock_table
 
-LLAMA = {
-    "model_type": "llama",
-    "hidden_size": 64,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 256,
-    "rope_theta": 10000.0,
-}
 GEMMA3 = {"model_type": "gemma3_text", "max_position_embeddings": 256, "sliding_window": 64}
 
 

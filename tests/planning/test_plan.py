@@ -6,11 +6,13 @@ import json
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from configurations import DEEPSEEK_YARN, GPT_OSS, LISTS, LLAMA, LLAMA31_SCALING, PHI3_128K, QWEN3
+from own_schedules import Half, Stretching
 from planning import make_plan
 from rotary_modules import assert_same_tables, quiet, rotary_classes, stock_config, stock_tables
 
@@ -22,53 +24,12 @@ from ropescale.errors import ConfigError, DataError, ScheduleError
 from ropescale.planning.plan import frequencies_of
 from ropescale.schedules import AsIs, Resonance, Table, Yarn, compute, create
 
-LLAMA = {
-    "model_type": "llama",
-    "hidden_size": 256,
-    "num_attention_heads": 4,
-    "num_hidden_layers": 2,
-    "max_position_embeddings": 4096,
-    "rope_theta": 10000.0,
-}
 LLAMA31 = LLAMA | {
     "max_position_embeddings": 131072,
     "rope_theta": 500000.0,
-    "rope_scaling": {
-        "factor": 8.0,
-        "high_freq_factor": 4.0,
-        "low_freq_factor": 1.0,
-        "original_max_position_embeddings": 8192,
-        "rope_type": "llama3",
-    },
+    "rope_scaling": LLAMA31_SCALING,
 }
 PHI3 = {"model_type": "phi3", "hidden_size": 128, "num_attention_heads": 4, "max_position_embeddings": 4096}
-LISTS = {"short_factor": [1.0 + 0.05 * i for i in range(16)], "long_factor": [1.1 * 1.2**i for i in range(16)]}
-PHI3_128K = PHI3 | {
-    "max_position_embeddings": 131072,
-    "original_max_position_embeddings": 4096,
-    "rope_scaling": {"type": "longrope", **LISTS},
-}
-GPT_OSS = {
-    "model_type": "gpt_oss",
-    "max_position_embeddings": 131072,
-    "rope_theta": 150000,
-    "rope_scaling": {
-        "beta_fast": 32.0,
-        "beta_slow": 1.0,
-        "factor": 32.0,
-        "original_max_position_embeddings": 4096,
-        "rope_type": "yarn",
-        "truncate": False,
-    },
-}
-QWEN3 = {
-    "model_type": "qwen3",
-    "hidden_size": 4096,
-    "num_attention_heads": 32,
-    "head_dim": 128,
-    "max_position_embeddings": 40960,
-    "rope_theta": 1000000,
-}
 GEMMA3 = {
     "model_type": "gemma3_text",
     "hidden_size": 64,
@@ -83,43 +44,13 @@ DEEPSEEK_V3 = {
     "qk_rope_head_dim": 64,
     "max_position_embeddings": 163840,
     "rope_theta": 10000,
-    "rope_scaling": {
-        "beta_fast": 32,
-        "beta_slow": 1,
-        "factor": 40,
-        "mscale": 1.0,
-        "mscale_all_dim": 1.0,
-        "original_max_position_embeddings": 4096,
-        "type": "yarn",
-    },
+    "rope_scaling": DEEPSEEK_YARN,
 }
 PARTS = "ntk-by-parts:factor=4"
 """A schedule without a form of its own in transformers, except where its betas are llama3's."""
 
 PER_PAIR = "yarn:factor=4,extrapolation_factor=0.5"
 """A schedule that only one factor per pair can carry."""
-
-
-@dataclass(frozen=True)
-class Half:
-    """A user's own fixed schedule."""
-
-    factor: float = 2.0
-
-    def __call__(self, rope: Rope, length: int) -> Frequencies:
-        inv_freq = rope.inv_freq()
-        middle = len(inv_freq) // 2
-        return Frequencies(inv_freq[:middle] + [f / self.factor for f in inv_freq[middle:]], 1.25)
-
-
-@dataclass(frozen=True)
-class Stretching:
-    """A user's own schedule that follows the length."""
-
-    length_dependent: ClassVar[bool] = True
-
-    def __call__(self, rope: Rope, length: int) -> Frequencies:
-        return Frequencies([f * rope.original_length / max(length, rope.original_length) for f in rope.inv_freq()])
 
 
 def series(theta: float, dim: int) -> list[float]:
@@ -144,7 +75,7 @@ def read_back(config: dict[str, Any], length: int | None = None) -> dict[str, Fr
         ("ntk:factor=8", 32768, 32768),
         (PER_PAIR, 16384, 16384),
         ("ntk-su:factor=4", 16384, 16384),
-        (Half(8), 32768, 32768),
+        (Half(8, 1.25), 32768, 32768),
         ("resonance:over=[yarn:factor=8]", 32768, 32768),
         ("linear:factor=8", 4096, 32768),
         ("dynamic:factor=8", 4096, 32768),
@@ -158,7 +89,7 @@ def test_the_maximum_is_the_factor_times_the_original_except_where_engines_multi
     assert plan.config["original_max_position_embeddings"] == 4096
 
 
-@pytest.mark.parametrize("spec", ["abf:rope_theta=1e6", "base", "yarn", "ntk", Half(8)])
+@pytest.mark.parametrize("spec", ["abf:rope_theta=1e6", "base", "yarn", "ntk", Half(8, 1.25)])
 def test_a_target_length_is_the_new_maximum(spec):
     plan = make_plan(LLAMA, spec, target_length=32768)
     assert plan.config["max_position_embeddings"] == plan.length == 32768
@@ -406,7 +337,8 @@ def test_nothing_of_the_old_scaling_is_left_when_it_is_replaced():
 def test_a_null_head_dim_is_written_out_because_transformers_cannot_read_it():
     for name in ("mixtral", "hunyuan"):
         assert make_plan(MODELS[name], "yarn:factor=4").config["head_dim"] == 64
-    assert "head_dim" not in make_plan(LLAMA, "yarn:factor=4").config
+    without = {key: value for key, value in LLAMA.items() if key != "head_dim"}
+    assert "head_dim" not in make_plan(without, "yarn:factor=4").config
 
 
 def test_gemma4_gets_the_flag_without_which_transformers_refuses_per_pair_factors():
@@ -422,7 +354,7 @@ def test_gemma4_gets_the_flag_without_which_transformers_refuses_per_pair_factor
 # Phi-3
 
 
-@pytest.mark.parametrize("spec", ["yarn:factor=8", "linear:factor=8", PER_PAIR, Half(4), "longrope"])
+@pytest.mark.parametrize("spec", ["yarn:factor=8", "linear:factor=8", PER_PAIR, Half(4, 1.25), "longrope"])
 def test_phi3_is_written_in_three_keys_from_which_stock_builds_the_asked_table(spec):
     fields = json.dumps({"name": "longrope", "factor": 32, **LISTS}) if spec == "longrope" else spec
     plan = make_plan(PHI3, fields)

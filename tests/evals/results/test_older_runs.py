@@ -19,6 +19,8 @@ from ropescale.evals.results.folder import writable_folder
 from ropescale.evals.running import fingerprints
 from ropescale.evals.running.executor import Executor
 
+pytestmark = pytest.mark.usefixtures("no_plots")
+
 OLDER = Path(__file__).parents[2] / "fixtures" / "runs_without_checksums"
 ADDED = {"files", "sha256"}
 
@@ -27,12 +29,6 @@ ADDED = {"files", "sha256"}
 def older(tmp_path):
     shutil.copytree(OLDER, tmp_path / "older")
     return tmp_path / "older"
-
-
-@pytest.fixture(autouse=True)
-def no_plots(monkeypatch):
-    monkeypatch.setattr("ropescale.evals.results.result.Result._plots", lambda self: {})
-    monkeypatch.setattr("ropescale.evals.passkey.results.Retrieval._plots", lambda self: {})
 
 
 @pytest.fixture

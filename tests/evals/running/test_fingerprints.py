@@ -14,15 +14,9 @@ import ropescale
 from ropescale.evals import perplexity
 from ropescale.evals.running.fingerprints import parameters_fingerprint
 
+pytestmark = pytest.mark.usefixtures("no_plots")
+
 IDS = documents(3, 64)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def no_plots():
-    """They take longer than everything else here."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("ropescale.evals.results.result.Result._plots", lambda self: {})
-        yield
 
 
 def nll(model, out=None):

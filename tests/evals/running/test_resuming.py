@@ -25,6 +25,8 @@ from ropescale.evals.running.batches import plan_pass
 from ropescale.evals.running.executor import Executor
 from ropescale.evals.running.resuming import FolderShelf, opened
 
+pytestmark = pytest.mark.usefixtures("no_plots")
+
 TEXT = "It was a bright cold day in April, and the clocks were striking thirteen. "
 
 
@@ -209,14 +211,6 @@ def test_starting_anew_removes_passes_and_nothing_else(tmp_path):
 IDS = [*documents(2, 110), documents(1, 30, seed=7)[0]]
 GIVEN = {"stride": 12, "batch_tokens": 160}
 SCHEDULES = ["yarn:factor=4", "dynamic:factor=4"]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def no_plots():
-    """They take longer than everything else here."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("ropescale.evals.results.result.Result._plots", lambda self: {})
-        yield
 
 
 def measured(out, lengths=(32, 80), schedules=SCHEDULES, **changes):
