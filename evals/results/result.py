@@ -81,7 +81,8 @@ class Result(Stored, Saved):
             key_spans=KeySpans({}, {name: about[name] for name in about if name != "rows"}) if about else None,
             identities=losses.identities,
         )
-        made.figures |= {each.row: each.read(results) for each in cls.metrics if each.key}
+        stored = [each for each in cls.metrics if each.key in results or (each.key and not losses.passes)]
+        made.figures |= {each.row: each.read(results) for each in stored}
         for row in rows if losses.passes else ():
             if sum(map(len, made.losses(row.schedule, row.length))) != row.tokens:
                 where = f"{path / folder.NLL} has not the tokens of {row.schedule} at {row.length:,}"

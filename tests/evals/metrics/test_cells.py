@@ -1,0 +1,48 @@
+"""How figures and their intervals are written in tables."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from ropescale.evals.metrics.cells import exp, half, interval_cell, signed
+
+
+@pytest.mark.parametrize(
+    ("value", "low", "high", "written"),
+    [
+        (None, None, None, "-"),
+        (13.816, None, None, "13.82"),
+        (13.816, 11.6, 16.0, "13.82 ± 2.2"),
+        (10.0, 7.1, 12.9, "10.00 ± 2.9"),  # half of it is 29% of the value
+        (10.0, 6.9, 13.1, "10.00 (6.90 to 13.1)"),  # 31%: no longer written with ±
+        (96.44, 12.3, 756.0, "96.44 (12.3 to 756)"),
+        (1234.4, 1200.0, 1268.8, "1,234 ± 34"),
+        (2.5e6, 2.4e6, 2.6e6, "2.500e+06 ± 100,000"),
+    ],
+)
+def test_a_wide_interval_is_written_by_its_bounds(value, low, high, written):
+    assert interval_cell(value, low, high) == written
+
+
+def test_differences_have_a_sign_unless_they_round_to_zero():
+    assert [signed(value) for value in (0.12344, -0.12346, 0.00004, -0.00004)] == [
+        "+0.1234",
+        "-0.1235",
+        "0.0000",
+        "0.0000",
+    ]
+
+
+def test_half_an_interval_that_is_not_zero_is_not_shown_as_zero():
+    assert [half(0.0, 0.2), half(0.0, 0.00009), half(1.0, 1.0), half(None, 1.0)] == [
+        " ± 0.1000",
+        " ± <0.0001",
+        " ± 0.0000",
+        "",
+    ]
+
+
+def test_a_huge_loss_is_a_huge_perplexity_and_no_overflow():
+    assert exp(1.0) == math.e and exp(1e6) == math.exp(709)
