@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 NEEDED := pyproject.toml constraints.txt
 
-.PHONY: demo test slow engines fuzz kill lint format wheel clean help
+.PHONY: demo test slow engines fuzz kill mutants lint format wheel clean help
 
 help:
 	@echo "make demo    the main job on the bundled model, under a minute once installed"
@@ -15,6 +15,7 @@ help:
 	@echo "make engines the tests that run other versions of transformers and other engines, each in its own environment"
 	@echo "make fuzz    mutated input, for SECONDS=600 from SEED=0 in PROCESSES=1; REPLAY=FOLDER runs one kept case again"
 	@echo "make kill    every command that writes, killed KILLS=50 times by each of three signals (half an hour)"
+	@echo "make mutants  changes one operator or number of the source at a time, and shows which test notices"
 	@echo "make lint    ruff, as the continuous integration runs it"
 	@echo "make format  ruff's formatter and safe fixes"
 	@echo "make wheel   build dist/ropescale-*.whl"
@@ -46,6 +47,9 @@ fuzz: $(VENV)/.for-test
 
 kill: $(VENV)/.for-test
 	PYTHONPATH=tests/helpers $(BIN)/python -m killing --kills $(KILLS) --seed "$(SEED)" $(ARGS)
+
+mutants: $(VENV)/.for-test
+	PYTHONPATH=tests/helpers $(BIN)/python -m mutants $(ARGS)
 
 lint: $(VENV)/.for-test
 	$(BIN)/ruff check .

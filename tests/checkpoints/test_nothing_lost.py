@@ -155,7 +155,9 @@ def test_a_file_of_the_records_name_gives_no_leave_to_delete(source, tmp_path, r
     plant(fake / "thesis.txt")
     (fake / "ropescale.json").write_text(record)
     before = tree(tmp_path)
-    with pytest.raises(CheckpointError, match=r"fake/ropescale.json does not list the files .*force=True.*remove it yourself"):
+    with pytest.raises(
+        CheckpointError, match=r"fake/ropescale.json does not list the files .*force=True.*remove it yourself"
+    ):
         force(source, fake)
     assert tree(tmp_path) == before
 

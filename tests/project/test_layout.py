@@ -1,0 +1,81 @@
+"""The layout that CONTRIBUTING.md promises: imports point down and never in a circle, files are short, names are unique."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from functools import cache
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+LONGEST_FILE, MOST_PARAMETERS = 400, 10
+
+
+@pytest.fixture(scope="module")
+def sources(repository) -> dict[str, Path]:
+    """Every module of the package: its dotted name, without ``ropescale.``, and its file."""
+    found = {}
+    for folder in ("ropescale", "cli", "evals"):
+        for path in (repository / folder).rglob("*.py"):
+            parts = path.relative_to(repository).with_suffix("").parts
+            parts = parts[1:] if parts[0] == "ropescale" else parts
+            found[".".join(part for part in parts if part != "__init__")] = path
+    return found
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imported(name: str, path: Path, names: set[str]) -> set[str]:
+    """The modules that one imports, inside functions and for type checkers too."""
+    package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
+    found = set()
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            base = [*package[: len(package) - node.level + 1], *(node.module or "").split(".")]
+            origin = ".".join(filter(None, base))
+            found |= {full if (full := f"{origin}.{each.name}".strip(".")) in names else origin for each in node.names}
+    return {each for each in found if each in names and each != name}
+
+
+def test_no_circle_of_imports_and_they_point_down(sources):
+    modules = {name: path for name, path in sources.items() if path.name != "__init__.py"}
+    graph = {name: imported(name, path, set(modules)) for name, path in modules.items()}
+    list(TopologicalSorter(graph).static_order())  # raises CycleError, which names the circle
+    rank = {"evals": 1, "cli": 2, "__main__": 3}
+    for name, others in graph.items():
+        for other in others:
+            assert rank.get(other.split(".")[0], 0) <= rank.get(name.split(".")[0], 0), f"{name} imports {other}"
+
+
+def test_files_are_short_and_no_two_classes_have_one_name(sources):
+    long = {name for name, path in sources.items() if path.read_text(encoding="utf-8").count("\n") > LONGEST_FILE}
+    assert not long
+    classes = Counter(
+        node.name for path in sources.values() for node in tree(path).body if isinstance(node, ast.ClassDef)
+    )
+    assert not [name for name, count in classes.items() if count > 1]
+
+
+def test_functions_have_few_parameters(sources):
+    for name, path in sources.items():
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.FunctionDef) and not any("command" in ast.unparse(d) for d in node.decorator_list):
+                given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+                assert len([each for each in given if each.arg not in ("self", "cls")]) <= MOST_PARAMETERS, (
+                    f"{name}: {node.name}"
+                )
+
+
+def test_every_file_that_contributing_names_is_there(repository):
+    page = (repository / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    new = set(re.findall(r"^New file `([^`]+)`", page, re.MULTILINE))
+    named = set(re.findall(r"`((?:ropescale|evals|cli|tests|docs)/[\w/.]+?)`", page)) - new
+    assert len(named) > 30
+    missing = [name for name in named if not (repository / name).exists()]
+    assert not missing
