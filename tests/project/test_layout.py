@@ -1,4 +1,4 @@
-"""The layout that CONTRIBUTING.md promises: imports point down and never in a circle, files are short, names are unique."""
+"""The layout that CONTRIBUTING.md promises: imports point down and in no circle, files are short, names are unique."""
 
 from __future__ import annotations
 
