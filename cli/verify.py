@@ -8,14 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..formatting import markdown
-from .options import (
-    Length,
-    json_option,
-    loading_options,
-    model_argument,
-    print_json,
-    tell,
-)
+from .options import Length, json_option, loading_options, model_argument, print_json, tell
 
 if TYPE_CHECKING:
     from ..models.decoding import Stretch
@@ -52,7 +45,7 @@ def command(model: str, lengths: tuple[int, ...], as_json: bool, **options: Any)
     from ..errors import VerificationError
     from ..models.verifying import examine
 
-    report = examine(model, lengths=lengths, say=_note, **options)
+    report = examine(model, lengths=lengths, say=lambda text: tell(note=[text]), **options)
     tell(warning=report.warnings)
     if as_json:
         print_json(report.to_dict())
@@ -60,10 +53,6 @@ def command(model: str, lengths: tuple[int, ...], as_json: bool, **options: Any)
         click.echo(_page(report))
     if not report.live:
         raise VerificationError("; ".join(report.problems))
-
-
-def _note(text: str) -> None:
-    click.echo(f"note: {text}", err=True)
 
 
 def _page(report: Verification) -> str:

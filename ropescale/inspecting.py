@@ -99,14 +99,14 @@ class Geometry:
         most = max((d for d in divisors if math.isfinite(d)), default=1.0)
         length = self.target_length or self.rope.original_length
         for pair, f, divisor in zip(before, new, divisors):
-            after = {
-                "new_inv_freq": f,
-                "new_wavelength": _wavelength(f),
-                "new_turns": length / _wavelength(f),
-                "divisor": divisor,
-                "kind": _kind(divisor, most),
-            }
-            yield Pair(**(asdict(pair) | after))
+            yield replace(
+                pair,
+                new_inv_freq=f,
+                new_wavelength=_wavelength(f),
+                new_turns=length / _wavelength(f),
+                divisor=divisor,
+                kind=_kind(divisor, most),
+            )
 
     def unturned(self) -> list[int]:
         """Returns the pairs that never complete a turn inside the trained length."""
@@ -360,8 +360,5 @@ def read_files(folder: Path) -> dict[str, Mapping[str, object]]:
     Raises:
         ConfigError: one of them is not JSON.
     """
-    found = {}
-    for name in ("tokenizer_config.json", "generation_config.json", "ropescale.json"):
-        if (folder / name).exists():
-            found[name] = read_json(folder / name)
-    return found
+    names = ("tokenizer_config.json", "generation_config.json", "ropescale.json")
+    return {name: read_json(folder / name) for name in names if (folder / name).exists()}

@@ -77,7 +77,7 @@ def _mapping(text: str) -> dict[str, Any] | None:
             return None
         loader = kind(text)
         node = loader.get_single_node()
-        found = None if node is None else loader.construct_document(node) if _is_moderate(node) else ""
+        found = None if node is None else loader.construct_document(node) if _values(node, {}) <= _LARGEST else ""
     except (yaml.YAMLError, ValueError, RecursionError):  # a date that is none, an endless number
         return None
     return {} if found is None else found if isinstance(found, dict) else None
@@ -99,10 +99,6 @@ def _is_shallow(events: Iterable[Event]) -> bool:
         if depth > _DEEPEST:
             return False
     return True
-
-
-def _is_moderate(node: Node) -> bool:
-    return _values(node, {}) <= _LARGEST
 
 
 def _values(node: Node, counted: dict[int, float]) -> float:

@@ -48,7 +48,7 @@ def leaving(folder: Path, ours: Collection[str] = (), *, by_record: bool = True)
     for name in found(folder):
         target = os.path.realpath(folder / name)
         inside = target == root or target.startswith(os.path.join(root, ""))
-        cached = os.path.dirname(target) == blobs or _is_blob(target)
+        cached = os.path.dirname(target) == blobs or _BLOB.fullmatch(Path(target).as_posix()) is not None
         if not (inside or cached or name in ours or _is_recorded(folder / name, name, recorded)):
             away.append(Link(name, target))
     return sorted(away, key=lambda link: link.name)
@@ -114,11 +114,7 @@ def _blobs(folder: Path) -> str | None:
 
 
 _BLOB = re.compile(r".*/models--[^/]+/blobs/([0-9a-f]{40}|[0-9a-f]{64})", re.DOTALL)
-
-
-def _is_blob(target: str) -> bool:
-    """Whether a file is a model's in the Hub's cache, where names are hashes."""
-    return _BLOB.fullmatch(Path(target).as_posix()) is not None
+"""A model's file in the Hub's cache, where names are hashes."""
 
 
 def _recorded(folder: Path) -> Mapping[str, object]:

@@ -115,20 +115,15 @@ Listing = Mapping[str, ownership.Entry]
 """The files that were written, by their name relative to the folder."""
 
 
-def listing_of(files: object) -> Listing | None:
-    """Checks what a record says of the files that were written; None where it says nothing valid."""
-    if not isinstance(files, Mapping) or not all(stays_below(name) for name in files):
-        return None
-    return files if all(isinstance(entry, Mapping) for entry in files.values()) else None
-
-
 def files_in(folder: Path) -> Listing | None:
     """Reads what the record in a folder says of each file that was written; None where no valid record says it."""
     try:
         record = read_record(folder)
     except (ConfigError, CheckpointError):
         return None
-    return None if record is None else listing_of(record.files)
+    files = record and record.files
+    valid = isinstance(files, Mapping) and all(stays_below(name) for name in files)
+    return files if valid and all(isinstance(entry, Mapping) for entry in files.values()) else None
 
 
 def original_config(config: Mapping[str, object], folder: Path) -> dict[str, object]:

@@ -67,7 +67,7 @@ class Record(_Stored):
         softmax_factor: what MLA models multiply their softmax scale by; versions before it was kept lack it.
         original_config_sha256: of the source's ``config.json``.
         undo: the way back to the source's configuration.
-        files: what was written, see :func:`ropescale.checkpoints.record.listing_of`.
+        files: what was written, see :func:`ropescale.checkpoints.record.files_in`.
     """
 
     version: Literal[1] = Field(alias="schema")

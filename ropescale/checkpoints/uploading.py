@@ -138,7 +138,7 @@ def upload(folder: Path, to: Repository, message: str, ours: Collection[str] = (
             repo_id=to.name,
             folder_path=folder,
             commit_message=message,
-            ignore_patterns=_ignored(),
+            ignore_patterns=[pattern for name in sorted(SKIPPED) for pattern in (name, f"{name}/*", f"*/{name}/*")],
             delete_patterns=[glob.escape(name) for name in to.replaced] or None,
             parent_commit=to.commit,
         )
@@ -156,10 +156,6 @@ def intended(source: Path, changed: Mapping[str, bytes], to: Repository, weights
     there = {name.as_posix(): (source / name).stat().st_size for name in files_of(source)}
     files = there | {name: len(content) for name, content in changed.items()}
     return Upload(to.name, None, to.private, files, weights_elsewhere)
-
-
-def _ignored() -> list[str]:
-    return [pattern for name in sorted(SKIPPED) for pattern in (name, f"{name}/*", f"*/{name}/*")]
 
 
 def _refuse_name(name: str) -> None:
@@ -245,10 +241,7 @@ def _sent_before(to: Repository, held: ModelInfo) -> tuple[str, ...]:
     if _names(held) <= _FORMALITIES:
         return ()
     if RECORD not in _names(held):
-        raise CheckpointError(
-            f"{to.name} was not written by ropescale (no {RECORD}), so force=True leaves it; choose another name",
-            "force",
-        )
+        raise _stays(f"{to.name} was not written by ropescale (no {RECORD})")
     listed = _listed(to, held)
     _refuse_foreign(to, sorted(_names(held) - _FORMALITIES - set(listed)), "ropescale did not send")
     there = [each for each in held.siblings or () if each.rfilename in listed]
@@ -260,11 +253,13 @@ def _sent_before(to: Repository, held: ModelInfo) -> tuple[str, ...]:
 def _refuse_foreign(to: Repository, foreign: list[str], why: str) -> None:
     if foreign:
         more = f" and {len(foreign) - 1} more file(s)" if foreign[1:] else ""
-        raise CheckpointError(
-            f"{to.name} on the Hub holds {named(foreign[0])}{more} that {why}, so force=True leaves it; "
-            "delete what you do not need there, or choose another name",
-            "force",
-        )
+        raise _stays(f"{to.name} on the Hub holds {named(foreign[0])}{more} that {why}")
+
+
+def _stays(why: str) -> CheckpointError:
+    """Says why a repository is not replaced."""
+    what = "delete what you do not need there, or choose another name"
+    return CheckpointError(f"{why}, so force=True leaves it; {what}", "force")
 
 
 def _is_changed(to: Repository, held: ModelInfo, there: RepoSibling, entry: Entry | None) -> bool:
@@ -291,18 +286,10 @@ def _listed(to: Repository, held: ModelInfo) -> dict[str, Entry | None]:
     """
     record = _remote_record(to, held)
     if record is None:
-        raise CheckpointError(
-            f"{to.name} on the Hub has a {RECORD} that cannot be read, so force=True leaves it; delete what it "
-            "holds there, or choose another name",
-            "force",
-        )
+        raise _stays(f"{to.name} on the Hub has a {RECORD} that cannot be read")
     files = record.get("files")
     if not isinstance(files, Mapping):
-        raise CheckpointError(
-            f"{to.name} was sent by an earlier version of ropescale, which did not record its files, so force=True "
-            "leaves it; delete what it holds there, or choose another name",
-            "force",
-        )
+        raise _stays(f"{to.name} was sent by an earlier version of ropescale, which did not record its files")
     return {**{name: entry if isinstance(entry, Mapping) else {} for name, entry in files.items()}, RECORD: None}
 
 
@@ -365,32 +352,22 @@ def _retry(folder: Path, to: Repository) -> str:
 
 
 def _reason(error: Exception, to: Repository) -> str:
-    status = _status(error)
+    root = _root(error)
+    status = getattr(getattr(root, "response", None), "status_code", None)
     if status == 401:
         return f"the Hub does not accept the token; {_LOGIN}"
     if status == 412:
         return f"{to.name} on the Hub was changed meanwhile; look at what was sent there"
     if status == 403:
         return f"the token may not write to {to.name} on the Hub; give it the right to, or choose another name"
-    root = _root(error)
     if status is not None:
         said = " ".join(str(getattr(root, "server_message", None) or "").split())
         return f"the Hub refused {to.name} ({status}: {said or first_line(root)})"
     return f"{to.name} did not reach the Hub ({first_line(root)})"
 
 
-def _status(error: BaseException | None) -> int | None:
-    """Returns the HTTP status behind an error, which upload threads wrap."""
-    while error is not None:
-        status: Any = getattr(getattr(error, "response", None), "status_code", None)
-        if isinstance(status, int):
-            return status
-        error = error.__cause__
-    return None
-
-
 def _root(error: BaseException) -> BaseException:
-    """Returns the error that has the answer, below what merely wraps it."""
+    """Returns the error that has the Hub's answer; upload threads wrap it."""
     while getattr(error, "response", None) is None and error.__cause__ is not None:
         error = error.__cause__
     return error

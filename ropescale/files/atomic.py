@@ -14,6 +14,7 @@ import logging
 import os
 import re
 import secrets
+import shutil
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -43,17 +44,6 @@ def write(path: Path, content: bytes | str) -> None:
         beside.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
-def create(path: Path, content: bytes | str) -> None:
-    """Makes a file that must not be there yet.
-
-    Raises:
-        FileExistsError: there is something of that name.
-        OSError: it cannot be written.
-    """
-    with part(path, new=True) as beside:
-        beside.write_bytes(content.encode() if isinstance(content, str) else content)
-
-
 def fill(path: Path, content: bytes) -> None:
     """Writes a file in a folder of our own, synced; what has its name is replaced, not written through."""
     path.unlink(missing_ok=True)
@@ -77,7 +67,7 @@ def part(path: Path, *, new: bool = False, check: Callable[[Path], None] | None 
     """
     for left in sweep(path):
         LOG.warning("%s was left by a command that was stopped; remove it once no other is writing here", left)
-    handle, beside = _opened(path)
+    handle, beside = opened(path)
     try:
         yield beside
         os.fsync(handle)
@@ -89,10 +79,10 @@ def part(path: Path, *, new: bool = False, check: Callable[[Path], None] | None 
         os.close(handle)
 
 
-def _opened(path: Path) -> tuple[int, Path]:
-    """Opens a new part and locks it; again where a sweeper was quicker than the lock."""
+def opened(path: Path, more: str = "") -> tuple[int, Path]:
+    """Makes a file beside ``path`` and locks it; again where a sweeper was quicker than the lock."""
     while True:
-        beside = path.with_name(hidden_name(path.name))
+        beside = path.with_name(hidden_name(path.name) + more)
         handle = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o666)
         if locks.take(handle) is not False and is_still(handle, beside):
             return handle, beside
@@ -190,8 +180,7 @@ def _copy_new(beside: Path, path: Path) -> None:
     """Where there are neither such renames nor hard links: make the file only if it is not there, and fill it."""
     with open(path, "xb") as file, open(beside, "rb") as source:
         try:
-            while block := source.read(2**20):
-                file.write(block)
+            shutil.copyfileobj(source, file)
             file.flush()
             os.fsync(file.fileno())
         except BaseException:
@@ -244,12 +233,11 @@ def _settle(old: Path, path: Path) -> None:
 
 
 def is_still(handle: int, path: Path) -> bool:
-    """Tells whether an open file is the one that now has this name."""
+    """Whether an open file is the one that now has this name."""
     try:
-        here, there = os.fstat(handle), os.lstat(path)
+        return os.path.samestat(os.fstat(handle), os.lstat(path))
     except OSError:
         return False
-    return (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)
 
 
 def hidden_name(name: str) -> str:

@@ -46,7 +46,7 @@ class Building:
     def __init__(self, target: Path) -> None:
         self.target = target
         self._made: tuple[int, int] | None = None
-        self._handle, self._journal = _opened(target)
+        self._handle, self._journal = atomic.opened(target, JOURNAL)
         self.path, self._old = _named(self._journal, ""), _named(self._journal, OLD)
         try:
             self._note("building", self.path)
@@ -254,16 +254,6 @@ def _notes(handle: int) -> set[str]:
         with suppress(ValueError, AttributeError):
             begun |= set(json.loads(line).keys())
     return begun
-
-
-def _opened(target: Path) -> tuple[int, Path]:
-    """Makes a journal and locks it; again where somebody swept it before the lock."""
-    while True:
-        journal = target.with_name(atomic.hidden_name(target.name) + JOURNAL)
-        handle = os.open(journal, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o666)
-        if locks.take(handle) is not False and atomic.is_still(handle, journal):
-            return handle, journal
-        os.close(handle)
 
 
 def _named(journal: Path, more: str) -> Path:

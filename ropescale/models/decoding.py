@@ -22,8 +22,8 @@ import torch
 
 from ..errors import ConfigError, DataError, RunError
 from .module_state import table_at
-from .preserving import one_line, preserved, quiet, unset
-from .rotary_modules import evaluating, layer_keys, rotary_modules, text_config, unwrapped
+from .preserving import one_line, preserved, unset
+from .rotary_modules import evaluating, layer_keys, quiet_transformers, rotary_modules, text_config, unwrapped
 from .sample_text import Text, ids_of
 
 if TYPE_CHECKING:
@@ -100,7 +100,8 @@ def compare(
         RunError: the model fails, or its logits are not numbers.
     """
     model = _checked(model, lengths)
-    with evaluating(model), preserved(model), unset(model), quiet(), torch.no_grad(), one_line():
+    silent = quiet_transformers("transformers")  # which warns of texts beyond the maximum, and they are wanted here
+    with evaluating(model), preserved(model), unset(model), silent, torch.no_grad(), one_line():
         pace = _Pace(model)
         chosen = sorted(set(lengths)) or _usual(model, trained, extended, pace, say)
         if say is not None:

@@ -60,19 +60,6 @@ def _put_back(module: nn.Module, attributes: dict[str, object], buffers: Buffers
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
-    """Silences what transformers says of texts beyond the maximum, which is where this is meant to go."""
-    from transformers.utils import logging
-
-    level = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-
-
-@contextmanager
 def one_line() -> Iterator[None]:
     """Turns what somebody else's code raises into an error of ours."""
     try:

@@ -83,9 +83,9 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def quiet_transformers() -> Iterator[None]:
-    """Silences transformers' remarks about rope keys while its configurations are built."""
-    logger = logging.getLogger("transformers.modeling_rope_utils")
+def quiet_transformers(part: str = "transformers.modeling_rope_utils") -> Iterator[None]:
+    """Silences a part of transformers: by default its remarks on rope keys while configurations are built."""
+    logger = logging.getLogger(part)
     level = logger.level
     logger.setLevel(logging.ERROR)
     try:
@@ -171,9 +171,8 @@ def build_stock(module: nn.Module, config: PreTrainedConfig) -> nn.Module:
 def stock_table(module: nn.Module, key: str, length: int) -> Table:
     """Returns the table that a stock module uses for a forward pass over ``length`` tokens."""
     kind = rope_type_of(module, key)
-    return (
-        built_table(module, kind, key, length) if "dynamic" in kind or kind == "longrope" else live_table(module, key)
-    )
+    changes = "dynamic" in kind or kind == "longrope"
+    return built_table(module, kind, key, length) if changes else live_table(module, key)
 
 
 def built_table(module: nn.Module, kind: str, key: str, length: int) -> Table:

@@ -17,6 +17,11 @@ from ropescale.files import atomic, locks, renaming
 exchanging = pytest.mark.skipif(sys.platform not in ("linux", "darwin"), reason="needs a rename that exchanges")
 
 
+def create(path: Path, content: str) -> None:
+    with atomic.part(path, new=True) as beside:
+        beside.write_text(content)
+
+
 def test_a_file_is_replaced_in_one_step_and_nothing_else_is_left(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     atomic.write(path, "one")
@@ -46,14 +51,14 @@ def test_where_there_are_no_links_a_new_file_is_still_new(tmp_path, monkeypatch,
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(atomic.os, "link", refuse)
-    atomic.create(tmp_path / "x", "ours")
+    create(tmp_path / "x", "ours")
     with pytest.raises(FileExistsError):
-        atomic.create(tmp_path / "x", "again")
+        create(tmp_path / "x", "again")
     assert (tmp_path / "x").read_text() == "ours"
     assert os.listdir(tmp_path) == ["x"]
 
 
-@pytest.mark.parametrize("act", [atomic.write, atomic.create])
+@pytest.mark.parametrize("act", [atomic.write, create])
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left on device")])
 def test_a_failure_at_any_step_leaves_the_old_file_or_the_new_one(tmp_path, act, error) -> None:
     path, steps = tmp_path / "x", 0
@@ -295,6 +300,6 @@ def test_where_there_are_no_links_a_killed_writer_leaves_no_half_of_a_new_file(t
 
     monkeypatch.setattr(atomic.os, "link", refuse)
     path = tmp_path / "x"
-    for _ in kills(tmp_path, lambda: atomic.create(path, "whole")):
+    for _ in kills(tmp_path, lambda: create(path, "whole")):
         assert not path.exists() or path.read_text() == "whole"
         path.unlink(missing_ok=True)

@@ -171,7 +171,7 @@ def _save_picture(path: Path) -> None:
 )
 @pytest.mark.parametrize("before", [True, False])
 def test_a_file_that_appeared_while_another_was_made_for_its_name_stays(tmp_path, monkeypatch, save, name, before):
-    path, opened = tmp_path / name, atomic._opened
+    path, opened = tmp_path / name, atomic.opened
 
     def overtaken(target):
         path.write_bytes(b"%PDF-1.4, years of work")
@@ -179,7 +179,7 @@ def test_a_file_that_appeared_while_another_was_made_for_its_name_stays(tmp_path
 
     if before:
         path.touch()
-    monkeypatch.setattr(atomic, "_opened", overtaken)
+    monkeypatch.setattr(atomic, "opened", overtaken)
     with pytest.raises(CheckpointError, match=f"{name}: what is there is no"):
         save(path)
     assert [each.read_bytes() for each in tmp_path.iterdir()] == [b"%PDF-1.4, years of work"]
