@@ -33,7 +33,7 @@ COMMANDS = {
     "passkey": "Whether numbers hidden in a long text are found, at each length and depth.",
     "report": "Runs side by side in one self-contained page.",
 }
-"""What ``ropescale --help`` lists, in its order. A command is ``command`` in the module of its name."""
+"""The commands, in the order of ``ropescale --help``. Each is ``command`` in the module of its name."""
 
 DONE, FAILED, WRONG_INPUT, INTERRUPTED = 0, 1, 2, 130
 
@@ -104,7 +104,7 @@ def main(args: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         return _reader_left()
     except (click.Abort, KeyboardInterrupt) as error:
-        cause = error.__cause__ or error  # click puts an exception of its own in front
+        cause = error.__cause__ or error  # click wraps it in an exception
         return _failed(cause, words) if isinstance(cause, EOFError) else _interrupted(cause)
     except Exception as error:
         ended = _interruption_behind(error)
@@ -128,7 +128,7 @@ def _failed(error: Exception, words: Sequence[str]) -> int:
 
 
 def _interrupted(error: BaseException) -> int:
-    """Says what stopped the command."""
+    """Prints what stopped the command and returns the exit code."""
     if isinstance(error, Terminated):
         click.echo(f"terminated ({signal.Signals(error.number).name})", err=True)
         return 128 + error.number
@@ -152,7 +152,7 @@ def translate(error: Exception) -> tuple[int, str]:
 
 
 def _usage_sentence(error: click.ClickException) -> str:
-    """Click's message in our style: no capital, no full stop, and what to do after a semicolon."""
+    """Rewrites click's message in our style: no capital, no full stop, and what to do after a semicolon."""
     near = getattr(error, "possibilities", None)
     message = _one_line(error.message if near else error.format_message()).rstrip(".")
     message = message[:1].lower() + message[1:]
@@ -163,7 +163,7 @@ def _usage_sentence(error: click.ClickException) -> str:
 
 
 _LONGEST = 1900
-"""Characters of what an error says; what is longer repeats a file, and says no more for it."""
+"""The most characters of an error message; longer ones only repeat a file."""
 
 
 def _one_line(text: str) -> str:
@@ -172,7 +172,7 @@ def _one_line(text: str) -> str:
 
 
 def _print_anything() -> None:
-    """Escapes in output what is not text, or not in the terminal's encoding: a result may hold any name."""
+    """Escapes characters in the output that the terminal's encoding lacks: a result may hold any name."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

@@ -22,10 +22,10 @@ Decorator = Callable[[F], F]
 
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
-"""What weights can be loaded as; ``auto`` is the checkpoint's own."""
+"""The dtypes that weights can be loaded in; ``auto`` is the checkpoint's own."""
 
 DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
-"""How accelerate can spread a model over several devices."""
+"""Ways in which accelerate can spread a model over several devices."""
 
 
 class Length(click.ParamType):

@@ -20,7 +20,7 @@ PARAMETERS = (
 
 _VALUE = r"""=(?:'(?P<quoted>[^']*)'|(?P<plain>\w(?:[\w.,:]*\w)?))"""
 _ASIDE = r"""(?<!\w)(?P<mark>['"`]).*?(?P=mark)(?!\w)"""
-"""Quoted text: a name in it belongs to somebody else."""
+"""Quoted text, which stays as it is."""
 
 
 def spelled(text: str, fields: Iterable[str] = ()) -> str:

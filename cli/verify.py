@@ -70,7 +70,7 @@ _REGIONS = {"below": "below the trained length", "across": "across the trained l
 
 
 def _decoding(stretches: Sequence[Stretch]) -> str:
-    """One row per stretch: decoding with the cache against the whole text."""
+    """Makes a table with one row per stretch: decoding with the cache against the whole text."""
     rows = [
         [
             f"{each.first} to {each.last} tokens",

@@ -82,7 +82,7 @@ def __dir__() -> list[str]:
 
 
 def _checkout() -> list[str]:
-    """The repository's root when this file lies in a clone, where ``cli`` and ``evals`` are folders beside us.
+    """Returns the repository's root if this file lies in a clone, where ``cli`` and ``evals`` are folders beside us.
 
     An installed copy has them inside the package. In a clone they are found here even if it was never
     installed; the project's own pyproject.toml makes sure that it is a clone and not a folder that happens

@@ -231,7 +231,7 @@ def _meant_for(files: Files) -> int | None:
 
 
 def _geometry(rope: Rope, plan: Plan | None, target_length: int | None, there: Rope) -> Geometry:
-    """Returns what the plan makes of a layer type; else the scaling that stays; else its plain geometry.
+    """Returns a layer type's geometry under the plan; without one, under the scaling it has, or as trained.
 
     ``rope`` is what the schedule builds on, ``there`` what the configuration has now.
     """
@@ -255,12 +255,12 @@ def _length_remarks(configuration: Configuration) -> Iterator[str]:
 
 
 # ---------------------------------------------------------------------------------------------------------
-# Traps: what transformers and its neighbours do with a configuration without saying so. Each was seen
+# Traps: what transformers and other engines do with a configuration without saying so. Each was seen
 # with transformers 5.23, and 4.51 and 4.57 where an older version is named.
 
 
 def traps(configuration: Configuration, files: Files | None = None) -> list[str]:
-    """Returns what to know before these files are changed or served, one sentence each.
+    """Lists the traps to know before these files are changed or served, one sentence each.
 
     Args:
         configuration: the parsed ``config.json``.

@@ -36,14 +36,14 @@ COLOURS = {
 
 FORMATS = (".png", ".svg", ".pdf")
 _METADATA = {"Creator": "ropescale"}
-"""The mark in every picture, by which ours are known. All three formats have it."""
+"""The mark in every picture of ours. All three formats have it."""
 
 _MARKS = (
     (b"\x89PNG\r\n\x1a\n", re.compile(rb"\0\0\0\x11tEXtCreator\0ropescale")),
     (b"%PDF-", re.compile(rb"/Creator \(ropescale\)")),
     (b"<?xml", re.compile(rb"<dc:creator>\s*<cc:Agent>\s*<dc:title>ropescale</dc:title>")),
 )
-"""How a picture begins, and the mark in it: near the beginning, of a PDF near the end."""
+"""The first bytes of each kind of picture, and our mark: near its beginning, in a PDF near its end."""
 
 STYLE: dict[Any, Any] = {
     "font.size": 9,
@@ -71,7 +71,7 @@ def new_figure(width: float, height: float) -> Figure:
 
 @contextmanager
 def _loading() -> Iterator[None]:
-    """Turns what keeps matplotlib from drawing into one sentence; it loads parts of itself as late as when it saves."""
+    """Turns a failure to load matplotlib into one sentence; some parts load only when a figure is saved."""
     try:
         yield
     except (ImportError, MemoryError) as error:
@@ -79,7 +79,7 @@ def _loading() -> Iterator[None]:
 
 
 def is_want_of_memory(error: BaseException) -> bool:
-    """Whether memory is what an import lacked: the loader of libraries says so in words of its own."""
+    """Whether an import failed for lack of memory; the dynamic linker words this differently."""
     return isinstance(error, MemoryError) or any(each in str(error) for each in ("memory", "failed to map segment"))
 
 
@@ -110,7 +110,7 @@ def drawn(draw: Callable[[], Figure]) -> bytes:
 def save(figure: Figure, path: str | Path) -> None:
     """Writes the figure beside ``path`` and renames it, so that no half of a picture is ever left.
 
-    A picture of ours that is there is replaced, known by its mark, and nothing else.
+    An existing picture is replaced only if our mark is in it.
 
     Raises:
         CheckpointError: the folder is missing or cannot be written, the ending is none of png, svg, pdf, or something

@@ -1,4 +1,4 @@
-"""Changing a checkpoint where it lies, so that it can be undone byte for byte even after a crash.
+"""Changes a checkpoint in place so that it can be undone byte for byte, even after a crash.
 
 The originals are copied into a folder of ours inside the checkpoint, then its manifest is written, and only then is
 a file replaced. So without a manifest nothing has been changed yet, and with one everything can be put back. The
@@ -28,7 +28,7 @@ FILES = ("config.json", "ropescale.json", "README.md", "tokenizer_config.json")
 
 _MANIFEST, _PART = "manifest.json", ".part.ropescale"
 _EARLIER_PART = "part"
-"""What a file was called while versions that kept no hashes wrote it."""
+"""The name of a file that is being written, in versions that kept no hashes."""
 
 
 @dataclass
@@ -104,7 +104,7 @@ def put_back(folder: Path) -> bool:
 
 
 def is_interrupted(folder: Path) -> bool:
-    """Tells whether patching in place, or restoring, was begun here and not finished; or is being done right now.
+    """Whether patching in place, or restoring, was begun here and not finished, or is going on now.
 
     Raises:
         CheckpointError: the backup is a link to another folder.
@@ -122,13 +122,13 @@ def is_interrupted(folder: Path) -> bool:
 
 
 def can_tell(folder: Path) -> bool:
-    """Tells whether the manifest says of every file what ropescale wrote, so that nothing else is ever overwritten."""
+    """Whether the manifest has the hash of every file that ropescale wrote, so that nothing else is overwritten."""
     manifest = _manifest(folder / BACKUP)
     return all(name in manifest.written for name in manifest.names)
 
 
 def _looks_finished(folder: Path, manifest: Manifest) -> bool:
-    """Tells whether an old version finished: it wrote the record after the configuration."""
+    """Whether an old version finished: it wrote the record after the configuration."""
     backup, record = folder / BACKUP, FILES[1]
     if record in manifest.added:
         return (folder / record).exists()
@@ -143,7 +143,7 @@ def _are_same(one: Path, other: Path) -> bool:
 
 @contextmanager
 def _held(folder: Path, make: bool = False) -> Iterator[Path]:
-    """The backup's folder, made if need be and locked against other commands; where it cannot be, without a lock."""
+    """Yields the backup's folder, made if wanted, and locked against other commands where the system has locks."""
     backup = folder / BACKUP
     _refuse_link(backup)
     if make:
@@ -179,7 +179,7 @@ def _refuse_link(backup: Path) -> None:
 
 
 def _adopt(folder: Path, backup: Path, manifest: Manifest) -> None:
-    """Takes what a version without hashes left for what it wrote, from here on."""
+    """Adds hashes to a manifest without them: what lies there counts as what was written."""
     for name in manifest.names:
         if name not in manifest.written and os.path.lexists(folder / name):
             manifest.written[name] = [sha256(read_bytes(folder / name))]
@@ -188,33 +188,29 @@ def _adopt(folder: Path, backup: Path, manifest: Manifest) -> None:
 
 
 def _refuse_damaged(folder: Path, backup: Path, manifest: Manifest) -> None:
-    """Refuses to put back or remove anything while an original is missing or another than was kept.
+    """Refuses to put back or remove anything while an original is missing or changed.
 
     Raises:
         ConfigError: names the file.
     """
     for name in FILES:
-        kept = backup / name
+        kept, there = backup / name, folder / name
         original = manifest.originals.get(name)
         if name not in manifest.replaced:
             if os.path.lexists(kept) and not _is_copy(folder, backup, name):
                 raise ConfigError(f"{backup / _MANIFEST} does not tell of {kept}; put it back by hand if it is yours")
         elif os.path.lexists(kept):
             if original not in (None, sha256(read_bytes(kept))):
-                raise ConfigError(f"{kept} is not the original that was kept; get the checkpoint's {name} anew")
-        elif original is not None and not _is(folder / name, original):
-            raise ConfigError(f"{kept} is missing, and {folder / name} is not the original; get that file anew")
+                raise ConfigError(f"{kept} is not the original that was kept; download the checkpoint's {name} again")
+        elif original is not None and not (there.is_file() and sha256(read_bytes(there)) == original):
+            raise ConfigError(f"{kept} is missing, and {there} is not the original; download that file again")
     for name in manifest.added:
         if name not in manifest.written and not _has_our_marks(folder / name):
             raise ConfigError(f"{folder / name} was not written by ropescale, whatever {backup / _MANIFEST} says")
 
 
-def _is(path: Path, digest: str) -> bool:
-    return path.is_file() and sha256(read_bytes(path)) == digest
-
-
 def _has_our_marks(path: Path) -> bool:
-    """Whether a file may be removed on the word of a manifest without hashes: our record, or our section alone."""
+    """Whether a file is clearly ours, so that a manifest without hashes suffices to remove it."""
     if not os.path.lexists(path):
         return True
     marks = {"ropescale.json": (b'"schema"', b'"undo"'), "README.md": (b"<!-- ropescale: begin -->",)}.get(path.name)
@@ -222,13 +218,13 @@ def _has_our_marks(path: Path) -> bool:
 
 
 def _refuse_changed(folder: Path, manifest: Manifest, doing: str) -> None:
-    """Refuses to lose what somebody changed since, which is in no backup."""
+    """Refuses to overwrite files that were changed since: no backup has those changes."""
     for name in manifest.names:
         _refuse_foreign(folder / name, name, manifest, doing)
 
 
 def _refuse_foreign(path: Path, name: str, manifest: Manifest, doing: str) -> None:
-    """Refuses to lose what lies at ``path`` unless it is what ropescale wrote, or the original."""
+    """Refuses to overwrite a file that is neither what ropescale wrote nor the original."""
     if not os.path.lexists(path) or (name not in manifest.written and manifest.finished is None):
         return  # versions that kept no hashes knew no better
     ours = [*manifest.written.get(name, []), manifest.originals.get(name)]
@@ -248,7 +244,7 @@ def _put_back(folder: Path, backup: Path, manifest: Manifest) -> None:
 
 
 def _clear(folder: Path, backup: Path, manifest: Manifest) -> None:
-    """Removes what is ours in the backup, the manifest last, and then the folder unless it holds something else."""
+    """Removes our files from the backup, the manifest last, and then the folder if it is empty."""
     with interrupts.deferred():
         earlier = [_EARLIER_PART] if manifest.finished is None else []
         for name in (_PART, *earlier, *(name for name in FILES if _is_copy(folder, backup, name)), _MANIFEST):
@@ -304,7 +300,7 @@ def _manifest(backup: Path) -> Manifest:
 
 
 def _are_files(backup: Path) -> bool:
-    """Whether what lies here under our names are files, and no links to files of somebody else."""
+    """Whether everything here under our names is a regular file, not a link."""
     there = [backup / name for name in FILES if os.path.lexists(backup / name)]
     return all(path.is_file() and not path.is_symlink() for path in there)
 
@@ -339,7 +335,7 @@ def _replace(folder: Path, name: str, content: bytes, manifest: Manifest) -> Non
 
 
 def refuse_links(folder: Path, names: list[str]) -> None:
-    """Refuses to split a file that is a link from what it belongs to as well, such as the Hub's cache.
+    """Refuses to replace links, which belong to something else as well, such as the Hub's cache.
 
     Raises:
         CheckpointError: one of the files to be replaced is a symbolic link.

@@ -61,7 +61,7 @@ _UNCHOSEN = 20
 """transformers' default for ``max_length``, which nobody chose."""
 
 _PARAMS_KEYS = ("rope_theta", "use_scaled_rope", "max_seq_len", "max_position_embeddings", "yarn")
-"""What Mistral's and Meta's own engines read from ``params.json``."""
+"""Keys of ``params.json`` that Mistral's and Meta's own engines read."""
 
 _TRUNCATION = re.compile(r'"truncation"\s*:\s*\{[^{}]*?"max_length"\s*:\s*(\d+)')
 
@@ -76,7 +76,7 @@ def _truncation(path: Path) -> int | None:
 
 
 def number(value: object) -> float | None:
-    """Returns a number that a file holds where one is expected; None for anything else."""
+    """Returns a value that is a number; None for anything else."""
     return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
@@ -85,7 +85,7 @@ def optional_json(path: Path) -> Mapping[str, object]:
 
 
 def on_left(path: Path) -> str:
-    """Says what a stopped command left that cannot be told from what a running one writes."""
+    """Returns a warning about a leftover that may belong to a running command."""
     return f"{path} was left by a command that was stopped; remove it once no other is writing there"
 
 

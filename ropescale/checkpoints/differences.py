@@ -1,4 +1,4 @@
-"""What patching changes in each file, for people to read."""
+"""Readable differences between the source's files and the patched ones."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from . import front_matter
 from .record import NAME as RECORD
 
 _LONGEST = 200
-"""Characters of a text that a line has room for: a chat template is a page."""
+"""The most characters of a text on one line: a chat template is a page."""
 
 
 def changes(source: Path, files: Mapping[str, bytes]) -> dict[str, str]:
-    """Shows what becomes of every file: a unified diff, or a line for those that are ours alone.
+    """Describes the change of every file: a unified diff, or one line for files that are not JSON.
 
     Args:
         source: the checkpoint as it is.
@@ -37,7 +37,7 @@ def _change(path: Path, content: bytes) -> str:
 
 
 def _added(old: bytes | None, new: bytes) -> str:
-    """``+38 lines: section "Context extension"``; empty where a card is as it was."""
+    """Returns ``+38 lines: section "Context extension"``; empty where a card is unchanged."""
     before, after = (Counter((text or b"").splitlines()) for text in (old, new))
     more, fewer = (after - before).total(), (before - after).total()
     if old == new:
@@ -61,7 +61,7 @@ def _lines(value: Mapping[str, object], kept: set[str]) -> list[str]:
 
 
 def _readable(value: Mapping[str, object], depth: int, kept: set[str] | frozenset[str] = frozenset()) -> Iterator[str]:
-    """Yields an object's lines; ``kept`` are keys with the same value on both sides, which one line will do for."""
+    """Yields an object's lines; ``kept`` are keys with the same value on both sides, which get one line."""
     pad = "  " * (depth + 1)
     yield "  " * depth + "{" if depth == 0 else "{"
     for key in sorted(value):

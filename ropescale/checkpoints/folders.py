@@ -1,4 +1,4 @@
-"""Making a checkpoint's folder out of another's: weights linked, the rest copied, there whole or not at all."""
+"""Makes one checkpoint's folder from another's: weights linked, the rest copied, whole or not at all."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .record import NAME as RECORD
 from .record import Listing, files_in
 
 LINKS = ("auto", "hard", "symlink", "copy")
-"""The ways a weight file may come over."""
+"""The ways to bring a weight file over."""
 
 _WEIGHTS = (
     "*.safetensors pytorch_model*.bin model*.bin consolidated*.pth consolidated*.pt *.gguf tf_model*.h5 "
@@ -39,7 +39,7 @@ def is_weight(name: str) -> bool:
 def files_of(folder: Path) -> list[Path]:
     """Returns every file of a checkpoint, relative to its folder, sorted; version control and caches left out.
 
-    Links to folders are followed, because nothing but their content is wanted; one that leads back up is not.
+    Links to folders are followed, because only their content matters; one that leads back up is not.
     """
     files = list(islice(_walk(folder, Path(), frozenset({os.path.realpath(folder)})), MOST_FILES + 1))
     if len(files) > MOST_FILES:
@@ -48,7 +48,7 @@ def files_of(folder: Path) -> list[Path]:
 
 
 MOST_FILES = 100_000
-"""Of a checkpoint; links to folders that hold links to one another can make endlessly many of a few."""
+"""The most files of a checkpoint; links between folders can multiply a few files without end."""
 
 
 def _walk(folder: Path, below: Path, above: frozenset[str]) -> Iterator[Path]:
@@ -67,7 +67,7 @@ def _walk(folder: Path, below: Path, above: frozenset[str]) -> Iterator[Path]:
 
 
 def _leads_to_itself(path: Path) -> bool:
-    """Whether a link, or the links that it leads to, never arrive anywhere."""
+    """Whether a link leads in a circle."""
     try:
         os.stat(path)
     except OSError as error:
@@ -76,7 +76,7 @@ def _leads_to_itself(path: Path) -> bool:
 
 
 def check_target(source: Path, out: str | Path, force: bool) -> Path:
-    """Returns the folder to make, once it is certain that making it harms nothing.
+    """Returns the folder to make, after checking that making it harms nothing.
 
     Raises:
         CheckpointError: it exists, is or holds the source or its weights, or lies under a file.
@@ -216,7 +216,7 @@ def _bring(path: Path, destination: Path, link: str | None) -> str | None:
 
 
 def _link(real: Path, destination: Path, how: str) -> str:
-    """Brings a weight file over and says how. The real file, because hub caches are made of symlinks."""
+    """Brings a weight file over and returns how. Takes the real file, because Hub caches are made of symlinks."""
     ways: dict[str, Callable[[], object]] = {
         "hard": lambda: os.link(real, destination),
         "symlink": lambda: os.symlink(real, destination),
@@ -239,7 +239,7 @@ def _link(real: Path, destination: Path, how: str) -> str:
 
 @contextmanager
 def translated(where: Path, what: Literal["read", "written"] = "written") -> Iterator[None]:
-    """Turns what the operating system says about files below ``where`` into a CheckpointError."""
+    """Turns an error of the operating system on files below ``where`` into a CheckpointError."""
     try:
         yield
     except CheckpointError:
@@ -250,12 +250,12 @@ def translated(where: Path, what: Literal["read", "written"] = "written") -> Ite
 
 
 def _is_elsewhere(name: object, where: Path) -> bool:
-    """Whether a file that failed is not one of ours, so that the sentence must name it."""
+    """Whether the file that failed lies elsewhere, so that the message must name it."""
     return isinstance(name, str) and not (name.startswith(str(where)) or f".{where.name[:200]}." in name)
 
 
 def refuse_missing_shards(source: Path) -> None:
-    """Refuses half a download, which would become a checkpoint that no engine loads."""
+    """Refuses an incomplete download: no engine would load the result."""
     for index in sorted(source.glob("*.index.json")):
         shards = _shards(index) if is_weight(index.name.removesuffix(".index.json")) else set()
         missing = sorted(name for name in shards if not os.path.exists(source / name))
@@ -275,7 +275,7 @@ def _shards(index: Path) -> set[str]:
     """Returns the files that an index names; all of them lie in its folder.
 
     Raises:
-        ConfigError: it is no index, or names something that is no file of the folder.
+        ConfigError: it is not an index, or names something that is not a file of the folder.
     """
     weights = read_json(index, _LARGEST_INDEX).get("weight_map")
     names: Iterable[object] = weights.values() if isinstance(weights, Mapping) else [weights]

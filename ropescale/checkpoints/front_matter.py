@@ -1,4 +1,4 @@
-"""What the Hub reads of a model card: the YAML block that it begins with."""
+"""The front matter of a model card: the YAML block at its top, which the Hub reads."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def with_metadata(card: bytes, base_model: str | None) -> bytes:
 
 
 def block(card: bytes) -> str:
-    """Returns the block that a card begins with, as it is written; empty where it has none."""
+    """Returns a card's front matter as written; empty where it has none."""
     found = _BLOCK.match(card.decode("utf-8", "surrogateescape"))
     return found["yaml"] if found else ""
 
 
 def check(card: bytes, where: str) -> None:
-    """Refuses what the Hub would refuse once everything else has been sent.
+    """Refuses a card that the Hub would refuse once everything else has been sent.
 
     Raises:
         ConfigError: the card is not UTF-8, or its front matter is not a YAML mapping.
@@ -68,7 +68,7 @@ def check(card: bytes, where: str) -> None:
 
 
 def _mapping(text: str) -> dict[str, Any] | None:
-    """Returns what a YAML block says; None where it is not a mapping, or so large that it was written to do harm."""
+    """Parses a YAML block; None where it is not a mapping, or is large enough to do harm."""
     import yaml
 
     kind = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where it was built
@@ -91,7 +91,7 @@ And how deep it is nested: PyYAML crashes at some thousand levels.
 
 
 def _is_shallow(events: Iterable[Event]) -> bool:
-    """Stops at the first level too many, because reading on would take for ever."""
+    """Whether the nesting stays shallow; stops reading at the first level too many."""
     depth = 0
     for event in events:
         depth += type(event).__name__.endswith(("SequenceStartEvent", "MappingStartEvent"))

@@ -1,9 +1,8 @@
-"""Symbolic links that lead out of a checkpoint: whoever is given a copy would get what they lead to.
+"""Symbolic links that lead out of a checkpoint: a copy would include what they lead to.
 
-A link that stays in the folder is nothing to speak of, and some links out of it are as they should be: to the
-Hub's cache, in a snapshot or in a folder that an older client downloaded to; to weights, where they were made just now;
-and to weights, where our record lists them. That is enough to say nothing, and not enough to be sent: the record may
-have come with the links, from somebody who wants to know what lies here.
+A link that stays in the folder is harmless, and some links out of it are expected: to the Hub's cache, in a snapshot
+or in a folder that an older client downloaded to; to weights, where they were made just now; and to weights that our
+record lists. These cause no warning, but the last kind is not uploaded: a hostile record may have come with the links.
 """
 
 from __future__ import annotations
@@ -55,13 +54,13 @@ def leaving(folder: Path, ours: Collection[str] = (), *, by_record: bool = True)
 
 
 def warning(links: list[Link]) -> Iterator[str]:
-    """One line about the links that lead out of a checkpoint; nothing where there are none."""
+    """Yields one line about the links that lead out of a checkpoint, if there are any."""
     if links:
         yield f"{_named(links)}; whoever is given the result gets what lies there: remove what is not of this model"
 
 
 def refuse_leaving(folder: Path, ours: Collection[str] = ()) -> None:
-    """Refuses a checkpoint that must not be sent to others, because it would bring along what lies outside.
+    """Refuses to send a checkpoint whose links would publish files that lie outside it.
 
     Raises:
         CheckpointError: a link leads out of it, or nowhere, or a folder cannot be read.
@@ -82,14 +81,14 @@ def refuse_leaving(folder: Path, ours: Collection[str] = ()) -> None:
 
 
 def _named(links: list[Link]) -> str:
-    """``a.txt leads out of the checkpoint, to /etc/passwd (and 2 more links lead out)``."""
+    """Returns ``the link a.txt leads out of the checkpoint, to /etc/passwd (and 2 more links lead out)``."""
     more = len(links) - 1
     others = f" (and {more} more {'link leads' if more == 1 else 'links lead'} out)" if more else ""
     return f"the link {named(links[0].name)} leads out of the checkpoint, to {named(links[0].target)}{others}"
 
 
 def found(folder: Path, below: str = "") -> Iterator[str]:
-    """Returns every symbolic link below a folder; none is followed, and what is never copied is left out."""
+    """Yields every symbolic link below a folder, except in folders that are never copied; follows none."""
     for entry in os.scandir(folder / below):
         name = os.path.join(below, entry.name)
         if entry.name in SKIPPED:
@@ -118,7 +117,7 @@ _BLOB = re.compile(r".*/models--[^/]+/blobs/([0-9a-f]{40}|[0-9a-f]{64})", re.DOT
 
 
 def _recorded(folder: Path) -> Mapping[str, object]:
-    """Reads what our record in the folder says of its files; nothing where there is none, or none that is valid."""
+    """Reads the entries of our record in a folder; none where it is missing or damaged."""
     try:
         files = read_json(folder / RECORD).get("files") if (folder / RECORD).is_file() else None
     except RopescaleError:

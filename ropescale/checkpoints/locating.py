@@ -58,7 +58,7 @@ several times over, which takes a hundred times its size."""
 
 
 def bring_back(folder: Path) -> None:
-    """Puts an earlier result back that a killed ``force`` had set aside, and not replaced yet."""
+    """Puts back an earlier result that a killed ``force`` had set aside and not replaced yet."""
     from ..files import building
     from .folders import remove_ours, why_not_ours
 
@@ -67,7 +67,7 @@ def bring_back(folder: Path) -> None:
 
 
 def _refuse_interrupted(folder: Path) -> None:
-    """Refuses half a patch, which is neither the one model nor the other."""
+    """Refuses a half-finished patch, which is neither the one model nor the other."""
     from .backups import is_interrupted
 
     if is_interrupted(folder):

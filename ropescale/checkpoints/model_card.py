@@ -19,7 +19,7 @@ BEGIN, END = "<!-- ropescale: begin -->", "<!-- ropescale: end -->"
 
 
 def card(readme: Path, plan: Plan, source: str, name: str = "PATH") -> bytes:
-    """The source's card, front matter, licence and all, with one section of ours at the end (replaced if there).
+    """Returns the source's card with one section of ours at its end, which replaces an earlier one.
 
     ``name`` is what the commands call the checkpoint: the repository that it goes to, where that is known.
     """
@@ -29,7 +29,7 @@ def card(readme: Path, plan: Plan, source: str, name: str = "PATH") -> bytes:
 
 
 def _without_section(text: str) -> str:
-    """A card without what lies between our marks; step by step, because a pattern needs hours for a hostile one."""
+    """Removes our sections from a card; step by step, because a pattern would need hours for a hostile one."""
     parts, at = [], 0
     while (begin := text.find(BEGIN, at)) >= 0 and (end := text.find(END, begin)) >= 0:
         parts.append(text[at:begin].rstrip() if at == 0 else text[at:begin].strip())
@@ -38,9 +38,9 @@ def _without_section(text: str) -> str:
 
 
 def section(plan: Plan, source: str, name: str = "PATH") -> str:
-    """Writes what was done, and how to load the result in each engine.
+    """Describes what was done, and how to load the result in each engine.
 
-    Names, specs and what the configuration says are somebody else's: none of them gets out of its place.
+    Names, specs and values of the configuration may be hostile; all of them are escaped.
     """
     return f"{BEGIN}\n\n{uncommented(_body(plan, source, name))}\n\n{END}\n"
 
@@ -77,7 +77,7 @@ tokenizer = AutoTokenizer.from_pretrained("{name}"{trusting})
 
 
 def _serving(plan: Plan, source: str, name: str) -> str:
-    """Returns the engines' commands, and right below them what each would compute otherwise."""
+    """Returns the engines' commands, and right below them what each would compute differently."""
     caveats = "\n".join(f"* {sentence(warning)}" for warning in engine_warnings(plan))
     shown = [engine for engine in ENGINES.values() if engine.in_card]
     blocks = "\n\n".join(_commands(engine, plan, source, name) for engine in shown)

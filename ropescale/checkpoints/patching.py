@@ -257,12 +257,12 @@ def _write(
 
 
 def _with_files(record: Mapping[str, object], files: Listing) -> bytes:
-    """Returns the record with what was written, by which ``force`` knows it again."""
+    """Returns the record with the list of written files, which ``force`` goes by later."""
     return as_json({**record, "files": files}, RECORD)
 
 
 def _new_files(source: Path, name: str, plan: Plan, to: str | None = None) -> dict[str, bytes]:
-    """Returns the content of every file that differs from the source's, but the record; ``to`` makes them public."""
+    """Returns the content of every file that differs from the source's, except the record."""
     named = _source_name(name)
     files = {
         "config.json": as_json(plan.config, "config.json"),
@@ -273,7 +273,7 @@ def _new_files(source: Path, name: str, plan: Plan, to: str | None = None) -> di
 
 
 def _source_name(name: str) -> str:
-    """Returns a Hub id as it is; a folder by its last name alone, because whoever is given the result reads it too."""
+    """Returns a Hub id as it is, and a folder by its last name alone: the result may be published."""
     path = local_path(name)
     return path.resolve().name if path.is_dir() else name
 

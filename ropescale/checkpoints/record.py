@@ -64,9 +64,9 @@ def make_record(
 
 
 def softmax_factor(rope: Rope) -> float:
-    """Computes what MLA models multiply the scale of their softmax by: ``(0.1 mscale_all_dim ln factor + 1)^2``.
+    """Computes the factor on the softmax scale of MLA models: ``(0.1 mscale_all_dim ln factor + 1)^2``.
 
-    So do transformers' classes, for any scaling that has ``mscale_all_dim``; DeepSeek's own code the same with
+    transformers' classes do so for any scaling with ``mscale_all_dim``; DeepSeek's own code does the same with
     ``mscale`` (DeepSeek-V3, inference/model.py).
     """
     weight, factor = rope.scaling.get("mscale_all_dim"), rope.scaling.get("factor")
@@ -87,7 +87,7 @@ def _as_table(table: Frequencies) -> dict[str, object]:
 
 
 def read_record(folder: Path) -> Record | None:
-    """Reads the record in a folder; None where ropescale has not been.
+    """Reads the record in a folder; None where there is none.
 
     Raises:
         ConfigError: the file is there but is not one that this version can read.
@@ -116,7 +116,7 @@ Listing = Mapping[str, ownership.Entry]
 
 
 def files_in(folder: Path) -> Listing | None:
-    """Reads what the record in a folder says of each file that was written; None where no valid record says it."""
+    """Reads the entries of the written files from the record in a folder; None where they are missing or invalid."""
     try:
         record = read_record(folder)
     except (ConfigError, CheckpointError):
@@ -133,7 +133,7 @@ def original_config(config: Mapping[str, object], folder: Path) -> dict[str, obj
 
 
 def _undo(new: Mapping[str, object], old: Mapping[str, object]) -> dict[str, object]:
-    """Finds what turns ``new`` back into ``old``: keys to set to their old value, and keys to remove."""
+    """Returns how to turn ``new`` back into ``old``: keys to set to their old value, and keys to remove."""
     return {
         "changed": {key: value for key, value in old.items() if key not in new or new[key] != value},
         "added": sorted(key for key in new if key not in old),
@@ -141,7 +141,7 @@ def _undo(new: Mapping[str, object], old: Mapping[str, object]) -> dict[str, obj
 
 
 def as_json(value: Mapping[str, object], name: str) -> bytes:
-    """Writes JSON as all our files have it: UTF-8, indented, ending in a newline.
+    """Encodes JSON in the form of all our files: UTF-8, indented, ending in a newline.
 
     Args:
         value: what to write. Infinity is kept, as transformers 4 wrote it into the configurations of Mamba hybrids.

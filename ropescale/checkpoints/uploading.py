@@ -1,4 +1,4 @@
-"""A checkpoint's way to the Hugging Face Hub: asked for before anything is written, sent once it is whole."""
+"""Uploads of checkpoints to the Hugging Face Hub: checked before anything is written, sent once complete."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from huggingface_hub.hf_api import RepoSibling
 
 _EMPTY = {".gitattributes"}
-"""What the Hub puts into a new repository itself."""
+"""Files that the Hub puts into a new repository."""
 
 _FORMALITIES = {*_EMPTY, ".gitignore", "LICENSE", "README.md"}
-"""What its web page may put there besides."""
+"""Those, and files that its web page may add."""
 
 _PATIENCE = 10.0
 """Seconds to wait for the Hub's first answer; the client itself would wait for ever."""
 
 _LARGEST_FILE = 16_000_000
-"""Bytes of a file that is looked into. A record has some hundred per file, and some thousand for its tables; others
-of more than ten million the Hub keeps in Git LFS, and tells their SHA-256."""
+"""The largest file, in bytes, that is downloaded to compare it. Larger ones the Hub keeps in Git LFS, and states their
+SHA-256; a record needs some hundred bytes per file and some thousand for its tables."""
 
 _LOGIN = "log in with `hf auth login`, or set HF_TOKEN"
 
@@ -61,7 +61,7 @@ class Repository:
     token: str = field(default="", repr=False)
 
     def hide(self, text: str) -> str:
-        """Text without the token, should a server have echoed it."""
+        """Removes the token from a text, in case a server echoed it."""
         return text.replace(self.token, "***") if self.token else text
 
     def api(self) -> HfApi:
@@ -91,7 +91,7 @@ class Upload:
 
 
 def repository(name: str, *, private: bool = False, force: bool = False, ask: bool = True) -> Repository:
-    """Finds out whether a checkpoint can be sent to a repository, as far as that can be known beforehand.
+    """Checks whether a checkpoint can be sent to a repository, as far as this can be known in advance.
 
     Args:
         name: ``user/name`` or ``organisation/name``.
@@ -100,7 +100,7 @@ def repository(name: str, *, private: bool = False, force: bool = False, ask: bo
         ask: False looks only at what is known here, needs no token and sends nothing.
 
     Raises:
-        CheckpointError: the name is none, there is no token, the Hub refuses it or cannot be reached, or the
+        CheckpointError: the name is invalid, there is no token, the Hub refuses it or cannot be reached, or the
             repository holds something already.
     """
     _refuse_name(name)
@@ -263,10 +263,10 @@ def _stays(why: str) -> CheckpointError:
 
 
 def _is_changed(to: Repository, held: ModelInfo, there: RepoSibling, entry: Entry | None) -> bool:
-    """Whether a file is another than the one that was sent.
+    """Whether a file was changed since it was sent.
 
-    Of weights the record has no checksum, because they were not read: they are known by their name, and by their size
-    where they were copied. What was there stays in the repository's history in any case.
+    The record has no checksum of weights, because they were not read: their name counts, and their size where they
+    were copied. The old content stays in the repository's history in any case.
     """
     if entry is None:  # the record itself
         return False
@@ -279,7 +279,7 @@ def _is_changed(to: Repository, held: ModelInfo, there: RepoSibling, entry: Entr
 
 
 def _listed(to: Repository, held: ModelInfo) -> dict[str, Entry | None]:
-    """The files that a repository's own record lists, with what it says of each; None for the record, which is one.
+    """Returns the entries of the files that a repository's own record lists; None for the record itself.
 
     Raises:
         CheckpointError: it cannot be read, or is of a version that listed no files.
@@ -294,7 +294,7 @@ def _listed(to: Repository, held: ModelInfo) -> dict[str, Entry | None]:
 
 
 def _remote_record(to: Repository, held: ModelInfo) -> Mapping[str, object] | None:
-    """Returns the record in a repository; None where it is too large to be one, or none at all."""
+    """Returns the record in a repository; None where it is missing, damaged or too large."""
     with _downloaded(to, held, RECORD) as path, suppress(RopescaleError):
         return None if path is None else read_json(path)
     return None
@@ -302,7 +302,7 @@ def _remote_record(to: Repository, held: ModelInfo) -> Mapping[str, object] | No
 
 @contextmanager
 def _downloaded(to: Repository, held: ModelInfo, name: str) -> Iterator[Path | None]:
-    """A small file of a repository, gone afterwards; None where it is larger than such files are."""
+    """Downloads a small file of a repository for the block; yields None where it is too large."""
     size = next((each.size for each in held.siblings or () if each.rfilename == name), None)
     if size is None or size > _LARGEST_FILE:
         yield None
@@ -316,7 +316,7 @@ def _downloaded(to: Repository, held: ModelInfo, name: str) -> Iterator[Path | N
 
 
 def _no_bar() -> Any:
-    """Returns the client's progress bar, not shown: stderr is for what the user should know."""
+    """Returns the client's progress bar, switched off: stderr is for notes and warnings."""
     from functools import partial
 
     from huggingface_hub.utils import tqdm
@@ -326,7 +326,7 @@ def _no_bar() -> Any:
 
 @contextmanager
 def _asked(to: Repository) -> Iterator[None]:
-    """Turns what the client says before anything is written into one sentence without the token."""
+    """Turns an error of the client, before anything is written, into one sentence without the token."""
     from huggingface_hub.errors import RepositoryNotFoundError
 
     try:
@@ -339,7 +339,7 @@ def _asked(to: Repository) -> Iterator[None]:
 
 @contextmanager
 def _told(folder: Path, to: Repository) -> Iterator[None]:
-    """Turns what the client says into one sentence that names the folder; no cause, which could hold the token."""
+    """Turns an error of the client into one sentence that names the folder; drops the cause: it may hold the token."""
     try:
         yield
     except Exception as error:

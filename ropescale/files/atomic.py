@@ -1,8 +1,8 @@
-"""Writing a file whole or not at all, and clearing away what a killed writer left.
+"""Writes a file whole or not at all, and removes what a killed writer left.
 
 A file is filled beside its place under a hidden name, ``.NAME.<token>.ropescale``, and takes its name in one step.
-While it is filled its writer holds a lock on it: so the next writer of the same file can tell what a killed one left
-from what a living one is writing, and removes it.
+Its writer holds a lock on it meanwhile. So the next writer of the same file can tell a leftover of a killed writer from
+the part of a running one, and removes it.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ LOG = logging.getLogger(__name__)
 SUFFIX = ".ropescale"
 
 _OLD = "-[0-9a-f]{12}-old"
-"""What follows a part's name where a file lies while it is replaced."""
+"""The suffix to a part's name under which the old file lies while it is replaced."""
 
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV, errno.EMLINK, errno.EACCES}
-"""What file systems without hard links answer."""
+"""Errors of file systems without hard links."""
 
 
 def write(path: Path, content: bytes | str) -> None:
-    """Replaces a file, or makes it, in one step. The caller has made sure that what is there may go.
+    """Replaces or creates a file in one step. The caller has checked that the old one may go.
 
     Raises:
-        OSError: it cannot be written; what was there is there still.
+        OSError: it cannot be written; the old file is unchanged.
     """
     with part(path) as beside:
         beside.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 def fill(path: Path, content: bytes) -> None:
-    """Writes a file in a folder of our own, synced; what has its name is replaced, not written through."""
+    """Writes and syncs a file in a folder of ours; replaces a link instead of writing through it."""
     path.unlink(missing_ok=True)
     with open(path, "xb") as file:
         file.write(content)
@@ -55,11 +55,11 @@ def fill(path: Path, content: bytes) -> None:
 
 @contextmanager
 def part(path: Path, *, new: bool = False, check: Callable[[Path], None] | None = None) -> Iterator[Path]:
-    """Gives an empty file beside ``path`` to fill, which takes its name at the end and is gone where something fails.
+    """Yields an empty file beside ``path`` to fill, which takes its name at the end, or is removed on failure.
 
     Args:
-        new: never replace what has that name, whenever it appeared.
-        check: called with the very file that is about to go; raises if it must not, and then it stays.
+        new: never replace an existing file, whenever it appeared.
+        check: called with the very file that is about to be replaced; raises to keep it.
 
     Raises:
         FileExistsError: with ``new``, there is something of that name.
@@ -102,16 +102,16 @@ def _take_name(handle: int, beside: Path, path: Path, new: bool, check: Callable
 
 
 def _stamp(path: Path) -> str:
-    """Identifies a file as it is: another one, or the same one once it is written into, has another stamp."""
+    """Identifies a file in its present state: another file, or the same one after a write, has another stamp."""
     found = os.lstat(path)
     return hashlib.sha256(f"{found.st_ino} {found.st_size} {found.st_mtime_ns}".encode()).hexdigest()[:12]
 
 
 def _replace_checked(handle: int, beside: Path, old: Path, path: Path, check: Callable[[Path], None]) -> None:
-    """Exchanges the two names, and looks again at what was there: nobody can replace it then.
+    """Exchanges the two names, and checks the old file again, which nobody can replace then.
 
-    Meanwhile it lies under a name that nobody sweeps unless its stamp says that it was looked at before. The part keeps
-    its own name too, by whose lock others see that somebody is at work.
+    Meanwhile it has a name that is swept only if its stamp shows that it was checked before. The part keeps its own
+    name too, whose lock tells others that a writer is running.
     """
     try:
         if not _exchanged(beside, old, path):
@@ -140,7 +140,7 @@ def _exchanged(beside: Path, old: Path, path: Path) -> bool:
 
 
 def _put_back(handle: int, old: Path, path: Path) -> None:
-    """Lets a file have its name again, unless it never lost it or another has it; then says where it is."""
+    """Gives a file its name back if it lost it and the name is free; else logs where the file is."""
     with suppress(OSError):
         if is_still(handle, path):
             renaming.exchange(old, path)
@@ -164,7 +164,7 @@ def _name_left(old: Path, path: Path) -> None:
 
 
 def _name_new(beside: Path, path: Path) -> None:
-    """Gives the part its name unless something has it. A link fails where a plain rename would replace."""
+    """Gives the part its name unless that is taken. A link fails where a plain rename would replace."""
     if renaming.moved(beside, path):
         return
     try:
@@ -177,7 +177,7 @@ def _name_new(beside: Path, path: Path) -> None:
 
 
 def _copy_new(beside: Path, path: Path) -> None:
-    """Where there are neither such renames nor hard links: make the file only if it is not there, and fill it."""
+    """Creates the file only if it does not exist, and copies, for systems with neither such renames nor hard links."""
     with open(path, "xb") as file, open(beside, "rb") as source:
         try:
             shutil.copyfileobj(source, file)
@@ -190,9 +190,9 @@ def _copy_new(beside: Path, path: Path) -> None:
 
 
 def sweep(path: Path) -> list[Path]:
-    """Removes the parts that killed writers of this file left; returns those that may be a living one's.
+    """Removes the parts that killed writers of this file left; returns those that may belong to a running one.
 
-    What a killed one was about to replace is removed if it had been looked at, and else put back or named.
+    A file that a killed writer was about to replace is removed if it had been checked, and else put back or named.
     """
     kept = []
     for beside in hidden_beside(path):
@@ -206,7 +206,7 @@ def sweep(path: Path) -> list[Path]:
 
 
 def _removed(beside: Path) -> bool:
-    """Removes a part that nobody holds; False where a living writer has it, or that cannot be known."""
+    """Removes a part that nobody holds; False where a running writer may hold it."""
     handle = os.open(beside, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
     try:
         if not (locks.are_reliable(beside.parent) and locks.take(handle) and is_still(handle, beside)):
@@ -220,7 +220,7 @@ def _removed(beside: Path) -> bool:
 
 
 def _settle(old: Path, path: Path) -> None:
-    """Removes, puts back or names what a killed writer was about to replace."""
+    """Removes, puts back or names a file that a killed writer was about to replace."""
     part, stamp, _ = old.name.rsplit("-", 2)
     if os.path.lexists(old.with_name(part)):
         return
@@ -241,13 +241,13 @@ def is_still(handle: int, path: Path) -> bool:
 
 
 def hidden_name(name: str) -> str:
-    """A new name for what will be called ``name``: hidden, and told from everybody else's files by its token."""
+    """Makes a hidden name for a file that will be called ``name``; a token marks it as ours."""
     token = secrets.token_hex(4)
     return f".{_shortened(name)}.{token}{_check(name, token)}{SUFFIX}"
 
 
 def hidden_beside(path: Path, more: str = "") -> list[Path]:
-    """Returns what lies beside ``path`` under a name that :func:`hidden_name` gave, followed by ``more``."""
+    """Returns the files beside ``path`` whose name is one of :func:`hidden_name`, followed by ``more``."""
     pattern = re.compile(rf"\.{re.escape(_shortened(path.name))}\.([0-9a-f]{{8}})([0-9a-f]{{4}}){SUFFIX}{more}")
     try:
         names = os.listdir(path.absolute().parent)
@@ -258,7 +258,7 @@ def hidden_beside(path: Path, more: str = "") -> list[Path]:
 
 
 def _shortened(name: str) -> str:
-    """Cuts a name, of which 255 bytes are allowed, and ours are longer."""
+    """Cuts a name: at most 255 bytes are allowed, and ours adds some."""
     return os.fsdecode(os.fsencode(name)[:200])
 
 

@@ -1,9 +1,9 @@
-"""Making a folder beside its place: it is there whole or not at all, and what a killed command left is cleared away.
+"""Builds a folder beside its place, whole or not at all, and removes what a killed command left.
 
 A folder ``OUT`` is built as ``.OUT.<token>.ropescale``. A journal beside it, ``.OUT.<token>.ropescale-journal``, is
-made first, removed last and locked as long as its writer lives, so whoever finds one without a holder knows that the
-folders it speaks of were left by a killed command. The record of a checkpoint is written into it last and removed
-last: a folder without one was being built, and one with a record says what in it is ours.
+made first, removed last and locked as long as its writer runs. So a journal without a lock shows that its folders were
+left by a killed command. The record of a checkpoint is written last and removed last: a folder without one was being
+built, and one with a record says what in it is ours.
 
 An ``OUT`` that is to be replaced is exchanged for the new folder in one step. Where the system cannot do that, it is
 set aside as ``.OUT.<token>.ropescale-old``, which the journal says beforehand; a later command puts it back.
@@ -57,7 +57,7 @@ class Building:
             raise
 
     def place(self) -> None:
-        """Gives it its name, which nothing may have.
+        """Gives it its name, which must be free.
 
         Raises:
             CheckpointError: something of that name has appeared.
@@ -106,7 +106,7 @@ class Building:
             self._close(keep=not _removed(earlier, remove))
 
     def _set_aside(self) -> Path:
-        """Two renames for one exchange; between them the journal is what a later command goes by."""
+        """Exchanges by two renames; the journal tells a later command if this one is killed between them."""
         self._note("old", self._old)
         os.rename(self.target, self._old)
         try:
@@ -128,7 +128,7 @@ class Building:
             renaming.rename_new(earlier, self.target)
 
     def discard(self) -> None:
-        """Removes it, and its journal if nothing is left that a later command must know of."""
+        """Removes it, and its journal if nothing is left for a later command to clear up."""
         with interrupts.deferred():
             if self._made is not None and _identity(self.path) == self._made:  # not what it was exchanged for
                 shutil.rmtree(self.path, ignore_errors=True)
@@ -142,7 +142,7 @@ class Building:
             os.fsync(self._handle)
 
     def _close(self, keep: bool = False) -> None:
-        """Lets go of the journal, and removes it unless it has something to say to a later command."""
+        """Closes the journal, and removes it unless a later command needs it."""
         with suppress(OSError):
             if not keep:
                 self._journal.unlink()
@@ -217,14 +217,15 @@ def _swept(path: Path, notes: set[str], why_not: WhyNot, remove: Remove) -> bool
     """Removes a hidden folder: all of one that was being built, of any other only what is ours."""
     if path.is_symlink() or not path.is_dir():
         return False
-    if "complete" not in notes or not _holds_files(path):  # it was being built, or removed with its record last
+    empty = not any(files for _, _, files in os.walk(path))
+    if "complete" not in notes or empty:  # it was being built, or removed with its record last
         shutil.rmtree(path)
         return True
     return why_not(path) is None and _removed(path, remove)
 
 
 def _removed(folder: Path, remove: Remove) -> bool:
-    """Removes an earlier result that is ours. Where that fails, the new one has its place all the same."""
+    """Removes an earlier result of ours. Where that fails, the new one is in place all the same."""
     try:
         if remove(folder):
             return True
@@ -233,10 +234,6 @@ def _removed(folder: Path, remove: Remove) -> bool:
         return False
     LOG.warning("%s holds something that appeared while it was removed; look into it, remove it yourself", folder)
     return False
-
-
-def _holds_files(folder: Path) -> bool:
-    return any(files for _, _, files in os.walk(folder))
 
 
 def _identity(folder: Path) -> tuple[int, int] | None:
@@ -248,7 +245,7 @@ def _identity(folder: Path) -> tuple[int, int] | None:
 
 
 def _notes(handle: int) -> set[str]:
-    """Returns what a journal says was begun; a line that a kill cut off was not."""
+    """Returns the steps that a journal says were begun; ignores a line that was cut off."""
     begun = set()
     for line in os.pread(handle, 2**16, 0).splitlines():
         with suppress(ValueError, AttributeError):
@@ -261,7 +258,7 @@ def _named(journal: Path, more: str) -> Path:
 
 
 def _of_earlier_versions(target: Path) -> list[Path]:
-    """Returns what versions without journals left: nobody can tell whether a living command is writing it."""
+    """Returns leftovers of versions without journals, which may belong to a running command."""
     pattern = re.compile(rf"\.{re.escape(target.name[:200])}\.[a-z0-9_]{{8}}\.ropescale(\.old)?")
     try:
         names = sorted(os.listdir(target.parent))

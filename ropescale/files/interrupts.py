@@ -1,4 +1,4 @@
-"""Signals that end a command: cleaned up after like Ctrl-C, and held back where a step must not be cut in two."""
+"""Signals that end a command: handled like Ctrl-C, and deferred during steps that must not be interrupted."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 _ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
-"""What asks a program to end: `kill`, a scheduler, a terminal that was closed."""
+"""Signals that ask a program to end: from `kill`, a scheduler, a closed terminal."""
 
 
 class Terminated(KeyboardInterrupt):
@@ -41,7 +41,7 @@ def terminable() -> Iterator[None]:
 
 @contextmanager
 def deferred() -> Iterator[None]:
-    """Holds back what would end the command until a step that must be whole is done; then it acts as before."""
+    """Defers signals until a step that must not be interrupted is done; then raises the first of them."""
     if not _in_main_thread():  # Python handles signals in that one alone
         yield
         return
@@ -57,7 +57,7 @@ def deferred() -> Iterator[None]:
 
 @contextmanager
 def _handled(numbers: list[Any], handler: Any) -> Iterator[None]:
-    """Handles these signals so; whichever of them comes while they are set or put back, all are put back."""
+    """Sets a handler for these signals inside the block; puts all back, even if one comes meanwhile."""
     with ExitStack() as stack:
         for number in numbers:
             stack.callback(signal.signal, number, signal.getsignal(number))

@@ -1,7 +1,7 @@
-"""Locks that the system lets go of when their holder dies, so that what a killed command left can be told apart.
+"""Locks that the system releases when their holder dies, so that leftovers of killed commands can be recognised.
 
-They are ``flock``'s, on files that stand in the way of nobody. On network file systems such a lock may be known to one
-machine alone, and Windows has none; there nothing that lies about is taken for abandoned.
+They are ``flock`` locks on files of our own. On network file systems only one machine may know of such a lock, and
+Windows has none; there no leftover is taken for abandoned.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def take(handle: int) -> bool | None:
 
 
 def are_reliable(folder: Path) -> bool:
-    """Tells whether a lock in this folder is seen by every process that can reach it, on whatever machine."""
+    """Whether every process that can reach this folder, on any machine, sees a lock in it."""
     return find_spec("fcntl") is not None and _kind_of(folder) in _LOCAL
 
 
@@ -67,7 +67,7 @@ _MOUNT = re.compile(r"^.* on (/.*) \((\w+)[,)]", re.MULTILINE)
 
 
 def _longest(folder: Path, mounts: list[tuple[str, str]]) -> str | None:
-    """The type of the mount that holds the folder by its path: btrfs and overlays number their devices otherwise."""
+    """Finds the mount that holds the folder by its path: btrfs and overlays have other device numbers."""
     inside = str(folder.resolve()) + "/"
     held = [(place, kind) for place, kind in mounts if inside.startswith(place.rstrip("/") + "/")]
     return max(held, key=lambda each: len(each[0]))[1] if held else None

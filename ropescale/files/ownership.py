@@ -1,8 +1,7 @@
-"""Which files of a folder ropescale wrote: only these are ever replaced.
+"""Tells the files that ropescale wrote from all others: only these are ever replaced.
 
-The record of a patched checkpoint lists them. A weight file counts as ours when it is the hard link, the symbolic link
-or the copy that we made, which its inode, its target or its size and time tell without reading it; any other file by
-its SHA-256.
+The record of a patched checkpoint lists them. A weight file is recognised without reading it: a hard link by its inode,
+a symbolic link by its target, a copy by its size and time. Any other file is recognised by its SHA-256.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from pathlib import Path
 from .reading import sha256, sha256_of
 
 Entry = Mapping[str, object]
-"""What is recorded of a file that was written, see :func:`entry_of`."""
+"""The record's entry for a written file, see :func:`entry_of`."""
 
 
 def entry_of(path: Path, how: str | None) -> Entry:
@@ -37,7 +36,7 @@ def entry_of(path: Path, how: str | None) -> Entry:
 
 
 def foreign(folder: Path, files: Mapping[str, Entry], known: Iterable[str] = ()) -> Iterator[str]:
-    """Names what lies in a folder and is not as it was written, each with the reason.
+    """Yields each file in a folder that is not as it was written, with the reason.
 
     Args:
         folder: a real folder; links in it are not followed.
@@ -45,7 +44,8 @@ def foreign(folder: Path, files: Mapping[str, Entry], known: Iterable[str] = ())
         known: further files that are ours whatever they hold.
     """
     folders = {str(above) for name in (*files, *known) for above in Path(name).parents}
-    within = _links_within(folder)
+    # how many names of each inode lie in the folder itself
+    within = Counter(entry.inode() for _, entry in _walk(folder, "") if entry.is_file(follow_symlinks=False))
     for name, entry in _walk(folder, ""):
         if entry.is_dir(follow_symlinks=False):
             if name not in folders:
@@ -60,13 +60,8 @@ def foreign(folder: Path, files: Mapping[str, Entry], known: Iterable[str] = ())
             yield f"{name} was not written by ropescale"
 
 
-def _links_within(folder: Path) -> Counter[int]:
-    """Returns how many names of each inode lie in the folder itself."""
-    return Counter(entry.inode() for _, entry in _walk(folder, "") if entry.is_file(follow_symlinks=False))
-
-
 def _walk(folder: Path, below: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
-    """Every file and folder, those above before those below; what lies in a folder of a stranger counts as one."""
+    """Yields every file and folder below a folder, each folder before its content."""
     for entry in sorted(os.scandir(folder / below), key=lambda each: each.name):
         name = f"{below}/{entry.name}" if below else entry.name
         yield name, entry
@@ -92,7 +87,7 @@ def _difference(path: Path, entry: Entry, within: Mapping[int, int]) -> str | No
 
 
 def _difference_of_link(there: os.stat_result, entry: Entry, within: Mapping[int, int]) -> str | None:
-    """A hard link is ours by its inode; while the file has a name elsewhere, removing this one loses nothing."""
+    """Says why a hard link must stay: it has another inode, or no name is left elsewhere."""
     if there.st_ino != entry.get("inode"):
         return "is not the link that ropescale made"
     return None if there.st_nlink > within[there.st_ino] else "is the only copy left of these weights"
@@ -103,7 +98,7 @@ def remove(folder: Path, files: Iterable[str], last: Iterable[str]) -> bool:
 
     Args:
         files: names relative to the folder.
-        last: the files by which the others are known, so that an interrupted removal can be finished.
+        last: the files that list the others, so that an interrupted removal can be finished.
     """
     names = [*files, *last]
     for name in names:

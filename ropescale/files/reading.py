@@ -1,4 +1,4 @@
-"""Where a model comes from: a local folder, or a Hub id through huggingface_hub's cache."""
+"""Reads files that may be hostile: bounded in size and depth, and never from a pipe or a device."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ with a million tensors has a million."""
 
 
 class Damaged(ValueError):
-    """Content that is not what it should be; says what is wrong with it, as the end of a sentence."""
+    """Damaged content; the message is the end of a sentence about the file."""
 
 
 def parse_json(content: bytes) -> dict[str, object]:
@@ -99,7 +99,7 @@ def parse_json(content: bytes) -> dict[str, object]:
 
 
 def is_deep(value: object) -> bool:
-    """Whether lists and objects stand inside one another deeper than in any configuration, and than code can walk."""
+    """Whether lists and objects are nested deeper than in any configuration."""
     inner = [value]
     for _ in range(_DEEPEST):
         inner = [item for each in inner for item in _containers(each)]
@@ -115,7 +115,7 @@ _DEEPEST = 64
 """Brackets inside one another; configurations have fewer than ten."""
 
 # ---------------------------------------------------------------------------------------------------------
-# Reading files that somebody else may have made
+# Files
 
 LARGEST = 64 * 2**20
 """Bytes of a file that is read as a whole; configurations have some thousands, tokenizers some millions."""
@@ -151,7 +151,7 @@ def _up_to(file: BinaryIO, limit: int) -> bytes | None:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Opens a file for reading, unless it is a pipe or a device, which would keep whoever reads it for ever.
+    """Opens a file for reading, unless it is a pipe or a device, which could block for ever.
 
     Raises:
         CheckpointError: it is missing or cannot be read, is no regular file, or leads to one of the system's.
@@ -195,7 +195,7 @@ _SYSTEM = re.compile(r"/(proc|sys|dev(?!/shm(/|$)))(/|$)")
 
 
 def refuse_system(path: Path) -> None:
-    """Refuses a path that is a link into a folder of the system's own; some files there look regular and have no end.
+    """Refuses a link into a system folder; some files there look regular and have no end.
 
     Raises:
         CheckpointError: names it.
@@ -206,7 +206,7 @@ def refuse_system(path: Path) -> None:
 
 
 def refuse_special_files(folder: Path) -> None:
-    """Refuses a checkpoint with a pipe, a device or a file of the system's, which others' code is about to read.
+    """Refuses a checkpoint with a pipe, a device or a system file, before other code reads it.
 
     Raises:
         CheckpointError: names it.

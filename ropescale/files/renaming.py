@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 _CANNOT = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP}
-"""What systems and file systems answer that do not know the flag."""
+"""Errors of systems and file systems that do not know the flag."""
 
 _LINUX_NOREPLACE, _LINUX_EXCHANGE = 1, 2  # <linux/fs.h>
 _MACOS_SWAP, _MACOS_EXCL = 2, 4  # <sys/stdio.h>

@@ -68,7 +68,7 @@ def _sweep(place: Path) -> None:
 def _remove_abandoned(above: Path, folder: int) -> None:
     """Removes a folder that is ours and that nobody holds.
 
-    It goes by its handle: anybody may make a folder of such a name in a place for all, and put a link where it was.
+    Works on its handle: in a shared place anybody may make a folder of such a name, and put a link in its place.
     """
     if os.fstat(folder).st_uid != os.geteuid():
         return
@@ -99,7 +99,7 @@ def _is_still_in(folder: int, lock: int) -> bool:
 
 @contextmanager
 def _handle(path: str | Path, flags: int, folder: int | None = None) -> Iterator[int]:
-    """An open file or folder, which is no link."""
+    """Opens a file or folder for the block; refuses a link."""
     handle = os.open(path, flags | os.O_NOFOLLOW, dir_fd=folder)
     try:
         yield handle

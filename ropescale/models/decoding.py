@@ -1,11 +1,11 @@
 """Decoding with a key-value cache against forward passes over the whole text.
 
-``generate`` rotates each key once, when its token comes in, and keeps it. Under one table for every length that gives
-what a forward pass over the whole text gives, up to rounding. Where the table changes with the length it does not:
-the keys that are kept have the angles of the table of their time.
+``generate`` rotates each key once, when its token comes in, and keeps it. Under one table for every length this gives
+the same logits as a forward pass over the whole text, up to rounding. Where the table changes with the length it does
+not: a cached key keeps the angle of the table that it was rotated with.
 
-What runs is transformers' own ``generate``, made to follow a given text for a few tokens around a length; its logits
-are compared with those of forward passes without a cache.
+Runs transformers' own ``generate``, which is made to follow a given text for a few tokens around a length, and compares
+its logits with those of forward passes without a cache.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ AROUND = 4
 """Tokens that are decoded before and after a length."""
 
 PATIENCE = 60.0
-"""Seconds that the extended length may take, by estimate, without being asked for."""
+"""The estimated seconds up to which the extended length is measured without being asked for."""
 
 MARGIN = 8
-"""How many times what one rounding of the embeddings does to the logits may be the difference of the two ways."""
+"""The largest allowed difference of the two ways, in units of the effect that rounding the embeddings has."""
 
 EQUAL, EXPLAINED, UNDECIDED, DIFFERS = "equal", "differs as the schedule does", "undecided", "differs"
 
@@ -52,12 +52,12 @@ class Stretch:
         region: ``below`` the trained length, ``across`` it, or ``above`` it.
         first: tokens fed at once, before the first that is decoded by itself.
         last: tokens in the text when the last logits are compared.
-        changes: the first length after ``first`` that has other frequencies than it, if any.
+        changes: the first length after ``first`` whose frequencies differ from those at ``first``, if any.
         difference: largest difference between two logits.
         relative: the same over the logits' spread, their standard deviation over the vocabulary.
-        position: where that is: the index of the token after which the logits come.
-        tokens_differ: at how many of the ``last - first + 1`` positions another token is the likeliest.
-        tolerance: what rounding alone may make of ``relative``.
+        position: the index of the token after which that difference is found.
+        tokens_differ: the number of positions, of ``last - first + 1``, at which the likeliest token differs.
+        tolerance: the largest ``relative`` that rounding alone may cause.
         verdict: ``equal``; ``differs as the schedule does``, where the frequencies had changed; ``undecided``, where
             whole passes over more and less text differ among themselves as well; or ``differs``.
     """
@@ -142,7 +142,7 @@ def _usual(model: PreTrainedModel, trained: int, extended: int, pace: _Pace, say
 
 
 def _switch(model: PreTrainedModel, longest: int) -> int | None:
-    """Returns the last length that has the frequencies of the shortest; None where all have, up to ``longest``."""
+    """Returns the last length with the frequencies of the shortest; None where they are the same up to ``longest``."""
     start = _tables(model, 1)
     if _tables(model, longest) == start:
         return None
@@ -154,7 +154,7 @@ def _switch(model: PreTrainedModel, longest: int) -> int | None:
 
 
 def _tables(model: PreTrainedModel, length: int) -> list[tuple[list[float], float]]:
-    """Returns all that is rotated by in a forward pass over ``length`` tokens."""
+    """Returns every table that a forward pass over ``length`` tokens uses."""
     tables = [table_at(module, key, length) for _, module in rotary_modules(model) for key in layer_keys(module)]
     return [(table.tolist(), scale) for table, scale in tables]
 
@@ -172,7 +172,7 @@ class _Pace:
         self.some = _timed(lambda: _whole(model, ids_of(model, self.tokens), 1))
 
     def seconds(self, lengths: Sequence[int]) -> float:
-        """The prompt and one forward pass per length, and the tokens that are decoded; linear in what is computed."""
+        """Estimates the seconds for the prompts, the forward passes and the decoded tokens around these lengths."""
         per_unit = self.some / self._work(self.tokens)
         return sum(2 * self._work(length + AROUND) * per_unit + 2 * AROUND * self.one for length in lengths)
 
@@ -185,7 +185,7 @@ class _Pace:
         )
 
     def _work(self, tokens: int) -> float:
-        """Multiplications: one per weight and token, and those of attention, where each token looks back."""
+        """Counts multiplications: one per weight and token, and those of attention, where each token looks back."""
         return self.parameters * tokens + self.width * tokens**2
 
 
@@ -214,7 +214,7 @@ def _stretch(model: PreTrainedModel, ids: torch.Tensor, trained: int, length: in
     found = judge(decoded, whole)
     if found.verdict != DIFFERS:
         return found
-    # What comes after may have changed a choice of the model's, of an expert or of what to attend to.
+    # Later tokens may have changed which expert the model chose, or which tokens it attends to.
     each = _run_whole(model, ids, [[length] for group in groups for length in group])
     alone = judge(decoded, each)
     undecided = alone.verdict == DIFFERS and judge(whole, each).verdict == DIFFERS
@@ -222,7 +222,7 @@ def _stretch(model: PreTrainedModel, ids: torch.Tensor, trained: int, length: in
 
 
 def _groups(model: PreTrainedModel, first: int, last: int) -> list[list[int]]:
-    """Returns the lengths, those together that share their tables: one forward pass gives the logits of all of them."""
+    """Groups the lengths that share their tables: one forward pass gives the logits of all of them."""
     return [list(same) for _, same in groupby(range(first, last + 1), lambda length: _tables(model, length))]
 
 
@@ -233,7 +233,7 @@ def _region(first: int, last: int, trained: int) -> str:
 
 
 def _decoded(model: PreTrainedModel, ids: torch.Tensor, first: int, last: int) -> torch.Tensor:
-    """The logits of ``generate`` after ``first`` tokens, and after each one more up to ``last``; [n, vocabulary]."""
+    """Returns the logits of ``generate`` after ``first`` tokens and each later one up to ``last``; [n, vocabulary]."""
     from transformers import LogitsProcessorList
 
     _forget(model)
@@ -265,7 +265,7 @@ def _following(ids: torch.Tensor) -> Callable[[torch.Tensor, torch.Tensor], torc
 
 
 def _run_whole(model: PreTrainedModel, ids: torch.Tensor, groups: list[list[int]]) -> torch.Tensor:
-    """The logits after each length, from forward passes without a cache over as many tokens; [n, vocabulary]."""
+    """Returns the logits after each length, from forward passes without a cache; [n, vocabulary]."""
     _forget(model)
     return torch.cat([_whole(model, ids[: group[-1]], len(group)) for group in groups])
 
@@ -283,11 +283,11 @@ def _forget(model: PreTrainedModel) -> None:
 
 
 def rounding(model: PreTrainedModel, ids: torch.Tensor) -> float:
-    """Measures what rounding the embeddings up or down at random does to the logits, over their spread.
+    """Measures how far rounding the embeddings up or down at random moves the logits, over their spread.
 
-    The two ways add the same numbers in another order, and so differ by roundings, which a model carries on more or
-    less. This takes both the dtype and the model into account: over every architecture of transformers 5.23 in
-    float32, and a dozen of 2 to 40 layers in bfloat16 and float16, the two ways differ by 0 to 3.2 times it.
+    The two ways add the same numbers in another order, so they differ by roundings, which some models amplify. This
+    accounts for both the dtype and the model: over every architecture of transformers 5.23 in float32, and a dozen of
+    2 to 40 layers in bfloat16 and float16, the two ways differ by 0 to 3.2 times this figure.
     """
     _forget(model)
     plain = _whole(model, ids, AROUND)
@@ -305,7 +305,7 @@ def _nudge(module: nn.Module, args: object, out: torch.Tensor) -> torch.Tensor:
 
 
 def _epsilon(dtype: torch.dtype) -> float:
-    """One rounding; in float64 float32's, in which transformers' norms and rotary embeddings compute all the same."""
+    """Returns one rounding; float32's for float64, because transformers' norms and rotary embeddings use float32."""
     return max(torch.finfo(dtype).eps, torch.finfo(torch.float32).eps)
 
 
@@ -333,7 +333,7 @@ def _judged(
 
 
 _MASKED = 1e30
-"""Logits of this size are no logits: models that never emit some tokens write minus infinity or nearly so."""
+"""Larger values are not logits: models that never emit some tokens write minus infinity, or nearly so."""
 
 
 def _apart(decoded: torch.Tensor, whole: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

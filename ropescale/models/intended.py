@@ -1,4 +1,4 @@
-"""The frequencies that a model should have: by its configuration, by the record beside it, or by the patches in it."""
+"""The frequencies that a model should have, by its configuration, its record, or its patches."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Intended:
         length: the length in tokens that :attr:`tables` belong to.
         tables: the frequencies.
         sides: the frequencies at the trained length and one token past it; none where every length has the same.
-        softmax: what an MLA model multiplies its softmax scale by.
+        softmax: the factor on an MLA model's softmax scale.
     """
 
     schedules: Mapping[str, str]
@@ -45,7 +45,7 @@ class Intended:
 
 
 def asked_for(ropes: Mapping[str, Rope], length: int) -> Intended:
-    """Computes what a configuration asks for at a length in tokens."""
+    """Computes the tables that a configuration asks for at a length in tokens."""
     return Intended(
         schedules={key: describe_scaling(rope) for key, rope in ropes.items()},
         length=length,
@@ -56,7 +56,7 @@ def asked_for(ropes: Mapping[str, Rope], length: int) -> Intended:
 
 
 def recorded(ropes: Mapping[str, Rope], record: Record | None) -> Intended:
-    """Takes what a checkpoint's record says, and what its configuration asks for where there is no record."""
+    """Takes the tables of a checkpoint's record, or of its configuration where there is no record."""
     if record is None:
         return asked_for(ropes, max(rope.max_length for rope in ropes.values()))
     asked = asked_for(ropes, record.length)

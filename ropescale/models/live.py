@@ -79,7 +79,7 @@ def _compare_tables(where: str, module: nn.Module, intended: Intended, report: V
 
 
 def _uncalled_tables(model: nn.Module, called: set[str], report: Verification) -> None:
-    """Reports a table that was put where nobody looks: the patch point of much old research code."""
+    """Reports tables in modules that are never called, where much old research code patches."""
     known = {name for name, _ in rotary_modules(model)}
     for name, module in model.named_modules():
         if name in called or name in known or "inv_freq" not in module._buffers or not _is_language(model, name):

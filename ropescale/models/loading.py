@@ -1,4 +1,4 @@
-"""Loads a checkpoint as stock transformers does, and runs the code that it brings only where that is asked for."""
+"""Loads a checkpoint as stock transformers does. Runs code that comes with it only on request."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def load_model(
 
     Raises:
         CheckpointError: it does not load.
-        ConfigError: it needs code of its own, which may not run, or its class has no plan for tensor parallelism.
+        ConfigError: it needs custom code, which may not run, or its class has no plan for tensor parallelism.
         DataError: no such device.
     """
     import torch
@@ -79,7 +79,7 @@ def _complete(folder: Path, loaded: Any, place: torch.device | None = None) -> P
     Raises:
         CheckpointError: some weights are not there or of another shape, and transformers would make them up.
     """
-    model, info = loaded if isinstance(loaded, tuple) else (loaded, {})  # code of its own may not know the option
+    model, info = loaded if isinstance(loaded, tuple) else (loaded, {})  # custom code may not know the option
     mismatched = sorted(info.get("mismatched_keys") or (), key=str)
     if mismatched:
         name, *shapes = mismatched[0] if isinstance(mismatched[0], tuple) else (mismatched[0],)
@@ -103,7 +103,7 @@ def _shape(shape: Iterable[int]) -> str:
 
 @contextmanager
 def _report_on_success() -> Iterator[None]:
-    """transformers' report on how weights were loaded comes before an error of ours says the same, or not at all."""
+    """Holds back transformers' report on loaded weights; drops it where an error of ours says the same."""
     logger, held = logging.getLogger("transformers.modeling_utils"), []
 
     def hold(record: logging.LogRecord) -> bool:
@@ -122,7 +122,7 @@ def _report_on_success() -> Iterator[None]:
 
 
 def _parts(folder: Path, how: Mapping[str, Any]) -> object:
-    """This process's part of the model, by the plan of its class."""
+    """Loads this process's part of the model, by the plan of its class."""
     from transformers import AutoModelForCausalLM
     from transformers.distributed.configuration_utils import DistributedConfig
 
@@ -140,7 +140,7 @@ def load_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> PreTrain
 
     Raises:
         CheckpointError: there is none, or it does not load.
-        ConfigError: it needs code of its own, which may not run.
+        ConfigError: it needs custom code, which may not run.
     """
     from transformers import AutoTokenizer
 
@@ -155,7 +155,7 @@ def load_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> PreTrain
 
 
 _TOKENIZER_FILES = ("*token*", "vocab*", "merges.txt", "*.model", "*.spm", "*.tiktoken", "spiece*", "*.vocab")
-"""One of these is there whatever the tokenizer; a class of its own may read more."""
+"""Every tokenizer has at least one of these; a custom class may read more."""
 
 
 def refuse_code(folder: Path, trust_remote_code: bool = False) -> None:
@@ -170,9 +170,8 @@ def refuse_code(folder: Path, trust_remote_code: bool = False) -> None:
     code = remote_code(config)
     if code and not trust_remote_code and not _is_known(config):
         raise ConfigError(
-            f"{folder} needs code of its own ({cut(code, 100)}), because transformers knows no model type "
-            f"{brief(config.get('model_type'))}; read that code, and give "
-            "trust_remote_code=True if it may run here",
+            f"{folder} needs custom code ({cut(code, 100)}), because transformers knows no model type "
+            f"{brief(config.get('model_type'))}; read that code, and give trust_remote_code=True if it may run here",
             "trust_remote_code",
         )
 
@@ -181,8 +180,8 @@ def refuse_unloadable(folder: Path) -> None:
     """Refuses a checkpoint where transformers would read from a pipe or a device, or build modules without end.
 
     Raises:
-        CheckpointError: a file is no regular one.
-        ConfigError: a number of the configuration, from which so many modules are made, is beyond any model.
+        CheckpointError: a file is not a regular file.
+        ConfigError: a number in the configuration that sizes the model is beyond any model.
     """
     refuse_special_files(folder)
     config = read_config(folder)
@@ -199,11 +198,11 @@ _MOST = (
     (re.compile(r"^num_labels$"), 2**20),
     (re.compile(r"^(hidden_size|d_model|n_embd|dim)$"), 2**22),
 )
-"""What a configuration's numbers are called from which modules, lists and tables are made, and their bounds."""
+"""The configuration's numbers that size modules, lists and tables, by name, and their bounds."""
 
 
 def _numbers(config: Mapping[str, object]) -> Iterator[tuple[str, float]]:
-    """Returns the numbers of a configuration and of its parts, by name."""
+    """Yields the numbers of a configuration and its sections, by name."""
     for name, value in config.items():
         if isinstance(value, Mapping):
             yield from _numbers(value)
@@ -238,13 +237,13 @@ _LARGEST_HEADER = 100 * 10**6
 
 
 def _stored(file: Path) -> Iterator[tuple[str, str]]:
-    """Returns every tensor of a safetensors file and what its numbers are; nothing of one that cannot be understood."""
+    """Yields the name and dtype of every tensor in a safetensors file; nothing where it cannot be parsed."""
     with open_regular(file) as opened:
         size = int.from_bytes(opened.read(8), "little")
         header = opened.read(size) if size <= _LARGEST_HEADER else b""
     try:
         tensors = json.loads(header)
-    except (ValueError, RecursionError):  # which is for transformers to say
+    except (ValueError, RecursionError):  # transformers reports this itself
         return
     for name, tensor in tensors.items() if isinstance(tensors, dict) else ():
         if isinstance(tensor, dict):
@@ -252,13 +251,13 @@ def _stored(file: Path) -> Iterator[tuple[str, str]]:
 
 
 def _refusal(what: str, error: Exception) -> CheckpointError | ConfigError:
-    """Says in one line what transformers says in a paragraph, which asks for ``trust_remote_code``."""
+    """Shortens transformers' error, often a paragraph, to one line in our words."""
     if "trust_remote_code=True" in str(error):
         return ConfigError(
-            f"{what} without code of its own; read it, and give trust_remote_code=True if it may run here",
+            f"{what} without custom code; read it, and give trust_remote_code=True if it may run here",
             "trust_remote_code",
         )
-    if "weights_only" in str(error):  # whose paragraph says how to run what is in the file
+    if "weights_only" in str(error):  # transformers' advice would run what is in the file
         return CheckpointError(
             f"{what}: its pickled weights are damaged, or hold more than tensors, which would run code; get them as "
             "safetensors"
@@ -284,7 +283,7 @@ def _is_known(config: Mapping[str, object]) -> bool:
 
 
 def _code(trusted: bool) -> dict[str, bool]:
-    """Gives an explicit no, or transformers asks at the terminal; the code itself may have to come from the Hub."""
+    """Returns an explicit answer, or transformers would ask at the terminal; trusted code may come from the Hub."""
     return {"trust_remote_code": trusted, "local_files_only": not trusted}
 
 

@@ -32,7 +32,7 @@ class ModuleState:
         return cls(dict(module._buffers), {k: v for k, v in module.__dict__.items() if _is_state(k)})
 
     def put_into(self, module: nn.Module) -> None:
-        """Replaces a module's state; tables go to the device of its own and keep their dtype."""
+        """Replaces a module's state; tables go to its device and keep their dtype."""
         device = next(iter(module.buffers())).device
         follow(module, {})
         for name in filter(_is_state, list(module.__dict__)):

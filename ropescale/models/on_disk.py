@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 
 def examine_folder(name: str, folder: Path, trusted: bool) -> Verification:
-    """Compares what transformers makes of a checkpoint with its record, or with what its configuration asks for.
+    """Compares the tables that transformers builds for a checkpoint with its record, or else with its configuration.
 
     Args:
-        name: what the checkpoint is called.
+        name: the checkpoint's name, for the report.
         trusted: whether code that it brings may run.
 
     Raises:
-        ConfigError: it has no RoPE, or needs code of its own that may not run.
+        ConfigError: it has no RoPE, or needs custom code that may not run.
     """
     config, record = read_config(folder), read_record(folder)
     report = Verification(name, "", 0)
@@ -67,7 +67,7 @@ def examine_folder(name: str, folder: Path, trusted: bool) -> Verification:
 def _stock_modules(
     folder: Path, trusted: bool, config: Mapping[str, object], report: Verification
 ) -> tuple[nn.Module, list[tuple[str, nn.Module]]]:
-    """The model without weights, and its rotary modules for real; nothing where transformers cannot build them."""
+    """Builds the model without weights, and its rotary modules for real; none where transformers cannot."""
     from transformers import PreTrainedConfig
 
     skeleton = nn.Module()

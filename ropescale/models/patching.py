@@ -350,7 +350,7 @@ def _refuse_unknown(name: str, module: nn.Module, config: PreTrainedConfig) -> N
         return
     if getattr(module.config, "rope_parameters", None) != config.rope_parameters:
         raise ConfigError(
-            f"{where} has a configuration of its own, whose rope parameters are not the model's (a theta per layer, "
+            f"{where} has a separate configuration, whose rope parameters are not the model's (a theta per layer, "
             "for one); ropescale cannot patch such a model in memory"
         )
     raise ConfigError(

@@ -1,4 +1,4 @@
-"""Leaves a model alone while it is run: its rotary state, its settings of generation, and what it says."""
+"""Context managers that leave a model as it was: its rotary state and its generation settings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Buffers = dict[str, tuple[torch.Tensor | None, torch.Tensor | None]]
 
 @contextmanager
 def preserved(model: nn.Module) -> Iterator[None]:
-    """Puts the rotary tables, and what is kept beside them, back afterwards, into the same tensors."""
+    """Restores the rotary tables and the attributes beside them afterwards, into the same tensors."""
     kept = [(module, dict(module.__dict__), _copied(module)) for _, module in rotary_modules(model)]
     try:
         yield
@@ -33,7 +33,7 @@ def preserved(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def unset(model: PreTrainedModel) -> Iterator[None]:
-    """Lets no setting of generation interfere inside: no end of text, no penalty."""
+    """Clears the generation settings inside the block: no end of text, no penalty."""
     from transformers import GenerationConfig
 
     settings = model.generation_config
@@ -61,7 +61,7 @@ def _put_back(module: nn.Module, attributes: dict[str, object], buffers: Buffers
 
 @contextmanager
 def one_line() -> Iterator[None]:
-    """Turns what somebody else's code raises into an error of ours."""
+    """Turns an error of the model's code into a RunError in one line."""
     try:
         yield
     except RopescaleError:

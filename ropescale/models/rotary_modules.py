@@ -25,7 +25,7 @@ Table = tuple[torch.Tensor, float]
 """The frequencies and the attention scale that a module carries."""
 
 RTOL = 2e-6
-"""How far float32 tables may be from the float64 ones, relatively (transformers stays within 5.2e-7)."""
+"""The largest relative difference of float32 tables from the float64 ones (transformers stays within 5.2e-7)."""
 
 SCALE_RTOL = 1e-5
 """The same for attention scales: Phi-3 derives its own from a maximum length that is a whole number. Unlike an error
@@ -53,7 +53,7 @@ def unwrapped(model: Any) -> Any:
     """Returns the causal language model inside a compiled or PEFT-wrapped one; its adapters stay in.
 
     Raises:
-        ConfigError: what the adapter adds is not inside (learned prompts), so the model alone would be another one.
+        ConfigError: the adapter is a learned prompt, which is not part of the model inside.
     """
     while True:
         if hasattr(model, "_orig_mod"):
@@ -113,7 +113,7 @@ def layer_keys(module: nn.Module) -> list[str]:
 
 
 def prefix(key: str) -> str:
-    """Returns what the names of a layer type's buffers begin with."""
+    """Returns the prefix of the names of a layer type's buffers."""
     return "" if key == ALL_LAYERS else f"{key}_"
 
 
@@ -234,7 +234,7 @@ def softmax_scale(module: nn.Module, config: PreTrainedConfig) -> float | None:
 
 
 def reads_mscale(cls: type) -> bool:
-    """Whether the module that defines a class mentions ``mscale_all_dim``; taken for granted where it has no source."""
+    """Whether the module that defines a class mentions ``mscale_all_dim``; True where it has no source."""
     try:
         return "mscale_all_dim" in inspect.getsource(sys.modules[cls.__module__])
     except (OSError, TypeError):

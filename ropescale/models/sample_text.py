@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 Text = Callable[[int], Sequence[int]]
-"""At least so many token ids, or fewer where there are no more."""
+"""Returns at least this many token ids, or all there are."""
 
 
 def ids_of(model: PreTrainedModel, tokens: int, text: Text | None = None) -> torch.Tensor:
@@ -34,7 +34,7 @@ def _vocabulary(model: PreTrainedModel) -> int:
 
 
 def _special(config: object) -> set[int]:
-    """Every id that a configuration names: ends of text, and the places of images, where no embedding stands."""
+    """Collects every id that a configuration names: ends of text, and placeholders of images, without embeddings."""
     if not isinstance(config, dict):
         return set()
     named = [value for key, value in config.items() if str(key).endswith(("_token_id", "_token_index"))]

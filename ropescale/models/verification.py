@@ -1,4 +1,4 @@
-"""What verifying a model finds, and the comparisons that a model on disk and a loaded one share."""
+"""The findings of verifying a model, and the comparisons shared by checkpoints and loaded models."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .module_state import table_at
 from .rotary_modules import RTOL, Table, difference, layer_keys, live_table, reads_mscale
 
 _SOFTMAX_RTOL = 1e-9
-"""How far two float64 computations of one softmax scale may be apart, relatively."""
+"""The largest relative difference between two float64 computations of one softmax scale."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Verification:
         softmax_factor: what an MLA model's softmax scale is multiplied by (``mscale_all_dim``); None for others.
         generation: where decoding with the cache was compared with whole forward passes.
         problems: why the model is not live, or does not decode as it should; a sentence each.
-        warnings: what is as intended, and should be known.
+        warnings: remarks on behaviour that is intended and worth knowing.
     """
 
     model: str
@@ -99,7 +99,7 @@ def compare_sides(
 def compare_rotation(
     where: str, module: nn.Module, key: str, wanted: Frequencies, length: int, report: Verification
 ) -> None:
-    """Compares what a module hands to the layers at the last position with the table, in any of the usual layouts."""
+    """Compares the cos that a module returns for the last position with the table, in any of the usual layouts."""
     device = live_table(module, key)[0].device
     position = torch.tensor([[length - 1]], device=device)
     layer = {} if key == ALL_LAYERS else {"layer_type": key}

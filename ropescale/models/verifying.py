@@ -23,14 +23,12 @@ from .on_disk import examine_folder
 from .patching import installed
 from .rotary_modules import whole_config
 from .sample_text import Text, written
-from .verification import Module, Verification
+from .verification import Verification
 
 if TYPE_CHECKING:
     from typing import Unpack
 
     from torch import nn
-
-__all__ = ["Module", "Verification", "examine", "verify"]
 
 
 class ExamineOptions(TypedDict, total=False):
@@ -82,11 +80,11 @@ def examine(
         lengths: where to compare, in tokens (``"4k"`` is one too); see :func:`ropescale.models.decoding.compare`.
         revision: branch, tag or commit of a Hub id.
         trust_remote_code: run the code that a checkpoint brings, where transformers needs it.
-        dtype, device: what to load the weights as, and where to.
-        say: is told what takes long before it is begun.
+        dtype, device: the dtype to load the weights in, and the device to load them on.
+        say: receives a note before anything that takes long.
 
     Raises:
-        ConfigError: no rotary embeddings, or code of its own that may not run.
+        ConfigError: no rotary embeddings, or custom code that may not run.
         RunError: the model fails while it generates.
     """
     loading: dict[str, object] = {"dtype": dtype, "device": device}
@@ -110,7 +108,7 @@ def examine(
 
 
 def _refuse(options: Mapping[str, object], why: str) -> None:
-    """Refuses an option that nothing would look at."""
+    """Refuses an option that would have no effect."""
     for name in (name for name, value in options.items() if value):
         raise DataError(f"{name} {why}", name, "generate")
 
@@ -160,7 +158,7 @@ _COARSE = 0.1
 
 
 def _remarks(report: Verification, dtype: str) -> Iterator[str]:
-    """Says what a reader of the comparison should know."""
+    """Yields remarks for the reader of the comparison."""
     changed = [stretch for stretch in report.generation if stretch.verdict == EXPLAINED]
     if changed:
         yield _explanation(changed, report)

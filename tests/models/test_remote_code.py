@@ -115,7 +115,7 @@ def test_without_the_option_nothing_runs_and_the_error_names_it(
     assert main([command, str(folder), *rest, *([str(text)] if command == "eval" else [])]) == 2
     err = capsys.readouterr().err
     assert err.count("\n") == 1
-    assert "needs code of its own (modeling_own.OwnForCausalLM)" in err
+    assert "custom code (modeling_own.OwnForCausalLM)" in err
     assert "--trust-remote-code" in err
     assert not marker.exists()
 
