@@ -121,9 +121,10 @@ def files_in(folder: Path) -> Listing | None:
         record = read_record(folder)
     except (ConfigError, CheckpointError):
         return None
-    files = record and record.files
-    valid = isinstance(files, Mapping) and all(stays_below(name) for name in files)
-    return files if valid and all(isinstance(entry, Mapping) for entry in files.values()) else None
+    files = None if record is None else record.files
+    if not isinstance(files, Mapping) or not all(stays_below(name) for name in files):
+        return None
+    return files if all(isinstance(entry, Mapping) for entry in files.values()) else None
 
 
 def original_config(config: Mapping[str, object], folder: Path) -> dict[str, object]:
