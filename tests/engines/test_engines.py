@@ -96,7 +96,7 @@ def test_vllm_reads_an_attention_factor_of_one_as_another_type_on_mla_models(con
 
 
 @pytest.mark.parametrize("model_type", ["cohere", "cohere2_moe", "ernie4_5_moe", "glm4"])
-def test_vllm_has_no_per_pair_factors_for_pairs_of_neighbours(model_type):
+def test_vllm_has_no_per_pair_factors_for_interleaved_pairs(model_type):
     config = LLAMA | {"model_type": model_type}
     text = f"vLLM and SGLang: cannot turn the pairs of {model_type} by per-pair factors; serve it with transformers"
     assert text in engine_warnings(make_plan(config, PER_PAIR, layers="all"))
@@ -112,11 +112,11 @@ def test_engines_are_told_the_pairs_that_the_schedule_was_computed_for():
     assert plan.layers["all"].rope.pairs == 32
 
 
-def test_every_type_that_turns_neighbours_in_transformers_is_told_apart_from_the_engines_halves(repository):
+def test_every_type_that_is_interleaved_in_transformers_is_told_apart_from_the_engines_halves(repository):
     outcomes = json.loads((repository / "tests" / "helpers" / "coverage.json").read_text())
-    neighbours = {name for name, outcome in outcomes.items() if outcome.get("pairs") == "neighbours"}
-    assert neighbours == {name for name, record in FAMILIES.items() if record.interleaved}
-    assert neighbours > vllm.TURN_HALVES_AFTER_ALL
+    interleaved = {name for name, outcome in outcomes.items() if outcome.get("pairs") == "interleaved"}
+    assert interleaved == {name for name, record in FAMILIES.items() if record.interleaved}
+    assert interleaved > vllm.TURN_HALVES_AFTER_ALL
 
 
 def test_a_model_that_an_engine_has_no_code_for_is_turned_by_transformers_code_as_it_should():
@@ -165,7 +165,7 @@ def test_the_lists_of_models_are_those_of_the_engines_sources():
 def test_vllm_serves_per_pair_factors_at_the_trained_length_by_default():
     text = "vLLM: serves the original length unless told otherwise; pass --max-model-len 16384"
     assert text in warned(LLAMA, PER_PAIR)
-    assert text in warned(GLM, PER_PAIR)  # by transformers' code there, which turns neighbours as well
+    assert text in warned(GLM, PER_PAIR)  # by transformers' code there, which takes interleaved pairs too
     glm4 = GLM | {"model_type": "glm4"}
     assert not [line for line in warned(glm4, PER_PAIR) if "--max-model-len" in line]
 

@@ -312,7 +312,7 @@ def _pairs(model: nn.Module) -> str:
     _, module = next(rotary_modules(model))
     code = inspect.getsource(sys.modules[type(module).__module__])
     interleaves = "apply_rotary_pos_emb_interleave" in code and getattr(module.config, "rope_interleave", True)
-    return "neighbours" if interleaves or any(word in code for word in _NEIGHBOURS) else "halves"
+    return "interleaved" if interleaves or any(word in code for word in _INTERLEAVED) else "halves"
 
 
-_NEIGHBOURS = ("x[..., 0::2]", "view_as_complex", "x[..., ::2]")
+_INTERLEAVED = ("x[..., 0::2]", "view_as_complex", "x[..., ::2]")

@@ -1,9 +1,9 @@
-"""What every causal language model type does under a patch, and the support tables that are written from it.
+"""The outcome of a patch for every causal language model type, and the support tables written from it.
 
 ``coverage.json`` holds what the sweep measured and asserts (see ``coverage_measuring.measure``).
 
     python tests/helpers/coverage_outcomes.py --write      writes docs/models.md and the README's section from it
-    python tests/helpers/coverage_outcomes.py --measure    measures every type anew first (minutes)
+    python tests/helpers/coverage_outcomes.py --measure    measures every type again first (minutes)
 """
 
 from __future__ import annotations
@@ -111,10 +111,10 @@ NOTES = {
     "granite_swa": "refused where `layer_rope_theta` gives layers different thetas",
     "granitemoe_swa": "refused where `layer_rope_theta` gives layers different thetas",
     "granitemoehybrid": 'rotates only with `position_embedding_type: "rope"`; refused otherwise',
-    "hunyuan_v1_dense": "a fixed `alpha` counts as scaling by its makers",
+    "hunyuan_v1_dense": "a fixed `alpha` counts as scaling by the vendor",
     "llama4": _TEXT,
     "minimax": _HEAD_DIM,
-    "ministral3": "`llama_4_scaling_beta` and the trained length beside it, which it reads in every forward, are kept",
+    "ministral3": "`llama_4_scaling_beta` and the trained length beside it, which every forward pass reads, are kept",
     "mixtral": _HEAD_DIM,
     "mllama": _TEXT,
     "moss_transcribe_diarize": _TEXT,
@@ -126,11 +126,11 @@ NOTES = {
     ),
     "zamba2": "rotates only with `use_mem_rope: true`; refused otherwise",
 }
-"""What is particular about a type, for the table."""
+"""Remarks on single types, for the table."""
 
 
 def load() -> dict[str, dict[str, Any]]:
-    """The outcomes: model type -> what ``coverage_measuring.measure`` gives."""
+    """Returns the outcomes: model type -> what ``coverage_measuring.measure`` gives."""
     return json.loads(PATH.read_text(encoding="utf-8"))
 
 
@@ -139,7 +139,7 @@ def load() -> dict[str, dict[str, Any]]:
 
 
 def page(outcomes: Mapping[str, Mapping[str, Any]]) -> str:
-    """The whole of docs/models.md."""
+    """Returns the whole of docs/models.md."""
     rows = [
         f"| `{name}` | {_rotates(name, outcome)} | {outcome.get('pairs', '-')} | "
         + " | ".join(_cell(outcome.get(schedule), _always(outcome)) for schedule in SCHEDULES)
@@ -153,16 +153,16 @@ _HEAD = """# Supported models
 
 Every model type of `AutoModelForCausalLM` in transformers 5.23.0, {} in all, and what patching does with it. The
 table is written from what the tests measure (`python tests/helpers/coverage_outcomes.py --write`): a tiny random
-model of each type is patched with `linear`, `yarn`, `llama3` and a table of a user's own, in memory and on disk.
+model of each type is patched with `linear`, `yarn`, `llama3` and a user's own table, in memory and on disk.
 Its cos and sin, in every layer and at positions within and beyond the trained length, must be those of the formula
 in float64; the checkpoint that stock transformers loads must give the patched model's logits bit for bit; and
-taking the patch out must restore everything bit for bit.
+reverting the patch must restore everything bit for bit.
 
 * **rotates**: how many coordinates of a head, in a default model of the type; where there is a table per layer type,
   which of them `--layers full` changes (`--layers all` changes all).
-* **pairs**: which coordinates turn together: `halves` (i and i + d/2) or `neighbours` (2i and 2i + 1).
+* **pairs**: which coordinates turn together: `halves` (i and i + d/2) or `interleaved` (2i and 2i + 1).
 * **native**: saved under the schedule's own name in the configuration. **per pair**: saved as one factor per pair
-  (transformers' `longrope` form). A table of one's own is always saved per pair.
+  (transformers' `longrope` form). A table of your own is always saved per pair.
 
 | model type | rotates | pairs | linear | yarn | llama3 | table | notes |
 |---|---|---|---|---|---|---|---|"""
@@ -181,7 +181,7 @@ def _rotates(name: str, outcome: Mapping[str, Any]) -> str:
 
 
 def _dims(name: str) -> dict[str, Rope]:
-    """The geometry of a default model, without transformers; nothing where its default has none."""
+    """Returns the geometry of a default model, without transformers; nothing where its default has none."""
     try:
         return read_rope({"model_type": name, **SWITCHES.get(name, {})}, 8192 if name in THETA_ONLY else None)
     except ConfigError:
@@ -209,7 +209,7 @@ def _cell(said: str | None, always: set[str]) -> str:
 
 
 def _always(outcome: Mapping[str, Any]) -> set[str]:
-    """The options that every schedule needs."""
+    """Returns the options that every schedule needs."""
     return set.intersection(*(set(_ways(outcome.get(schedule, ""))) for schedule in SCHEDULES)) & _WAYS.keys()
 
 
@@ -236,8 +236,8 @@ def _is_mixed(name: str, outcome: Mapping[str, Any]) -> bool:
 
 
 _WAYS = {
-    "--replace-scaling": "scaled by its makers: `--replace-scaling` or `--on-top`",
-    "--layers all": "its full-attention layers do not rotate, so it is refused but for `--layers all`",
+    "--replace-scaling": "already scaled: `--replace-scaling` or `--on-top`",
+    "--layers all": "its full-attention layers do not rotate, so it is refused without `--layers all`",
 }
 
 
@@ -255,7 +255,7 @@ def _sentence(text: str) -> str:
 
 
 def section(outcomes: Mapping[str, Mapping[str, Any]]) -> str:
-    """What stands between the markers in the README."""
+    """Returns what stands between the markers in the README."""
     rows = [
         (what, [name for name, outcome in sorted(outcomes.items()) if holds(name, outcome)]) for what, holds in _GROUPS
     ]
@@ -285,7 +285,7 @@ def _patched(ways: Iterable[str]) -> Callable[[str, Mapping[str, Any]], bool]:
 
 _GROUPS: list[tuple[str, Callable[[str, Mapping[str, Any]], bool]]] = [
     ("every schedule, in memory and on disk", _patched(())),
-    ("scaled by their makers: with `--replace-scaling` or `--on-top`", _patched(["--replace-scaling"])),
+    ("already scaled: with `--replace-scaling` or `--on-top`", _patched(["--replace-scaling"])),
     ("full-attention layers do not rotate: with `--layers all`", _patched(["--layers all"])),
     ("another theta only (`ntk`, `abf`)", lambda name, outcome: name in THETA_ONLY),
     ("rotate, but not by their configuration: refused", lambda name, outcome: name in ROTATING_BUT_REFUSED),
@@ -301,7 +301,7 @@ def _named(names: list[str]) -> str:
 
 
 def readme(text: str, outcomes: Mapping[str, Mapping[str, Any]]) -> str:
-    """The README with its section written anew."""
+    """Returns the README with its section written again."""
     before, rest = text.split(START)
     return f"{before}{START}\n{section(outcomes)}\n{END}{rest.split(END)[1]}"
 
@@ -310,7 +310,7 @@ def readme(text: str, outcomes: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def measured() -> dict[str, dict[str, Any]]:
-    """The outcomes of every type, measured now."""
+    """Measures every type."""
     from coverage_measuring import measure
     from coverage_models import TYPES
 
@@ -326,7 +326,7 @@ def main() -> None:
     """Writes the tables, and measures first if asked."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="write docs/models.md and the README's section")
-    parser.add_argument("--measure", action="store_true", help="measure every type anew first")
+    parser.add_argument("--measure", action="store_true", help="measure every type again first")
     asked = parser.parse_args()
     if asked.measure:
         PATH.write_text(json.dumps(measured(), indent=1) + "\n", encoding="utf-8")

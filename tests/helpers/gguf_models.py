@@ -29,8 +29,8 @@ _GEMMA3 = _LAYER | {
     "self_attn.q_norm": "attn_q_norm",
     "self_attn.k_norm": "attn_k_norm",
 }
-_NEIGHBOURS = ("llama", "mistral3")
-"""Architectures whose pairs are neighbouring coordinates."""
+_INTERLEAVED = ("llama", "mistral3")
+"""Architectures with interleaved pairs."""
 
 _REST = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 
@@ -87,7 +87,7 @@ def _tensors(model: Any, arch: str) -> Iterator[tuple[str, np.ndarray]]:
         array = array + 1 if arch == "gemma3" and "norm" in kind else array
         yield (
             _name(name, _GEMMA3 if arch == "gemma3" else _LAYER),
-            _neighbours(array, heads[kind]) if arch in _NEIGHBOURS and kind in heads else array,
+            _interleaved(array, heads[kind]) if arch in _INTERLEAVED and kind in heads else array,
         )
 
 
@@ -99,8 +99,8 @@ def _name(name: str, parts: dict[str, str]) -> str:
     return f"blk.{layer}.{parts[part]}.{kind}"
 
 
-def _neighbours(weight: np.ndarray, heads: int) -> np.ndarray:
-    """Rows so that the two coordinates of a pair are neighbours, as llama.cpp's converter puts them."""
+def _interleaved(weight: np.ndarray, heads: int) -> np.ndarray:
+    """Interleaves the two coordinates of each pair, as llama.cpp's converter does."""
     pairs = weight.reshape(heads, 2, weight.shape[0] // heads // 2, *weight.shape[1:])
     return np.ascontiguousarray(pairs.swapaxes(1, 2).reshape(weight.shape))
 
