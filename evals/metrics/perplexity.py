@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING
 
+from ..data.protocols import ROPESCALE
 from ..data.windows import prefix
 from ..results.checking import Count, Length, Positive
 from ..results.statistics import Estimate, ratio
 from ..results.stored import Pass, Stored
-from ..running.protocols import ROPESCALE
 from . import drawing
 from .base import Metric, Picture, mean_of, perplexities, resampled
 from .cells import exp, interval_cell, table

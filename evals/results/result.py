@@ -18,6 +18,7 @@ from ...escaping import escaped
 from ...files.reading import local_path
 from ...plotting import save
 from ..data.key_tokens import KeySpans
+from ..data.protocols import PROTOCOLS
 from ..metrics import METRICS, by_position, far_repeats, key_tokens, paired, perplexity
 from ..metrics.by_position import PositionRow
 from ..metrics.cells import csv_text
@@ -25,7 +26,6 @@ from ..metrics.far_repeats import RepeatsRow
 from ..metrics.key_tokens import KeyTokensRow
 from ..metrics.paired import PairedRow
 from ..metrics.perplexity import PerplexityRow
-from ..running.protocols import PROTOCOLS
 from . import folder, nll
 from .formats import SCHEMA, Results
 from .loading import Losses, read_losses, read_results

@@ -15,9 +15,9 @@ from typing_extensions import TypedDict
 
 from ..data.documents import Document
 from ..data.key_tokens import KeySpans
+from ..data.protocols import ROPESCALE, published_windows, weighted
 from ..data.windows import prefix
 from ..running.batches import Cost
-from ..running.protocols import ROPESCALE, published_windows, weighted
 from .checking import Count, Length
 
 

@@ -1,4 +1,4 @@
-"""What was measured, in hashes: weights, configuration, rotary tables, versions."""
+"""Hashes of what is measured: weights, configuration, rotary tables, versions."""
 
 from __future__ import annotations
 
@@ -18,20 +18,24 @@ import numpy as np
 import torch
 
 from ..data.documents import Document
-from ..results.stored import ModelFacts
+from ..results.stored import LayerTable, ModelFacts
 from .memory import device_of
 
 if TYPE_CHECKING:
-    from ..results.stored import LayerTable, ModelFacts
+    from torch import nn
+    from transformers import PreTrainedModel
 
 _WEIGHTS = {".safetensors", ".bin", ".pt", ".gguf"}
 _BLOCK = 1 << 24
 """Bytes of one tensor that are copied at a time, where they must be: from an accelerator, or out of other strides."""
 _THREADS = 8
 
+Tensor = torch.Tensor | Callable[[], torch.Tensor]
+"""A tensor, or a function that fetches it."""
 
-def describe(model: Any, path: str | Path | None = None) -> ModelFacts:
-    """The "model" part of results.json.
+
+def describe(model: PreTrainedModel, path: str | Path | None = None) -> ModelFacts:
+    """Returns the "model" part of results.json.
 
     Args:
         path: the checkpoint's folder; without it (a model built or changed in memory), and where there are adapters,
@@ -46,26 +50,26 @@ def describe(model: Any, path: str | Path | None = None) -> ModelFacts:
     }
 
 
-def config_sha256(model: Any, path: str | Path | None) -> str:
-    """Of config.json's bytes; without a folder, of the configuration as JSON."""
+def config_sha256(model: PreTrainedModel, path: str | Path | None) -> str:
+    """Hashes config.json's bytes; without a folder, the configuration as JSON."""
     file = Path(path) / "config.json" if path else None
     text = file.read_bytes() if file and file.exists() else model.config.to_json_string(use_diff=False).encode()
     return hashlib.sha256(text).hexdigest()
 
 
 def files_fingerprint(folder: Path) -> str:
-    """SHA-256 over names, sizes and modification times (ns) of the weight files, links followed."""
+    """Hashes names, sizes and modification times (ns) of the weight files, links followed."""
     files = sorted(file for file in folder.iterdir() if file.suffix in _WEIGHTS and file.is_file())
     facts = [f"{file.name} {file.stat().st_size} {file.stat().st_mtime_ns}" for file in files]
     return hashlib.sha256("\n".join(facts).encode()).hexdigest()
 
 
-def parameters_fingerprint(model: Any) -> str:
-    """SHA-256 over every byte of every parameter and buffer, and over what decides which adapters count.
+def parameters_fingerprint(model: nn.Module) -> str:
+    """Hashes every byte of every parameter and buffer, and what decides which adapters count.
 
     The rotary tables are left out: they are the schedule's, and :func:`rotation_sha256` has them. What accelerate has
     put elsewhere is read from there. One core of an EPYC took 0.86 s for each GB of bfloat16 on the CPU; up to eight
-    share the tensors. An accelerator's are copied in blocks of 16 MiB.
+    threads share the tensors. An accelerator's are copied in blocks of 16 MiB.
     """
     digest = hashlib.sha256(json.dumps(adapters(model), sort_keys=True).encode())
     with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as pool:
@@ -74,10 +78,10 @@ def parameters_fingerprint(model: Any) -> str:
     return digest.hexdigest()
 
 
-def adapters(model: Any) -> dict[str, Any]:
-    """By module, what of a PEFT layer decides how it is computed, next to its tensors: which adapters are active,
-    merged or switched off, and the plain values of each, such as its scaling."""
-    layers = {name: each for name, each in model.named_modules() if hasattr(each, "_disable_adapters")}
+def adapters(model: nn.Module) -> dict[str, dict[str, object]]:
+    """Returns by PEFT layer what decides how it is computed, next to its tensors: which adapters are active, merged or
+    switched off, and the plain values of each, such as its scaling."""
+    layers: dict[str, Any] = {name: each for name, each in model.named_modules() if hasattr(each, "_disable_adapters")}
     return {
         name: {
             "active": [] if layer._disable_adapters else list(layer.active_adapters),
@@ -88,24 +92,25 @@ def adapters(model: Any) -> dict[str, Any]:
     }
 
 
-def _is_by_adapter(key: str, value: Any) -> bool:
+def _is_by_adapter(key: str, value: object) -> bool:
     """Whether an attribute holds one plain value for each adapter."""
     if key.startswith("_") or not isinstance(value, dict) or not value:
         return False
     return all(isinstance(each, (bool, int, float, str, type(None))) for each in value.values())
 
 
-def _tensors(model: Any) -> Iterator[tuple[str, Any]]:
-    """Each parameter and buffer once, with its name; of one that was put elsewhere, a function that fetches it."""
+def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yields each parameter and buffer once, with its name; for one that was put elsewhere, a function that fetches
+    it."""
     elsewhere = _put_elsewhere(model)
     for name, tensor in itertools.chain(model.named_parameters(), model.named_buffers()):
         if not name.endswith("inv_freq"):
             yield name, elsewhere.get(name, tensor)
 
 
-def _put_elsewhere(model: Any) -> dict[str, Callable[[], Any]]:
-    """Tensors that accelerate brings in for each forward, from the CPU or from the disk."""
-    found: dict[str, Callable[[], Any]] = {}
+def _put_elsewhere(model: nn.Module) -> dict[str, Tensor]:
+    """Returns the tensors that accelerate brings in for each forward, from the CPU or from the disk."""
+    found: dict[str, Tensor] = {}
     for prefix, module in model.named_modules():
         hook = getattr(module, "_hf_hook", None)
         maps = [getattr(each, "weights_map", None) for each in getattr(hook, "hooks", [hook])]
@@ -116,22 +121,24 @@ def _put_elsewhere(model: Any) -> dict[str, Callable[[], Any]]:
     return found
 
 
-def _hashing(pool: ThreadPoolExecutor, tensor: Any) -> Future[str]:
-    """A tensor's hash, to come. What several processes hold together is brought together here, in order."""
-    if not hasattr(tensor, "full_tensor"):
+def _hashing(pool: ThreadPoolExecutor, tensor: Tensor) -> Future[str]:
+    """Hashes a tensor in a thread. One that several processes hold together is brought together here, in order."""
+    whole = getattr(tensor, "full_tensor", None)
+    if whole is None:
         return pool.submit(_tensor_sha256, tensor)
     done: Future[str] = Future()
-    done.set_result(_tensor_sha256(tensor.full_tensor()))
+    done.set_result(_tensor_sha256(whole))
     return done
 
 
 @torch.no_grad()
-def _tensor_sha256(tensor: Any) -> str:
-    """SHA-256 over shape, dtype and every byte, whatever the strides and wherever it is."""
+def _tensor_sha256(tensor: Tensor) -> str:
+    """Hashes shape, dtype and every byte, whatever the strides and wherever it is."""
     tensor = (tensor if isinstance(tensor, torch.Tensor) else tensor()).detach()
     digest = hashlib.sha256(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
-    if hasattr(tensor, "__tensor_flatten__"):  # quantized: made of plain ones
-        names, about = tensor.__tensor_flatten__()
+    flatten = getattr(tensor, "__tensor_flatten__", None)
+    if flatten is not None:  # quantized: made of plain ones
+        names, about = flatten()
         digest.update("".join([repr(about), *(_tensor_sha256(getattr(tensor, name)) for name in names)]).encode())
     elif not tensor.is_meta:
         for block in _blocks(tensor):
@@ -140,14 +147,14 @@ def _tensor_sha256(tensor: Any) -> str:
 
 
 def _blocks(tensor: torch.Tensor) -> Iterable[torch.Tensor]:
-    """The values in order, in parts of whole rows of about :data:`_BLOCK` bytes; without a copy."""
+    """Returns the values in order, in parts of whole rows of about :data:`_BLOCK` bytes; without a copy."""
     rows = tensor.reshape(1) if tensor.dim() == 0 else tensor
     row_bytes = rows.element_size() * math.prod(rows.shape[1:])
     return rows.split(max(1, _BLOCK // max(1, row_bytes))) if rows.numel() else ()
 
 
-def table_sha256(model: Any) -> str:
-    """SHA-256 over the live rotary tables: each distinct fp32 ``inv_freq`` with its attention scale.
+def table_sha256(model: nn.Module) -> str:
+    """Hashes the live rotary tables: each distinct fp32 ``inv_freq`` with its attention scale.
 
     Where in the model a table sits does not matter, so the same table in memory, from disk or under a wrapper
     has the same hash.
@@ -158,8 +165,8 @@ def table_sha256(model: Any) -> str:
     return digest.hexdigest()
 
 
-def live_tables(model: Any) -> dict[str, LayerTable]:
-    """The live rotary tables in figures, by layer type: fp32 ``inv_freq`` in radians per token, and its scale.
+def live_tables(model: nn.Module) -> dict[str, LayerTable]:
+    """Returns the live rotary tables in figures, by layer type: fp32 ``inv_freq`` in radians per token, and its scale.
 
     Where modules of one layer type hold different tables, the second is called "all (2)" and so on.
     """
@@ -172,34 +179,34 @@ def live_tables(model: Any) -> dict[str, LayerTable]:
     return found
 
 
-def _distinct_tables(model: Any) -> list[tuple[str, bytes, float]]:
-    """Each distinct table once: its buffer's name, its fp32 values, its scale."""
-    tables = {
-        (key, buffer.detach().float().cpu().numpy().tobytes(), float(_scale(module, key)))
-        for module in model.modules()
-        for key, buffer in module._buffers.items()
+def _distinct_tables(model: nn.Module) -> list[tuple[str, bytes, float]]:
+    return sorted({table for module in model.modules() for table in _own_tables(module)})
+
+
+def _own_tables(module: nn.Module) -> list[tuple[str, bytes, float]]:
+    """Returns the live tables of one module: each buffer's name, its fp32 values, its scale."""
+    return [
+        (key, buffer.detach().float().cpu().numpy().tobytes(), _scale(module, key))
+        for key, buffer in sorted(module._buffers.items())
         if buffer is not None and key.endswith("inv_freq") and "original" not in key
-    }
-    return sorted(tables)
+    ]
 
 
-def rotation_sha256(model: Any) -> str:
-    """SHA-256 over all that a schedule decides: each module's live tables, their scales, and the softmax scales (MLA's
-    follow the schedule). Models of one class with the same hash compute the same."""
+def rotation_sha256(model: nn.Module) -> str:
+    """Hashes all that a schedule decides: each module's live tables, their scales, and the softmax scales (MLA's follow
+    the schedule). Models of one class with the same hash compute the same."""
     digest = hashlib.sha256()
     for name, module in model.named_modules():
         scaling = getattr(module, "scaling", None)
         if isinstance(scaling, float):
             digest.update(f"{name}.scaling {scaling!r} ".encode())
-        for key, buffer in sorted(module._buffers.items()):
-            if buffer is not None and key.endswith("inv_freq") and "original" not in key:
-                digest.update(f"{name}.{key} {float(_scale(module, key))!r} ".encode())
-                digest.update(buffer.detach().float().cpu().numpy().tobytes())
+        for key, values, scale in _own_tables(module):
+            digest.update(f"{name}.{key} {scale!r} ".encode() + values)
     return digest.hexdigest()
 
 
-def arithmetic(model: Any) -> dict[str, str]:
-    """What decides how the same model rounds: the kind of device, how many share each layer, the attention's
+def arithmetic(model: PreTrainedModel) -> dict[str, str]:
+    """Returns what decides how the same model rounds: the kind of device, how many share each layer, the attention's
     implementation, the versions."""
     shares = getattr(model, "tp_size", None) or 1
     return {
@@ -212,7 +219,7 @@ def arithmetic(model: Any) -> dict[str, str]:
 
 
 def tokens_sha256(documents: Iterable[Document]) -> str:
-    """SHA-256 over the documents' token ids, in order: what the tokenizer made of the text."""
+    """Hashes the documents' token ids, in order: what the tokenizer made of the text."""
     digest = hashlib.sha256()
     for document in documents:
         digest.update(f"{len(document.ids)} ".encode() + np.asarray(document.ids, "<i8").tobytes())
@@ -220,12 +227,12 @@ def tokens_sha256(documents: Iterable[Document]) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Of the packages that the numbers depend on."""
+    """Returns the versions of the packages that the numbers depend on."""
     return {name: _version(name) for name in ("ropescale", "torch", "transformers")}
 
 
-def _scale(module: Any, key: str) -> float:
-    return getattr(module, key.replace("inv_freq", "attention_scaling"), 1.0)
+def _scale(module: nn.Module, key: str) -> float:
+    return float(getattr(module, key.replace("inv_freq", "attention_scaling"), 1.0))
 
 
 def _version(name: str) -> str:

@@ -1,14 +1,17 @@
-"""How much a forward pass takes, so that batches fit; and what running out of memory looks like."""
+"""Estimates the memory of a forward pass, so that batches fit, and recognizes when it runs out."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from .batches import Batch
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel
 
 MOST_BATCH_TOKENS = {"cpu": 8192}
 """Positions beyond which feeding more together gains no speed: a CPU's caches are full long before. Elsewhere 32,768:
@@ -18,11 +21,11 @@ MOST_CHUNK, LEAST_CHUNK = 4096, 256
 """Positions of a long window that are fed at once: more gains no speed, fewer would cost it."""
 
 _SHARE = 0.5
-"""Of the memory that the weights leave, for one batch. The rest is the allocator's slack and what else runs."""
+"""The share for one batch of the memory that the weights leave. The rest is for the allocator and other programs."""
 
 
-def default_batch_tokens(model: Any, longest: int, logits_bytes: int) -> int:
-    """Positions to feed together when nobody said: what the estimate allows, rounded down to a power of two.
+def default_batch_tokens(model: PreTrainedModel, longest: int, logits_bytes: int) -> int:
+    """Returns how many positions to feed together by default: what the estimate allows, down to a power of two.
 
     It follows the machine's whole memory and not what is free just now, so the same command on the same machine makes
     the same plan.
@@ -36,8 +39,8 @@ def default_batch_tokens(model: Any, longest: int, logits_bytes: int) -> int:
     return min(1 << (fitting.bit_length() - 1), most)
 
 
-def chunk_for(model: Any, length: int, logits_bytes: int) -> int | None:
-    """How many positions of one window to feed at a time, so that it fits by the estimate; None for all at once.
+def chunk_for(model: PreTrainedModel, length: int, logits_bytes: int) -> int | None:
+    """Returns how many positions of one window to feed at a time, so that it fits by the estimate; None for all.
 
     In chunks, the keys and values of all layers are kept, and each chunk takes a mask over everything before it, once
     as booleans and once in the model's dtype.
@@ -51,8 +54,8 @@ def chunk_for(model: Any, length: int, logits_bytes: int) -> int | None:
     return min(MOST_CHUNK, max(LEAST_CHUNK, 1 << (fitting.bit_length() - 1)))
 
 
-def described(model: Any, batch: Batch, logits_bytes: int, sharers: int = 1) -> str:
-    """What the weights take and what the estimate says of a batch, for the user to see before it runs.
+def described(model: PreTrainedModel, batch: Batch, logits_bytes: int, sharers: int = 1) -> str:
+    """Says how much the weights take, and by the estimate a batch, for the user to see before it runs.
 
     Args:
         sharers: how many processes share each window; each then gathers the keys and values of one layer, and puts
@@ -60,7 +63,7 @@ def described(model: Any, batch: Batch, logits_bytes: int, sharers: int = 1) -> 
     """
     weights = sum(weight_bytes(model).values())
     own = -(-batch.fed // sharers)
-    logits = 3 * min(logits_bytes, 4 * own * int(model.get_input_embeddings().weight.shape[0]))
+    logits = 3 * min(logits_bytes, 4 * own * embedding_shape(model)[0])
     gathered = 0 if sharers == 1 else 2 * batch.fed * layer_cache_bytes(model)
     working = own * position_bytes(model, batch.positions) + gathered + logits
     each = f", in each of the {sharers} processes that share them" if sharers > 1 else ""
@@ -74,47 +77,48 @@ def _size(number: float) -> str:
     return f"{number / 1e9:,.1f} GB" if number >= 1e9 else f"{number / 1e6:,.0f} MB"
 
 
-def budget(model: Any, logits_bytes: int) -> float:
-    """Bytes for what a forward pass holds: a share of what the weights leave, without three blocks of logits.
+def budget(model: PreTrainedModel, logits_bytes: int) -> float:
+    """Returns the bytes for a forward pass: a share of what the weights leave, without three blocks of logits.
 
-    Of a model on several devices, where they leave least: every window passes through all of them.
+    For a model on several devices, the one with least room decides: every window passes through all of them.
     """
     weights = weight_bytes(model)
     devices = {device for device in weights if device.type not in ("cpu", "meta")} or {device_of(model)}
     return _SHARE * min(total_memory(device) - weights.get(device, 0) for device in devices) - 3 * logits_bytes
 
 
-def weight_bytes(model: Any) -> dict[torch.device, int]:
-    """What this process holds of the weights, by device; "meta" is what waits on the disk."""
+def weight_bytes(model: PreTrainedModel) -> dict[torch.device, int]:
+    """Counts the bytes of the weights that this process holds, by device; "meta" is for those that wait on the disk."""
     found: dict[torch.device, int] = {}
     for parameter in model.parameters():
-        own = parameter.to_local() if hasattr(parameter, "to_local") else parameter  # a part, under --tp
+        local = getattr(parameter, "to_local", None)
+        own = parameter if local is None else local()  # a part, under tensor parallelism
         found[own.device] = found.get(own.device, 0) + own.numel() * own.element_size()
     return found
 
 
-def device_of(model: Any) -> torch.device:
-    """Where token ids go in. Weights that wait elsewhere (accelerate's offloading) say nothing about it."""
+def device_of(model: PreTrainedModel) -> torch.device:
+    """Returns where token ids go in. Weights that wait elsewhere (accelerate's offloading) do not show it."""
     embedding = model.get_input_embeddings()
     place = getattr(getattr(embedding, "_hf_hook", None), "execution_device", None)
     return next(model.parameters()).device if place is None else torch.device(place)
 
 
-def cache_bytes(model: Any) -> int:
-    """Keys and values of all layers and, while one grows, those of one layer once more; bytes per position."""
+def cache_bytes(model: PreTrainedModel) -> int:
+    """Returns the bytes per position of all layers' keys and values and, while one grows, of one layer's once more."""
     layers = int(getattr(_text_config(model), "num_hidden_layers", 0) or 1)
     return (layers + 1) * layer_cache_bytes(model)
 
 
-def layer_cache_bytes(model: Any) -> int:
-    """Keys and values of one layer; bytes per position."""
+def layer_cache_bytes(model: PreTrainedModel) -> int:
+    """Returns the bytes per position of one layer's keys and values."""
     heads, head = _heads(model)
     shared = int(getattr(_text_config(model), "num_key_value_heads", 0) or heads)
     return 2 * shared * head * next(model.parameters()).element_size()
 
 
-def position_bytes(model: Any, length: int) -> int:
-    """Estimated peak of a forward pass without KV cache, in bytes per position fed, logits left out.
+def position_bytes(model: PreTrainedModel, length: int) -> int:
+    """Estimates the peak of a forward pass without KV cache, in bytes per position fed, logits left out.
 
     The most that lives at once is either one layer's attention (queries, keys repeated per head, values, the answer)
     or its MLP (gate, up, their product), on top of the residual stream and its fp32 norm. An eager attention also holds
@@ -132,7 +136,7 @@ def position_bytes(model: Any, length: int) -> int:
 
 
 def total_memory(device: torch.device) -> int:
-    """Of the accelerator; on the CPU, what this machine or its control group has."""
+    """Returns the memory of the accelerator; on the CPU, that of this machine or its control group."""
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 8 * 2**30
@@ -141,7 +145,7 @@ def total_memory(device: torch.device) -> int:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether this is what torch raises when a device, or the machine, has no memory left."""
+    """Whether torch raises this when a device, or the machine, has no memory left."""
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
     text = str(error).lower()
@@ -150,13 +154,13 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def release(device: torch.device) -> None:
-    """Gives back what the allocator keeps of a forward pass that failed."""
+    """Gives back the memory that the allocator keeps after a forward pass that failed."""
     if device.type == "cuda":
         torch.cuda.empty_cache()
 
 
-def work(model: Any, positions: int) -> float:
-    """FLOPs per token of a forward pass over this many positions: two per weight, and four per coordinate and key.
+def work(model: PreTrainedModel, positions: int) -> float:
+    """Counts the FLOPs per token of a forward pass over so many positions: 2 per weight, 4 per coordinate and key.
 
     A key counts half, because the average token of a causal model sees half of them.
     """
@@ -167,19 +171,24 @@ def work(model: Any, positions: int) -> float:
     return 2.0 * weights + 2.0 * layers * heads * head * positions
 
 
-def _heads(model: Any) -> tuple[int, int]:
-    """How many heads a layer has, and how wide they are."""
+def embedding_shape(model: PreTrainedModel) -> torch.Size:
+    """Returns the shape of the input embedding: the ids that the model knows, and its width."""
+    return model.get_input_embeddings().get_parameter("weight").shape
+
+
+def _heads(model: PreTrainedModel) -> tuple[int, int]:
+    """Returns how many heads a layer has, and how wide they are."""
     config = _text_config(model)
     heads = int(getattr(config, "num_attention_heads", 0) or 1)
     return heads, int(getattr(config, "head_dim", 0) or _width(model) // heads)
 
 
-def _width(model: Any) -> int:
-    """Of the residual stream."""
-    return int(getattr(_text_config(model), "hidden_size", 0) or model.get_input_embeddings().weight.shape[1])
+def _width(model: PreTrainedModel) -> int:
+    """Returns the width of the residual stream."""
+    return int(getattr(_text_config(model), "hidden_size", 0) or embedding_shape(model)[1])
 
 
-def _text_config(model: Any) -> Any:
+def _text_config(model: PreTrainedModel) -> PreTrainedConfig:
     return model.config.get_text_config() if hasattr(model.config, "get_text_config") else model.config
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...models.patching import evaluating
 from ..data import documents as data_documents
+from ..data import protocols
 from ..data.documents import Document, Text
 from ..data.windows import sliding
 from ..metrics.paired import short_length
@@ -25,8 +26,8 @@ from ..parallel.processes import Group, World
 from ..results.folder import writable_folder
 from ..results.result import Result
 from ..results.statistics import RESAMPLES
-from ..results.stored import DataFacts, Divergence, ModelFacts, Pass
-from . import fingerprints, memory, protocols
+from ..results.stored import DataFacts, Divergence, ModelFacts, Pass, Tables
+from . import fingerprints, memory
 from .batch_log import Scored
 from .batches import Batch, BatchPlan, Cost, plan_pass
 from .comparing import Comparison, comparing
@@ -36,14 +37,10 @@ from .resuming import Shelf, Store
 from .runner import LONG_SECONDS, Facts, Runner, Task, carry_out
 from .scoring import SCORING, Scorer
 from .selection import Corpus, PerplexityOptions
-from .variants import AS_IS, HeldTables, Variant, label, trained_length, variants
+from .variants import AS_IS, HeldTables, Variant, trained_length, variants
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-    from ..results.stored import DataFacts, ModelFacts, Tables
-
-__all__ = ["AS_IS", "Corpus", "PerplexityOptions", "PerplexityRun", "Variant", "label", "perplexity", "trained_length"]
 
 
 def perplexity(

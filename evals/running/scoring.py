@@ -1,4 +1,4 @@
-"""A model and token ids in, one NLL per token out, within bounded memory.
+"""Scores token ids under a model, one NLL per token, within bounded memory.
 
 The trunk runs once over the whole window, without logits and without a KV cache. The head then runs over blocks
 of rows small enough for a byte budget: full fp32 logits would take ``4 L V`` bytes, 62.6 GiB for Llama 3.1 at
@@ -11,14 +11,27 @@ so whatever the model does to its logits (Gemma's softcap, Cohere's and Granite'
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from ...models.patching import unwrapped
-from .memory import device_of
+from .memory import device_of, embedding_shape
+
+if TYPE_CHECKING:
+    from torch import nn
+    from transformers import PreTrainedModel
+    from transformers.utils.generic import ModelOutput
+
+    class TrunkOutput(ModelOutput):
+        """The output of a model without its head."""
+
+        last_hidden_state: torch.Tensor
+
+    State = TrunkOutput | torch.Tensor
+    """The trunk's output; the logits themselves for a model that is scored whole."""
 
 LOG = logging.getLogger(__name__)
 LOGITS_BYTES = 64 * 2**20
@@ -38,19 +51,19 @@ class Scorer:
     Attributes:
         split: whether the trunk and the head run apart (bounded memory). False when the model has no separate
             trunk, or when the check at start-up found that splitting changes its logits.
-        vocabulary: rows of the input embedding, so the ids that the model knows.
+        vocabulary: rows of the input embedding: the model knows the ids below.
         retries: whether a batch that was out of memory may be tried again in parts. False where other processes
             take part in every call.
     """
 
-    def __init__(self, model: Any, logits_bytes: int = LOGITS_BYTES) -> None:
-        self.model = unwrapped(model)
-        self.trunk = _trunk_of(self.model)
+    def __init__(self, model: PreTrainedModel, logits_bytes: int = LOGITS_BYTES) -> None:
+        self.model: PreTrainedModel = unwrapped(model)
+        self.trunk: nn.Module = getattr(self.model, "base_model", self.model)
         self.device = device_of(self.model)
         self.retries = (getattr(self.model, "tp_size", None) or 1) == 1
-        self.vocabulary = int(self.model.get_input_embeddings().weight.shape[0])
+        self.vocabulary = embedding_shape(self.model)[0]
         self.logits_bytes = logits_bytes
-        self.split = self.trunk is not None
+        self.split = self.trunk is not self.model
 
     def check(self, ids: torch.Tensor) -> None:
         """Compares the split with the model's own logits on the first positions; falls back when they differ.
@@ -73,30 +86,34 @@ class Scorer:
             )
 
     def score(self, ids: torch.Tensor, chunk: int | None = None) -> torch.Tensor:
-        """NLL in nats of every position but the first, given all before it.
+        """Returns the NLL in nats of every position but the first, given all before it.
 
         Args:
             ids: windows of equal length, int64 [windows, positions].
             chunk: feed so many positions at a time and keep the keys and values of those before, for a window whose
                 one forward would not fit into memory; None feeds all at once. The numbers are the same up to rounding
-                where the rotary tables stay as they are, which is for the caller to see to. Ignored for a model that
-                is scored whole.
+                where the rotary tables stay as they are, which the caller must ensure. Ignored for a model that is
+                scored whole.
 
         Returns:
             fp32 on the CPU, [windows, positions - 1]. A value that is not finite is returned as it is.
         """
         ids = ids.to(self.device)
-        targets = ids[:, 1:].reshape(-1)
-        nll = torch.empty(targets.shape, dtype=torch.float32)
-        for rows, logits in self._logits(ids, chunk):
+        return self._nll(self._logits(ids, chunk), ids[:, 1:]).cpu().view(len(ids), -1)
+
+    def _nll(self, blocks: Iterable[tuple[slice, torch.Tensor]], targets: torch.Tensor) -> torch.Tensor:
+        """Returns the NLL of each target under its row of logits, fp32 [targets]."""
+        targets = targets.reshape(-1)
+        nll = torch.empty(targets.shape, dtype=torch.float32, device=self.device)
+        for rows, logits in blocks:
             picked = logits.gather(1, targets[rows].to(logits.device)[:, None]).squeeze(1)
-            nll[rows] = (torch.logsumexp(logits, dim=1) - picked).cpu()
-        return nll.view(ids.shape[0], -1)
+            nll[rows] = (torch.logsumexp(logits, dim=1) - picked).to(self.device)
+        return nll
 
-    def states(self, ids: torch.Tensor, chunk: int | None = None) -> Any:
-        """What the head makes logits of, for every position but the last, under the tables that are live now.
+    def states(self, ids: torch.Tensor, chunk: int | None = None) -> State:
+        """Returns the states that the head makes logits of, for every position but the last, under the live tables.
 
-        The trunk's answer, [windows, positions - 1, width]; the logits themselves for a model that is scored whole.
+        These are the trunk's output, [windows, positions - 1, width]; the logits for a model that is scored whole.
 
         Args:
             ids: windows of equal length, int64 [windows, positions].
@@ -112,14 +129,14 @@ class Scorer:
         pieces = [(type(output), output.last_hidden_state) for _, output in self._chunked_outputs(ids, chunk)]
         return pieces[0][0](last_hidden_state=torch.cat([hidden for _, hidden in pieces], dim=1))
 
-    def divergence(self, ids: torch.Tensor, one: Any, other: Any) -> torch.Tensor:
-        """How two sets of tables differ in what they predict at every position but the last.
+    def divergence(self, ids: torch.Tensor, one: State, other: State) -> torch.Tensor:
+        """Compares what two sets of tables predict at every position but the last.
 
         Both go through the head block by block, so full logits are never held.
 
         Args:
             ids: the windows that both were computed from, int64 [windows, positions].
-            one, other: of :meth:`states`.
+            one, other: what :meth:`states` returned under each.
 
         Returns:
             fp32 on the CPU, [2, windows, positions - 1]: KL(one || other) in nats, and 1 where both have the same
@@ -127,16 +144,16 @@ class Scorer:
         """
         return self._compared(ids.to(self.device)[:, :-1], one, other)
 
-    def _compared(self, sources: torch.Tensor, one: Any, other: Any) -> torch.Tensor:
+    def _compared(self, sources: torch.Tensor, one: State, other: State) -> torch.Tensor:
         found = torch.empty((2, sources.numel()), dtype=torch.float32)
         pairs = zip(self._state_blocks(one, sources), self._state_blocks(other, sources), strict=True)
         for (rows, first), (_, second) in pairs:
             found[:, rows] = divergence(first, second).cpu()
         return found.view(2, *sources.shape)
 
-    def _state_blocks(self, state: Any, sources: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
-        """fp32 logits of blocks of half the budget, because two models' are held at a time."""
-        if self.split:
+    def _state_blocks(self, state: State, sources: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
+        """Yields fp32 logits in blocks of half the budget, because those of two models are held at a time."""
+        if not isinstance(state, torch.Tensor):
             yield from self._head_in_blocks(state, sources, share=2)
         else:
             for rows in self._blocks(len(state), share=2):
@@ -159,7 +176,7 @@ class Scorer:
         return _agree(pieces, self.score(probe), dtype)
 
     def _logits(self, ids: torch.Tensor, chunk: int | None) -> Iterator[tuple[slice, torch.Tensor]]:
-        """fp32 logits [rows, vocabulary] of each block, and which of the flattened targets it predicts."""
+        """Yields the rows of each block among the flattened targets, and its fp32 logits [rows, vocabulary]."""
         if not self.split:
             yield from self._whole_logits(ids)
         elif chunk is None:
@@ -176,8 +193,8 @@ class Scorer:
                 yield slice(at + rows.start, at + rows.stop), logits
             at += part.shape[1]
 
-    def _chunked_outputs(self, ids: torch.Tensor, chunk: int) -> Iterator[tuple[torch.Tensor, Any]]:
-        """One window after the other, ``chunk`` positions at a time. The last position predicts nothing."""
+    def _chunked_outputs(self, ids: torch.Tensor, chunk: int) -> Iterator[tuple[torch.Tensor, TrunkOutput]]:
+        """Feeds one window after the other, ``chunk`` positions at a time; the last one predicts nothing."""
         from transformers import DynamicCache
 
         width = ids.shape[1] - 1
@@ -188,9 +205,9 @@ class Scorer:
                 yield part, self.trunk(input_ids=part, past_key_values=cache, use_cache=True, return_dict=True)
 
     def _head_in_blocks(
-        self, output: Any, sources: torch.Tensor, share: int = 1
+        self, output: TrunkOutput, sources: torch.Tensor, share: int = 1
     ) -> Iterator[tuple[slice, torch.Tensor]]:
-        """fp32 logits of each block of rows of the trunk's output for these ids."""
+        """Yields fp32 logits of each block of rows of the trunk's output for these ids."""
         flat = output.last_hidden_state.reshape(1, -1, output.last_hidden_state.shape[-1])
         output.last_hidden_state = flat
         for rows in self._blocks(flat.shape[1], share):
@@ -204,23 +221,23 @@ class Scorer:
                 yield slice(row * width + block.start, row * width + block.stop), logits[block].float()
 
     def _blocks(self, rows: int, share: int = 1) -> Iterator[slice]:
-        """Rows whose fp32 logits take one ``share``-th of the budget."""
+        """Yields rows whose fp32 logits take one ``share``-th of the budget."""
         size = max(1, self.logits_bytes // (4 * self.vocabulary * share))
         for start in range(0, rows, size):
             yield slice(start, min(start + size, rows))
 
-    def _run_trunk(self, ids: torch.Tensor) -> Any:
+    def _run_trunk(self, ids: torch.Tensor) -> TrunkOutput:
         return self.trunk(input_ids=ids, use_cache=False, return_dict=True)
 
-    def _head(self, output: Any, ids: torch.Tensor, rows: slice) -> torch.Tensor:
-        """The model's own fp32 logits for these rows of the trunk's output, [1, rows, vocabulary]."""
+    def _head(self, output: TrunkOutput, ids: torch.Tensor, rows: slice) -> torch.Tensor:
+        """Returns the model's own fp32 logits for these rows of the trunk's output, [1, rows, vocabulary]."""
         block = type(output)(**{**output, "last_hidden_state": output.last_hidden_state[:, rows]})
         with _answering(self.trunk, lambda *args, **kwargs: block):
             return self.model(input_ids=ids[:, rows], use_cache=False).logits.float()
 
 
 def divergence(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """KL(one || other) in nats, and 1.0 where the most likely token is the same: [2, rows].
+    """Returns KL(one || other) in nats, and 1.0 where the most likely token is the same: [2, rows].
 
     Args:
         one, other: fp32 logits [rows, vocabulary]. A token that neither can give (minus infinity) adds nothing.
@@ -232,13 +249,8 @@ def divergence(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     return torch.stack([kl, same.to(kl.dtype)])
 
 
-def _trunk_of(model: Any) -> Any:
-    trunk = getattr(model, "base_model", None)
-    return None if trunk is None or trunk is model else trunk
-
-
 def _agree(split: torch.Tensor, own: torch.Tensor, dtype: torch.dtype) -> bool:
-    """Equal up to how a matrix product's rounding depends on the number of rows. NaN equals NaN."""
+    """Whether they are equal up to how a matrix product's rounding depends on the number of rows. NaN equals NaN."""
     if split.shape != own.shape:
         return False
     tolerance = 64 * torch.finfo(dtype).eps * float(own.nan_to_num().abs().max())
@@ -246,8 +258,8 @@ def _agree(split: torch.Tensor, own: torch.Tensor, dtype: torch.dtype) -> bool:
 
 
 @contextmanager
-def _answering(module: Any, forward: Callable[..., Any]) -> Iterator[None]:
-    """``module`` answers with ``forward`` inside. An instance's own forward (accelerate sets one) comes back."""
+def _answering(module: nn.Module, forward: Callable[..., object]) -> Iterator[None]:
+    """Lets ``module`` answer with ``forward`` inside. An instance's own forward (accelerate sets one) comes back."""
     own = module.__dict__.get("forward")
     module.forward = forward
     try:

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 from ...errors import DataError
 from ...request import RequestOptions
 from ..data import documents as data_documents
-from ..data import key_tokens
+from ..data import key_tokens, protocols
 from ..data.documents import Document, Text
 from ..data.key_tokens import KeySpans
 from ..data.windows import check_lengths, check_stride, prefix
 from ..parallel.processes import Team
-from . import protocols
 from .progress import Notes
 from .scoring import LOGITS_BYTES
 
@@ -25,10 +24,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PerplexityOptions:
-    """What else a measurement can be told.
+    """The options of a measurement.
 
     Attributes:
-        protocol: "ropescale", or one of the published recipes in :mod:`ropescale.evals.running.protocols`, which have
+        protocol: "ropescale", or one of the published recipes in :mod:`ropescale.evals.data.protocols`, which have
             a stride of their own where none is given.
         stride: None measures the first L positions of each document; a number measures whole documents in sliding
             windows of L positions, each this many tokens after the one before.

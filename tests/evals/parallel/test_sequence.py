@@ -122,7 +122,7 @@ def test_rows_in_many_blocks_are_the_same_rows(monkeypatch):
 
 
 def test_pieces_are_dealt_so_that_a_causal_mask_costs_all_the_same():
-    shards = [Shard(Threads(rank, 3), 100, torch.device("cpu"), {}) for rank in range(3)]
+    shards = [Shard(Threads(rank, 3), 100, torch.device("cpu")) for rank in range(3)]
     assert sorted(torch.cat([shard.positions for shard in shards]).tolist()) == list(range(102))
     assert {int((shard.positions + 1).sum()) for shard in shards} == {102 * 103 // 2 // 3}
 

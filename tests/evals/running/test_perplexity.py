@@ -13,7 +13,7 @@ import ropescale
 from ropescale import Frequencies
 from ropescale.errors import DataError, RunError, ScheduleError
 from ropescale.evals import perplexity
-from ropescale.evals.running.perplexity import label
+from ropescale.evals.running.variants import label
 from ropescale.schedules import Yarn
 
 LENGTHS = [16, 50, 64, 100, 130]

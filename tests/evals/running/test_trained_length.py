@@ -11,7 +11,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaForCausalLM
 import ropescale
 from ropescale.cli.main import main
 from ropescale.evals import perplexity
-from ropescale.evals.running.perplexity import trained_length
+from ropescale.evals.running.variants import trained_length
 
 LLAMA_3_1 = {
     "rope_parameters": {

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...errors import DataError
-from ..data.documents import Document, bos_id
-from ..data.windows import Window
+from .documents import Document, bos_id
+from .windows import Window
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

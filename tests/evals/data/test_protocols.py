@@ -15,9 +15,9 @@ from tiny import byte_tokenizer, documents, llama
 from ropescale.cli.main import main
 from ropescale.errors import DataError, RopescaleError
 from ropescale.evals import perplexity
+from ropescale.evals.data.protocols import HF, YARN, published_windows, weights
 from ropescale.evals.reporting.page import page_data
 from ropescale.evals.reporting.runs import load
-from ropescale.evals.running.protocols import HF, YARN, published_windows, weights
 
 BOS = 60
 SIZES = [150, 97, 40]
