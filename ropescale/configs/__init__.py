@@ -1,1 +1,1 @@
-"""What a ``config.json`` says about rotary embeddings, and how a new scaling is written into it."""
+"""Reads rotary embeddings from a ``config.json``, and writes a new scaling into it."""

@@ -60,9 +60,9 @@ def theta(value: object) -> float:
 
 
 def share(value: object, kind: object) -> float:
-    """Returns the partial factor, which types that ignore it must state correctly too.
+    """Returns the partial factor; checked even for types that ignore it.
 
-    Only proportional RoPE works without a single rotating pair.
+    Only proportional RoPE works with no rotating pair.
     """
     part = number(value, "partial_rotary_factor", most=1)
     if part == 0 and kind != "proportional":
@@ -103,7 +103,7 @@ def is_name(value: object) -> TypeGuard[str]:
 
 
 def _is_real(value: object) -> bool:
-    """Whether the formulas can compute with it; numpy's numbers pass."""
+    """Whether the formulas can use the value; numpy's numbers pass."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         return False
     return -LARGEST_THETA < cast(float, value) < LARGEST_THETA

@@ -1,4 +1,4 @@
-"""What ``config.json`` leaves to transformers' configuration classes, without importing transformers.
+"""Defaults of transformers' configuration classes for ``config.json``, without importing transformers.
 
 ``class_defaults.json`` is generated: ``python -m ropescale.configs.generating`` rewrites it from the installed
 transformers, and a test keeps the two equal. Per model type it holds ``{"text": TYPE}`` for a multimodal wrapper,
@@ -12,7 +12,7 @@ null for a model that has no rotary embeddings driven by ``rope_parameters``, or
 * ``default_theta``: the theta of rope parameters that state none, per layer type where they are kept so;
 * ``layer_types``: the kinds of layers of a default model, where there is more than one, or one table per kind;
 * ``v4``: which layer types each top-level key of transformers 4 reaches, where that is not :data:`V4`;
-* ``beside``: what the class makes of parameters that state no theta, where that is something else again: which
+* ``beside``: how the class completes parameters without a theta, where it differs from the usual: which
   layer types a top-level key ``reaches``, and what it ``fills`` in without one; in a file that has ``nothing`` else,
   ``rope_parameters`` as the class keeps them, ``flat`` ones in a class with a table per layer type, or
   ``rope_scaling``; and the same once they are ``scaled``, because transformers' scaled tables look once more;
@@ -57,11 +57,11 @@ THETA_NAMES = (
 )
 PARTIAL_NAMES = ("partial_rotary_factor", "rotary_pct")
 V4 = {name: [ALL_LAYERS] for name in ("rope_theta", "partial_rotary_factor", "rope_scaling")}
-"""What a class with one table does with transformers 4's keys, unless its entry says otherwise."""
+"""The reach of transformers 4's keys in a class with one table; its entry may differ."""
 
 
 class Ways(TypedDict, total=False):
-    """Which layer types top-level keys reach, and what the class fills in, for one way of giving parameters."""
+    """The reach of top-level keys, and the values that the class fills in, for one way of stating parameters."""
 
     reaches: dict[str, list[str]]
     fills: dict[str, dict[str, object]]

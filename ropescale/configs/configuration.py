@@ -22,8 +22,8 @@ from .section import Parameters, Section
 class Configuration:
     """A parsed ``config.json`` (or ``model.config.to_dict()``), v4 or v5 keys, flat or per layer type.
 
-    Make it once per mapping with :meth:`read` and pass it on: nothing is computed before it is asked for, and each
-    thing once. What a patch needs is two of them, the configuration before and the one that it writes::
+    Make it once per mapping with :meth:`read` and pass it on: everything is computed on first use, and once.
+    A patch needs two, the configuration before and the one that it writes::
 
         before = Configuration.read(read_config(folder), original_length)
         after = Configuration.read(write_rope(before, scaling))
@@ -32,7 +32,7 @@ class Configuration:
     Reading itself refuses nothing; :attr:`ropes` (and what builds on it) raises ConfigError where there is no RoPE.
 
     Attributes:
-        raw: the whole mapping, which must not change any more.
+        raw: the whole mapping, which must not change afterwards.
         stated_length: the trained length in tokens that the user gave, where the file has none or a wrong one.
         section: the part that holds the language model: ``raw`` itself, or a multimodal one's ``text_config``.
     """
@@ -53,12 +53,12 @@ class Configuration:
 
     @property
     def family(self) -> Family:
-        """What is special about that type."""
+        """The record of that type's peculiarities."""
         return family(self.model_type)
 
     @property
     def is_multimodal(self) -> bool:
-        """Whether the language model is a part of the whole."""
+        """Whether the language model is one part of a larger model."""
         return self.section is not self.raw
 
     @property
@@ -73,13 +73,13 @@ class Configuration:
 
     @property
     def layer_types(self) -> set[str]:
-        """The kinds of layers, stated or the class's own."""
+        """The layer types, as stated or by the class's default."""
         kinds = self.default_of("layer_types")
         return set(filter(is_name, kinds)) if isinstance(kinds, (list, tuple)) else set()
 
     @property
     def ignored(self) -> Parameters:
-        """Keys, with their values, that the type's code does not look at and that are not kept."""
+        """The keys, with their values, that the type's code ignores and that are not kept."""
         return self.text.ignored if self.parameters else {}
 
     @cached_property
@@ -107,7 +107,7 @@ class Configuration:
         return found
 
     def default_of(self, field: str) -> object:
-        """Returns a field of the language model: what is stated, null included, else its class's default."""
+        """Returns a field of the language model: the stated value, null included, or its class's default."""
         entry = class_defaults.load().get(self.model_type) or {}
         return self.section.get(field, entry.get(field))
 
@@ -136,7 +136,7 @@ class Configuration:
         )
 
     def _maximum(self, key: str, parameters: Parameters) -> object:
-        """Returns the stated maximum length, once it is certain that there is one, and a theta."""
+        """Returns the stated maximum length; refuses a configuration without one, or without a theta."""
         maximum, text = self.text.get("max_position_embeddings") or self.stated_length, self.text
         if parameters.get("rope_theta") is None and text.is_known:
             where = "" if key == ALL_LAYERS else f" for {key}"
@@ -178,7 +178,7 @@ class Configuration:
 
 
 def read_rope(config: Mapping[str, object], original_length: int | None = None) -> dict[str, Rope]:
-    """Reads the rotary geometry per layer type, for those that need nothing else of a configuration.
+    """Reads the rotary geometry per layer type, where nothing else of a configuration is needed.
 
     Raises:
         ConfigError: as for :attr:`Configuration.ropes`.

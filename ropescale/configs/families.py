@@ -1,6 +1,6 @@
-"""What is special about a model type, one record per type: patching, verifying and the engines read it here.
+"""Peculiarities of model types, one record per type, for patching, verifying and the engines.
 
-What transformers' configuration classes fill in by default is generated instead (:mod:`.class_defaults`).
+The defaults of transformers' configuration classes are generated instead (:mod:`.class_defaults`).
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class Family:
         window: the field that bounds the layers that rotate, in a type whose full-attention layers do not.
         null_head_dim_in_v4: whether its class left an unstated ``head_dim`` null in transformers 4.52 to 4.57.
         table_of_head_dim: whether, in latent attention, its table follows a stated ``head_dim``.
-        positions: how it rotates, where nothing in its configuration says by which frequencies.
-        instead: what it has in place of rotary embeddings (its modeling code, transformers 5.23).
-        switch: the field, and the value of it, with which it rotates, and the class's default for that field.
+        positions: how it rotates, where its configuration does not set the frequencies.
+        instead: its replacement for rotary embeddings (its modeling code, transformers 5.23).
+        switch: the field that turns rotation on, the value that does, and the class's default.
         trained: lengths for which ``max_position_embeddings`` includes room for output: the length that was trained.
         rotary_dim: the field that gives its rotating coordinates in place of a partial factor.
         interleaved: whether its pairs are interleaved, (0, 1), (2, 3), not taken from the two halves of the head.

@@ -1,6 +1,6 @@
 """Generates ``class_defaults.json`` from the installed transformers: the only part that imports it.
 
-Nothing is read from the classes' source: each is built with the key in question, and what changes is written down.
+The classes' source is not read: each class is built with the key in question, and the effect is written down.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _NEEDED = {
         }
     }
 }
-"""What classes that refuse their own defaults must be given."""
+"""Fields for classes that refuse their own defaults."""
 
 
 def generate() -> dict[str, Json | None]:
@@ -64,7 +64,7 @@ def generate() -> dict[str, Json | None]:
 
 
 def _built(cls: type[PreTrainedConfig], **fields: object) -> PreTrainedConfig | None:
-    """Returns what a configuration class makes of a file with these fields; None where it refuses."""
+    """Builds a configuration from a file with these fields; returns None where the class refuses."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)  # it warns about each key that is tried out
     try:
@@ -111,7 +111,7 @@ class _Probe:
     layer_types: list[str]
 
     def entry(self, config: PreTrainedConfig) -> Json:
-        """Returns what the class does with rope parameters, under the keys of the table."""
+        """Returns how the class treats rope parameters, under the keys of the table."""
         found: dict[str, object] = {
             "default_theta": self.default_theta,
             "head_dims": self._head_dims(config),
@@ -129,12 +129,12 @@ class _Probe:
 
     @property
     def per_type(self) -> bool:
-        """Whether it keeps parameters per layer type; one that states nothing leaves every layer type to the file."""
+        """Whether the class keeps parameters per layer type; without any of its own, the file decides."""
         return not self.base or is_nested(self.base)
 
     @cached_property
     def default_theta(self) -> object:
-        """The theta of parameters that state none: tried out, else what the class says."""
+        """The theta of parameters that state none: tried out, or the class attribute."""
         parameters = getattr(_built(self.cls, rope_scaling=dict(_SCALED)), "rope_parameters", None)
         kept = parameters if parameters and is_nested(parameters) else self.base if self.per_type else None
         if kept is not None:
@@ -143,7 +143,7 @@ class _Probe:
 
     @cached_property
     def v4(self) -> dict[str, list[str]]:
-        """Which layer types each top-level key reaches: beside flat ``rope_parameters``, or alone if nested."""
+        """The layer types that each top-level key reaches: beside flat ``rope_parameters``, or alone if nested."""
         found = self._reach({} if self.per_type else {"rope_parameters": _PLAIN})
         takes_others = _built(self.cls, rope_scaling=dict(_SCALED)) is not None  # Phi-3's take nothing but longrope
         found["rope_scaling"] = self._reached(rope_scaling=dict(_SCALED)) if takes_others else [ALL_LAYERS]
@@ -161,13 +161,13 @@ class _Probe:
         return stated if len(set(stated.values())) > 1 else {}
 
     def _own_name_wins(self) -> list[str]:
-        """Returns fields for which a class with a name of its own prefers that over the common one."""
+        """Returns the fields for which the class prefers its own name over the common one."""
         names = {ours: theirs for ours, theirs in (self.cls.attribute_map or {}).items() if ours in FIELDS}
         both = {ours: _built(self.cls, **{ours: _ONE, theirs: _OTHER}) for ours, theirs in names.items()}
         return sorted(ours for ours, config in both.items() if getattr(config, ours, None) == _OTHER)
 
     def _reach(self, given: Json) -> dict[str, list[str]]:
-        """Returns which layer types a top-level theta or partial factor reaches beside what is given."""
+        """Returns which layer types a top-level theta or partial factor reaches beside the given keys."""
         tried = dict.fromkeys(THETA_NAMES, _ODD) | dict.fromkeys(PARTIAL_NAMES, 0.75)
         found = {name: self._reached(**given, **{name: value}) for name, value in tried.items()}
         return {name: keys for name, keys in found.items() if keys}
@@ -179,7 +179,7 @@ class _Probe:
 
     def _parameters(self, fields: Json) -> dict[str, Json]:
         """Returns the parameters, by layer type, from which the class computes its tables; none where it refuses."""
-        config = _built(self.cls, **copy.deepcopy(fields))  # the classes write into what they are given
+        config = _built(self.cls, **copy.deepcopy(fields))  # the classes modify their arguments
         parameters = getattr(config, "rope_parameters", None)
         if config is None or not parameters or is_nested(parameters) != self.per_type:
             return {}
@@ -188,11 +188,11 @@ class _Probe:
             types = getattr(config, "layer_types", None)
             if types and self.per_type:  # whose default need not have a layer of every kind
                 config.__dict__["layer_types"] = sorted({*types, *kept})
-            config.standardize_rope_params()  # as the functions for scaled tables do
+            config.standardize_rope_params()  # like the functions for scaled tables
         return {key: value for key, value in sorted(kept.items()) if value}
 
     def _beside(self) -> dict[str, Json]:
-        """Returns where the class reads or fills in others than usual because of what the file has."""
+        """Returns where the class reads or fills in other values than usual, by the way the file states parameters."""
         named = (*THETA_NAMES, *PARTIAL_NAMES)
         usual: Json = {"reaches": {name: keys for name, keys in self.v4.items() if name in named}}
         usual["fills"] = {key: self._usually_filled(key) for key in self._for_each({}, ALL_LAYERS)}
@@ -216,7 +216,7 @@ class _Probe:
         return ways
 
     def _usually_filled(self, key: str) -> Json:
-        """Returns what parameters of a layer type are usually filled in with: the class's theta and partial factor."""
+        """Returns the usual values for a layer type: the class's theta and partial factor."""
         theta, own = self.default_theta, (self.base if key == ALL_LAYERS else self.base.get(key)) or {}
         found = {
             "rope_theta": theta.get(key) if isinstance(theta, Mapping) else theta,
@@ -243,14 +243,14 @@ class _Probe:
         return {key: dict(parameters) if types[key] is not None else None for key in types}
 
     def _ignores_type(self) -> bool:
-        """Whether scaling that is named under ``type``, as transformers 4 first did, is not noticed."""
+        """Whether the class ignores scaling named under ``type``, the first key of transformers 4."""
         if "rope_scaling" not in self.v4 or not self.per_type:
             return False
         found = self._parameters({"rope_scaling": {"type": "linear", "factor": 3.0}})
         return any(found[key].get("rope_type") != "linear" for key in self.v4["rope_scaling"] if key in found)
 
     def _needs_every_type(self) -> bool:
-        """Whether parameters of all layer types but one are not kept, or that one's not filled in."""
+        """Whether the class loses parameters, or leaves them incomplete, where one layer type is not stated."""
         if not self.per_type:
             return False
         every = {key: value for key, value in self._for_each(_SCALED).items() if value}

@@ -18,7 +18,7 @@ _MOST_TYPES = 64
 def read_parameters(section: Section) -> dict[str, Parameters]:
     """Reads the rope parameters of each layer type that rotates, theta and partial factor filled in.
 
-    Notes in ``section.ignored`` which stated keys the type does not look at.
+    Records in ``section.ignored`` the stated keys that the type ignores.
 
     Raises:
         ConfigError: no RoPE, fields missing, or two views of the same thing that disagree.
@@ -59,7 +59,7 @@ def _of_type(section: Section, key: str) -> Parameters:
 
 
 def _layer_types(section: Section) -> list[str]:
-    """Returns those that the model has and that rotate: null marks one that does not."""
+    """Returns the model's layer types that rotate; null marks one that does not."""
     stated = section.new if section.is_nested else {}
     if len(stated) > _MOST_TYPES or not all(map(is_name, stated)):
         raise ConfigError(
@@ -68,7 +68,7 @@ def _layer_types(section: Section) -> list[str]:
     rotating = [key for key, value in {**section.default_parameters, **stated}.items() if value is not None]
     present = section.stated.get("layer_types") or section.defaults.get("layer_types")
     used = [key for key in rotating if key in present] if isinstance(present, list) else []
-    return used or rotating  # DeepSeek-V4 labels its tables otherwise than its layers
+    return used or rotating  # DeepSeek-V4 names its tables differently from its layers
 
 
 def _filled(section: Section, key: str, given: Mapping[str, object]) -> Parameters:
@@ -94,7 +94,7 @@ def _filled(section: Section, key: str, given: Mapping[str, object]) -> Paramete
 def _partial(
     section: Section, stated: object, beside: tuple[str, object] | None, filled: Mapping[str, object]
 ) -> object:
-    """Returns the partial factor that is stated, or that follows from another field, or that the class fills in."""
+    """Returns the partial factor: stated, derived from another field, or filled in by the class."""
     if stated is not None:
         return stated
     if beside is not None:
@@ -107,7 +107,7 @@ def _partial(
 
 
 def _ignores_partial(section: Section, kind: object, stated: object) -> bool:
-    """Whether this type does not look at the partial factor, which its file may state all the same.
+    """Whether this type ignores the partial factor, even where its file states one.
 
     It turns whole heads then, or (dots3_note) computes the factor itself. Scaled tables follow the factor in every
     type, and have half the pairs that such a type's attention needs.
@@ -133,7 +133,7 @@ def _refuse_disagreement(section: Section, key: str, new: Mapping[str, object], 
     if whole:
         theta = section.beside(key, THETA_NAMES, way)
         right.setdefault("rope_theta", theta[1] if theta else section.fills(key, way).get("rope_theta"))
-    for own in ("partial_rotary_factor", "original_max_position_embeddings"):  # which may stand elsewhere
+    for own in ("partial_rotary_factor", "original_max_position_embeddings"):  # may be stated elsewhere
         if own not in right:
             left.pop(own, None)
     for name in sorted(left.keys() | right.keys() if whole else right.keys()):

@@ -1,4 +1,4 @@
-"""What transformers would drop, or fail on, without a word: configurations that are refused before they are read."""
+"""Refuses configurations that transformers would silently misread, or fail on without a reason."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .section import Section
 
 
 def check_section(section: Section) -> None:
-    """Refuses a configuration of a type without rotary embeddings, or whose rope parameters would be ignored.
+    """Refuses a configuration without rotary embeddings, or with rope parameters that would be ignored.
 
     Raises:
         ConfigError: what is wrong, and how to write it instead.
@@ -77,7 +77,7 @@ def _refuse_ignored(section: Section) -> None:
 
 
 def check_parameters_beside(section: Section, key: str, parameters: Mapping[str, object]) -> None:
-    """Refuses two places for the same number that disagree, of which transformers would silently prefer one."""
+    """Refuses two places that disagree on the same number; transformers would silently prefer one."""
     for name, names in (
         ("rope_theta", class_defaults.THETA_NAMES),
         ("partial_rotary_factor", class_defaults.PARTIAL_NAMES),

@@ -46,17 +46,17 @@ class Section:
 
     @cached_property
     def family(self) -> Family:
-        """What is special about the type."""
+        """The record of the type's peculiarities."""
         return family(self.model_type)
 
     @cached_property
     def defaults(self) -> Entry:
-        """What the type's class fills in; empty for a type that is not known."""
+        """The defaults of the type's class; empty for an unknown type."""
         return class_defaults.load().get(self.model_type) or {}
 
     @property
     def is_known(self) -> bool:
-        """Whether transformers has a class for this type."""
+        """Whether the type has a class in transformers."""
         return bool(self.defaults)
 
     @cached_property
@@ -77,7 +77,7 @@ class Section:
 
     @property
     def v4(self) -> Mapping[str, list[str]]:
-        """Which layer types each top-level key of transformers 4 reaches."""
+        """The layer types that each top-level key of transformers 4 reaches."""
         return self.defaults.get("v4", class_defaults.V4)
 
     @property
@@ -116,14 +116,14 @@ class Section:
         return found if isinstance(found, Mapping) else {}
 
     def way(self, given: Mapping[str, object]) -> str:
-        """Returns how the file gives these parameters, as ``beside`` in the table of defaults names it."""
+        """Returns how the file states these parameters, in the words of ``beside`` in the table of defaults."""
         if not given:
             return "nothing"
         where = "rope_scaling" if self.old else "flat" if self.per_type and not self.is_nested else "rope_parameters"
         return where if normalised(given)["rope_type"] == "default" else f"{where} scaled"
 
     def fills(self, key: str, way: str) -> Mapping[str, object]:
-        """Returns what the class fills in where parameters are given this way."""
+        """Returns the values that the class fills in where parameters are stated this way."""
         default, theta = self.default(key), self.defaults.get("default_theta")
         theta = theta.get(key) if isinstance(theta, Mapping) else theta
         usual = {**default, "rope_theta": default.get("rope_theta", theta) if way == "nothing" else theta}
@@ -132,7 +132,7 @@ class Section:
     def beside(self, key: str, names: Iterable[str], way: str = "") -> tuple[str, object] | None:
         """Returns the first of these top-level keys that is stated and reaches this layer type, with its value.
 
-        Without a ``way`` of giving parameters, the usual reach of the keys counts.
+        Without a ``way`` of stating parameters, the usual reach of the keys counts.
         """
         reaches = self.defaults.get("beside", {}).get(way, {}).get("reaches", self.v4)
         found = ((name, self.stated.get(name)) for name in names if key in reaches.get(name, ()))
@@ -142,10 +142,10 @@ class Section:
         """Returns the coordinates of a head: stated, the class's own, or hidden_size / num_attention_heads."""
         partial, kind = parameters.get("partial_rotary_factor"), parameters.get("rope_type")
         is_whole = partial in (None, 1) or self.family.table_of_head_dim
-        is_whole = is_whole or (kind == "proportional" and not self.is_known)  # as the slice was before it was patched
-        has_slice = not self.is_known or "qk_rope_head_dim" in self.defaults  # elsewhere no class reads a stray key
+        is_whole = is_whole or (kind == "proportional" and not self.is_known)  # the slice before it was patched
+        has_slice = not self.is_known or "qk_rope_head_dim" in self.defaults  # other classes ignore a stray key
         if has_slice and self.get("qk_rope_head_dim") and is_whole:
-            rotated = whole(self.get("qk_rope_head_dim"), "qk_rope_head_dim")  # MLA rotates a slice of its own
+            rotated = whole(self.get("qk_rope_head_dim"), "qk_rope_head_dim")  # MLA rotates a separate slice
             self._refuse_another_head_dim(rotated)
             return rotated
         stated = self._head_dim_of_type(key) or self.get("head_dim")
@@ -158,7 +158,7 @@ class Section:
         return whole(hidden, "hidden_size") // whole(heads, "num_attention_heads")
 
     def _refuse_another_head_dim(self, rotated: int) -> None:
-        """Refuses a table for another number of coordinates than attention rotates, which stops the model."""
+        """Refuses a table whose size is not the number of coordinates that attention rotates: the model cannot run."""
         if not self.family.table_of_head_dim:
             return
         stated = self.stated.get("head_dim", self.defaults.get("head_dim", rotated))
@@ -181,7 +181,7 @@ class Section:
         return stated[0] if stated else self.stated.get("global_head_dim") or default
 
     def missing(self) -> ConfigError:
-        """Returns the error that names every field without which there is no geometry."""
+        """Returns the error that names every missing field that the geometry needs."""
         head = self.get("head_dim") or (self.get("hidden_size") and self.get("num_attention_heads"))
         theta = self.defaults.get("default_theta") or self.new.get("rope_theta") or self.stated.get("rope_theta")
         lacks = {

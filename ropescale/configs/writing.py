@@ -49,7 +49,7 @@ def write_rope(configuration: Configuration, scaling: Scaling) -> dict[str, Any]
     section = copy.deepcopy(dict(configuration.section))
     section["rope_parameters"] = {**_untouched(text), **merged} if text.per_type else merged[ALL_LAYERS]
     own = text.name_of("max_position_embeddings")
-    if own != "max_position_embeddings":  # either name may be there, and either may win
+    if own != "max_position_embeddings":  # either name may be stated, and either may win
         section.pop("max_position_embeddings", None)
     section[own] = scaling.max_length
     section["original_max_position_embeddings"] = scaling.original_length
@@ -71,12 +71,12 @@ def _merged(old: Mapping[str, object], new: Mapping[str, object] | None) -> dict
 
 
 def _untouched(text: Section) -> Mapping[str, object]:
-    """Returns layer types that are stated and do not rotate, or that no layer of this model has."""
+    """Returns layer types that are stated but do not rotate, or that no layer of this model has."""
     return text.new if text.is_nested else text.default_parameters
 
 
 def _write_v4(section: dict[str, object], merged: Mapping[str, Mapping[str, object]], text: Section) -> None:
-    """Writes the same in v4's keys where v4 has any, and drops stale ones."""
+    """Writes the same in v4's keys where they exist, and drops stale ones."""
     stated = {name for name in (*THETA_NAMES, *PARTIAL_NAMES, "rope_scaling") if section.pop(name, None) is not None}
     scaled = text.v4.get("rope_scaling", [])
     known = scaled in ([ALL_LAYERS], ["full_attention"])  # v4 had no other nested types
@@ -99,12 +99,12 @@ def _v4_scaling(parameters: Mapping[str, object], family: Family) -> dict[str, o
 
 
 def _write_oddities(section: dict[str, object], merged: Mapping[str, Mapping[str, object]], text: Section) -> None:
-    """Writes what transformers needs beside the parameters, or keeps a second copy of."""
+    """Writes further keys that transformers needs, or of which it keeps a second copy."""
     is_null = "head_dim" in text.defaults or text.family.null_head_dim_in_v4
-    if is_null and text.get("head_dim") is None:  # transformers' rope functions cannot read a null
+    if is_null and text.get("head_dim") is None:  # transformers' rope functions fail on null
         section["head_dim"] = text.head_dim(ALL_LAYERS, {})
     per_pair = any(parameters["rope_type"] == "longrope" for parameters in merged.values())
-    if text.defaults.get("head_dims") and per_pair:  # its longrope check asks for the one head_dim there is not
+    if text.defaults.get("head_dims") and per_pair:  # its longrope check reads head_dim, which is not unique here
         section["allow_global_per_layer_attribute_access"] = True
     attention = section.get("attn_config")
     if isinstance(attention, Mapping) and attention.get("rope_theta") is not None:  # DBRX, for transformers 4

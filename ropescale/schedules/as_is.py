@@ -1,4 +1,4 @@
-"""What a checkpoint has: its own rope parameters, read as transformers 5 computes them (modeling_rope_utils.py)."""
+"""A checkpoint's own rope parameters, read as transformers 5 computes them (modeling_rope_utils.py)."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from .base import BuiltIn, Frequencies, Schedule, Varying, build, compute, lengt
 @register("as-is")
 @dataclass(frozen=True)
 class AsIs(BuiltIn):
-    """What the checkpoint has, scaled or not, exactly as stock transformers computes it; writes nothing.
+    """The checkpoint's own frequencies, scaled or not, exactly as stock transformers computes them; writes nothing.
 
-    Which pairs keep their frequency, and where the scale goes, is up to the rope parameters that are there.
+    Its rope parameters decide which pairs keep their frequency, and where the scale goes.
     """
 
     paper: ClassVar[str] = "the checkpoint's own rope parameters"
-    # Unknown until it is bound to a geometry; taking it for static would be silently wrong.
+    # Unknown until bound to a geometry; treating it as static would be silently wrong.
     length_dependent: ClassVar[Any] = Varying(lambda self: self.__dict__.get("_varies", True))
 
     def __call__(self, rope: Rope, length: int) -> Frequencies:
@@ -51,7 +51,7 @@ def from_rope_parameters(rope: Rope) -> tuple[Schedule, Rope]:
     """Returns the schedule that ``rope.scaling`` (transformers' keys) describes, and the geometry it applies to.
 
     The geometry carries the theta and the trained length of the parameters themselves. When ``rope.table``
-    is set, that already is what the checkpoint has.
+    is set, it already holds the checkpoint's frequencies.
 
     Raises:
         ScheduleError: a rope type that transformers does not have, a key missing, or a value out of range.

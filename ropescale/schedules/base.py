@@ -1,7 +1,7 @@
-"""What a schedule is, the registry of the built-in ones, and the checks on both ends.
+"""The schedule protocol, the registry of built-in schedules, and checks of their input and output.
 
 A schedule is any callable ``(rope, length) -> Frequencies``. Built-in ones are frozen dataclasses whose
-fields are their parameters; a user's own needs no base class and no registration.
+fields are their parameters. Users' own schedules need no base class and no registration.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .values import check_value, plain
 
 @dataclass(frozen=True)
 class Frequencies:
-    """What a schedule returns.
+    """The frequencies that a schedule returns.
 
     Attributes:
         inv_freq: one angular step per pair, in radians per token; pair ``i`` stays pair ``i``.
@@ -55,7 +55,7 @@ def length_dependent(schedule: object) -> bool:
 
 
 class Varying:
-    """A ``length_dependent`` that each instance answers for itself; read on the class it is True (it may be)."""
+    """A ``length_dependent`` computed per instance; on the class it is True, as an instance may vary."""
 
     def __init__(self, answer: Callable[[Any], bool]) -> None:
         self.answer = answer
@@ -86,12 +86,12 @@ class BuiltIn:
         """Returns the frequencies for ``rope`` when ``length`` tokens are processed.
 
         Raises:
-            ScheduleError: where the formula has no answer for this geometry.
+            ScheduleError: the formula is undefined for this geometry.
         """
         raise TypeError(f"{type(self).__name__} does not define __call__")
 
     def rope_parameters(self, rope: Rope) -> Mapping[str, object] | None:
-        """This schedule in transformers' own keys (``rope_type`` first), or None when it has no such form.
+        """Returns this schedule in transformers' own keys (``rope_type`` first), or None when it has no such form.
 
         Keys that describe the geometry (``partial_rotary_factor``, ``mrope_section``) are not included;
         ``rope_theta`` only when the schedule changes it.
@@ -99,7 +99,7 @@ class BuiltIn:
         return None
 
     def bound(self, rope: Rope) -> Self:
-        """This schedule once the geometry it is for is known; only ``as-is`` learns something from it."""
+        """Returns the schedule for a known geometry; only ``as-is`` depends on it."""
         return self
 
 
@@ -127,7 +127,7 @@ def lookup(name: str) -> type[BuiltIn]:
     """Returns the class registered as ``name``.
 
     Raises:
-        ScheduleError: no such name; the message suggests the nearest.
+        ScheduleError: unknown name; the message suggests the nearest.
     """
     try:
         return _REGISTRY[name]
@@ -158,7 +158,7 @@ def build(cls: type, fields: Mapping[str, object]) -> Schedule:
 
 
 def suggest(word: str, known: Iterable[str], otherwise: str) -> str:
-    """Returns ``did you mean 'yarn'?``, else the list of what exists, else ``otherwise``."""
+    """Returns ``did you mean 'yarn'?``, the list of known names, or ``otherwise``."""
     known = list(known)
     close = difflib.get_close_matches(word, known, n=1)
     if close:
@@ -167,12 +167,12 @@ def suggest(word: str, known: Iterable[str], otherwise: str) -> str:
 
 
 def at_least(minimum: float, default: Any = dataclasses.MISSING) -> Any:
-    """Returns A dataclass field whose numbers are ``minimum`` or more."""
+    """Returns a dataclass field whose numbers are ``minimum`` or more."""
     return dataclasses.field(default=default, metadata={"at_least": minimum})
 
 
 def above(minimum: float, default: Any = dataclasses.MISSING) -> Any:
-    """Returns A dataclass field whose numbers are greater than ``minimum``."""
+    """Returns a dataclass field whose numbers are greater than ``minimum``."""
     return dataclasses.field(default=default, metadata={"above": minimum})
 
 

@@ -1,4 +1,4 @@
-"""The fields that a schedule takes: its own, and those that a class of the user's declares."""
+"""The fields of a schedule, built-in or a user's own."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Parameter:
 
 
 def parameters(make: object) -> dict[str, Parameter]:
-    """Returns the fields that a schedule class, or a ready schedule, can be given; none for a function."""
+    """Returns the fields of a schedule class or instance; none for a function."""
     cls = make if isinstance(make, type) else type(make)
     if dataclasses.is_dataclass(cls):
         hints = _hints(cls)
@@ -50,7 +50,7 @@ def _default(f: dataclasses.Field[object]) -> object:
 
 
 def _hints(owner: type | Callable[..., object]) -> dict[str, object]:
-    """Returns annotations as types; those with a name that only exists while type checking are left as text."""
+    """Returns annotations as types; names that exist only while type checking stay text."""
     try:
         return typing.get_type_hints(owner)
     except Exception:

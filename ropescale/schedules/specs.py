@@ -1,4 +1,4 @@
-"""The schedule spec: how a person names a schedule, on one line, in JSON or as a Python object.
+"""Reads schedule specs: a schedule named on one line, in JSON or as a Python object.
 
 ``NAME[:key=value,...]``, where NAME is a registered name, ``path/to/file.py::Class``, ``package.module::Class``
 or ``path/to/factors.json``; or a JSON object ``{"name": "yarn", "factor": 8}``, inline or in a file; or
@@ -33,12 +33,12 @@ _MOST_COLONS = 64
 
 @dataclass(frozen=True)
 class Spec:
-    """A schedule that has been named, with the fields that were given; :meth:`build` makes it.
+    """A named schedule with the fields given so far; :meth:`build` makes it.
 
     Attributes:
         make: the class, or a ready schedule (an object or a function) that was passed or named.
         fields: the values given so far, already of their fields' types; a nested schedule is a Spec.
-        named: what the user called it.
+        named: the name that the user gave.
     """
 
     make: type | Schedule
@@ -58,11 +58,11 @@ class Spec:
         return describe(self.build() if self.fields else self.make)
 
     def accepts(self, key: str) -> bool:
-        """Whether the schedule, or the one it holds, has such a field."""
+        """Whether the schedule, or the one inside it, has such a field."""
         return self._taker(key) is not None
 
     def get(self, key: str) -> object:
-        """Returns the value given for a field, here or in the schedule held; None for none, or the default."""
+        """Returns the value given for a field, here or in the schedule inside; None if not given, or the default."""
         taker = self._taker(key)
         if taker is None:
             return None
@@ -70,7 +70,7 @@ class Spec:
         return taker.fields.get(key, present if present != taker._parameters()[key].default else None)
 
     def lacks(self, key: str) -> bool:
-        """Whether the field exists and was not given. A default of 1 counts as given: it asks for no stretching."""
+        """Whether the field exists and was not given. A default of 1 counts as given: it means no stretching."""
         taker = self._taker(key)
         return taker is not None and self.get(key) is None and taker._parameters()[key].default != 1
 
@@ -82,16 +82,16 @@ class Spec:
         return key not in taker.fields and taker._parameters()[key].required
 
     def _taker(self, key: str) -> Spec | None:
-        """Returns the spec that a field belongs to: this one, or the one it holds."""
+        """Returns the spec that a field belongs to: this one, or the one inside it."""
         inner = self._inner()
         return self if key in self._parameters() else None if inner is None else inner._taker(key)
 
     def with_text(self, given: Mapping[str, str]) -> Spec:
-        """Returns it with fields given as text, cast by their annotations; they replace what was given before."""
+        """Returns a copy with fields given as text, cast by their annotations; they replace earlier values."""
         return self._with(given, cast_text)
 
     def with_fields(self, **given: object) -> Spec:
-        """Returns it with fields given as values."""
+        """Returns a copy with fields given as values."""
         return self._with(given, check_value)
 
     def build(self) -> Schedule:
@@ -113,11 +113,11 @@ class Spec:
         return parameters(self.make)
 
     def _holder(self) -> str | None:
-        """Returns the field that holds another schedule, if there is one."""
+        """Returns the field that holds another schedule, if any."""
         return next((key for key, parameter in self._parameters().items() if _holds_schedule(parameter.hint)), None)
 
     def _inner(self) -> Spec | None:
-        """Returns the schedule that this one holds, if there is one."""
+        """Returns the schedule inside this one, if any."""
         holder = self._holder()
         held = self.fields.get(holder, getattr(self.make, holder, None) if self._ready() else None) if holder else None
         return held if isinstance(held, Spec) else Spec(held) if isinstance(held, Schedule) else None
@@ -153,7 +153,7 @@ def _holds_schedule(hint: object) -> bool:
 
 
 def parse(spec: object) -> Spec | dict[str, Spec]:
-    """Reads what a spec names: a :class:`Spec`, or ``{layer type: Spec}`` where it says one per layer type.
+    """Reads a spec: returns a :class:`Spec`, or ``{layer type: Spec}`` for one per layer type.
 
     Args:
         spec: text, a mapping as JSON gives it, or a schedule (any callable), which is passed through.
@@ -193,7 +193,7 @@ def resolve(
     target_length: int | None = None,
     overrides: Mapping[str, str] | None = None,
 ) -> Schedule:
-    """Makes the schedule that a spec and further options together ask for, for one geometry.
+    """Makes the schedule for one geometry from a spec and further options.
 
     Args:
         spec: as for :func:`parse`; of a spec per layer type, the one for ``rope.layer_type`` (``as-is`` if none).
@@ -202,8 +202,8 @@ def resolve(
         overrides: fields as text, which replace those of the spec.
 
     Raises:
-        ScheduleError: what :func:`parse` raises; a factor that is needed and missing, given twice, or that
-            contradicts the target length; a target shorter than the trained length.
+        ScheduleError: as :func:`parse`; a factor that is missing, given twice, or contradicts the target length;
+            a target shorter than the trained length.
     """
     chosen = _for_layers(parse(spec), rope).with_text(overrides or {})
     chosen = _with_factor(chosen, factor)
@@ -229,8 +229,8 @@ def describe(schedule: object) -> str:
 def to_dict(schedule: object) -> dict[str, object]:
     """Returns a schedule as JSON can hold it, ``{"name": ..., fields}``; :func:`parse` reads a built-in one back.
 
-    A schedule of the user's own has its class's (or function's) name. Fields that are None by default and
-    were left so are not listed.
+    A user's schedule has the name of its class or function. Fields that default to None and were not set are
+    not listed.
     """
     known = _known(schedule)
     values = {key: getattr(schedule, key) for key in known}
@@ -239,7 +239,7 @@ def to_dict(schedule: object) -> dict[str, object]:
 
 
 def load_class(make: object, named: str = "") -> Spec:
-    """Returns the Spec of a class, function or object that is to serve as a schedule.
+    """Returns the Spec of a class, function or object used as a schedule.
 
     Raises:
         ScheduleError: it cannot be called with ``(rope, length)``.
@@ -284,7 +284,7 @@ def _from_mapping(given: Mapping[str, object]) -> Spec | dict[str, Spec]:
 
 
 def one(spec: Spec | Mapping[str, Spec], where: str) -> Spec:
-    """Returns a spec that is the same for every layer type; ``where`` names it in the error for another."""
+    """Returns the one spec for every layer type; ``where`` names it in the error if there are several."""
     if isinstance(spec, Spec):
         return spec
     raise ScheduleError(f"{where}: one schedule is wanted here, and this is one per layer type ({listed(spec)})")
@@ -346,7 +346,7 @@ def _pairs(name: str, text: str) -> dict[str, str]:
 
 
 def _known(schedule: object) -> dict[str, Parameter]:
-    """Returns a schedule's fields; of a class that is no dataclass, the arguments that it keeps under their names."""
+    """Returns a schedule's fields; without a dataclass, the arguments that it stores under their names."""
     taken = {} if inspect.isroutine(schedule) else parameters(type(schedule))
     return {key: parameter for key, parameter in taken.items() if hasattr(schedule, key)}
 

@@ -29,7 +29,7 @@ def divisors(inv_freq: Sequence[float], rope: Rope) -> list[float]:
 @register("table")
 @dataclass(frozen=True)
 class Table(BuiltIn):
-    """Numbers of your own, one per pair: what a search writes, and what a custom schedule is saved as.
+    """Your own numbers, one per pair: a search's result, or the saved form of a custom schedule.
 
     Either ``inv_freq``, used as it is, or ``factors``, which divide the model's own frequencies (1 keeps a pair,
     1e30 stops it). cos and sin are multiplied by ``attention_factor``, 1 when it is not given.

@@ -1,4 +1,4 @@
-"""What a user wrote: a schedule in Python (``path/to/file.py::Class``, ``package.module::Class``), or saved as JSON."""
+"""Loads users' schedules: Python code (``path/to/file.py::Class``, ``package.module::Class``) or saved JSON."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def load(name: str) -> object:
 
 
 def _which(path: Path) -> ScheduleError:
-    """Returns the error for a file without a class: it names which schedules it has, read and not run."""
+    """Returns the error for a file named without a class; lists its schedules, found by parsing, not running."""
     _check_file(path)
     content = read_bytes(path)
     tree = _guarded(str(path), lambda: ast.parse(content))
@@ -57,7 +57,7 @@ def _which(path: Path) -> ScheduleError:
 
 
 def _is_schedule(node: ast.stmt) -> bool:
-    """Whether a statement defines something that can be called with ``(rope, length)``, as far as reading tells."""
+    """Whether a statement seems to define a callable that takes ``(rope, length)``."""
     if isinstance(node, ast.FunctionDef):
         return len(node.args.posonlyargs + node.args.args) == 2
     return isinstance(node, ast.ClassDef) and any(getattr(inner, "name", "") == "__call__" for inner in node.body)
@@ -81,7 +81,7 @@ def _from_file(path: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise ScheduleError(f"{path} is not a Python file; its name must end with .py")
     module = importlib.util.module_from_spec(spec)
-    # Dataclasses look their own module up there when annotations are strings.
+    # Dataclasses look up their own module here when annotations are strings.
     sys.modules[unique] = module
     try:
         _guarded(str(path), lambda: spec.loader.exec_module(module))  # type: ignore[union-attr]

@@ -1,4 +1,4 @@
-"""The values of a schedule's fields: read from text as their annotation asks, and checked."""
+"""Reads the values of a schedule's fields by their annotations, and checks them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..files.reading import local_path
 from ..formatting import brief
 
 LARGEST = 1e100
-"""No field, frequency or scale comes near it; what does would overflow in the formulas."""
+"""Beyond any field, frequency or scale; larger numbers would overflow in the formulas."""
 
 _NUMBERS = (float, int)
 
@@ -34,7 +34,7 @@ def plain(value: object) -> object:
 
 
 def check_value(where: str, hint: object, value: object, limits: Mapping[str, float] | None = None) -> object:
-    """Returns a value as its field keeps it: numbers as Python's own, lists as tuples if annotated so.
+    """Returns a value as its field keeps it: Python numbers, and tuples for lists if annotated so.
 
     Args:
         where: the field, for messages.
@@ -65,7 +65,7 @@ def check_value(where: str, hint: object, value: object, limits: Mapping[str, fl
 
 
 def check_number(where: str, value: object, limits: Mapping[str, float]) -> None:
-    """Refuses what is no number, not finite, or out of range."""
+    """Refuses a value that is not a number, not finite, or out of range."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ScheduleError(f"{where} must be a number, not {brief(value)}")
     _finite(where, value)
@@ -84,10 +84,10 @@ def _finite(where: str, value: float) -> float:
 
 
 def cast_text(where: str, hint: object, text: str) -> object:
-    """Returns ``text`` as the annotation asks.
+    """Reads a text by its annotation.
 
     Raises:
-        ScheduleError: it cannot be read so, or it is not finite.
+        ScheduleError: the text does not fit, or is not finite.
     """
     members = _members(hint)
     if type(None) in members and text.lower() in ("none", "null"):
@@ -129,7 +129,7 @@ def _items(where: str, hint: object, text: str) -> list[object]:
 
 
 def _anything(where: str, text: str) -> object:
-    """Returns JSON where the text reads as such, else the text: there is no annotation to go by."""
+    """Reads a value without an annotation: as JSON if possible, or as text."""
     try:
         value = json.loads({"none": "null", "true": "true", "false": "false"}.get(text.lower(), text))
     except (ValueError, RecursionError):
