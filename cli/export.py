@@ -1,4 +1,4 @@
-"""``ropescale export MODEL --for ENGINE``: how to serve it there, and what that engine will compute."""
+"""``ropescale export MODEL --for ENGINE``: commands to serve it, and what that engine will compute."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def command(model: str, engine: str, as_json: bool, **options: Any) -> None:
     """Show how to serve MODEL (a folder or a Hub id) in an engine, and what that engine will compute.
 
     Prints the command to paste, and a table with a row per field of the schedule: honoured, recomputed (the engine has
-    a number of its own), dropped or unsupported; what it computes; and how that is known: run (a test runs that
+    its own number), dropped or unsupported; what it computes; and how that is known: run (a test runs that
     engine's rotary code), source (its code was read) or docs. Nothing is loaded or written.
 
-    Without --schedule MODEL is served as it lies: patched by ropescale, or as its vendor scaled it. With --schedule
+    Without --schedule MODEL is served as it is: patched by ropescale, or with its vendor's scaling. With --schedule
     its weights are served under that schedule, and no patched folder is needed.
 
     Exits with 1 where the engine cannot compute the schedule at all; the last line says what to do instead.

@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 @click.argument("source", metavar="IN.gguf")
 @click.option("-o", "--out", metavar="OUT.gguf", help="The file to make; it must not exist yet.")
 @request_options(required=True)
-@click.option("--dry-run", is_flag=True, help="Write nothing, only show what would be done.")
+@click.option("--dry-run", is_flag=True, help="Write nothing, only show the changes.")
 @click.option("--force", is_flag=True, help="Replace OUT.gguf if ropescale wrote it.")
 @json_option()
 def command(source: str, out: str | None, schedule: str, as_json: bool, **options: Any) -> None:
     """Write a copy of a GGUF file that carries a schedule.
 
-    Stock llama.cpp, and what is built on it, computes the result with no further options. Keys change, and a table of
-    one factor per pair is added where the architecture rotates by one; everything else is copied byte for byte. What
-    llama.cpp cannot carry for the architecture is refused.
+    Stock llama.cpp, and programs built on it, need no further options. Keys change, and a table of one factor per pair
+    is added where the architecture rotates by one; everything else is copied byte for byte. A schedule that llama.cpp
+    cannot express for the architecture is refused.
 
     \b
     Examples:
@@ -50,7 +50,7 @@ def command(source: str, out: str | None, schedule: str, as_json: bool, **option
 
 @contextlib.contextmanager
 def _progress() -> Iterator[Callable[[int], object]]:
-    """Shows a bar on stderr for files that take a while, where somebody is looking."""
+    """Shows a progress bar on stderr for large files, on a terminal."""
     from tqdm import tqdm
 
     with tqdm(desc="copied", unit="B", unit_scale=True, leave=False, disable=None, delay=1) as bar:
@@ -58,7 +58,7 @@ def _progress() -> Iterator[Callable[[int], object]]:
 
 
 def describe(done: PatchedGguf, source: str, out: str | None) -> dict[str, Any]:
-    """Returns what was done, as plain data."""
+    """Returns the result as plain data."""
     from ..schedules import specs
 
     plan = done.plan

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Field(TypedDict):
-    """One field: its type, whether it is required, and its default where it has one."""
+    """A field: its type, whether it is required, and its default, if any."""
 
     name: str
     type: str
@@ -84,7 +84,7 @@ def _field(parameter: Parameter) -> Field:
 
 
 def _by_length(make: object) -> str:
-    """Returns whether the frequencies follow the length: ``may`` where that depends on the fields."""
+    """Returns whether the frequencies depend on the length: ``may`` if the fields decide."""
     from ..schedules.base import Varying, length_dependent
 
     if isinstance(getattr(make, "__dict__", {}).get("length_dependent"), Varying):
@@ -101,7 +101,7 @@ def _table(described: list[Described]) -> str:
 
 
 def _assignment(field: Field) -> str:
-    """Returns ``factor`` where it must be given, ``beta_fast=32`` where it may."""
+    """Returns ``factor`` for a required field, ``beta_fast=32`` for an optional one."""
     return f"{field['name']}={value_text(field['default'])}" if "default" in field else field["name"]
 
 

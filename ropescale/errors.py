@@ -1,4 +1,4 @@
-"""What ropescale raises.
+"""The errors that ropescale raises.
 
 ::
 

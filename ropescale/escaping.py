@@ -1,7 +1,7 @@
-r"""Text of others inside ropescale's own: names of files and folders, specs, words of a configuration.
+r"""Escapes foreign text in ropescale's output: names of files and folders, specs, words of a configuration.
 
-Such a text may hold newlines, backticks, marks that turn the direction of writing, or what ends a comment. Nothing here
-changes a harmless one.
+Such text may hold newlines, backticks, marks that change the direction of writing, or the end of a comment. Harmless
+text is never changed.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ def visible(text: str) -> str:
 
 
 def named(text: str | os.PathLike[str]) -> str:
-    """Returns a name for a sentence: visible, and without the middle of a long one."""
+    """Returns a name for a sentence: visible, with the middle of a long one cut."""
     shown = visible(os.fspath(text))
     half = (_LONGEST - 5) // 2
     return shown if len(shown) <= _LONGEST else f"{shown[:half]} ... {shown[-half:]}"
 
 
 def stays_below(name: str) -> bool:
-    r"""Whether a name that a file gives can only be that of a file in its folder or below, on any system.
+    r"""Whether a name from a file can only be that of a file in its folder or below, on any system.
 
-    So it is refused with a part ``..``, also between backslashes, or empty, from the root, and with a drive's letter.
+    False for an empty part or ``..``, also between backslashes, for absolute names, and for a drive's letter.
     """
     parts = re.split(r"[/\\]", name)
     return "\0" not in name and not {"", ".", ".."} & set(parts) and not re.match("[A-Za-z]:", name)
@@ -45,7 +45,7 @@ def code_span(text: str) -> str:
 
 
 def cell(text: str) -> str:
-    """Escapes Markdown for a table: a bar would begin the next cell, and so would one whose backslash is escaped."""
+    """Escapes Markdown for a table: any bar would begin the next cell, even after an escaped backslash."""
     return re.sub(r"\\*\|", r"\|", text)
 
 
@@ -57,7 +57,7 @@ def sentence(text: str) -> str:
 def escaped(name: str) -> str:
     """Escapes a name for a line of Markdown: it begins no code, tag, comment or link, and ends no line.
 
-    What is in it stays readable, and most names stay as they are.
+    The name stays readable, and most names do not change.
     """
     return _MARKUP.sub(r"\\\g<0>", visible(name))
 
@@ -66,21 +66,21 @@ _MARKUP = re.compile(r"\\(?=[!-/:-@\[-`{-~])|`|<(?=[A-Za-z/!?])|(?<=\])\(")
 
 
 def fenced(language: str, text: str) -> str:
-    """Returns a block of code in Markdown, whose fence no line of the code can be."""
+    """Returns a block of code in Markdown, with a fence longer than any in the code."""
     longest = max(map(len, re.findall("^ *(`+)", text, re.MULTILINE)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}{language}\n{text}\n{fence}"
 
 
 def uncommented(text: str) -> str:
-    """Escapes Markdown so that nothing begins or ends a comment, and the marks around it stay the only ones."""
+    """Escapes Markdown so that nothing in it begins or ends a comment."""
     return text.replace("<!--", "<\\!--").replace("-->", "--\\>")
 
 
 def shell_word(word: str) -> str:
     r"""Quotes a word of a shell's command line where needed: on one line, and with nothing invisible.
 
-    What ``shlex.quote`` would leave as it is comes as ``$'...'``, which bash and zsh read.
+    A word that is not printable becomes ``$'...'``, which bash and zsh read.
     """
     if word.isprintable():
         return shlex.quote(word)
@@ -93,10 +93,10 @@ def _in_dollar_quotes(char: str) -> str:
     if char.isprintable():
         return char
     kept = "surrogateescape" if "\udc80" <= char <= "\udcff" else "surrogatepass"  # a byte of a path, or half a pair
-    return "".join(f"\\{byte:03o}" for byte in char.encode("utf-8", kept))  # three digits: whatever follows is not read
+    return "".join(f"\\{byte:03o}" for byte in char.encode("utf-8", kept))  # three digits end an escape
 
 
 def argument(path: str | Path) -> str:
-    """Returns a path as a command takes it: one that begins with a dash would be read as an option."""
+    """Returns a path for a command; a leading dash would be read as an option."""
     text = str(path)
     return f"./{text}" if text.startswith("-") else text

@@ -1,4 +1,4 @@
-"""Text for people: tables, and what an error says first."""
+"""Formats text for people: tables, numbers, and values in messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def markdown(header: Sequence[str], rows: Iterable[Sequence[str]], right: Iterab
     """Returns a Markdown table with its columns aligned for the eye.
 
     Args:
-        right: the columns, by index, that hold numbers and stand to the right.
+        right: the indexes of columns that hold numbers and are aligned right.
     """
     numeric = set(right)
     cells = [[escaping.cell(escaping.visible(cell)) for cell in row] for row in [header, *rows]]
@@ -25,14 +25,14 @@ def markdown(header: Sequence[str], rows: Iterable[Sequence[str]], right: Iterab
 
 
 def first_line(error: BaseException) -> str:
-    """Returns the first line of another library's error, short enough to go inside a sentence."""
+    """Returns the first line of another library's error, short enough for a sentence."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    said = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]  # the reason stands below
+    said = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]  # the reason is on the next line
     return cut(said.rstrip(".:"), _LONGEST_LINE)
 
 
 _LONGEST_LINE = 300
-"""Characters of another library's error; some repeat the whole of a file."""
+"""Characters of another library's error; some repeat a whole file."""
 
 _WIDTH = 60
 """Characters of a value in a message."""
@@ -53,14 +53,14 @@ def brief(value: Any) -> str:
 
 
 def listed(names: Iterable[Any], most: int = 12) -> str:
-    """Joins names that a file gives, ``a, b, c``, cut where there are many or they are long."""
+    """Joins names from a file, ``a, b, c``; many or long ones are cut."""
     first = list(islice(names, most + 1))
     words = [cut(name, _WIDTH) if isinstance(name, str) else brief(name) for name in first[:most]]
     return ", ".join([*words, "..."] if len(first) > most else words)
 
 
 class _Brief(reprlib.Repr):
-    """``repr`` of the first few items of anything; a number of thousands of digits cannot be written out at all."""
+    """A bounded ``repr``: the first few items of anything, and no numbers of thousands of digits."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ def size(count: int) -> str:
 
 
 def value_text(value: object, digits: int = 6) -> str:
-    """Returns a value as a table has it: ``none``, ``true``, or a number in so many digits."""
+    """Returns a value for a table: ``none``, ``true``, or a number in so many digits."""
     if value is None or isinstance(value, bool):
         return str(value).lower()
     return f"{value:.{digits}g}" if isinstance(value, float) else str(value)

@@ -1,4 +1,4 @@
-"""Lengths as people write them: ``4096``, ``4k``, ``128k``, ``1m``. A k is 1024 tokens, an m 1024 times that."""
+"""Parses lengths as people write them: ``4096``, ``4k``, ``128k``, ``1m``. A k is 1024 tokens, an m 1024 times that."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .errors import DataError
 from .formatting import brief
 
 LONGEST = 2**40
-"""More tokens than anybody has read."""
+"""Beyond any context."""
 
 _DIGITS = 1000
 _UNITS = {"": 1, "k": 1024, "m": 1024**2}
@@ -26,7 +26,7 @@ def parse_length(text: str | int) -> int:
     text = getattr(text, "tolist", lambda: text)()  # numpy's integers
     if isinstance(text, bool) or not isinstance(text, (int, str)):
         raise DataError(f"a length is a number of tokens like 4096, 4k or 1m, not {brief(text)}")
-    if len(text) > _DIGITS if isinstance(text, str) else abs(text) >= 10**_DIGITS:  # more than Python reads or writes
+    if len(text) > _DIGITS if isinstance(text, str) else abs(text) >= 10**_DIGITS:  # beyond Python's limit on digits
         raise DataError(f"a length of more than {_DIGITS} digits is beyond any context; the longest is {LONGEST}")
     match = _LENGTH.fullmatch(str(text).strip())
     if not match:
@@ -42,7 +42,7 @@ def parse_length(text: str | int) -> int:
 
 
 def parse_lengths(text: str | Iterable[str | int]) -> list[int]:
-    """Parses lengths: ``"2k,4k"`` is ``[2048, 4096]``, also one by one; in the order given, each once.
+    """Parses lengths: ``"2k,4k"`` is ``[2048, 4096]``, also one by one; in the given order, without duplicates.
 
     Raises:
         DataError: one of them is not a length, or there is none.

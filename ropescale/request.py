@@ -1,4 +1,4 @@
-"""A request: the schedule that a user asks for, and how it is to be applied."""
+"""A request: the schedule that a user asks for, and how to apply it."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ class RequestOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Request:
-    """A schedule and how it is to be applied; lengths are parsed, so ``"128k"`` becomes 131072.
+    """A schedule and how to apply it; lengths are parsed, so ``"128k"`` becomes 131072.
 
     Attributes:
         spec: the schedule: an object, a spec string, its JSON form, or ``{layer type: one of these}``.
         factor: how many times longer; fills in the schedule's field.
         target_length: the context wanted, in tokens; gives the factor.
-        original_length: the trained length in tokens, where the configuration does not know it.
+        original_length: the trained length in tokens, if the configuration does not state it.
         overrides: further fields of the schedule, as text.
         layers: ``full``, ``all`` or a layer type, for models that keep one table per layer type.
         replace_scaling: compute from the original length where the model is already scaled.
-        on_top: compose with the scaling that is there.
-        freeze_at: turn a length-dependent schedule into the fixed table that it has at this length, in tokens.
+        on_top: compose with the existing scaling.
+        freeze_at: replace a length-dependent schedule by its table at this length, in tokens.
 
     Raises:
         DataError: a length cannot be read.
@@ -68,7 +68,7 @@ class Request:
 
     @classmethod
     def of(cls, spec: object, **options: Unpack[RequestOptions]) -> Request:
-        """Makes a request of what a public function was given; lengths may be text, ``"128k"``."""
+        """Makes a request from the arguments of a public function; lengths may be text, ``"128k"``."""
         return cls(spec, **options)  # type: ignore[arg-type]  # __post_init__ parses the lengths
 
     def given(self) -> list[str]:

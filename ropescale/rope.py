@@ -12,7 +12,7 @@ from .errors import ConfigError
 
 @dataclass(frozen=True)
 class Rope:
-    """The rotary geometry of one kind of layer, which is all that a schedule sees.
+    """The rotary geometry of one kind of layer, the only input of a schedule besides the length.
 
     Coordinates are turned in pairs; pair ``i`` turns by ``theta^(-2i/d)`` radians per token, with ``d`` the
     rotary dim (Su et al. 2021, arXiv:2104.09864, section 3.2.2). Pair 0 is the fastest.
@@ -22,13 +22,13 @@ class Rope:
         theta: the base of the geometric series, ``rope_theta``.
         original_length: the context the model was trained at before any scaling, in tokens, ``L``.
         head_dim: coordinates of a head; equals ``rotary_dim`` unless RoPE is partial.
-        max_length: what the configuration says, ``max_position_embeddings``; equals ``original_length``
+        max_length: ``max_position_embeddings`` in the configuration; equals ``original_length``
             unless the model is already scaled.
         rotated_pairs: how many pairs turn at all (proportional RoPE); all of them when None.
         layer_type: the layers this geometry belongs to, where a model keeps one table per type.
-        scaling: the rope parameters that the configuration has (v5 keys, ``rope_type`` included).
+        scaling: the rope parameters in the configuration (v5 keys, ``rope_type`` included).
         table: frequencies to build on instead of theta's, per pair; set when a schedule goes on top
-            of scaling that is already there.
+            of existing scaling.
         table_scale: the attention scale that belongs to ``table``.
     """
 
@@ -59,16 +59,16 @@ class Rope:
 
     @property
     def is_plain(self) -> bool:
-        """Whether every pair turns by theta's own series, where most of transformers' rope types start from."""
+        """Whether every pair turns by theta's own series, as most of transformers' rope types require."""
         return self.table is None and self.rotated_pairs is None
 
     @property
     def pairs(self) -> int:
-        """Number of frequencies, ``ceil(d / 2)``."""
+        """The number of frequencies, ``ceil(d / 2)``."""
         return (self.rotary_dim + 1) // 2
 
     def inv_freq(self) -> list[float]:
-        """Radians per token of each pair before the schedule: ``theta^(-2i/d)``, or :attr:`table`."""
+        """Returns radians per token of each pair before the schedule: ``theta^(-2i/d)``, or :attr:`table`."""
         if self.table is not None:
             return list(self.table)
         return self.geometric(self.theta)
@@ -79,7 +79,7 @@ class Rope:
         return [theta ** (-2 * i / self.rotary_dim) if i < turning else 0.0 for i in range(self.pairs)]
 
     def wavelengths(self) -> list[float]:
-        """Tokens per full turn of each pair, ``2 pi / inv_freq``; infinite for a pair that never turns."""
+        """Returns tokens per full turn of each pair, ``2 pi / inv_freq``; infinite for a pair that never turns."""
         return [2 * math.pi / f if f else math.inf for f in self.inv_freq()]
 
     def turns(self) -> list[float]:
@@ -110,4 +110,4 @@ def _crossing(descending: list[float], wanted: float) -> float:
 
 
 LARGEST_HEAD = 2**16
-"""No head has more coordinates; a damaged file that says so would have its table fill the memory."""
+"""Beyond any head; the table of a damaged file could fill the memory."""

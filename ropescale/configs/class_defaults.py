@@ -22,7 +22,7 @@ null for a model that has no rotary embeddings driven by ``rope_parameters``, or
 * ``ignores_partial``: the rope types (``default``; ``linear`` stands for every scaling) under which the class turns
   the same coordinates whatever ``partial_rotary_factor`` says.
 
-All but the first three were not read but tried out: the class is built with the key, and what changed is written down.
+All but the first three are tried out: the class is built with the key, and the effect is written down.
 """
 
 from __future__ import annotations

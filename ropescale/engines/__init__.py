@@ -1,6 +1,6 @@
-"""What each serving engine computes for a schedule, one module per engine.
+"""Serving engines and how they compute a schedule, one module per engine.
 
-A module says what its engine does *otherwise* than asked, and how that is known. The warnings of ``ropescale patch``,
+A module states how its engine deviates from the request, and how that is known. The warnings of ``ropescale patch``,
 the model card and the table of ``ropescale export`` are views of those facts.
 """
 

@@ -1,4 +1,4 @@
-"""The pieces that the engines' commands are made of."""
+"""Building blocks of the engines' commands."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Command:
 
     Attributes:
         language: ``sh``, ``python`` or ``json``.
-        text: what to paste; it ends without a newline.
-        note: what it takes for granted; empty where that is nothing.
+        text: the text to paste, without a final newline.
+        note: its assumptions; may be empty.
     """
 
     language: str
@@ -25,13 +25,13 @@ class Command:
     note: str = ""
 
     def fenced(self) -> str:
-        """Returns it as a block of Markdown."""
+        """Returns the command as a block of Markdown."""
         note = f"# {visible(self.note)}\n" if self.note else ""
         return fenced(self.language, note + self.text)
 
 
 def shell(*words: str) -> str:
-    """Returns a command line with the quotes that it needs; in a long one each option begins a line."""
+    """Returns a quoted command line; in a long one each option begins a line."""
     lines: list[list[str]] = [[]]
     for word in words:
         if word.startswith("--"):
@@ -42,17 +42,17 @@ def shell(*words: str) -> str:
 
 
 def option(name: str, told: object) -> list[str]:
-    """Returns an option with its value as JSON on one line; nothing where there is nothing to tell."""
+    """Returns an option with its value as JSON on one line; nothing for an empty value."""
     return [name, json.dumps(told)] if told else []
 
 
 def needs_remote_code(config: Mapping[str, object]) -> bool:
-    """Whether transformers has to run the checkpoint's own code, having none for this type of model."""
+    """Whether transformers has no code for this model type and runs the checkpoint's own."""
     return bool(config.get("auto_map")) and str(config.get("model_type")) not in load()
 
 
 def snippet(model: str, revision: str | None, config: Mapping[str, object], changed: Mapping[str, object]) -> str:
-    """Returns Python that loads a model with transformers, after changes to the language model's configuration."""
+    """Returns Python that loads a model with transformers, with changes to the language model's configuration."""
     given = "" if revision is None else f", revision={revision!r}"
     given += ", trust_remote_code=True" if needs_remote_code(config) else ""
     names = "AutoConfig, AutoModelForCausalLM" if changed else "AutoModelForCausalLM"

@@ -1,4 +1,4 @@
-"""What an engine computes otherwise than asked, and how that is known."""
+"""Differences between what an engine computes and what was asked, and how they are known."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Status = Literal["honoured", "recomputed", "dropped", "unsupported"]
-"""Computed as asked; replaced by a number of the engine's own; ignored; the engine stops or cannot be told."""
+"""Computed as asked; replaced by the engine's own number; ignored; not supported, or not configurable."""
 
 How = Literal["run", "source", "docs"]
 """A test runs that engine's code; its code was read; its documentation says so."""
@@ -17,17 +17,17 @@ LOST = ("dropped", "unsupported")
 
 @dataclass(frozen=True)
 class Difference:
-    """One thing that an engine does otherwise than asked, or cannot do.
+    """One deviation of an engine from the request.
 
     Attributes:
         field: of the schedule, as in :func:`ropescale.engines.rows.fields`.
-        status: what becomes of it; ``honoured`` where only a condition has to be told.
-        computes: what the engine computes instead.
-        warning: the sentence for whoever patches, without its subject and with ``{s}`` or ``{ies}`` where the verb's
-            third person ends; empty where there is nothing to warn about.
-        who: the subject of that sentence, where it is not the engine as such.
-        how: how it is known, where that is not how the engine's other behaviour is.
-        version: what it was checked against, where that is not the engine's other version.
+        status: how the engine treats the field; ``honoured`` if only a condition is worth stating.
+        computes: the value that the engine computes instead.
+        warning: the sentence for the user, without its subject and with ``{s}`` or ``{ies}`` for the verb's third
+            person; empty if there is nothing to warn about.
+        who: the subject of that sentence, if not the engine.
+        how: how it is known, if not ``source``.
+        version: the version that it was checked against, if not the engine's usual one.
     """
 
     field: str
@@ -45,7 +45,7 @@ def base_rope(warning: str, how: How | None = None) -> Difference:
 
 
 def stops(warning: str = "", computes: str = "stops with an error", how: How | None = None) -> Difference:
-    """Returns the difference of an engine that cannot run the model under this schedule."""
+    """Returns the difference of an engine that cannot run the model with this schedule."""
     return Difference("frequencies", "unsupported", computes, warning, how=how)
 
 
@@ -57,25 +57,25 @@ def recomputed_scale(asked: float, computed: float, where: str = "", of_lengths:
 
 
 def always_truncates(where: str = "") -> Difference:
-    """Returns the difference of an engine that rounds yarn's ramp whatever is asked."""
+    """Returns the difference of an engine that always rounds yarn's ramp."""
     text = f"always round{{s}} the ramp to whole pairs{where} (truncate = true)"
     return Difference("truncate", "dropped", "true", text)
 
 
 def ignores_factor(how: How | None = None) -> Difference:
-    """Returns the difference of an engine that reads no factor of proportional RoPE."""
+    """Returns the difference of an engine that ignores the factor of proportional RoPE."""
     return Difference("factor", "dropped", "1", "ignore{s} the factor of proportional RoPE", how=how)
 
 
 _FORMS = {False: {"s": "s", "ies": "ies", "self": " itself"}, True: {"s": "", "ies": "y", "self": " themselves"}}
-"""How a verb ends, and what refers back, for one engine and for several."""
+"""Verb endings and the reflexive pronoun, for one engine and for several."""
 
 _FORM = re.compile(r"\{(s|ies|self)\}")
-"""Only these braces are read; those of a configuration's own words stay."""
+"""Only these braces are replaced; others may come from a configuration."""
 
 
 def sentence(engines: list[str], warning: str) -> str:
-    """Joins a warning with the engines that it holds for: ``vLLM and SGLang: ignore ...``."""
+    """Joins a warning with the engines that it concerns: ``vLLM and SGLang: ignore ...``."""
     joined = " and ".join([", ".join(engines[:-1]), engines[-1]] if engines[1:] else engines)
     forms = _FORMS[len(engines) > 1]
     return f"{joined}: {_FORM.sub(lambda found: forms[found[1]], warning)}"

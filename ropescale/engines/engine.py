@@ -13,18 +13,18 @@ from .serving import Serving
 
 @dataclass(frozen=True)
 class Engine:
-    """An engine: what it does otherwise than asked, how that is known, and how it is told.
+    """An engine: its differences from the request, how they are known, and its commands.
 
     Attributes:
-        name: as people call it.
-        version: what its behaviour was checked against.
-        differences: what it does otherwise for one kind of layer of a patched folder.
-        how: how it is known that it honours a field for which it has no difference.
-        serve: the commands to paste; empty where it cannot be told.
-        way_out: what to do where it cannot serve the schedule.
-        spelled: the same schedule in the engine's own keys, where it has some.
-        remaining: what remains otherwise under the commands of ``serve``, where that is not ``differences``.
-        in_card: whether model cards have its commands.
+        name: its usual name.
+        version: the version that its behaviour was checked against.
+        differences: its differences for one kind of layer of a patched folder.
+        how: how it is known that a field without a difference is honoured.
+        serve: the commands to paste; empty if no command can express the schedule.
+        way_out: the advice where it cannot serve the schedule.
+        spelled: the same schedule in the engine's own keys, if any.
+        remaining: the differences that remain with the commands of ``serve``, if not ``differences``.
+        in_card: whether model cards show its commands.
     """
 
     name: str
@@ -38,5 +38,5 @@ class Engine:
     in_card: bool = False
 
     def found(self, serving: Serving, layers: Layers) -> list[Difference]:
-        """Returns what it does otherwise under its commands, for one kind of the layers that were spelled."""
+        """Returns its differences under its commands, for one kind of layer in the engine's own keys."""
         return list(self.differences(layers) if self.remaining is None else self.remaining(serving, layers))

@@ -1,4 +1,4 @@
-"""How to serve a checkpoint in an engine, and what that engine will compute."""
+"""Exports a checkpoint to an engine: the commands to serve it, and what the engine will compute."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ class Export:
 
     Attributes:
         model: its folder or Hub id.
-        engine: the engine, as people call it.
-        version: what was looked at.
+        engine: the engine's usual name.
+        version: the version that was checked.
         length: the context, in tokens.
-        schedule: per kind of layer, as the command line has it; empty where the checkpoint is served as it lies.
-        commands: what to paste; empty where the engine cannot compute the schedule.
+        schedule: the spec per kind of layer; empty if the checkpoint is served as it is.
+        commands: the commands to paste; empty if the engine cannot compute the schedule.
         rows: the table, a row per field of the schedule.
-        warnings: what the engine does otherwise, in sentences.
-        notes: what the user should know about how the schedule's numbers came about.
+        warnings: the engine's differences, in sentences.
+        notes: remarks on the origin of the schedule's numbers.
         refusal: why there is no command and what to do instead, or None.
     """
 
@@ -62,7 +62,7 @@ class Export:
     notes: tuple[str, ...] = ()
 
     def to_dict(self) -> Mapping[str, object]:
-        """Returns it as plain data."""
+        """Returns the export as plain data."""
         return asdict(self) | {"served": self.refusal is None}
 
 
@@ -74,17 +74,17 @@ def export(
     revision: str | None = None,
     **options: Unpack[RequestOptions],
 ) -> Export:
-    """Says how to serve a checkpoint in an engine.
+    """Returns the commands that serve a checkpoint in an engine, and what it will compute.
 
     Args:
         model: a checkpoint's folder (patched or not), or a Hub id; no weights are read.
         engine: a key of :data:`ENGINES`.
-        schedule: serve the weights under this schedule, without a patched folder; what lies there when None.
+        schedule: serve the weights under this schedule, without a patched folder; the folder as it is when None.
         revision: branch, tag or commit of a Hub id.
         options: the fields of :class:`ropescale.request.Request`.
 
     Raises:
-        ScheduleError: no such engine; or the schedule does not fit, or no configuration can say it.
+        ScheduleError: unknown engine; or the schedule does not fit, or no configuration can express it.
         RopescaleError: the model cannot be read.
     """
     if engine not in ENGINES:
@@ -99,7 +99,7 @@ def export(
 
 
 def _read(folder: Path) -> tuple[Configuration, Configuration]:
-    """Reads a folder's configuration, and the one that it had before ropescale patched it."""
+    """Reads a folder's configuration, and the original before ropescale patched it."""
     config = read_config(folder)
     stored, original = Configuration.read(config), Configuration.read(original_config(config, folder))
     _refuse_unusable(stored)
@@ -107,7 +107,7 @@ def _read(folder: Path) -> tuple[Configuration, Configuration]:
 
 
 def _stored(name: str, folder: Path, revision: str | None) -> tuple[Serving, dict[str, str]]:
-    """Returns a folder to be served as it lies, with the schedules that it was patched with."""
+    """Returns a folder to be served as it is, with the schedules that it was patched with."""
     (stored, original), record = _read(folder), read_record(folder)
     if record is None:
         return as_it_lies(name, stored, _meant_length(stored), Source(revision=revision)), {}
@@ -118,7 +118,7 @@ def _stored(name: str, folder: Path, revision: str | None) -> tuple[Serving, dic
 
 
 def _under_schedule(engine: Engine, name: str, folder: Path, revision: str | None, request: Request) -> Export:
-    """Exports the weights under a schedule that is not written anywhere."""
+    """Exports the weights under a schedule that no folder holds."""
     (stored, original), record = _read(folder), read_record(folder)
     plan = make_plan(original.raw, request)
     if plan.unsavable:
@@ -132,7 +132,7 @@ def _under_schedule(engine: Engine, name: str, folder: Path, revision: str | Non
 
 
 def _refuse_unusable(configuration: Configuration) -> None:
-    """Refuses scaling without what its formula needs, which no engine could compute; other unknown kinds may pass.
+    """Refuses scaling that lacks a value of its formula; unknown rope types pass.
 
     Raises:
         ScheduleError: a key is missing or out of range.
@@ -143,12 +143,12 @@ def _refuse_unusable(configuration: Configuration) -> None:
 
 
 def _recorded(ropes: Mapping[str, Rope], lengths: Mapping[str, int], beneath: Mapping[str, str]) -> Request:
-    """Returns how a schedule was asked for on a source, as far as its record tells.
+    """Returns the request that made a patched folder, as far as its record tells.
 
     Args:
         ropes: the geometry of the source, per layer type.
         lengths: the trained length that the schedule was computed from, for the layer types that it changed.
-        beneath: the scaling that it was composed with, likewise.
+        beneath: the scaling that it was composed with, for the same layer types.
     """
     changed = {key: length for key, length in lengths.items() if key in ropes}
     scaled = any(ropes[key].is_scaled for key in changed)
@@ -158,15 +158,15 @@ def _recorded(ropes: Mapping[str, Rope], lengths: Mapping[str, int], beneath: Ma
 
 
 def scaling_option(request: Request) -> tuple[str, ...]:
-    """Returns ``--replace-scaling`` or ``--on-top``, where one of them was given."""
+    """Returns ``--replace-scaling`` or ``--on-top``, if one was given."""
     return tuple(f"--{key.replace('_', '-')}" for key in ("replace_scaling", "on_top") if getattr(request, key))
 
 
 def words(specs: Mapping[str, str], request: Request) -> tuple[str, ...]:
-    """Returns the options of ``ropescale gguf`` that ask for the same; none where one name does not say it.
+    """Returns the options of ``ropescale gguf`` that ask for the same; none if one built-in schedule does not cover it.
 
-    Layers may have schedules of their own, those with a window may change as well, and a user's own schedule is known
-    by its file.
+    Layer types may have different schedules, layers with a window may change as well, and a user's own schedule needs
+    its file.
     """
     if len(set(specs.values())) != 1 or next(iter(specs.values())).partition(":")[0] not in names():
         return ()
@@ -186,7 +186,7 @@ def _meant_length(configuration: Configuration) -> int:
 
 
 def exported(engine: Engine, serving: Serving, schedules: Mapping[str, str]) -> Export:
-    """Says what :func:`export` says about something to serve, under these schedules per kind of layer."""
+    """Makes the :class:`Export` of a serving under these schedules per kind of layer."""
     spelled = engine.spelled(serving)
     found = [engine.found(spelled, layers) for layers in spelled.layers]
     version = version_of(engine, chain(*found))
@@ -208,16 +208,16 @@ def exported(engine: Engine, serving: Serving, schedules: Mapping[str, str]) -> 
 
 
 def _sentences(engine: Engine, found: Iterable[Difference]) -> list[str]:
-    """Returns what the engine does otherwise in the version that the table is about, each sentence once.
+    """Returns the engine's differences in the version that the table covers, each sentence once.
 
-    The commands see to the conditions under which it honours a field, but not to those on the frequencies themselves.
+    The commands meet the conditions for honoured fields, except those on the frequencies.
     """
     matters = [each for each in found if each.status != "honoured" or each.field == "frequencies"]
     return list(dict.fromkeys(_told(engine, each) for each in matters if each.warning and not each.version))
 
 
 def _why(engine: Engine, found: list[Difference]) -> str:
-    """Returns the warning that says what is lost; empty where there is none."""
+    """Returns the warning about a lost field; empty if there is none."""
     lost = (each for each in found if each.status in LOST and each.warning and not each.version)
     return next((_told(engine, each) for each in lost), "")
 
@@ -227,7 +227,7 @@ def _told(engine: Engine, found: Difference) -> str:
 
 
 def _refusal(engine: Engine, layers: Layers, why: str) -> str:
-    """Returns why nothing can be served, and what to do instead."""
+    """Returns the reason for the refusal, and what to do instead."""
     because = f": {why.partition(';')[0].partition(': ')[2]}" if why.startswith(f"{engine.name}: ") else ""
     what = f"{layers.kind} for {layers.model_type}"
     return f"{engine.name} cannot compute this schedule ({what}){because}; {engine.way_out(layers)}"

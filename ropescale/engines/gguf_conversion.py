@@ -1,4 +1,4 @@
-"""llama.cpp's converter: what becomes of a configuration in a GGUF file that convert_hf_to_gguf.py makes."""
+"""llama.cpp's converter and how convert_hf_to_gguf.py translates a configuration into a GGUF file."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ Falcon-H1's loads them too, and rotates without them.
 
 
 def architecture(layers: Layers) -> str | None:
-    """Returns what a GGUF file calls this type of model; None where that is not known here."""
+    """Returns the architecture of this model type in a GGUF file; None if unknown."""
     of_wrapper = known.OF_WRAPPERS.get(layers.whole_type, {})
     return of_wrapper.get(layers.model_type) or known.OF_MODEL_TYPES.get(layers.model_type)
 
 
 def converted(layers: Layers) -> Iterator[Difference]:
-    """Yields what llama.cpp does otherwise for this kind of layer, when the folder is converted to GGUF."""
+    """Yields the differences of llama.cpp for this kind of layer, when the folder is converted to GGUF."""
     if layers.kind in _BY_KIND:
         yield from _BY_KIND[layers.kind](layers)
 
@@ -51,7 +51,7 @@ def _linear(layers: Layers) -> Iterator[Difference]:
 
 
 def _instead(layers: Layers) -> str:
-    """Returns what to do about a table that the converter drops."""
+    """Returns the advice for a table that the converter drops."""
     name = architecture(layers)
     table = known.TAKES_LISTS if layers.changes_with_length else known.TAKES_FREQS | known.TAKES_LISTS
     if name in table and layers.key == ALL_LAYERS:
@@ -80,7 +80,7 @@ def _log_multiplier(layers: Layers) -> float:
 
 
 def converted_attention_factor(layers: Layers) -> float:
-    """Returns what llama.cpp multiplies cos and sin by under yarn in a converted file (llama-context.cpp)."""
+    """Returns the multiplier of cos and sin under yarn in a converted file (llama-context.cpp)."""
     factor, under = layers.parameters["factor"], _log_multiplier(layers)
     if not under:
         return temperature(factor)
@@ -89,7 +89,7 @@ def converted_attention_factor(layers: Layers) -> float:
 
 
 def converted_softmax_scale(layers: Layers, multiplier: float) -> Iterator[Difference]:
-    """Yields what becomes of the scale of the softmax, which DeepSeek's kind of attention multiplies (deepseek2.cpp).
+    """Yields the differences in the softmax scale of DeepSeek's attention (deepseek2.cpp).
 
     ``multiplier`` is the file's log multiplier.
     """
@@ -133,7 +133,7 @@ def _llama3(layers: Layers) -> Iterator[Difference]:
 def _proportional(layers: Layers) -> Iterator[Difference]:
     if layers.parameters.get("factor", 1) != 1:
         yield ignores_factor()
-    if not layers.is_proportional_by_default:  # no converter expects it then
+    if not layers.is_proportional_by_default:  # then no converter expects it
         yield stops("does not know proportional RoPE for this architecture", "the converter stops")
 
 

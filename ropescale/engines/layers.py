@@ -1,4 +1,4 @@
-"""What is asked of an engine for one kind of layer."""
+"""One kind of layer, as engines are asked to compute it."""
 
 from __future__ import annotations
 
@@ -55,17 +55,17 @@ class Layers:
 
     @property
     def family(self) -> Family:
-        """What is special about the language model's type."""
+        """The record of the language model type's peculiarities."""
         return self.configuration.family
 
     @property
     def is_mla(self) -> bool:
-        """Whether attention is latent (DeepSeek's), where a slice of its own rotates."""
+        """Whether attention is latent (DeepSeek's), where a separate slice rotates."""
         return bool(self.configuration.default_of("qk_rope_head_dim"))
 
     @property
     def is_partial(self) -> bool:
-        """Whether part of a head rotates."""
+        """Whether only part of a head rotates."""
         return self.rope.rotary_dim != self.rope.head_dim
 
     @property
@@ -88,13 +88,13 @@ class Layers:
 
     @property
     def attention_factor(self) -> float:
-        """What cos and sin are multiplied by, as stock transformers computes it from these parameters."""
+        """The multiplier of cos and sin that stock transformers computes from these parameters."""
         rope = replace(self.configuration.ropes[self.key], scaling=self.parameters)
         return stock_table(rope, self.length).attention_scale
 
 
 def layers_of(plan: Plan) -> list[Layers]:
-    """Returns what a plan saves, for each kind of layer that it changes."""
+    """Returns each kind of layer that a plan changes, as it saves it."""
     written = plan.planned
     return [
         Layers(key, _parameters_of(written, key), written, layer.rope, plan.length)

@@ -1,4 +1,4 @@
-"""llama.cpp: what its converter writes into the GGUF, what its flags can say, and what ``ropescale gguf`` writes."""
+"""llama.cpp, by its converter, by its flags, or by ``ropescale gguf``."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ from .layers import Layers
 from .serving import Serving
 
 FLAGS = {"default": "none", "linear": "linear", "yarn": "yarn"}
-"""Rope types that the command line can say, and what it calls them."""
+"""Rope types that the command line supports, and their names there."""
 
 _RUN = ("frequencies", "theta", "factor", "original length", "beta_fast", "beta_slow", "truncate", "attention factor")
 _RUN += ("low_freq_factor", "high_freq_factor", "partial_rotary_factor")
 
 
 def _how(layers: Layers, field: str) -> How:
-    """Returns ``run`` where a Llama was run with these flags or tables; of other architectures the code was read.
+    """Returns ``run`` where tests run a Llama with these flags or tables, or ``source``.
 
-    The way of the flags is the same for every architecture. ``--override-kv`` was not run, the key that it sets was.
+    Flags work the same for every architecture. Tests run the key that ``--override-kv`` sets, not the flag.
     """
     overridden = field == "attention factor" and layers.kind == "yarn" and bool(_attention(layers))
     return "run" if architecture(layers) == "llama" and field in _RUN and not overridden else "source"
 
 
 def _serve(serving: Serving) -> list[Command]:
-    """Returns ``llama-server`` with flags where they can say it, else with a GGUF that ``ropescale gguf`` writes."""
+    """Returns ``llama-server`` with flags if they suffice, or with a GGUF that ``ropescale gguf`` writes."""
     route = route_of(serving)
     if route is None:
         return []
@@ -60,7 +60,7 @@ def _server(serving: Serving, gguf: str, *told: str) -> str:
 
 
 def _spec(serving: Serving) -> tuple[str, ...]:
-    """Returns the options of ``ropescale gguf``: the schedule's name, else the one list of the configuration."""
+    """Returns the options of ``ropescale gguf``: the schedule's name, or the one list of the configuration."""
     layers = serving.layers[0]
     if serving.source.spec or layers.key != ALL_LAYERS or layers.kind != "longrope" or layers.changes_with_length:
         return serving.source.spec
@@ -71,10 +71,10 @@ def _spec(serving: Serving) -> tuple[str, ...]:
 
 
 def route_of(serving: Serving) -> Literal["flags", "table", "converted"] | None:
-    """Returns how llama.cpp comes to know the schedule; None where it cannot.
+    """Returns how llama.cpp receives the schedule; None if it cannot.
 
-    With flags, or with what ``ropescale gguf`` writes, it serves the vendor's weights; where these are scaled,
-    only the latter, because no flag takes back the keys and tables that the converter writes for that.
+    Flags and ``ropescale gguf`` apply to the vendor's weights. If these are scaled, only the latter works, because no
+    flag removes the keys and tables that the converter writes for the scaling.
     """
     if not _is_converted(serving):
         return None
@@ -90,12 +90,12 @@ def route_of(serving: Serving) -> Literal["flags", "table", "converted"] | None:
 
 
 def _is_converted(serving: Serving) -> bool:
-    """Whether a GGUF file can be made of this type of model; the converter may know types that are not known here."""
+    """Whether the converter may know this model type."""
     return any(architecture(layers) or layers.model_type not in load() for layers in serving.layers)
 
 
 def _survives(serving: Serving) -> bool:
-    """Whether the converter carries over what a folder's configuration says."""
+    """Whether the converter preserves the folder's schedule."""
     plain = all(layers.kind == "default" for layers in serving.layers if is_windowed(layers.key))
     lost = [found for layers in serving.layers for found in converted(layers) if found.field in _DECISIVE]
     return not lost and (plain or serving.is_vendors)
@@ -105,7 +105,7 @@ _DECISIVE = ("frequencies", "softmax scale")
 
 
 def why_not(serving: Serving) -> str | None:
-    """Returns why ``ropescale gguf`` would refuse the schedule for this model; None where it would write it."""
+    """Returns why ``ropescale gguf`` would refuse the schedule for this model; None if it would not."""
     layers = _changed(serving)
     name = architecture(layers)
     if name is None:
@@ -115,44 +115,44 @@ def why_not(serving: Serving) -> str | None:
     keys = {"attention.sliding_window": Value("UINT32", window)} if window or name == "llama4" else {}
     if layers.key != ALL_LAYERS and not _is_apart(name, layers):
         return f"llama.cpp's {name} scales the layers with a window as well"
-    if serving.source.scaled:  # however its vendor did
+    if serving.source.scaled:  # any factor stands for the vendor's
         keys["rope.scaling.factor"] = Value("FLOAT32", 2.0)
     return refusal(name, keys, layers.parameters, layers.rope, serving.length)
 
 
 def _is_apart(name: str, layers: Layers) -> bool:
-    """Whether what is told of the full-attention layers leaves those with a window alone."""
+    """Whether a change to the full-attention layers leaves those with a window alone."""
     theta_alone = name in known.SLIDING_HAS_THETA and layers.kind == "default"
     return theta_alone or name in known.SLIDING_UNSCALED | known.OUT_OF_REACH
 
 
 def _changed(serving: Serving) -> Layers:
-    """Returns the layers that a schedule is meant for, where it has not been given to all."""
+    """Returns the layers that the schedule is for: the first without a window, if any."""
     return next((layers for layers in serving.layers if not is_windowed(layers.key)), serving.layers[0])
 
 
 def _way_out(layers: Layers) -> str:
-    """Returns what to do where it cannot be served."""
+    """Returns the advice for a schedule that cannot be served."""
     if layers.kind == "dynamic":
         return "freeze it at a length (freeze_at=N), or use yarn"
     if architecture(layers) is None and layers.model_type in load():
         return "serve it with transformers"
     if architecture(layers) in known.OWN_SOFTMAX_SCALE:
         return f"use another rope_theta (ntk, abf){_by_converting(layers)}"
-    if layers.kind in FLAGS:  # what it has for every architecture, but not for these layers
+    if layers.kind in FLAGS:  # supported for every architecture, but not for these layers
         return "serve it with transformers"
     return "use yarn, linear or another rope_theta (ntk, abf), which it has for every architecture"
 
 
 def _by_converting(layers: Layers) -> str:
-    """Returns what a GGUF of a patched folder says and one of the vendor's weights cannot be told."""
+    """Returns the advice that only a converted patched folder can follow."""
     if layers.kind != "yarn" or any(found.field in _DECISIVE for found in converted(layers)):
         return ", or yarn with mscale=1,mscale_all_dim=1 in a patched folder, converted as it is"
     return ", or patch a folder with this schedule and convert that"
 
 
 def flags(serving: Serving) -> list[str] | None:
-    """Returns the rotary part of a llama.cpp command line; None where it has no words for this."""
+    """Returns the rotary part of a llama.cpp command line; None if its flags cannot express this."""
     layers = next((each for each in serving.layers if each.kind != "default"), serving.layers[0])
     if layers.kind not in FLAGS or not _reached_alone(serving, layers):
         return None
@@ -168,7 +168,7 @@ def flags(serving: Serving) -> list[str] | None:
 
 
 def _not_in_the_file(serving: Serving) -> list[str]:
-    """Flags for what llama.cpp does not read from a file that the converter made."""
+    """Returns flags for values that llama.cpp does not read from a converted file."""
     return [word for layers in serving.layers if layers.kind == "yarn" for word in _lost_in_the_file(layers)]
 
 
@@ -179,7 +179,7 @@ def _lost_in_the_file(layers: Layers) -> list[str]:
 
 
 def _reached_alone(serving: Serving, layers: Layers) -> bool:
-    """Whether the flags reach the layers that they are meant for and no others."""
+    """Whether the flags reach exactly the intended layers."""
     name = architecture(layers)
     if name in known.OUT_OF_REACH:
         return False
@@ -208,7 +208,7 @@ def _takes_correction(layers: Layers) -> bool:
 
 
 def _remaining(serving: Serving, layers: Layers) -> Iterator[Difference]:
-    """Yields what remains otherwise with the commands that :func:`serve` gives."""
+    """Yields the differences that remain with the commands of :func:`_serve`."""
     route = route_of(serving)
     if route is None:
         yield from _refused(serving, layers)
@@ -223,7 +223,7 @@ def _remaining(serving: Serving, layers: Layers) -> Iterator[Difference]:
 
 
 def _refused(serving: Serving, layers: Layers) -> Iterator[Difference]:
-    """Yields the reason of a field of its own, else what ``ropescale gguf`` would say."""
+    """Yields the reason for the refusal: a field's difference, or the words of ``ropescale gguf``."""
     if not _is_converted(serving):
         yield stops(f"its converter does not know {layers.model_type}", "the converter stops")
     elif architecture(layers) in known.OWN_SOFTMAX_SCALE and layers.kind in ("linear", "yarn"):
@@ -238,19 +238,19 @@ def _refused(serving: Serving, layers: Layers) -> Iterator[Difference]:
 def _own_softmax_scale(layers: Layers) -> Difference:
     asked, computed = gguf_conversion.asked_softmax_factor(layers), gguf_conversion.own_softmax_factor(layers, 0.0)
     text = f"derives a softmax scale of its own from the scaling factor ({computed:.4g} instead of {asked:.4g})"
-    if math.isclose(asked, computed, rel_tol=1e-6):  # then it is the other scale, and no key changes it alone
+    if math.isclose(asked, computed, rel_tol=1e-6):  # then the attention factor differs, and no key changes it alone
         text = "ties its softmax scale to the attention factor, which cannot be told by itself"
     return Difference("softmax scale", "unsupported", f"{computed:.6g}", text)
 
 
 def _is_told(found: Difference, told: list[str]) -> bool:
-    """Whether a flag mends what the converter loses."""
+    """Whether a flag restores a field that the converter loses."""
     flag = {"beta_fast": "--yarn-beta", "beta_slow": "--yarn-beta", "attention factor": "--override-kv"}
     return any(word.startswith(flag.get(found.field, "?")) for word in told)
 
 
 def _by_flags(layers: Layers) -> Iterator[Difference]:
-    """Yields what the flags of yarn cannot say."""
+    """Yields the differences that yarn's flags leave."""
     if layers.kind != "yarn":
         return
     usual, asked = temperature(layers.parameters["factor"]), layers.attention_factor
@@ -261,7 +261,7 @@ def _by_flags(layers: Layers) -> Iterator[Difference]:
 
 
 def _shared_theta(serving: Serving, layers: Layers) -> Iterator[Difference]:
-    """Yields A theta that reaches the layers with a window as well."""
+    """Yields a theta that reaches the layers with a window as well."""
     full = _changed(serving)
     theta = full.parameters["rope_theta"]
     shared = architecture(layers) in known.SLIDING_SHARES_THETA and is_windowed(layers.key)

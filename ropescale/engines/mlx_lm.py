@@ -41,7 +41,7 @@ _LOADED_AS = {
     "longcat_flash_ngram": "longcat_flash",
     "solar_open": "glm4_moe",
 }
-"""Types that the code of another one runs, or whose text is one of another."""
+"""Types that run with another type's code, or whose language model is of another type."""
 
 _READS_V4 = frozenset(
     "afmoe apertus bailing_moe bailing_moe_linear bitnet deepseek_v3 deepseek_v32 dots1 exaone exaone4 exaone_moe "
@@ -55,23 +55,23 @@ _READS_V5 = frozenset("gemma4_text glm_moe_dsa laguna mellum ministral3 qwen3_5"
 """Types that give it ``rope_parameters``."""
 
 _READS_V5_THETA = frozenset(["exaone_moe", "lfm2", "lfm2_moe"])
-"""Types that look for ``rope_theta`` there."""
+"""Types that read ``rope_theta`` there."""
 
 _LISTS_ALONE = frozenset(["phi3", "phimoe", "minicpm3"])
-"""Types that have longrope and nothing else besides a theta."""
+"""Types that support only longrope and a theta."""
 
 _NEVER_PLAIN = frozenset(["phimoe", "minicpm3", "deepseek_v2"])
-"""Types that stop where there is no scaling."""
+"""Types that fail without scaling."""
 
 _THETA_ALONE = frozenset(
     "Klear afm7 baichuan_m1 cohere cohere2 dbrx ernie4_5 ernie4_5_moe gemma gemma2 gemma3n gemma3n_text glm glm4 "
     "glm4_moe gpt_neox granitemoehybrid helium lfm2 lfm2_moe llama4_text mimo_v2_flash minimax mixtral olmo openelm "
     "phi phi3small plamo plamo2 qwen qwen3_moe recurrent_gemma stablelm starcoder2".split()
 )
-"""Types that never look at a scaling; some of them list the key and do nothing with it."""
+"""Types that ignore any scaling, even where they list the key."""
 
 _STOPS = frozenset("deepseek hunyuan hunyuan_v1_dense internlm2 nemotron qwen2_moe".split())
-"""Types that stop at a scaling without the old key ``type``, which neither transformers nor ropescale writes."""
+"""Types that fail on scaling without the old key ``type``, which neither transformers nor ropescale writes."""
 
 _WINDOWS_ARE_PLAIN = frozenset(["gemma3_text", "olmo3"])
 """Types whose layers with a window have a theta and no scaling."""
@@ -89,7 +89,7 @@ def _serve(serving: Serving) -> list[Command]:
 
 
 def _snippet(serving: Serving) -> str:
-    """Returns Python that loads the model with other values in its configuration, which replace whole keys."""
+    """Returns Python that loads the model with some keys of its configuration replaced."""
     changed = {} if serving.is_written else serving.changes()
     if changed and serving.stored.is_multimodal:
         changed = {"text_config": {**serving.stored.section, **changed}}
@@ -102,14 +102,14 @@ def _snippet(serving: Serving) -> str:
 
 
 def _way_out(layers: Layers) -> str:
-    """Returns what to do where it cannot be served."""
+    """Returns the advice for a schedule that cannot be served."""
     if _code(layers) in _THETA_ALONE | _STOPS | {"internlm3", "phi3"}:
         return "use another rope_theta (ntk, abf), or serve it with transformers"
     return "serve it with transformers"
 
 
 def _differences(layers: Layers) -> Iterator[Difference]:
-    """Yields what mlx-lm does otherwise for this kind of layer."""
+    """Yields the differences of mlx-lm for this kind of layer."""
     lost = list(_lost(layers))
     yield from lost
     if not lost and layers.kind in _BY_KIND:
@@ -117,7 +117,7 @@ def _differences(layers: Layers) -> Iterator[Difference]:
 
 
 def longrope_scale(layers: Layers) -> float:
-    """Returns what queries and keys are multiplied by under longrope: a number of the lengths, as the paper has it.
+    """Returns the multiplier of queries and keys under longrope, computed from the lengths as in the paper.
 
     ``short_mscale`` and ``long_mscale`` are not given to the rotary layer, except for phimoe.
     """
@@ -137,7 +137,7 @@ def _code(layers: Layers) -> str:
 
 
 def _lost(layers: Layers) -> Iterator[Difference]:
-    """Yields why the frequencies are not those that are asked for, if so."""
+    """Yields the reason why the frequencies are not as asked, if any."""
     code = _code(layers)
     if code not in _READS_V4 | _READS_V5 | _LISTS_ALONE | _THETA_ALONE | _STOPS | {"deepseek_v2"}:
         yield stops(computes="stops, for it has no code for this model")
@@ -162,7 +162,7 @@ def _lost(layers: Layers) -> Iterator[Difference]:
 
 
 def _theta(layers: Layers, code: str) -> Iterator[Difference]:
-    """Yields A theta that is stated only where this code does not look."""
+    """Yields a theta that this code does not find."""
     stated = layers.section.get("rope_parameters")
     if (
         code not in _READS_V5 | _READS_V5_THETA

@@ -1,4 +1,4 @@
-"""Whose code vLLM and SGLang run a model with: their own, that of transformers, or none.
+"""The code with which vLLM and SGLang run a model: their own, that of transformers, or none.
 
 ``registries.json`` is generated from their sources (``tests/helpers/engine_registries.py``), and a test keeps the two
 equal. It holds the ``versions`` that were read, the class that loads each model type (``architectures``), and per
@@ -23,19 +23,19 @@ from .layers import Layers
 PATH = Path(__file__).with_suffix(".json")
 
 Code = Literal["own", "transformers", "checkpoint", "none"]
-"""Its own, that of transformers, the checkpoint's, or it has none."""
+"""The engine's own, that of transformers, the checkpoint's, or none."""
 
 
 @cache
 def load() -> dict[str, Any]:
-    """Returns the table, as in the module's docstring."""
+    """Reads the table that the module's docstring describes."""
     return json.loads(PATH.read_text(encoding="utf-8"))
 
 
 def architecture(layers: Layers) -> str | None:
-    """Returns the class that loads a model: the configuration's, else transformers' for its type, else None.
+    """Returns the class that loads a model: the configuration's, or transformers' for its type, or None.
 
-    A model saved without its head names a class that is not for text; then its type says which one is.
+    A model saved without its head names a class that is not for text; then its type decides.
     """
     stated = layers.configuration.raw.get("architectures")
     first = cut(stated[0], 100) if isinstance(stated, list) and stated and isinstance(stated[0], str) else None
@@ -59,7 +59,7 @@ def is_known_for(engine: str, what: str, layers: Layers) -> bool:
 
 
 def not_its_own(engine: str, layers: Layers) -> Iterator[Difference]:
-    """Yields what an engine does with a model that it has no code of its own for."""
+    """Yields the differences of an engine for a model without native code there."""
     whose, name = code(engine, layers), architecture(layers) or layers.model_type
     if whose == "none":
         yield stops(f"know{{s}} no {name}; serve it with transformers", "stops, for it has no code for this model")
@@ -71,7 +71,7 @@ def not_its_own(engine: str, layers: Layers) -> Iterator[Difference]:
 
 
 def _in_transformers(layers: Layers) -> Iterator[Difference]:
-    """Yields what becomes of a rotary module of transformers before 5.21 that is given a batch of texts at a time."""
+    """Yields the differences of transformers' rotary modules before 5.21, which see a batch of texts at a time."""
     if layers.kind == "longrope" and layers.key != ALL_LAYERS:
         text = f"use{{s}} transformers 5.20 or older here, which stops at longrope kept per layer type ({layers.key})"
         yield stops(text, "stops with an error, by transformers' code")

@@ -1,4 +1,4 @@
-"""The engines: a module beside this one and a line here for each."""
+"""The registry of engines: each is a module in this folder and a line here."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _MODULES = {
 ENGINES: Mapping[str, Engine] = {
     name: import_module(f".{module}", __package__).ENGINE for name, module in _MODULES.items()
 }
-"""The engines under the names that the command line has for them, in the order in which their warnings are told."""
+"""The engines by their names on the command line, in the order of their warnings."""
 
 
 def engine_warnings(plan: Plan) -> list[str]:
-    """Returns one sentence per difference, with the engines it holds for; none where all compute what was asked."""
+    """Returns one sentence per difference, with the engines it concerns."""
     subjects: dict[str, dict[str, None]] = {}
     for layers in layers_of(plan):
         for engine in ENGINES.values():

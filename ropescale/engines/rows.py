@@ -1,4 +1,4 @@
-"""The table of ``ropescale export``: what an engine makes of every field of a schedule."""
+"""The table of ``ropescale export``: how an engine treats every field of a schedule."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _FIELDS = {
     "llama3": ("factor", "original length", "low_freq_factor", "high_freq_factor"),
     "proportional": ("partial_rotary_factor", "factor"),
 }
-"""The fields that a rope type has."""
+"""The fields of each rope type."""
 
 _USUAL = {"beta_fast": 32.0, "beta_slow": 1.0, "truncate": True, "partial_rotary_factor": 1.0, "factor": 1.0}
 
 _INTO_FREQUENCIES = frozenset(["theta", "rotary dim", *(field for fields in _FIELDS.values() for field in fields)])
-"""Fields that the frequencies are computed from."""
+"""Fields that determine the frequencies."""
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,10 @@ class FieldRow:
     Attributes:
         layers: the kind of layer, ``"all"`` where there is one table.
         field: such as ``factor``.
-        asked: what the schedule says.
-        status: what becomes of it.
-        computes: what the engine computes.
-        version: of the engine, that was looked at.
+        asked: the schedule's value.
+        status: how the engine treats it.
+        computes: the engine's value.
+        version: the version of the engine that was checked.
         how: how it is known.
     """
 
@@ -49,7 +49,7 @@ class FieldRow:
 
 
 def fields(layers: Layers) -> dict[str, str]:
-    """Returns what is asked, field by field, as text: the frequencies, what they are computed from, and the scales."""
+    """Returns the requested fields as text: the frequencies, the values that determine them, and the scales."""
     parameters, rope, kind = layers.parameters, layers.rope, layers.kind
     lists = f"divisors, {'two lists' if layers.changes_with_length else 'one list'}"
     found = {"frequencies": f"{rope.pairs} {lists if kind == 'longrope' else f'pairs, {kind}'}"}
@@ -69,7 +69,7 @@ def fields(layers: Layers) -> dict[str, str]:
 
 
 def rows(engine: Engine, version: str, layers: Layers, found: Iterable[Difference]) -> list[FieldRow]:
-    """Returns one row per field that is asked or changed, and one more for each difference of an older version."""
+    """Returns one row per requested or changed field, and one more per difference of an older version."""
     asked, differences = fields(layers), list(found)
     current = {each.field: each for each in differences if not each.version}
     unasked = {field: "1" if field == "softmax scale" else "-" for field in current if field not in asked}
@@ -112,19 +112,19 @@ def _like(row: FieldRow, status: Status, computes: str, how: How) -> FieldRow:
 
 
 def _without(older: list[FieldRow], row: FieldRow) -> FieldRow:
-    """Leaves out of a row's version those that have a row of their own for the field."""
+    """Removes from a row's version those that have a separate row for the field."""
     apart = {each.version for each in older if each.field == row.field}
     return replace(row, version=", ".join(each for each in row.version.split(", ") if each not in apart))
 
 
 def version_of(engine: Engine, found: Iterable[Difference]) -> str:
-    """Returns the versions that the table is about: those looked at, without those that cannot compute this at all."""
+    """Returns the versions that the table covers: all that were checked, except those that cannot compute this."""
     unable = {each.version for each in found if each.field == "frequencies" and each.status == "unsupported"}
     versions = engine.version.split(", ")
     return ", ".join(each for each in versions if each not in unable) if versions[1:] else engine.version
 
 
 def is_served(table: list[FieldRow]) -> bool:
-    """Whether the engine can compute the schedule at all, by what :func:`rows` says of one kind of layer."""
+    """Whether the engine can compute the schedule at all, from the rows of one kind of layer."""
     scales = [row.status for row in table if row.field == "softmax scale"]
     return table[0].status not in LOST and "unsupported" not in scales

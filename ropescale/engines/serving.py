@@ -1,4 +1,4 @@
-"""A checkpoint to be served, and what has to be changed in its configuration for that."""
+"""A checkpoint to be served, and the changes that its configuration needs."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from .commands import needs_remote_code, snippet
 from .layers import Layers, layers_in, layers_of
 
 V4_NAMES = frozenset({"rope_scaling", *THETA_NAMES, *PARTIAL_NAMES})
-"""Keys in which transformers 4 keeps what ``rope_parameters`` holds in transformers 5."""
+"""The keys of transformers 4 for the content of ``rope_parameters`` in transformers 5."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where the weights to be served come from, and how the schedule was asked for.
+    """The source of the weights to be served, and the options that ask for the schedule.
 
     Attributes:
-        spec: the options of ropescale's commands that ask for this schedule; empty where no schedule is known.
+        spec: the options of ropescale's commands that ask for this schedule; empty if unknown.
         folder: another folder or Hub id that the weights come from.
         revision: branch, tag or commit of a Hub id.
-        scaled: the option of ropescale's commands that says what becomes of the vendor's scaling of the weights; empty
-            where there is none, or where the vendor's configuration is what is served.
+        scaled: the option of ropescale's commands that replaces the vendor's scaling or builds on it; empty if there
+            is none, or if the vendor's configuration is served.
     """
 
     spec: tuple[str, ...] = ()
@@ -38,9 +38,9 @@ class Serving:
     """A checkpoint to be served.
 
     Attributes:
-        model: its folder or Hub id, as the command will name it.
-        stored: the configuration that lies there.
-        wanted: the configuration that is wanted, in both of transformers' dialects.
+        model: its folder or Hub id, as the command names it.
+        stored: the configuration in the folder.
+        wanted: the configuration to serve, in the keys of transformers 4 and 5.
         layers: every kind of layer that rotates, as wanted.
         length: the context to serve, in tokens.
         source: where the weights come from.
@@ -55,17 +55,17 @@ class Serving:
 
     @property
     def is_vendors(self) -> bool:
-        """Whether the folder is served as its vendor left it."""
+        """Whether the vendor's folder is served unchanged."""
         return self.is_written and self.source.folder is None
 
     @property
     def is_written(self) -> bool:
-        """Whether the folder holds what is wanted."""
+        """Whether the folder already holds the configuration to serve."""
         return self.wanted is self.stored
 
     @property
     def revision(self) -> list[str]:
-        """The option for a revision, where one was asked for."""
+        """The option for a revision, if one was given."""
         return [] if self.source.revision is None else ["--revision", self.source.revision]
 
     @property
@@ -74,22 +74,22 @@ class Serving:
         return ["--trust-remote-code"] if needs_remote_code(self.wanted.raw) else []
 
     def changes(self) -> dict[str, object]:
-        """Returns what is wanted otherwise than stored, in the language model's part."""
+        """Returns the keys of the language model's part that differ from the stored ones."""
         stored = self.stored.section
         return {key: value for key, value in self.wanted.section.items() if key not in stored or stored[key] != value}
 
     def spelled(self, parameters: Mapping[str, Mapping[str, object]]) -> Serving:
-        """Returns the same with other rope parameters per kind of layer: an engine's own way of saying the same."""
+        """Returns the same with an engine's own rope parameters per kind of layer."""
         layers = tuple(replace(each, parameters=parameters.get(each.key, each.parameters)) for each in self.layers)
         return replace(self, layers=layers)
 
     def snippet(self, changed: Mapping[str, object]) -> str:
-        """Returns Python that loads it with transformers."""
+        """Returns Python that loads the model with transformers."""
         return snippet(self.model, self.source.revision, self.wanted.raw, changed)
 
 
 def of_plan(model: str, stored: Configuration, plan: Plan, source: Source = Source()) -> Serving:
-    """Returns the original weights under a schedule that is not written anywhere."""
+    """Returns the original weights under a schedule that no folder holds."""
     every = {layers.key: layers for layers in (*layers_in(plan.planned, plan.length), *layers_of(plan))}
     return Serving(model, stored, plan.planned, tuple(every.values()), plan.length, source)
 
@@ -100,7 +100,7 @@ def as_it_lies(model: str, stored: Configuration, length: int, source: Source = 
 
 
 def is_untouched(serving: Serving, layers: Layers) -> bool:
-    """Whether these layers rotate as their vendor made them, without scaling, in the vendor's own configuration."""
+    """Whether these layers rotate without scaling, by the vendor's own configuration."""
     if layers.kind != "default":
         return False
     if serving.is_written:
@@ -110,16 +110,16 @@ def is_untouched(serving: Serving, layers: Layers) -> bool:
 
 
 def needed_positions(serving: Serving, multiplied: tuple[str, ...] = ("linear",)) -> int:
-    """Returns the ``max_position_embeddings`` under which an engine tabulates cos and sin for every token.
+    """Returns the ``max_position_embeddings`` with which an engine's tables of cos and sin cover every token.
 
-    ``multiplied`` are the rope types whose table the engine makes ``factor`` times as long by itself.
+    ``multiplied`` are the rope types whose table the engine makes ``factor`` times as long.
     """
     kinds = {layers.kind for layers in serving.layers}
     return serving.wanted.max_length if len(kinds) == 1 and kinds <= {*multiplied} else serving.length
 
 
 def overrides(serving: Serving, positions: int) -> Mapping[str, object]:
-    """Returns what to change in the stored configuration, as an object that an engine merges into it.
+    """Returns changes to the stored configuration, as an object that an engine merges into it.
 
     ``positions`` is the ``max_position_embeddings`` that the engine needs.
     """
@@ -128,9 +128,9 @@ def overrides(serving: Serving, positions: int) -> Mapping[str, object]:
 
 
 def v5_changes(serving: Serving, positions: int) -> dict[str, object]:
-    """Returns the same for the language model's part alone.
+    """Returns changes to the language model's part of the stored configuration.
 
-    The rope parameters are given whole, theta and all, because whoever sets them replaces what was there.
+    The rope parameters are complete, because setting them replaces the old ones.
     """
     changed = {key: value for key, value in serving.changes().items() if key not in V4_NAMES}
     written = layers_in(serving.wanted, serving.length)

@@ -20,13 +20,13 @@ _MULTIPLIED = ("linear", "dynamic")
 
 
 def _how(layers: Layers, field: str) -> How:
-    """Returns ``run`` where the rotary layer was run, for some types; the code that gives it its width was read."""
+    """Returns ``run`` for types and fields whose rotary layer tests run; the code that sets its width was read."""
     by_model = field in ("rotary dim", "partial_rotary_factor") or code("sglang", layers) != "own"
     return "source" if by_model else vllm.how(layers, field)
 
 
 def _serve(serving: Serving) -> list[Command]:
-    """Returns ``sglang.launch_server``, with the configuration's changes where the folder does not hold them."""
+    """Returns ``sglang.launch_server``, with changes to the configuration if the folder lacks them."""
     told = _nulled(serving, overrides(_spelled(serving), vllm.positions("sglang", serving, _MULTIPLIED)))
     words = ["python", "-m", "sglang.launch_server", "--model-path", serving.model]
     words += ["--context-length", str(serving.length), *serving.revision, *serving.trusting]
@@ -34,7 +34,7 @@ def _serve(serving: Serving) -> list[Command]:
 
 
 def _way_out(layers: Layers) -> str:
-    """Returns what to do where it cannot be served."""
+    """Returns the advice for a schedule that cannot be served."""
     if code("sglang", layers) != "own":
         return "serve it with transformers"
     if is_known_for("sglang", "unscaled", layers):
@@ -43,7 +43,7 @@ def _way_out(layers: Layers) -> str:
 
 
 def _spelled(serving: Serving) -> Serving:
-    """Returns the same schedule with the keys that SGLang has of its own, where it needs them."""
+    """Returns the same schedule with SGLang's own keys, if needed."""
     if code("sglang", serving.layers[0]) != "own":
         return serving
     positions = needed_positions(serving, _MULTIPLIED)
@@ -60,7 +60,7 @@ def _own_keys(layers: Layers, positions: int) -> Mapping[str, object]:
 
 
 def _nulled(serving: Serving, told: Mapping[str, object]) -> Mapping[str, object]:
-    """Takes back stored keys that must not survive, because SGLang merges flat rope parameters into them."""
+    """Nulls stored keys that must not survive, because SGLang merges flat rope parameters into them."""
     stored, given = serving.stored.section, told.get("rope_parameters")
     before = stored.get("rope_parameters") or stored.get("rope_scaling")
     if not isinstance(given, Mapping) or serving.layers[0].key != ALL_LAYERS or not isinstance(before, Mapping):
@@ -70,7 +70,7 @@ def _nulled(serving: Serving, told: Mapping[str, object]) -> Mapping[str, object
 
 
 def _differences(layers: Layers) -> Iterator[Difference]:
-    """Yields what SGLang does otherwise for this kind of layer."""
+    """Yields the differences of SGLang for this kind of layer."""
     if code("sglang", layers) == "own":
         yield from _in_its_own_code(layers)
     else:
@@ -108,7 +108,7 @@ def _longrope(layers: Layers) -> Iterator[Difference]:
 
 
 def _yarn_scale(layers: Layers) -> float:
-    """Returns what SGLang multiplies cos and sin by under yarn: it reads ``attn_factor``, not ``attention_factor``."""
+    """Returns the multiplier of cos and sin under yarn: SGLang reads ``attn_factor``, not ``attention_factor``."""
     parameters = layers.parameters
     weighed = parameters.get("mscale") is not None and parameters.get("mscale_all_dim") is not None
     usual = vllm.deepseek_scale(parameters) if layers.is_mla or weighed else temperature(parameters["factor"])

@@ -1,4 +1,4 @@
-"""transformers 4: what its versions read from the v4 keys (``rope_theta``, ``rope_scaling``) that are written."""
+"""transformers 4 and how its versions read the v4 keys (``rope_theta``, ``rope_scaling``)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _WANTS_ALPHA = ("hunyuan_v1_dense", "hunyuan_v1_moe")
 _IGNORES_BEFORE_4_48 = ("gemma", "gemma2", "jetmoe", "mistral", "mixtral")
 _STOPS_BEFORE_4_54 = ("zamba2",)
 _HAS_BOTH_LISTS = ("phi3",)
-"""Types that chose between two lists before the others did."""
+"""Types that chose between two lists earlier than the others."""
 
 _LOSES_SOFTMAX_SCALE = ("deepseek_v2",)
 
@@ -61,7 +61,7 @@ def _how(layers: Layers, field: str) -> How:
 
 
 def _serve(serving: Serving) -> list[Command]:
-    """Returns ``from_pretrained``, with v4's keys where the folder does not hold them."""
+    """Returns ``from_pretrained``, with v4's keys if the folder lacks them."""
     changed = {key: value for key, value in _spelled(serving).changes().items() if key != "rope_parameters"}
     if serving.is_written:
         stored = serving.stored.section
@@ -85,7 +85,7 @@ def _is_later(layers: Layers, version: str) -> bool:
 
 
 def _differences(layers: Layers) -> Iterator[Difference]:
-    """Yields what transformers 4 does otherwise for this kind of layer."""
+    """Yields the differences of transformers 4 for this kind of layer."""
     if came_with(layers) == "5":
         yield stops(f"lacks {layers.model_type}, which came with transformers 5", _NO_TYPE, "run")
         return
@@ -106,7 +106,7 @@ _NO_TYPE = "stops: no such model type"
 
 
 def _of_older(layers: Layers) -> Iterator[Difference]:
-    """Yields what versions before the current ones did, as far as they knew the type of model."""
+    """Yields the differences of earlier versions that knew the model type."""
     for found in _in_older(layers):
         until = found.warning.partition("; use ")[2].partition(" ")[0]
         if _is_later(layers, "4.52") and found.version in ("4.45.2", "4.51.3"):  # which did not have this type
@@ -124,12 +124,12 @@ def _in_older(layers: Layers) -> Iterator[Difference]:
 
 
 def _older(version: str, field: str, computes: str, warning: str, who: str, how: How = "run") -> Difference:
-    """Returns a difference of other versions only, which gets a line beside those of the current ones."""
+    """Returns a difference of other versions only, which gets a separate row."""
     return Difference(field, "recomputed", computes, warning, who, how, version)
 
 
 def _today(layers: Layers) -> Iterator[Difference]:
-    """Yields why no version 4 computes these frequencies, the weightiest reason first."""
+    """Yields the reasons why no version 4 computes these frequencies, the most important first."""
     kind, model_type = layers.kind, layers.model_type
     instead = "; load it with transformers 5"
     if not _has_keys(layers):
@@ -153,14 +153,14 @@ def _today(layers: Layers) -> Iterator[Difference]:
 
 
 def _has_keys(layers: Layers) -> bool:
-    """Whether what was written for this kind of layer lies where version 4 reads it."""
+    """Whether version 4 finds the parameters of this kind of layer."""
     if layers.kind == "default":
         return _theta_is_beside(layers)
     return "rope_scaling" in layers.section and layers.key in (ALL_LAYERS, "full_attention")
 
 
 def _theta_is_beside(layers: Layers) -> bool:
-    """Whether a key of version 4 that reaches these layers holds the theta, which is all that changes."""
+    """Whether a key of version 4 that reaches these layers holds the theta, the only change."""
     keys = layers.configuration.text.v4
     names = [name for name in class_defaults.THETA_NAMES if layers.key in keys.get(name, ())]
     names += ["rope_theta"] if layers.model_type in _ONE_THETA else []
@@ -204,7 +204,7 @@ def _in_yarn(layers: Layers) -> Iterator[Difference]:
 
 
 def _spelled(serving: Serving) -> Serving:
-    """Returns the configuration in v4's keys, also where only transformers 5 has written it."""
+    """Returns the configuration in v4's keys, even if only transformers 5 wrote it."""
     if not serving.is_written:
         return serving
     original = max(layers.rope.original_length for layers in serving.layers)
@@ -214,7 +214,7 @@ def _spelled(serving: Serving) -> Serving:
 
 
 def _remaining(serving: Serving, layers: Layers) -> Iterator[Difference]:
-    """Yields what remains otherwise with the code that :func:`_serve` gives."""
+    """Yields the differences that remain with the code of :func:`_serve`."""
     yield from () if is_untouched(serving, layers) else _differences(layers)
 
 

@@ -1,4 +1,4 @@
-"""transformers 5: what ``ropescale verify`` checks."""
+"""transformers 5, which ``ropescale verify`` checks."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def _is_foreign(layers: Layers) -> bool:
 
 
 def _serve(serving: Serving) -> list[Command]:
-    """Returns ``from_pretrained``, with the configuration's changes where the folder does not hold them."""
+    """Returns ``from_pretrained``, with changes to the configuration if the folder lacks them."""
     return [Command("python", serving.snippet(v5_changes(serving, serving.wanted.max_length)))]
 
 
 def _differences(layers: Layers) -> Iterator[Difference]:
-    """Yields what transformers 5 does otherwise for this kind of layer."""
+    """Yields the differences of transformers 5 for this kind of layer."""
     if _is_foreign(layers):
         yield Difference("frequencies", "honoured", "as asked, where the model's own code reads these keys")
     if layers.kind == "dynamic":
@@ -44,7 +44,7 @@ def _differences(layers: Layers) -> Iterator[Difference]:
 
 
 def _kept_per_layer_type(layers: Layers) -> Iterator[Difference]:
-    """Yields faults of earlier versions where each kind of layer has parameters of its own."""
+    """Yields faults of earlier versions with parameters per layer type."""
     if layers.kind == "longrope":
         past = layers.rope.original_length
         text = f"stop{{s}} with an error at the second text past {past} tokens ({layers.key}); use 5.21 or later"

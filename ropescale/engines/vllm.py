@@ -21,7 +21,7 @@ RUN = frozenset(
     "cohere2_moe ernie4_5_moe gemma2 gemma3_text glm4 granite llama mistral mixtral phi3 qwen2 qwen2_vl_text "
     "qwen3".split()
 )
-"""Types with whose parameters tests run the rotary layer; how others call it was not tried."""
+"""Types for which tests run the rotary layer with their parameters."""
 
 _PLAIN = {("deepseek_v4", "main"), ("dots3_note", "sliding_attention"), ("dots3_note_text", "sliding_attention")}
 """Layers that rotate by a theta alone, whatever the configuration says (models/deepseek_v4, models/dots3_note)."""
@@ -30,23 +30,23 @@ _UNSCALED = frozenset(
     "MiMoV2FlashForCausalLM MiMoV2ForCausalLM MiMoV2OmniForCausalLM MiniMaxM3SparseForCausalLM "
     "MiniMaxM3SparseForConditionalGeneration".split()
 )
-"""Models all of whose layers do (mimo_v2.py, models/minimax_m3)."""
+"""Models whose layers all rotate by a theta alone (mimo_v2.py, models/minimax_m3)."""
 
 MLA_BUT_PLAIN = ("minicpm3",)
 """Types with latent attention whose rope parameters reach the rotary layer as they are."""
 
 _RUN = ("frequencies", "theta", "rotary dim", "factor", "original length", "beta_fast", "beta_slow", "truncate")
 _RUN += ("attention factor", "low_freq_factor", "high_freq_factor", "partial_rotary_factor")
-"""Fields that the rotary layer itself computes with, which tests run; the others belong to the engine around it."""
+"""Fields that the rotary layer uses, which tests run; the others belong to the engine around it."""
 
 
 def how(layers: Layers, field: str) -> How:
-    """Returns ``run`` where the rotary layer was run, for some types; the code around it was read."""
+    """Returns ``run`` for types and fields whose rotary layer tests run, or ``source``."""
     return "run" if field in _RUN and layers.model_type in RUN and code("vllm", layers) == "own" else "source"
 
 
 def _serve(serving: Serving) -> list[Command]:
-    """Returns ``vllm serve``, with the configuration's changes where the folder does not hold them."""
+    """Returns ``vllm serve``, with changes to the configuration if the folder lacks them."""
     told = overrides(_spelled(serving), positions("vllm", serving))
     words = ["vllm", "serve", serving.model, "--max-model-len", str(serving.length)]
     return [Command("sh", shell(*words, *serving.revision, *serving.trusting, *option("--hf-overrides", told)))]
@@ -62,7 +62,7 @@ def positions(engine: str, serving: Serving, multiplied: tuple[str, ...] = ("lin
 
 
 def way_out(layers: Layers) -> str:
-    """Returns what to do where it cannot be served."""
+    """Returns the advice for a schedule that cannot be served."""
     if code("vllm", layers) != "own":
         return "serve it with transformers"
     if layers.kind == "proportional":
@@ -72,7 +72,7 @@ def way_out(layers: Layers) -> str:
 
 
 def _spelled(serving: Serving) -> Serving:
-    """Returns the same schedule with the keys that vLLM has of its own, where it needs them."""
+    """Returns the same schedule with vLLM's own keys, if needed."""
     if code("vllm", serving.layers[0]) != "own":
         return serving
     needed = needed_positions(serving)
@@ -96,14 +96,14 @@ def with_mscales(layers: Layers) -> Mapping[str, object]:
 
 
 def longrope_scale(layers: Layers, positions: int) -> float:
-    """Returns what vLLM and SGLang multiply cos and sin by under longrope, in the list that they choose."""
+    """Returns the multiplier of cos and sin in vLLM and SGLang under longrope, for the list that they choose."""
     stated = layers.parameters.get("long_mscale" if layers.length > layers.rope.original_length else "short_mscale")
     original = layers.rope.original_length
     return usual_scale(positions / original, original) if stated is None else stated
 
 
 def deepseek_scale(parameters: Mapping[str, float]) -> float:
-    """Returns what the engines' own ``deepseek_yarn`` multiplies cos and sin by; it takes no attention factor."""
+    """Returns the multiplier of cos and sin in the engines' own ``deepseek_yarn``, which reads no attention factor."""
     given = {key: parameters[key] for key in ("mscale", "mscale_all_dim") if parameters.get(key) is not None}
     weights = {"mscale": 1.0, "mscale_all_dim": 0.0} | given
     over, under = (temperature(parameters["factor"], weights[key]) for key in ("mscale", "mscale_all_dim"))
@@ -111,7 +111,7 @@ def deepseek_scale(parameters: Mapping[str, float]) -> float:
 
 
 def _differences(layers: Layers) -> Iterator[Difference]:
-    """Yields what vLLM does otherwise for this kind of layer."""
+    """Yields the differences of vLLM for this kind of layer."""
     if code("vllm", layers) == "own":
         yield from _in_its_own_code(layers)
     else:
@@ -121,7 +121,7 @@ def _differences(layers: Layers) -> Iterator[Difference]:
 
 
 def _max_length(layers: Layers) -> Iterator[Difference]:
-    """Yields what concerns the longest text, which the engine works out before it looks for the model's code."""
+    """Yields differences in the longest text, which the engine computes before it looks for the model's code."""
     refused = layers.is_mla or (code("vllm", layers) == "own" and rotates_wrong_pairs(layers))
     if layers.kind == "longrope" and layers.length > layers.rope.original_length and not refused:
         text = f"serve{{s}} the original length unless told otherwise; pass --max-model-len {layers.length}"
@@ -131,7 +131,7 @@ def _max_length(layers: Layers) -> Iterator[Difference]:
 
 
 def multiplied_length(layers: Layers) -> Difference:
-    """Returns how vLLM and SGLang come to their longest text under linear scaling."""
+    """Returns how vLLM and SGLang compute their longest text under linear scaling."""
     text = "multipl{ies} max_position_embeddings by the factor{self}; do not raise it by hand"
     return Difference("max length", "honoured", f"{layers.length}, max_position_embeddings times the factor", text)
 
@@ -162,7 +162,7 @@ def _in_its_own_code(layers: Layers) -> Iterator[Difference]:
 
 
 def overwritten(layers: Layers) -> Iterator[Difference]:
-    """Yields what becomes of anything but plain YaRN in DeepSeek's attention, whose rope type is replaced."""
+    """Yields the differences in DeepSeek's attention, where the rope type is overwritten with YaRN."""
     if layers.kind not in ("default", "yarn"):
         text = f"overwrite{{s}} {layers.kind} with deepseek_yarn on MLA models; serve this with transformers"
         yield stops(text, "deepseek_yarn")
@@ -181,7 +181,7 @@ def _longrope(layers: Layers) -> Iterator[Difference]:
 
 
 def own_longrope_scale(layers: Layers) -> Iterator[Difference]:
-    """Yields the attention factor that vLLM and SGLang compute under longrope, where it is not the one asked."""
+    """Yields the attention factor that vLLM and SGLang compute under longrope, if not as asked."""
     asked, computed = layers.attention_factor, longrope_scale(layers, layers.length)
     if not layers.is_mla and not math.isclose(asked, computed):
         yield recomputed_scale(asked, computed, of_lengths=True)

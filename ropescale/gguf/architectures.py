@@ -1,7 +1,7 @@
-"""What stock llama.cpp does with RoPE for each architecture that a GGUF file can name.
+"""The treatment of RoPE in stock llama.cpp, for each architecture that a GGUF file can name.
 
-Read from the source that llama-cpp-python 0.3.36 builds (llama.cpp of October 2026); a test reads the lists out of that
-source again.
+Read from the source that llama-cpp-python 0.3.36 builds (llama.cpp of October 2026); a test compares the lists with
+that source.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ TAKES_LISTS = frozenset(
 """Architectures that load ``rope_factors_long.weight`` and ``rope_factors_short.weight`` and rotate by them."""
 
 LISTS_OF_ANY_TYPE = frozenset("minicpm3 phi3 phimoe".split())
-"""Those of them that do so under every ``rope.scaling.type``; the others only under ``longrope``."""
+"""The architectures that do so under every ``rope.scaling.type``; the others only under ``longrope``."""
 
 LOADS_IN_VAIN = frozenset("cogvlm falcon-h1 llada pangu-embedded refact".split())
 """Architectures that load such tensors and do not rotate by them."""
 
 LEFT_OUT = frozenset("dflash eagle3 gemma4-assistant step35".split())
-"""Draft models, and one whose layers rotate by different widths: they take ``rope_freqs``, and are not given it."""
+"""Draft models, and one whose layers rotate by different widths: they take ``rope_freqs``, but are left out here."""
 
 READS_BETAS = frozenset("grok mistral3".split())
 """Architectures that read ``rope.scaling.yarn_beta_fast`` and ``yarn_beta_slow``; all others use 32 and 1."""
@@ -70,13 +70,13 @@ SLIDING_UNSCALED = frozenset(
 """Architectures whose layers with a window are not reached by ``rope.scaling``."""
 
 SLIDING_SHARES_THETA = frozenset("laguna mellum olmo2".split())
-"""Those of them whose layers with a window take theta from ``rope.freq_base`` (laguna: unless it has its own)."""
+"""Those whose layers with a window still take theta from ``rope.freq_base`` (laguna: unless it has its own)."""
 
 SLIDING_HAS_THETA = frozenset(["dots3note"])
-"""Architectures whose layers with a window have a theta of their own, and share everything else."""
+"""Architectures whose layers with a window have a separate theta, and share everything else."""
 
 SLIDING_SHARES_SCALE = SLIDING_UNSCALED - SLIDING_SHARES_THETA
-"""Those of them where ``rope.scaling.attn_factor`` reaches the layers with a window all the same."""
+"""Those where ``rope.scaling.attn_factor`` still reaches the layers with a window."""
 
 OF_MODEL_TYPES = {
     **{
@@ -133,9 +133,9 @@ OF_MODEL_TYPES = {
     "solar_open": "glm4moe",
     "youtu": "deepseek2",
 }
-"""What the converter calls the architecture of a model type of transformers; the others it does not convert.
+"""The converter's architecture for each model type of transformers that it converts.
 
-``minicpm`` comes with Python code of its own, and ``phimoe`` is converted under the class name that its makers gave it.
+``minicpm`` comes with its own Python code, and ``phimoe`` is converted under its vendor's class name.
 """
 
 OF_WRAPPERS = {"mistral3": {"ministral3": "mistral3", "mistral": "mistral3", "mistral4": "mistral4"}}

@@ -1,7 +1,7 @@
-"""GGUF files: their keys read, and rewritten with some keys and tensors changed and every other byte kept.
+"""Reads GGUF files, and rewrites them with some keys and tensors changed and every other byte kept.
 
-The format is described in ggml's docs/gguf.md. gguf-py (the ``gguf`` extra) reads it; writing is done here, because
-gguf-py's writer decodes and encodes what only has to be copied.
+The format is described in ggml's docs/gguf.md. gguf-py (the ``gguf`` extra) reads it. Writing is done here, because
+gguf-py's writer decodes and encodes data that only needs copying.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 MAGIC = b"GGUF"
 SIZE, TIME = "ropescale.size", "ropescale.time"
-"""Keys by which a file that we wrote is known again: its bytes, and when it was written in seconds since 1970. What
-another program makes of it (a quantized one) copies the keys and has another size or time."""
+"""Keys that identify a file that ropescale wrote: its size in bytes, and its time in seconds since 1970. A quantized
+copy has the same keys and another size or time."""
 BLOCK = 64 * 2**20
-"""Bytes of tensor data that are held at once."""
+"""Bytes of tensor data held in memory at once."""
 
 _FORMATS = {
     "UINT8": "<B",
@@ -60,7 +60,7 @@ class Value:
     value: str | int | float | bool
 
     def encoded(self) -> bytes:
-        """As it stands in the file: the type and the value.
+        """Returns the bytes in the file: the type and the value.
 
         Raises:
             ConfigError: the type cannot hold it.
@@ -74,7 +74,7 @@ class Value:
 
 
 def is_storable(kind: str, value: object) -> bool:
-    """Whether a value, as JSON gives it, has the type that is called so and fits it."""
+    """Whether a value from JSON has the named type and fits it."""
     if kind not in _FORMATS:
         return kind == "STRING" and isinstance(value, str)
     wanted = bool if kind == "BOOL" else (int, float) if kind.startswith("FLOAT") else int
@@ -89,7 +89,7 @@ class GgufFile:
     """A GGUF file, opened and understood; tensors stay on the disk.
 
     Attributes:
-        path: where it lies.
+        path: its path.
         keys: its scalar keys in the file's order; arrays are not decoded (:meth:`is_array` knows them).
         tensors: the names of its tensors, in the file's order.
     """
@@ -111,7 +111,7 @@ class GgufFile:
         return key in self._fields and key not in self.keys
 
     def floats(self, tensor: str) -> list[float] | None:
-        """Returns the numbers of a small float tensor; None where the file has none of this name."""
+        """Returns the numbers of a small float tensor; None if it does not exist."""
         found = self._tensors.get(tensor)
         if found is None:
             return None
@@ -123,7 +123,7 @@ class GgufFile:
 
     @property
     def tensor_bytes(self) -> int:
-        """How many bytes its tensors take."""
+        """The size of its tensors in bytes."""
         return sum(int(tensor.n_bytes) for tensor in self._reader.tensors)
 
     def rewrite(
@@ -134,17 +134,17 @@ class GgufFile:
         progress: Callable[[int], object] = lambda copied: None,
         check: Callable[[Path], None] | None = None,
     ) -> None:
-        """Writes a copy with these keys and tensors set (None: removed); it is there whole or not at all.
+        """Writes a copy with these keys and tensors set (None: removed); the copy appears whole or not at all.
 
-        What is not named keeps its bytes, its type and its order. What is new comes last; a tensor that is set is
-        one-dimensional float32. :data:`SIZE` and :data:`TIME`, where they are among the keys, get the file's own.
+        All other keys and tensors keep their bytes, type and order. New ones come last; new tensors are
+        one-dimensional float32. :data:`SIZE` and :data:`TIME`, if among the keys, get the file's own values.
 
         Args:
             progress: called with the number of bytes after each block that was copied.
-            check: raises if the file that has this name now must stay; without it, there may be none.
+            check: raises if the existing file must stay; without it, none may exist.
 
         Raises:
-            CheckpointError: something cannot be read or written, or appeared meanwhile; nothing is left behind.
+            CheckpointError: reading or writing failed, or the target appeared meanwhile; nothing is left behind.
         """
         written_at = int(time.time()) // 2 * 2  # FAT counts in steps of two seconds
         stamped = {**keys, **({TIME: Value("UINT64", written_at)} if TIME in keys else {})}
@@ -168,7 +168,7 @@ class GgufFile:
 
     @property
     def is_as_written(self) -> bool | None:
-        """Whether it is the very file that :meth:`rewrite` wrote, by its size and time; None where it says neither."""
+        """Whether it is the very file that :meth:`rewrite` wrote, by size and time; None if it records neither."""
         size, written_at = (self.keys.get(name) for name in (SIZE, TIME))
         if size is None or written_at is None:
             return None
@@ -178,7 +178,7 @@ class GgufFile:
     def _header(
         self, keys: Mapping[str, Value | None], kept: Sequence[ReaderTensor], added: Mapping[str, bytes]
     ) -> bytes:
-        """Everything before the tensors' data, whose offsets are counted anew."""
+        """Returns everything before the tensors' data, with new offsets."""
         pairs = [self._pair(name, keys) for name in self._fields if keys.get(name, True) is not None]
         pairs += [_string(name) + value.encoded() for name, value in keys.items() if value and name not in self._fields]
         sizes = [int(tensor.n_bytes) for tensor in kept] + [len(data) for data in added.values()]
@@ -215,7 +215,7 @@ def open_gguf(path: str | Path) -> GgufFile:
     """Opens a GGUF file; its tensors are not read.
 
     Raises:
-        CheckpointError: there is no such file, or it cannot be read.
+        CheckpointError: the file does not exist, or cannot be read.
         ConfigError: it is not a GGUF file, or one that is cut off, damaged, big-endian or of an unknown version.
         RopescaleError: gguf-py is not installed.
     """
@@ -230,7 +230,7 @@ def open_gguf(path: str | Path) -> GgufFile:
     with translated(path, "read"):
         _check_start(path)
         try:
-            with numpy.errstate(over="raise"):  # or numpy only warns, on lines of its own
+            with numpy.errstate(over="raise"):  # numpy would only print warnings
                 return GgufFile(path, reader_of(path))
         except (ValueError, LookupError, TypeError, ArithmeticError, MemoryError, RecursionError) as error:
             raise ConfigError(
@@ -239,11 +239,11 @@ def open_gguf(path: str | Path) -> GgufFile:
 
 
 def _reader_class() -> type[GGUFReader]:
-    """gguf-py's reader, which takes an array as one piece: token by token, a vocabulary takes it tens of seconds."""
+    """Returns gguf-py's reader, changed to keep arrays undecoded: a vocabulary would take it tens of seconds."""
     try:
         from gguf import GGUFReader, GGUFValueType
     except ImportError:
-        raise RopescaleError("GGUF files need gguf-py, which is not here; pip install 'ropescale[gguf]'") from None
+        raise RopescaleError("GGUF files need gguf-py, which is not installed; pip install 'ropescale[gguf]'") from None
 
     class Reader(GGUFReader):
         def _get_field_parts(
@@ -261,14 +261,14 @@ _SIZES = {_KINDS[name]: struct.calcsize(form) for name, form in _FORMATS.items()
 """Bytes of each scalar type."""
 _STRING, _ARRAY = _KINDS["STRING"], _KINDS["ARRAY"]
 _MOST_ITEMS = 2**24
-"""No vocabulary has more; going through them one by one takes time."""
+"""Beyond any vocabulary; counting items one by one takes time."""
 
 
 def _array_size(data: memoryview, start: int) -> int:
-    """Returns how many bytes an array takes: its items' type, their number and the items.
+    """Returns the size of an array in bytes: its items' type, their number and the items.
 
     Raises:
-        ValueError: it does not end inside the data, or its type is not one.
+        ValueError: it does not end inside the data, or its type is unknown.
     """
     kind, count = _unpack("<IQ", data, start)
     end = start + 12
@@ -306,7 +306,7 @@ def _string(text: str) -> bytes:
 
 
 def _joined(parts: Sequence[np.ndarray]) -> bytes:
-    """Returns the bytes that gguf-py took apart."""
+    """Joins the parts that gguf-py split."""
     return b"".join(part.tobytes() for part in parts)
 
 
@@ -316,7 +316,7 @@ def _pad(file: BinaryIO, alignment: int) -> None:
 
 @contextlib.contextmanager
 def _beside(target: Path, check: Callable[[Path], None] | None, seconds: int) -> Iterator[BinaryIO]:
-    """Makes a file beside ``target`` that takes its name at the end, and is gone where something fails."""
+    """Opens a file beside ``target`` that gets its name at the end, and is removed on failure."""
     try:
         with atomic.part(target, new=check is None, check=check) as part:
             with part.open("wb") as file:

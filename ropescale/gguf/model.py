@@ -1,4 +1,4 @@
-"""The model that a GGUF file holds: its keys as a configuration, with an earlier ``ropescale gguf`` undone."""
+"""The model in a GGUF file: its keys as a configuration, with an earlier ``ropescale gguf`` undone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from . import architectures as known
 from .files import GgufFile, Value, is_storable
 
 ORIGINAL = "ropescale.original"
-"""Key of ours: what every key and tensor that we set was before, as JSON."""
+"""The key that holds the previous value of every key and tensor that ropescale set, as JSON."""
 
 FREQS, LONG, SHORT = "rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"
 TABLES = (FREQS, LONG, SHORT)
@@ -29,7 +29,7 @@ BETAS = (32.0, 1.0)
 _LONGEST_NAME = 100
 """Characters of an architecture's name, with which every key begins."""
 _MODEL_TYPES = {"qwen3": "qwen3", "qwen3moe": "qwen3_moe"}
-"""Architectures whose configuration states more than was trained, which :mod:`ropescale.rope` knows by this name."""
+"""Architectures whose stated length exceeds the trained one, by model type as in :mod:`ropescale.configs.families`."""
 
 Keys = Mapping[str, Value]
 Tables = Mapping[str, Sequence[float]]
@@ -40,9 +40,9 @@ class GgufModel:
     """The keys of a GGUF file that concern RoPE, as they were before ropescale changed any.
 
     Attributes:
-        path: where the file lies; None where a few keys stand for any file.
+        path: the file; None where a few keys stand for any file.
         architecture: ``general.architecture``, with which its keys begin.
-        keys: the scalar keys, without ours.
+        keys: the scalar keys, without ropescale's.
         tables: the per-pair tensors that it has.
     """
 
@@ -72,13 +72,13 @@ class GgufModel:
 
     @property
     def factor(self) -> float:
-        """What llama.cpp divides every pair by: 1 under ``none``."""
+        """The divisor of every pair in llama.cpp: 1 under ``none``."""
         stated = self.number("rope.scaling.factor", self.number("rope.scale_linear", 0.0))
         return float(stated) if stated and self.get("rope.scaling.type") != "none" else 1.0
 
     @property
     def betas(self) -> tuple[float, float]:
-        """What llama.cpp takes for yarn's betas."""
+        """The betas that llama.cpp uses for yarn."""
         fast, slow = BETAS
         if self.architecture not in known.READS_BETAS:
             return fast, slow
@@ -124,7 +124,7 @@ def _refuse_other_files(file: GgufFile) -> None:
 
 
 def _originals(file: GgufFile) -> tuple[Keys, Tables]:
-    """Keys and per-pair tensors without our changes."""
+    """Returns keys and per-pair tensors without ropescale's changes."""
     keys = {name: value for name, value in file.keys.items() if not name.startswith("ropescale.")}
     tables: dict[str, Sequence[float]] = {name: x for name in TABLES if (x := file.floats(name)) is not None}
     if ORIGINAL in file.keys:
@@ -136,7 +136,7 @@ def _originals(file: GgufFile) -> tuple[Keys, Tables]:
 
 
 def _read_original(path: Path, text: str) -> tuple[dict[str, Value | None], dict[str, list[float] | None]]:
-    """Reads what :data:`ORIGINAL` says: the value of each key and tensor, None where there was none."""
+    """Reads :data:`ORIGINAL`: the previous value of each key and tensor, or None."""
     try:
         was = json.loads(text)
         keys = {name: pair if pair is None else _value(*pair) for name, pair in was["keys"].items()}
@@ -164,7 +164,7 @@ def refuse_architecture(model: GgufModel) -> None:
     """Refuses an architecture that no schedule can reach.
 
     Raises:
-        ConfigError: llama.cpp does not rotate, or not by numbers that the keys set, or only where it does not help.
+        ConfigError: llama.cpp does not rotate, or by numbers that no key sets, or only in layers with a window.
     """
     name = model.architecture
     if name in known.NO_ROPE:
@@ -181,10 +181,10 @@ def refuse_architecture(model: GgufModel) -> None:
 
 
 def config_of(model: GgufModel) -> dict[str, object]:
-    """Translates the file's keys into a configuration in transformers' words.
+    """Translates the file's keys into a configuration in transformers' keys.
 
     Raises:
-        ConfigError: a key is missing that no geometry can do without.
+        ConfigError: a key that the geometry needs is missing.
     """
     length = model.number("context_length")
     if length is None:
@@ -199,10 +199,10 @@ def config_of(model: GgufModel) -> dict[str, object]:
 
 
 def _rotary_dim(model: GgufModel) -> int:
-    """``rope.dimension_count``, else the head's width, as llama.cpp takes it.
+    """Returns ``rope.dimension_count``, or the head's width, as llama.cpp does.
 
     Raises:
-        ConfigError: neither is known, or it is odd: llama.cpp turns pairs, and wants one factor for each.
+        ConfigError: neither is known, or it is odd: llama.cpp turns pairs, with one factor for each.
     """
     stated = _stated_rotary_dim(model)
     if not isinstance(stated, int):
@@ -231,7 +231,7 @@ def _stated_rotary_dim(model: GgufModel) -> float:
 
 
 def _scaling(model: GgufModel, rope: Rope) -> dict[str, object]:
-    """Returns the vendor's scaling as rope parameters; what has no name there becomes one factor per pair."""
+    """Returns the vendor's scaling as rope parameters; without a name there, as one factor per pair."""
     factor, extra = model.factor, model.number("rope.scaling.attn_factor", 1.0)
     kind = model.get("rope.scaling.type") or "linear"
     recorded = model.number("rope.scaling.original_context_length")
@@ -254,7 +254,7 @@ def _scaling(model: GgufModel, rope: Rope) -> dict[str, object]:
 
 
 def _lists(model: GgufModel, kind: object) -> tuple[Sequence[float] | None, Sequence[float] | None]:
-    """Returns the divisors that llama.cpp rotates by beyond the original length and up to it; one table is both."""
+    """Returns llama.cpp's divisors beyond the original length and up to it; a single table is both."""
     name, tables = model.architecture, model.tables
     if name in known.TAKES_LISTS and (kind == "longrope" or name in known.LISTS_OF_ANY_TYPE):
         return tables.get(LONG), tables.get(SHORT)
@@ -263,7 +263,7 @@ def _lists(model: GgufModel, kind: object) -> tuple[Sequence[float] | None, Sequ
 
 
 def _turning(factors: Sequence[float] | None) -> int | None:
-    """Returns how many pairs turn, where the factors do nothing but stop the others (proportional RoPE)."""
+    """Returns how many pairs turn, if the factors only stop the others (proportional RoPE)."""
     if factors is None:
         return None
     turning = next((i for i, x in enumerate(factors) if x != 1), len(factors))

@@ -1,8 +1,8 @@
 """Puts a schedule into a GGUF file, so that stock llama.cpp computes it.
 
-The file's keys become a configuration, :mod:`ropescale.planning.plan` works the schedule out as for any other
-checkpoint, and the result becomes keys again, or a table that llama.cpp rotates by, by architecture. Weights are
-copied, never decoded.
+The file's keys become a configuration, :mod:`ropescale.planning.plan` plans the schedule as for any other checkpoint,
+and the result becomes keys again, or a table of factors, depending on the architecture. Weights are copied, never
+decoded.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from typing import Unpack
 
 SCHEDULE, VERSION = "ropescale.schedule", "ropescale.version"
-"""Keys of ours: the schedule's spec, and our version."""
+"""The keys that hold the schedule's spec and ropescale's version."""
 
 _SCALING = (
     "type factor alpha attn_factor original_context_length yarn_log_multiplier yarn_ext_factor yarn_attn_factor "
     "yarn_beta_fast yarn_beta_slow"
 )
 SCALING_KEYS = (*(f"rope.scaling.{name}" for name in _SCALING.split()), "rope.scale_linear")
-"""Keys that a scaling may leave behind; ``rope.scaling.finetuned`` is not one (Granite's says whether it rotates)."""
+"""All keys of a scaling, except ``rope.scaling.finetuned`` (in Granite it says whether the model rotates)."""
 
 
 @dataclass
@@ -48,12 +48,12 @@ class PatchedGguf:
         path: the file written (None after a dry run).
         file: the file it was made of.
         model: the model in that file.
-        plan: the schedule worked out; its configuration is one that the keys were translated into.
-        route: how the file says it.
-        keys: every key that changes, with its value before and after (None: not there).
-        tables: every per-pair tensor that changes, likewise.
-        notes: how the numbers came about.
-        warnings: where llama.cpp, or a program around it, may compute something else.
+        plan: the plan; its configuration is translated from the keys.
+        route: the form of the schedule in the file.
+        keys: every key that changes, with its value before and after (None: absent).
+        tables: every per-pair tensor that changes, with its numbers before and after.
+        notes: remarks on the origin of the numbers.
+        warnings: cases where llama.cpp, or a program around it, may compute something else.
     """
 
     path: Path | None
@@ -83,7 +83,7 @@ def patch_gguf(
         source: the GGUF file.
         out: the file to make; None with ``dry_run``.
         schedule: a schedule or a spec such as ``"yarn:factor=8"``.
-        dry_run: write nothing, only say what would be done.
+        dry_run: write nothing, only plan.
         force: replace ``out`` if ropescale wrote it.
         progress: called with the number of bytes after each block of tensor data that was copied.
         options: the fields of :class:`ropescale.request.Request`.
@@ -91,7 +91,7 @@ def patch_gguf(
     Raises:
         CheckpointError: a file is missing, exists already, or cannot be written; nothing is left behind.
         ConfigError: not a GGUF file, or not one of a language model with RoPE.
-        ScheduleError: the schedule does not fit, or llama.cpp cannot carry it for this architecture.
+        ScheduleError: the schedule does not fit, or llama.cpp cannot express it for this architecture.
     """
     if out is None and not dry_run:
         raise CheckpointError("say where the patched file goes: out=OUT, or dry_run=True", "out", "dry_run")
@@ -127,7 +127,7 @@ def patch_gguf(
 def _wanted(
     file: GgufFile, model: GgufModel, plan: Plan, route: Route
 ) -> tuple[dict[str, Value | None], dict[str, list[float] | None]]:
-    """Returns the value of every key and per-pair tensor that patching sets, or None where it is to go."""
+    """Returns every key and per-pair tensor that patching sets, with its value, or None to remove it."""
     prefix = model.architecture
     keys: dict[str, Value | None] = dict.fromkeys(f"{prefix}.{key}" for key in SCALING_KEYS)
     keys |= {f"{prefix}.{key}": _as_kept(value) for key, value in route.keys.items()}
@@ -157,7 +157,7 @@ def _in_float32(numbers: Sequence[float]) -> list[float]:
 
 
 def _check_target(source: Path, out: str | Path, force: bool) -> Path:
-    """Returns the file to make, once it is certain that making it harms nothing."""
+    """Returns the path of the new file; refuses one that would overwrite something else."""
     try:
         target = Path(out).expanduser()
         same = target.exists() and os.path.samefile(source, target)
@@ -181,11 +181,11 @@ def _check_target(source: Path, out: str | Path, force: bool) -> Path:
 
 
 def _refuse_foreign(target: Path, path: Path) -> None:
-    """Refuses to replace any file but the very one that ropescale wrote; a quantized copy of it is another.
+    """Refuses to replace any file but the very one that ropescale wrote; a quantized copy is a different file.
 
     Args:
-        target: what the file is called.
-        path: where it lies.
+        target: the name for messages.
+        path: the file itself.
     """
     try:
         file = None if path.is_symlink() else open_gguf(path)
@@ -205,7 +205,7 @@ def _refuse_foreign(target: Path, path: Path) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------
-# What the user should know
+# Notes and warnings
 
 
 def _notes(model: GgufModel, route: Route) -> list[str]:
@@ -224,7 +224,7 @@ def _notes(model: GgufModel, route: Route) -> list[str]:
 def _warnings(model: GgufModel, plan: Plan) -> list[str]:
     name, warnings = model.architecture, []
     if name not in known.ROPE:
-        warnings.append(f"{name} is not an architecture of {known.SOURCE}; what another version does was not looked at")
+        warnings.append(f"{name} is not an architecture of {known.SOURCE}; other versions were not checked")
     if name in known.READS_BETAS:
         warnings.append("llama-cpp-python's Llama class passes betas of 32 and 1 over the file's; give it these")
     window = model.number("attention.sliding_window", 0)

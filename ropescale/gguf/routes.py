@@ -1,4 +1,4 @@
-"""How stock llama.cpp can be told a schedule: by theta, by a formula that it has, or by one factor per pair."""
+"""Finds how a GGUF file can express a schedule: by theta, by a formula of llama.cpp, or by one factor per pair."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _LONGEST = 2**31 - 1
 
 @dataclass(frozen=True)
 class Route:
-    """A way of saying a schedule in a GGUF file.
+    """A form of a schedule in a GGUF file.
 
     Attributes:
-        name: for people.
-        keys: the scaling's keys, without the architecture; every other key in :data:`SCALING_KEYS` goes.
-        tables: the per-pair tensors; every other one goes.
+        name: its description.
+        keys: the scaling's keys, without the architecture; all other keys in :data:`SCALING_KEYS` are removed.
+        tables: the per-pair tensors; all others are removed.
     """
 
     name: str
@@ -37,13 +37,13 @@ class Route:
 
     @property
     def kind(self) -> str:
-        """``rope.scaling.type``."""
+        """The value of ``rope.scaling.type``."""
         return str(self.keys["rope.scaling.type"].value)
 
 
 @dataclass(frozen=True)
 class Goal:
-    """The table that llama.cpp is to compute, and where it comes from.
+    """The table that llama.cpp should compute, and its origin.
 
     Attributes:
         schedule: the schedule, resolved.
@@ -60,13 +60,13 @@ class Goal:
     length: int
 
     def number(self, name: str, default: float) -> float:
-        """Returns a number of the rope parameters; the default where it is missing or 0."""
+        """Returns a number from the rope parameters; the default if it is missing or 0."""
         value = self.parameters.get(name)
         return float(value) if isinstance(value, (int, float)) and value else default
 
 
 def goal_of(plan: Plan) -> Goal:
-    """Picks out of a plan what a GGUF file can say: one schedule for all layers.
+    """Returns the one schedule of a plan, as a GGUF file needs it.
 
     Raises:
         ScheduleError: it changes nothing.
@@ -78,7 +78,7 @@ def goal_of(plan: Plan) -> Goal:
 
 
 def find_route(model: GgufModel, goal: Goal) -> Route:
-    """Finds how llama.cpp can be told a schedule for this architecture.
+    """Finds how a file of this architecture can express a schedule.
 
     Raises:
         ScheduleError: it cannot.
@@ -94,14 +94,14 @@ def find_route(model: GgufModel, goal: Goal) -> Route:
 
 
 def refusal(architecture: str, keys: Keys, parameters: Mapping[str, object], rope: Rope, length: int) -> str | None:
-    """Says why :func:`find_route` would refuse a schedule in any file of an architecture; None where it would not.
+    """Returns why :func:`find_route` would refuse a schedule in any file of an architecture; None if it would not.
 
     Args:
-        architecture: what the file's ``general.architecture`` says.
-        keys: those keys of the file that the answer can depend on, without the architecture.
+        architecture: the file's ``general.architecture``.
+        keys: the file's keys that can affect the answer, without the architecture.
         parameters: the schedule as v5 rope parameters.
         rope: the geometry of the file.
-        length: the context that is wanted, in tokens.
+        length: the wanted context, in tokens.
     """
     model = GgufModel(None, architecture, {f"{architecture}.{name}": value for name, value in keys.items()}, {})
     stated = {name: value for name, value in parameters.items() if value is not None}
@@ -116,7 +116,7 @@ def refusal(architecture: str, keys: Keys, parameters: Mapping[str, object], rop
 
 
 def _by_formula(model: GgufModel, goal: Goal) -> Route | None:
-    """Says the table by theta, linear or yarn, where llama.cpp's formula gives it."""
+    """Returns the route by theta, linear or yarn, if llama.cpp's formula gives the table."""
     rope, table = goal.rope, goal.table
     theta, factor = goal.number("rope_theta", rope.theta), goal.number("factor", 1.0)
     stopped = {FREQS: divisors(rope.geometric(rope.theta), rope)} if rope.rotated_pairs is not None else {}
@@ -158,7 +158,7 @@ def yarn_of_llama_cpp(rope: Rope, factor: float, beta_fast: float = 32.0, beta_s
 
 
 def _by_table(model: GgufModel, goal: Goal) -> Route:
-    """Says the table as one factor per pair."""
+    """Returns the route by one factor per pair."""
     rope, factors = goal.rope, divisors(goal.table.inv_freq, goal.rope)
     if model.architecture in known.TAKES_FREQS:
         return Route(f"one factor per pair ({FREQS})", _keys("none", rope.theta), {FREQS: factors})
@@ -178,11 +178,11 @@ def _no_table(model: GgufModel, schedule: Schedule) -> str:
             f"--yarn-beta-fast {schedule.beta_fast:g} --yarn-beta-slow {schedule.beta_slow:g} --yarn-ext-factor "
             f"{schedule.extrapolation_factor:g}"
         )
-    return f"{text}; ntk, abf, linear and yarn (betas 32 and 1, whole pairs) are what it carries there"
+    return f"{text}; ntk, abf, linear and yarn (betas 32 and 1, whole pairs) are what it supports there"
 
 
 def _two_lists(model: GgufModel, goal: Goal) -> Route:
-    """Says a schedule that changes at the trained length and nowhere else."""
+    """Returns the route of a schedule that changes only at the trained length."""
     schedule, rope = goal.schedule, goal.rope
     trained = rope.original_length
     short, long, far = (compute(schedule, rope, length) for length in (trained, trained + 1, 8 * trained))
@@ -211,7 +211,7 @@ def _are_equal(left: Sequence[float], right: Sequence[float]) -> bool:
 
 
 def _with_attention_scale(model: GgufModel, route: Route, goal: Goal) -> Route:
-    """``rope.scaling.attn_factor`` multiplies whatever llama.cpp computes itself, which under yarn is 0.1 ln s + 1."""
+    """Adds ``rope.scaling.attn_factor``, which multiplies llama.cpp's own scale: under yarn 0.1 ln s + 1."""
     scale = goal.table.attention_scale
     own = temperature(goal.number("factor", 1.0)) if route.kind == "yarn" else 1.0
     if math.isclose(scale, own, rel_tol=1e-6):

@@ -1,1 +1,1 @@
-"""A schedule worked out for a configuration: the tables, and the configuration that carries them."""
+"""Plans of a schedule for a configuration: the tables, and the new configuration."""

@@ -13,7 +13,7 @@ from ..schedules.specs import Spec, parse
 
 
 def choose(spec: object, configuration: Configuration, layers: str) -> dict[str, Spec]:
-    """Returns the part of a spec that each layer type gets; those that stay ``as-is`` are left out.
+    """Returns the spec of each layer type; layer types that stay ``as-is`` are left out.
 
     Raises:
         ScheduleError: it cannot be read, or names layer types that the model does not have.
@@ -35,13 +35,13 @@ def choose(spec: object, configuration: Configuration, layers: str) -> dict[str,
 
 
 def is_windowed(layer_type: str) -> bool:
-    """Whether the name of a layer type says that its layers see only a window of the text."""
+    """Whether layers of this type see only a window of the text, by its name."""
     # "main" is DeepSeek-V4's name for its layers without a compressor.
     return any(word in layer_type for word in ("sliding", "local", "chunked")) or layer_type == "main"
 
 
 def _layer_types(layers: str, configuration: Configuration) -> list[str]:
-    """Returns the layer types that ``full``, ``all`` or a layer type stand for."""
+    """Returns the layer types meant by ``full``, ``all`` or a layer type."""
     ropes = configuration.ropes
     if layers == "all":
         return list(ropes)
@@ -71,7 +71,7 @@ def _only_windowed_rotate(configuration: Configuration) -> bool:
 
 
 def _no_layers(layers: str, known: list[str]) -> ConfigError:
-    """Makes the error for a layer type that does not exist; the start of a name or a slip suggests the one meant."""
+    """Makes the error for an unknown layer type, with the nearest name as a suggestion."""
     if ALL_LAYERS in known:
         return ConfigError(
             f"this model keeps one table for every layer, so {brief(layers)} cannot be changed alone; leave layers out",

@@ -1,4 +1,4 @@
-"""Finds the geometry that a schedule builds on, also in a model that is already scaled."""
+"""Finds the geometry that a schedule builds on, even in a model that is already scaled."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def grounds(ropes: Mapping[str, Rope], chosen: Iterable[str], request: Request) 
     """Returns the geometry that the schedule of each chosen layer type builds on.
 
     Raises:
-        ConfigError: a layer type is already scaled, and the request does not say what to do, or cannot be followed.
+        ConfigError: a layer type is already scaled, and the request does not say how to proceed, or cannot be met.
     """
     found = {key: _ground(ropes[key], request) for key in chosen}
     if all(rope.table is None for rope in found.values()):
         return found
-    # Beside layers that are composed, those without scaling count from the length that the model has now, too.
+    # Beside composed layers, layers without scaling also count from the model's present length.
     return {
         key: replace(rope, original_length=request.original_length or rope.max_length) if rope.table is None else rope
         for key, rope in found.items()
@@ -31,7 +31,7 @@ def grounds(ropes: Mapping[str, Rope], chosen: Iterable[str], request: Request) 
 
 
 def describe_scaling(rope: Rope) -> str:
-    """Returns the scaling that a configuration has, for people: ``yarn x32 of 4096``."""
+    """Returns a configuration's scaling in words: ``yarn x32 of 4096``."""
     factor = rope.scaling.get("factor")
     times = f" x{factor:g}" if isinstance(factor, (int, float)) and factor <= LONGEST else ""
     return f"{cut(str(rope.scaling.get('rope_type', 'default')), 60)}{times} of {rope.original_length}"
@@ -47,7 +47,7 @@ def _ground(rope: Rope, request: Request) -> Rope:
     original = f"its original {rope.original_length} tokens" if _is_recorded(rope) else "the original_length you give"
     raise ConfigError(
         f"this model is already scaled ({describe_scaling(rope)}); replace_scaling=True computes from {original}, "
-        "on_top=True composes with the scaling that is there",
+        "on_top=True composes with the present scaling",
         "replace_scaling",
         "on_top",
         "original_length",
@@ -68,7 +68,7 @@ def _unscaled(rope: Rope, request: Request) -> Rope:
 
 
 def _composed(rope: Rope, request: Request) -> Rope:
-    """Returns the geometry with the table of its scaling, which further scaling multiplies."""
+    """Returns the geometry with the table of its scaling, for further scaling on top."""
     if length_dependent(from_rope_parameters(rope)[0]):
         raise ConfigError(
             f"this model's scaling ({describe_scaling(rope)}) changes with the length, so there is no one table to "
@@ -85,5 +85,5 @@ def _composed(rope: Rope, request: Request) -> Rope:
 
 
 def _is_recorded(rope: Rope) -> bool:
-    """Whether a scaled model's configuration says what length it was trained at."""
+    """Whether a scaled model's configuration records its trained length."""
     return bool(rope.scaling.get("original_max_position_embeddings")) or rope.original_length != rope.max_length

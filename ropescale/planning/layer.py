@@ -19,10 +19,10 @@ class PlannedLayer:
     """A layer type that changes.
 
     Attributes:
-        there: the geometry that the configuration has.
+        there: the geometry in the configuration.
         rope: the geometry that the schedule builds on.
-        asked: the schedule that was asked for.
-        freeze_at: the length in tokens at which it is frozen if it is length-dependent.
+        asked: the requested schedule.
+        freeze_at: the length in tokens at which a length-dependent schedule is frozen.
     """
 
     there: Rope
@@ -33,12 +33,12 @@ class PlannedLayer:
 
     @property
     def is_frozen(self) -> bool:
-        """Whether the schedule becomes the fixed table that it has at one length."""
+        """Whether the schedule is replaced by its table at one length."""
         return self.freeze_at is not None and length_dependent(self.asked)
 
     @cached_property
     def schedule(self) -> Schedule:
-        """What changes the layers: the schedule that was asked for, or its frozen table."""
+        """The schedule that changes the layers: the requested one, or its frozen table."""
         if not self.is_frozen:
             return self.asked
         table = compute(self.asked, self.rope, self.freeze_at)
@@ -57,15 +57,15 @@ class PlannedLayer:
 
     @property
     def stretch(self) -> float:
-        """How many times longer the schedule makes the context: its factor, or that of the schedule it wraps."""
+        """The factor of the schedule, or of the schedule inside it."""
         factor = plain(getattr(innermost(self.schedule), "factor", 1.0))
         if isinstance(factor, int) and factor > LONGEST:
-            return math.inf  # an integer of hundreds of digits cannot become a float
+            return math.inf  # an integer of hundreds of digits is no float
         return float(factor) if isinstance(factor, (int, float)) else 1.0
 
     @property
     def reach(self) -> int:
-        """The context, in tokens, that the factor makes of the trained length.
+        """The trained length times the factor, in tokens.
 
         Raises:
             ScheduleError: it is longer than any context.
@@ -83,9 +83,9 @@ class PlannedLayer:
         return list(self.table(length).inv_freq) == self.rope.inv_freq()
 
     def refuse_undeclared(self, length: int) -> None:
-        """Refuses a schedule that looks at the length without saying so: it would be frozen silently.
+        """Refuses a schedule that depends on the length without declaring it: it would be frozen silently.
 
-        Built-in schedules are checked too, because one that wraps another may wrap a user's own.
+        Built-in schedules are checked too, because they may wrap a user's own.
         """
         if length_dependent(self.schedule):
             return
@@ -98,6 +98,6 @@ class PlannedLayer:
 
 
 def innermost(schedule: Schedule) -> Schedule:
-    """Returns the schedule inside those that wrap another (resonance)."""
+    """Returns the innermost schedule (resonance wraps another)."""
     inner = getattr(schedule, "over", None)
     return schedule if inner is None else innermost(inner)

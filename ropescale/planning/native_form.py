@@ -1,4 +1,4 @@
-"""Says a schedule in transformers' own keys: rope parameters and ``max_position_embeddings``."""
+"""Expresses a schedule in transformers' own keys: rope parameters and ``max_position_embeddings``."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 def scaling_of(layers: Mapping[str, PlannedLayer], configuration: Configuration, length: int) -> Scaling:
-    """Returns the form that schedules take in a configuration; layer types that it cannot hold become plain.
+    """Returns the form of schedules in a configuration; layer types that it cannot express become plain.
 
     Raises:
-        ScheduleError: the model's class takes nothing but theta, or derives its attention scale from a length that
+        ScheduleError: the model's class supports only theta, or derives its attention scale from a length that
             does not exist.
     """
     family, parameters = configuration.family, {}
@@ -42,7 +42,7 @@ def scaling_of(layers: Mapping[str, PlannedLayer], configuration: Configuration,
 
 
 def parameters_of(layer: PlannedLayer, length: int, family: Family) -> Parameters | None:
-    """Returns v5 rope parameters: the native form, else one factor per pair; None where neither can say it."""
+    """Returns v5 rope parameters: the native form, or one factor per pair; None if neither can express it."""
     native, rope = getattr(layer.schedule, "rope_parameters", None), layer.rope
     form = native(rope) if callable(native) else None
     if isinstance(form, Mapping) and _is_usable(str(form["rope_type"]), rope, family):
@@ -57,14 +57,14 @@ def _is_usable(kind: str, rope: Rope, family: Family) -> bool:
 
 
 def _with_geometry(form: Parameters, rope: Rope) -> Parameters:
-    """Keeps a model proportional whose plain form is, under ``default``."""
+    """Keeps a proportional model proportional under ``default``."""
     if form["rope_type"] == "default" and rope.rotated_pairs is not None:
         return {**form, "rope_type": "proportional"}
     return form
 
 
 def per_pair(table: Frequencies, rope: Rope, factor: float) -> Parameters:
-    """Returns any fixed table in the one form that carries it everywhere: longrope with equal lists.
+    """Returns any fixed table in the most portable form: longrope with equal lists.
 
     Factor i is ``theta^(-2i/d) / inv_freq_i``. ``short_mscale`` and ``long_mscale`` repeat the attention factor
     for code that reads it there: vLLM, SGLang, and all code for phimoe; mlx-lm's other models do not.
@@ -72,7 +72,7 @@ def per_pair(table: Frequencies, rope: Rope, factor: float) -> Parameters:
     factors = divisors(table.inv_freq, rope)
     scale = float(table.attention_scale)
     whole_head = {"partial_rotary_factor": 1.0} if rope.rotated_pairs is not None else {}
-    # DeepSeek's classes scale the softmax by these whatever the rope type; what is composed with them keeps that.
+    # DeepSeek's classes scale the softmax by these for any rope type; a composed schedule keeps that.
     softmax = rope.scaling if rope.table is not None and rope.scaling.get("mscale_all_dim") else {}
     return {
         "rope_type": "longrope",
@@ -89,7 +89,7 @@ def per_pair(table: Frequencies, rope: Rope, factor: float) -> Parameters:
 
 
 def why_unsavable(layers: Mapping[str, PlannedLayer], length: int, configuration: Configuration) -> str | None:
-    """Returns why no configuration file can hold these schedules, or None."""
+    """Returns why no configuration file can express these schedules, or None."""
     family = configuration.family
     for layer in layers.values():
         label, scale = label_of(layer.schedule), layer.table(length).attention_scale
@@ -119,13 +119,13 @@ def _max_length(
 
 
 def _keeps_max_length(form: Parameters) -> bool:
-    """Whether engines multiply the maximum by the factor, or read the trained length in it."""
+    """Whether engines multiply the maximum by the factor, or take it for the trained length."""
     kind = form["rope_type"]
     return kind in ("linear", "dynamic") or (kind == "proportional" and form.get("factor", 1) != 1)
 
 
 _PRECISION = 1e-5
-"""How near a derived attention scale must be; at a trained length of 4,096 it is nearer than 1e-6."""
+"""The tolerance of a derived attention scale; at a trained length of 4,096 the error is below 1e-6."""
 
 
 def _derived_length(attention_scale: float, original: int) -> int:

@@ -1,4 +1,4 @@
-"""Notes on a plan: how its numbers came about, and what the user may not expect."""
+"""Notes on a plan: the origin of its numbers, and surprises for the user."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Planned = Mapping[str, PlannedLayer]
 
 
 def on_configuration(configuration: Configuration, layers: Planned, request: Request) -> Iterator[str]:
-    """Yields what the configuration says about lengths and layers that stay."""
+    """Yields notes on the configuration's lengths and on unchanged layers."""
     ropes, kinds = configuration.ropes, configuration.layer_types
     if ALL_LAYERS in ropes and len(kinds) > 1 and any(map(is_windowed, kinds)):
         yield "this model keeps one table for all its layers, so the sliding layers change as well"
@@ -40,10 +40,10 @@ def on_configuration(configuration: Configuration, layers: Planned, request: Req
 
 
 def on_freezing(layers: Planned, length: int) -> Iterator[str]:
-    """Yields what freezing made of each layer type's schedule.
+    """Yields the effect of freezing on each layer type's schedule.
 
     Raises:
-        ScheduleError: at this length none of them changes anything yet.
+        ScheduleError: at this length no schedule changes anything.
     """
     idle = [layer for layer in layers.values() if layer.is_frozen and layer.leaves_all(length)]
     if idle and len(idle) == len(layers):
@@ -62,7 +62,7 @@ def on_freezing(layers: Planned, length: int) -> Iterator[str]:
 
 
 def on_replaced_scaling(layers: Planned, request: Request) -> Iterator[str]:
-    """Yields what replacing the scaling drops: the vendor's softmax scale, fields and length."""
+    """Yields what is lost with the vendor's scaling: its softmax scale, fields and length."""
     yield from _lost_softmax_scale(layers)
     yield from _other_fields(layers)
     had = max(layer.there.max_length for layer in layers.values())
@@ -87,7 +87,7 @@ def _lost_softmax_scale(layers: Planned) -> Iterator[str]:
 
 
 def _other_fields(layers: Planned) -> Iterator[str]:
-    """Yields where the vendor's scaling of the same kind has other fields than a spec that does not state them."""
+    """Yields fields of the vendor's scaling of the same kind that differ from the schedule's."""
     found = {}
     for layer in layers.values():
         theirs, label = layer.there.scaling, label_of(layer.asked)
@@ -104,7 +104,7 @@ def without_effect(layers: Planned, length: int) -> Iterator[str]:
     """Yields the layer types that a schedule with a factor leaves as they are.
 
     Raises:
-        ScheduleError: it leaves all of them: scaling that silently does nothing is what this package is to prevent.
+        ScheduleError: it leaves all of them as they are, and scaling must not silently do nothing.
     """
     idle = {key: layer for key, layer in layers.items() if layer.stretch > 1 and layer.leaves_all(length)}
     texts = {key: _why_idle(layer) for key, layer in idle.items()}
@@ -126,7 +126,7 @@ def _why_idle(layer: PlannedLayer) -> str:
 
 
 def on_derived_length(configuration: Configuration, layers: Planned, max_length: int, length: int) -> Iterator[str]:
-    """Yields a note where ``max_position_embeddings`` says an attention scale instead of a length."""
+    """Yields a note where ``max_position_embeddings`` encodes an attention scale instead of a length."""
     if configuration.family.derives_attention_scale and max_length != length:
         rotary_dim = max(layer.rope.rotary_dim for layer in layers.values())
         yield (

@@ -1,6 +1,6 @@
 """Plans a schedule: configuration + request -> tables and the new configuration.
 
-The one computation behind patching in memory, on disk and in GGUF files; nothing is changed yet.
+Patching in memory, on disk and in GGUF files all start here; planning changes nothing.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class Plan:
     """A schedule worked out for one configuration.
 
     Attributes:
-        request: what was asked for.
-        original: the configuration it starts from (the vendor's, where ropescale had patched before).
-        planned: the configuration that carries the schedule.
+        request: the request.
+        original: the configuration it starts from (the vendor's, if ropescale patched it before).
+        planned: the new configuration.
         layers: each layer type that changes; none for ``as-is``.
-        length: the context the model is meant for now, in tokens.
-        notes: what the user should know about how the numbers came about.
-        unsavable: why no configuration can carry this schedule, or None.
+        length: the new context, in tokens.
+        notes: remarks on the origin of the numbers.
+        unsavable: why no configuration can express this schedule, or None.
     """
 
     request: Request = field(compare=False)
@@ -52,7 +52,7 @@ class Plan:
 
     @property
     def config(self) -> dict[str, Any]:
-        """The configuration that carries the schedule, as JSON holds it."""
+        """The new configuration, as JSON holds it."""
         return dict(self.planned.raw)
 
     @property
@@ -62,7 +62,7 @@ class Plan:
 
     @property
     def changes(self) -> bool:
-        """False for ``as-is``, which leaves everything alone."""
+        """Whether any layer changes; False for ``as-is``."""
         return bool(self.layers)
 
     @property
@@ -72,12 +72,12 @@ class Plan:
 
     @property
     def ropes(self) -> dict[str, Rope]:
-        """The geometry that each of them builds on."""
+        """The geometry that each schedule builds on."""
         return {key: layer.rope for key, layer in self.layers.items()}
 
     @property
     def tables(self) -> dict[str, Frequencies]:
-        """Their float64 frequencies at :attr:`length`."""
+        """The float64 frequencies of each schedule at :attr:`length`."""
         return {key: layer.table(self.length) for key, layer in self.layers.items()}
 
     @property
@@ -88,24 +88,24 @@ class Plan:
 
     @property
     def frozen(self) -> dict[str, str]:
-        """What was frozen and where, in words, of each layer type whose table stands for a varying schedule."""
+        """The frozen schedule and its length, in words, of each layer type with a frozen schedule."""
         return {key: layer.label for key, layer in self.layers.items() if layer.is_frozen}
 
     def label(self, layer_type: str) -> str:
-        """Returns a layer type's schedule with what lies under it: ``linear:factor=2 on yarn x32 of 4096``."""
+        """Returns a layer type's schedule with the scaling beneath it: ``linear:factor=2 on yarn x32 of 4096``."""
         label, beneath = self.layers[layer_type].label, self.beneath.get(layer_type)
         return f"{label} on {beneath}" if beneath else label
 
 
 def make_plan(config: Mapping[str, object], request: Request) -> Plan:
-    """Works out a schedule for a configuration.
+    """Plans a schedule for a configuration.
 
     Args:
         config: a parsed ``config.json`` or ``model.config.to_dict()``.
         request: the schedule, and how it is to be applied.
 
     Raises:
-        ConfigError: no RoPE, already scaled and not told what to do, contradicting views.
+        ConfigError: no RoPE; already scaled, without instructions; contradictory keys.
         ScheduleError: the schedule does not fit, or would change nothing.
     """
     original = Configuration.read(config, request.original_length)
@@ -115,7 +115,7 @@ def make_plan(config: Mapping[str, object], request: Request) -> Plan:
             raise ScheduleError("as-is changes nothing, so there is nothing to freeze; name the schedule that you want")
         return Plan(request, original, original, {}, original.max_length)
     layers = _layers(chosen, original, request)
-    # Notes that refuse (idle schedules) come before the length is worked out, so that the first cause is named.
+    # Notes that refuse (idle schedules) come before the length, so that the error names the first cause.
     told = [*notes.on_configuration(original, layers, request), *_notes_on_request(layers, request)]
     length = _length(layers, original, request)
     if not _bounding(layers, original):
@@ -139,7 +139,7 @@ def frequencies_of(
 ) -> dict[str, Frequencies]:
     """Returns ``{layer type: Frequencies}`` of a configuration under a schedule, in float64.
 
-    Layer types that the schedule leaves alone carry what the configuration has. ``length`` is the context
+    Layer types that the schedule leaves alone have the configuration's own frequencies. ``length`` is the context
     being processed (only length-dependent schedules look at it); the planned length when None.
     """
     plan = make_plan(config, Request.of(spec, **options))
@@ -151,7 +151,7 @@ def frequencies_of(
 
 
 def is_as_is(spec: object) -> bool:
-    """Whether a spec, in any of its forms, asks for what the checkpoint has.
+    """Whether a spec, in any form, is ``as-is``.
 
     Raises:
         ScheduleError: it cannot be read.
@@ -161,7 +161,7 @@ def is_as_is(spec: object) -> bool:
 
 
 def _layers(chosen: Mapping[str, specs.Spec], original: Configuration, request: Request) -> dict[str, PlannedLayer]:
-    """Resolves the schedule of each chosen layer type on the geometry that it builds on."""
+    """Resolves the schedule of each chosen layer type on its geometry."""
     layers = {}
     for key, rope in grounds(original.ropes, chosen, request).items():
         schedule = specs.resolve(
@@ -183,16 +183,16 @@ def _notes_on_request(layers: Mapping[str, PlannedLayer], request: Request) -> I
 
 
 def _bounding(layers: Iterable[str], original: Configuration) -> list[str]:
-    """Returns the layer types that change and decide how far the model reaches.
+    """Returns the layer types that change and determine the model's context.
 
-    Those that see a window of the text do not, unless no others rotate and they were asked for.
+    Layers that see a window of the text do not, unless no other layers rotate.
     """
     full = [key for key in original.ropes if not is_windowed(key)]
     return [key for key in layers if key in full or not full]
 
 
 def _length(layers: Mapping[str, PlannedLayer], original: Configuration, request: Request) -> int:
-    """Returns the context, in tokens, that the model is meant for under the schedule."""
+    """Returns the model's context under the schedule, in tokens."""
     reach = {key: layer.reach for key, layer in layers.items()}
     bounding = _bounding(layers, original)
     if not bounding:
@@ -202,7 +202,7 @@ def _length(layers: Mapping[str, PlannedLayer], original: Configuration, request
 
 
 def _refuse_another_start(scaling: Scaling, layers: Mapping[str, PlannedLayer]) -> None:
-    """Refuses dynamic scaling where transformers would start it from another length than the trained one.
+    """Refuses dynamic scaling that transformers would start from another length than the trained one.
 
     It starts from ``max_position_embeddings``, which stays where only layers that see a window of the text change.
 
@@ -219,7 +219,7 @@ def _refuse_another_start(scaling: Scaling, layers: Mapping[str, PlannedLayer]) 
 
 
 def _refuse_moved(before: Configuration, after: Configuration, changed: Mapping[str, PlannedLayer]) -> None:
-    """Refuses a change of ``max_position_embeddings`` that would move layers which are to stay as they are.
+    """Refuses a change of ``max_position_embeddings`` that would affect layers that must not change.
 
     Raises:
         ScheduleError: their scaling follows the maximum, or cannot be read.
@@ -229,7 +229,7 @@ def _refuse_moved(before: Configuration, after: Configuration, changed: Mapping[
     for key in before.ropes.keys() - changed.keys():
         rope = before.ropes[key]
         if rope.table is None:
-            from_rope_parameters(rope)  # refuses a rope type that does not exist
+            from_rope_parameters(rope)  # refuses an unknown rope type
         kind = rope.scaling.get("rope_type")
         if kind in ("yarn", "dynamic", "longrope") and _at_rest(rope) != _at_rest(planned[key]):
             raise ScheduleError(
@@ -240,5 +240,5 @@ def _refuse_moved(before: Configuration, after: Configuration, changed: Mapping[
 
 
 def _at_rest(rope: Rope) -> Frequencies:
-    """Returns the table that a configuration asks for at its trained length."""
+    """Returns a geometry's own table at its trained length."""
     return stock_table(rope, rope.original_length)
