@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from ...errors import RunError
-from ...models.patching import unwrapped
+from ...models.rotary_modules import unwrapped
 from ..running.memory import is_out_of_memory, release
 from .tasks import Prompt
 

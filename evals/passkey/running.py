@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...models.patching import evaluating
+from ...models.rotary_modules import evaluating
 from ..data.windows import Window, check_lengths
 from ..parallel.processes import Group, World
 from ..results.stored import ModelFacts

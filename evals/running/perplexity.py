@@ -16,7 +16,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...models.patching import evaluating
+from ...models.rotary_modules import evaluating
 from ..data import documents as data_documents
 from ..data import protocols
 from ..data.documents import Document, Text

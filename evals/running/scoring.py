@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ...models.patching import unwrapped
+from ...models.rotary_modules import unwrapped
 from .memory import device_of, embedding_shape
 
 if TYPE_CHECKING:

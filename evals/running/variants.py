@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ...configs.configuration import read_rope
 from ...errors import DataError, RopescaleError, RunError
 from ...models import patching
+from ...models.rotary_modules import text_config, unwrapped
 from ...schedules import specs
 from . import fingerprints
 
@@ -63,7 +64,7 @@ class Variant:
         return found
 
     def _held(self, length: int | None) -> HeldTables:
-        model = patching.unwrapped(self.model)
+        model = unwrapped(self.model)
         digests = fingerprints.rotation_sha256(model), fingerprints.table_sha256(model)
         return HeldTables(self, length, *digests, fingerprints.live_tables(model))
 
@@ -107,7 +108,7 @@ class HeldTables:
         Raises:
             RunError: they have changed, so what was scored is nobody's number.
         """
-        if fingerprints.rotation_sha256(patching.unwrapped(self.variant.model)) != self.rotation:
+        if fingerprints.rotation_sha256(unwrapped(self.variant.model)) != self.rotation:
             raise RunError(
                 f"the rotary tables changed while {self.variant.label} was measured; a schedule, or code in the "
                 "model, that changes them by itself cannot be measured"
@@ -162,5 +163,5 @@ def trained_length(model: nn.Module) -> int | None:
     try:
         ropes = read_rope(patching.configuration_before(model)).values()
     except RopescaleError:  # no rotation that can be read, such as learned positions
-        return getattr(patching.text_config(model), "max_position_embeddings", None)
+        return getattr(text_config(model), "max_position_embeddings", None)
     return max(rope.max_length if rope.is_scaled else rope.original_length for rope in ropes)

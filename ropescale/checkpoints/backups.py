@@ -198,7 +198,7 @@ def _refuse_damaged(folder: Path, backup: Path, manifest: Manifest) -> None:
         original = manifest.originals.get(name)
         if name not in manifest.replaced:
             if os.path.lexists(kept) and not _is_copy(folder, backup, name):
-                raise ConfigError(f"{backup / _MANIFEST} does not tell of {kept}; put it back by hand if it is yours")
+                raise ConfigError(f"{backup / _MANIFEST} does not list {kept}; put it back by hand if it is yours")
         elif os.path.lexists(kept):
             if original not in (None, sha256(read_bytes(kept))):
                 raise ConfigError(f"{kept} is not the original that was kept; download the checkpoint's {name} again")

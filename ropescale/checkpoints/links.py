@@ -26,8 +26,8 @@ class Link:
     """A link that leads out of a checkpoint.
 
     Attributes:
-        name: where it lies, relative to the checkpoint's folder.
-        target: where it leads, at the end of all links.
+        name: its path, relative to the checkpoint's folder.
+        target: the path it leads to, at the end of all links.
     """
 
     name: str

@@ -46,13 +46,13 @@ class PatchedCheckpoint:
     """The result of :func:`patch_checkpoint`, done or planned.
 
     Attributes:
-        folder: where the patched checkpoint lies (None after a dry run, and where it lies only on the Hub).
-        plan: the schedule worked out.
-        before: the configuration that the source has; :attr:`Plan.before` is the vendor's, where ropescale had patched.
+        folder: the patched checkpoint's folder; None after a dry run, and where it is only on the Hub.
+        plan: the plan that was carried out.
+        before: the source's configuration; :attr:`Plan.before` is the vendor's, where ropescale had patched it.
         config_diff: unified diff of ``config.json``.
-        warnings: what an engine would compute differently, and which files still hold the old limit.
-        links: how each weight file was brought over, ``{name: "hard" | "symlink" | "copy"}``.
-        upload: what was sent to the Hub, or would be; None where that was not asked for.
+        warnings: differences between engines, and files that still hold the old limit.
+        links: the way each weight file was brought over, ``{name: "hard" | "symlink" | "copy"}``.
+        upload: the upload to the Hub, done or planned; None where none was asked for.
         changes: every file that is written, by name: a unified diff, or a line that says what was added.
     """
 

@@ -55,7 +55,7 @@ class Record(_Stored):
     """The record of what ropescale did to a checkpoint; each mapping is by layer type.
 
     Attributes:
-        version: of the format, ``schema`` in the file.
+        version: the format's version, ``schema`` in the file.
         source: where the checkpoint came from.
         spec: the schedules.
         beneath: the scaling that a schedule was composed with, in words.
@@ -64,10 +64,10 @@ class Record(_Stored):
         length: the context that the checkpoint is meant for, in tokens.
         tables: the frequencies at that length.
         switch: the frequencies at the trained length and one token past it, where they differ.
-        softmax_factor: what MLA models multiply their softmax scale by; versions before it was kept lack it.
-        original_config_sha256: of the source's ``config.json``.
+        softmax_factor: the factor on the softmax scale of MLA models; records of older versions lack it.
+        original_config_sha256: the SHA-256 of the source's ``config.json``.
         undo: the way back to the source's configuration.
-        files: what was written, see :func:`ropescale.checkpoints.record.files_in`.
+        files: the written files, see :func:`ropescale.checkpoints.record.files_in`.
     """
 
     version: Literal[1] = Field(alias="schema")

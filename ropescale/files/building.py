@@ -39,8 +39,8 @@ class Building:
     """A folder that is being made.
 
     Attributes:
-        path: where it is made.
-        target: where it will be.
+        path: the hidden folder in which it is built.
+        target: its final path.
     """
 
     def __init__(self, target: Path) -> None:

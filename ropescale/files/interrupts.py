@@ -17,7 +17,7 @@ class Terminated(KeyboardInterrupt):
     """A signal that ends the command, as an exception: whatever cleans up after Ctrl-C cleans up after it.
 
     Attributes:
-        number: of the signal.
+        number: the signal's number.
     """
 
     def __init__(self, number: int) -> None:

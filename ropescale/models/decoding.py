@@ -207,7 +207,8 @@ def _duration(seconds: float) -> str:
 
 def _stretch(model: PreTrainedModel, ids: torch.Tensor, trained: int, length: int, allowed: float) -> Stretch:
     first, last = max(1, length - AROUND), length + AROUND
-    groups = _groups(model, first, last)
+    # Lengths that share their tables need one forward pass.
+    groups = [list(same) for _, same in groupby(range(first, last + 1), lambda each: _tables(model, each))]
     decoded = _decoded(model, ids, first, last)
     whole = _run_whole(model, ids, groups)
     judge = partial(_judged, first, trained, constant=len(groups[0]), allowed=allowed)
@@ -219,11 +220,6 @@ def _stretch(model: PreTrainedModel, ids: torch.Tensor, trained: int, length: in
     alone = judge(decoded, each)
     undecided = alone.verdict == DIFFERS and judge(whole, each).verdict == DIFFERS
     return replace(alone, verdict=UNDECIDED) if undecided else alone
-
-
-def _groups(model: PreTrainedModel, first: int, last: int) -> list[list[int]]:
-    """Groups the lengths that share their tables: one forward pass gives the logits of all of them."""
-    return [list(same) for _, same in groupby(range(first, last + 1), lambda length: _tables(model, length))]
 
 
 def _region(first: int, last: int, trained: int) -> str:

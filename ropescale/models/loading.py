@@ -132,7 +132,9 @@ def _parts(folder: Path, how: Mapping[str, Any]) -> object:
         if "has no `tp_plan`" not in str(error):
             raise
         kind = read_config(folder).get("model_type")
-        raise ConfigError(f"transformers has no plan for sharing out {folder} ({kind}); leave tp out", "tp") from None
+        raise ConfigError(
+            f"transformers has no tensor-parallel plan for {folder} ({kind}); leave tp out", "tp"
+        ) from None
 
 
 def load_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:

@@ -26,7 +26,6 @@ from .rotary_modules import (
     build_stock,
     built_table,
     difference,
-    evaluating,
     is_stock,
     layer_keys,
     live_table,
@@ -35,7 +34,6 @@ from .rotary_modules import (
     rotary_modules,
     softmax_scale,
     text_config,
-    unwrapped,
     varies,
     whole_config,
 )
@@ -44,8 +42,6 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from transformers import PreTrainedConfig
-
-__all__ = ["Patch", "configuration_before", "evaluating", "held_at", "installed", "patch", "patches_in", "unwrapped"]
 
 _CONFIG_FIELDS = ("rope_parameters", "max_position_embeddings", "original_max_position_embeddings", "head_dim")
 _ABSENT = object()
@@ -90,7 +86,7 @@ class Patch:
     """A schedule in a model. A context manager; :meth:`revert` takes it out, bit for bit.
 
     Attributes:
-        plan: the schedule worked out: configuration, schedules, float64 tables.
+        plan: the plan behind it: configuration, schedules, float64 tables.
         frozen_at: the length that length-dependent tables are held at, if they are.
         length_dependent: whether the tables follow the length of what is processed.
     """
@@ -230,7 +226,8 @@ class Patch:
         save = _ABSENT if reason is None else partial(_refuse_to_save, reason)
         for module in self._model.modules():
             old = module.__dict__.get("save_pretrained", _ABSENT)
-            if isinstance(module, PreTrainedModel) and (old is _ABSENT or _refuses(old)) and old is not save:
+            ours = old is _ABSENT or getattr(old, "func", None) is _refuse_to_save
+            if isinstance(module, PreTrainedModel) and ours and old is not save:
                 self._set(module, "save_pretrained", save)
 
     def _set(self, target: object, field: str, value: object) -> None:
@@ -385,7 +382,3 @@ def _put(target: object, field: str, value: object) -> None:
 
 def _refuse_to_save(reason: str, *args: object, **kwargs: object) -> NoReturn:
     raise RopescaleError(f"this model cannot be saved as it is: {reason}")
-
-
-def _refuses(method: object) -> bool:
-    return isinstance(method, partial) and method.func is _refuse_to_save

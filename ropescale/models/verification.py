@@ -23,11 +23,11 @@ class Module:
     """One table of one rotary module.
 
     Attributes:
-        name: where the module is in the model.
+        name: the module's path in the model.
         layer_type: the layers the table serves; ``all`` where there is only one.
         pairs: number of frequencies.
-        dtype: what the table is stored as.
-        attention_scale: what cos and sin are multiplied by.
+        dtype: the dtype of the table.
+        attention_scale: the factor on cos and sin.
         difference: largest relative difference from the intended float64 table, scale included.
     """
 
@@ -44,12 +44,12 @@ class Verification:
     """The findings of :func:`ropescale.models.verifying.examine`; :attr:`live` when there are no problems.
 
     Attributes:
-        model: what was verified.
+        model: the name of the model.
         intended: the schedule of each layer type, as text.
         length: the context that the model is meant for (on disk), or the length of the probe (in memory).
         modules: every table of every rotary module.
-        softmax_factor: what an MLA model's softmax scale is multiplied by (``mscale_all_dim``); None for others.
-        generation: where decoding with the cache was compared with whole forward passes.
+        softmax_factor: the factor on an MLA model's softmax scale (``mscale_all_dim``); None for others.
+        generation: the lengths at which decoding with the cache was compared with forward passes.
         problems: why the model is not live, or does not decode as it should; a sentence each.
         warnings: remarks on behaviour that is intended and worth knowing.
     """

@@ -148,8 +148,8 @@ def _fault(stretch: Stretch) -> str:
     also = " Below the trained length, so the schedule is not the cause" if stretch.region == "below" else ""
     return (
         f"decoding with the cache differs from the whole text by {stretch.relative:.1e} of the logits' spread after "
-        f"{stretch.position + 1} tokens, where rounding makes {stretch.tolerance:.1e} at most and the frequencies are "
-        f"the same throughout.{also}"
+        f"{stretch.position + 1} tokens, where rounding explains {stretch.tolerance:.1e} at most and the frequencies "
+        f"are the same throughout.{also}"
     ).rstrip(".")
 
 
@@ -164,8 +164,8 @@ def _remarks(report: Verification, dtype: str) -> Iterator[str]:
         yield _explanation(changed, report)
     for stretch in (stretch for stretch in report.generation if stretch.verdict == UNDECIDED):
         yield (
-            f"decoding cannot be judged after {stretch.position + 1} tokens: whole passes over more and less text "
-            "differ among themselves, as they do where rounding decides on an expert or on what is attended to"
+            f"decoding cannot be judged after {stretch.position + 1} tokens: forward passes over longer and shorter "
+            "texts differ too, as happens where rounding decides which expert is chosen or which tokens are attended to"
         )
     coarse = max(stretch.tolerance for stretch in report.generation)
     if coarse > _COARSE:

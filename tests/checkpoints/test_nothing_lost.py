@@ -843,7 +843,7 @@ def test_originals_without_a_manifest_are_named(source):
     patch_checkpoint(source, None, "yarn:factor=4", in_place=True)
     (source / backups.BACKUP / "manifest.json").unlink()
     before = tree(source)
-    with pytest.raises(ConfigError, match=r"manifest.json does not tell of .*config.json"):
+    with pytest.raises(ConfigError, match=r"manifest.json does not list .*config.json"):
         restore(source)
     assert tree(source) == before
 
