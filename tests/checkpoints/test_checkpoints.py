@@ -19,6 +19,7 @@ import tiny
 import torch
 from crashing import failures, tree
 from own_schedules import Half
+from refusing import one_error
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import ropescale
@@ -645,7 +646,7 @@ def test_two_runs_into_one_folder_leave_one_whole(source, tmp_path, monkeypatch)
 def test_an_existing_output_is_left_alone_unless_forced(source, tmp_path):
     patch_checkpoint(source, tmp_path / "out", "linear:factor=2")
     before = tree(tmp_path)
-    with pytest.raises(CheckpointError, match="exists already; choose another folder, or replace it with force=True"):
+    with pytest.raises(CheckpointError, match=r"exists already.*another folder.*force=True"):
         patch_checkpoint(source, tmp_path / "out", "yarn:factor=4")
     assert tree(tmp_path) == before
     patch_checkpoint(source, tmp_path / "out", "yarn:factor=4", force=True)
@@ -824,7 +825,7 @@ def test_an_adapter_is_refused_with_the_way_out(source, tmp_path, config):
     write_json(source / "adapter_config.json", {"base_model_name_or_path": "org/base"})
     if not config:
         (source / "config.json").unlink()
-    with pytest.raises(CheckpointError, match=r"PEFT adapter; patch the base \(org/base\), then attach"):
+    with pytest.raises(CheckpointError, match=r"PEFT adapter.*org/base"):
         patch_checkpoint(source, tmp_path / "out", "yarn:factor=4")
 
 
@@ -838,11 +839,11 @@ def test_an_adapter_that_peft_saved_is_refused(tmp_path):
 
 def test_half_a_download_is_refused(source, tmp_path):
     (source / "model-00002-of-00002.safetensors").unlink()
-    with pytest.raises(CheckpointError, match=r"lacks 1 of the 2 files .*model-00002-of-00002.safetensors"):
+    with pytest.raises(CheckpointError, match=r"1 of the 2 files .*model-00002-of-00002.safetensors"):
         patch_checkpoint(source, tmp_path / "out", "yarn:factor=4")
     (source / "model-00002-of-00002.safetensors").symlink_to("../gone")
     (source / "model.safetensors.index.json").unlink()
-    with pytest.raises(CheckpointError, match="which does not exist; is the download complete"):
+    with pytest.raises(CheckpointError, match=r"does not exist.*download"):
         patch_checkpoint(source, tmp_path / "out", "yarn:factor=4")
     assert not (tmp_path / "out").exists()
 
@@ -858,7 +859,7 @@ class Growing:
 
 
 def test_a_schedule_of_ones_own_that_follows_the_length_is_frozen_or_refused(source, tmp_path):
-    with pytest.raises(ScheduleError, match=r"changes its frequencies with the length.*freeze_at=N"):
+    with pytest.raises(ScheduleError, match=r"with the length.*freeze_at=N"):
         patch_checkpoint(source, tmp_path / "out", Growing(), target_length=1024)
     assert not (tmp_path / "out").exists()
     patch_checkpoint(source, tmp_path / "out", Growing(), freeze_at="1k")
@@ -946,9 +947,7 @@ def test_a_hub_id_works_like_a_folder_without_a_network(hub, tmp_path, python):
 def test_what_the_cache_lacks_is_one_line(hub, tmp_path, command_line, words):
     done = command_line("patch", *words, "-o", str(tmp_path / "out"), "--schedule", "yarn:factor=4", env=hub)
     assert done.returncode == 2
-    assert done.stderr.startswith(f"error: {words[0]} ")
-    assert "nor in the Hub's cache, and the Hub cannot be reached (HF_HUB_OFFLINE is set)" in done.stderr
-    assert done.stderr.count("\n") == 1
+    one_error(done.stderr, f"error: {words[0]} ", "the Hub's cache", "HF_HUB_OFFLINE is set")
     assert not (tmp_path / "out").exists()
 
 

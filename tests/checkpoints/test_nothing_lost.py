@@ -142,7 +142,7 @@ def test_a_checkpoint_that_was_patched_in_place_is_left_with_its_backup(source, 
     (source / WEIGHTS).write_bytes(b"changed since")
     other = checkpoint(tmp_path / "other")
     before = tree(tmp_path)
-    with pytest.raises(CheckpointError, match=r"holds ropescale-backup, so force=True leaves it.*restore"):
+    with pytest.raises(CheckpointError, match=r"ropescale-backup.*force=True.*restore"):
         force(other, source)
     assert tree(tmp_path) == before
 
@@ -155,9 +155,7 @@ def test_a_file_of_the_records_name_gives_no_leave_to_delete(source, tmp_path, r
     plant(fake / "thesis.txt")
     (fake / "ropescale.json").write_text(record)
     before = tree(tmp_path)
-    with pytest.raises(
-        CheckpointError, match=r"fake/ropescale.json does not list the files .*force=True.*remove it yourself"
-    ):
+    with pytest.raises(CheckpointError, match=r"fake/ropescale.json.*force=True.*remove"):
         force(source, fake)
     assert tree(tmp_path) == before
 
@@ -490,9 +488,9 @@ def test_an_in_place_that_an_earlier_version_did_not_finish_is_recognised(source
     older(source)
     assert not backups.is_interrupted(source)
     (source / "ropescale.json").unlink()  # config.json is written first
-    with pytest.raises(CheckpointError, match=r"was being patched in place, and that was interrupted.*restore"):
+    with pytest.raises(CheckpointError, match=r"interrupted.*restore"):
         ropescale.frequencies(source, "base")
-    with pytest.raises(CheckpointError, match=r"by an earlier version, and that was interrupted.*ropescale restore"):
+    with pytest.raises(CheckpointError, match=r"earlier version.*interrupted.*restore"):
         patch_checkpoint(source, None, "yarn:factor=2", in_place=True)
     restore(source)
     assert tree(source) == before

@@ -16,6 +16,7 @@ import yaml
 from configurations import write_checkpoint
 from crashing import tree
 from huggingface_hub import constants
+from refusing import one_error
 
 from ropescale import patch_checkpoint
 from ropescale.checkpoints import front_matter, patching
@@ -153,11 +154,9 @@ def test_a_repository_that_holds_something_is_left_alone(hub, capsys, tmp_path):
     hub.repositories["me/long"] = {".gitattributes": b"", "model.safetensors": b"theirs"}
     before, held = tree(tmp_path), dict(hub.repositories["me/long"])
     assert push("-o", "out") == 2
-    assert capsys.readouterr().err == (
-        "error: me/long exists on the Hub and holds 1 file(s); choose another name, or replace it with --force\n"
-    )
+    one_error(capsys.readouterr().err, "me/long exists on the Hub", "1 file(s)", "another name", "--force")
     assert push("-o", "out", "--force") == 2
-    assert "was not written by ropescale (no ropescale.json), so --force leaves it" in capsys.readouterr().err
+    one_error(capsys.readouterr().err, "not written by ropescale", "no ropescale.json", "--force")
     assert hub.repositories["me/long"] == held
     assert tree(tmp_path) == before
 
@@ -315,9 +314,7 @@ def test_without_a_token_nothing_is_sent(hub, capsys, monkeypatch, tmp_path):
     monkeypatch.delenv("HF_TOKEN")
     before = tree(tmp_path)
     assert push("-o", "out") == 2
-    assert capsys.readouterr().err == (
-        "error: there is no token for the Hub; log in with `hf auth login`, or set HF_TOKEN\n"
-    )
+    one_error(capsys.readouterr().err, "no token", "`hf auth login`", "HF_TOKEN")
     assert (hub.requests, tree(tmp_path)) == ([], before)
     assert push("--dry-run") == 0
     assert (hub.requests, tree(tmp_path)) == ([], before)
@@ -334,7 +331,7 @@ def test_a_token_in_the_file_of_hf_auth_login_is_used(hub, monkeypatch, tmp_path
 def test_offline_is_said_at_once(hub, capsys, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     assert push("-o", "out") == 2
-    assert capsys.readouterr().err == ("error: HF_HUB_OFFLINE is set, so nothing can be sent to the Hub; unset it\n")
+    one_error(capsys.readouterr().err, "HF_HUB_OFFLINE", "unset it")
 
 
 def test_a_card_that_the_hub_would_refuse_is_found_before_anything_is_written(hub, capsys, model, tmp_path):
@@ -415,7 +412,7 @@ def test_a_hub_that_cannot_be_reached_is_one_sentence(hub, everything_said, monk
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     before = tree(tmp_path)
     assert push("-o", "out") == 2
-    assert everything_said() == "error: me/long did not reach the Hub ([Errno 111] Connection refused)\n"
+    one_error(everything_said(), "me/long", "Connection refused")
     assert tree(tmp_path) == before
 
 
@@ -452,7 +449,7 @@ def test_a_token_that_no_client_can_send_is_refused_without_being_quoted(hub, ca
     monkeypatch.setattr(huggingface_hub, "get_token", lambda: bad)
     assert push("-o", "out", "--debug") == 2
     err = capfd.readouterr().err
-    assert err.splitlines()[-1] == "error: the token for the Hub holds characters that no token has; copy it again"
+    one_error(err.splitlines()[-1] + "\n", "the token", "characters", "copy it again")
     assert "abc" not in err
     assert hub.requests == []
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from configurations import CONFIG, write_checkpoint
 from crashing import tree
+from refusing import one_error
 
 from ropescale.cli.main import main
 
@@ -273,10 +274,7 @@ def test_a_slip_in_a_layer_type_names_the_one_meant(model, capsys, layers, words
 
 def test_a_layer_type_of_a_model_with_one_table_is_refused_with_the_way_out(capsys):
     assert patch("--schedule", "linear:factor=2", "--layers", "sliding_attention") == 2
-    assert capsys.readouterr().err == (
-        "error: this model keeps one table for every layer, so 'sliding_attention' cannot be changed alone; leave "
-        "--layers out\n"
-    )
+    one_error(capsys.readouterr().err, "one table", "'sliding_attention'", "leave --layers out")
 
 
 @pytest.mark.parametrize("schedule", ["yarn:factor=8", "linear:factor=8", "ntk:factor=8"])

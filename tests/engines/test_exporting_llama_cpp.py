@@ -240,10 +240,8 @@ def test_an_architecture_is_what_the_wrapper_makes_of_it(tmp_path: Path) -> None
 
 def test_a_type_that_the_converter_does_not_know_is_refused(tmp_path: Path) -> None:
     done = export(_folder({"model_type": "helium"}, tmp_path), "llama.cpp", "yarn:factor=4")
-    assert done.refusal == (
-        "llama.cpp cannot compute this schedule (yarn for helium): its converter does not know helium; "
-        "serve it with transformers"
-    )
+    facts = ("llama.cpp cannot", "yarn for helium", "converter does not know helium", "serve it with transformers")
+    assert done.refusal is not None and all(fact in done.refusal for fact in facts)
 
 
 def test_a_table_of_ones_own_for_qwen2_is_refused_once(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
+import refusing
 from crashing import tree
 from gguf_models import add_key, close, write_keys
 
@@ -359,7 +360,7 @@ def test_a_number_that_is_not_finite_is_refused(value):
 
 def test_a_table_of_more_pairs_than_any_head_has_is_refused():
     source = write_keys(Path("in.gguf"), tables={"rope_freqs.weight": [1.0] * (2**16 + 1)})
-    with pytest.raises(ConfigError, match="has 65537 numbers, and no model has as many pairs"):
+    with pytest.raises(ConfigError, match="65537 numbers"):
         patch_gguf(source, None, "ntk:factor=2", dry_run=True)
 
 
@@ -484,13 +485,7 @@ def test_an_architecture_that_nobody_looked_at_is_a_warning():
 
 def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     """The one line that an error is; the folder stays as it is."""
-    before = tree(Path.cwd())
-    assert main(["gguf", *words]) == 2
-    captured = capsys.readouterr()
-    assert (captured.out, captured.err.count("\n")) == ("", 1), captured
-    assert captured.err.startswith("error: ")
-    assert tree(Path.cwd()) == before
-    return captured.err
+    return refusing.refused(capsys, ["gguf", *words])
 
 
 def test_a_file_cut_off_anywhere_is_one_line(capsys):

@@ -34,15 +34,20 @@ def within(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
+def one_error(err: str, *facts: str) -> None:
+    """Asserts that this is one line of error, and that it has all facts."""
+    assert err.startswith("error: ") and err.count("\n") == 1, err
+    assert all(fact in err for fact in facts), (facts, err)
+
+
 def refused(capsys: pytest.CaptureFixture[str], words: list[str], *facts: str) -> str:
     """Runs the command line and returns its one short line of error, which has all facts; nothing was written."""
     before = tree(Path.cwd())
     with within(10):
         code = main(words)
     captured = capsys.readouterr()
-    assert (code, captured.out, captured.err.count("\n")) == (2, "", 1), captured.err[:2000]
-    assert captured.err.startswith("error: ")
-    assert all(fact in captured.err for fact in facts), (facts, captured.err)
+    assert (code, captured.out) == (2, ""), captured.err[:2000]
+    one_error(captured.err, *facts)
     assert "Traceback" not in captured.err
     assert "unexpected " not in captured.err.replace("unexpected extra argument", "")
     assert len(captured.err) < 500

@@ -225,7 +225,7 @@ def one_further(module: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 
 def test_a_fault_is_an_error_that_says_whether_the_schedule_can_be_its_cause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DynamicLayer, "update", rounding_keys)
-    with pytest.raises(VerificationError, match=r"differs from the whole text by .* so the schedule is not the cause"):
+    with pytest.raises(VerificationError, match=r"differs .*the schedule is not the cause"):
         ropescale.verify(build(), generate=True)
 
 

@@ -248,7 +248,7 @@ def test_a_partial_factor_that_a_type_ignores_is_found_inside_the_rope_parameter
 
 def test_scaling_with_a_partial_factor_that_no_attention_of_the_type_can_use_is_refused():
     broken = LLAMA31 | {"partial_rotary_factor": 0.5}
-    with pytest.raises(ConfigError, match=r"llama3 with partial_rotary_factor 0\.5, but llama turns whole heads"):
+    with pytest.raises(ConfigError, match=r"partial_rotary_factor 0\.5.*llama .*whole heads"):
         make_plan(broken, "yarn:factor=16", replace_scaling=True)
 
 
@@ -507,11 +507,11 @@ def test_a_schedule_per_layer_type_goes_where_it_is_meant_for():
 
 
 def test_layers_that_a_model_does_not_have_are_refused_with_those_it_has():
-    with pytest.raises(ConfigError, match="no layers 'global'; it has full_attention, sliding_attention"):
+    with pytest.raises(ConfigError, match=r"'global'.*full_attention, sliding_attention"):
         make_plan(GEMMA3, "linear:factor=4", layers="global")
-    with pytest.raises(ScheduleError, match="no layer type 'chunked' that rotates; it has full_attention"):
+    with pytest.raises(ScheduleError, match=r"'chunked'.*it has full_attention"):
         make_plan(GEMMA3, {"chunked": "linear:factor=4"})
-    with pytest.raises(ScheduleError, match="one table for all its layers, so full_attention cannot"):
+    with pytest.raises(ScheduleError, match=r"one table .*full_attention"):
         make_plan(LLAMA, {"full_attention": "linear:factor=4"})
 
 
@@ -570,7 +570,7 @@ def test_a_target_length_fills_the_factor_in():
 
 
 def test_a_schedule_that_changes_nothing_is_an_error_that_says_why():
-    with pytest.raises(ScheduleError, match="trained length of 4 tokens is too short for its ramp"):
+    with pytest.raises(ScheduleError, match=r"4 tokens .*ramp"):
         make_plan(LLAMA | {"max_position_embeddings": 4}, "yarn:factor=8")
     with pytest.raises(ScheduleError, match="even the slowest pair makes 696 turns"):
         make_plan({"model_type": "gemma4_text"}, "yarn:factor=8")
@@ -631,7 +631,7 @@ def test_stock_dynamic_is_saved_natively():
 def test_recurrent_gemma_takes_another_theta_and_nothing_else():
     config = {"model_type": "recurrent_gemma"}
     assert make_plan(config, "abf:rope_theta=1e6", original_length=8192, layers="all").unsavable is None
-    with pytest.raises(ScheduleError, match="takes no scaling but another rope_theta, and linear is more than that"):
+    with pytest.raises(ScheduleError, match=r"another rope_theta.*linear"):
         make_plan(config, "linear:factor=4", original_length=8192, layers="all")
 
 
@@ -645,7 +645,7 @@ def test_frequencies_of_untouched_layers_are_those_at_the_planned_length():
 
 
 def test_frequencies_of_something_that_is_no_model_is_an_error_that_says_what_is_wanted():
-    with pytest.raises(ConfigError, match="int is neither a checkpoint's folder, a configuration nor a loaded model"):
+    with pytest.raises(ConfigError, match=r"int .*folder, a configuration .* model"):
         ropescale.frequencies(3, "yarn:factor=4")
 
 

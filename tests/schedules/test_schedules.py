@@ -298,7 +298,7 @@ def test_a_schedule_composes_on_a_table_that_is_there(name: str) -> None:
 
 @pytest.mark.parametrize("schedule", [Ntk(2), Dynamic(2)], ids=lambda s: s.name)
 def test_a_rotary_dim_of_two_has_no_ntk_base(schedule: BuiltIn) -> None:
-    with pytest.raises(ScheduleError, match="needs a rotary dim above 2, and this model's is 2"):
+    with pytest.raises(ScheduleError, match=r"rotary dim above 2.* 2"):
         compute(schedule, Rope(2, 1e4, 128), 256)
 
 

@@ -130,9 +130,9 @@ def test_no_key_tokens_is_none_and_not_nan(measured, tmp_path):
 
 def test_spans_of_other_texts_and_files_that_hold_none_are_refused(measured, tmp_path):
     model = llama(vocab_size=257)
-    with pytest.raises(DataError, match="the key spans are not of document 0; run `ropescale keys` on the same data"):
+    with pytest.raises(DataError, match=r"document 0.*`ropescale keys`"):
         perplexity(model, ["another text"], [8], tokenizer=byte_tokenizer(), key_spans=find(measured))
-    with pytest.raises(DataError, match="which key tokens need; give texts, and a tokenizer with offsets"):
+    with pytest.raises(DataError, match=r"key tokens.*tokenizer with offsets"):
         find(perplexity(model, [[1, 2, 3] * 9], [4, 16], stride=2))
     marked = '{"schema": 1, "kind": "key spans", '
     odd = [

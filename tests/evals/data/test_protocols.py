@@ -200,7 +200,7 @@ def test_the_protocol_is_with_every_number(tmp_path, caplog):
     assert [d["mean"] for d in data["pairs"]["0:1"]] == [p["delta_nll"] for p in saved["paired"]]
     assert [series["bins"] for series in data["series"]] == [[], []]  # windows that skip tokens do not tell positions
     assert not (out / "loss_by_position.png").exists()
-    with pytest.raises(RopescaleError, match="no loss by position under yarn-paper, which may skip tokens"):
+    with pytest.raises(RopescaleError, match=r"loss by position .*yarn-paper"):
         result.plot_by_position()
 
 
@@ -213,7 +213,7 @@ def test_the_strides_of_the_scripts_are_taken_where_none_is_given(tmp_path, caps
         assert main([*words, "--protocol", name]) == 0
         assert json.loads(capsys.readouterr().out)["protocol"]["stride"] == stride
     assert main([*words, "--protocol", "hf-docs", "--stride", "0"]) == 2
-    with pytest.raises(DataError, match="no protocol named 'yarn'; there are ropescale, yarn-paper, hf-docs"):
+    with pytest.raises(DataError, match=r"'yarn'.*ropescale, yarn-paper, hf-docs"):
         perplexity(llama(), IDS, [64], protocol="yarn")
     with pytest.raises(DataError, match="key tokens are not part of hf-docs"):
         perplexity(llama(), IDS, [64], protocol=HF, key_spans="keys.json")

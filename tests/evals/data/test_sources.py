@@ -77,9 +77,9 @@ def test_a_saved_dataset_is_one_document_per_row(tmp_path):
     assert contents(read_texts(tmp_path / "single")) == ["one", "two"]
     assert contents(read_texts(tmp_path / "many")) == ["two"]
     assert contents(read_texts(tmp_path / "many", split="train")) == ["one", "two"]
-    with pytest.raises(DataError, match="several splits; choose one with split=NAME: a, b"):
+    with pytest.raises(DataError, match="split=NAME: a, b"):
         read_texts(tmp_path / "unclear")
-    with pytest.raises(DataError, match="is one part of a dataset, which has none; leave split out"):
+    with pytest.raises(DataError, match="leave split out"):
         read_texts(tmp_path / "single", split="train")
     with pytest.raises(DataError, match="no split 'dev'"):
         read_texts(tmp_path / "many", split="dev")
@@ -147,7 +147,7 @@ def test_an_option_that_would_be_ignored_is_refused(tmp_path, name, option, mess
 
 
 def test_standard_input_has_neither_split_nor_field():
-    with pytest.raises(DataError, match="standard input is plain text, which has none; leave split out"):
+    with pytest.raises(DataError, match=r"standard input.*leave split out"):
         read_texts("-", split="test")
 
 
@@ -224,7 +224,7 @@ def test_min_tokens_and_max_docs_are_counted_too():
 
 
 def test_when_none_is_long_enough_the_longest_is_named():
-    with pytest.raises(DataError, match=r"no document has the 2,047 tokens needed; the longest, document 1, has 1,200"):
+    with pytest.raises(DataError, match=r"2,047 tokens.*document 1, has 1,200"):
         select(from_ids([[1] * 5, [1] * 1200]), 2047)
 
 
@@ -292,7 +292,7 @@ def test_a_name_on_the_hub_may_have_a_configuration_after_a_colon(hub):
 
 
 def test_a_name_that_the_hub_does_not_have_is_one_sentence(hub):
-    with pytest.raises(DataError, match=r"'org/boks' is neither a file or folder here nor a dataset on the Hub: ") as e:
+    with pytest.raises(DataError, match=r"'org/boks'.* Hub: ") as e:
         read_texts("org/boks")
     assert str(e.value).endswith("Dataset 'org/boks' doesn't exist on the Hub")
 
@@ -303,7 +303,7 @@ def test_a_hub_that_is_silent_is_not_asked_again_and_the_cache_is_read(hub, monk
 
     monkeypatch.setattr(sources.hub, "hub_silence", lambda name, kind: "no route")
     assert len(read_texts("org/books", split="train")) == 6
-    with pytest.raises(DataError, match=r"the Hub cannot be reached \(no route\), nor is it in the cache"):
+    with pytest.raises(DataError, match=r"no route.*cache"):
         read_texts("org/other")
     assert [offline for *_, offline in hub] == [True, True] and datasets.config.HF_HUB_OFFLINE is False
 
@@ -344,11 +344,11 @@ def test_a_stream_that_ends_early_is_all_there_is(hub):
 
 def test_streaming_takes_a_name_on_the_hub_and_an_existing_split(hub, tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": "one"}')
-    with pytest.raises(DataError, match=r"a\.jsonl is here, and streaming is for datasets on the Hub"):
+    with pytest.raises(DataError, match=r"a\.jsonl.*streaming.*Hub"):
         stream_texts(str(tmp_path / "a.jsonl"))
-    with pytest.raises(DataError, match="no split 'dev'; choose one with split=NAME: train, test"):
+    with pytest.raises(DataError, match=r"'dev'.*split=NAME: train, test"):
         stream_texts("org/books", split="dev")
-    with pytest.raises(DataError, match="org/books row 0 has no field 'body'; it has text, id"):
+    with pytest.raises(DataError, match=r"org/books row 0.*'body'.*text, id"):
         list(stream_texts("org/books", split="train", text_field="body"))
 
 
@@ -391,7 +391,7 @@ def test_bytes_of_a_tokenizer_that_falls_back_to_bytes_are_those_of_the_text():
 def test_a_tokenizer_without_bos_puts_none_in_front():
     tokenizer = byte_tokenizer(bos=False)
     assert bos_id("auto", tokenizer) is None
-    with pytest.raises(DataError, match="the tokenizer has no BOS token; give its id or use bos=no"):
+    with pytest.raises(DataError, match=r"no BOS token.*bos=no"):
         bos_id("yes", tokenizer)
 
 

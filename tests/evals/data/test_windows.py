@@ -84,5 +84,5 @@ def test_a_stride_that_is_no_number_of_tokens_is_refused(stride):
 def test_a_stride_that_would_skip_tokens_is_refused():
     check_stride(7, [8, 16])
     check_stride(None, [8])
-    with pytest.raises(DataError, match="stride 8 skips tokens: a window of length 8 scores at most 7"):
+    with pytest.raises(DataError, match=r"stride 8 .*length 8 .*at most 7"):
         check_stride(8, [16, 8])

@@ -167,7 +167,7 @@ def test_a_class_that_counts_positions_from_nothing_is_known_by_its_code():
 def test_attention_that_is_not_known_is_refused():
     model = tiny.llama()
     model.config._attn_implementation_internal = "flex_attention"
-    with pytest.raises(ConfigError, match="knows sdpa and eager attention, and this model is loaded with flex"):
+    with pytest.raises(ConfigError, match=r"sdpa and eager.*flex"):
         ShardedScorer(model, Threads(0, 1))
 
 
@@ -177,12 +177,12 @@ def test_memory_that_is_short_in_one_of_several_processes_is_an_error(monkeypatc
     monkeypatch.setattr(scorer, "score", lambda ids, chunk=None: (_ for _ in ()).throw(torch.OutOfMemoryError("full")))
     executor = Executor(scorer, from_ids(tiny.documents(4, 40)), None, print)
     (batch,) = plan_pass([40] * 4, 40, None, False, 160).batches
-    with pytest.raises(RunError, match="out of memory with 4 windows of 40 positions shared by several processes"):
+    with pytest.raises(RunError, match=r"4 windows of 40 positions.*several processes"):
         executor.score(batch)
 
 
 def test_processes_that_do_not_divide_into_teams_are_refused():
-    with pytest.raises(DataError, match="needs a multiple of 2 processes, and there are 3; start them with torchrun"):
+    with pytest.raises(DataError, match=r"multiple of 2 processes.* 3; .*torchrun"):
         World(0, 3, 0, launched=True).in_teams(2, "sequence_parallel=2")
     team = World(3, 4, 1, launched=True).in_teams(2, "sequence_parallel=2")
     assert (team.teams, team.writes, team.leads, str(team)) == (2, False, False, "4 processes in teams of 2")

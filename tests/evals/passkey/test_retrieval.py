@@ -411,7 +411,7 @@ def test_one_prompt_that_does_not_fit_is_an_error_that_says_what_to_do(monkeypat
     model = lookup_llama()
     monkeypatch.setattr(model, "forward", full)
     for task in ("passkey", "multi-key"):
-        with pytest.raises(RunError, match=r"does not fit into the memory of cpu; use shorter lengths"):
+        with pytest.raises(RunError, match=r"memory of cpu.*shorter lengths"):
             scores(model, made(task, 640, trials=1))
 
 
@@ -642,9 +642,7 @@ def test_a_folder_with_another_kind_of_run_is_refused(known, tmp_path, monkeypat
     result, _ = known
     monkeypatch.setattr(Retrieval, "_plots", lambda self: {})  # another test draws
     (tmp_path / "results.json").write_text('{"schema": 1, "rows": [{"ppl": 3}]}')
-    with pytest.raises(
-        CheckpointError, match=r"results.json is of a perplexity run, and this is a retrieval run; choose another"
-    ):
+    with pytest.raises(CheckpointError, match=r"results.json .*perplexity.*retrieval.*another"):
         result.save(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["results.json"]
     result.save(tmp_path / "own")

@@ -96,7 +96,7 @@ def test_a_link_or_a_pipe_in_place_of_a_file_is_left(run, tmp_path, name):
 def test_a_report_that_somebody_went_on_writing_is_not_replaced(run, results):
     with open(run / "REPORT.md", "a") as file:
         file.write("What this means for our paper: ...")
-    with pytest.raises(CheckpointError, match=r"REPORT\.md was changed since it was written; move it away, or choose"):
+    with pytest.raises(CheckpointError, match=r"REPORT\.md .*changed.*move it"):
         results[1].save(run)
     assert (run / "REPORT.md").read_text().endswith("What this means for our paper: ...")
 
@@ -107,7 +107,7 @@ def test_a_file_that_appears_while_a_run_is_written_is_left(results, tmp_path, m
         return {}
 
     monkeypatch.setattr(Result, "_plots", slow)
-    with pytest.raises(CheckpointError, match=r"REPORT\.md: it has appeared or changed meanwhile; move it"):
+    with pytest.raises(CheckpointError, match=r"REPORT\.md.* meanwhile.*move it"):
         results[0].save(tmp_path)
     assert (tmp_path / "REPORT.md").read_text() == "years of work"
 
@@ -139,7 +139,7 @@ def test_losses_that_somebody_changed_while_others_were_written_are_not_removed(
 def test_losses_are_not_written_over_a_file_that_appeared_meanwhile(results, tmp_path, meanwhile):
     path = tmp_path / "nll" / "as-is" / "24" / "00000.npy"
     meanwhile(path)
-    with pytest.raises(CheckpointError, match=r"as-is/24/00000\.npy: it has appeared meanwhile; move it away"):
+    with pytest.raises(CheckpointError, match=r"as-is/24/00000\.npy.* meanwhile.*move it"):
         results[1].save(tmp_path)
     assert path.read_text() == "years of work"
 

@@ -351,7 +351,7 @@ def test_without_a_path_the_figure_is_returned_and_nothing_written(result, tmp_p
 
 def test_an_output_that_is_a_file_is_one_sentence(result, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(CheckpointError, match=r"cannot write into .*file is a file; choose another folder"):
+    with pytest.raises(CheckpointError, match=r"file is a file.*another folder"):
         result.save(tmp_path / "file" / "out")
 
 
@@ -368,14 +368,14 @@ def test_a_place_where_no_file_can_be_made_is_refused_before_the_run(tmp_path, m
 
     assert writable_folder(tmp_path / "a" / "b") == tmp_path / "a" / "b" and not list(tmp_path.iterdir())
     monkeypatch.setattr("tempfile.TemporaryFile", refuse)
-    with pytest.raises(CheckpointError, match=r"no file can be made in .* \(Permission denied\); choose another"):
+    with pytest.raises(CheckpointError, match=r"Permission denied.*another"):
         writable_folder(tmp_path / "a" / "b")
 
 
 def test_a_folder_that_is_not_ours_is_refused_and_left_alone(result, tmp_path):
     (tmp_path / "nll").mkdir()
     (tmp_path / "nll" / "thesis.txt").write_text("years of work")
-    with pytest.raises(CheckpointError, match=r"nll/thesis.txt is not what an evaluation wrote; choose another folder"):
+    with pytest.raises(CheckpointError, match=r"nll/thesis.txt .*another folder"):
         result.save(tmp_path)
     assert [path.name for path in tmp_path.rglob("*")] == ["nll", "thesis.txt"]
 

@@ -70,7 +70,7 @@ def test_what_did_not_fit_once_is_not_tried_again():
 
 def test_a_single_window_that_does_not_fit_says_what_to_do():
     plan = plan_pass([40, 41], 40, None, False, 80)
-    with pytest.raises(RunError, match=r"one window of 40 positions does not fit into the memory of cpu; use shorter"):
+    with pytest.raises(RunError, match=r"40 positions .*memory of cpu; use shorter"):
         executed(Small(llama(), positions=39), plan)
 
 

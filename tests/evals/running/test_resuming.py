@@ -128,7 +128,7 @@ def test_a_full_disk_is_one_sentence_and_keeps_what_was_there(tmp_path, monkeypa
 
     with monkeypatch.context() as patched:
         patched.setattr(resuming, "_write_all", full)
-        with pytest.raises(CheckpointError, match=r"cannot write into .*: No space left on device; the batches before"):
+        with pytest.raises(CheckpointError, match=r"cannot write into .*: No space left on device"):
             shelf.put(1, eights()[1])
     assert (tmp_path / "0.log").read_bytes() == record(0, eights()[0])
     shelf.put(2, eights()[2])  # there is room again
@@ -406,7 +406,7 @@ def test_a_full_disk_stops_the_run_with_one_sentence_and_the_next_one_goes_on(wh
 
     with monkeypatch.context() as patched:
         patched.setattr(resuming, "_write_all", full)
-        with pytest.raises(CheckpointError, match="No space left on device; the batches before are kept"):
+        with pytest.raises(CheckpointError, match=r"No space left on device.* kept"):
             measured(tmp_path)
     assert len(scored) == 21
     measured(tmp_path)

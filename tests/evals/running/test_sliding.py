@@ -203,7 +203,7 @@ def test_a_bin_of_positions_holds_the_documents_that_reach_its_end():
 
 
 def test_a_length_that_no_document_reaches_is_refused():
-    with pytest.raises(DataError, match=r"no document has the 64 tokens needed; the longest, document 1, has 41"):
+    with pytest.raises(DataError, match=r"64 tokens .*document 1, has 41"):
         perplexity(llama(), documents(2, 40), [16, 64], stride=8)
 
 
