@@ -1,4 +1,4 @@
-"""``ropescale keys MODEL --data SRC -o keys.json``: which tokens need long context, by a fixed key model."""
+"""``ropescale keys MODEL --data SRC -o keys.json``: finds tokens that need long context, by a fixed key model."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 @click.command("keys")
 @model_argument()
-@click.option("--data", "source", required=True, metavar="SRC", help="As for `ropescale eval`.")
+@click.option("--data", "source", required=True, metavar="SRC", help="Texts, as in `ropescale eval`.")
 @click.option("-o", "--out", required=True, metavar="FILE", help="Write the key spans here, as JSON.")
 @click.option("--window", type=Length(), metavar="N", help="The long context (default: the trained length).")
 @click.option("--short", type=Length(), metavar="N", help="The short context (default: a quarter of the long one).")
-@click.option("--stride", type=Length(), metavar="N", help="Between the windows (default: half the short one).")
+@click.option("--stride", type=Length(), metavar="N", help="Distance between windows (default: half the short one).")
 @click.option(
     "--alpha", type=float, default=2.0, show_default=True, metavar="A", help="Nats that long context must gain."
 )
@@ -36,16 +36,16 @@ if TYPE_CHECKING:
 )
 @click.option("--split", metavar="S", help="Split of a dataset.")
 @click.option("--text-field", metavar="F", help="Field that holds the text.")
-@click.option("--concat", is_flag=True, help="Join all documents into one, a blank line between two.")
+@click.option("--concat", is_flag=True, help="Join all documents into one, with blank lines between them.")
 @bos_option()
 @loading_options()
 @json_option()
 def command(model: str, source: str, out: str, as_json: bool, **options: Any) -> None:
     """Find the tokens that need long context, for `ropescale eval --key-spans FILE`.
 
-    MODEL is the key model. Inside its own window it says, of every token, how much better it is predicted with long
-    context than with short (LongPPL, arXiv:2410.23771). The perplexity of those key tokens tells models apart that an
-    average over all tokens does not. Measure every model with the same file.
+    MODEL is the key model. Inside its own window it shows how much better each token is predicted with long context
+    than with short (LongPPL, arXiv:2410.23771). The perplexity of these key tokens shows differences between models
+    that an average over all tokens hides. Measure every model with the same file.
     """
     from ..evals.data import key_tokens
     from ..evals.metrics.key_tokens import find
@@ -72,7 +72,7 @@ def command(model: str, source: str, out: str, as_json: bool, **options: Any) ->
 
 
 def _prepared(model: str, source: str, options: dict[str, Any], here: World) -> PerplexityRun:
-    """Prepares the key model's NLLs with short and with long context."""
+    """Prepares the measurement of the key model with short and with long context."""
     from ..evals.data.sources import TextSource
     from ..evals.running.preparing import Checkpoint, prepare_keys
 

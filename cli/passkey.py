@@ -1,4 +1,4 @@
-"""``ropescale passkey MODEL --lengths ...``: retrieval, for several schedules."""
+"""``ropescale passkey MODEL --lengths ...``: measures retrieval under several schedules."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ class Depths(click.ParamType):
         parts = [part.strip() for part in value.split(",") if part.strip()]
         if len(parts) == 1 and parts[0] != "0" and parts[0].isdecimal() and parts[0].isascii():
             if parts[0] == "1":
-                self.fail("'1' may be one depth or the depth 1; write 1.0 for the depth", param, ctx)
+                self.fail("'1' could mean one depth or the depth 1; write 1.0 for the depth", param, ctx)
             return int(parts[0][:9])
         try:
             return [float(part) for part in parts]
         except ValueError:
-            self.fail(f"{value!r} are not depths; write them like 0,0.5,1, or how many, like 5", param, ctx)
+            self.fail(f"{value!r} are not depths; write a list like 0,0.5,1 or a number of depths like 5", param, ctx)
 
 
 @click.command("passkey", cls=in_sections(_SECTIONS))
@@ -64,7 +64,7 @@ class Depths(click.ParamType):
     help="0,0.5,1 (0 is first), or how many.",
 )
 @request_options("many")
-@click.option("--task", type=click.Choice(TASKS), default="passkey", show_default=True, help="What is asked.")
+@click.option("--task", type=click.Choice(TASKS), default="passkey", show_default=True, help="The kind of question.")
 @click.option(
     "--trials", type=click.IntRange(1), default=10, show_default=True, metavar="N", help="Answers per length and depth."
 )
@@ -74,7 +74,7 @@ class Depths(click.ParamType):
     "--threshold", type=float, default=0.85, show_default=True, metavar="P",
     help="Share of the best accuracy at the shortest length that counts for the effective length.",
 )  # fmt: skip
-@click.option("--baseline", metavar="SPEC", help="What the others are compared with (default: as-is).")
+@click.option("--baseline", metavar="SPEC", help="The schedule that the others are compared with (default: as-is).")
 @click.option(
     "--batch-tokens", type=click.IntRange(1), default=8192, show_default=True, metavar="N", help="Fed at once."
 )
@@ -86,21 +86,21 @@ class Depths(click.ParamType):
 )
 @click.option("--fresh", is_flag=True, help="Ask again what is stored in OUT, instead of continuing.")
 def command(model: str, lengths: list[int], as_json: bool, out: str | None, fresh: bool, **options: Any) -> None:
-    """Measure whether numbers hidden in a long text are found, at each length and depth, under each schedule.
+    """Measure whether a model finds numbers hidden in a long text, at each length and depth, under each schedule.
 
-    The answer is in place and one forward pass scores it: it counts when every token of it is ranked first, so greedy
-    decoding would write it. This works on base models. The answer's NLL tells schedules apart where none finds it; it
-    falls with whatever makes the model better at that place, not only with finding.
+    One forward pass scores the answer in place. It counts if every token of it is ranked first, so that greedy decoding
+    would write it; this works on base models. The answer's NLL shows differences where no schedule finds the number,
+    but anything that makes the model better at that place lowers it, not only finding.
 
     Tasks: passkey hides one number; multi-key a named one at every depth; multi-value one at every depth, all asked for
     in order; variable-tracking passes numbers from box to box.
 
-    The model as it is always runs, and is what the others are compared with unless --baseline says otherwise.
-    --factor and --target-length give the factor to every schedule that takes one and does not say it itself. With -o,
-    every finished batch is kept in OUT/resume: the same command again continues where it was, whatever stopped it.
+    The unchanged model always runs, and the others are compared with it unless --baseline names a schedule. --factor
+    and --target-length set the factor of every schedule that takes one and does not set its own. With -o, every
+    finished batch is stored in OUT/resume; after an interruption the same command continues from there.
 
     Many processes share the prompts: `torchrun --nproc_per_node 8 -m ropescale passkey ...`. The answers do not depend
-    on how many there are.
+    on their number.
     """
     from ..evals.passkey.results import retrieval_folder
 

@@ -1,4 +1,4 @@
-"""``ropescale report RUN... -o report.html``: many runs in one self-contained page."""
+"""``ropescale report RUN... -o report.html``: compares many runs in one self-contained page."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Which tokens repeat something far back: from token ids alone, so the same for every model, schedule and length.
+"""Finds tokens that repeat something far back. Token ids decide, so every model, schedule and length has the same.
 
-A token is a *far repeat* when the ``ORDER`` tokens that end with it occur earlier in the document, and the last time
-they did so ended at least ``distance`` tokens before. What would help to predict it is then out of the trained window,
-and a model that can look further back can copy it. A phrase that came up nearby too is none, whatever came up far back.
+A token is a *far repeat* if the ``ORDER`` tokens that end with it occur earlier in the document, and their last
+occurrence ended at least ``distance`` tokens before. That occurrence is then out of the trained window, and a model
+that looks further back can copy it. A phrase that also occurs nearby is not a far repeat.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Sequence
 import numpy as np
 
 ORDER = 8
-"""Tokens that must be the same, the predicted one included: several words, which seldom repeat by chance."""
+"""How many tokens must be the same, the predicted one included. So many seldom repeat by chance."""
 
 
 def last_seen(ids: Sequence[int], order: int = ORDER) -> np.ndarray:
-    """Returns how far back the last ``order`` tokens, each one included, occurred before; 0 for never.
+    """Returns, for each token, how far back the ``order`` tokens that end with it occurred last; 0 for never.
 
-    The time is that of sorting, whatever the order.
+    It takes as long as sorting, whatever the order.
 
     Returns:
         int64 [tokens].
@@ -27,7 +27,7 @@ def last_seen(ids: Sequence[int], order: int = ORDER) -> np.ndarray:
     if len(ids) < order:
         return distances
     gram = _grams(np.asarray(ids, dtype=np.int64), order)
-    by_gram = np.argsort(gram, kind="stable")  # equal n-grams together, each in order of place
+    by_gram = np.argsort(gram, kind="stable")  # puts equal n-grams together, in their order in the text
     same = gram[by_gram[1:]] == gram[by_gram[:-1]]
     later, earlier = by_gram[1:][same], by_gram[:-1][same]
     distances[later + order - 1] = later - earlier
@@ -35,12 +35,12 @@ def last_seen(ids: Sequence[int], order: int = ORDER) -> np.ndarray:
 
 
 def far_repeats(ids: Sequence[int], distance: int, order: int = ORDER) -> np.ndarray:
-    """Whether each token is a far repeat: bool [tokens]."""
+    """Marks the far repeats, bool [tokens]."""
     return last_seen(ids, order) >= distance
 
 
 def _grams(ids: np.ndarray, order: int) -> np.ndarray:
-    """Numbers the n-gram that starts at each place, equal ones alike: int64 [tokens - order + 1]."""
+    """Numbers the n-grams by their start; equal ones get the same number. Int64 [tokens - order + 1]."""
     names = np.unique(ids, return_inverse=True)[1].astype(np.int64)
     kinds = int(names.max()) + 1
     found = names

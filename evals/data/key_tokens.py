@@ -1,9 +1,9 @@
-"""Key tokens: those that a fixed key model predicts well with long context and badly with short (LongPPL).
+"""Key tokens: tokens that a fixed key model predicts well with long context and badly with short (LongPPL).
 
 Fang et al. 2024, "What is Wrong with Perplexity for Long-context Language Modeling?" (arXiv:2410.23771, section 3): a
 token is key when its long-short difference ``NLL_short - NLL_long > alpha`` and its ``NLL_long < -beta``, alpha = 2
 and beta = -2 nats. Both come from sliding windows of the key model with the same stride, BOS first where it has one:
-long ones, and short ones. What is kept is where the key tokens lie in the text, in bytes, so that models with other
+long ones, and short ones. The places of the key tokens are stored as bytes of the text, so that models with other
 tokenizers are measured on the same text. A key model inside its own window needs no training and no second model.
 """
 
@@ -32,16 +32,16 @@ from .documents import Document
 SCHEMA = 1
 KIND = "key spans"
 MOST = 2**28
-"""Bytes of a file of key spans."""
+"""The largest file of key spans, in bytes."""
 
 
 @dataclass(frozen=True)
 class KeySpans:
-    """Where the key tokens of some texts lie.
+    """The places of the key tokens in some texts.
 
     Attributes:
         spans: by the text's sha256, half-open ranges of UTF-8 bytes, ascending and apart.
-        made: the key model and the parameters, as plain data.
+        made: the key model and the parameters.
     """
 
     spans: dict[str, list[tuple[int, int]]]
@@ -49,51 +49,51 @@ class KeySpans:
 
     @property
     def sha256(self) -> str:
-        """Of the spans, for who compares two files."""
+        """A hash of the spans, to compare two files."""
         return hashlib.sha256(json.dumps(self.spans, sort_keys=True).encode()).hexdigest()
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What made the spans, and their hash, for results.json; of loaded results, what that says."""
+        """The key model, the parameters and the hash of the spans, for results.json."""
         return {**self.made, "spans_sha256": self.made.get("spans_sha256", self.sha256)}
 
     def marks(self, document: Document) -> np.ndarray:
-        """Whether each token lies wholly inside a span; one that covers no byte does not. Bool [tokens].
+        """Marks the tokens that lie wholly inside a span, bool [tokens]; a token that covers no byte is not marked.
 
         Raises:
-            DataError: the spans are of other texts, or the tokens' place in the text is not known.
+            DataError: the spans belong to other texts, or the places of the tokens in the text are not known.
         """
         if document.sha256 not in self.spans:
-            raise DataError(f"the key spans are not of {document.name}; run `ropescale keys` on the same data")
+            raise DataError(f"the key spans do not cover {document.name}; run `ropescale keys` on the same data")
         ranges = np.array(self.spans[document.sha256], np.int64).reshape(-1, 2)
         starts, ends = places(document)
-        which = np.searchsorted(ranges[:, 0], starts, side="right") - 1  # the span that begins last before the token
+        which = np.searchsorted(ranges[:, 0], starts, side="right") - 1  # the last span that begins before the token
         inside = which >= 0
         if len(ranges):
             inside &= ends <= ranges[which, 1]
         return inside & (ends > starts)
 
     def save(self, path: str | Path) -> None:
-        """Writes them as JSON, beside and renamed.
+        """Writes the spans as JSON.
 
         Raises:
-            CheckpointError: the file cannot be written, or what is there is not key spans.
+            CheckpointError: the file cannot be written, or another kind of file is there.
         """
         content = {"schema": SCHEMA, "kind": KIND, **self.made, "spans": self.spans}
         write((json.dumps(content) + "\n").encode(), path, check_replaceable)
 
 
 def check_replaceable(path: Path) -> None:
-    """Refuses a file that is not key spans.
+    """Refuses to replace a file that does not hold key spans.
 
     Raises:
-        CheckpointError: it is neither key spans nor an empty file.
+        CheckpointError: it holds something else, and is not empty.
     """
     try:
         if checking.content(path, MOST):
             checking.checked(path, Shape(_Marked), MOST)
     except Wrong:
-        raise CheckpointError(f"cannot write {path}: what is there is not key spans; choose another file") from None
+        raise CheckpointError(f"cannot write {path}: the file there holds no key spans; choose another file") from None
 
 
 class _Marked(TypedDict):
@@ -102,7 +102,7 @@ class _Marked(TypedDict):
 
 
 class SpansFile(_Marked):
-    """A file of key spans; beside them, what made them."""
+    """A file of key spans, with the key model and the parameters."""
 
     spans: dict[str, Annotated[list[Annotated[list[Count], Len(2, 2)]], FailFast()]]
     key_model: NotRequired[dict[str, str]]
@@ -123,10 +123,10 @@ _SPANS: Shape[SpansFile] = Shape(SpansFile)
 
 
 def load(path: str | Path) -> KeySpans:
-    """Reads what :meth:`KeySpans.save` wrote.
+    """Reads a file that :meth:`KeySpans.save` wrote.
 
     Raises:
-        DataError: no such file, or another kind of one.
+        DataError: the file does not exist, or is of another kind.
     """
     try:
         found = checking.checked(local_path(path), _checked, MOST)
@@ -140,7 +140,7 @@ def places(document: Document) -> tuple[np.ndarray, np.ndarray]:
     """Returns the first byte of each token, and one past its last."""
     if document.byte_ends is None:
         raise DataError(
-            f"where the tokens of {document.name} lie in its text is not known, which key tokens need; "
+            f"key tokens need the places of tokens in the text, which are not known for {document.name}; "
             "give texts, and a tokenizer with offsets (a fast one)"
         )
     ends = np.asarray(document.byte_ends, np.int64)
@@ -148,17 +148,17 @@ def places(document: Document) -> tuple[np.ndarray, np.ndarray]:
 
 
 def windows_of(trained: int | None, window: int | None, short: int | None) -> Sequence[int]:
-    """Returns the short and the long window: the trained length and a quarter of it, where not said otherwise.
+    """Returns the short and the long window, by default a quarter of the trained length and all of it.
 
     Raises:
-        DataError: the trained length is not known, or the short one is not shorter.
+        DataError: the trained length is not known, or the short window is not the shorter one.
     """
     long = window or trained
     if long is None:
-        raise DataError("the key model does not say what length it was trained at; give window=N", "window")
+        raise DataError("the trained length of the key model is not known; give window=N", "window")
     brief = short or max(2, long // 4)
     if brief >= long:
         raise DataError(
-            f"the short window of {brief} is no shorter than the long one of {long}; give a smaller short=N", "short"
+            f"the short window of {brief} must be shorter than the long one of {long}; give a smaller short=N", "short"
         )
     return brief, long

@@ -1,6 +1,6 @@
-"""What is computed from a measurement's stored numbers: one module a metric, one line each here.
+"""The metrics of a measurement: one module each, and one line each here.
 
-Tables, results.json, results.csv, pictures and the page show what is listed, in this order.
+Tables, results.json, results.csv, pictures and the page show them in this order.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What every metric has: how stored numbers become rows, and how rows are written."""
+"""The base of every metric: turns stored numbers into rows, and rows into text."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ S_contra = TypeVar("S_contra", bound=Measured, contravariant=True)
 R = TypeVar("R")
 
 Bounded = dict[str, float | None]
-"""An estimate as the page's script reads it: mean, low and high."""
+"""An estimate for the page's script: mean, low and high."""
 
 
 @dataclass(frozen=True)
 class Picture(Generic[S_contra]):
-    """A picture in the run's folder; a caption in the report."""
+    """A picture in the run's folder, with its caption in the report."""
 
     file: str
     caption: str
@@ -35,15 +35,15 @@ class Picture(Generic[S_contra]):
 class Metric(Generic[S_contra, R]):
     """A figure that is computed from stored numbers.
 
-    A subclass says how rows are computed, and overrides what is written of them.
+    A subclass computes the rows, and overrides how they are written.
 
     Attributes:
         row: the frozen dataclass of a row.
-        key: of its rows in results.json; "" leaves them out.
+        key: the key of its rows in results.json; "" leaves them out.
         has_facts: whether results.json has the rows under "rows", beside facts of the metric.
-        columns: of results.csv, by name, the field of the row that each shows. Rows are found by schedule and length.
+        columns: the columns of results.csv, each with the field it shows. Rows are found by schedule and length.
         subsets: the names that :meth:`subset` gives.
-        picture: of its rows.
+        picture: shows its rows.
     """
 
     row: type[R]
@@ -58,7 +58,7 @@ class Metric(Generic[S_contra, R]):
         raise NotImplementedError
 
     def rows(self, stored: S_contra) -> list[R]:
-        """Returns the rows, computed when they are first asked for."""
+        """Returns the rows, computed on the first call."""
         if self.row not in stored.figures:
             stored.figures[self.row] = self.reduce(stored)
         return stored.figures[self.row]
@@ -83,16 +83,16 @@ class Metric(Generic[S_contra, R]):
         return self.picture is not None
 
     def on_page(self, rows: Sequence[R]) -> dict[str, object]:
-        """Returns what the page's script is given of one schedule's rows."""
+        """Returns the data about one schedule for the page's script."""
         return {}
 
     def subset(self, row: R) -> dict[str, Bounded | None]:
-        """Returns perplexities of some of the tokens alone, by name, for a table of the page; {} leaves the row out."""
+        """Returns the perplexities of subsets of the tokens, for a table of the page; {} leaves the row out."""
         return {}
 
 
 def bounds(mean: float | None, low: float | None, high: float | None) -> Bounded | None:
-    """Returns an estimate as the page's script reads it; None for none."""
+    """Returns an estimate for the page's script; None without a mean."""
     return None if mean is None else {"mean": mean, "low": low, "high": high}
 
 
@@ -112,7 +112,7 @@ def masked(losses: Sequence[np.ndarray], masks: Sequence[np.ndarray]) -> tuple[i
 
 
 def perplexities(estimate: Estimate | None) -> tuple[float | None, float | None, float | None]:
-    """Returns a mean loss and its bounds as perplexities; None for what there is not."""
+    """Returns a mean loss and its bounds as perplexities; None for missing ones."""
     if estimate is None:
         return None, None, None
     low, high = (None if bound is None else exp(bound) for bound in (estimate.low, estimate.high))
@@ -120,10 +120,10 @@ def perplexities(estimate: Estimate | None) -> tuple[float | None, float | None,
 
 
 def resampled(stored: Stored, totals: Totals, tokens: np.ndarray) -> tuple[Bounds | None, str | None]:
-    """Returns the bootstrap interval of a mean, and what is resampled: documents, or blocks of the only one's tokens.
+    """Returns the bootstrap interval of a mean and what was resampled: documents, or blocks of a single document.
 
     Args:
-        tokens: the first document's values.
+        tokens: the values of the first document.
     """
     if len(totals.sums) > 1:
         return by_document(totals.sums, totals.shares, stored.seed), "documents"

@@ -1,4 +1,4 @@
-"""Loss by position: the cliff at the trained length that the perplexity of a prefix averages away."""
+"""Loss by position, which shows the cliff at the trained length that a prefix perplexity averages away."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PositionRow:
-    """Mean NLL of the tokens with ``start <= position < stop``; position counts what comes before, BOS included."""
+    """The mean NLL of tokens with ``start <= position < stop``; a position counts the tokens before, BOS included."""
 
     schedule: str
     start: int
@@ -30,7 +30,7 @@ class PositionRow:
 def draw(stored: Stored) -> Figure:
     """Draws the mean NLL of the tokens around each position, one line per schedule, positions from 16 on.
 
-    The very first tokens of a document are hard under every schedule and would flatten the rest.
+    The first tokens of a document are hard to predict under every schedule and would flatten the rest.
 
     Raises:
         RopescaleError: matplotlib is not installed.
@@ -49,7 +49,7 @@ def draw(stored: Stored) -> Figure:
 
 
 def _later(bins: list[PositionRow], first: int = 16) -> list[PositionRow]:
-    """Returns the bins from position ``first`` on; all of them where that would leave few."""
+    """Returns the bins from position ``first`` on; all of them if fewer than four would be left."""
     later = [each for each in bins if each.start >= first]
     return later if len(later) >= 4 else bins
 
@@ -61,7 +61,7 @@ class ByPosition(Metric[Stored, PositionRow]):
     picture = Picture("loss_by_position.png", "Loss by position", draw)
 
     def reduce(self, stored: Stored) -> list[PositionRow]:
-        """Returns the bins of every schedule; none where windows may skip tokens, whose order tells no positions."""
+        """Returns the bins of every schedule; none under a protocol that may skip tokens, which hides positions."""
         longest: dict[str, Pass] = {}
         for run in stored.passes if stored.exact else ():
             if run.schedule not in longest or run.lengths[-1] > longest[run.schedule].lengths[-1]:

@@ -1,4 +1,4 @@
-"""How figures and their intervals are written in tables."""
+"""Writes figures and their intervals in tables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from ...escaping import escaped
 from ...formatting import markdown
 
 _WIDE = 0.3
-"""Of a perplexity; at this half-width, the bounds of exp(nats) are 26% below and 34% above it."""
+"""The widest half-interval, as a share of a perplexity, that is written with a ±. There the bounds of exp(nats) are
+26% below and 34% above it."""
 
 
 def table(
@@ -42,14 +43,14 @@ def csv_text(lines: Iterable[Iterable[object]]) -> str:
 
 
 def exp(value: float) -> float:
-    """Returns ``exp``, and the largest float where that would overflow (a huge interval of a broken model)."""
+    """Returns ``exp(value)``, cut off before it overflows, as the huge interval of a broken model would."""
     return math.exp(min(value, 709.0))
 
 
 def interval_cell(value: float | None, low: float | None, high: float | None) -> str:
-    """Writes ``13.82 ± 2.2``, or ``96.44 (12.3 to 756)`` where half the interval is much of the value.
+    """Writes ``13.82 ± 2.2``, or ``96.44 (12.3 to 756)`` for a wide interval.
 
-    Intervals are symmetric in nats, so those of perplexities are not, and a wide one may not be written with a ±.
+    An interval that is symmetric in nats is not symmetric as a perplexity, so ± would be wrong for a wide one.
     """
     if value is None:
         return "-"
@@ -62,14 +63,14 @@ def interval_cell(value: float | None, low: float | None, high: float | None) ->
 
 
 def _digits(value: float, count: int) -> str:
-    """Writes so many significant digits, thousands with commas, millions as powers of ten."""
+    """Writes ``count`` significant digits, thousands with commas, millions as powers of ten."""
     if value >= 1e6:
         return f"{value:.{count - 1}e}"
     return f"{value:,.0f}" if value >= 1000 else f"{value:#.{count}g}".rstrip(".")
 
 
 def signed(value: float) -> str:
-    """Writes four decimals; what rounds to zero has no sign."""
+    """Writes four decimals with a sign, but zero without one."""
     text = f"{value:+.4f}"
     return text if float(text) else text[1:]
 

@@ -1,6 +1,6 @@
-"""What the pictures of all metrics have in common.
+"""Draws the parts that the pictures of all metrics share.
 
-Colours are Okabe and Ito's, which colour-blind readers tell apart; markers differ too, for grey print.
+Colours are Okabe and Ito's, which colour-blind readers can tell apart; markers differ too, for grey print.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 LINES = [COLOURS[name] for name in ("black", "blue", "vermilion", "green", "purple", "sky", "orange")]
 Point = tuple[float, float, float | None, float | None]
-"""x, y, and the interval of y."""
+"""A point x, y with the interval of y."""
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
 
@@ -37,7 +37,7 @@ def new() -> tuple[Figure, Axes]:
 
 
 def line(axes: Axes, number: int, label: str, points: Sequence[Point]) -> None:
-    """Draws a schedule's line, and a band where there are intervals."""
+    """Draws a schedule's line, with a band for its intervals."""
     axes.plot([point[0] for point in points], [point[1] for point in points], label=label, **_style(number))
     banded = [point for point in points if point[2] is not None]
     if banded:
@@ -49,7 +49,7 @@ def _style(number: int) -> dict[str, Any]:
     marker = MARKERS[number % len(MARKERS)]
     line = ("-", "--", ":")[number // len(LINES) % 3]
     size = {"markersize": 6.5, "linewidth": 2.6} if number == 0 else {"markersize": 4.5, "linewidth": 1.5}
-    # The first is wider, so that it can still be seen where another has the same values.
+    # The first is wider, so that it can still be seen under another with the same values.
     return {"color": _colour(number), "marker": marker, "linestyle": line, **size}
 
 
@@ -58,7 +58,7 @@ def _colour(number: int) -> str:
 
 
 def length_axis(axes: Axes, ticks: Iterable[int], name: str) -> None:
-    """Makes the lengths the ticks of a logarithmic axis."""
+    """Makes the x axis logarithmic, with the lengths as ticks."""
     from matplotlib.ticker import FixedLocator, NullLocator
 
     axes.set_xscale("log", base=2)
@@ -70,7 +70,7 @@ def length_axis(axes: Axes, ticks: Iterable[int], name: str) -> None:
 
 
 def _spread(ticks: list[int]) -> list[int]:
-    """Returns the ticks that are at least a fifteenth of the axis apart, so that no labels collide."""
+    """Returns ticks that are at least a fifteenth of the axis apart, so that no labels collide."""
     kept: list[int] = []
     for tick in reversed(ticks):
         if not kept or (kept[-1] / tick) ** 15 >= kept[0] / ticks[0]:
@@ -89,7 +89,7 @@ def tokens(length: int) -> str:
 
 
 def plain_numbers(axes: Axes) -> None:
-    """Labels the axis 1, 2, 5, 10, 20, ... instead of powers of ten, where the range is small enough to read."""
+    """Labels the y axis 1, 2, 5, 10, 20, ... instead of powers of ten, unless the range is too large."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     low, high = axes.get_ylim()

@@ -1,4 +1,4 @@
-"""Perplexity of the tokens that repeat something far back, and of all others."""
+"""Perplexity of the tokens that repeat something far back, and of the others."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from .cells import interval_cell
 
 @dataclass(frozen=True)
 class RepeatsRow:
-    """Perplexity of the far repeats, and of the other tokens; see :mod:`ropescale.evals.data.far_repeats`.
+    """The perplexity of the far repeats and of the other tokens; see :mod:`ropescale.evals.data.far_repeats`.
 
-    The interval is None with fewer than two documents, the perplexity where there is no such token.
+    The interval is None with fewer than two documents, and the perplexity is None without such tokens.
     """
 
     schedule: str
@@ -35,12 +35,12 @@ class RepeatsRow:
 
 
 class FarRepeats(Metric[Stored, RepeatsRow]):
-    """Far repeats told apart from the rest."""
+    """The perplexity of far repeats and of the other tokens."""
 
     row, key, subsets = RepeatsRow, "repeats", ("far", "other")
 
     def reduce(self, stored: Stored) -> list[RepeatsRow]:
-        """Returns every schedule at every length beyond the distance."""
+        """Returns a row for every schedule at every length beyond the distance."""
         distance = stored.repeat_distance
         if distance is None or not stored.exact:
             return []
@@ -77,7 +77,7 @@ class FarRepeats(Metric[Stored, RepeatsRow]):
         return [title, markdown(["perplexity", "far repeats", "others"], lines, right=(1, 2))]
 
     def subset(self, row: RepeatsRow) -> dict[str, Bounded | None]:
-        """Returns both perplexities, where there are far repeats."""
+        """Returns both perplexities; {} without far repeats."""
         if not row.far_tokens:
             return {}
         return {

@@ -1,4 +1,4 @@
-"""Perplexity of the key tokens alone: those that a fixed key model finds to need long context."""
+"""Perplexity of the key tokens alone: tokens that need long context, according to a fixed key model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ ALPHA, BETA = 2.0, -2.0
 
 @dataclass(frozen=True)
 class KeyTokensRow:
-    """Perplexity of the key tokens under one schedule at one length; None where there are none, or one document."""
+    """The perplexity of the key tokens under one schedule at one length.
+
+    It is None without key tokens; its interval is None with fewer than two documents.
+    """
 
     schedule: str
     length: Length
@@ -33,12 +36,12 @@ class KeyTokensRow:
 
 
 class KeyTokens(Metric[Stored, KeyTokensRow]):
-    """Perplexity over the tokens inside the key spans."""
+    """The perplexity of the tokens inside the key spans."""
 
     row, key, subsets, has_facts = KeyTokensRow, "key_tokens", ("key",), True
 
     def reduce(self, stored: Stored) -> list[KeyTokensRow]:
-        """Returns every schedule at every length, over the key tokens alone."""
+        """Returns a row for every schedule at every length."""
         if stored.key_spans is None or not stored.exact:
             return []
         first = 0 if stored.bos else 1
@@ -52,14 +55,14 @@ class KeyTokens(Metric[Stored, KeyTokensRow]):
         return rows
 
     def to_json(self, stored: Stored) -> dict[str, object]:
-        """Returns the rows with what made the key spans; nothing where there are none."""
+        """Returns the rows and the facts about the key spans; nothing without key spans."""
         if stored.key_spans is None or not stored.exact:
             return {}
         rows = super().to_json(stored)[self.key]
         return {self.key: {**stored.key_spans.facts, "rows": rows}}
 
     def to_markdown(self, stored: Stored) -> list[str]:
-        """Returns the table, and by which model and windows the tokens were found."""
+        """Returns the table, with the model and the windows that found the tokens."""
         rows = self.rows(stored)
         if stored.key_spans is None or not rows:
             return []
@@ -73,7 +76,7 @@ class KeyTokens(Metric[Stored, KeyTokensRow]):
         return [title, table(stored.lengths, "perplexity", cells, stored.schedules)]
 
     def subset(self, row: KeyTokensRow) -> dict[str, Bounded | None]:
-        """Returns their perplexity."""
+        """Returns the perplexity of the key tokens."""
         return {"key": bounds(row.ppl, row.ppl_low, row.ppl_high)}
 
 
@@ -81,15 +84,15 @@ METRIC = KeyTokens()
 
 
 def key_tokens(short: np.ndarray, long: np.ndarray, alpha: float = ALPHA, beta: float = BETA) -> np.ndarray:
-    """Marks the key tokens: bool, from the NLLs of the same tokens with short and with long context."""
+    """Marks the key tokens, bool, from the NLLs of the same tokens with short and with long context."""
     return (short - long > alpha) & (long < -beta)
 
 
 def find(result: Stored, alpha: float = ALPHA, beta: float = BETA) -> KeySpans:
-    """Returns the key spans by a measurement of the key model in sliding windows of a short and a long length.
+    """Returns the key spans from a measurement of the key model in short and in long sliding windows.
 
     Raises:
-        DataError: token ids without a text.
+        DataError: the documents are token ids without a text.
     """
     short, long = [next(run for run in result.passes if n in run.lengths) for n in result.lengths]
     spans, found, scored = {}, 0, 0
@@ -105,7 +108,7 @@ def find(result: Stored, alpha: float = ALPHA, beta: float = BETA) -> KeySpans:
 
 
 def _joined(pieces: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Ranges that touch become one; empty ones go."""
+    """Joins ranges that touch, and drops empty ones."""
     found: list[tuple[int, int]] = []
     for start, end in pieces:
         if found and start <= found[-1][1]:

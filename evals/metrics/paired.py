@@ -1,4 +1,4 @@
-"""Every schedule against the baseline on the same tokens, and what it costs at short lengths."""
+"""The change of every schedule against the baseline on the same tokens, and its cost at short lengths."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from .cells import half, signed, table
 
 @dataclass(frozen=True)
 class PairedRow:
-    """NLL per token of a schedule minus the baseline's, on the same tokens, in nats.
+    """The NLL per token of a schedule minus the baseline's, on the same tokens, in nats.
 
-    ``kl`` is the mean of KL(baseline || schedule) over those tokens in nats, ``top1`` the share of them at which both
-    have the same most likely token; None where they were not compared, as beyond the trained length.
+    ``kl`` is the mean KL(baseline || schedule) of these tokens in nats, and ``top1`` the share of tokens at which both
+    have the same most likely token. They are None if not compared, as beyond the trained length.
     """
 
     schedule: str
@@ -59,7 +59,7 @@ class Paired(Metric[Stored, PairedRow]):
     }
 
     def reduce(self, stored: Stored) -> list[PairedRow]:
-        """Returns every schedule against the baseline at every length that both have."""
+        """Returns a row for every schedule but the baseline at every length that both have."""
         others = [key for key in stored.read_from if key[0] != stored.baseline]
         return [_row(stored, *key) for key in others if (stored.baseline, key[1]) in stored.read_from]
 
@@ -82,9 +82,9 @@ METRIC = Paired()
 
 
 def difference(ours: Stored, schedule: str, theirs: Stored, baseline: str, length: int) -> Estimate | None:
-    """Returns the NLL per token of one schedule minus another's; None where they did not score the same tokens.
+    """Returns the NLL per token of one schedule minus another's; None if they did not score the same tokens.
 
-    Where tokens do not weigh the same, it is what the run itself found against its own baseline.
+    If tokens have different weights, it is the difference that the run found against its own baseline.
     """
     if not ours.same_tokens(theirs):
         return None
@@ -133,7 +133,7 @@ def _row(stored: Stored, schedule: str, length: int) -> PairedRow:
 
 
 def _compared(stored: Stored, schedule: str, length: int) -> list[float | None]:
-    """Returns the mean KL and the agreement over the row's tokens, each with its bounds; nothing if unknown."""
+    """Returns the mean KL and the agreement over the row's tokens, each with its bounds; [] if not compared."""
     found = _divergence(stored, schedule, length)
     if found is None:
         return []
@@ -143,7 +143,7 @@ def _compared(stored: Stored, schedule: str, length: int) -> list[float | None]:
 
 
 def _divergence(stored: Stored, schedule: str, length: int) -> Divergence | None:
-    """Returns the comparison that holds a row's tokens: made at its length, or at a longer one read from one pass."""
+    """Returns the comparison that holds a row's tokens, made at its length or at a longer one of the same pass."""
     both = [stored.read_from[label, length].lengths for label in (schedule, stored.baseline)]
     for made in (each for each in stored.divergences if each.schedule == schedule):
         longer = length < made.length and all(made.length in lengths for lengths in both)
@@ -160,12 +160,12 @@ def _change(row: PairedRow, sign: int = 1) -> str:
 
 
 def short_length(lengths: Iterable[int], trained: int | None) -> int | None:
-    """Returns the largest length up to the trained one; None where there is none, or it is not known."""
+    """Returns the largest length up to the trained one; None if there is none, or the trained one is not known."""
     return max((length for length in lengths if trained and length <= trained), default=None)
 
 
 def _short_context(stored: Stored, rows: dict[tuple[str, int], PairedRow]) -> list[str]:
-    """Returns the cost where the model did well before, beside the gain; or why that is not known."""
+    """Returns the cost within the trained length beside the gain beyond it, or why the cost is not known."""
     trained, long = stored.trained_length, stored.lengths[-1]
     if trained is None:
         repeats = ", nor are far repeats told apart (repeat_distance=N)" if stored.repeat_distance is None else ""
@@ -185,7 +185,7 @@ def _short_context(stored: Stored, rows: dict[tuple[str, int], PairedRow]) -> li
 
 
 def _short_cells(row: PairedRow) -> list[str]:
-    """Writes the change, the mean KL and the agreement, each with half its interval where there is one."""
+    """Writes the change, the mean KL and the agreement, each with half its interval if known."""
     kl = "-" if row.kl is None else f"{row.kl:z.4f}{half(row.kl_low, row.kl_high)}"
     top1 = "-" if row.top1 is None else f"{row.top1:.2%}{half(row.top1_low, row.top1_high, '.2%')}"
     return [_change(row), kl, top1]

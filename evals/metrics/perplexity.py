@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PerplexityRow:
-    """Perplexity of one schedule at one length. The interval is None with fewer than two documents.
+    """The perplexity of one schedule at one length. The interval is None with fewer than two documents.
 
     ``tail_nll`` is over the tokens at positions [L/2, L) of the documents that have L. ``ppl_boot_low`` and ``_high``
-    are percentiles over resamples of what ``bootstrap`` says: "documents", or blocks of tokens where there is only one.
-    ``mode`` is "prefix" (the first L positions) or "sliding" (whole documents, in windows of L positions), and
-    ``documents_at_length`` says how many of the documents have L positions.
+    are percentiles over resamples; ``bootstrap`` names what is resampled: "documents", or blocks of tokens if there is
+    only one document. ``mode`` is "prefix" (the first L positions) or "sliding" (whole documents, in windows of L
+    positions), and ``documents_at_length`` counts the documents that have L positions.
     """
 
     schedule: str
@@ -78,7 +78,7 @@ class Perplexity(Metric[Stored, PerplexityRow]):
     picture = Picture("ppl_vs_length.png", "Perplexity against length", draw)
 
     def reduce(self, stored: Stored) -> list[PerplexityRow]:
-        """Returns one row per schedule and length."""
+        """Returns a row for every schedule and length."""
         return [_row(stored, run, length) for (_, length), run in stored.read_from.items()]
 
     def to_markdown(self, stored: Stored) -> list[str]:
@@ -135,7 +135,7 @@ def _tail(stored: Stored, run: Pass, length: int) -> Estimate | None:
 
 
 def _bits_per_byte(stored: Stored, estimate: Estimate, counts: Sequence[int]) -> float | None:
-    """Returns ``sum NLL / (ln 2 * bytes)``, over the UTF-8 bytes of exactly the text that the scored tokens cover."""
+    """Returns ``sum NLL / (ln 2 * bytes)``, over the UTF-8 bytes of the text that the scored tokens cover."""
     first = 0 if stored.bos else 1
     pairs = zip(stored.documents, counts, strict=True)
     covered = [document.bytes_between(first, first + count) for document, count in pairs]

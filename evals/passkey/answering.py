@@ -1,11 +1,11 @@
-"""A model and a prompt in; out come the NLL of each answer and whether greedy decoding would give it.
+"""Asks a model the questions of a prompt: the NLL of each answer, and whether greedy decoding would write it.
 
-Teacher-forced: one forward pass with the answer in place. When every token of the answer is the one the model ranks
-first, given all before it, then greedy decoding from the question on would write exactly this answer, and otherwise not
-(but for ties). Logits are made for the rows of the answers alone, and read in fp32; sums are fp64.
+One forward pass has the answer in place (teacher forcing). If the model ranks every token of the answer first, given
+the tokens before it, greedy decoding from the question on would write exactly this answer; if not, it would not (but
+for ties). Only the rows of the answers get logits, read in fp32; sums are fp64.
 
-A prompt with several endings is read once, into a KV cache, and each ending continues from there. Models whose cache
-cannot be continued twice (state that is written in place) are found out by a check and read whole for every ending.
+A prompt with several endings is read once into a KV cache, and each ending continues from there. Some caches cannot be
+continued twice, because their state is written in place; a check finds them, and every ending is then read whole.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from .tasks import Prompt
 LOG = logging.getLogger(__name__)
 TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-3}
 HALF_TOLERANCE = 0.25
-"""How far the NLL of a token may be apart in the two ways of reading a prompt, in nats and relatively. In float32
-rounding is a hundred times less; a wrong cache is nats off."""
+"""How far the NLLs of a token by cache and by whole prompt may differ, absolutely in nats and relatively. In float32
+rounding is a hundred times less; a wrong cache is off by nats."""
 
 
 @dataclass(frozen=True)
 class Score:
-    """How well a question was answered.
+    """The score of one answer.
 
     Attributes:
-        nll: of the whole answer, in nats, fp64.
-        correct: whether every token of it is ranked first.
+        nll: the NLL of the whole answer in nats, fp64.
+        correct: whether the model ranks every token of it first.
     """
 
     nll: float
@@ -51,7 +51,7 @@ class Answerer:
 
     Attributes:
         shares: whether the endings of a prompt continue from one reading of its context.
-        forward_passes: how many times a whole context went through the model, the check at the start left out.
+        forward_passes: how many times a whole context went through the model, without the check at the start.
     """
 
     def __init__(self, model: Any, batch_tokens: int = 8192) -> None:
@@ -65,12 +65,12 @@ class Answerer:
         self._keeps = "logits_to_keep" in inspect.signature(self.model.forward).parameters
 
     def together(self, prompts: Sequence[Prompt]) -> int:
-        """How many prompts of one length are fed at once; one that has several endings is read by itself."""
+        """Returns how many prompts of one length are fed at once; a prompt with several endings is read alone."""
         alone = not prompts or len(prompts[0].endings) > 1
         return 1 if alone else max(1, self.batch_tokens // prompts[0].length)
 
     def answers(self, prompts: Sequence[Prompt]) -> Iterator[tuple[Prompt, list[Score]]]:
-        """Every prompt of one length with the scores of its questions, in their order.
+        """Yields every prompt of one length with the scores of its questions, in order.
 
         Raises:
             RunError: logits that are not finite, or a prompt that does not fit into memory.
@@ -84,30 +84,30 @@ class Answerer:
                 yield prompt, _scores(prompt, [tokens])
 
     def _several(self, prompt: Prompt) -> list[_Tokens]:
-        """The endings of one prompt, from one reading where that is possible."""
+        """Returns the tokens of each ending of one prompt, from one reading if possible."""
         endings = range(len(prompt.endings))
         shared = self._shared(prompt) if self.shares else None
         if shared is None:
             return [tokens for ending in endings for tokens in self._whole([(prompt, ending)])]
         if not self._checked:
             self._checked = True
-            # The last one: a cache that the endings before it changed shows there.
+            # The last ending shows whether those before it changed the cache.
             before = self.forward_passes
             self.shares = self._agree(shared[-1], self._whole([(prompt, endings[-1])])[0])
-            self.forward_passes = before  # every process checks; what is asked is counted
+            self.forward_passes = before  # every process checks, so the check does not count
             if not self.shares:
-                LOG.warning("%s computes other logits from its cache; every question is asked whole", self._name)
+                LOG.warning("%s computes other logits from its cache; every prompt is read whole", self._name)
                 return self._several(prompt)
         return shared
 
     def _agree(self, one: _Tokens, other: _Tokens) -> bool:
-        """NaN agrees with NaN here, and is refused where the scores are made."""
+        """Whether two readings of an ending agree within rounding."""
         most = TOLERANCE.get(self.model.dtype, HALF_TOLERANCE)
         return bool(np.allclose(one.nll, other.nll, rtol=most, atol=most, equal_nan=True))
 
     @torch.inference_mode()
     def _shared(self, prompt: Prompt) -> list[_Tokens] | None:
-        """Every ending after one reading of the context; None when memory does not suffice, which is said once."""
+        """Reads the context once and returns the tokens of every ending; None, with a warning, if memory runs out."""
         try:
             cache = self._read(self._tensor([prompt.context]))
             if cache is None:
@@ -119,7 +119,7 @@ class Answerer:
                 raise
         self._recover()
         self.shares = False
-        LOG.warning("out of memory with the cache of %s; every question is asked whole from here on", prompt.name)
+        LOG.warning("out of memory with the cache of %s; every prompt is read whole from here on", prompt.name)
         return None
 
     def _read(self, ids: torch.Tensor) -> Any:
@@ -133,7 +133,7 @@ class Answerer:
 
     @torch.inference_mode()
     def _whole(self, asked: Sequence[tuple[Prompt, int]]) -> list[_Tokens]:
-        """Prompts of one length with one ending each, in as few forward passes as memory allows."""
+        """Returns the tokens of one ending per prompt, in as few forward passes as memory allows."""
         keep = max(prompt.endings.shape[1] for prompt, _ in asked)
         try:
             ids = self._tensor([prompt.ids(ending) for prompt, ending in asked])
@@ -157,7 +157,7 @@ class Answerer:
         return [tokens for part in (asked[:half], asked[half:]) for tokens in self._whole(part)]
 
     def _forward(self, ids: torch.Tensor, keep: int, **arguments: Any) -> Any:
-        """The model's own output with the logits of the last ``keep`` positions."""
+        """Returns the model's output with the logits of the last ``keep`` positions."""
         if self._keeps:
             return self.model(input_ids=ids, logits_to_keep=keep, **arguments)
         output = self.model(input_ids=ids, **arguments)
@@ -168,7 +168,7 @@ class Answerer:
         return torch.from_numpy(np.stack(rows)).to(self.device)
 
     def _recover(self) -> None:
-        # Out of the handler, because the traceback holds on to every tensor of the pass that failed.
+        # Called after the handler, because the traceback keeps every tensor of the failed pass.
         gc.collect()
         release(self.device)
 
@@ -179,7 +179,7 @@ class Answerer:
 
 @dataclass(frozen=True)
 class _Tokens:
-    """NLL (fp64, in nats) and whether it is ranked first, for the tokens from position ``first`` on."""
+    """The tokens from position ``first`` on: their NLL (fp64, in nats), and whether each is ranked first."""
 
     first: int
     nll: np.ndarray
@@ -187,7 +187,7 @@ class _Tokens:
 
 
 def _judged(logits: torch.Tensor, targets: torch.Tensor, first: int, name: str) -> _Tokens:
-    """What the rows of logits [tokens, vocabulary] say of the tokens that really come."""
+    """Scores the target tokens by their rows of logits [tokens, vocabulary]."""
     logits = logits.float()
     targets = targets.to(logits.device)
     nll = torch.logsumexp(logits, dim=1) - logits.gather(1, targets[:, None]).squeeze(1)
@@ -206,9 +206,9 @@ def _scores(prompt: Prompt, endings: Sequence[_Tokens]) -> list[Score]:
 
 
 def _again(cache: Any) -> Any:
-    """A cache that can be continued while ``cache`` stays as it is; no keys or values are copied.
+    """Returns a cache that can be continued without changing ``cache``; keys and values are not copied.
 
-    Each layer's ``update`` puts new tensors in the place of the old ones, so a copy of the layer objects suffices.
+    Each layer's ``update`` replaces its tensors, so a copy of the layer objects is enough.
     """
     layers = getattr(cache, "layers", None)
     if layers is None:

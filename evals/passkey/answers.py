@@ -1,4 +1,4 @@
-"""The answers of a retrieval run, and the figure that everything else is computed from."""
+"""The stored answers of a retrieval run, and the rows of accuracy."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from ..results.stored import Measured
 
 @dataclass(frozen=True)
 class Answer:
-    """One question, asked under one schedule.
+    """The answer to one question under one schedule.
 
     Attributes:
-        schedule: its label.
+        schedule: the schedule's label.
         length: positions of the prompt, BOS and answer included.
-        depth: as asked for.
-        actual_depth: where the key really stood, as a share of the filler.
-        trial, prompt: which prompt of this length; questions of one prompt share its text.
+        depth: the requested depth.
+        actual_depth: the real place of the key, as a share of the filler.
+        trial, prompt: the trial, and the prompt among those of this length; questions of one prompt share its text.
         position: how many positions come before the key.
         answer: the digits.
         tokens: how many tokens the answer has.
-        correct: whether greedy decoding gives it.
-        nll: of the whole answer, in nats.
+        correct: whether greedy decoding would write it.
+        nll: the NLL of the whole answer in nats.
     """
 
     schedule: str
@@ -42,7 +42,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class AccuracyRow:
-    """Accuracy and answer NLL of one schedule at one length and depth, or over all depths (``depth`` None).
+    """The accuracy and answer NLL of one schedule at one length and depth, or over all depths (``depth`` None).
 
     ``accuracy_low`` and ``accuracy_high`` are Wilson's 95% interval; the NLL's is Student's t over prompts, None with
     fewer than two.
@@ -67,11 +67,11 @@ class Asked(Measured):
     """The answers of a finished (or interrupted) run.
 
     Attributes:
-        cost: per schedule and length, how many contexts went through the model; 0 where another had the same tables.
+        cost: per schedule and length, how many contexts went through the model; 0 if another had the same tables.
         answers: schedules in the order they ran, lengths ascending.
-        tables: by (schedule, length), the hash of the live rotary tables.
-        baseline: the label that the others are compared with.
-        threshold: share of the accuracy at the shortest length that counts as well enough.
+        tables: the hash of the live rotary tables, by (schedule, length).
+        baseline: the label of the schedule that the others are compared with.
+        threshold: the share of the best accuracy at the shortest length that counts as good enough.
     """
 
     cost: list[dict[str, Any]]
@@ -87,17 +87,17 @@ class Asked(Measured):
 
     @property
     def lengths(self) -> list[int]:
-        """Every length asked at, ascending."""
+        """The lengths, ascending."""
         return sorted({length for _, length in self.tables})
 
     @property
     def depths(self) -> list[float]:
-        """Every depth, ascending."""
+        """The depths, ascending."""
         return sorted({answer.depth for answer in self.answers})
 
     @property
     def trained_length(self) -> int | None:
-        """The model's trained context, where known; plots mark it."""
+        """The model's trained context, if known; plots mark it."""
         return self.model.get("trained_length")
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Text to ids, as it would be encoded within a longer text."""
+"""Encodes text as it would be encoded within a longer text."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 class Encoder:
-    """Text to ids, without special tokens.
+    """A tokenizer that encodes parts of a text, without special tokens.
 
     Raises:
-        DataError: the tokenizer does not give the ten digits back.
+        DataError: the tokenizer does not preserve the ten digits.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -34,17 +34,17 @@ class Encoder:
         return list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
     def inside(self, text: str) -> list[int]:
-        """Returns the ids of a text after a full stop; sentencepiece puts a space before what begins a document."""
+        """Returns the ids of a text after a full stop, because sentencepiece puts a space before a document."""
         return self._after_stop(self.beginning(f".{text}"), text)
 
     def sentences(self, texts: Iterable[str]) -> list[list[int]]:
-        """Does the same for many texts at once."""
+        """Returns the ids of many texts, each after a full stop."""
         given = list(texts)
         encoded = self.tokenizer([f".{text}" for text in given], add_special_tokens=False, verbose=False)["input_ids"]
         return [self._after_stop(list(ids), text) for ids, text in zip(encoded, given, strict=True)]
 
     def text(self, ids: Sequence[int]) -> str:
-        """Returns the text that the ids stand for."""
+        """Returns the text of these ids."""
         return str(self.tokenizer.decode(list(ids), clean_up_tokenization_spaces=False))
 
     def before(self, text: str, at: int) -> int:
@@ -52,11 +52,11 @@ class Encoder:
         return _common(self.inside(text), self.inside(text[:at]))
 
     def _after_stop(self, ids: list[int], text: str) -> list[int]:
-        """Removes the full stop; the text as a beginning where its first token would take the full stop in."""
+        """Removes the full stop from the ids; encodes the text alone if its first token merged with the full stop."""
         first = len(self._stop)
         return ids[first:] if ids[:first] == self._stop else self.beginning(text)
 
 
 def _common(one: Sequence[int], other: Sequence[int]) -> int:
-    """Counts the ids that the two begin with in common."""
+    """Counts the ids that both begin with."""
     return next((i for i, (a, b) in enumerate(zip(one, other)) if a != b), min(len(one), len(other)))

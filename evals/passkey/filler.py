@@ -1,6 +1,6 @@
-"""The text that a key is hidden in: seeded sentences from word lists of our own, or the user's text. No torch.
+"""The text around a hidden key: seeded sentences from word lists, or the user's text. Needs no torch.
 
-The word lists hold no digit, so no sentence can hold a key, and no name of :data:`NAMES`.
+The word lists hold no digits, so no sentence can hold a key, and none of :data:`NAMES`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NAMES = """
     sage salmon sapphire scarlet silver slate sorrel spruce stork swift sycamore teal thistle thyme topaz tulip
     turquoise umber velvet vetch violet walnut willow yarrow yew
 """.split()
-"""What keys and boxes are called."""
+"""The names of keys and boxes."""
 
 _PEOPLE = """
     baker carpenter clerk cook driver farmer fisherman gardener guard guest judge librarian mason merchant miller
@@ -70,35 +70,35 @@ _FORMS = (
 
 
 class Dice:
-    """Chance from a seed that is words: the same in every process and Python, unlike hashes and ``choice``."""
+    """Random numbers from a seed of words: the same in every process and Python, unlike hashes and ``choice``."""
 
     def __init__(self, *words: object) -> None:
-        # Only random() is promised to stay as it is between versions of Python.
+        # Python promises only for random() that it stays the same between versions.
         self._next = random.Random(" ".join(map(str, words))).random
 
     def below(self, count: int) -> int:
-        """A whole number of ``range(count)``."""
+        """Returns a whole number from ``range(count)``."""
         return int(self._next() * count)
 
     def one(self, things: Sequence[T]) -> T:
-        """One of the things."""
+        """Returns one of these things."""
         return things[self.below(len(things))]
 
 
 class Filler(Protocol):
-    """Where a haystack's sentences come from; each begins with the white space that parts it from the one before."""
+    """A source of sentences, each of which begins with the white space before it."""
 
     def sentences(self, dice: Dice) -> Iterator[str]:
-        """Sentences without end."""
+        """Yields sentences without end."""
         ...
 
     def __contains__(self, key: str) -> bool:
-        """Whether the text holds these digits anyway, so that they cannot be a key."""
+        """Whether the text itself holds these digits, so that they cannot be a key."""
         ...
 
 
 class Generated:
-    """Sentences by a small grammar. They mean little, and repeat no sooner than chance has it."""
+    """Random sentences from a small grammar. They mean little, and repeat only by chance."""
 
     def sentences(self, dice: Dice) -> Iterator[str]:
         while True:
@@ -114,7 +114,7 @@ class Generated:
 
 
 class Borrowed:
-    """The user's own text, sentence by sentence in its order, from a place that chance chooses; again when it ends."""
+    """The user's text, sentence by sentence in order, from a random place on, and from the start when it ends."""
 
     def __init__(self, text: str) -> None:
         self._digits = re.findall("[0-9]+", text)
@@ -137,4 +137,4 @@ class Borrowed:
 
 
 _SENTENCE = re.compile(r"\s*(?:[^.!?\n]|[.!?](?=\w)){1,400}[.!?]*|\s*[.!?]+")
-"""Up to a full stop or the like, or the end of a line, or 400 characters where there is neither."""
+"""A sentence: up to a full stop or the like, the end of the line, or 400 characters."""

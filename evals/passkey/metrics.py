@@ -1,4 +1,4 @@
-"""What is computed from the answers of a retrieval run."""
+"""The metrics of a retrieval run: accuracy, gains against the baseline, effective length."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GainsRow:
-    """A schedule against the baseline on the same questions of one length.
+    """The change of a schedule against the baseline on the same questions of one length.
 
     Attributes:
         gained: questions that only the schedule answers.
         lost: questions that only the baseline answers.
         delta_accuracy: schedule minus baseline.
-        p_value: exact McNemar test (a sign test on the questions that came out differently), two-sided.
-        delta_nll: mean answer NLL of the schedule minus the baseline's, in nats; low and high over prompts, 95%.
+        p_value: two-sided, of the exact McNemar test (a sign test on the questions that differ).
+        delta_nll: mean answer NLL of the schedule minus the baseline's, in nats; low and high are 95% over prompts.
     """
 
     schedule: str
@@ -46,9 +46,9 @@ class GainsRow:
 
 @dataclass(frozen=True)
 class EffectiveRow:
-    """The longest length up to which a schedule answers well enough at every length; None when at none.
+    """The longest length up to which a schedule is good enough at every length; None if it is at none.
 
-    ``needed`` is the accuracy that counts as well enough.
+    ``needed`` is the accuracy that counts as good enough.
     """
 
     schedule: str
@@ -62,17 +62,17 @@ def draw(asked: Asked) -> Figure:
 
 
 class Accuracy(Metric[Asked, AccuracyRow]):
-    """Accuracy and answer NLL."""
+    """The accuracy and answer NLL of every schedule."""
 
     row, key = AccuracyRow, "rows"
     picture = Picture("retrieval.png", "Accuracy and answer NLL by length and depth", draw)
 
     def reduce(self, stored: Asked) -> list[AccuracyRow]:
-        """Returns, per schedule and length, one row over all depths and one for each."""
+        """Returns, per schedule and length, one row over all depths and one for each depth."""
         return [_accuracy(stored, *key, depth) for key in stored.tables for depth in (None, *stored.depths)]
 
     def to_markdown(self, stored: Asked) -> list[str]:
-        """Returns a table of each, over all depths."""
+        """Returns a table of accuracies and one of NLLs, over all depths."""
         overall = [row for row in self.rows(stored) if row.depth is None]
         reach = {row.schedule: "-" if row.length is None else f"{row.length:,}" for row in EFFECTIVE.rows(stored)}
         accuracy = {(row.schedule, row.length): accuracy_cell(row) for row in overall}
@@ -87,7 +87,7 @@ class Gains(Metric[Asked, GainsRow]):
     row, key = GainsRow, "paired"
 
     def reduce(self, stored: Asked) -> list[GainsRow]:
-        """Returns every schedule against the baseline at every length that both have."""
+        """Returns a row for every schedule but the baseline at every length that both have."""
         others = [key for key in stored.tables if key[0] != stored.baseline]
         return [_gains(stored, *key) for key in others if (stored.baseline, key[1]) in stored.tables]
 
@@ -110,9 +110,9 @@ class Gains(Metric[Asked, GainsRow]):
 class EffectiveLength(Metric[Asked, EffectiveRow]):
     """The effective length of every schedule.
 
-    As in NoLiMa (Modarressi et al. 2025, arXiv:2502.05167) well enough is a share of what can be had at a short
-    length. One bar for all the schedules: ``threshold`` times the best accuracy at the shortest length, so that a
-    schedule that does badly everywhere does not count as good to the end.
+    As in NoLiMa (Modarressi et al. 2025, arXiv:2502.05167), good enough is a share of the accuracy at a short length.
+    All schedules share one bar, ``threshold`` times the best accuracy at the shortest length, so that a schedule that
+    is bad everywhere has no effective length.
     """
 
     row, key = EffectiveRow, "effective"
@@ -173,7 +173,7 @@ def _gains(stored: Asked, schedule: str, length: int) -> GainsRow:
 
 
 def _by_prompt(values: Iterable[tuple[Answer, float]]) -> Estimate:
-    """Returns the mean over questions and its interval over prompts, whose questions are not independent."""
+    """Returns the mean over questions. Its interval is over prompts: questions of one prompt are not independent."""
     groups: dict[int, list[float]] = {}
     for answer, value in values:
         groups.setdefault(answer.prompt, []).append(value)
@@ -181,7 +181,7 @@ def _by_prompt(values: Iterable[tuple[Answer, float]]) -> Estimate:
 
 
 def _reach(stored: Asked, overall: Mapping[tuple[str, int], float], schedule: str, needed: float) -> int | None:
-    """Returns the last length before the first that is not good enough, or was not reached before the run stopped."""
+    """Returns the last length before the first one that is not good enough or was not measured."""
     reached = None
     for length in stored.lengths:
         if not 0 < needed <= overall.get((schedule, length), -1.0) + 1e-12:

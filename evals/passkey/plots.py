@@ -1,4 +1,4 @@
-"""The picture of a retrieval run: one heat map per schedule, side by side."""
+"""Draws a retrieval run: one heat map per schedule, side by side."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from matplotlib.image import AxesImage
 
 ACROSS = 4
-"""Schedules beside each other before the next ones go below."""
+"""The most schedules in one row of heat maps."""
 
 COLOURS = "cividis"
-"""Made for colour-blind readers, and its lightness rises evenly, so grey print keeps the order (Nuñez et al. 2018)."""
+"""A map for colour-blind readers. Its lightness rises evenly, so grey print keeps the order (Nuñez et al. 2018)."""
 
 
 Cells = dict[tuple[int, float | None], AccuracyRow]
@@ -28,7 +28,7 @@ Cells = dict[tuple[int, float | None], AccuracyRow]
 
 @dataclass(frozen=True)
 class MapKind:
-    """A figure that maps show, how it is written, and its scale; ``runs_backwards`` where low values are good."""
+    """A figure that heat maps show, its format and its scale; it ``runs_backwards`` if low values are good."""
 
     value: Callable[[AccuracyRow], float]
     form: str
@@ -39,12 +39,12 @@ class MapKind:
 
 
 def draw(result: Asked, every: Sequence[AccuracyRow]) -> Figure:
-    """Draws, above, accuracy; below, the answer's NLL; both by length and depth, the trained length marked.
+    """Draws accuracy above and the answer's NLL below, by length and depth, with the trained length marked.
 
-    The NLL shows differences where accuracy is all or nothing. One scale for all the schedules.
+    The NLL shows differences where accuracy is all or nothing. All schedules share one scale.
 
     Args:
-        every: the rows.
+        every: the rows of accuracy.
 
     Raises:
         RopescaleError: matplotlib is not installed.
@@ -72,7 +72,7 @@ def draw(result: Asked, every: Sequence[AccuracyRow]) -> Figure:
 
 
 def _panel(result: Asked) -> tuple[float, float]:
-    """Returns the inches of one map: room for a number in every cell."""
+    """Returns width and height of one map in inches, with room for a number in every cell."""
     return max(2.2, 0.5 + 0.52 * len(result.lengths)), max(1.9, 0.9 + 0.27 * len(result.depths))
 
 
@@ -80,7 +80,7 @@ _ACCURACY = MapKind(lambda row: row.accuracy, "{:.2f}", 0.0, 1.0, "accuracy")
 
 
 def _nll_kind(rows: Sequence[AccuracyRow]) -> MapKind:
-    """Returns the scale of the NLL; bright is good here too, so the colours run backwards."""
+    """Returns the scale of the NLL; its colours run backwards, so that bright is good here too."""
     values = [row.answer_nll for row in rows]
     low, high = min(values), max(values)
     form, top = "{:.1f}" if high < 99.95 else "{:.0f}", max(high, low + 1e-6)
@@ -108,7 +108,7 @@ def _value(row: AccuracyRow | None, kind: MapKind) -> float:
 
 
 def _is_light(value: float, kind: MapKind) -> bool:
-    """Whether the cell's colour wants black figures; on cividis, above the middle."""
+    """Whether a cell is so light that its number must be black: on cividis, above the middle."""
     share = (value - kind.low) / (kind.high - kind.low)
     return share < 0.5 if kind.runs_backwards else share > 0.5
 
@@ -118,14 +118,14 @@ def _number(axes: Axes, x: int, y: int, text: str, light: bool) -> None:
 
 
 def _mark_trained(axes: Axes, result: Asked) -> None:
-    """Draws a line between what the model was trained for and what is longer, seen on every colour."""
+    """Draws a line after the trained lengths, visible on every colour."""
     if inside := _inside(result):
         axes.axvline(inside - 0.5, color="white", linewidth=3.6)
         axes.axvline(inside - 0.5, color="black", linewidth=1.4, linestyle=(0, (4, 2)))
 
 
 def _inside(result: Asked) -> int:
-    """Counts how many of the lengths the model was trained for, where there are others too."""
+    """Counts the lengths within the trained one; 0 if all of them are."""
     inside = sum(n <= (result.trained_length or 0) for n in result.lengths)
     return inside if inside < len(result.lengths) else 0
 

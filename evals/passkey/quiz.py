@@ -1,4 +1,4 @@
-"""The questions of a retrieval run: what is asked, where and how often, before any model is there."""
+"""The questions of a retrieval run, made without a model."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RetrievalOptions:
-    """What else a retrieval run can be told.
+    """The options of a retrieval run.
 
     Attributes:
         trials: prompts per length (and per depth, for passkey).
-        seed: draws the texts and numbers. The same seed gives the same prompts, whatever other lengths there are.
+        seed: draws the texts and numbers. The same seed gives the same prompts, whatever the other lengths.
         haystack: a text to hide the numbers in; None for generated sentences.
-        threshold: share of the best accuracy at the shortest length that counts for the effective length.
+        threshold: the share of the best accuracy at the shortest length that counts for the effective length.
         batch_tokens: feed prompts together up to this many positions (at least one).
         patching: keyword arguments of :func:`ropescale.patch`, such as ``layers`` or ``on_top``.
         source: the name of the haystack in the results.
-        path: the checkpoint's folder, whose files are then fingerprinted; else the live parameters are.
-        progress: a progress bar on stderr where that is a terminal, else a line a minute.
+        path: the checkpoint's folder, to fingerprint its files instead of the live parameters.
+        progress: show a progress bar if stderr is a terminal, a line a minute if not.
     """
 
     trials: int = 10
@@ -53,17 +53,18 @@ class RetrievalOptions:
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise DataError(f"{name} must be a whole number of 1 or more, not {value!r}")
         if not 0 < self.threshold <= 1:
-            raise DataError(f"threshold {self.threshold!r} is not a share; give one above 0 and at most 1, like 0.85")
+            raise DataError(f"threshold must be above 0 and at most 1, like 0.85, not {self.threshold!r}")
 
 
 class Quiz:
-    """All the questions of a run, before any model is there.
+    """All the questions of a run.
 
     Attributes:
-        task, lengths, depths: what is asked, and where; both ascending.
+        task: the name of the task.
+        lengths, depths: ascending.
         bos: the id in front of every prompt, or None.
-        bos_option: what was asked for.
-        prompts: by length.
+        bos_option: the argument ``bos``.
+        prompts: the prompts of each length.
     """
 
     def __init__(
@@ -89,16 +90,16 @@ class Quiz:
 
     @property
     def every(self) -> list[Prompt]:
-        """Lists the prompts of all lengths."""
+        """The prompts of all lengths."""
         return [prompt for made in self.prompts.values() for prompt in made]
 
     @property
     def positions(self) -> int:
-        """Counts the tokens of the prompts, each read once."""
+        """The number of tokens of all prompts, each read once."""
         return sum(length * len(made) for length, made in self.prompts.items())
 
     def check_ids(self, vocabulary: int) -> None:
-        """Refuses ids that the model has no row for.
+        """Refuses ids that are not in the model's vocabulary.
 
         Raises:
             DataError: names the prompt, the position and the id.
@@ -110,16 +111,16 @@ class Quiz:
 
 
 def asked_sha256(prompts: Sequence[Prompt]) -> str:
-    """Hashes the prompts' ids, and which of them are the answers."""
+    """Returns a hash of the prompts' ids and of the places of the answers."""
     places = [(each.ending, each.start, each.stop) for prompt in prompts for each in prompt.questions]
     return hashlib.sha256(f"{prompts_sha256(prompts)} {places}".encode()).hexdigest()
 
 
 def check_depths(depths: Iterable[float] | int) -> tuple[float, ...]:
-    """Returns the depths, ascending, each once; a whole number is how many, evenly from 0 to 1.
+    """Returns the depths, ascending and each once; a whole number spreads that many evenly from 0 to 1.
 
     Raises:
-        DataError: none, or one outside [0, 1].
+        DataError: there are none, or one is outside [0, 1].
     """
     if isinstance(depths, int) and not isinstance(depths, bool):
         if not 2 <= depths <= 1000:
@@ -137,7 +138,7 @@ def check_depths(depths: Iterable[float] | int) -> tuple[float, ...]:
 
 
 def prompts_sha256(made: Iterable[Prompt]) -> str:
-    """Hashes every prompt's ids, little-endian int64, in order."""
+    """Returns a hash of every prompt's ids, little-endian int64, in order."""
     digest = hashlib.sha256()
     for prompt in made:
         digest.update(prompt.context.astype("<i8").tobytes() + prompt.endings.astype("<i8").tobytes())

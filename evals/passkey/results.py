@@ -1,4 +1,4 @@
-"""The results of a retrieval run: how they are printed and written."""
+"""The result of a retrieval run, and how it is printed and written."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Retrieval(Asked, Saved):
 
     @property
     def rows(self) -> list[AccuracyRow]:
-        """Per schedule and length, one over all depths and one for each."""
+        """Per schedule and length, one row over all depths and one for each depth."""
         return ACCURACY.rows(self)
 
     @property
     def paired(self) -> list[GainsRow]:
-        """Every schedule against the baseline at every length that both have."""
+        """The change of every schedule against the baseline, at every length that both have."""
         return GAINS.rows(self)
 
     @property
@@ -43,12 +43,12 @@ class Retrieval(Asked, Saved):
         return EFFECTIVE.rows(self)
 
     def to_dict(self) -> dict[str, object]:
-        """Returns results.json as plain data."""
+        """Returns the content of results.json."""
         meta = {name: getattr(self, name) for name in ("kind", "model", "data", "protocol", "versions", "cost")}
         return {"schema": SCHEMA, **meta, **self._parts()}
 
     def protocol_line(self) -> str:
-        """Returns a few sentences that say how the numbers were made."""
+        """Returns a few sentences that say how the numbers were measured."""
         protocol = self.protocol
         joined = "" if protocol["task"] == "passkey" else " (questions of one prompt taken as independent)"
         return (
@@ -60,14 +60,14 @@ class Retrieval(Asked, Saved):
         )
 
     def to_csv(self) -> str:
-        """Returns one line per schedule, length and depth (empty over all depths)."""
+        """Returns a CSV with one line per schedule, length and depth (empty over all depths)."""
         return _csv(AccuracyRow, self.rows)
 
     def plot(self, path: str | Path | None = None) -> Figure:
         """Draws heat maps of accuracy and answer NLL by length and depth, one column per schedule.
 
         Args:
-            path: an image file to write it to, too; png, svg or pdf.
+            path: also write it to this image file (png, svg or pdf).
 
         Raises:
             RopescaleError: matplotlib is not installed.
@@ -87,7 +87,7 @@ class Retrieval(Asked, Saved):
     def _details(self) -> str:
         odd = self.data.get("not_retokenized", 0)
         which = (
-            f"{odd} of {self.data['documents']} prompts tokenize otherwise" if odd else "Every prompt tokenizes alike"
+            f"{odd} of {self.data['documents']} prompts tokenize differently" if odd else "Every prompt tokenizes alike"
         )
         ids = f"{which} when its text is tokenized in one piece; the ids of the pieces were used."
         return f"{by_depth(self)}\n\n{ids}"
@@ -99,7 +99,7 @@ class Retrieval(Asked, Saved):
         return f"{count} and depth ({depths})" if self.protocol["task"] == "passkey" else f"{count} (depths {depths})"
 
     def _bar(self) -> str:
-        """Says what the effective length means here."""
+        """Returns the meaning of the effective length here."""
         shortest, needed = self.lengths[0], self.effective[0].needed
         if not needed:
             return f"No schedule finds anything at {shortest:,} tokens, so none has an effective length"
@@ -111,8 +111,7 @@ def retrieval_folder(out: str | Path) -> Path:
     """Returns the folder that a run will be written into, or refuses it before hours of work.
 
     Raises:
-        CheckpointError: it cannot be written, or holds something that would be lost: files that no run wrote, or the
-            results of a perplexity run.
+        CheckpointError: it cannot be written, or holds files that no run wrote, or the results of a perplexity run.
     """
     return writable_folder(out, Retrieval.kind)
 

@@ -1,4 +1,4 @@
-"""Schedules x lengths x prompts: asks the same questions under every schedule."""
+"""Asks the same questions under every schedule: schedules x lengths x prompts."""
 
 from __future__ import annotations
 
@@ -49,27 +49,27 @@ def retrieval(
 ) -> Retrieval:
     """Measures whether ``model`` finds numbers hidden in long texts, at every length and depth, under every schedule.
 
-    Each schedule is patched in and reverted bit for bit; where its tables depend on the length they are frozen at the
-    length asked at. ``as-is`` (the model as it comes) always runs, and is the baseline of the paired comparison unless
-    ``baseline`` says otherwise.
+    Each schedule is patched in and reverted bit for bit. Tables that depend on the length are frozen at the measured
+    length. ``as-is`` (the unchanged model) always runs. It is the baseline of the paired comparison unless ``baseline``
+    names another schedule.
 
     Args:
         model: a causal language model of transformers, possibly compiled or PEFT-wrapped.
-        tokenizer: makes the prompts, and says what BOS is.
+        tokenizer: encodes the prompts, and has the BOS token.
         lengths: positions the model sees, BOS and answer included.
-        depths: where the keys stand, from 0 (first) to 1 (last), or how many places, evenly spread.
+        depths: the places of the keys, from 0 (first) to 1 (last), or a number of evenly spread places.
         schedules: specs like "yarn:factor=8", or schedule objects.
         task: "passkey", "multi-key", "multi-value" or "variable-tracking".
         bos: "auto" (the tokenizer's, if it has one), "yes", "no", or an id.
-        out: a folder for the result, and for every batch as soon as it is finished: the same call again continues
-            where this one was interrupted.
+        out: a folder for the result, and for every batch as soon as it is finished. After an interruption the same
+            call continues from there.
         fresh: ask again what is stored in ``out``.
         options: the fields of :class:`RetrievalOptions`.
 
     Raises:
-        DataError: lengths too short for the task, depths outside [0, 1], a tokenizer that cannot write numbers.
-        ScheduleError: a schedule that does not exist or does not fit; raised before anything is measured.
-        RunError: NaN or infinite logits, or a prompt that does not fit into memory.
+        DataError: a length is too short for the task, a depth is outside [0, 1], or the tokenizer cannot write numbers.
+        ScheduleError: a schedule does not exist or does not fit; raised before anything is measured.
+        RunError: logits are NaN or infinite, or a prompt does not fit into memory.
         CheckpointError: ``out`` cannot be written, holds another kind of run, or another process is writing into it.
     """
     chosen = RetrievalOptions(**options)
@@ -100,14 +100,14 @@ class RetrievalRun:
 
     @property
     def finished(self) -> str:
-        """Says how much is complete."""
+        """A description of how much is complete; "" for nothing."""
         return f"{len(self.tables)} finished parts" if self.tables else ""
 
     def run(self, store: Store | None = None, group: Group | None = None) -> None:
-        """Asks under every schedule; what is complete is in :attr:`answers` even when this is interrupted.
+        """Asks under every schedule; :attr:`answers` has the complete ones even after an interruption.
 
         Args:
-            store: finished batches are taken from it and put into it.
+            store: keeps finished batches, which are not asked again.
             group: the processes that share the prompts; only the first one's :attr:`answers` are complete then.
         """
         device = self.answerer.device
@@ -118,7 +118,7 @@ class RetrievalRun:
             runner.run(self._about)
 
     def result(self) -> Retrieval:
-        """Returns everything asked so far."""
+        """Returns the result of everything asked so far."""
         options, quiz = self.options, self.quiz
         return Retrieval(
             model={**self.model_facts, "trained_length": trained_length(self.answerer.model)},
@@ -155,12 +155,12 @@ class RetrievalRun:
 
     @cached_property
     def model_facts(self) -> ModelFacts:
-        """Describes the model before any schedule: the "model" part of results.json."""
+        """The "model" part of results.json: facts about the model before any schedule."""
         return fingerprints.describe(self.answerer.model, self.options.path)
 
     @cached_property
     def facts(self) -> Facts:
-        """Returns what every answer depends on, next to a task's own facts."""
+        """The facts that every answer depends on, besides those of its task."""
         return {
             "kind": "retrieval",
             **{name: self.model_facts[name] for name in ("weights", "config_sha256", "dtype")},
@@ -171,7 +171,7 @@ class RetrievalRun:
 
     @property
     def _about(self) -> Facts:
-        """Returns what the next run in the same folder compares itself with."""
+        """The facts that the next run in the same folder compares with its own."""
         names = ("trials", "seed", "batch_tokens", "source")
         chosen = {name: getattr(self.options, name) for name in names}
         quiz = {"task": self.quiz.task, "lengths": list(self.quiz.lengths), "depths": list(self.quiz.depths)}
@@ -212,7 +212,7 @@ class RetrievalRun:
         return [Scored(packed, self.answerer.forward_passes - before)]
 
     def _finish(self, length: int, tables: HeldTables, shelves: Sequence[Shelf]) -> None:
-        """Takes the answers of one schedule at one length into the results."""
+        """Adds the answers of one schedule at one length to the results."""
         (shelf,), label, prompts = shelves, tables.variant.label, self.quiz.prompts[length]
         batches = [shelf.batches[batch.number] for batch in self._plans[length].batches]
         scores = (score for each in batches for score in _unpacked(each.nll))
@@ -234,7 +234,7 @@ def prepare(
     options: RetrievalOptions,
     here: World,
 ) -> RetrievalRun:
-    """Prepares a retrieval run: reads and checks everything cheap first, and the weights last."""
+    """Prepares a retrieval run: checks everything cheap first, and loads the weights last."""
     lengths, depths = check_lengths(lengths), check_depths(depths)
     asked = checkpoint.asked(wanted)
     quiz = Quiz(checkpoint.tokenizer(), lengths, depths, task, bos, options)
@@ -244,10 +244,10 @@ def prepare(
 
 
 ANSWERING = 1
-"""Raised whenever the same model and the same prompts would give other answers, so that stored ones are not reused."""
+"""A version, raised when the same model and prompts would give other answers, so that stored ones are not reused."""
 
 _VALUES = 3
-"""Numbers that are kept of each question."""
+"""How many numbers are stored for each question."""
 
 
 def _packed(scores: Iterable[Score]) -> np.ndarray:

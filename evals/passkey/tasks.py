@@ -1,17 +1,17 @@
-"""Prompts that ask for a number hidden in a long text, of an exact length in tokens. No torch.
+"""Makes prompts of an exact length in tokens that ask for a number hidden in a long text. Needs no torch.
 
 ::
 
     [BOS] preamble  end of a sentence  filler ... KEY ... filler  |  question answer
     `--------------------------- context -------------------------'  `--- ending --'
 
-A *length* counts all of it, BOS and answer included, and every ending of a prompt has the same number of tokens: the
-end of a sentence makes up for what whole sentences leave. A *depth* is where in the filler the key stands: 0 before it,
-1 after it, at the sentence boundary that is nearest.
+A *length* counts all of it, BOS and answer included. Every ending of a prompt has the same number of tokens; the end
+of a sentence fills the room that whole sentences leave. A *depth* is the place of the key in the filler, at the nearest
+sentence boundary: 0 before the filler, 1 after it.
 
-The prompt is put together from the ids of its sentences, each encoded as it would be after a full stop, because a
-text of an exact length cannot be had by cutting characters. So a tokenizer that merges across a full stop would cut
-the same text otherwise: :attr:`Prompt.retokenizes` says whether it does.
+A prompt is joined from the ids of its sentences, each encoded as it would be after a full stop, because cutting
+characters cannot give an exact length. A tokenizer that merges across a full stop would encode the same text
+differently; :attr:`Prompt.retokenizes` says whether it does.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ TASKS = {
     "multi-value": "a value at every depth, all asked for in their order",
     "variable-tracking": "a chain of three boxes from every depth, two at least; what is in the last box of each",
 }
-"""The tasks, and what a prompt of each holds."""
+"""The tasks, each with the content of its prompts."""
 
 DIGITS = 5
 HOPS = 2
@@ -52,14 +52,14 @@ _FEW_NAMES = (
 
 @dataclass(frozen=True)
 class Question:
-    """One number that is asked for.
+    """A question for one number.
 
     Attributes:
-        depth: as asked for, in [0, 1].
+        depth: the requested depth, in [0, 1].
         actual_depth: tokens of filler before the key, over all tokens of filler.
         position: how many positions come before the key's first token.
         answer: the digits.
-        ending: which of the prompt's endings asks for it.
+        ending: the number of the prompt's ending that asks for it.
         start, stop: the answer's tokens, as a half-open range of positions in the whole prompt.
     """
 
@@ -77,13 +77,13 @@ class Prompt:
     """A text with keys in it, and the questions about them.
 
     Attributes:
-        name: says which it is, for messages.
+        name: identifies the prompt in messages.
         length: positions of the context and one ending.
-        trial: counts from 0.
+        trial: the number of the trial, from 0.
         context: ids with BOS, int64 [context].
         endings: ids of each question with its answer, int64 [endings, rest].
-        questions: what is asked.
-        retokenizes: whether the tokenizer makes the same ids from the prompt's text.
+        questions: the questions of all endings.
+        retokenizes: whether the tokenizer makes the same ids from the whole text.
     """
 
     name: str
@@ -110,7 +110,7 @@ class Needle:
 
 @dataclass(frozen=True)
 class Riddle:
-    """The parts of a prompt: needles and, for each ending, its question and what it should be answered.
+    """The parts of a prompt: its needles and, for each ending, the question and its answers.
 
     ``asked`` pairs the text of an ending with the depths and the numbers of its answers, in their order in the text.
     """
@@ -124,12 +124,12 @@ def prompts(
     task: str, tokenizer: PreTrainedTokenizerBase, length: int, depths: Sequence[float], trials: int, *, seed: int,
     filler: Filler, bos: int | None,
 ) -> list[Prompt]:  # fmt: skip
-    """Makes all the prompts of one length. The same arguments give the same ids, whatever other lengths there are.
+    """Makes all prompts of one length. The same arguments give the same ids, whatever the other lengths.
 
     ``passkey`` makes ``trials`` prompts for every depth; the others have a key at every depth of every prompt.
 
     Raises:
-        DataError: a length that is too short, or a tokenizer that loses the digits or cannot tell the names apart.
+        DataError: the length is too short, or the tokenizer loses digits or cannot tell names apart.
     """
     maker = _Maker(Encoder(tokenizer), filler, bos)
     groups = [(depth,) for depth in depths] if task == "passkey" else [tuple(depths)]
@@ -142,7 +142,7 @@ def prompts(
 
 
 class _Lots:
-    """Numbers and names, each drawn once for a prompt."""
+    """The numbers and names of a prompt, each drawn only once."""
 
     def __init__(self, dice: Dice, filler: Filler, encoder: Encoder) -> None:
         self.dice, self.filler, self.encoder = dice, filler, encoder
@@ -150,7 +150,7 @@ class _Lots:
         self._names: dict[tuple[int, ...], str] = {}
 
     def number(self) -> str:
-        """Draws a number of :data:`DIGITS` digits that is nowhere else in the prompt."""
+        """Draws a number of :data:`DIGITS` digits that occurs nowhere else in the prompt."""
         return self._taken(self._some_number())
 
     def name(self) -> str:
@@ -162,13 +162,13 @@ class _Lots:
         raise DataError(_FEW_NAMES)
 
     def pairs(self, count: int, ending: Callable[[str, str], str]) -> list[tuple[str, str]]:
-        """Draws names and numbers for as many endings, all of the same number of tokens, the commonest."""
+        """Draws a name and a number for each of ``count`` endings of equal size in tokens, the most common one."""
         trial = [self._size(ending(self.dice.one(NAMES), self._some_number())) for _ in range(64)]
         wanted = max(sorted(set(trial)), key=trial.count)
         return [self._pair(ending, wanted) for _ in range(count)]
 
     def depths(self, count: int) -> list[float]:
-        """Draws depths for what is not asked for."""
+        """Draws depths for needles that no question asks for."""
         return [self.dice.below(1001) / 1000 for _ in range(count)]
 
     def _pair(self, ending: Callable[[str, str], str], wanted: int) -> tuple[str, str]:
@@ -228,7 +228,7 @@ def _multi_value(depths: Sequence[float], lots: _Lots) -> Riddle:
 
 
 def _variable_tracking(depths: Sequence[float], lots: _Lots) -> Riddle:
-    """A number in one box, the same in the next, and so on; the links spread evenly over what follows the number."""
+    """Puts a number in one box, the same in the next, and so on; links spread evenly over the text after it."""
 
     def ending(name: str, number: str) -> str:
         return f" The number in the {name} box is {number}"
@@ -246,7 +246,7 @@ def _variable_tracking(depths: Sequence[float], lots: _Lots) -> Riddle:
 
 
 def _in_order(needles: list[Needle]) -> list[Needle]:
-    """Sorts needles by depth; of equal ones the first stays first, so that no link comes before what it refers to."""
+    """Sorts needles by depth. The sort is stable, so that no link comes before the one it refers to."""
     return sorted(needles, key=lambda needle: needle.depth)
 
 
@@ -289,7 +289,7 @@ class _Maker:
         )
 
     def _filling(self, dice: Dice, room: int) -> list[list[int]]:
-        """Returns the end of a sentence, and whole sentences; together they have ``room`` tokens."""
+        """Returns the end of a sentence and whole sentences, ``room`` tokens together."""
         stream, found, size = self.filler.sentences(dice), [], 0
         while size < room:
             for ids in self.encoder.sentences(islice(stream, 16)):
@@ -305,7 +305,7 @@ class _Maker:
     def _places(
         self, needles: Sequence[Needle], starts: Sequence[tuple[int, int]], head: int, filling: int
     ) -> dict[str, tuple[int, float]]:
-        """Returns the position and actual depth of every key; ``filling`` counts the tokens of the whole sentences."""
+        """Returns the position and actual depth of every key; ``filling`` counts the tokens of whole sentences."""
         found = {}
         for needle, (at, filler) in zip(needles, starts):
             if needle.key:
@@ -317,7 +317,7 @@ class _Maker:
         for ending, (text, answers) in enumerate(riddle.asked):
             for depth, number in answers:
                 at = text.rindex(number)
-                start = self.encoder.before(text, at - 1)  # the space before it may be part of its first token
+                start = self.encoder.before(text, at - 1)  # the first token may include the space
                 if not start:
                     raise DataError("the tokenizer cannot write the question; retrieval asks in English words")
                 stop = self.encoder.before(text, at + len(number))
@@ -331,10 +331,10 @@ class _Maker:
 def _hidden(
     sentences: Sequence[list[int]], needles: Sequence[Needle], ids: Sequence[list[int]]
 ) -> tuple[list[int], list[tuple[int, int]]]:
-    """Puts every needle into the sentences, at the boundary nearest to its depth; needles are in order of depth.
+    """Puts every needle, in order of depth, at the sentence boundary nearest to its depth.
 
     Returns:
-        The ids, and for every needle where it starts in them and how many tokens of filler come before it.
+        The ids and, for every needle, where it starts and how many tokens of filler come before it.
     """
     ends = list(accumulate(map(len, sentences), initial=0))
     body: list[int] = []
@@ -357,6 +357,6 @@ def _nearest(ends: Sequence[int], wanted: float) -> int:
 def _too_short(task: str, length: int, needed: int, depths: int) -> str:
     fewer = "" if task == "passkey" or depths == 1 else ", or fewer depths"
     return (
-        f"length {length:,} is too short for {task}: what is hidden and asked takes {needed:,} tokens with this "
+        f"length {length:,} is too short for {task}: the keys and the question take {needed:,} tokens with this "
         f"tokenizer; use a longer length{fewer}"
     )

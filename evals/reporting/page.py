@@ -1,4 +1,4 @@
-"""The page itself: data as JSON, tables as HTML, pictures by plotly, all in one file that needs no network."""
+"""Writes the page: data as JSON, tables as HTML and pictures by plotly, in one file that needs no network."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ..results.result import Result
 from .runs import StoredRun
 
 SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x", "triangle-left", "star")
-"""Plotly's names; they and the dashes tell series apart in grey print."""
+"""Plotly's names of symbols; symbols and dashes tell series apart in grey print."""
 
 DASHES = ("solid", "dash", "dot")
 
@@ -34,7 +34,7 @@ def page(runs: Sequence[StoredRun], title: str = "Context extension, measured") 
     """Returns one self-contained HTML document that compares these runs.
 
     Args:
-        runs: as :func:`.runs.load` gives them.
+        runs: from :func:`.runs.load`.
         title: the heading.
 
     Raises:
@@ -69,31 +69,33 @@ _OLD_MARKS = (b'<!DOCTYPE html>\n<html lang="en">\n', b"<footer><p>Made by ropes
 
 
 def check_ours(path: Path) -> None:
-    """Knows a page of ours by its head, one of version 0.1.0 by its beginning and its foot.
+    """Refuses to replace a file that is not a page of ropescale.
+
+    A page has a mark in its head; a page of version 0.1.0 is recognised by its beginning and its foot.
 
     Raises:
-        CheckpointError: it is something else, and not empty.
+        CheckpointError: it is another kind of file, and not empty.
     """
     try:
         content = checking.content(path, _LARGEST)
     except Wrong as error:
-        raise CheckpointError(f"cannot write {path}: what is there {error}; choose another file") from None
+        raise CheckpointError(f"cannot write {path}: the file there {error}; choose another file") from None
     start, foot = _OLD_MARKS
     if content and not (_MARK in content[:1000] or (content.startswith(start) and foot in content)):
-        raise CheckpointError(f"cannot write {path}: what is there is not a page of ropescale; choose another file")
+        raise CheckpointError(f"cannot write {path}: the file there is not a page of ropescale; choose another file")
 
 
 _LARGEST = 2**29
-"""Bytes of a page."""
+"""The largest page, in bytes."""
 
 
 def write(text: str, out: str | Path) -> Path:
-    """Writes the page beside its place and renames it.
+    """Writes the page under another name and renames it.
 
     Raises:
-        CheckpointError: it cannot be written, or what is there is not a page of ours.
+        CheckpointError: it cannot be written, or the file there is not a page of ropescale.
     """
-    return replacing.write(text.encode("utf-8", "backslashreplace"), out, check_ours)  # a folder's name may be no text
+    return replacing.write(text.encode("utf-8", "backslashreplace"), out, check_ours)  # folder names may not be UTF-8
 
 
 @dataclass(frozen=True)
@@ -106,16 +108,16 @@ class Series:
 
 
 def page_data(runs: Sequence[StoredRun]) -> dict[str, Any]:
-    """Returns all that the page shows, as plain data.
+    """Returns the data of the page.
 
     Raises:
-        DataError: there is too much to compare.
+        DataError: there are too many schedules to compare.
     """
     measured = [(run, run.result) for run in runs if run.result]
     series = [Series(run, result, schedule) for run, result in measured for schedule in result.schedules]
     if len(series) > SERIES:
         raise DataError(
-            f"the runs have {len(series):,} schedules, and a page compares {SERIES} at most; give fewer runs"
+            f"the runs have {len(series):,} schedules, and a page compares at most {SERIES}; give fewer runs"
         )
     return {
         "runs": [_run(run) for run in runs],
@@ -127,7 +129,7 @@ def page_data(runs: Sequence[StoredRun]) -> dict[str, Any]:
 
 
 def _run(run: StoredRun) -> dict[str, Any]:
-    """Returns what a run says of itself, for the table of protocols."""
+    """Returns the facts about a run, for the table of protocols."""
     results = run.results
     model, data, protocol = results["model"], results.get("data", {}), results.get("protocol", {})
     cost = results.get("cost", [])
@@ -150,7 +152,7 @@ def _run(run: StoredRun) -> dict[str, Any]:
 
 
 def _tokens(run: StoredRun) -> str:
-    """Returns a short hash of all documents' tokens: runs that have it in common are compared token by token."""
+    """Returns a short hash of all tokens; runs with the same hash are compared token by token."""
     if run.result is None:
         return ""
     if run.ids is None:
@@ -159,7 +161,7 @@ def _tokens(run: StoredRun) -> str:
 
 
 def _series(number: int, series: Series, many: bool) -> dict[str, object]:
-    """Returns one line of the plots, with what every metric gives of it."""
+    """Returns one line of the plots, with the data of every metric."""
     result, schedule = series.result, series.schedule
     mine = [(metric, [row for row in metric.rows(result) if row.schedule == schedule]) for metric in METRICS]
     own = {run.table_sha256: n for (label, n), run in result.read_from.items() if label == schedule}
@@ -182,7 +184,7 @@ def _series(number: int, series: Series, many: bool) -> dict[str, object]:
 
 
 def _subsets(parts: Sequence[tuple[int, dict[str, Bounded | None]]]) -> list[dict[str, object]]:
-    """Returns perplexities of some of the tokens alone, by length, of all metrics that have such."""
+    """Returns the perplexities of subsets of the tokens, of all metrics, by length."""
     names = [name for metric in METRICS for name in metric.subsets]
     found: dict[int, dict[str, object]] = {}
     for length, part in parts:
@@ -192,7 +194,7 @@ def _subsets(parts: Sequence[tuple[int, dict[str, Bounded | None]]]) -> list[dic
 
 
 def _pairs(series: Sequence[Series]) -> dict[str, list[dict[str, object]]]:
-    """Returns ``"a:b"`` for a < b: the NLL of series b minus that of a, at every length that both have."""
+    """Returns, under ``"a:b"`` for a < b, the NLL of series b minus that of a at every length that both have."""
     found = {}
     for (a, one), (b, other) in itertools.combinations(enumerate(series), 2):
         common = sorted(_lengths(one) & _lengths(other))
@@ -208,13 +210,13 @@ def _lengths(series: Series) -> set[int]:
 
 
 def _baseline(series: Sequence[Series]) -> int:
-    """Returns the number of the series that the first run compares its others with."""
+    """Returns the number of the first run's baseline."""
     compared = (any(pair.baseline == each.schedule for pair in each.result.paired) for each in series)
     return next((number for number, found in enumerate(compared) if found), 0)
 
 
 def _heat_maps(run: StoredRun) -> list[dict[str, Any]]:
-    """Returns, per schedule of a retrieval run, its rows by length and depth, and those over all depths."""
+    """Returns, per schedule of a retrieval run, the rows of each depth and the rows over all depths."""
     found = []
     for schedule in dict.fromkeys(row["schedule"] for row in run.results["rows"]):
         mine = [row for row in run.results["rows"] if row["schedule"] == schedule]
@@ -233,7 +235,7 @@ def _plain(value: Any) -> str:
 
 
 def _script_json(data: Any) -> str:
-    """Writes JSON that may stand inside ``<script>``: no ``<``, and no number that JSON does not have."""
+    """Returns JSON that may stand inside ``<script>``: without ``<``, NaN and infinity."""
     return json.dumps(_finite(data), allow_nan=False).replace("<", "\\u003c")
 
 

@@ -1,4 +1,4 @@
-"""Reads the runs that a page compares, and says what of them cannot be compared."""
+"""Reads the runs that a page compares, and says what cannot be compared."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class StoredRun:
     """A folder that ``ropescale eval -o`` or ``ropescale passkey -o`` wrote.
 
     Attributes:
-        folder: where it lies.
-        name: what the page calls it: the folder's name, with its parent's where two are called the same.
+        folder: its path.
+        name: its name on the page: the folder's name, with its parent's if two have the same name.
         results: ``results.json``.
-        result: the measurement; None of a retrieval run.
-        has_checksums: whether all that it holds has a checksum; version 0.1.0 wrote none.
+        result: the measurement; None for a retrieval run.
+        has_checksums: whether all files have a checksum; version 0.1.0 wrote none.
     """
 
     folder: Path
@@ -35,7 +35,7 @@ class StoredRun:
 
     @property
     def ids(self) -> tuple[str, ...] | None:
-        """Per document, a hash of its token ids, where they are known."""
+        """A hash of each document's token ids, if they are known."""
         return None if self.result is None else self.result.ids
 
 
@@ -43,7 +43,7 @@ def load(folders: Sequence[str | Path]) -> list[StoredRun]:
     """Reads the runs in these folders, in order.
 
     Raises:
-        DataError: one that is none, or one given twice.
+        DataError: a folder holds no run, or is given twice.
     """
     paths = [local_path(folder) for folder in folders]
     try:
@@ -65,13 +65,13 @@ def _run(path: Path, name: str) -> StoredRun:
 
 
 def without_losses(runs: Sequence[StoredRun]) -> list[str]:
-    """Returns a sentence for each run whose losses per token are gone, so that nothing that comes of them is shown."""
+    """Returns a sentence for each run without losses per token, so that plots and comparisons of them are left out."""
     gone = [run for run in runs if run.result and not run.result.identities]
     return [f"{run.folder} has no nll/index.json, so loss by position and comparisons are left out" for run in gone]
 
 
 def unpaired(runs: Sequence[StoredRun]) -> list[str]:
-    """Returns a sentence for each two runs of the same text whose tokens differ, or are not known to be the same."""
+    """Returns a sentence for each two runs of the same text whose tokens differ or are not known."""
     measured = [(run, run.result) for run in runs if run.result]
     alike = [
         (run, other)
@@ -82,13 +82,13 @@ def unpaired(runs: Sequence[StoredRun]) -> list[str]:
     old = dict.fromkeys(run.folder for pair in alike for run in pair if run.ids is None)
     return [
         *(
-            f"{a} and {b} are of the same text in other tokens, so they are not compared token by token; bits per byte "
-            "can be compared"
+            f"{a} and {b} scored the same text in different tokens, so they are not compared token by token; "
+            "compare their bits per byte"
             for a, b in apart
         ),
         *(
-            f"{folder} does not say which tokens its tokenizer made, so it is not compared with other runs; the same "
-            "`ropescale eval` again, into the same folder, writes it and measures only what is missing"
+            f"{folder} has no hash of its token ids, so it is not compared with other runs; run the same "
+            "`ropescale eval` into the same folder again, which writes it and measures only what is missing"
             for folder in old
         ),
     ]
@@ -97,15 +97,15 @@ def unpaired(runs: Sequence[StoredRun]) -> list[str]:
 def unchecked(runs: Sequence[StoredRun]) -> list[str]:
     """Returns a sentence for each run without checksums."""
     return [
-        f"{run.folder}: no checksum stored, so damage to its figures may not be noticed; the same command again, into "
-        "the same folder, writes them"
+        f"{run.folder}: no checksum stored, so damage to its figures may not be noticed; run the same command into "
+        "the same folder again, which writes them"
         for run in runs
         if not run.has_checksums
     ]
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
-    """Returns the folders' names, with as many parents as tell them apart."""
+    """Returns the folders' names, with as many parents as they need to differ."""
     parts = [path.resolve().parts for path in paths]
     for depth in range(1, max(map(len, parts), default=1) + 1):
         names = ["/".join(each[-depth:]) for each in parts]

@@ -1,1 +1,1 @@
-"""What a measurement leaves: stored NLLs, statistics, tables, plots, folders."""
+"""The results of a measurement: stored losses, statistics, tables, plots and folders."""

@@ -1,6 +1,6 @@
-"""Reading stored files that anybody may have changed: bounded, and every value looked at before it is used.
+"""Reads stored files that anybody may have changed: within a size limit, and with every value checked before use.
 
-What a file must hold is a type, see :mod:`ropescale.evals.results.formats`, which pydantic compares it with.
+The types in :mod:`ropescale.evals.results.formats` say what each file must hold; pydantic checks it.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MOST = 64 * 2**20
-"""Bytes of a JSON file that are read. The results of a thousand schedules take a few of them."""
+"""The largest JSON file that is read, in bytes. The results of a thousand schedules take a few megabytes."""
 
 _BLOCK = 2**20
 
 
 def content(path: Path, most: int = MOST) -> bytes:
-    """Returns what a file holds. A pipe or a device, which may have no end, is not waited for.
+    """Returns the content of a file. Refuses pipes and devices, which may never end.
 
     Raises:
-        Wrong: it is no file, or longer than ``most`` bytes.
+        Wrong: it is not a regular file, or is longer than ``most`` bytes.
         OSError: it cannot be read.
     """
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
@@ -43,7 +43,7 @@ def content(path: Path, most: int = MOST) -> bytes:
         if os.fstat(handle).st_size > most:
             raise Wrong(f"is longer than {most:,} bytes")
         found = bytearray()
-        while block := file.read(_BLOCK):  # of some files the system tells no size
+        while block := file.read(_BLOCK):  # the system reports no size for some files
             found += block
             if len(found) > most:
                 raise Wrong(f"is longer than {most:,} bytes")
@@ -51,10 +51,10 @@ def content(path: Path, most: int = MOST) -> bytes:
 
 
 def parsed(path: Path, most: int = MOST) -> dict[str, object]:
-    """Reads a JSON object from a file, without numbers that JSON does not have.
+    """Reads a JSON object from a file; NaN and infinity are refused.
 
     Raises:
-        Wrong: it cannot be read, or holds something else.
+        Wrong: it cannot be read, or is not such an object.
     """
     try:
         found = parse_json(_bounded(content(path, most)))
@@ -72,10 +72,10 @@ _MOST_BRACKETS, _BYTES_APART = 2_000_000, 8
 
 
 def _bounded(found: bytes) -> bytes:
-    """Returns a text of JSON, unless it is mostly brackets, of which each takes up to a hundred bytes of memory.
+    """Returns a JSON text that is not mostly brackets; each bracket can take a hundred bytes of memory.
 
     Raises:
-        Wrong: it is.
+        Wrong: it has too many brackets.
     """
     if found.count(b"[") + found.count(b"{") > max(_MOST_BRACKETS, len(found) // _BYTES_APART):
         raise Wrong("holds too many lists")
@@ -83,10 +83,10 @@ def _bounded(found: bytes) -> bytes:
 
 
 def checked(path: Path, check: Callable[[Any], T], most: int = MOST) -> T:
-    """Reads a JSON object from a file, as written and with every value that ``check`` asks for.
+    """Reads a JSON object from a file, and checks its values and its checksum.
 
     Raises:
-        Wrong: it is not.
+        Wrong: the file is damaged, or ``check`` refuses it.
     """
     found = parsed(path, most)
     fitting = check(found)
@@ -98,16 +98,16 @@ def checked(path: Path, check: Callable[[Any], T], most: int = MOST) -> T:
 # --- checksums ---
 
 SEAL = "sha256"
-"""The key of an object's own checksum."""
+"""The key under which an object holds its own checksum."""
 
 
 def sealed(found: Mapping[str, object]) -> str:
-    """Writes an object as the text of a file, with a checksum of all the rest of it."""
+    """Returns an object as the text of a file, with a checksum of all its other keys."""
     return json.dumps({**found, SEAL: _seal(found)}, indent=1, allow_nan=False) + "\n"
 
 
 def is_as_sealed(found: Mapping[str, object]) -> bool:
-    """Whether an object is what was sealed, or has no seal."""
+    """Whether the checksum of an object is right, or the object has none."""
     return SEAL not in found or found[SEAL] == _seal(found)
 
 
@@ -119,10 +119,10 @@ def _seal(found: Mapping[str, object]) -> str:
 # --- ranges ---
 
 Length = Annotated[int, Interval(ge=1, le=2**40)]
-"""Tokens of a context."""
+"""A context length in tokens."""
 
 Count = Annotated[int, Interval(ge=0, le=2**53)]
-"""Up to 2^53 a float, and so JavaScript, counts without gaps."""
+"""A count that a float, and so JavaScript, represents exactly."""
 
 Share = Annotated[float, Interval(ge=0, le=1)]
 Positive = Annotated[float, Ge(0)]
@@ -132,10 +132,10 @@ Positive = Annotated[float, Ge(0)]
 
 
 class Shape(Generic[T]):
-    """What a file must hold: calling it returns the value that fits.
+    """A type that a file must fit. Calling it checks a value and returns it.
 
     Args:
-        kind: a type that pydantic checks, strictly; what else an object has is not looked at.
+        kind: the type, which pydantic checks strictly; other keys of an object are not checked.
     """
 
     def __init__(self, kind: object) -> None:
@@ -148,9 +148,10 @@ class Shape(Generic[T]):
         return TypeAdapter(with_config(strict=True, allow_inf_nan=False)(self._kind))  # type: ignore[type-var]
 
     def __call__(self, value: T) -> T:
-        """
+        """Returns the value if it fits.
+
         Raises:
-            Wrong: says which value does not fit.
+            Wrong: names the first value that does not fit.
         """
         from pydantic import ValidationError
 
@@ -162,7 +163,7 @@ class Shape(Generic[T]):
 
 
 def _first(error: ValidationError) -> str:
-    """Says what the first wrong value is, where it stands, and what it should be."""
+    """Returns a message with the first wrong value, its place, and the type it should have."""
     first = error.errors(include_url=False, include_context=False)[0]
     where = _brief("".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in first["loc"]).lstrip("."))
     if first["type"] == "missing":
@@ -176,6 +177,6 @@ def _first(error: ValidationError) -> str:
 
 
 def _brief(words: str, most: int = 80) -> str:
-    """Cuts words so that they can stand inside a sentence, on one line."""
+    """Shortens a text so that it fits on one line inside a sentence."""
     words = " ".join(words.split())
     return words if len(words) <= most else f"{words[: most - 1]}…"

@@ -1,9 +1,9 @@
-"""Which files in a run's folder are the run's own: those, and no others, are replaced.
+"""Writes a run's folder, and replaces only files that a run wrote.
 
-``results.json`` lists every file beside it with the sha256 of what was written; while one is being replaced, with both.
-It is written before them, so a run that is killed at any moment knows its files again, and whatever else is there is
-refused by name. What version 0.1.0 wrote has no such list: there a file counts when it is what that version made of
-these very results, see :mod:`ropescale.evals.results.older`.
+``results.json`` lists every file beside it with its sha256; while a file is being replaced, it lists the old and the
+new one. It is written before the others, so a run that was killed at any moment still recognises its files. Any other
+file is refused by name. Version 0.1.0 wrote no such list; its files are recognised by their content, see
+:mod:`ropescale.evals.results.older`.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ NLL = "nll"
 ELSEWHERE = "choose another folder"
 
 _LARGEST = 2**30
-"""Bytes of a file that may be ours. A million answers take a tenth of it."""
+"""The largest file that a run writes, in bytes. A million answers take a tenth of it."""
 
 
 @dataclass(frozen=True)
 class There:
-    """What a run finds of its own in its folder.
+    """The files of an earlier run in a folder.
 
     Attributes:
-        results: ``results.json`` as it stands there, where there is one.
+        results: the content of ``results.json``, if there is one.
         files: by name, the sha256 of the files that it lists.
         nll: by name, the sha256 of the files below ``nll/``.
     """
@@ -52,17 +52,17 @@ def writable_folder(out: str | Path, kind: str = "perplexity") -> Path:
     """Returns the folder that a run will be written into, or refuses it before hours of work.
 
     Args:
-        kind: of the run; results.json says "kind" where it is another than "perplexity".
+        kind: the kind of run; results.json has it under "kind" unless it is "perplexity".
 
     Raises:
-        CheckpointError: no such home; it, or the folder it would be made in, is a file or read-only; or what is
-            in it is not ours to replace, or the results of another kind of run.
+        CheckpointError: the home folder does not exist; the folder, or the one it would be created in, is a file or
+            read-only; or it holds files that no run wrote, or results of another kind of run.
     """
     return opened_folder(out, kind)[0]
 
 
 def opened_folder(out: str | Path, kind: str) -> tuple[Path, There]:
-    """Returns :func:`writable_folder`, and what of the run's own is in it."""
+    """Returns the folder as :func:`writable_folder` does, with the files of an earlier run in it."""
     folder = _named_folder(out)
     nearest = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
     if not nearest.is_dir():
@@ -73,17 +73,17 @@ def opened_folder(out: str | Path, kind: str) -> tuple[Path, There]:
 
 
 def _try_writing(folder: Path, nearest: Path) -> None:
-    """Permissions do not tell all: root may write anywhere but in /proc."""
+    """Creates a file, because permissions do not tell: root may write anywhere, but not in /proc."""
     try:
         with tempfile.TemporaryFile(dir=nearest):
             pass
     except OSError as error:
-        why = f"no file can be made in {nearest} ({error.strerror})"
+        why = f"no file can be created in {nearest} ({error.strerror})"
         raise CheckpointError(f"cannot write into {folder}: {why}; {ELSEWHERE}") from None
 
 
 def _named_folder(out: str | Path) -> Path:
-    """Expands the ``~`` of a folder's name, and refuses a name that no folder can have."""
+    """Returns the path with ``~`` expanded, and refuses a name that no folder can have."""
     folder = local_path(out)
     if not str(out) or str(folder).startswith("~"):
         raise CheckpointError(f"cannot write into {str(out)!r}: there is no such folder; {ELSEWHERE}")
@@ -91,17 +91,17 @@ def _named_folder(out: str | Path) -> Path:
         os.lstat(folder)
     except (FileNotFoundError, NotADirectoryError):
         pass
-    except (OSError, ValueError) as error:  # too long, or a zero byte
+    except (OSError, ValueError) as error:  # too long, or with a null byte
         why = getattr(error, "strerror", None) or error
         raise CheckpointError(f"cannot write into {str(out)!r}: {why}; {ELSEWHERE}") from None
     return folder
 
 
 def check(folder: Path, kind: str) -> There:
-    """Returns what is there already, once it is certain that the run may replace all of it.
+    """Returns the files of an earlier run in a folder, after checking that the run may replace all of them.
 
     Raises:
-        CheckpointError: names a file that is not ours, was changed since, or belongs to another kind of run.
+        CheckpointError: names a file that no run wrote, that was changed since, or that another kind of run wrote.
     """
 
     there = [name for name in WRITTEN[kind] if os.path.lexists(folder / name)]
@@ -130,7 +130,7 @@ def _joined(names: Sequence[str]) -> str:
 
 
 def _refuse_other_kind(folder: Path, kind: str, refused: nll.Refused) -> None:
-    """Keeps the results of one kind of run, and the batches of a stopped one, from being replaced by another kind."""
+    """Refuses a folder with the results, or the batches of a stopped run, of another kind."""
     for path in (folder / RESULTS, folder / resuming.FOLDER / "run.json"):
         there = _kind_in(path)
         if there not in (None, kind):
@@ -139,7 +139,7 @@ def _refuse_other_kind(folder: Path, kind: str, refused: nll.Refused) -> None:
 
 
 def _results(path: Path, beside: Sequence[str], refused: nll.Refused) -> Results | None:
-    """Reads ``results.json``, where there is one."""
+    """Reads ``results.json``, if there is one."""
     if not os.path.lexists(path):
         return None
     try:
@@ -151,7 +151,7 @@ def _results(path: Path, beside: Sequence[str], refused: nll.Refused) -> Results
 
 
 def _kind_in(path: Path) -> str | None:
-    """Returns the kind of run that wrote a file; None for no file, or a damaged one, "" for what no run wrote."""
+    """Returns the kind of run that wrote a file; None if it is missing or damaged, "" if no run wrote it."""
     if not os.path.lexists(path):
         return None
     try:
@@ -161,7 +161,7 @@ def _kind_in(path: Path) -> str | None:
     kind = found.get("kind", "perplexity")
     if {"schema", "facts"} & found.keys() and isinstance(kind, str) and kind in WRITTEN:
         return kind
-    return "" if path.name == RESULTS else None  # a record that is nobody's is set aside
+    return "" if path.name == RESULTS else None  # resuming sets a foreign record aside
 
 
 def _own(path: Path, results: Results, refused: nll.Refused) -> str:
@@ -181,7 +181,7 @@ def _own(path: Path, results: Results, refused: nll.Refused) -> str:
 
 
 def identity(results: Mapping[str, Any]) -> str:
-    """Returns a hash of what was measured. ``nll/`` carries it too, which tells that they belong together."""
+    """Returns a hash of what was measured. ``nll/`` stores it too, which shows that both belong together."""
     about = [[part, name, results[part].get(name)] for part, names in _IDENTITY.items() for name in names]
     return sha256(json.dumps(about).encode())
 
@@ -195,7 +195,7 @@ _IDENTITY = {
 
 @contextmanager
 def kept(folder: Path) -> Iterator[None]:
-    """Turns what the system says about the disk into one sentence.
+    """Turns an error of the disk into one sentence.
 
     Raises:
         CheckpointError: something below the folder cannot be read or written.
@@ -209,11 +209,11 @@ def kept(folder: Path) -> Iterator[None]:
 
 
 class Book:
-    """``results.json``, kept up with the files beside it that it lists.
+    """``results.json`` with its list of the files beside it, kept up to date while they are written.
 
     Args:
-        results: its content.
-        there: what :func:`check` has found.
+        results: its content without that list.
+        there: the files that :func:`check` found.
     """
 
     def __init__(self, folder: Path, results: Mapping[str, object], there: There) -> None:
@@ -221,10 +221,10 @@ class Book:
         self._there, self._last = dict(there.files), there.results
 
     def write(self, files: Mapping[str, bytes | str]) -> None:
-        """Files beside it, which it lists first.
+        """Lists files in ``results.json``, then writes them beside it.
 
         Raises:
-            OSError: the disk is full, or does not let us.
+            OSError: the disk is full or cannot be written.
         """
         contents = {name: _encoded(each) if isinstance(each, str) else each for name, each in files.items()}
         digests = {name: sha256(content) for name, content in contents.items()}
@@ -237,10 +237,10 @@ class Book:
         self._there |= digests
 
     def close(self) -> None:
-        """Lists what is there now, and nothing that was there before.
+        """Removes from the list what was there before.
 
         Raises:
-            OSError: the disk is full, or does not let us.
+            OSError: the disk is full or cannot be written.
         """
         self._note({})
 
@@ -257,14 +257,14 @@ class Book:
 
 
 def replace(path: Path, content: bytes, before: str | None) -> None:
-    """Writes a file in place of what was found there, and of nothing that has come since.
+    """Writes a file in place of the one that was found there, and of no other.
 
     Args:
-        before: its sha256; None where nothing was there.
+        before: the sha256 of the file to replace; None if there was none.
 
     Raises:
-        CheckpointError: something else has that name meanwhile; it stays.
-        OSError: the disk is full, or does not let us.
+        CheckpointError: another file has this name by now; it stays.
+        OSError: the disk is full or cannot be written.
     """
 
     def check(there: Path) -> None:
@@ -282,5 +282,5 @@ def replace(path: Path, content: bytes, before: str | None) -> None:
 
 
 def _encoded(text: str) -> bytes:
-    """Encodes a text as UTF-8; the bytes of a file's name that are not UTF-8 are written as numbers."""
+    """Encodes a text as UTF-8; bytes of a file name that are not UTF-8 become escapes."""
     return text.encode("utf-8", "backslashreplace")

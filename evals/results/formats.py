@@ -1,4 +1,4 @@
-"""What the files of a run must hold: every field that anything reads, its type and its range."""
+"""The types of a run's files: every field that is read, with its range."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .stored import DataFacts, ModelFacts, Tables
 SCHEMA = 1
 
 SERIES = 256
-"""Schedules of one page. Every two of them are compared."""
+"""The most schedules on one page, which compares every two of them."""
 
 _ROWS = 20_000
 
@@ -47,7 +47,7 @@ Below = Annotated[str, _matching(ARRAY.pattern, "a file that a run writes")]
 
 
 class ProtocolFacts(TypedDict, total=False):
-    """What is read of the "protocol" part of results.json; the page shows all of it."""
+    """The fields of the "protocol" part of results.json that are read; the page shows all of it."""
 
     name: str
     mode: str
@@ -56,7 +56,7 @@ class ProtocolFacts(TypedDict, total=False):
 
 
 class PassCost(TypedDict):
-    """What a pass, or a comparison, took."""
+    """The cost of a pass or of a comparison."""
 
     schedule: str
     lengths: Annotated[list[Length], FailFast()]
@@ -69,7 +69,7 @@ class PassCost(TypedDict):
 
 
 class Results(TypedDict):
-    """``results.json`` of every kind of run; beside it, the rows of its metrics."""
+    """The fields that ``results.json`` of every kind of run has; each metric adds its rows."""
 
     schema: Literal[1]
     kind: NotRequired[str]
@@ -106,10 +106,10 @@ _KINDS = {
 
 
 def results(value: Any) -> Results:
-    """Checks ``results.json``, of either kind of run.
+    """Checks ``results.json`` of either kind of run.
 
     Raises:
-        Wrong: says what is not as it should be.
+        Wrong: names what does not fit.
     """
     if value.get("schema") != SCHEMA or isinstance(value["schema"], bool):
         raise Wrong("is not one that this version can read")
@@ -132,7 +132,7 @@ class StoredDocument(TypedDict):
 
 
 class StoredPass(TypedDict):
-    """Where the losses of a pass lie."""
+    """An entry of ``nll/index.json``: the place of a pass's losses."""
 
     schedule: str
     table_sha256: str
@@ -142,7 +142,7 @@ class StoredPass(TypedDict):
 
 
 class StoredComparison(TypedDict):
-    """Where a comparison of predictions lies."""
+    """An entry of ``nll/index.json``: the place of a comparison of predictions."""
 
     schedule: str
     baseline: str
@@ -170,7 +170,7 @@ def index(value: Index) -> Index:
     """Checks ``nll/index.json``.
 
     Raises:
-        Wrong: says what is not as it should be.
+        Wrong: names what does not fit.
     """
     made = [*_INDEX(value)["passes"], *value.get("divergences", [])]
     if len({each["at"] for each in made}) < len(made):

@@ -1,8 +1,7 @@
-"""What killed runs left half written in a run's folder: swept by the next one, while it holds the folder's lock.
+"""Removes half-written files of killed runs from a run's folder. The next run does so while it holds the folder's lock.
 
-Today's parts are known by the lock that their writer held, see :mod:`ropescale.files.atomic`. Those of version 0.1.0
-had no lock of their own; they are known by their names, and nobody but the holder of the run's lock could be writing
-them.
+Current parts are recognised by their writer's lock, see :mod:`ropescale.files.atomic`. Parts of version 0.1.0 had no
+lock and are recognised by their names; only the holder of the run's lock could be writing them.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ WRITTEN: dict[str, Sequence[str]] = {
     "perplexity": ("results.csv", "REPORT.md", *(m.picture.file for m in METRICS if m.picture)),
     "retrieval": ("results.csv", "REPORT.md", "answers.csv", *(m.picture.file for m in ASKED if m.picture)),
 }
-"""By the kind of run, the files beside ``results.json``."""
+"""The files beside ``results.json``, by kind of run."""
 
 _OLD = re.compile(
     r"\.part-(results\.json|results\.csv|answers\.csv|REPORT\.md|[0-9]+-(facts|run)\.json)"
@@ -35,7 +34,7 @@ _OLD = re.compile(
 
 
 def sweep_run(folder: Path) -> None:
-    """Sweeps a run's folder, but not what is below it.
+    """Removes half-written files from a run's folder, but not from the folders below it.
 
     Raises:
         OSError: something cannot be removed.
@@ -47,7 +46,7 @@ def sweep_run(folder: Path) -> None:
 
 
 def sweep_records(folder: Path) -> None:
-    """Sweeps ``resume/``, or the folder of a pass in it.
+    """Removes half-written records from ``resume/``, or from the folder of a pass in it.
 
     Raises:
         OSError: something cannot be removed.
@@ -58,7 +57,7 @@ def sweep_records(folder: Path) -> None:
 
 
 def is_regular(path: Path) -> bool:
-    """Whether this is a file, and no link, pipe or device."""
+    """Whether this is a regular file: no link, pipe or device."""
     try:
         return stat.S_ISREG(path.lstat().st_mode)
     except OSError:
@@ -66,7 +65,7 @@ def is_regular(path: Path) -> bool:
 
 
 def is_folder(path: Path) -> bool:
-    """Whether this is a folder, and no link to one."""
+    """Whether this is a folder and not a link to one."""
     return path.is_dir() and not path.is_symlink()
 
 
@@ -77,7 +76,7 @@ def _sweep_old(folder: Path) -> None:
 
 
 def _sweep_old_arrays(folder: Path) -> None:
-    """Removes half-written files from ``nll/``, known by their names, and the folders that are then empty."""
+    """Removes half-written losses of version 0.1.0, and then the folders that are empty."""
     if not is_folder(folder):
         return
     for below, folders, names in os.walk(folder, topdown=False):

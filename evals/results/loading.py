@@ -1,4 +1,4 @@
-"""Reads what a run left in its folder, every value checked."""
+"""Reads a run's folder, and checks every value."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from .stored import Divergence, Identity, Pass
 
 @dataclass(frozen=True)
 class Losses:
-    """What ``nll/`` holds; without passes where it is gone.
+    """The content of ``nll/``; without passes if the folder is gone.
 
     Attributes:
-        sealed: whether all of it has a checksum; version 0.1.0 wrote none.
+        sealed: whether every file has a checksum; version 0.1.0 wrote none.
     """
 
     bos: bool
@@ -35,14 +35,14 @@ def read_results(path: Path, kind: str | None = None) -> Results:
     """Reads ``results.json`` of a run's folder.
 
     Args:
-        kind: of the run that it must be; None reads every kind.
+        kind: the kind of run it must hold; None accepts every kind.
 
     Raises:
-        DataError: there is none, it is damaged, or of another kind of run.
+        DataError: the file is missing, damaged, or from another kind of run.
     """
     file = path / folder.RESULTS
     if not file.is_file():
-        what = "has no results.json" if path.exists() else "is not there"
+        what = "has no results.json" if path.exists() else "does not exist"
         raise DataError(f"{path} {what}; give a folder that `ropescale eval -o` or `ropescale passkey -o` wrote")
     try:
         results = checking.checked(file, formats.results)
@@ -55,7 +55,7 @@ def read_results(path: Path, kind: str | None = None) -> Results:
 
 
 def read_losses(path: Path, results: Results) -> Losses:
-    """Reads the losses that belong to these results, each file whole.
+    """Reads the losses that belong to these results.
 
     Raises:
         DataError: a file is damaged or missing, or belongs to other results.
@@ -88,14 +88,14 @@ def damaged(path: Path, error: Wrong | OSError) -> DataError:
 
 def _check_belongs(index: Index, results: Results) -> None:
     if index.get("of", folder.identity(results)) != folder.identity(results):
-        raise Wrong("is of another measurement than the results beside it")
+        raise Wrong("belongs to another measurement than the results beside it")
     passes = {(one["schedule"], n): one["table_sha256"] for one in index["passes"] for n in one["lengths"]}
     if passes != {(row["schedule"], row["length"]): row["table_sha256"] for row in results["rows"]}:
         raise Wrong("does not have the schedules and lengths of the results beside it")
 
 
 def _arrays(at: Path, index: Index, one: StoredPass | StoredComparison) -> Iterator[np.ndarray]:
-    """Yields what is stored of a pass, or of a comparison: document after document."""
+    """Yields the stored array of each document, for a pass or a comparison."""
     for number in range(len(index["documents"])):
         path = at / nll.name_of(one["at"], number)
         try:

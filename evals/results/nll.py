@@ -1,9 +1,9 @@
 """The per-token losses in a run's folder: ``nll/<schedule>/<fed length>/<document>.npy``, and ``index.json``.
 
-The index says what is what and has the sha256 of every file, so that a changed byte is noticed, and so that it is
-known which files are ours to replace. It is written first: a run that is killed meanwhile leaves no file that the
-index does not know. What is there of an older measurement stands under ``before`` until it is replaced or removed.
-An index of version 0.1.0 has no checksums; then a file counts that has one of its names and is such an array.
+The index lists every file with its sha256, so that a changed byte is noticed and only listed files are replaced. It
+is written first, so a run that is killed leaves no unlisted file. Files of an older measurement are listed under
+``before`` until they are replaced or removed. An index of version 0.1.0 has no checksums; there a file must have a
+listed name and hold such an array.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from .leftovers import is_regular
 
 INDEX = "index.json"
 _MOST = 128 * 2**20
-"""Bytes of an index: a hundred for each document of each pass."""
+"""The largest index that is read, in bytes; each document of each pass takes a hundred."""
 
 _LARGEST = 2**30
-"""Bytes of one document's losses: 268 million tokens."""
+"""The largest file of one document's losses, in bytes: 268 million tokens."""
 
 _HEADER = 128
 
 Array = tuple[str, Callable[[], np.ndarray]]
-"""A file's name below ``nll/``, and what makes its content."""
+"""A file's name below ``nll/``, and a function that makes its content."""
 
 Refused = Callable[..., CheckpointError]
-"""Makes the error of a file, of what is wrong with it, and perhaps of what must be moved away then."""
+"""Makes an error from a path, what is wrong with it, and optionally what to move away."""
 
 
 def name_of(at: str, number: int) -> str:
-    """Returns where a document's losses lie."""
+    """Returns the name of the file of a document's losses."""
     return f"{at}/{number:05d}.npy"
 
 
@@ -49,19 +49,19 @@ def read_index(folder: Path) -> formats.Index:
     """Reads ``index.json`` of the folder ``nll/``.
 
     Raises:
-        Wrong: it is damaged, or somebody else's.
+        Wrong: it is damaged, or no evaluation wrote it.
     """
     return checking.checked(folder / INDEX, formats.index, _MOST)
 
 
 def read(path: Path, wanted: str | None, rows: int = 0) -> np.ndarray:
-    """Reads an array, fp32 [tokens], or [rows, tokens].
+    """Reads an array, fp32 [tokens] or [rows, tokens].
 
     Args:
-        wanted: its sha256, where that is known.
+        wanted: its sha256, if known.
 
     Raises:
-        Wrong: it is not what was written.
+        Wrong: it was changed, or is not such an array.
         OSError: it cannot be read.
     """
     found = checking.content(path, _LARGEST)
@@ -78,7 +78,7 @@ def read(path: Path, wanted: str | None, rows: int = 0) -> np.ndarray:
 
 
 def _header(shape: tuple[int, ...]) -> bytes:
-    """Returns what numpy writes in front of an array; nothing of a file's own is evaluated."""
+    """Returns the header that numpy writes before an array, so that no header of a file is ever evaluated."""
     file = io.BytesIO()
     np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
     return file.getvalue()
@@ -93,7 +93,7 @@ def _made(index: formats.Index) -> list[formats.StoredPass | formats.StoredCompa
 
 
 def _listed(index: formats.Index) -> dict[str, list[str]]:
-    """Lists the files that an index knows, with every sha256 that they may have; none where none was kept."""
+    """Returns the files that an index lists, each with the checksums it may have; none if none were stored."""
     found: dict[str, list[str]] = {}
     for one in _made(index):
         for number in range(len(index["documents"])):
@@ -103,14 +103,14 @@ def _listed(index: formats.Index) -> dict[str, list[str]]:
     return found
 
 
-# --- what is ours ---
+# --- checking ---
 
 
 def check(folder: Path, refused: Refused) -> dict[str, str]:
-    """Returns the files below ``nll/``, with their sha256, once it is certain that all of them are ours.
+    """Returns the files below ``nll/`` with their sha256, after checking that an evaluation wrote all of them.
 
     Args:
-        refused: makes the error that names a file that is not.
+        refused: makes the error that names a foreign file.
     """
     if not os.path.lexists(folder):
         return {}
@@ -129,7 +129,7 @@ def check(folder: Path, refused: Refused) -> dict[str, str]:
 
 
 def _walk(folder: Path, below: str = "") -> Iterator[str]:
-    """Yields all that is not a folder, by its name below ``nll/``; links are not followed."""
+    """Yields the names below ``nll/`` of everything that is not a folder; does not follow links."""
     for entry in sorted(os.scandir(folder / below), key=lambda entry: entry.name):
         name = f"{below}/{entry.name}" if below else entry.name
         if entry.is_dir(follow_symlinks=False) and name.count("/") < 3:
@@ -142,7 +142,7 @@ _LEFT = re.compile(r"((?:.*/)?)\.([^/]+)\.[0-9a-f]{12}" + re.escape(atomic.SUFFI
 
 
 def _left_by(name: str) -> str | None:
-    """Returns the file that a killed writer was about to write, if a name looks like one of its parts."""
+    """Returns the file that a killed writer was about to write, if this is the name of such a part."""
     found = _LEFT.fullmatch(name)
     target = f"{found[1]}{found[2]}" if found else ""
     return target if target == INDEX or formats.ARRAY.fullmatch(target) else None
@@ -169,11 +169,11 @@ def write(folder: Path, index: dict[str, Any], arrays: Iterable[Array], there: d
     """Makes ``nll/`` hold these arrays and their index.
 
     Args:
-        index: as :func:`ropescale.evals.results.formats.index` wants it, without checksums.
-        there: what :func:`check` has found.
+        index: fits :func:`ropescale.evals.results.formats.index`, without checksums.
+        there: the files that :func:`check` found.
 
     Raises:
-        OSError: the disk is full, or does not let us.
+        OSError: the disk is full or cannot be written.
     """
     made = list(arrays)
     digests = {name: sha256(_bytes(values())) for name, values in made}
@@ -221,14 +221,14 @@ def _put(path: Path, content: bytes) -> Path:
 
 
 def _settle(written: Iterable[Path]) -> None:
-    """Waits until files have reached the disk; all together, because the first one takes the others along."""
+    """Waits until files have reached the disk; all at the end, because the first wait also flushes the others."""
     for path in written:
         with open(path, "rb") as file:
             os.fsync(file.fileno())
 
 
 def _remove(folder: Path, old: Mapping[str, str]) -> None:
-    """Removes files that are what we wrote, and the folders that are empty then or that a killed run left empty."""
+    """Removes unchanged files of an older measurement, and the folders that are then empty."""
     for name, digest in old.items():
         path = folder / name
         with suppress(Wrong, FileNotFoundError):

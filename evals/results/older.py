@@ -1,4 +1,4 @@
-"""What version 0.1.0 wrote: without checksums, so it is known by what it must be for the results beside it."""
+"""Recognises the files of version 0.1.0, which wrote no checksums, by comparing them with the results beside them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from ..metrics.cells import csv_text
 
 
 def is_ours(name: str, content: bytes, results: Mapping[str, Any]) -> bool:
-    """Whether a file beside ``results.json`` is what that version wrote for these results.
+    """Whether version 0.1.0 wrote a file beside ``results.json`` for these results.
 
-    Tables must have every figure of them, pictures be of the size that it drew them in, and the report have no line
-    that it did not write.
+    Tables must have every figure of the results, pictures their usual size, and the report no other lines.
     """
     try:
         if name.endswith(".png"):
@@ -58,7 +57,7 @@ _ANSWER = "schedule length depth actual_depth trial prompt position answer token
 
 
 def _csv(results: Mapping[str, Any]) -> str:
-    """Writes ``results.csv`` again, whose every figure is in ``results.json``."""
+    """Returns the ``results.csv`` of these results; every figure of it is in ``results.json``."""
     if results.get("kind") == "retrieval":
         return csv_text([_ASKED, *([row[name] for name in _ASKED] for row in results["rows"])])
     pairs = {(pair["schedule"], pair["length"]): pair for pair in results["paired"]}
@@ -69,7 +68,7 @@ def _csv(results: Mapping[str, Any]) -> str:
 
 
 def _are_answers(text: str, results: Mapping[str, Any]) -> bool:
-    """Whether a table of answers has as many, and as many right ones, as the results say of each part."""
+    """Whether a table has the number of answers, and of correct ones, that the results give for each part."""
     reader = csv.DictReader(io.StringIO(text))
     if reader.fieldnames != _ANSWER:
         return False
@@ -103,11 +102,11 @@ _REPORT = re.compile(
     \ when\ its\ text\ is\ tokenized\ in\ one\ piece;\ the\ ids\ of\ the\ pieces\ were\ used\.""",
     re.VERBOSE,
 )
-"""Every line of a report that does not depend on what was measured, whole."""
+"""The lines of a report that do not depend on the measurement."""
 
 
 def _is_report(text: str, results: Mapping[str, Any]) -> bool:
-    """Whether ``REPORT.md`` has this run's heading and end, and between them nothing but lines of ours."""
+    """Whether ``REPORT.md`` has this run's heading and end, and only known lines between them."""
     model, data, protocol = results["model"], results["data"], results["protocol"]
     asked = results.get("kind") == "retrieval"
     title = f"Retrieval ({protocol['task']})" if asked else "Perplexity against length"

@@ -1,4 +1,4 @@
-"""Writes a single file that ropescale may have written before, and replaces nothing else."""
+"""Writes a single file, and replaces only a file that ropescale wrote."""
 
 from __future__ import annotations
 
@@ -11,20 +11,22 @@ from ...files import atomic
 from ...files.reading import local_path
 
 Check = Callable[[Path], None]
-"""Raises CheckpointError where a file is neither empty nor one of those that it may be replaced by."""
+"""Raises CheckpointError for a file that may not be replaced."""
 
 
 def target(out: str | Path, check: Check) -> Path:
-    """Returns where a file goes, once it is certain that nothing of another kind is replaced by it.
+    """Returns the path of a file, after checking that it would replace no file of another kind.
 
     Raises:
-        CheckpointError: it is a folder or in none, or something else is there.
+        CheckpointError: it is a folder, its folder does not exist, or ``check`` refuses the file there.
     """
     path = local_path(out)
     try:
         path = path.resolve() if path.is_symlink() else path
         if path.is_dir() or not path.absolute().parent.is_dir():
-            raise CheckpointError(f"cannot write {out}: it is a folder, or in none; choose another file")
+            raise CheckpointError(
+                f"cannot write {out}: it is a folder, or its folder does not exist; choose another file"
+            )
         if os.path.lexists(path):
             check(path)
     except CheckpointError:
@@ -35,10 +37,10 @@ def target(out: str | Path, check: Check) -> Path:
 
 
 def write(content: bytes, out: str | Path, check: Check) -> Path:
-    """Writes a file beside its place and renames it.
+    """Writes a file under another name and renames it.
 
     Raises:
-        CheckpointError: it cannot be written, or something else is there.
+        CheckpointError: it cannot be written, or ``check`` refuses the file there.
     """
     path = target(out, check)
     try:

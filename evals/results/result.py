@@ -1,4 +1,4 @@
-"""The results of a measurement: its figures, and how they are printed, written and loaded."""
+"""The result of a measurement, and how it is printed, written and loaded."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Result(Stored, Saved):
 
     @classmethod
     def load(cls, out: str | Path) -> Result:
-        """Reads what :meth:`save` wrote: the stored losses, and the figures as they were.
+        """Reads a folder that :meth:`save` wrote: the stored losses, and the figures.
 
         Raises:
             DataError: the folder holds no such results, or a file is damaged or missing.
@@ -60,7 +60,7 @@ class Result(Stored, Saved):
         """Returns the measurement that was read from a folder.
 
         Raises:
-            DataError: the losses are not those of the rows' tokens.
+            DataError: the losses do not match the tokens of the rows.
         """
         rows, pairs = perplexity.METRIC.read(results), paired.METRIC.read(results)
         gone = [Pass(row.schedule, row.table_sha256, (row.length,), [], row.forward_passes) for row in rows]
@@ -85,39 +85,39 @@ class Result(Stored, Saved):
         made.figures |= {each.row: each.read(results) for each in stored}
         for row in rows if losses.passes else ():
             if sum(map(len, made.losses(row.schedule, row.length))) != row.tokens:
-                where = f"{path / folder.NLL} has not the tokens of {row.schedule} at {row.length:,}"
+                where = f"{path / folder.NLL} does not have the tokens of {row.schedule} at {row.length:,}"
                 raise DataError(f"{where}; run the evaluation again")
         return made
 
     @property
     def rows(self) -> list[PerplexityRow]:
-        """One per schedule and length, schedules in the order they ran, lengths ascending."""
+        """One row per schedule and length: schedules in the order they ran, lengths ascending."""
         return perplexity.METRIC.rows(self)
 
     @property
     def paired(self) -> list[PairedRow]:
-        """Every schedule against the baseline at every length that both have."""
+        """The change of every schedule against the baseline, at every length that both have."""
         return paired.METRIC.rows(self)
 
     @property
     def repeats(self) -> list[RepeatsRow]:
-        """Every schedule at every length beyond the distance: what repeats something far back, and what does not."""
+        """The far repeats and the other tokens, for every schedule at every length beyond the distance."""
         return far_repeats.METRIC.rows(self)
 
     @property
     def key_rows(self) -> list[KeyTokensRow]:
-        """Every schedule at every length, over the key tokens alone."""
+        """The key tokens, for every schedule at every length."""
         return key_tokens.METRIC.rows(self)
 
     def by_position(self, schedule: str) -> list[PositionRow]:
         """Returns the mean NLL in position bins that grow by sqrt(2), from the schedule's longest pass.
 
-        Shows the cliff at the trained length that a prefix perplexity averages away. None under another protocol.
+        This shows the cliff at the trained length that a prefix perplexity averages away. Other protocols have no bins.
         """
         return [row for row in by_position.METRIC.rows(self) if row.schedule == schedule]
 
     def to_dict(self) -> dict[str, object]:
-        """Returns results.json as plain data."""
+        """Returns the content of results.json."""
         model = self.model | {"trained_length": self.trained_length}
         meta = {"model": model, "data": self.data, "protocol": self.protocol, "versions": self.versions}
         return {"schema": SCHEMA, **meta, **self._parts(), "cost": self.cost, "tables": self.tables}
@@ -138,8 +138,10 @@ class Result(Stored, Saved):
 
     @property
     def cost(self) -> list[dict[str, object]]:
-        """What every pass took: windows, tokens fed and scored, and their ratio to feeding every document once; and
-        what comparing predictions took."""
+        """The cost of every pass and of every comparison of predictions.
+
+        For a pass: windows, tokens fed and scored, and their ratio to feeding every document once.
+        """
         passes = [
             {
                 "schedule": run.schedule,
@@ -162,7 +164,7 @@ class Result(Stored, Saved):
         ]
 
     def protocol_line(self) -> str:
-        """Returns one sentence that says how the numbers were made."""
+        """Returns a sentence that says how the numbers were measured."""
         once = self.protocol.get("bos_once") is not None
         bos = "BOS first" if self.bos else "BOS first in each document, in no other window" if once else "no BOS"
         number, tokens, skipped = self.data["documents"], self.data["tokens"], self.data.get("skipped", {})
@@ -186,18 +188,18 @@ class Result(Stored, Saved):
         return f"± or (low to high) † is the 95% interval over {resampled}"
 
     def _reaching(self) -> str:
-        """Says how many documents are as long as the longest window, where they need not be."""
+        """Says how many documents are as long as the longest window, for protocols that do not require it."""
         longest = [row for row in self.rows if self.sliding and row.length == self.lengths[-1]]
         if not longest:
             return ""
         return f" ({longest[0].documents_at_length} of {longest[0].length:,} positions or more)"
 
     def to_csv(self) -> str:
-        """Returns one line per schedule and length, the paired change beside it."""
+        """Returns a CSV with one line per schedule and length, the paired change included."""
         return csv_text(self._lines())
 
     def _lines(self) -> list[list[Any]]:
-        """Returns the header of the CSV and its lines; None where a metric has no row."""
+        """Returns the header and the lines of the CSV; None if a metric has no such row."""
         shown = [(metric, {(row.schedule, row.length): row for row in metric.rows(self)})
                  for metric in self.metrics if metric.columns]  # fmt: skip
         header = [name for metric, _ in shown for name in metric.columns]
@@ -210,7 +212,7 @@ class Result(Stored, Saved):
         """Draws perplexity against length, as a matplotlib ``Figure`` that belongs to no window.
 
         Args:
-            path: an image file to write it to, too; png, svg or pdf.
+            path: also write it to this image file (png, svg or pdf).
 
         Raises:
             RopescaleError: matplotlib is not installed.
@@ -219,10 +221,10 @@ class Result(Stored, Saved):
         return _saved(perplexity.draw(self), path)
 
     def plot_by_position(self, path: str | Path | None = None) -> Figure:
-        """Draws loss by position; otherwise as :meth:`plot`.
+        """Draws loss by position, in the same way as :meth:`plot`.
 
         Raises:
-            RopescaleError: matplotlib is not installed, or windows that skip tokens do not tell positions.
+            RopescaleError: matplotlib is not installed, or the protocol skips tokens, so that positions are not known.
             CheckpointError: the file cannot be written.
         """
         if not self.exact:
@@ -247,7 +249,7 @@ class Result(Stored, Saved):
         nll.write(out / folder.NLL, index, self._arrays(), there.nll)
 
     def _arrays(self) -> Iterator[nll.Array]:
-        """Yields what ``nll/`` holds: losses, and of comparisons both numbers of each token."""
+        """Yields the files of ``nll/``: losses, and for comparisons both numbers of each token."""
         for run in self.passes:
             for number, losses in enumerate(run.nll):
                 yield nll.name_of(_place(run), number), functools.partial(np.asarray, losses, np.float32)
@@ -280,7 +282,7 @@ def _saved(figure: Figure, path: str | Path | None) -> Figure:
 
 
 def _place(run: Pass | Divergence) -> str:
-    """Returns the folder of a pass: the label where it is a safe file name, else made safe and told apart by a hash."""
+    """Returns the folder of a pass: its label, made safe and given a hash if it is not a safe file name."""
     safe = re.sub(r"[^A-Za-z0-9._=,-]+", "_", run.schedule)[:80].strip(".") or "schedule"
     if safe != run.schedule:
         safe += "-" + hashlib.sha256(run.schedule.encode()).hexdigest()[:8]

@@ -1,4 +1,4 @@
-"""What the results of every kind of run have in common: how they are written into a folder."""
+"""Writes the results of every kind of run into a folder."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from .stored import Measured
 
 
 class Saved(Measured, ABC):
-    """Results that can be written into a folder, see :mod:`ropescale.evals.results.folder` for what is replaced."""
+    """Results that can be written into a folder; :mod:`ropescale.evals.results.folder` says what is replaced."""
 
     kind: ClassVar[str]
     metrics: ClassVar[tuple[Metric[Any, Any], ...]]
 
     @abstractmethod
     def to_dict(self) -> dict[str, object]:
-        """Returns results.json as plain data."""
+        """Returns the content of results.json."""
 
     @abstractmethod
     def protocol_line(self) -> str:
-        """Says how the numbers were made."""
+        """Returns a description of how the numbers were measured."""
 
     def to_markdown(self) -> str:
-        """Returns every metric's tables, and the protocol they were measured under."""
+        """Returns the tables of every metric, then the protocol."""
         return "\n\n".join([*(part for each in self.metrics for part in each.to_markdown(self)), self.protocol_line()])
 
     def _parts(self) -> dict[str, object]:
@@ -48,10 +48,10 @@ class Saved(Measured, ABC):
 
     @abstractmethod
     def _heading(self) -> str:
-        """Returns what REPORT.md begins with, before the model's name."""
+        """Returns the title of REPORT.md, before the model's name."""
 
     def _details(self) -> str:
-        """Returns what REPORT.md has below the pictures."""
+        """Returns the part of REPORT.md below the pictures."""
         return ""
 
     def _source(self) -> str:
@@ -59,17 +59,17 @@ class Saved(Measured, ABC):
         return ""
 
     def _write_losses(self, out: Path, there: folder.There) -> None:
-        """Writes what is kept of single tokens, where something is."""
+        """Writes the losses of single tokens, if the run stores them."""
         return
 
     def save(self, out: str | Path) -> Path:
         """Writes results.json, the tables, the losses, the pictures and REPORT.md into ``out`` and returns it.
 
-        Each file is written beside and renamed, the numbers first. Without matplotlib everything but the pictures is
-        written, and a line on stderr says so.
+        Each file is written under another name and then renamed, the numbers first. Without matplotlib the pictures are
+        left out, and a line on stderr says so.
 
         Raises:
-            CheckpointError: the folder cannot be written, or a file in it is not what such a run wrote.
+            CheckpointError: the folder cannot be written, or a file in it was not written by such a run.
         """
         path, there = folder.opened_folder(out, self.kind)
         with folder.kept(path):
@@ -83,7 +83,7 @@ class Saved(Measured, ABC):
         return path
 
     def _plots(self) -> dict[str, bytes]:
-        """Returns the pictures as files; none where they cannot be drawn, and a line on stderr says why."""
+        """Returns the pictures by file name; none if they cannot be drawn, and then a line on stderr says why."""
         try:
             return {picture.file: drawn(partial(picture.draw, self)) for picture in self._pictures()}
         except RopescaleError as error:

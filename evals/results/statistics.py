@@ -25,7 +25,7 @@ LEVEL = 0.95
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean per token in nats and its interval; no interval (None) when there are fewer than two documents."""
+    """A mean per token in nats and its interval, which is None with fewer than two documents."""
 
     mean: float
     low: float | None
@@ -40,7 +40,7 @@ def ratio(sums: Sequence[float], counts: Sequence[float], level: float = LEVEL) 
 
     Args:
         sums: per document, the sum over its tokens (nats).
-        counts: per document, how many tokens that sum covers; or what it weighs.
+        counts: per document, how many tokens that sum covers, or its weight.
         level: two-sided coverage.
     """
     documents, tokens = len(sums), math.fsum(counts)
@@ -54,12 +54,12 @@ def ratio(sums: Sequence[float], counts: Sequence[float], level: float = LEVEL) 
 
 
 def wilson(hits: int, trials: int, level: float = LEVEL) -> tuple[float, float]:
-    """Returns the score interval of a proportion (Wilson 1927): never outside [0, 1], and of some width at 0 and 1 too.
+    """Returns the score interval of a proportion (Wilson 1927). It stays inside [0, 1] and has a width even at 0 and 1.
 
     ``(p + z^2/2n +- z sqrt(p(1-p)/n + z^2/4n^2)) / (1 + z^2/n)``.
 
     Args:
-        hits: how many of the independent ``trials`` came out.
+        hits: how many of the independent ``trials`` succeeded.
         level: two-sided coverage.
     """
     if trials < 1:
@@ -72,11 +72,11 @@ def wilson(hits: int, trials: int, level: float = LEVEL) -> tuple[float, float]:
 
 
 def mcnemar(gained: int, lost: int) -> float:
-    """Returns the two-sided p of the exact McNemar test: a sign test on the pairs that differ (McNemar 1947).
+    """Returns the two-sided p value of the exact McNemar test, a sign test on the pairs that differ (McNemar 1947).
 
     Args:
-        gained: pairs of which only the second came out.
-        lost: pairs of which only the first did.
+        gained: pairs of which only the second succeeded.
+        lost: pairs of which only the first succeeded.
     """
     pairs, fewer = gained + lost, min(gained, lost)
     tail = sum(math.comb(pairs, k) for k in range(fewer + 1))
@@ -136,20 +136,20 @@ def _continued_fraction(a: float, b: float, x: float) -> float:
 
 RESAMPLES = 2000
 LEAST_BLOCK, MOST_BLOCK = 1024, 4096
-"""Tokens of a block: long enough that what hangs together mostly stays together."""
+"""Tokens of a block, long enough to keep most of the dependence between tokens."""
 
 LEAST_BLOCKS = 8
-"""A text of fewer blocks has no interval: so few would say nothing."""
+"""The fewest blocks that give an interval."""
 
 Bounds = tuple[float, float]
 
 
 def by_document(sums: Sequence[float], counts: Sequence[float], seed: int, level: float = LEVEL) -> Bounds | None:
-    """Percentiles of ``sum S / sum m`` over resampled documents; None where there are fewer than two.
+    """Returns percentiles of ``sum S / sum m`` over resampled documents; None with fewer than two.
 
     Args:
         sums: per document, the sum over its tokens.
-        counts: per document, how many tokens (or how much weight) that sum covers.
+        counts: per document, how many tokens that sum covers, or its weight.
         seed: the same seed draws the same documents, whatever the sums.
     """
     documents = len(sums)
@@ -166,21 +166,21 @@ def by_document(sums: Sequence[float], counts: Sequence[float], seed: int, level
 
 
 def block_of(tokens: int) -> int | None:
-    """Tokens of a block for a text of so many: a thirty-second of it, within limits; None for too short a text."""
+    """Returns the tokens of a block: a thirty-second of the text, within limits; None if the text is too short."""
     block = min(MOST_BLOCK, max(LEAST_BLOCK, tokens // 32))
     return block if tokens >= LEAST_BLOCKS * block else None
 
 
 def by_block(values: np.ndarray, seed: int, level: float = LEVEL) -> Bounds | None:
-    """Percentiles of the mean over resampled blocks of consecutive values; None for too few of them.
+    """Returns percentiles of the mean over resampled blocks of consecutive values; None if there are too few.
 
-    The values are a circle, so that each is in as many blocks as any other.
+    The values form a circle, so that every value is in the same number of blocks.
     """
     block = block_of(len(values))
     if block is None:
         return None
     whole = np.concatenate([[0.0], np.cumsum(np.concatenate([values, values[:block]]), dtype=np.float64)])
-    sums = whole[block:] - whole[:-block]  # of the block that starts at each value, and once more at the first
+    sums = whole[block:] - whole[:-block]  # one per block start; the last equals the first
     generator = np.random.default_rng(seed)
     drawn = generator.integers(len(values), size=(RESAMPLES, math.ceil(len(values) / block)))
     return _percentiles(sums[drawn].mean(1) / block, level)

@@ -1,6 +1,6 @@
-"""The stored numbers of a measurement: the loss of every token, and what every figure is computed from.
+"""The stored numbers of a measurement: the loss of every token.
 
-A figure is a reduction of these numbers, see :mod:`ropescale.evals.metrics`, so it never needs another forward pass.
+Every figure is a reduction of these numbers, see :mod:`ropescale.evals.metrics`, so it needs no forward pass.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class LayerTable(TypedDict):
 
 
 Tables = dict[str, dict[str, LayerTable]]
-"""By table_sha256 and layer type."""
+"""The rotary tables, by table_sha256 and layer type."""
 
 
 @dataclass(frozen=True)
@@ -62,13 +62,13 @@ class Pass:
 
     Attributes:
         schedule: the schedule's label.
-        table_sha256: of the live tables.
-        lengths: the lengths read from it, ascending; the last is the one that was fed.
-        nll: per document, NLL in nats of each scored token, fp32 [scored].
-        forward_passes: how many windows went through the model; 0 where another schedule had the same tables.
-        cost: what its windows take, whoever ran them.
-        split_batches: how many of its batches were scored in parts, because memory ran out.
-        key: what the numbers depend on; passes with the same key share them.
+        table_sha256: a hash of the live tables.
+        lengths: the lengths read from it, ascending; the last one was fed.
+        nll: per document, the NLL of each scored token in nats, fp32 [scored].
+        forward_passes: how many windows went through the model; 0 if another schedule had the same tables.
+        cost: the cost of its windows, whichever schedule ran them.
+        split_batches: how many batches were scored in parts because memory ran out.
+        key: identifies everything that the numbers depend on; passes with the same key share them.
     """
 
     schedule: str
@@ -83,14 +83,14 @@ class Pass:
 
 @dataclass(frozen=True)
 class Divergence:
-    """How the predictions of a schedule differ from the baseline's, token by token.
+    """A comparison of a schedule's predictions with the baseline's, token by token.
 
     Attributes:
         schedule, baseline: the labels.
         length: positions of the windows.
         kl: per document, KL(baseline || schedule) in nats at each scored token, fp32 [scored].
         same: per document, 1 where both have the same most likely token, else 0; fp32 [scored].
-        forward_passes, positions: windows that went through the model for it, and what they fed.
+        forward_passes, positions: how many windows, and positions, went through the model for it.
     """
 
     schedule: str
@@ -104,7 +104,7 @@ class Divergence:
 
 @dataclass(frozen=True)
 class Identity:
-    """Which text a document was, and which tokens; ``ids_sha256`` is None where it was not stored."""
+    """Hashes of a document's text and of its tokens; ``ids_sha256`` is None if it was not stored."""
 
     name: str
     sha256: str
@@ -113,7 +113,7 @@ class Identity:
 
 @dataclass(frozen=True)
 class Totals:
-    """Per document, the fp64 sum of its losses and what it weighs: its tokens, or what a published script says."""
+    """Per document, the fp64 sum of its losses and its weight: its tokens, or the weight of a published script."""
 
     sums: list[float]
     shares: list[float]
@@ -141,15 +141,15 @@ class Stored(Measured):
 
     Attributes:
         passes: the stored NLLs.
-        documents: what was scored, in order; none in a measurement that was loaded from its folder.
+        documents: the scored documents, in order; none in a measurement that was loaded from its folder.
         bos: whether BOS was in front of every window.
-        baseline: the label that the others are compared with.
-        trained_length: the model's trained context, where known; plots mark it.
-        tables: by table_sha256, the rotary tables as they were live, by layer type.
-        divergences: how predictions differ from the baseline's at the largest length up to the trained one.
+        baseline: the label of the schedule that the others are compared with.
+        trained_length: the model's trained context, if known; plots mark it.
+        tables: the live rotary tables, by table_sha256 and layer type.
+        divergences: comparisons with the baseline's predictions at the largest length up to the trained one.
         repeat_distance: how many tokens back "far" is for the far repeats; None leaves them out.
-        key_spans: where the key tokens lie; None leaves them out.
-        identities: of the documents, where the measurement was loaded.
+        key_spans: the key tokens; None leaves them out.
+        identities: hashes of the documents, in a measurement that was loaded.
     """
 
     passes: list[Pass]
@@ -170,12 +170,12 @@ class Stored(Measured):
 
     @property
     def lengths(self) -> list[int]:
-        """Every length measured, ascending."""
+        """The measured lengths, ascending."""
         return sorted({length for run in self.passes for length in run.lengths})
 
     @property
     def exact(self) -> bool:
-        """Whether every token was scored once and weighs the same; else a published script is reproduced."""
+        """Whether every token was scored once with the same weight; if not, a published script is reproduced."""
         return self.protocol.get("name", ROPESCALE) == ROPESCALE
 
     @property
@@ -185,7 +185,7 @@ class Stored(Measured):
 
     @property
     def title(self) -> str:
-        """What the perplexities are of, in a few words."""
+        """A title for tables and plots."""
         if self.sliding:
             name = "" if self.exact else f" ({self.protocol['name']})"
             return f"Perplexity{name} in sliding windows of L positions, stride {self.protocol['stride']:,}"
@@ -198,7 +198,7 @@ class Stored(Measured):
 
     @cached_property
     def read_from(self) -> dict[tuple[str, int], Pass]:
-        """By schedule and length, the pass that holds its tokens: schedules as they ran, lengths ascending."""
+        """The pass that holds the tokens of each schedule and length: schedules as they ran, lengths ascending."""
         return {(run.schedule, length): run for run in self.passes for length in run.lengths}
 
     @cached_property
@@ -217,7 +217,7 @@ class Stored(Measured):
         return [nll[:count] for nll, count in zip(run.nll, self.counts(run, length), strict=True)]
 
     def totals(self, schedule: str, length: int) -> Totals:
-        """Returns the sums of a length's losses, computed once: every two schedules may be compared."""
+        """Returns the sums of a length's losses, computed once, because every two schedules may be compared."""
         key = schedule, length
         if key not in self._totals:
             self._totals[key] = self._summed(self.losses(schedule, length), length)
@@ -232,7 +232,7 @@ class Stored(Measured):
         return Totals([total for total, _ in pairs], [share for _, share in pairs])
 
     def identified(self) -> list[Identity]:
-        """Returns which documents were scored, in order."""
+        """Returns the hashes of the scored documents, in order."""
         return self.identities or [Identity(each.name, each.sha256, each.ids_sha256) for each in self.documents]
 
     def same_text(self, other: Stored) -> bool:
@@ -242,13 +242,13 @@ class Stored(Measured):
         return texts and windows[0] == windows[1]
 
     def same_tokens(self, other: Stored) -> bool:
-        """Whether the same tokens were scored, so that losses can be paired; not where that is not known."""
+        """Whether both are known to have scored the same tokens, so that losses can be paired."""
         if self is other:
             return True
         return self.same_text(other) and self.ids is not None and self.ids == other.ids
 
     @property
     def ids(self) -> tuple[str, ...] | None:
-        """Per document, a hash of its token ids; None in a folder of a version that did not write them."""
+        """A hash of each document's token ids; None if the version that wrote the folder did not store them."""
         found = [each.ids_sha256 for each in self.identified()]
         return None if None in found else tuple(filter(None, found))

@@ -61,7 +61,7 @@ def test_a_result_that_is_loaded_can_be_saved_elsewhere(run, tmp_path):
 def test_a_folder_of_another_kind_or_without_results_is_not_loaded(tmp_path):
     from tiny import byte_tokenizer
 
-    with pytest.raises(DataError, match=r"nowhere is not there; give a folder"):
+    with pytest.raises(DataError, match=r"nowhere does not exist; give a folder"):
         Result.load(tmp_path / "nowhere")
     model, tokenizer = llama(vocab_size=257), byte_tokenizer(limit=400)
     retrieval(model, tokenizer, [200], [0, 1], [], trials=1).save(tmp_path / "asked")

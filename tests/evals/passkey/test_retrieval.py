@@ -248,7 +248,7 @@ def test_a_length_that_is_too_short_names_one_that_is_not(task):
     with pytest.raises(DataError, match="too short") as caught:
         made(task, 40)
     assert f"length 40 is too short for {task}" in str(caught.value)
-    enough = int(re.search(r"takes (\d+) tokens", str(caught.value))[1])
+    enough = int(re.search(r"take (\d+) tokens", str(caught.value))[1])
     assert {len(prompt.ids(0)) for prompt in made(task, enough + 40)} == {enough + 40}
 
 
@@ -360,7 +360,7 @@ def test_a_cache_that_cannot_be_continued_twice_is_found_out(monkeypatch, caplog
     answerer = Answerer(model)
     found = [score.correct for _, scores in answerer.answers(given) for score in scores]
     assert not answerer.shares
-    assert "every question is asked whole" in caplog.text
+    assert "every prompt is read whole" in caplog.text
     expected = [q.start - q.position <= 420 for prompt in given for q in prompt.questions]
     assert found == expected
     assert True in expected and False in expected
@@ -601,7 +601,7 @@ def test_depths_that_cannot_be_are_refused(depths):
     [
         ({"task": "pass-key"}, "no task is called 'pass-key'; the tasks are passkey, multi-key"),
         ({"trials": 0}, "trials must be a whole number of 1 or more"),
-        ({"threshold": 0}, "threshold 0 is not a share"),
+        ({"threshold": 0}, "threshold must be above 0 and at most 1, .*not 0"),
         ({"lengths": [50]}, "length 50 is too short for passkey"),
         ({"lengths": []}, "no lengths"),
         ({"bos": 900}, "bos id 900 is outside the model's vocabulary of 257"),
@@ -744,13 +744,13 @@ def test_a_haystack_of_ones_own(capsys, checkpoint, tmp_path):
         (["--lengths", "64"], "length 64 is too short for passkey"),
         (["--lengths", "1"], "length 1 leaves no token to score"),
         (["--lengths", "200", "--depths", "0,2"], "depth 2.0 is not a number from 0 (the beginning) to 1 (the end)"),
-        (["--lengths", "200", "--depths", "1"], "'1' may be one depth or the depth 1; write 1.0 for the depth"),
+        (["--lengths", "200", "--depths", "1"], "'1' could mean one depth or the depth 1; write 1.0 for the depth"),
         (["--lengths", "200", "--depths", "deep"], "'deep' are not depths"),
         (["--lengths", "200", "--depths", ","], "no depths to ask at"),
         (["--lengths", "200", "--depths", "99999999999"], "depths cannot be spread"),
         (["--lengths", "200", "--task", "needle"], "invalid value for '--task'"),
-        (["--lengths", "200", "--threshold", "85"], "threshold 85.0 is not a share"),
-        (["--lengths", "200", "--threshold", "nan"], "threshold nan is not a share"),
+        (["--lengths", "200", "--threshold", "85"], "threshold must be above 0 and at most 1, like 0.85, not 85.0"),
+        (["--lengths", "200", "--threshold", "nan"], "threshold must be above 0 and at most 1, like 0.85, not nan"),
         (
             ["--lengths", "200", "--haystack", "no/such/tale.txt"],
             "no file or folder at 'no/such/tale.txt'; give",
