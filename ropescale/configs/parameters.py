@@ -62,9 +62,7 @@ def _layer_types(section: Section) -> list[str]:
     """Returns the model's layer types that rotate; null marks one that does not."""
     stated = section.new if section.is_nested else {}
     if len(stated) > _MOST_TYPES or not all(map(is_name, stated)):
-        raise ConfigError(
-            f"rope_parameters name {len(stated)} layer types ({listed(stated, 1)}), and no model has these"
-        )
+        raise ConfigError(f"rope_parameters name {len(stated)} layer types ({listed(stated, 1)}), which no model has")
     rotating = [key for key, value in {**section.default_parameters, **stated}.items() if value is not None]
     present = section.stated.get("layer_types") or section.defaults.get("layer_types")
     used = [key for key in rotating if key in present] if isinstance(present, list) else []

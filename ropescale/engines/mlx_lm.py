@@ -140,7 +140,7 @@ def _lost(layers: Layers) -> Iterator[Difference]:
     """Yields the reason why the frequencies are not as asked, if any."""
     code = _code(layers)
     if code not in _READS_V4 | _READS_V5 | _LISTS_ALONE | _THETA_ALONE | _STOPS | {"deepseek_v2"}:
-        yield stops(computes="stops, for it has no code for this model")
+        yield stops(computes="stops: no code for this model")
     elif layers.kind == "default" and code not in _NEVER_PLAIN:
         yield from _theta(layers, code)
     elif code in _THETA_ALONE or (code in _WINDOWS_ARE_PLAIN and layers.key == "sliding_attention"):

@@ -62,9 +62,9 @@ def not_its_own(engine: str, layers: Layers) -> Iterator[Difference]:
     """Yields the differences of an engine for a model without native code there."""
     whose, name = code(engine, layers), architecture(layers) or layers.model_type
     if whose == "none":
-        yield stops(f"know{{s}} no {name}; serve it with transformers", "stops, for it has no code for this model")
+        yield stops(f"know{{s}} no {name}; serve it with transformers", "stops: no code for this model")
     elif whose == "checkpoint":
-        text = f"run{{s}} {name} by the checkpoint's own code, if at all; it was not read"
+        text = f"run{{s}} {name} with the checkpoint's own code, if at all, which was not checked"
         yield Difference("frequencies", "honoured", "what the checkpoint's own code makes of them", text)
     else:
         yield from _in_transformers(layers)

@@ -234,7 +234,7 @@ def open_gguf(path: str | Path) -> GgufFile:
                 return GgufFile(path, reader_of(path))
         except (ValueError, LookupError, TypeError, ArithmeticError, MemoryError, RecursionError) as error:
             raise ConfigError(
-                f"{path} cannot be understood as GGUF; is the download complete? ({first_line(error)})"
+                f"{path} cannot be read as GGUF; is the download complete? ({first_line(error)})"
             ) from error
 
 

@@ -103,7 +103,7 @@ def read_model(file: GgufFile) -> GgufModel:
         raise ConfigError(f"{file.path} does not say its general.architecture; is it a model's file?")
     name = architecture.value
     if len(name) > _LONGEST_NAME:
-        raise ConfigError(f"{file.path} has {brief(name)} as general.architecture, which is none")
+        raise ConfigError(f"{file.path} has {brief(name)} as general.architecture, which is not an architecture")
     model = GgufModel(file.path, name, *_originals(file))
     refuse_architecture(model)
     for key in ("rope.dimension_count", "rope.freq_base", "context_length"):

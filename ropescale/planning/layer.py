@@ -92,7 +92,7 @@ class PlannedLayer:
         first, *others = map(self.table, (1, self.rope.original_length, length, 2 * length, 8 * length))
         if any(other != first for other in others):
             raise ScheduleError(
-                f"{label_of(innermost(self.schedule))} gives other frequencies at other lengths and does not say so; "
+                f"{label_of(innermost(self.schedule))} changes its frequencies with the length without declaring it; "
                 "set the class attribute length_dependent = True"
             )
 

@@ -49,7 +49,7 @@ def on_freezing(layers: Planned, length: int) -> Iterator[str]:
     if idle and len(idle) == len(layers):
         raise ScheduleError(
             f"{describe(idle[0].asked)} frozen at {length} tokens leaves every frequency as it is: the trained length "
-            f"is {idle[0].rope.original_length}, and it only changes what is longer; freeze it at a longer length"
+            f"is {idle[0].rope.original_length}, and it only affects longer contexts; freeze it at a longer length"
         )
     for layer in layers.values():
         label = describe(layer.asked)
@@ -131,7 +131,7 @@ def on_derived_length(configuration: Configuration, layers: Planned, max_length:
         rotary_dim = max(layer.rope.rotary_dim for layer in layers.values())
         yield (
             f"{configuration.model_type} derives its attention scale from max_position_embeddings, which therefore "
-            f"becomes {max_length}; the context is meant to be {length}, and nothing but you will keep an engine to it "
+            f"becomes {max_length}; the intended context is {length}, which no engine enforces "
             f"(vLLM: --max-model-len {length}; its cos and sin for {max_length} positions take "
             f"{size(max_length * rotary_dim * 2)} at 16 bits)"
         )

@@ -179,7 +179,7 @@ def above(minimum: float, default: Any = dataclasses.MISSING) -> Any:
 def check_betas(schedule: str, fast: float, slow: float) -> None:
     """Refuses a ramp the wrong way round: fast pairs make more turns than slow ones."""
     if fast < slow:
-        raise ScheduleError(f"{schedule}: beta_fast is {fast} and beta_slow {slow}; beta_fast must not be the smaller")
+        raise ScheduleError(f"{schedule}: beta_fast is {fast} and beta_slow {slow}; beta_fast must not be smaller")
 
 
 def divided(schedule: str, field: str, rope: Rope, factors: Sequence[float]) -> list[float]:

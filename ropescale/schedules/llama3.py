@@ -39,7 +39,7 @@ class Llama3(BuiltIn):
         if self.high_freq_factor < self.low_freq_factor:
             raise ScheduleError(
                 f"llama3: high_freq_factor is {self.high_freq_factor} and low_freq_factor {self.low_freq_factor}; "
-                "high_freq_factor must not be the smaller"
+                "high_freq_factor must not be smaller"
             )
 
     def __call__(self, rope: Rope, length: int) -> Frequencies:

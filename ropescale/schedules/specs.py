@@ -165,7 +165,7 @@ def parse(spec: object) -> Spec | dict[str, Spec]:
         return spec
     if isinstance(spec, str):
         if spec.count(":") > _MOST_COLONS and not spec.lstrip().startswith("{"):  # a schedule in another has one
-            raise ScheduleError(f"{brief(spec)} holds too many schedules inside one another; give one")
+            raise ScheduleError(f"{brief(spec)} nests too many schedules; give one")
         return _from_text(spec.strip())
     if isinstance(spec, Mapping):
         return _from_mapping(spec)
@@ -287,7 +287,7 @@ def one(spec: Spec | Mapping[str, Spec], where: str) -> Spec:
     """Returns the one spec for every layer type; ``where`` names it in the error if there are several."""
     if isinstance(spec, Spec):
         return spec
-    raise ScheduleError(f"{where}: one schedule is wanted here, and this is one per layer type ({listed(spec)})")
+    raise ScheduleError(f"{where} needs one schedule, not one per layer type ({listed(spec)})")
 
 
 def _for_layers(spec: Spec | Mapping[str, Spec], rope: Rope) -> Spec:

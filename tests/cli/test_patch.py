@@ -337,7 +337,7 @@ def test_phi3s_maximum_is_explained_and_inspect_shows_the_length_that_is_meant(m
     assert maximum == 3549354
     assert patch("--schedule", "yarn:factor=32") == 0
     err = capsys.readouterr().err
-    assert f"therefore becomes {maximum}; the context is meant to be 131072" in err
+    assert f"therefore becomes {maximum}; the intended context is 131072" in err
     assert f"vLLM: --max-model-len 131072; its cos and sin for {maximum} positions take 454 MB at 16 bits" in err
     assert main(["inspect", "out", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

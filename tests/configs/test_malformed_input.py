@@ -175,7 +175,7 @@ ARGUMENTS: dict[str, tuple[list[str], str]] = {
     "unknown set": (["--schedule", "yarn:factor=4", "--set", "beta=3"], "yarn has no field 'beta'"),
     "set without value": (["--schedule", "yarn:factor=4", "--set", "beta_fast"], "'beta_fast' is not key=value"),
     "set abc": (["--schedule", "yarn:factor=4", "--set", "beta_fast=abc"], "beta_fast must be a number, not 'abc'"),
-    "betas crossed": (["--schedule", "yarn:factor=4,beta_fast=1,beta_slow=32"], "beta_fast must not be the smaller"),
+    "betas crossed": (["--schedule", "yarn:factor=4,beta_fast=1,beta_slow=32"], "beta_fast is 1.0 and beta_slow 32.0"),
     "missing factor": (["--schedule", "yarn"], "yarn needs a factor"),
     "two factors": (["--schedule", "yarn:factor=4", "--factor", "8"], "says factor 4, and --factor 8 is given"),
     "target contradicts": (["--schedule", "yarn:factor=4", "--target-length", "4k"], "the target length is 4096"),

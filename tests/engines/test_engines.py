@@ -138,7 +138,7 @@ def test_vllm_permutes_llama_4s_weights_and_so_has_its_per_pair_factors():
         ({"architectures": ["LlamaTwiceForCausalLM"]}, "vLLM and SGLang: know no LlamaTwiceForCausalLM; serve it with"),
         (
             {"model_type": "my", "architectures": ["My"], "auto_map": {"AutoModel": "my.My"}},
-            "vLLM and SGLang: run My by the checkpoint's own code, if at all; it was not read",
+            "vLLM and SGLang: run My with the checkpoint's own code, if at all, which was not checked",
         ),
         ({"model_type": "bamba"}, "SGLang: knows no BambaForCausalLM; serve it with transformers"),
         (

@@ -493,7 +493,7 @@ def test_a_file_cut_off_anywhere_is_one_line(capsys):
     for size in (0, 3, 6, 10, 30, 100, 400, 700, len(data) - 700, len(data) - 70):
         Path("cut.gguf").write_bytes(data[:size])
         error = refused(capsys, "cut.gguf", "-o", "out.gguf", "--schedule", "ntk:factor=2")
-        assert "cut.gguf is not a GGUF file" in error or "cut.gguf cannot be understood as GGUF" in error
+        assert "cut.gguf is not a GGUF file" in error or "cut.gguf cannot be read as GGUF" in error
 
 
 def test_other_files_are_one_line(capsys):

@@ -810,7 +810,7 @@ def test_a_schedule_that_holds_one_which_looks_at_the_length_must_say_so() -> No
         def __call__(self, rope: Rope, length: int) -> Frequencies:
             return Frequencies([f / (2 if length > 3 * rope.original_length else 1) for f in rope.inv_freq()])
 
-    with pytest.raises(ScheduleError, match=r"^Secret gives other frequencies at other lengths"):
+    with pytest.raises(ScheduleError, match=r"^Secret changes its frequencies.*length_dependent = True"):
         make_plan(LLAMA, Resonance(over=Secret()))
 
 

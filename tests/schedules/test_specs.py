@@ -366,7 +366,7 @@ def test_a_json_file_holds_any_spec_and_fields_may_follow_it(tmp_path: Path) -> 
         "full_attention": Yarn(8),
         "sliding_attention": Base(),
     }
-    with pytest.raises(ScheduleError, match="one schedule is wanted here"):
+    with pytest.raises(ScheduleError, match="one schedule, not one per layer type"):
         parse(f"{path}:factor=8")
 
 
