@@ -1,4 +1,4 @@
-"""What the commands that measure have in common: running, printing and writing, by one process or by many."""
+"""Runs a measurement for a command, prints and writes its result, by one process or by many."""
 
 from __future__ import annotations
 

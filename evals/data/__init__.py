@@ -1,1 +1,1 @@
-"""What is measured on: texts, documents, windows, and marks on their tokens."""
+"""Texts, documents, windows, and marks on their tokens."""

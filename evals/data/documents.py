@@ -1,8 +1,8 @@
-"""Where the text comes from, and how it becomes token ids.
+"""Documents, and how their text becomes token ids.
 
 Nothing is dropped silently: what is empty or too short is counted. Text files are read as Python reads them: UTF-8,
 line ends of any kind become ``\\n``, a leading byte-order mark is not text. Ids are encoded without special tokens, and
-BOS is put in front once by whoever feeds them.
+BOS is put in front once where they are fed.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -48,11 +48,11 @@ class Document:
 
     @property
     def ids_sha256(self) -> str:
-        """SHA-256 of the ids as little-endian int64: what the tokenizer made of the text."""
+        """The SHA-256 of the ids as little-endian int64: of what the tokenizer made of the text."""
         return hashlib.sha256(np.asarray(self.ids, "<i8").tobytes()).hexdigest()
 
     def bytes_between(self, start: int, stop: int) -> int | None:
-        """UTF-8 bytes of the text that tokens ``[start, stop)`` cover."""
+        """Counts the UTF-8 bytes of the text that tokens ``[start, stop)`` cover."""
         if self.byte_ends is None or stop <= start:
             return None
         return int(self.byte_ends[stop - 1]) - (int(self.byte_ends[start - 1]) if start else 0)
@@ -61,24 +61,23 @@ class Document:
 def tokenize(
     texts: Iterable[Text | str], tokenizer: PreTrainedTokenizerBase, *, split_special_tokens: bool = False
 ) -> list[Document]:
-    """Each text as ids without special tokens around it, with byte offsets where the tokenizer is a fast one.
+    """Encodes each text without special tokens around it, with byte offsets where the tokenizer is a fast one.
 
     The tokens of large texts are kept for the next time, see :mod:`ropescale.evals.data.token_cache`.
 
     Args:
         split_special_tokens: a special token's name in the text, such as ``<|endoftext|>``, is text like any other;
-            else it becomes that token.
+            by default it becomes that token.
 
     Raises:
         DataError: a text that UTF-8 cannot hold (a lone surrogate).
     """
     named = [text if isinstance(text, Text) else Text(f"document {i}", text) for i, text in enumerate(texts)]
     hashes = [hashlib.sha256(_bytes_of(text)).hexdigest() for text in named]
-    how = {"split_special_tokens": split_special_tokens}
     large = sum(len(text.text) for text in named) >= token_cache.LEAST
-    key = token_cache.key(hashes, tokenizer, **how) if large else None
+    key = token_cache.key(hashes, tokenizer, split_special_tokens) if large else None
     found = None if key is None else token_cache.load(key, len(named))
-    tokens = found if found is not None else [_tokens(text, tokenizer, **how) for text in named]
+    tokens = found if found is not None else [_tokens(text, tokenizer, split_special_tokens) for text in named]
     if key is not None and found is None:
         token_cache.save(key, tokens)
     return [Document(text.name, t.ids, t.byte_ends, h) for text, t, h in zip(named, tokens, hashes, strict=True)]
@@ -92,7 +91,7 @@ def tokenize_until(
     *,
     split_special_tokens: bool = False,
 ) -> list[Document]:
-    """The documents of a stream up to the ``count``-th with ``needed`` tokens, the shorter ones between included.
+    """Encodes a stream up to the ``count``-th document with ``needed`` tokens, the shorter ones between included.
 
     Raises:
         DataError: as :func:`tokenize`.
@@ -108,8 +107,8 @@ def tokenize_until(
 
 
 def special_tokens(documents: Iterable[Document], tokenizer: PreTrainedTokenizerBase | None) -> int:
-    """How many of the documents' tokens are special ones, which a model reads as the end of a text and the like. The
-    one for what is unknown is not counted: text may be unknown."""
+    """Counts the documents' special tokens, which a model reads as the end of a text and the like. The one for unknown
+    text is not counted: text may be unknown."""
     added = getattr(tokenizer, "added_tokens_decoder", {})
     special = {*getattr(tokenizer, "all_special_ids", []), *(i for i, token in added.items() if token.special)}
     wanted = np.array(sorted(special - {getattr(tokenizer, "unk_token_id", None)}), np.int64)
@@ -140,18 +139,18 @@ def as_documents(
 
 
 def from_ids(documents: Iterable[Sequence[int]]) -> list[Document]:
-    """Documents that are token ids already (lists, arrays or tensors of whole numbers)."""
+    """Wraps documents that are token ids already (lists, arrays or tensors of whole numbers)."""
     return [_from_ids(f"document {i}", ids) for i, ids in enumerate(documents)]
 
 
 def bos_id(bos: str | int, tokenizer: PreTrainedTokenizerBase | None) -> int | None:
-    """The id to put in front of every document, or None.
+    """Returns the id to put in front of every document, or None.
 
     Args:
         bos: "auto" (the tokenizer's BOS if it has one), "yes" (it must have one), "no", or an id.
 
     Raises:
-        DataError: "yes" without a BOS to be had, or something else than these.
+        DataError: "yes" where there is no BOS, or any other value.
     """
     if isinstance(bos, int) and not isinstance(bos, bool):
         return bos
@@ -173,7 +172,7 @@ def select(
     max_docs: int | None = None,
     one_with: int = 0,
 ) -> tuple[list[Document], dict[str, int]]:
-    """The documents that are long enough, at most ``max_docs``, and how many were skipped and why.
+    """Selects the documents that are long enough, at most ``max_docs``; counts the others by the reason.
 
     Args:
         needed: tokens (without BOS) that every document must have.
@@ -215,7 +214,7 @@ def check_ids(documents: Iterable[Document], vocabulary: int, bos: int | None = 
 
 
 def documents_sha256(documents: Iterable[Document]) -> str:
-    """One hash for all the documents, from each one's, in order."""
+    """Hashes the documents' hashes, in order."""
     digest = hashlib.sha256()
     for document in documents:
         digest.update(bytes.fromhex(document.sha256))
@@ -236,15 +235,15 @@ def _bytes_of(text: Text) -> bytes:
 
 def _tokens(text: Text, tokenizer: PreTrainedTokenizerBase, split_special_tokens: bool) -> token_cache.Tokens:
     fast = bool(getattr(tokenizer, "is_fast", False))
-    how: dict[str, Any] = {"split_special_tokens": True} if split_special_tokens else {}
-    # verbose=False: a document longer than model_max_length is what this is for, no warning wanted.
+    how = {"split_special_tokens": True} if split_special_tokens else {}
+    # verbose=False: a document may well be longer than model_max_length, which would be a warning.
     encoded = tokenizer(text.text, add_special_tokens=False, return_offsets_mapping=fast, verbose=False, **how)
     ends = _byte_ends(text.text, encoded["offset_mapping"]) if fast else None
     return token_cache.Tokens(list(encoded["input_ids"]), ends)
 
 
 def _byte_ends(text: str, offsets: Sequence[tuple[int, int]]) -> np.ndarray:
-    """UTF-8 bytes before each token's end; a token that ends inside a character counts the whole character."""
+    """Counts the UTF-8 bytes before each token's end; one that ends inside a character counts the whole character."""
     points = np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
     sizes = 1 + (points >= 0x80).astype(np.int64) + (points >= 0x800) + (points >= 0x10000)
     before = np.concatenate([[0], np.cumsum(sizes)])

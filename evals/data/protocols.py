@@ -28,9 +28,9 @@ class Protocol:
     """A way to measure.
 
     Attributes:
-        name: of the protocol.
+        name: its name.
         said: how it weighs, in a few words.
-        stride: what the published script takes when nobody says; None where there need not be any.
+        stride: the published script's default; None where windows need not slide.
     """
 
     name: str

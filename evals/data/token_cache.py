@@ -1,9 +1,9 @@
-"""Token ids, kept for the next run: to tokenize a gigabyte takes longer than to measure on a part of it.
+"""A cache of token ids: tokenizing a gigabyte takes longer than measuring on a part of it.
 
-One file per set of texts and tokenizer, found by a hash of both, below ``$ROPESCALE_CACHE``, else
-``$XDG_CACHE_HOME/ropescale``, else ``~/.cache/ropescale``. Files are renamed into place whole, so that any number of
-processes may read and write at once; one that is damaged fails its checksum and is made anew. The folder can be
-removed at any time.
+One file per set of texts and tokenizer, named by a hash of both, in ``$ROPESCALE_CACHE``, or
+``$XDG_CACHE_HOME/ropescale``, or ``~/.cache/ropescale``. Files are renamed into place whole, so that any number of
+processes may read and write at once; a damaged one fails its checksum and is made again. The folder can be removed at
+any time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -25,7 +24,7 @@ from ...files import atomic
 LOG = logging.getLogger(__name__)
 
 LEAST = 2**20
-"""Characters below which tokenizing is quicker than it is worth a file."""
+"""Characters below which tokenizing is so quick that a file is not worth it."""
 
 _FORMAT = "1"
 """Raised whenever the same texts and tokenizer would be kept as something else."""
@@ -45,45 +44,41 @@ class Tokens:
 
 
 def folder() -> Path:
-    """Where tokens are kept."""
+    """Returns the folder of the cache."""
     chosen = os.environ.get("ROPESCALE_CACHE")
     if chosen:
         return Path(chosen).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "ropescale"
 
 
-def key(hashes: Sequence[str], tokenizer: Any, **how: Any) -> str | None:
-    """What the tokens of texts with these hashes depend on, as one hash; None for a tokenizer that cannot be known.
-
-    Args:
-        how: what else the tokenizer is told.
-    """
+def key(hashes: Sequence[str], tokenizer: object, split_special_tokens: bool) -> str | None:
+    """Hashes all that the tokens of texts with these hashes depend on; None for a tokenizer without a fingerprint."""
     tokens = fingerprint(tokenizer)
     if tokens is None:
         return None
-    facts = [_FORMAT, tokens, repr(sorted(how.items())), *hashes]
+    facts = [_FORMAT, tokens, repr([("split_special_tokens", split_special_tokens)]), *hashes]
     return hashlib.sha256("\n".join(facts).encode()).hexdigest()
 
 
-def fingerprint(tokenizer: Any) -> str | None:
-    """SHA-256 over all that a fast tokenizer of transformers is; None for others, whose rules may lie in their code."""
+def fingerprint(tokenizer: object) -> str | None:
+    """Hashes all the rules of a fast tokenizer of transformers; None for others, whose rules may lie in their code."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     kind = type(tokenizer)
-    if backend is None or not hasattr(backend, "to_str") or kind.__module__.split(".")[0] != "transformers":
+    if not hasattr(backend, "to_str") or kind.__module__.split(".")[0] != "transformers":
         return None
     versions = [metadata.version(name) for name in ("transformers", "tokenizers")]
     return hashlib.sha256("\n".join([kind.__qualname__, *versions, backend.to_str()]).encode()).hexdigest()
 
 
 def load(key: str, count: int) -> list[Tokens] | None:
-    """The tokens of ``count`` texts; None where there are none, or what is there is damaged."""
+    """Reads the tokens of ``count`` texts; None where they are not there, or damaged."""
     try:
         with np.load(_file(key), allow_pickle=False) as kept:
             return _cut(kept["lengths"], kept["ids"], kept["ends"], count)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        LOG.warning("%s is damaged (%s) and is made anew", _file(key), error)
+        LOG.warning("%s is damaged (%s) and is made again", _file(key), error)
         return None
 
 
@@ -106,7 +101,8 @@ def _file(key: str) -> Path:
 
 
 def _cut(lengths: np.ndarray, ids: np.ndarray, ends: np.ndarray, count: int) -> list[Tokens]:
-    """
+    """Cuts the tokens of all texts into those of each.
+
     Raises:
         ValueError: the parts do not belong together.
     """

@@ -1,4 +1,4 @@
-"""Which tokens are fed and which are scored. Pure Python, no torch.
+"""Windows of a document: the tokens that are fed, and those that are scored. Pure Python, no torch.
 
 A *length* counts every position the model sees, BOS included. A *token* is one of the document's own, counted
 from 0 without BOS. So a length of 2048 with BOS feeds 2047 tokens and scores all of them; without BOS it feeds
@@ -26,12 +26,12 @@ class Window:
 
     @property
     def count(self) -> int:
-        """How many tokens are scored."""
+        """The number of tokens that are scored."""
         return self.stop - self.scored
 
 
 def prefix(length: int, bos: bool) -> Window:
-    """The first ``length`` positions of a document; every token that has something before it is scored.
+    """Returns the first ``length`` positions of a document; every token with something before it is scored.
 
     Raises:
         DataError: a length that leaves nothing to score.
@@ -42,7 +42,7 @@ def prefix(length: int, bos: bool) -> Window:
 
 
 def sliding(tokens: int, length: int, stride: int, bos: bool) -> Iterator[Window]:
-    """Windows of ``length`` positions over a document of ``tokens``, each ``stride`` tokens after the one before.
+    """Yields windows of ``length`` positions over a document of ``tokens``, ``stride`` tokens apart.
 
     Window k feeds ``[kS, min(kS + W, n))``, ``W = length - bos``, and scores what no earlier one did, so every token is
     scored once (token 0 only with BOS), and every token from W on after at least ``W - S`` others. A document of W
@@ -63,7 +63,7 @@ def sliding(tokens: int, length: int, stride: int, bos: bool) -> Iterator[Window
 
 
 def check_lengths(lengths: int | str | Iterable[int | str]) -> tuple[int, ...]:
-    """The lengths, ascending, each once; one alone, or written like ``"2k,4k"``, will do.
+    """Returns the lengths ascending, each once; also of one alone, or written like ``"2k,4k"``.
 
     Raises:
         DataError: none given, or one that is not a whole number of at least 2 positions.
@@ -98,7 +98,7 @@ def check_stride(stride: int | None, lengths: Iterable[int]) -> None:
 
 
 def position_bins(stop: int) -> list[tuple[int, int]]:
-    """Half-open ranges of position that grow by about sqrt(2) and cover ``[1, stop)``.
+    """Returns half-open ranges of position that grow by about sqrt(2) and cover ``[1, stop)``.
 
     Position means how many positions, BOS included, come before the scored token; see the module's docstring.
     """

@@ -61,7 +61,7 @@ class World:
 
     @property
     def teams(self) -> int:
-        """Counts the teams that share the batches."""
+        """The number of teams that share the batches."""
         return self.size // self.team
 
     @property
@@ -82,7 +82,7 @@ class World:
         return f"{self.size} process{'es' * (self.size != 1)}{together}"
 
     def in_teams(self, size: int, option: str) -> World:
-        """This world with its processes in teams of ``size``.
+        """Returns this world with its processes in teams of ``size``.
 
         Raises:
             DataError: their number is no multiple of it; names ``option``, the parameter that asks for it.
@@ -174,7 +174,7 @@ class Team:
     Attributes:
         rank: of this one among them, from 0.
         size: how many they are.
-        group: as torch.distributed knows them.
+        group: torch.distributed's handle on them.
     """
 
     rank: int

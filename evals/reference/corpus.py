@@ -45,18 +45,18 @@ _NOT_STDLIB = {"site-packages", "dist-packages", "__pycache__"}
 
 
 def library_root() -> Path:
-    """The folder of the running Python's standard library."""
+    """Returns the folder of the running Python's standard library."""
     return Path(sysconfig.get_path("stdlib"))
 
 
 def held_out_documents() -> list[str]:
-    """The held-out modules' texts, one document each, in :data:`HELD_OUT`'s order."""
+    """Reads the held-out modules, one document each, in :data:`HELD_OUT`'s order."""
     root = library_root()
     return [(root / name).read_text(encoding="utf-8") for name in HELD_OUT]
 
 
 def training_documents() -> list[str]:
-    """Every other ``.py`` file of the library and its tests, in sorted order of path.
+    """Reads every other ``.py`` file of the library and its tests, in sorted order of path.
 
     Files that are not UTF-8 (the library's own decoding tests) are left out.
     """

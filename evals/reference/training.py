@@ -39,7 +39,7 @@ class Recipe:
 
 
 def train_tokenizer(documents: list[str], recipe: Recipe) -> PreTrainedTokenizerFast:
-    """A byte-level BPE whose one special token begins every document."""
+    """Trains a byte-level BPE with one special token, which begins every document."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -59,13 +59,13 @@ def train_tokenizer(documents: list[str], recipe: Recipe) -> PreTrainedTokenizer
 
 
 def tokenize(documents: list[str], tokenizer: PreTrainedTokenizerFast) -> torch.Tensor:
-    """All documents end to end, each begun by BOS: one vector of ids, int64 [tokens]."""
+    """Encodes all documents end to end, each after a BOS, into one vector of ids, int64 [tokens]."""
     encoded = tokenizer.backend_tokenizer.encode_batch(documents)
     return torch.cat([torch.tensor(document.ids, dtype=torch.int64) for document in encoded])
 
 
 def build_model(tokenizer: PreTrainedTokenizerFast, recipe: Recipe) -> LlamaForCausalLM:
-    """The untrained model: 4 layers, 4 heads of 64 over 2 KV heads, tied embeddings."""
+    """Builds the untrained model: 4 layers, 4 heads of 64 over 2 KV heads, tied embeddings."""
     special = tokenizer.backend_tokenizer.token_to_id(BOS)
     config = LlamaConfig(
         vocab_size=len(tokenizer),
@@ -86,7 +86,7 @@ def build_model(tokenizer: PreTrainedTokenizerFast, recipe: Recipe) -> LlamaForC
 
 
 def windows(ids: torch.Tensor, recipe: Recipe) -> Iterator[torch.Tensor]:
-    """Batches of random windows, int64 [batch, length], forever."""
+    """Yields batches of random windows, int64 [batch, length], forever."""
     generator = torch.Generator().manual_seed(recipe.seed)
     rows = recipe.batch_tokens // recipe.length
     offsets = torch.arange(recipe.length)
@@ -96,7 +96,7 @@ def windows(ids: torch.Tensor, recipe: Recipe) -> Iterator[torch.Tensor]:
 
 
 def learning_rate(step: int, recipe: Recipe) -> float:
-    """Linear warm-up, then a cosine down to a hundredth of the peak."""
+    """Returns the rate of a step: a linear warm-up, then a cosine down to a hundredth of the peak."""
     if step < recipe.warmup:
         return recipe.learning_rate * (step + 1) / recipe.warmup
     done = (step - recipe.warmup) / max(1, recipe.steps - recipe.warmup)
@@ -104,7 +104,7 @@ def learning_rate(step: int, recipe: Recipe) -> float:
 
 
 def optimizer(model: LlamaForCausalLM, recipe: Recipe) -> torch.optim.AdamW:
-    """AdamW; only matrices decay."""
+    """Makes AdamW; only matrices decay."""
     matrices = [p for p in model.parameters() if p.dim() >= 2]
     vectors = [p for p in model.parameters() if p.dim() < 2]
     groups: list[dict[str, Any]] = [
@@ -134,7 +134,7 @@ def fit(model: LlamaForCausalLM, ids: torch.Tensor, recipe: Recipe) -> None:
 
 
 def train(out: Path, recipe: Recipe) -> None:
-    """Trains from nothing and saves bf16 safetensors with the tokenizer into ``out``."""
+    """Trains from scratch and saves bf16 safetensors with the tokenizer into ``out``."""
     documents = training_documents()
     tokenizer = train_tokenizer(documents, recipe)
     ids = tokenize(documents, tokenizer)

@@ -44,12 +44,12 @@ class Batch:
 
     @property
     def fed(self) -> int:
-        """Counts the positions that all its windows feed."""
+        """The positions that all its windows feed."""
         return len(self.feeds) * self.positions
 
     @property
     def scored(self) -> int:
-        """Counts the tokens that are scored in all its windows."""
+        """The tokens that are scored in all its windows."""
         return sum(feed.window.count for feed in self.feeds)
 
 
@@ -71,7 +71,7 @@ class Cost:
 
     @property
     def useful_fraction(self) -> float:
-        """Returns the scored tokens per token fed."""
+        """The scored tokens per token fed."""
         return self.scored / self.positions
 
 
@@ -91,7 +91,7 @@ class BatchPlan:
 
     @cached_property
     def sha256(self) -> str:
-        """Hashes every window of every batch, in order."""
+        """The hash of every window of every batch, in order."""
         digest = hashlib.sha256()
         for batch in self.batches:
             rows = [(f.document, f.window.start, f.window.stop, f.window.scored) for f in batch.feeds]
@@ -104,12 +104,10 @@ class BatchPlan:
         Args:
             parts: by batch number, the scored NLLs of its windows one after the other, fp32.
         """
-        whole = [np.empty(size, np.float32) for size in self.sizes]
-        filled = [0] * len(self.sizes)
-        for feed, nll in sorted(self._pieces(parts), key=lambda piece: (piece[0].document, piece[0].window.start)):
-            start, filled[feed.document] = filled[feed.document], filled[feed.document] + len(nll)
-            whole[feed.document][start : start + len(nll)] = nll
-        return whole
+        found = [[np.empty(0, np.float32)] for _ in self.sizes]
+        for feed, nll in sorted(self._pieces(parts), key=lambda piece: piece[0].window.start):
+            found[feed.document].append(nll)
+        return [np.concatenate(pieces) for pieces in found]
 
     def _pieces(self, parts: Mapping[int, np.ndarray]) -> Iterator[tuple[Feed, np.ndarray]]:
         for batch in self.batches:

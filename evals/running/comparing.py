@@ -41,7 +41,7 @@ class Comparison:
 
     @property
     def facts(self) -> Facts:
-        """Returns what the numbers depend on, as the store keeps it."""
+        """The facts that the numbers depend on, as the store keeps them."""
         rotations = [self.base.rotation, self.other.rotation]
         return {"length": self.length, "divergence": rotations, "plan": self.plan.sha256}
 

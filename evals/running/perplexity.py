@@ -101,17 +101,17 @@ class Job:
 
     @property
     def label(self) -> str:
-        """Returns the schedule's label."""
+        """The schedule's label."""
         return self.tables.variant.label
 
     @property
     def key(self) -> tuple[str, str]:
-        """Returns what the numbers depend on, the model and the tokens being given."""
+        """The hashes that the numbers depend on, for one model and one text."""
         return self.tables.rotation, self.plan.sha256
 
     @property
     def facts(self) -> Facts:
-        """Returns the key in words, as the store keeps it."""
+        """The key in words, as the store keeps it."""
         return {"length": self.lengths[-1], "rotation": self.tables.rotation, "plan": self.plan.sha256}
 
 
@@ -140,7 +140,7 @@ class PerplexityRun:
 
     @property
     def finished(self) -> str:
-        """Says how much is complete."""
+        """How much is complete."""
         return f"{len(self.passes)} finished passes" if self.passes else ""
 
     def run(self, store: Store | None = None, group: Group | None = None) -> None:
@@ -206,15 +206,15 @@ class PerplexityRun:
 
     @cached_property
     def model_facts(self) -> ModelFacts:
-        """Describes the model before any schedule: the "model" part of results.json."""
+        """The model before any schedule: the "model" part of results.json."""
         return fingerprints.describe(self.scorer.model, self.options.path)
 
     @cached_property
     def facts(self) -> Facts:
-        """Returns what the numbers of every pass depend on, next to the pass's own facts.
+        """The facts that the numbers of every pass depend on, next to the pass's own.
 
         The versions of torch and transformers are among them: another kernel or another modelling file rounds, or
-        computes, differently, and half a result from each would be nobody's result.
+        computes, differently, and halves from two of them would make no result.
         """
         return {
             **{name: self.model_facts[name] for name in ("weights", "config_sha256", "dtype")},
@@ -230,7 +230,7 @@ class PerplexityRun:
 
     @property
     def _about(self) -> Facts:
-        """Returns what the next run in the same folder compares itself with."""
+        """The facts that the next run in the same folder compares itself with."""
         return {
             "facts": self.facts,
             "lengths": list(self.corpus.lengths),

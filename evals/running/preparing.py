@@ -1,4 +1,4 @@
-"""From names to a measurement: reads and checks everything cheap first, and the weights last."""
+"""Prepares a measurement from names: reads and checks everything cheap first, and the weights last."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Checkpoint:
 
     @cached_property
     def folder(self) -> Path:
-        """Finds the folder, its weights included."""
+        """The folder, its weights included."""
         return find_model(self.name, self.revision)
 
     def tokenizer(self) -> PreTrainedTokenizerBase:

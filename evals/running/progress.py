@@ -1,4 +1,4 @@
-"""What a person sees on stderr while a pass runs: notes, and a bar on a terminal, elsewhere a line a minute."""
+"""Progress on stderr while a pass runs: notes, and a bar on a terminal, elsewhere a line a minute."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ class Notes:
         return progress if isinstance(progress, Notes) else Notes(progress)
 
     def tell(self, line: str, level: int = logging.INFO) -> None:
-        """Says how the run goes."""
+        """Prints or logs how the run goes."""
         if self.shown:
             tqdm.write(self.spell(line), file=sys.stderr)
         else:
             LOG.log(level, line)
 
     def warn(self, line: str) -> None:
-        """Says what bears on the numbers."""
+        """Prints or logs a warning that concerns the numbers."""
         self.tell(line, logging.WARNING)
 
 
@@ -79,7 +79,7 @@ class Progress:
 
     @property
     def perplexity(self) -> float | None:
-        """Returns the perplexity of what is scored so far."""
+        """The perplexity of all that is scored so far."""
         return math.exp(min(self._nll / self._scored, 709.0)) if self._scored else None
 
     def add(self, fed: int, nll: np.ndarray | None = None) -> None:

@@ -92,7 +92,7 @@ class Store:
 
     @property
     def last(self) -> dict[str, object]:
-        """Returns what :meth:`begin` was told last time; nothing at first."""
+        """The facts that :meth:`begin` was told last time; empty at first."""
         return {}
 
     def begin(self, about: Facts) -> None:
@@ -103,7 +103,7 @@ class Store:
 
     @property
     def finished(self) -> int:
-        """Counts the batches on the shelves that were asked for."""
+        """The number of batches on the shelves that were asked for."""
         return sum(len(shelf.batches) for shelf in self._shelves.values())
 
     def close(self) -> None:

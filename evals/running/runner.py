@@ -33,7 +33,7 @@ class Task:
     """Batches of one plan, run under the same tables.
 
     Attributes:
-        title: what its progress is called; neighbours with the same title share a bar.
+        title: the name of its progress; tasks in a row with the same title share a bar.
         plan: its batches.
         facts: per shelf, what its numbers depend on, besides what those of the whole run depend on.
         score: scores a batch for those of its shelves, by number, that lack it.
@@ -71,10 +71,6 @@ class _Shelved:
         """Counts the forward passes that a batch still takes."""
         return self.task.besides + len(self.lacking(batch))
 
-    def finish(self) -> None:
-        """Hands the shelves over, all batches being on them."""
-        self.task.finish(self.shelves)
-
 
 class Runner:
     """Runs the tasks of one measurement.
@@ -109,7 +105,7 @@ class Runner:
 
     @property
     def left(self) -> list[Batch]:
-        """Lists what this process is to score, each batch as often as it goes through the model."""
+        """The batches that this process is to score, each as often as it goes through the model."""
         return [batch for each in self._tasks for batch in each.own for _ in range(each.passes(batch))]
 
     def announce(self, about: Facts) -> bool:
@@ -151,7 +147,7 @@ class Runner:
             for found in self.group.to_leader(self._finished()):
                 self._merge(found)
             for each in self._tasks if world.leads else []:
-                each.finish()
+                each.task.finish(each.shelves)
 
     # --- sharing ---
 
@@ -192,7 +188,7 @@ class Runner:
             for each in tasks:
                 self._score(each, progress)
                 if self.group.world.size == 1:
-                    each.finish()
+                    each.task.finish(each.shelves)
 
     def _score(self, each: _Shelved, progress: Progress) -> None:
         """Scores the batches of one task, one after the other onto its shelves."""
@@ -252,11 +248,11 @@ R = TypeVar("R", bound=Writable, covariant=True)
 
 
 class Measurement(Protocol[R]):
-    """What can be run, stopped and continued."""
+    """A measurement that can be run, stopped and continued."""
 
     @property
     def finished(self) -> str:
-        """Says what is complete, such as ``2 finished passes``; nothing where nothing is."""
+        """The complete parts, such as ``2 finished passes``; empty where there are none."""
         ...
 
     def run(self, store: Store, group: Group) -> None:

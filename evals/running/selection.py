@@ -83,7 +83,7 @@ class PerplexityOptions:
 
     @property
     def sharers(self) -> int:
-        """Counts the processes that share a window."""
+        """The number of processes that share a window."""
         return 1 if self.team is None else self.team.size
 
     @property
@@ -97,7 +97,7 @@ class Corpus:
 
     Attributes:
         lengths: ascending.
-        documents: the ones that are measured on, as they are fed; ``skipped`` says how many others there were, and why.
+        documents: the measured ones, as they are fed; ``skipped`` counts the others by the reason.
         bos: the id in front of every window, or None; ``bos_option`` is what was asked for.
         bos_once: the id that is the first token of each document and in no other window, or None.
         special: how many of the tokens are special ones of the tokenizer.
@@ -133,14 +133,14 @@ class Corpus:
 
     @property
     def positions(self) -> int:
-        """Counts the tokens of the documents that are looked at, each document with its BOS."""
+        """The tokens of the documents that are looked at, each document with its BOS."""
         if self.options.stride is None:
             return len(self.documents) * self.lengths[-1]
         return sum(len(document.ids) + self.has_bos for document in self.documents)
 
     @property
     def scorable(self) -> int:
-        """Counts the tokens of the documents that have something before them."""
+        """The tokens of the documents that have something before them."""
         return sum(len(document.ids) - (not self.has_bos) for document in self.documents)
 
     def _selected(self, pool: Sequence[Document]) -> tuple[list[Document], dict[str, int]]:

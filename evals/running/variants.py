@@ -106,7 +106,7 @@ class HeldTables:
         """Makes sure that the tables are still live.
 
         Raises:
-            RunError: they have changed, so what was scored is nobody's number.
+            RunError: they have changed, so what was scored belongs to neither.
         """
         if fingerprints.rotation_sha256(unwrapped(self.variant.model)) != self.rotation:
             raise RunError(
@@ -156,7 +156,7 @@ def _updates_itself(model: nn.Module) -> bool:
 def trained_length(model: nn.Module) -> int | None:
     """Returns the context that the model was trained at, as far as its configuration says.
 
-    Scaling that a model comes with is its vendor's, who trained it with that, up to ``max_position_embeddings``; the
+    Scaling that a model comes with is its vendor's, who trained with it, up to ``max_position_embeddings``; the
     original length, which `ropescale inspect` shows beside it, is what schedules count from. Our own scaling, in memory
     or in the folder that the model was loaded from, does not count.
     """

@@ -1,4 +1,4 @@
-"""Where the text comes from: a registry of readers, one module for each kind of source.
+"""A registry of readers of text, one module for each kind of source.
 
 Nothing is dropped silently: what is empty or too short is counted. Text files are read as Python reads them: UTF-8,
 line ends of any kind become ``\\n``, a leading byte-order mark is not text.

@@ -1,4 +1,4 @@
-"""Tokens that are kept for the next run: the same ones, or made anew."""
+"""Tokens that are kept for the next run: the same ones, or made again."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_damaged_file_is_made_anew(counting, home, damage, caplog):
     file.write_bytes({"cut": raw[: len(raw) // 2], "emptied": b"", "another": b"not a zip file"}.get(damage, raw))
     again = documents.tokenize(TEXTS, counting)
     assert counting.calls == 6 and [a.ids for a in again] == [b.ids for b in first]
-    assert "is damaged" in caplog.text and "made anew" in caplog.text
+    assert "is damaged" in caplog.text and "made again" in caplog.text
     documents.tokenize(TEXTS, counting)
     assert counting.calls == 6
 
