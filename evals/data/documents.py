@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -235,7 +235,7 @@ def _bytes_of(text: Text) -> bytes:
 
 def _tokens(text: Text, tokenizer: PreTrainedTokenizerBase, split_special_tokens: bool) -> token_cache.Tokens:
     fast = bool(getattr(tokenizer, "is_fast", False))
-    how = {"split_special_tokens": True} if split_special_tokens else {}
+    how: dict[str, Any] = {"split_special_tokens": True} if split_special_tokens else {}
     # verbose=False: a document may well be longer than model_max_length, which would be a warning.
     encoded = tokenizer(text.text, add_special_tokens=False, return_offsets_mapping=fast, verbose=False, **how)
     ends = _byte_ends(text.text, encoded["offset_mapping"]) if fast else None

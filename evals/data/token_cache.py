@@ -64,7 +64,7 @@ def fingerprint(tokenizer: object) -> str | None:
     """Hashes all the rules of a fast tokenizer of transformers; None for others, whose rules may lie in their code."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     kind = type(tokenizer)
-    if not hasattr(backend, "to_str") or kind.__module__.split(".")[0] != "transformers":
+    if backend is None or not hasattr(backend, "to_str") or kind.__module__.split(".")[0] != "transformers":
         return None
     versions = [metadata.version(name) for name in ("transformers", "tokenizers")]
     return hashlib.sha256("\n".join([kind.__qualname__, *versions, backend.to_str()]).encode()).hexdigest()
