@@ -31,7 +31,7 @@ TARGETS: dict[str, tuple[str, int, str]] = {
         "tests/schedules tests/planning",
     ),
     "geometry": ("ropescale/rope.py", 8, "tests/schedules tests/configs/test_rope.py"),
-    "plans": ("ropescale/planning/*.py", 14, "tests/planning tests/core tests/cli/test_cli_patch.py"),
+    "plans": ("ropescale/planning/*.py", 14, "tests/planning tests/core tests/cli/test_patch.py"),
     "scoring": (
         "evals/running/{scoring,batches}.py",
         12,
