@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...plotting import COLOURS, STYLE, new_figure
+from ..results.statistics import PERCENT
 from ..results.stored import Stored
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ def finish(figure: Figure, axes: Axes, result: Stored, title: str) -> Figure:
             color="#555555",
         )
     documents = result.data["documents"]
-    bands = ", bands: 95%" if documents > 1 else ""
+    bands = f", bands: {PERCENT}" if documents > 1 else ""
     about = f"{Path(result.model['path']).name}, {documents} document{'s' * (documents != 1)}{bands}"
     axes.set_title(f"{title}\n{about}", loc="left", fontsize=10)
     handles, labels = axes.get_legend_handles_labels()

@@ -11,7 +11,7 @@ from ...formatting import markdown
 from ..metrics.base import Metric, Picture
 from ..metrics.cells import table
 from ..results.checking import Count, Length
-from ..results.statistics import Estimate, mcnemar, ratio, wilson
+from ..results.statistics import PERCENT, Estimate, mcnemar, ratio, wilson
 from . import plots
 from .answers import AccuracyRow, Answer, Asked
 
@@ -210,7 +210,7 @@ def by_depth(stored: Asked) -> str:
             for depth, line in zip(stored.depths, found)
         ]
         tables.append(f"### {escaped(schedule)}\n\n{markdown(header, body, right=range(1, len(header)))}")
-    return "\n\n".join(["## By depth", "Accuracy with its Wilson 95% interval, and the answer's NLL.", *tables])
+    return "\n\n".join(["## By depth", f"Accuracy with its Wilson {PERCENT} interval, and the answer's NLL.", *tables])
 
 
 def accuracy_cell(row: AccuracyRow) -> str:

@@ -13,6 +13,7 @@ from ..metrics.cells import csv_text
 from ..results.folder import writable_folder
 from ..results.formats import SCHEMA
 from ..results.saving import Saved
+from ..results.statistics import PERCENT
 from .answers import AccuracyRow, Answer, Asked
 from .metrics import ACCURACY, EFFECTIVE, GAINS, METRICS, EffectiveRow, GainsRow, by_depth, draw
 
@@ -55,8 +56,8 @@ class Retrieval(Asked, Saved):
             f"protocol {protocol['task']}: {protocol['holds']}; {self._prompts()}, seed {protocol['seed']}, "
             f"{protocol['digits']} digits, {'BOS first' if protocol['has_bos'] else 'no BOS'}, "
             f"filler {escaped(self.data['source'])}, {self.model['dtype']}. An answer counts when every token of it is "
-            f"ranked first (greedy decoding would write it); brackets are Wilson 95% intervals{joined}, ± is a 95% t "
-            f"interval over prompts. {self._bar()}. Prompts sha256 {self.data['sha256'][:12]}"
+            f"ranked first (greedy decoding would write it); brackets are Wilson {PERCENT} intervals{joined}, "
+            f"± is a {PERCENT} t interval over prompts. {self._bar()}. Prompts sha256 {self.data['sha256'][:12]}"
         )
 
     def to_csv(self) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 from ...models.rotary_modules import evaluating
 from ..data.windows import Window, check_lengths
 from ..parallel.processes import Group, World
+from ..results.statistics import PERCENT
 from ..results.stored import ModelFacts
 from ..running import fingerprints
 from ..running.batch_log import Scored
@@ -142,7 +143,7 @@ class RetrievalRun:
                 "bos": quiz.bos_option,
                 "has_bos": quiz.bos is not None,
                 "threshold": options.threshold,
-                "interval": "Wilson 95%; answer NLL: t over prompts, 95%",
+                "interval": f"Wilson {PERCENT}; answer NLL: t over prompts, {PERCENT}",
                 "batch_tokens": options.batch_tokens,
             },
             versions=fingerprints.versions(),

@@ -30,6 +30,7 @@ from . import folder, nll
 from .formats import SCHEMA, Results
 from .loading import Losses, read_losses, read_results
 from .saving import Saved
+from .statistics import PERCENT
 from .stored import Divergence, Pass, Stored
 
 if TYPE_CHECKING:
@@ -185,7 +186,7 @@ class Result(Stored, Saved):
         if blocks is None:
             return f"± is the {self.protocol['interval']} interval (it needs two documents)"
         resampled = f"resampled {blocks} of the one document, which knows nothing of others"
-        return f"± or (low to high) † is the 95% interval over {resampled}"
+        return f"± or (low to high) † is the {PERCENT} interval over {resampled}"
 
     def _reaching(self) -> str:
         """Says how many documents are as long as the longest window, for protocols that do not require it."""

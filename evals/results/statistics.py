@@ -21,6 +21,8 @@ from statistics import NormalDist
 import numpy as np
 
 LEVEL = 0.95
+PERCENT = f"{LEVEL:.0%}"
+"""The level as tables and results.json name it."""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from ..metrics.paired import short_length
 from ..parallel.processes import Group, World
 from ..results.folder import writable_folder
 from ..results.result import Result
-from ..results.statistics import RESAMPLES
+from ..results.statistics import PERCENT, RESAMPLES
 from ..results.stored import DataFacts, Divergence, ModelFacts, Pass, Tables
 from . import fingerprints, memory
 from .batch_log import Scored
@@ -188,7 +188,7 @@ class PerplexityRun:
                 **({} if corpus.bos_once is None else {"bos_once": corpus.bos_once}),
                 "stride": options.stride,
                 "seed": options.seed,
-                "interval": "document-clustered t, 95%",
+                "interval": f"document-clustered t, {PERCENT}",
                 "resamples": RESAMPLES,
                 "batch_tokens": self.batch_tokens,
             },

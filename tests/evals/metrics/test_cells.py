@@ -7,6 +7,7 @@ import math
 import pytest
 
 from ropescale.evals.metrics.cells import exp, half, interval_cell, signed
+from ropescale.evals.metrics.drawing import plain_numbers, tokens
 
 
 @pytest.mark.parametrize(
@@ -46,3 +47,25 @@ def test_half_an_interval_that_is_not_zero_is_not_shown_as_zero():
 
 def test_a_huge_loss_is_a_huge_perplexity_and_no_overflow():
     assert exp(1.0) == math.e and exp(1e6) == math.exp(709)
+
+
+def test_lengths_in_pictures_are_written_in_units_of_1024_where_they_are_multiples():
+    assert [tokens(n) for n in (512, 1023, 1024, 1536, 4096, 131072)] == ["512", "1023", "1k", "1536", "4k", "128k"]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "labels"),
+    [
+        (4.9, 110, ["5", "10", "20", "50", "100"]),
+        (10, 40, ["10", "12", "15", "20", "25", "30", "40"]),
+    ],
+)
+def test_a_logarithmic_axis_of_a_small_range_is_labelled_in_plain_numbers(low, high, labels):
+    from matplotlib.figure import Figure
+
+    axes = Figure().subplots()
+    axes.set_yscale("log")
+    axes.set_ylim(low, high)
+    plain_numbers(axes)
+    ticks = [tick for tick in axes.get_yticks() if low <= tick <= high]
+    assert axes.yaxis.get_major_formatter().format_ticks(ticks) == labels
