@@ -115,8 +115,8 @@ def _maximum_before(done: PatchedCheckpoint) -> int:
     return Configuration.read(done.before, trained).max_length
 
 
-def _parameters(plan: Plan, key: str) -> Mapping[str, object]:
-    parameters = plan.config.get("text_config", plan.config)["rope_parameters"]
+def _parameters(plan: Plan, key: str) -> Mapping[str, Any]:
+    parameters: Any = plan.planned.section["rope_parameters"]
     return parameters if key == "all" else parameters[key]
 
 

@@ -387,3 +387,12 @@ def test_a_field_set_twice_is_refused(model, capsys):
     words = ["patch", str(model), "--dry-run", "--schedule", "yarn", "--set", "factor=8", "--set", "factor=9"]
     assert main(words) == 2
     assert "factor is set 2 times" in capsys.readouterr().err
+
+
+def test_a_stray_text_config_that_is_no_section_is_left_alone(capsys):
+    """Only where it is an object does the language model stand in it."""
+    content = config("model") | {"text_config": 64}
+    Path("model/config.json").write_text(json.dumps(content))
+    assert patch("--schedule", "yarn:factor=4") == 0
+    assert rows(capsys.readouterr().out)["route"] == "rope_type yarn"
+    assert config()["text_config"] == 64 and config()["rope_parameters"]["factor"] == 4.0

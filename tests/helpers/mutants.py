@@ -41,8 +41,8 @@ TARGETS: dict[str, tuple[str, int, str]] = {
     "tables": (
         "evals/metrics/*.py",
         12,
-        "tests/evals/metrics tests/evals/running/test_perplexity.py tests/evals/results/test_results.py tests/evals/data "
-        "tests/evals/reporting",
+        "tests/evals/metrics tests/evals/running/test_perplexity.py tests/evals/results/test_results.py "
+        "tests/evals/data tests/evals/reporting",
     ),
 }
 """By name: the files, how many mutants of them, and the tests that should notice."""
