@@ -95,8 +95,8 @@ def command(model: str, lengths: list[int], as_json: bool, out: str | None, fres
     Tasks: passkey hides one number; multi-key a named one at every depth; multi-value one at every depth, all asked for
     in order; variable-tracking passes numbers from box to box.
 
-    The unchanged model always runs, and the others are compared with it unless --baseline names a schedule. --factor
-    and --target-length set the factor of every schedule that takes one and does not set its own. With -o, every
+    The unchanged model always runs, and the others are compared with it; --baseline names another. --factor and
+    --target-length set the factor of every schedule that takes one and does not set its own. With -o, every
     finished batch is stored in OUT/resume; after an interruption the same command continues from there.
 
     Many processes share the prompts: `torchrun --nproc_per_node 8 -m ropescale passkey ...`. The answers do not depend
