@@ -95,7 +95,7 @@ def command(model: str, lengths: list[int], as_json: bool, out: str | None, fres
     Tasks: passkey hides one number; multi-key a named one at every depth; multi-value one at every depth, all asked for
     in order; variable-tracking passes numbers from box to box.
 
-    The unchanged model always runs, and the others are compared with it; --baseline names another. --factor and
+    Answers are compared with those of the unchanged model, which always runs, or of --baseline. --factor and
     --target-length set the factor of every schedule that takes one and does not set its own. With -o, every
     finished batch is stored in OUT/resume; after an interruption the same command continues from there.
 

@@ -55,3 +55,14 @@ def test_a_formula_is_not_written_where_transformers_would_start_from_another_se
     schedule = create(name, factor=2.0, **fields)
     assert schedule.rope_parameters(ROPE) is not None
     assert schedule.rope_parameters(replace(ROPE, **change)) is None
+
+
+def test_yarns_ramp_ends_at_the_last_coordinate_however_long_the_training_was():
+    """As in transformers, ``high = min(ceil(pair), d - 1)``: here beta_slow's pair, 8.2, lies beyond it."""
+    rope = Rope(8, 10_000.0, 10**9)
+    assert rope.pair_at(1.0) > rope.rotary_dim - 1
+    low, high = math.floor(rope.pair_at(1e6)), rope.rotary_dim - 1
+    kept = [1 - min(max((pair - low) / (high - low), 0.0), 1.0) for pair in range(rope.pairs)]
+    wanted = [k * f + (1 - k) * f / 4 for k, f in zip(kept, rope.inv_freq())]
+    assert list(create("yarn", factor=4.0, beta_fast=1e6)(rope, 10**9).inv_freq) == pytest.approx(wanted, rel=1e-12)
+    assert low == 2 and 0 < kept[-1] < 1
