@@ -910,3 +910,21 @@ def test_dynamic_scaling_that_transformers_would_start_elsewhere_is_refused():
     config = {**GEMMA3, "max_position_embeddings": 256, "original_max_position_embeddings": 64}
     with pytest.raises(ScheduleError, match=r"starts from max_position_embeddings.* trained at 64; .*ntk"):
         make_plan(config, "dynamic:factor=2", layers="sliding_attention")
+
+
+@pytest.mark.parametrize("name", ["layer_rope_theta", "no_rope_layers"])
+def test_a_list_per_layer_that_leaves_only_windowed_layers_rotating_is_noticed(name):
+    """Granite's SWA models and SmolLM 3 say layer by layer whether it rotates; 0 says that it does not."""
+    kinds = ["sliding_attention", "full_attention"]
+    config = {**LLAMA, "num_hidden_layers": 2, "layer_types": kinds}
+    theta = 10_000.0 if name == "layer_rope_theta" else 1
+    with pytest.raises(ConfigError, match=r"full-attention layers .* do not rotate.*layers='all'"):
+        make_plan(config | {name: [theta, 0]}, "yarn:factor=2")
+    assert make_plan(config | {name: [theta, theta]}, "yarn:factor=2").changes
+
+
+def test_lists_without_a_factor_leave_the_context_as_long_as_it_was():
+    ropes = read_rope(LLAMA)
+    [rope] = ropes.values()
+    lists = {"short_factor": [1.0] * rope.pairs, "long_factor": [2.0] * rope.pairs}
+    assert make_plan(LLAMA, {"name": "longrope", **lists}).length == rope.original_length
