@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -32,7 +33,7 @@ class Picture(Generic[S_contra]):
     draw: Callable[[S_contra], Figure]
 
 
-class Metric(Generic[S_contra, R]):
+class Metric(ABC, Generic[S_contra, R]):
     """A figure that is computed from stored numbers.
 
     A subclass computes the rows, and overrides how they are written.
@@ -53,9 +54,9 @@ class Metric(Generic[S_contra, R]):
     subsets: tuple[str, ...] = ()
     picture: Picture[S_contra] | None = None
 
+    @abstractmethod
     def reduce(self, stored: S_contra) -> list[R]:
         """Computes the rows; :meth:`rows` calls it once."""
-        raise NotImplementedError
 
     def rows(self, stored: S_contra) -> list[R]:
         """Returns the rows, computed on the first call."""

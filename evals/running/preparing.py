@@ -198,7 +198,7 @@ def _check_taken(named: Sequence[Spec | Mapping[str, Spec]], request: Request) -
     for key in request.overrides:
         if not any(map(partial(_takes, key), named)):
             raise ScheduleError(
-                f"overrides give {key!r}, and no schedule has this field; name one that has, or leave it out",
+                f"overrides has {key!r}, and no schedule has this field; name one that has, or leave it out",
                 "overrides",
             )
 

@@ -105,11 +105,11 @@ def patch_checkpoint(
     _refuse_contradiction(model, out, link, in_place, dry_run, push_to_hub, private)
     is_local = local_path(model).is_dir()
     resumed = _resumed(local_path(model)) if in_place and not dry_run else ()
-    # What can be refused comes before the download of a model, which can take hours.
-    if push_to_hub is not None and is_local:
-        links.refuse_leaving(find_model(model, revision))
     to = None
     if push_to_hub is not None:
+        # What can be refused comes before the download of a model, which can take hours.
+        if is_local:
+            links.refuse_leaving(find_model(model, revision))
         to = uploading.repository(push_to_hub, private=private, force=force, ask=not dry_run)
     source = find_model(model, revision, weights=not dry_run)
     if to and not is_local:

@@ -313,7 +313,7 @@ def test_a_length_dependent_schedule_is_measured_frozen(capsys, checkpoint, text
     ("words", "said"),
     [
         (["--schedule", "linear:factor=2", "--set", "beta_fast=16"], "'beta_fast', and no schedule has this field"),
-        (["--set", "beta_fast=16"], "--set give 'beta_fast', and no schedule has this field"),
+        (["--set", "beta_fast=16"], "--set has 'beta_fast', and no schedule has this field"),
         (["--schedule", "linear:factor=2", "--freeze-at", "128"], "or leave --freeze-at out"),
         (["--freeze-at", "128"], "--freeze-at is given, and no schedule whose tables depend on the length"),
         (["--schedule", "dynamic:factor=2", "--freeze-at", "32"], "leaves every frequency as it is"),

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import shutil
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from itertools import pairwise
@@ -30,7 +31,7 @@ ENGINES = ("vllm", "sglang", "llama.cpp", "transformers4", "transformers5")
 _PLAIN = [spec for spec in seeds.SPECS if "mine" not in spec and "factors.json" not in spec]
 
 
-class Target:
+class Target(ABC):
     """Something that is mutated. The weight says how often, beside the others."""
 
     name = ""
@@ -40,9 +41,9 @@ class Target:
     def __init__(self, made: Made) -> None:
         self.made = made
 
+    @abstractmethod
     def make(self, rng: Random, folder: Path) -> Commands:
         """Fills the folder with mutated input and says what to run there."""
-        raise NotImplementedError
 
     def check(self, folder: Path, outcome: Outcome) -> Iterator[Fault]:
         """What more must hold after a command."""
