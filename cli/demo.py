@@ -8,6 +8,8 @@ from pathlib import Path
 
 import click
 
+from .spelling import spelled
+
 SCHEDULES = ("base", "linear:factor=8", "ntk:factor=8", "yarn:factor=8")
 LENGTHS = (256, 512, 1024, 2048)
 
@@ -83,12 +85,13 @@ def _evaluate(source: Path, out: Path) -> None:
     from ..evals.data.documents import Text
     from ..evals.reference import HELD_OUT, held_out_documents
     from ..evals.running.perplexity import PerplexityRun
+    from ..evals.running.progress import Notes
     from ..evals.running.selection import Corpus, PerplexityOptions
     from ..evals.running.variants import AS_IS
     from ..models.loading import load_model, load_tokenizer
 
     texts = [Text(name, text) for name, text in zip(HELD_OUT, held_out_documents(), strict=True)]
-    options = PerplexityOptions(source=_SOURCE, path=source, progress=True)
+    options = PerplexityOptions(source=_SOURCE, path=source, progress=Notes(True, spelled))
     corpus = Corpus(texts, LENGTHS, load_tokenizer(source), "auto", options)
     run = PerplexityRun(load_model(source), corpus, SCHEDULES, "base", options)
     # The model comes unscaled, so as-is would only repeat base.

@@ -96,6 +96,8 @@ def test_the_demo_prints_the_order_and_leaves_its_files(tmp_path: Path, capsys: 
     ppl = {name: row["ppl"] for name, row in rows.items()}
     assert ppl["base"] > ppl["linear:factor=8"] > ppl["ntk:factor=8"] > 2 * ppl["yarn:factor=8"]
     assert all(row["length"] == 2048 and row["forward_passes"] == 26 for row in rows.values())
-    assert "| yarn:factor=8 " in capsys.readouterr().out
+    printed = capsys.readouterr()
+    assert "| yarn:factor=8 " in printed.out
+    assert "--no-short-context" in printed.err and "short_context" not in printed.err
     assert ropescale.verify(tmp_path / "yarn-x8").live
     assert (tmp_path / "ppl_vs_length.png").stat().st_size > 10_000
