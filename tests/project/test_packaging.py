@@ -73,16 +73,17 @@ def test_the_wheel_holds_only_ropescale_at_its_top(wheel):
     assert {re.sub(r"-[\d.]+\.dist-info$", ".dist-info", top) for top in tops} == {"ropescale", "ropescale.dist-info"}
 
 
-def test_the_wheel_holds_every_source_file_and_all_data(wheel, clone):
+def test_the_wheel_holds_every_source_file_and_all_data_byte_for_byte(wheel, clone):
     expected = {
-        f"{package.replace('.', '/')}/{file.relative_to(clone / folder).as_posix()}"
+        f"{package.replace('.', '/')}/{file.relative_to(clone / folder).as_posix()}": file
         for package, folder in FOLDERS.items()
         for file in (clone / folder).rglob("*")
         if file.is_file() and "__pycache__" not in file.parts
     }
     inside = {name for name in wheel.namelist() if name.startswith("ropescale/") and not name.endswith("/")}
     assert "ropescale/py.typed" in expected
-    assert inside == expected
+    assert inside == set(expected)
+    assert [name for name, file in expected.items() if wheel.read(name) != file.read_bytes()] == []
 
 
 def test_the_wheel_carries_the_licence_and_the_entry_point(wheel):
