@@ -16,6 +16,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from statistics import NormalDist
 
 import numpy as np
@@ -53,6 +54,39 @@ def ratio(sums: Sequence[float], counts: Sequence[float], level: float = LEVEL) 
     error = math.sqrt(documents / (documents - 1) * squares) / tokens
     half = t_quantile((1 + level) / 2, documents - 1) * error
     return Estimate(mean, mean - half, mean + half)
+
+
+LEAST_WINDOWS = 6
+"""The fewest consecutive windows that give an interval: three blocks of two."""
+
+
+def blocks_of(windows: int) -> int:
+    """Returns into how many blocks consecutive windows are cut: about as many as each then has windows, at least 3."""
+    return max(3, round(math.sqrt(windows)))
+
+
+def consecutive(sums: Sequence[float], counts: Sequence[float], level: float = LEVEL) -> Estimate:
+    """Returns the token-weighted mean of the windows of one text in their order, and its interval over blocks of them.
+
+    Neighbouring windows resemble each other, so they are cut into ``b`` blocks of consecutive windows, ``b`` near the
+    square root of their number (batch means: Law and Carson 1979; Flegal and Jones 2010 for the root), and the interval
+    is Student's t over the blocks, with ``b - 1`` degrees of freedom. It says how much is chance within the text, and
+    nothing about others. The windows of a few texts follow one another, so that differences between these texts count
+    as differences between blocks.
+
+    Args:
+        sums: per window, the sum over its tokens (nats).
+        counts: per window, how many tokens that sum covers, or its weight.
+        level: two-sided coverage.
+
+    Returns:
+        The bounds are None with fewer than :data:`LEAST_WINDOWS` windows.
+    """
+    windows = len(sums)
+    blocks = blocks_of(windows) if windows >= LEAST_WINDOWS else 1
+    edges = [windows * block // blocks for block in range(blocks + 1)]
+    parts = [slice(first, last) for first, last in pairwise(edges)]
+    return ratio([math.fsum(sums[part]) for part in parts], [math.fsum(counts[part]) for part in parts], level)
 
 
 def wilson(hits: int, trials: int, level: float = LEVEL) -> tuple[float, float]:

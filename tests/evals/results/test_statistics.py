@@ -3,9 +3,19 @@
 import math
 import random
 
+import numpy as np
 import pytest
 
-from ropescale.evals.results.statistics import incomplete_beta, mcnemar, ratio, t_quantile, wilson
+from ropescale.evals.results.statistics import (
+    Estimate,
+    blocks_of,
+    consecutive,
+    incomplete_beta,
+    mcnemar,
+    ratio,
+    t_quantile,
+    wilson,
+)
 
 
 @pytest.mark.parametrize(
@@ -58,6 +68,32 @@ def test_intervals_cover_the_truth_about_as_often_as_they_say():
         estimate = ratio(sums, [20] * 8)
         hits += estimate.low < 2.0 < estimate.high
     assert 0.93 <= hits / 1000 <= 0.97
+
+
+def test_consecutive_windows_are_cut_into_blocks():
+    # Nine windows make three blocks of three, with the sums 6, 15 and 24, and the weights 3, 3 and 3.
+    estimate = consecutive(range(1, 10), [1] * 9)
+    assert estimate.mean == pytest.approx(5.0)
+    assert estimate == ratio([6, 15, 24], [3, 3, 3])
+    assert (estimate.high - 5.0) == pytest.approx(4.302653 * 3 / math.sqrt(3), rel=1e-6)
+    assert [blocks_of(windows) for windows in (6, 8, 16, 32, 64, 128)] == [3, 3, 4, 6, 8, 11]
+
+
+def test_too_few_windows_have_no_interval():
+    assert consecutive([1.0] * 5, [2] * 5) == Estimate(0.5, None, None)
+
+
+def test_an_interval_over_windows_allows_for_neighbours_that_hang_together():
+    """AR(1) with phi = 0.5: if the windows were independent, their t interval would cover about 75%."""
+    noise = np.random.default_rng(3).normal(size=(1000, 74))
+    levels = [noise[:, 0]]
+    for step in noise.T[1:]:
+        levels.append(0.5 * levels[-1] + step)
+    texts = np.stack(levels[10:], axis=1)
+    found = [consecutive(text, [1] * 64) for text in texts]
+    independent = [ratio(text, [1] * 64) for text in texts]
+    hits, naive = (sum(each.low < 0 < each.high for each in way) / 1000 for way in (found, independent))
+    assert 0.92 <= hits <= 0.965 and naive < 0.8
 
 
 @pytest.mark.parametrize(
