@@ -10,9 +10,9 @@ from .options import (
     DEVICE_MAPS,
     REQUEST_SECTIONS,
     Length,
-    Lengths,
     bos_option,
     json_option,
+    lengths_option,
     loading_options,
     model_argument,
     request_of,
@@ -40,7 +40,7 @@ _SECTIONS = {
 @click.option(
     "--data", "source", required=True, metavar="SRC", help="File, folder, JSONL, parquet, Hub NAME[:CONFIG] or -."
 )
-@click.option("--lengths", type=Lengths(), required=True, metavar="N,...", help="Positions, BOS included: 2k,4k,8k.")
+@lengths_option("Positions, BOS included: 2k,4k,8k. May be repeated.")
 @request_options("many")
 @click.option("--baseline", metavar="SPEC", help="What the others are compared with (default: as-is).")
 @click.option("--split", metavar="S", help="Split of a dataset (default: test, or the only one).")

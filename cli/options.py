@@ -56,6 +56,17 @@ class Lengths(click.ParamType):
             self.fail(str(error), param, ctx)
 
 
+def lengths_option(help: str) -> Decorator[F]:
+    """Adds ``--lengths``, whose lists are joined where it is repeated."""
+    return click.option(
+        "--lengths", type=Lengths(), required=True, multiple=True, callback=_joined, metavar="N,...", help=help
+    )
+
+
+def _joined(ctx: click.Context, param: click.Parameter, lists: Iterable[list[int]]) -> list[int]:
+    return [length for each in lists for length in each]
+
+
 def model_argument() -> Decorator[F]:
     """Adds ``MODEL``, a checkpoint's folder or a Hub id."""
     return click.argument("model")

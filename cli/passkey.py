@@ -8,9 +8,9 @@ import click
 
 from .options import (
     REQUEST_SECTIONS,
-    Lengths,
     bos_option,
     json_option,
+    lengths_option,
     loading_options,
     model_argument,
     request_of,
@@ -54,7 +54,7 @@ class Depths(click.ParamType):
 
 @click.command("passkey", cls=in_sections(_SECTIONS))
 @model_argument()
-@click.option("--lengths", type=Lengths(), required=True, metavar="N,...", help="Positions, BOS and answer included.")
+@lengths_option("Positions, BOS and answer included. May be repeated.")
 @click.option(
     "--depths",
     type=Depths(),

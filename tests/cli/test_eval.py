@@ -65,9 +65,10 @@ def test_stdout_is_the_table_alone(capsys, checkpoint, texts):
 
 
 def test_json_has_every_digit_and_equals_the_naive_loop(capsys, checkpoint, texts):
-    code, out, _ = run(capsys, checkpoint, "--data", texts, "--lengths", "32,64", "--json")
+    code, out, _ = run(capsys, checkpoint, "--data", texts, "--lengths", "64", "--lengths", "16,32", "--json")
     assert code == 0
     rows = json.loads(out)["rows"]
+    assert [row["length"] for row in rows] == [16, 32, 64]
     model, tokenizer = llama(vocab_size=257), byte_tokenizer()
     for row in rows:
         fed = [
@@ -327,8 +328,9 @@ def test_what_no_schedule_takes_is_refused(capsys, checkpoint, texts, command, w
 
 
 def test_passkey_takes_the_same_request(capsys, checkpoint):
-    words = ["--lengths", "300", "--depths", "0.5", "--trials", "1", "--json", "--schedule", "yarn", "--factor", "4"]
-    more = ["--set", "beta_fast=16", "--original-length", "32"]
+    words = ["--lengths", "300", "--lengths", "310", "--depths", "0.5", "--trials", "1", "--json"]
+    more = ["--schedule", "yarn", "--factor", "4", "--set", "beta_fast=16", "--original-length", "32"]
     assert shell.main(["passkey", checkpoint, *words, *more]) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert {row["schedule"] for row in rows} == {"as-is", "yarn:beta_fast=16,factor=4"}
+    assert {row["length"] for row in rows} == {300, 310}
