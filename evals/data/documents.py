@@ -16,17 +16,11 @@ import numpy as np
 
 from ...errors import DataError
 from . import token_cache
+from .texts import Text as Text
+from .texts import TextFile
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-
-@dataclass(frozen=True)
-class Text:
-    """One document before tokenizing; ``name`` says where it came from."""
-
-    name: str
-    text: str
 
 
 @dataclass(frozen=True)
@@ -59,7 +53,7 @@ class Document:
 
 
 def tokenize(
-    texts: Iterable[Text | str], tokenizer: PreTrainedTokenizerBase, *, split_special_tokens: bool = False
+    texts: Iterable[Text | TextFile | str], tokenizer: PreTrainedTokenizerBase, *, split_special_tokens: bool = False
 ) -> list[Document]:
     """Encodes each text without special tokens around it, with byte offsets where the tokenizer is a fast one.
 
@@ -72,8 +66,8 @@ def tokenize(
     Raises:
         DataError: a text that UTF-8 cannot hold (a lone surrogate).
     """
-    named = [text if isinstance(text, Text) else Text(f"document {i}", text) for i, text in enumerate(texts)]
-    hashes = [hashlib.sha256(_bytes_of(text)).hexdigest() for text in named]
+    named = [_in_memory(i, text) for i, text in enumerate(texts)]
+    hashes = [hashlib.sha256(text.encoded).hexdigest() for text in named]
     large = sum(len(text.text) for text in named) >= token_cache.LEAST
     key = token_cache.key(hashes, tokenizer, split_special_tokens) if large else None
     found = None if key is None else token_cache.load(key, len(named))
@@ -84,7 +78,7 @@ def tokenize(
 
 
 def tokenize_until(
-    texts: Iterable[Text],
+    texts: Iterable[Text | TextFile],
     tokenizer: PreTrainedTokenizerBase,
     needed: int,
     count: int | None,
@@ -221,16 +215,13 @@ def documents_sha256(documents: Iterable[Document]) -> str:
     return digest.hexdigest()
 
 
+def _in_memory(number: int, text: Text | TextFile | str) -> Text:
+    if isinstance(text, str):
+        return Text(f"document {number}", text)
+    return text if isinstance(text, Text) else Text(text.name, text.text)
+
+
 # --- tokens ----------------------------------------------------------------------------------------------------
-
-
-def _bytes_of(text: Text) -> bytes:
-    try:
-        return text.text.encode()
-    except UnicodeEncodeError as error:
-        raise DataError(
-            f"{text.name} has a lone surrogate at character {error.start}; it is not valid text; repair or remove it"
-        ) from None
 
 
 def _tokens(text: Text, tokenizer: PreTrainedTokenizerBase, split_special_tokens: bool) -> token_cache.Tokens:

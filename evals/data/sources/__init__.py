@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from typing import Protocol, cast
 
 from ....errors import DataError
-from ..documents import Text
+from ..texts import Text, TextFile
 from . import hub
 
 
@@ -24,8 +25,11 @@ class SourceReader(Protocol):
         """Whether a source is of this kind."""
         ...
 
-    def read(self, source: str, split: str | None, text_field: str | None) -> list[Text]:
-        """Reads all the documents of a source, empty ones included."""
+    def read(self, source: str, split: str | None, text_field: str | None) -> Iterable[Text | TextFile]:
+        """Gives the documents of a source one after the other, as they are asked for; empty ones included.
+
+        What is wrong with the source or an option is raised at the first one at the latest.
+        """
         ...
 
 
@@ -64,17 +68,23 @@ class TextSource:
         if self.streaming and self.concat:
             raise DataError("streaming reads one document after the other; leave concat out", "streaming", "concat")
 
-    def texts(self) -> Iterable[Text]:
-        """Reads the documents; those of a stream as they are asked for."""
-        if not self.streaming:
-            return read_texts(self.name, split=self.split, text_field=self.text_field, concat=self.concat)
-        return stream_texts(self.name, split=self.split, text_field=self.text_field)
+    def texts(self) -> Iterator[Text | TextFile]:
+        """Reads the documents one after the other, as they are asked for; the first one now, to see that it is there.
+
+        Raises:
+            DataError: as :func:`read_texts`.
+        """
+        if self.streaming:
+            return stream_texts(self.name, split=self.split, text_field=self.text_field)
+        if self.concat:
+            return iter(read_texts(self.name, split=self.split, text_field=self.text_field, concat=True))
+        return _begun(self.name, self.split, self.text_field)
 
 
 def read_texts(
     source: str | Path, *, split: str | None = None, text_field: str | None = None, concat: bool = False
 ) -> list[Text]:
-    """Reads the documents of ``source``, empty ones included.
+    """Reads the documents of ``source`` into memory, empty ones included.
 
     Args:
         source: a text file (one document), a folder (one per file, in order of path), a ``.jsonl`` or
@@ -87,12 +97,10 @@ def read_texts(
     Raises:
         DataError: nothing there, not text, malformed, without the field, or a split or field of a source without.
     """
-    texts = _reader(str(source)).read(str(source), split, text_field)
-    if not texts:
-        raise DataError(f"no documents in {source}; give text, with one document per row or file")
+    texts = _begun(str(source), split, text_field)
     if concat:
         return [Text(str(source), "\n\n".join(text.text for text in texts))]
-    return texts
+    return [text if isinstance(text, Text) else Text(text.name, text.text) for text in texts]
 
 
 def stream_texts(source: str, *, split: str | None = None, text_field: str | None = None) -> Iterator[Text]:
@@ -107,6 +115,19 @@ def stream_texts(source: str, *, split: str | None = None, text_field: str | Non
     if _reader(source) is not hub:
         raise DataError(f"{source} is here, and streaming is for datasets on the Hub; leave streaming out", "streaming")
     return hub.stream(source, split, text_field)
+
+
+def _begun(source: str, split: str | None, text_field: str | None) -> Iterator[Text | TextFile]:
+    """Reads the first document, and returns all of them.
+
+    Raises:
+        DataError: as :func:`read_texts`.
+    """
+    texts = iter(_reader(source).read(source, split, text_field))
+    first = next(texts, None)
+    if first is None:
+        raise DataError(f"no documents in {source}; give text, with one document per row or file")
+    return chain([first], texts)
 
 
 def _reader(source: str) -> SourceReader:

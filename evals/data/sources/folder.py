@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from ....errors import DataError
 from ....files.reading import local_path
-from ..documents import Text
+from ..texts import Text, TextFile
 from .rows import refuse
 from .text_file import text_of
 
@@ -14,7 +16,7 @@ def takes(source: str) -> bool:
     return bool(source) and local_path(source).is_dir()
 
 
-def read(source: str, split: str | None, text_field: str | None) -> list[Text]:
+def read(source: str, split: str | None, text_field: str | None) -> Iterator[Text | TextFile]:
     """Reads all files but hidden ones, those in folders below included.
 
     Raises:
@@ -26,4 +28,4 @@ def read(source: str, split: str | None, text_field: str | None) -> list[Text]:
     files = sorted(path for path in visible if path.is_file())
     if not files:
         raise DataError(f"no files in {source}; give a folder of text files (hidden ones are not read)")
-    return [text_of(path) for path in files]
+    yield from map(text_of, files)

@@ -10,7 +10,7 @@ from ....checkpoints.locating import hub_silence
 from ....errors import DataError
 from ....files.reading import local_path
 from ....formatting import first_line
-from ..documents import Text
+from ..texts import Text
 from .rows import Row, dataset_texts, one_split, text_in
 
 
@@ -21,7 +21,7 @@ def takes(source: str) -> bool:
     return bool(source) and not local
 
 
-def read(source: str, split: str | None, text_field: str | None) -> list[Text]:
+def read(source: str, split: str | None, text_field: str | None) -> Iterator[Text]:
     """Reads the text of every row of one split.
 
     Raises:

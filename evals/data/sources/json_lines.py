@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from ....errors import DataError
 from ....files.reading import local_path
-from ..documents import Text
-from .rows import Row, refuse, texts_of
+from ..texts import Text, TextFile
+from .rows import Row, refuse, text_in
 from .text_file import text_of
 
 
@@ -18,19 +18,20 @@ def takes(source: str) -> bool:
     return path.is_file() and path.suffix.lower() in (".jsonl", ".ndjson")
 
 
-def read(source: str, split: str | None, text_field: str | None) -> list[Text]:
-    """Reads the text of every line.
+def read(source: str, split: str | None, text_field: str | None) -> Iterator[Text]:
+    """Reads the text of every line, one after the other as they are asked for.
 
     Raises:
         DataError: a line is not a JSON object, or lacks the field; names the line.
     """
     refuse(source, "a file of rows", split=split)
-    rows = list(_rows(source))
-    return texts_of([row for _, row in rows], [f"{source} line {line}" for line, _ in rows], text_field, source)
+    for number, row in _rows(source):
+        text, text_field = text_in(row, text_field, f"{source} line {number}", source)
+        yield text
 
 
 def _rows(source: str) -> Iterator[tuple[int, Row]]:
-    for number, line in enumerate(text_of(local_path(source)).text.split("\n"), start=1):
+    for number, line in enumerate(_lines(text_of(local_path(source))), start=1):
         if not line.strip():
             continue
         try:
@@ -42,3 +43,15 @@ def _rows(source: str) -> Iterator[tuple[int, Row]]:
         if not isinstance(row, dict):
             raise DataError(f'{source} line {number} is not a JSON object; write one per line, like {{"text": "..."}}')
         yield number, row
+
+
+def _lines(text: Text | TextFile) -> Iterator[str]:
+    """Yields the lines of a text; of a large file one after the other as they are read."""
+    begun: list[str] = []
+    for piece in text.reading():
+        first, *rest = piece.split("\n")
+        begun.append(first)
+        for line in rest:
+            yield "".join(begun)
+            begun = [line]
+    yield "".join(begun)

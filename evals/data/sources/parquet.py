@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import count
+
 from ....errors import DataError
 from ....files.reading import local_path
 from ....formatting import first_line
-from ..documents import Text
+from ..texts import Text
 from .rows import refuse, texts_of
 
 
@@ -15,7 +18,7 @@ def takes(source: str) -> bool:
     return path.is_file() and path.suffix.lower() == ".parquet"
 
 
-def read(source: str, split: str | None, text_field: str | None) -> list[Text]:
+def read(source: str, split: str | None, text_field: str | None) -> Iterator[Text]:
     """Reads the text of every row.
 
     Raises:
@@ -26,7 +29,12 @@ def read(source: str, split: str | None, text_field: str | None) -> list[Text]:
 
     refuse(source, "a file of rows", split=split)
     try:
-        rows = pyarrow.parquet.read_table(local_path(source)).to_pylist()
+        with pyarrow.parquet.ParquetFile(local_path(source)) as file:
+            rows = (row for batch in file.iter_batches(_TOGETHER) for row in batch.to_pylist())
+            yield from texts_of(rows, (f"{source} row {i}" for i in count()), text_field, source)
     except (pyarrow.ArrowException, OSError) as error:
         raise DataError(f"{source} is not a readable parquet file: {first_line(error)}") from None
-    return texts_of(rows, [f"{source} row {i}" for i in range(len(rows))], text_field, source)
+
+
+_TOGETHER = 64
+"""Rows that are made texts at a time."""

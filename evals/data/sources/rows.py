@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import count
 from typing import Any
 
 from ....errors import DataError
-from ..documents import Text
+from ..texts import Text
 
 Row = Mapping[str, object]
 
@@ -18,15 +19,15 @@ def refuse(source: str, kind: str, **given: str | None) -> None:
             raise DataError(f"{name} is given, and {source} is {kind}, which has none; leave {name} out", name)
 
 
-def dataset_texts(loaded: Any, source: str, split: str | None, text_field: str | None) -> list[Text]:
+def dataset_texts(loaded: Any, source: str, split: str | None, text_field: str | None) -> Iterator[Text]:
     """Returns the text of every row of one split.
 
     Raises:
         DataError: there is no such split or field, or which one is not said.
     """
-    rows = list(one_split(loaded, source, split))
+    rows = one_split(loaded, source, split)
     part = f"{source} {_split_of(loaded, source, split)}" if isinstance(loaded, dict) else source
-    return texts_of(rows, [f"{part} row {i}" for i in range(len(rows))], text_field, source)
+    return texts_of(rows, (f"{part} row {i}" for i in count()), text_field, source)
 
 
 def one_split(loaded: Any, source: str, split: str | None) -> Iterable[Row]:
@@ -37,13 +38,11 @@ def one_split(loaded: Any, source: str, split: str | None) -> Iterable[Row]:
     return loaded
 
 
-def texts_of(rows: Sequence[Row], names: Sequence[str], text_field: str | None, source: str) -> list[Text]:
-    """Returns the text of each row under its name; all from the field that the first one has."""
-    texts = []
-    for row, name in zip(rows, names, strict=True):
+def texts_of(rows: Iterable[Row], names: Iterable[str], text_field: str | None, source: str) -> Iterator[Text]:
+    """Yields the text of each row under its name; all from the field that the first one has."""
+    for row, name in zip(rows, names):
         text, text_field = text_in(row, text_field, name, source)
-        texts.append(text)
-    return texts
+        yield text
 
 
 def text_in(row: Row, text_field: str | None, name: str, source: str) -> tuple[Text, str]:

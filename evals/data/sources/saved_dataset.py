@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from ....errors import DataError
 from ....files.reading import local_path
 from ....formatting import first_line
-from ..documents import Text
+from ..texts import Text
 from .rows import dataset_texts
 
 
@@ -15,7 +17,7 @@ def takes(source: str) -> bool:
     return bool(source) and any((path / name).exists() for name in ("state.json", "dataset_dict.json"))
 
 
-def read(source: str, split: str | None, text_field: str | None) -> list[Text]:
+def read(source: str, split: str | None, text_field: str | None) -> Iterator[Text]:
     """Reads the text of every row of one split.
 
     Raises:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 
-from ..documents import Text
+from ..texts import Text
 from .rows import refuse
 from .text_file import decoded
 
@@ -14,7 +15,7 @@ def takes(source: str) -> bool:
     return source == "-"
 
 
-def read(source: str, split: str | None, text_field: str | None) -> list[Text]:
+def read(source: str, split: str | None, text_field: str | None) -> Iterator[Text]:
     """Reads all of it."""
     refuse("standard input", "plain text", split=split, text_field=text_field)
-    return [decoded("standard input", sys.stdin.buffer.read())]
+    yield decoded("standard input", sys.stdin.buffer.read())

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from ....errors import DataError
 from ....files.reading import local_path
-from ..documents import Text
+from ..texts import SMALL, Text, TextFile
 from .rows import refuse
 
 
@@ -16,7 +18,7 @@ def takes(source: str) -> bool:
     return local_path(source).is_file()
 
 
-def read(source: str, split: str | None, text_field: str | None) -> list[Text]:
+def read(source: str, split: str | None, text_field: str | None) -> Iterator[Text | TextFile]:
     """Reads the file.
 
     Raises:
@@ -24,25 +26,28 @@ def read(source: str, split: str | None, text_field: str | None) -> list[Text]:
     """
     refuse(source, "a text file", split=split, text_field=text_field)
     text = text_of(local_path(source))
-    if not text.text.strip():
+    if isinstance(text, Text) and not text.text.strip():
         raise DataError(f"{source} is empty; give a file with text in it")
-    return [text]
+    yield text
 
 
-def text_of(path: Path) -> Text:
+def text_of(path: Path) -> Text | TextFile:
     """Reads a file that is text; one that holds texts in another form would be measured with its brackets and commas.
 
+    A large file is not read here, but where it is asked for.
+
     Raises:
-        DataError: it cannot be read, is not UTF-8, is compressed, or is a table.
+        DataError: it cannot be read, is not UTF-8, is compressed, or is a table; of a large one, as far as it is read.
     """
     kind = _NO_TEXT.get(path.suffix.lower())
     if kind:
         raise DataError(f"{path} is {kind}, or a text that should be called .txt")
     try:
-        text = decoded(str(path), path.read_bytes())
+        large = path.stat().st_size > SMALL
+        text = TextFile(str(path), path) if large else decoded(str(path), path.read_bytes())
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
-    if path.suffix.lower() == ".json" and _is_array(text.text):
+    if path.suffix.lower() == ".json" and _is_array(text):
         raise DataError(f"{path} is a JSON array; write it as .jsonl, one object per line")
     return text
 
@@ -70,11 +75,13 @@ _NO_TEXT = {
 }
 
 
-def _is_array(text: str) -> bool:
-    """Whether a text is a JSON list of texts or rows."""
-    if not text.lstrip().startswith("["):
+def _is_array(text: Text | TextFile) -> bool:
+    """Whether a text is a JSON list of texts or rows; of a large one its beginning tells."""
+    if isinstance(text, TextFile):
+        return re.match(r'\s*\[\s*[{"]', next(text.reading(), "")) is not None
+    if not text.text.lstrip().startswith("["):
         return False
     try:
-        return all(isinstance(each, (dict, str)) for each in json.loads(text))
+        return all(isinstance(each, (dict, str)) for each in json.loads(text.text))
     except (ValueError, RecursionError):
         return False

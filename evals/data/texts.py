@@ -1,0 +1,164 @@
+"""Texts before tokenizing: in memory, or in a file that is read only where it is needed."""
+
+from __future__ import annotations
+
+import codecs
+import io
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import BinaryIO
+
+from ...errors import DataError
+
+SMALL = 4 * 2**20
+"""Bytes up to which a file is read whole: it is checked to its end, and its hash is that of its content."""
+
+BLOCK = 2**16
+"""Bytes that are read of a file at a time."""
+
+
+@dataclass(frozen=True)
+class Text:
+    """One document before tokenizing; ``name`` says where it came from."""
+
+    name: str
+    text: str
+
+    @cached_property
+    def encoded(self) -> bytes:
+        """The text as UTF-8.
+
+        Raises:
+            DataError: a text that UTF-8 cannot hold (a lone surrogate).
+        """
+        try:
+            return self.text.encode()
+        except UnicodeEncodeError as error:
+            at = error.start
+            raise DataError(
+                f"{self.name} has a lone surrogate at character {at}; it is not valid text; repair or remove it"
+            ) from None
+
+    @property
+    def size(self) -> int:
+        """Its bytes as UTF-8."""
+        return len(self.encoded)
+
+    @property
+    def stamp(self) -> str:
+        """Empty: its content says all."""
+        return ""
+
+    def reading(self, offset: int = 0) -> Reading:
+        """Reads from a byte on, see :class:`Reading`."""
+        return Reading(self.name, io.BytesIO(self.encoded), offset, plain=True)
+
+
+@dataclass(frozen=True)
+class TextFile:
+    """One document in a file of UTF-8, read piece by piece and only where it is asked for.
+
+    Line ends of any kind become ``\\n``, and a leading byte-order mark is not text.
+    """
+
+    name: str
+    path: Path
+
+    @property
+    def text(self) -> str:
+        """The whole text, in memory."""
+        return "".join(self.reading())
+
+    @cached_property
+    def size(self) -> int:
+        """The bytes of the file."""
+        return self.path.stat().st_size
+
+    @cached_property
+    def stamp(self) -> str:
+        """Size and modification time (ns): with the bytes that were read, they tell one text from another."""
+        found = self.path.stat()
+        return f"{found.st_size} {found.st_mtime_ns}"
+
+    def reading(self, offset: int = 0) -> Reading:
+        """Reads from a byte on, see :class:`Reading`."""
+        try:
+            return Reading(self.name, open(self.path, "rb"), offset)
+        except OSError as error:
+            raise DataError(f"{self.path} cannot be read: {error.strerror or error}") from None
+
+
+class Reading:
+    """An iterator over a text in pieces of some ten thousand characters, from a place on.
+
+    Args:
+        name: the text's, for errors.
+        file: its bytes.
+        offset: where to begin; 0, or it is moved to the start of the next line, or, where no line starts within
+            :data:`BLOCK` bytes, to the next character.
+        plain: keeps line ends and a leading byte-order mark as they are.
+
+    Attributes:
+        start: the byte at which it begins.
+
+    Raises:
+        DataError: bytes that are not UTF-8 text; names the place.
+    """
+
+    def __init__(self, name: str, file: BinaryIO, offset: int = 0, plain: bool = False) -> None:
+        self.name, self._file = name, file
+        decoder = codecs.getincrementaldecoder("utf-8")()
+        self._decoder = decoder if plain else io.IncrementalNewlineDecoder(decoder, translate=True)
+        self.start = self._at = self._seek(0) if plain and not offset else self._begin(offset)
+        self._ended, self._wrong = False, ""
+
+    def __iter__(self) -> Reading:
+        return self
+
+    def __next__(self) -> str:
+        while not self._ended:
+            if piece := self._piece():
+                return piece
+        if self._wrong:
+            raise DataError(self._wrong)
+        raise StopIteration
+
+    def _piece(self) -> str:
+        """Reads a block. What comes before a byte that is wrong is text, and may be all that is asked for."""
+        raw = self._read(BLOCK)
+        zero = raw.find(b"\0")
+        if zero >= 0:
+            self._wrong = f"{self.name} is not text: it has a zero byte at {self._at + zero}; give UTF-8 text"
+            raw = raw[:zero]
+        self._ended = not raw or bool(self._wrong)
+        try:
+            piece = self._decoder.decode(raw, final=self._ended and not self._wrong)
+        except UnicodeDecodeError as error:
+            at = self._at + error.start - (len(error.object) - len(raw))
+            self._wrong = f"{self.name} is not UTF-8 text: byte {at} does not decode; convert it first"
+            piece, self._ended = error.object[: error.start].decode(), True
+        self._at += len(raw)
+        if self._ended:
+            self._file.close()
+        return piece
+
+    def _begin(self, offset: int) -> int:
+        """Moves to the start of a line, and returns its place."""
+        if offset == 0:
+            return self._seek(len(codecs.BOM_UTF8) if self._read(3) == codecs.BOM_UTF8 else 0)
+        self._seek(offset - 1)
+        raw = self._read(BLOCK)
+        line = raw.find(b"\n")
+        if line < 0:  # a text of one line: any character but the inner bytes of one
+            line = next((n for n, byte in enumerate(raw[1:]) if byte & 0xC0 != 0x80), 0)
+        return self._seek(offset + line)
+
+    def _seek(self, offset: int) -> int:
+        return self._file.seek(offset)
+
+    def _read(self, count: int) -> bytes:
+        try:
+            return self._file.read(count)
+        except OSError as error:
+            raise DataError(f"{self.name} cannot be read: {error.strerror or error}") from None

@@ -1,0 +1,65 @@
+"""Texts that are read piece by piece, and only where they are asked for."""
+
+import os
+
+import pytest
+
+from ropescale.errors import DataError
+from ropescale.evals.data import texts
+from ropescale.evals.data.sources import TextSource
+from ropescale.evals.data.texts import Text, TextFile
+
+
+def big(path, content: bytes):
+    path.write_bytes(content)
+    return TextFile(str(path), path)
+
+
+def test_a_file_read_in_pieces_is_the_text_that_python_reads(tmp_path, monkeypatch):
+    monkeypatch.setattr(texts, "BLOCK", 7)
+    file = big(tmp_path / "a.txt", b"\xef\xbb\xbf" + "one\r\ntwo é€😀\rthree\n\r\n".encode() * 9)
+    assert file.text == (tmp_path / "a.txt").read_text(encoding="utf-8-sig") == "".join(file.reading())
+    assert len(list(file.reading())) > 30
+
+
+def test_reading_from_a_byte_begins_at_the_next_line_start(tmp_path):
+    content = "first\nsecond é\nthird\n".encode()
+    for text in (big(tmp_path / "a.txt", content), Text("here", content.decode())):
+        found = {offset: text.reading(offset) for offset in (0, 1, 5, 6, 7, 13, 15, 16)}
+        assert [each.start for each in found.values()] == [0, 6, 6, 6, 16, 16, 16, 16]
+        assert "".join(found[6]) == "second é\nthird\n"
+
+
+def test_a_text_of_one_line_begins_at_a_character(tmp_path):
+    file = big(tmp_path / "a.txt", "é".encode() * 100)
+    assert [file.reading(offset).start for offset in (1, 2, 3)] == [2, 2, 4]
+    assert "".join(file.reading(3)) == "é" * 98
+
+
+@pytest.mark.parametrize(("wrong", "message"), [(b"\0", "zero byte at 70005"), (b"\xff", "byte 70005 does not")])
+def test_what_is_no_text_is_named_by_its_byte_once_it_is_reached(tmp_path, wrong, message):
+    file = big(tmp_path / "a.txt", b"a" * 70_005 + wrong + b"a" * 10)
+    reading = file.reading()
+    assert next(reading) + next(reading) == "a" * 70_005
+    with pytest.raises(DataError, match=message):
+        next(reading)
+
+
+def test_a_small_text_keeps_its_carriage_returns_in_memory():
+    assert "".join(Text("here", "\ufeffa\r\nb").reading()) == "\ufeffa\r\nb"
+
+
+def test_json_lines_are_read_only_as_far_as_they_are_asked_for(tmp_path):
+    """Twenty gigabytes, of which the file system holds one block."""
+    (tmp_path / "a.jsonl").write_text('{"text": "one"}\n{"text": "two"}\n')
+    os.truncate(tmp_path / "a.jsonl", 20 * 10**9)
+    documents = TextSource(str(tmp_path / "a.jsonl")).texts()
+    assert [next(documents).text, next(documents).text] == ["one", "two"]
+    with pytest.raises(DataError, match="zero byte at 32"):
+        next(documents)
+
+
+def test_a_large_text_file_is_not_read_before_it_is_asked_for(tmp_path):
+    os.truncate(big(tmp_path / "a.txt", b"hello\n").path, 20 * 10**9)
+    (document,) = TextSource(str(tmp_path / "a.txt")).texts()
+    assert isinstance(document, TextFile) and document.size == 20 * 10**9 and document.stamp.startswith("20000000000 ")
