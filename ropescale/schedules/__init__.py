@@ -14,6 +14,7 @@ from .linear import Linear as Linear
 from .ntk import Ntk as Ntk
 from .ntk_su import NtkSu as NtkSu
 from .ntk_mixed import NtkMixed as NtkMixed
+from .ntk_critical import NtkCritical as NtkCritical
 from .abf import Abf as Abf
 from .dynamic import Dynamic as Dynamic
 from .ntk_by_parts import NtkByParts as NtkByParts
@@ -23,6 +24,7 @@ from .longrope import LongRope as LongRope
 from .llama3 import Llama3 as Llama3
 from .proportional import Proportional as Proportional
 from .giraffe import Giraffe as Giraffe
+from .cope import Cope as Cope
 from .resonance import Resonance as Resonance
 from .table import Table as Table
 # isort: on

@@ -20,6 +20,7 @@ from ropescale.schedules import (
     AsIs,
     Base,
     BuiltIn,
+    Cope,
     Dynamic,
     DynamicYarn,
     Frequencies,
@@ -29,6 +30,7 @@ from ropescale.schedules import (
     LongRope,
     Ntk,
     NtkByParts,
+    NtkCritical,
     NtkMixed,
     NtkSu,
     Proportional,
@@ -54,6 +56,7 @@ EXAMPLES: dict[str, BuiltIn] = {
     "ntk": Ntk(8),
     "ntk-su": NtkSu(8),
     "ntk-mixed": NtkMixed(8),
+    "ntk-critical": NtkCritical(8),
     "abf": Abf(1e6),
     "dynamic": Dynamic(8),
     "ntk-by-parts": NtkByParts(8),
@@ -63,17 +66,20 @@ EXAMPLES: dict[str, BuiltIn] = {
     "llama3": Llama3(8),
     "proportional": Proportional(0.5, 8),
     "giraffe": Giraffe(0.5, 2048),
+    "cope": Cope(),
     "resonance": Resonance(Yarn(8)),
     "table": Table(factors=GROWING, attention_factor=1.1),
 }
 """One of each. A new schedule needs its case here: the first test below says so."""
 
+LOOK_AT_TURNS = {"yarn", "dynamic-yarn", "ntk-by-parts", "llama3", "cope", "ntk-critical"}
 LENGTH_DEPENDENT = {"dynamic", "dynamic-yarn", "longrope"}
 FACTOR_ONE: list[BuiltIn] = [
     Linear(1),
     Ntk(1),
     NtkSu(1),
     NtkMixed(1),
+    NtkCritical(1),
     Dynamic(1),
     NtkByParts(1),
     Yarn(1),
@@ -169,6 +175,37 @@ def test_ntk_mixed_is_linear_at_b_0_and_ntk_su_at_b_1() -> None:
     assert ratios(NtkMixed(8, b=0)) == pytest.approx(ratios(Linear(8)), rel=1e-13)
     assert ratios(NtkMixed(8, b=1)) == pytest.approx(ratios(NtkSu(8)), rel=1e-13)
     assert ratios(NtkMixed(8))[-1] == pytest.approx(8, rel=1e-13)
+
+
+def test_ntk_critical_is_the_published_theta_for_llama_3_at_128k() -> None:
+    form = NtkCritical(16).rope_parameters(Rope(128, 5e5, 8192))
+    assert form is not None
+    assert form["rope_theta"] == pytest.approx(7.98e7, rel=1e-3)  # LongRoPE2, section 2
+
+
+def test_ntk_critical_divides_the_critical_pair_by_exactly_the_factor() -> None:
+    slower = ratios(NtkCritical(8, critical_pair=20))
+    assert slower == pytest.approx([8 ** (i / 20) for i in range(PAIRS)], rel=1e-13)
+    assert ratios(NtkCritical(8)) == pytest.approx([8 ** (i / ROPE.pair_at(1)) for i in range(PAIRS)], rel=1e-13)
+
+
+def test_cope_multiplies_the_slow_pairs_by_half_a_cosine() -> None:
+    slow = [pair for pair, turns in enumerate(ROPE.turns()) if turns < 1]
+    before, after = geometric(ROPE), list(compute(Cope(), ROPE).inv_freq)
+    assert len(slow) == 9
+    assert after[:23] == pytest.approx(before[:23], rel=1e-15)
+    hann = [math.cos(math.pi / 2 * k / 8) ** 2 for k in range(9)]
+    assert after[23:] == pytest.approx([b * h for b, h in zip(before[23:], hann)], rel=1e-13, abs=1e-20)
+    assert after[23] == ROPE.inv_freq()[23]
+    assert after[-1] == 0
+
+
+def test_cope_leaves_out_pairs_that_never_turn() -> None:
+    rope = Rope(64, 10_000.0, 4096, rotated_pairs=16)
+    after = compute(Cope(clipped_pairs=4), rope).inv_freq
+    assert list(after[:13]) == rope.inv_freq()[:13]
+    assert after[15] == 0
+    assert after[14] == pytest.approx(rope.inv_freq()[14] / 4, rel=1e-13)
 
 
 def test_abf_is_the_geometric_series_of_another_theta() -> None:
@@ -288,7 +325,7 @@ def test_a_schedule_composes_on_a_table_that_is_there(name: str) -> None:
     halved = replace(ROPE, table=tuple(b / 2 for b in ROPE.inv_freq()), table_scale=1.5)
     plain, on_top = (compute(EXAMPLES[name], rope, 9000) for rope in (ROPE, halved))
     assert on_top.attention_scale == pytest.approx(1.5 * plain.attention_scale)
-    if name not in ("yarn", "dynamic-yarn", "ntk-by-parts", "llama3"):  # these look at turns, which are halved too
+    if name not in LOOK_AT_TURNS:  # which are halved too
         assert list(on_top.inv_freq) == pytest.approx([f / 2 for f in plain.inv_freq], rel=1e-13)
     else:
         same_turns = replace(ROPE, original_length=ROPE.original_length // 2)
@@ -361,6 +398,9 @@ def test_a_missing_factor_is_named(name: str) -> None:
         (lambda: create("yarn", factor=8, truncate="yes"), "yarn: truncate must be true or false, not 'yes'"),
         (lambda: Llama3(8, 4, 1), "high_freq_factor is 1 and low_freq_factor 4"),
         (lambda: Proportional(1.5), "a share from 0 to 1, not 1.5"),
+        (lambda: compute(Cope(), Rope(8, 100.0, 4096)), "this model has 0; give clipped_pairs"),
+        (lambda: compute(NtkCritical(8), Rope(8, 1e4, 6)), "ntk-critical needs a pair that makes a full turn"),
+        (lambda: compute(NtkCritical(9, critical_pair=0.01), ROPE), "theta beyond any number"),
         (lambda: Giraffe(), "giraffe needs scale_power, truncate, or both"),
         (lambda: create("giraffe", truncate=2.5), "giraffe: truncate must be a whole number, not 2.5"),
         (lambda: Table(), "either inv_freq or factors, one number per pair, and neither is given"),

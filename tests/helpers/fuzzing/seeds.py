@@ -115,6 +115,7 @@ SPECS = (
     *("yarn:factor=4", "yarn:factor=4,beta_fast=16,beta_slow=2", "yarn:factor=4,truncate=false", "linear:factor=2"),
     *("yarn:factor=4,mscale=1,mscale_all_dim=0.8", "yarn:factor=4,attention_factor=1.1,extrapolation_factor=0.9"),
     *("ntk:factor=4", "ntk-su:factor=4", "ntk-mixed:factor=4,b=0.6", "abf:rope_theta=500000", "dynamic:factor=2"),
+    *("ntk-critical:factor=4,critical_pair=3.5", "cope:clipped_pairs=3", "cope"),
     *("ntk-by-parts:factor=4,beta_fast=32", "dynamic-yarn:beta_fast=16", "llama3:factor=8,low_freq_factor=1"),
     *("proportional:partial_rotary_factor=0.5", "giraffe:scale_power=0.1,truncate=2", "base", "as-is"),
     *("resonance:over=yarn,factor=4", "longrope:short_factor=[1,1,1,1,1,1,1,1],long_factor=[1,1,1,2,2,3,4,4],factor=4"),

@@ -1,0 +1,58 @@
+"""CoPE: Li et al. 2026, "CoPE: Clipped RoPE as A Scalable Free Lunch for Long Context LLMs", arXiv:2602.05258."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..errors import ScheduleError
+from ..rope import Rope
+from .base import BuiltIn, Frequencies, at_least, register
+
+
+@register("cope")
+@dataclass(frozen=True)
+class Cope(BuiltIn):
+    """Clipped RoPE: slow pairs fade out along half a cosine, fast pairs keep their frequency.
+
+    ``inv_i = b_i (1 + cos(pi k / (n - 1))) / 2`` for the ``n`` slowest pairs, ``k`` from 0 to ``n - 1``: the first of
+    them keeps its frequency, the last stops. cos and sin are not rescaled. It has no factor, and is meant as a start
+    for training at the longer length.
+
+    Attributes:
+        clipped_pairs: ``n``; the pairs that make less than one turn inside the trained length when None. (The released
+            code fixes 20 of Llama 3's 64 pairs as ``clip_low_n``.)
+    """
+
+    paper: ClassVar[str] = "Li et al. 2026, arXiv:2602.05258"
+
+    clipped_pairs: int | None = at_least(2, None)
+
+    def __call__(self, rope: Rope, length: int) -> Frequencies:
+        inv_freq = rope.inv_freq()
+        turning = sum(f > 0 for f in inv_freq)
+        first = turning - min(self._count(rope), turning)
+        faded = [b * _cosine((i - first) / (turning - 1 - first)) for i, b in enumerate(inv_freq[first:turning], first)]
+        return Frequencies(inv_freq[:first] + faded + inv_freq[turning:], rope.table_scale)
+
+    def _count(self, rope: Rope) -> int:
+        """Counts the pairs to clip.
+
+        Raises:
+            ScheduleError: fewer than two, of which the first keeps its frequency: nothing would change.
+        """
+        if self.clipped_pairs is not None:
+            return self.clipped_pairs
+        slow = sum(0 < turns < 1 for turns in rope.turns())
+        if slow < 2:
+            raise ScheduleError(
+                f"cope fades out pairs that make less than one turn within the trained length of {rope.original_length} "
+                f"tokens, and this model has {slow}; give clipped_pairs"
+            )
+        return slow
+
+
+def _cosine(share: float) -> float:
+    """Falls from 1 at 0 to 0 at 1, along half a cosine."""
+    return (1 + math.cos(math.pi * share)) / 2

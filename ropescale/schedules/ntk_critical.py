@@ -1,0 +1,61 @@
+"""NTK scaling from a critical pair: Shang et al. 2025, "LongRoPE2: Near-Lossless LLM Context Window Scaling",
+arXiv:2502.20082, section 2; the rule for theta is Liu et al. 2023, arXiv:2310.05209, theorem 1."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..errors import ScheduleError
+from ..rope import Rope
+from .base import BuiltIn, Frequencies, above, at_least, plain_form, register, with_theta
+
+
+@register("ntk-critical")
+@dataclass(frozen=True)
+class NtkCritical(BuiltIn):
+    """NTK-aware scaling that divides the critical pair by the factor, and slower pairs by more.
+
+    The critical pair is the slowest one that makes a full turn in training: beyond it, training has not shown every
+    angle. ``theta' = theta s^(d / 2c)`` divides pair ``c`` by ``s``. With the formula's
+    ``c = (d / 2) log_theta(L / 2 pi)`` that is ``theta^(ln(s L / 2 pi) / ln(L / 2 pi))``. Pair 0 keeps its frequency;
+    cos and sin are not rescaled.
+
+    Attributes:
+        factor: what the critical pair is divided by, ``s``; 1 or more.
+        critical_pair: ``c``, counted from 0; the formula's, which is no whole number, when None.
+    """
+
+    paper: ClassVar[str] = "Shang et al. 2025, arXiv:2502.20082, section 2"
+
+    factor: float = at_least(1)
+    critical_pair: float | None = above(0, None)
+
+    def __call__(self, rope: Rope, length: int) -> Frequencies:
+        if self.factor == 1:
+            return Frequencies(rope.inv_freq(), rope.table_scale)
+        return Frequencies(with_theta(rope, self._theta(rope)), rope.table_scale)
+
+    def rope_parameters(self, rope: Rope) -> Mapping[str, object] | None:
+        return plain_form(rope) if self.factor == 1 else plain_form(rope, theta=self._theta(rope))
+
+    def _theta(self, rope: Rope) -> float:
+        """Computes the theta that divides the critical pair by the factor.
+
+        Raises:
+            ScheduleError: the trained length is too short for any pair to make a turn, or theta would be too large.
+        """
+        critical = rope.pair_at(1.0) if self.critical_pair is None else self.critical_pair
+        if critical <= 0:
+            raise ScheduleError(
+                f"ntk-critical needs a pair that makes a full turn within the trained length, and at "
+                f"{rope.original_length} tokens even the fastest makes less; give critical_pair"
+            )
+        try:
+            return rope.theta * self.factor ** (rope.rotary_dim / (2 * critical))
+        except OverflowError:
+            raise ScheduleError(
+                f"ntk-critical would need a theta beyond any number for factor {self.factor:g} at pair {critical:g}; "
+                "give a larger critical_pair or a smaller factor"
+            ) from None
