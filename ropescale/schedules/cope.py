@@ -47,8 +47,8 @@ class Cope(BuiltIn):
         slow = sum(0 < turns < 1 for turns in rope.turns())
         if slow < 2:
             raise ScheduleError(
-                f"cope fades out pairs that make less than one turn within the trained length of {rope.original_length} "
-                f"tokens, and this model has {slow}; give clipped_pairs"
+                f"cope fades out pairs that make less than one turn within the trained length of "
+                f"{rope.original_length} tokens, and this model has {slow}; give clipped_pairs"
             )
         return slow
 
