@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 def command(model: str, schedule: str | None, plot: str | None, as_json: bool, **options: Any) -> None:
     """Show the rotary geometry of MODEL (a folder or a Hub id) per layer type.
 
-    For every pair: the wavelength in tokens, the turns inside the trained length, and with --schedule what it
-    would become. No weights are read. The options of a schedule are those of `ropescale patch`.
+    For every pair: the wavelength in tokens, the turns inside the trained length (of layers that see a window, inside
+    the window), and with --schedule what it would become. No weights are read. The options of a schedule are those of
+    `ropescale patch`.
     """
     from ..inspecting import inspect
 
@@ -55,6 +56,7 @@ def _summary(geometry: Geometry) -> list[list[str]]:
         # Scaling that is in the configuration may have been trained, so the length before it is not the trained one.
         ["original length" if geometry.scaling else "trained length", f"{rope.original_length} tokens"],
         ["max_position_embeddings", str(rope.max_length)],
+        *([["these layers see", f"{geometry.window} tokens back"]] if geometry.window else []),
         ["scaling in the config", _scaling(geometry.scaling)],
         ["pairs without a full turn in training", _unturned(geometry)],
     ]

@@ -15,11 +15,13 @@ from .configs.class_defaults import ALL_LAYERS
 from .configs.configuration import Configuration
 from .files.reading import read_json
 from .formatting import brief
+from .planning.choosing import window_of
 from .planning.plan import Plan, is_as_is, make_plan
 from .request import Request, RequestOptions
 from .rope import Rope
 from .schedules import Frequencies, describe
-from .schedules.as_is import stock_table
+from .schedules.as_is import from_rope_parameters, stock_table
+from .schedules.base import length_dependent
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -42,11 +44,11 @@ class Pair:
         pair: its index; 0 turns fastest.
         inv_freq: radians per token.
         wavelength: tokens per full turn, infinite for a pair that never turns.
-        turns: full turns inside the trained length.
+        turns: full turns inside the trained length, or inside the window of layers that see no more.
         completes_a_turn: whether the model has seen this pair turn all the way round in training.
         new_inv_freq: radians per token under the schedule.
         new_wavelength: tokens per full turn under the schedule.
-        new_turns: full turns inside the target length under the schedule.
+        new_turns: full turns inside the target length, or the window, under the schedule.
         divisor: ``inv_freq / new_inv_freq``, how much slower it turns.
         kind: ``kept``, ``blended`` (slowed by less than the most), ``divided`` (by the most), ``faster``,
             ``stopped``, or ``still`` for a pair that did not turn before either.
@@ -75,6 +77,8 @@ class Geometry:
         frequencies: the schedule's result.
         target_length: the context, in tokens, that ``frequencies`` and the new turns are for.
         scaling: the scaling that the configuration has, as rope parameters; None without any.
+        window: how far back these layers see, in tokens; None where that is the whole text.
+        varies: whether the schedule's frequencies change with the length.
     """
 
     layer_type: str
@@ -83,12 +87,29 @@ class Geometry:
     frequencies: Frequencies | None = None
     target_length: int | None = None
     scaling: Mapping[str, object] | None = None
+    window: int | None = None
+    varies: bool = False
+
+    def seen(self, length: int) -> int:
+        """Returns how many tokens of a text of this length a position of these layers sees."""
+        return length if self.window is None else min(length, self.window)
+
+    def turns(self) -> list[float]:
+        """Returns the full turns of each pair inside what the layers saw in training."""
+        return [self.seen(self.rope.original_length) / _wavelength(f) for f in self.rope.inv_freq()]
+
+    @property
+    def label(self) -> str | None:
+        """The schedule, with the length of its frequencies where they change with it."""
+        if not self.varies or self.target_length is None:
+            return self.schedule
+        return f"{self.schedule}, as at {self.target_length:,} tokens"
 
     def pairs(self) -> list[Pair]:
         """Returns every pair, in order."""
         before = [
             Pair(i, f, _wavelength(f), turns, turns >= 1)
-            for i, (f, turns) in enumerate(zip(self.rope.inv_freq(), self.rope.turns()))
+            for i, (f, turns) in enumerate(zip(self.rope.inv_freq(), self.turns()))
         ]
         return list(self._changed(before)) if self.frequencies else before
 
@@ -97,7 +118,7 @@ class Geometry:
         new = list(self.frequencies.inv_freq)
         divisors = [_divisor(pair.inv_freq, f) for pair, f in zip(before, new)]
         most = max((d for d in divisors if math.isfinite(d)), default=1.0)
-        length = self.target_length or self.rope.original_length
+        length = self.seen(self.target_length or self.rope.original_length)
         for pair, f, divisor in zip(before, new, divisors):
             yield replace(
                 pair,
@@ -109,7 +130,7 @@ class Geometry:
             )
 
     def unturned(self) -> list[int]:
-        """Returns the pairs that never complete a turn inside the trained length."""
+        """Returns the pairs that never complete a turn inside what the layers saw in training."""
         return [pair.pair for pair in self.pairs() if not pair.completes_a_turn]
 
     def to_dict(self) -> dict[str, object]:
@@ -123,6 +144,7 @@ class Geometry:
             "rope_theta": rope.theta,
             "original_length": rope.original_length,
             "max_position_embeddings": rope.max_length,
+            "window": self.window,
             "scaling": dict(self.scaling) if self.scaling else None,
             "unturned_pairs": self.unturned(),
             "schedule": self.schedule,
@@ -212,7 +234,10 @@ def inspect(
     remarks = plan.notes if plan else tuple(_length_remarks(now))
     files = read_files(folder)
     length = request.target_length or (_meant_for(files) if stays else None)
-    geometries = tuple(_geometry(before.ropes[key], plan, length, there) for key, there in now_ropes.items())
+    geometries = tuple(
+        replace(_geometry(before.ropes[key], plan, length, there), window=window_of(now, key))
+        for key, there in now_ropes.items()
+    )
     return Inspection(str(model), now.model_type, geometries, (*traps(now, files), *remarks))
 
 
@@ -238,10 +263,12 @@ def _geometry(rope: Rope, plan: Plan | None, target_length: int | None, there: R
     layer_type, scaling = rope.layer_type or ALL_LAYERS, there.scaling if there.is_scaled else None
     if plan and (layer := plan.layers.get(layer_type)):
         table = layer.table(plan.length)
-        return Geometry(layer_type, layer.rope, describe(layer.schedule), table, plan.length, scaling)
+        varies = length_dependent(layer.schedule)
+        return Geometry(layer_type, layer.rope, describe(layer.schedule), table, plan.length, scaling, varies=varies)
     if rope.is_scaled:
         length = target_length or rope.max_length
-        return Geometry(layer_type, rope, "as it is", stock_table(rope, length), length, scaling)
+        varies = length_dependent(from_rope_parameters(rope)[0])
+        return Geometry(layer_type, rope, "as it is", stock_table(rope, length), length, scaling, varies=varies)
     return Geometry(layer_type, rope, target_length=plan.length if plan else target_length, scaling=scaling)
 
 

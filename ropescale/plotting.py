@@ -165,9 +165,9 @@ def _expanded(path: str | Path) -> Path:
 def plot_geometry(geometries: Sequence[Geometry], path: str | Path) -> None:
     """Draws wavelength and turns per pair, before and after a schedule: one row of two panels per layer type.
 
-    Left: tokens per full turn, with the trained and the target length as lines. A pair above the trained
-    length's line never completed a turn in training. Right: turns inside the trained length before the
-    schedule, inside the target length after it, and inside the target length had nothing been done.
+    Left: tokens per full turn, with the trained and the target length as lines, or the window of layers that see no
+    more. A pair above the trained length's line never completed a turn in training. Right: turns inside the trained
+    length before the schedule, inside the target length after it, and inside the target length had nothing been done.
     """
     figure = new_figure(9.6, 3.9 * len(geometries))
     from matplotlib import rc_context
@@ -193,23 +193,27 @@ def _wavelength_panel(axes: Axes, geometry: Geometry) -> None:
     _title(axes, geometry, "Wavelength per pair", "tokens per full turn")
     _curve(axes, pairs, "wavelength", label="as trained", **BEFORE)
     if geometry.schedule:
-        _curve(axes, pairs, "new_wavelength", label=geometry.schedule, **AFTER)
-    _level(axes, geometry.rope.original_length, f"trained length {geometry.rope.original_length:,}", "--")
-    if geometry.target_length and geometry.target_length != geometry.rope.original_length:
+        _curve(axes, pairs, "new_wavelength", label=geometry.label, **AFTER)
+    if geometry.window and geometry.window < geometry.rope.original_length:
+        _level(axes, geometry.window, f"window {geometry.window:,}", "--")
+    else:
+        _level(axes, geometry.rope.original_length, f"trained length {geometry.rope.original_length:,}", "--")
+    if geometry.target_length and geometry.target_length not in (geometry.rope.original_length, geometry.window):
         _level(axes, geometry.target_length, f"target length {geometry.target_length:,}", ":")
     _shade_unturned(axes, geometry)
     axes.legend(loc="lower right")
 
 
 def _turns_panel(axes: Axes, geometry: Geometry) -> None:
-    pairs, trained, target = geometry.pairs(), geometry.rope.original_length, geometry.target_length
+    pairs, trained = geometry.pairs(), geometry.seen(geometry.rope.original_length)
+    target = geometry.seen(geometry.target_length) if geometry.target_length else None
     _title(axes, geometry, "Turns per pair", "full turns")
     _curve(axes, pairs, "turns", label=f"as trained, in {trained:,} tokens", **BEFORE)
     if geometry.schedule and target:
         if target != trained:
             undone = [pair.turns * target / trained for pair in pairs]
             axes.plot(range(len(undone)), [_positive(v) for v in undone], label=f"unchanged, in {target:,}", **UNDONE)
-        _curve(axes, pairs, "new_turns", label=f"{geometry.schedule}, in {target:,}", **AFTER)
+        _curve(axes, pairs, "new_turns", label=f"{geometry.label}, in {target:,}", **AFTER)
     _level(axes, 1, "one full turn", "--")
     _shade_unturned(axes, geometry)
     axes.legend(loc="lower left")

@@ -14,10 +14,16 @@ from .base import Metric, Picture, bounds, mean_of
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+CAPTION = "Loss by position"
+
 
 @dataclass(frozen=True)
 class PositionRow:
-    """The mean NLL of tokens with ``start <= position < stop``; a position counts the tokens before, BOS included."""
+    """The mean NLL of tokens with ``start <= position < stop``; a position counts the tokens before, BOS included.
+
+    ``as_at`` is the length of the pass, in tokens, where a schedule has another table at every length: its tokens were
+    all scored under the table of that length. None where one table serves all lengths.
+    """
 
     schedule: str
     start: int
@@ -25,12 +31,14 @@ class PositionRow:
     nll: float
     low: float | None
     high: float | None
+    as_at: int | None = None
 
 
 def draw(stored: Stored) -> Figure:
     """Draws the mean NLL of the tokens around each position, one line per schedule, positions from 16 on.
 
-    The first tokens of a document are hard to predict under every schedule and would flatten the rest.
+    The first tokens of a document are hard to predict under every schedule and would flatten the rest. The label of a
+    schedule whose tables follow the length says which length's tables are drawn.
 
     Raises:
         RopescaleError: matplotlib is not installed.
@@ -40,12 +48,18 @@ def draw(stored: Stored) -> Figure:
     shown = {schedule: _later([row for row in rows if row.schedule == schedule]) for schedule in stored.schedules}
     for number, (schedule, bins) in enumerate(shown.items()):
         points = [((each.start * each.stop) ** 0.5, each.nll, each.low, each.high) for each in bins]
-        drawing.line(axes, number, schedule, points)
+        drawing.line(axes, number, _label(schedule, bins[0].as_at), points)
     first, last = min(bins[0].start for bins in shown.values()), max(bins[-1].stop for bins in shown.values())
     powers = [2**k for k in range(last.bit_length() + 1) if first <= 2**k <= last]
     drawing.length_axis(axes, powers or [first, last], "position (tokens before)")
     axes.set_ylabel("loss (nats per token)")
-    return drawing.finish(figure, axes, stored, "Loss by position")
+    title = f"Loss by position, in windows of {drawing.tokens(stored.lengths[-1])}" if stored.sliding else CAPTION
+    return drawing.finish(figure, axes, stored, title)
+
+
+def _label(schedule: str, as_at: int | None) -> str:
+    """Returns a label that keeps the length where a long schedule is cut."""
+    return schedule if as_at is None else f"{drawing.short(schedule, 22)} as at {drawing.tokens(as_at)}"
 
 
 def _later(bins: list[PositionRow], first: int = 16) -> list[PositionRow]:
@@ -58,7 +72,7 @@ class ByPosition(Metric[Stored, PositionRow]):
     """Mean loss in position bins that grow by sqrt(2), from each schedule's longest pass."""
 
     row = PositionRow
-    picture = Picture("loss_by_position.png", "Loss by position", draw)
+    picture = Picture("loss_by_position.png", CAPTION, draw)
 
     def reduce(self, stored: Stored) -> list[PositionRow]:
         """Returns the bins of every schedule; none under a protocol that may skip tokens, which hides positions."""
@@ -67,7 +81,7 @@ class ByPosition(Metric[Stored, PositionRow]):
             if run.schedule not in longest or run.lengths[-1] > longest[run.schedule].lengths[-1]:
                 longest[run.schedule] = run
         return [
-            _row(run, start, stop)
+            _row(run, start, stop, run.lengths[-1] if _follows_length(stored, run.schedule) else None)
             for run in longest.values()
             for start, stop in position_bins(1 + max(map(len, run.nll), default=0))
         ]
@@ -77,15 +91,21 @@ class ByPosition(Metric[Stored, PositionRow]):
         return stored.exact
 
     def on_page(self, rows: Sequence[PositionRow]) -> dict[str, object]:
-        """Returns the bins."""
+        """Returns the bins, and the length whose tables they belong to."""
         bins = [(row.start, row.stop, bounds(row.nll, row.low, row.high) or {}) for row in rows]
-        return {"bins": [{"start": start, "stop": stop, **estimate} for start, stop, estimate in bins]}
+        as_at = next((row.as_at for row in rows), None)
+        return {"bins": [{"start": start, "stop": stop, **estimate} for start, stop, estimate in bins], "as_at": as_at}
 
 
 METRIC = ByPosition()
 
 
-def _row(run: Pass, start: int, stop: int) -> PositionRow:
+def _follows_length(stored: Stored, schedule: str) -> bool:
+    """Whether a schedule has several passes because its tables follow the length, and not because windows slide."""
+    return not stored.sliding and len({run.lengths for run in stored.passes if run.schedule == schedule}) > 1
+
+
+def _row(run: Pass, start: int, stop: int, as_at: int | None) -> PositionRow:
     """Returns the mean over the documents that reach the bin's end; index 0 is position 1."""
     estimate = mean_of([nll[start - 1 : stop - 1] for nll in run.nll if len(nll) >= stop - 1])
-    return PositionRow(run.schedule, start, stop, estimate.mean, estimate.low, estimate.high)
+    return PositionRow(run.schedule, start, stop, estimate.mean, estimate.low, estimate.high, as_at)

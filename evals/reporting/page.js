@@ -194,7 +194,8 @@
     const traces = series.flatMap((s) => {
       const later = s.bins.filter((b) => b.start >= 16), bins = later.length >= 4 ? later : s.bins;
       const points = bins.map((b) => ({ x: Math.sqrt(b.start * b.stop), ...b }));
-      return line(s, points, (p) => `${s.label}<br>positions ${p.start} to ${p.stop - 1}: ${figures(p.mean)} nats`);
+      const name = s.as_at ? `${s.label}, as at ${tokens(s.as_at)}` : s.label;
+      return line(s, points, (p) => `${name}<br>positions ${p.start} to ${p.stop - 1}: ${figures(p.mean)} nats`);
     });
     const ends = traces.flatMap((t) => t.x), ticks = [];
     for (let n = 1; ends.length && n <= 2 * Math.max(...ends); n *= 2) if (n >= Math.min(...ends) / 1.5) ticks.push(n);

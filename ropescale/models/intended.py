@@ -69,6 +69,14 @@ def recorded(ropes: Mapping[str, Rope], record: Record | None) -> Intended:
     )
 
 
+def meant_for(model: nn.Module) -> int:
+    """Returns the context, in tokens, that a loaded model is for, or the length at which its tables are held."""
+    plan, held = installed(model), held_at(model)
+    if plan is None:
+        return held or max(rope.max_length for rope in read_rope(whole_config(model).to_dict()).values())
+    return held or plan.length
+
+
 def in_memory(model: nn.Module, length: int) -> Intended:
     """Computes the tables of the patches in a model at a length, or where they are held, over its configuration's."""
     plan, held = installed(model), held_at(model)

@@ -10,7 +10,7 @@ from torch import nn
 
 from ..configs.configuration import read_rope
 from ..errors import ConfigError
-from .intended import Intended, asked_for, in_memory
+from .intended import Intended, asked_for, in_memory, meant_for
 from .patching import installed
 from .preserving import preserved
 from .rotary_modules import RTOL, evaluating, layer_keys, live_table, rotary_modules, text_config, whole_config
@@ -30,13 +30,14 @@ def examine_model(model: nn.Module) -> Verification:
         ConfigError: it has no RoPE, or no weights.
     """
     name = str(getattr(model.config, "_name_or_path", "") or type(model).__name__)
-    report = Verification(name, "", _PROBE)
+    report = Verification(name, "", 0)
     if not list(rotary_modules(model)):
         read_rope(whole_config(model).to_dict())
         report.problems.append("the model has no rotary module that transformers builds from its configuration")
         return report
     if any(parameter.is_meta for parameter in model.parameters()):
         raise ConfigError("this model is on the meta device, where nothing has numbers; load its weights first")
+    report.length = meant_for(model)
     with preserved(model):
         _compare(model, report)
     plan = installed(model)

@@ -46,7 +46,8 @@ class Verification:
     Attributes:
         model: the name of the model.
         intended: the schedule of each layer type, as text.
-        length: the context that the model is meant for (on disk), or the length of the probe (in memory).
+        length: the context, in tokens, that the model is meant for. The tables of :attr:`modules` are those at this
+            length; of a loaded model whose tables follow the length, those of a pass over a few tokens.
         modules: every table of every rotary module.
         softmax_factor: the factor on an MLA model's softmax scale (``mscale_all_dim``); None for others.
         generation: the lengths at which decoding with the cache was compared with forward passes.

@@ -96,7 +96,7 @@ def examine(
         _refuse({**loading, "revision": revision}, in_memory)
         report = examine_model(model)
         if generate and report.live:
-            _examine_generation(model, report, _meant_for(model), wanted, None, say)
+            _examine_generation(model, report, report.length, wanted, None, say)
         return report
     folder = find_model(model, revision, weights=generate)
     report = examine_folder(str(model), folder, trust_remote_code)
@@ -123,12 +123,6 @@ def _own_text(folder: Path, trusted: bool, tokens: int) -> list[int]:
         return written(load_tokenizer(folder, trust_remote_code=trusted), tokens)
     except CheckpointError:
         return []
-
-
-def _meant_for(model: nn.Module) -> int:
-    """Returns the context, in tokens, that a loaded model is for."""
-    plan = installed(model)
-    return plan.length if plan else max(rope.max_length for rope in read_rope(whole_config(model).to_dict()).values())
 
 
 def _examine_generation(

@@ -40,6 +40,14 @@ def is_windowed(layer_type: str) -> bool:
     return any(word in layer_type for word in ("sliding", "local", "chunked")) or layer_type == "main"
 
 
+def window_of(configuration: Configuration, layer_type: str) -> int | None:
+    """Returns how many tokens back the layers of a type see; None where that is the whole text, or not stated."""
+    if not is_windowed(layer_type):
+        return None
+    window = configuration.default_of(configuration.family.window or "sliding_window")
+    return window if isinstance(window, int) and not isinstance(window, bool) and window > 0 else None
+
+
 def _layer_types(layers: str, configuration: Configuration) -> list[str]:
     """Returns the layer types meant by ``full``, ``all`` or a layer type."""
     ropes = configuration.ropes

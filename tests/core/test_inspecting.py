@@ -303,3 +303,24 @@ def test_replacing_and_composing_exclude_each_other(checkpoint, capsys):
     words = ["--schedule", "linear:factor=2", "--replace-scaling", "--on-top"]
     assert main(["inspect", checkpoint(SCALED), *words]) == 2
     assert "exclude each other" in capsys.readouterr().err
+
+
+def test_the_turns_of_sliding_layers_are_those_inside_their_window(checkpoint, capsys):
+    full, sliding = inspect(checkpoint(GEMMA3)).geometries
+    assert full.pairs()[1].turns == pytest.approx(8192 * 1e6 ** (-2 / 16) / (2 * math.pi), rel=1e-14)
+    assert [pair.turns for pair in sliding.pairs()] == pytest.approx(
+        [512 * 10000 ** (-i / 8) / (2 * math.pi) for i in range(8)], rel=1e-14
+    )
+    # 10000^(-i/8) 512 / 2 pi < 1  <=>  i > 8 log10(512 / 2 pi) / 4 = 3.82; within 8192 tokens it would be 6.23
+    assert (sliding.window, sliding.unturned()) == (512, [4, 5, 6, 7])
+    scaled = inspect(checkpoint(GEMMA3), "linear", factor=2.0, layers="all").geometries[1].pairs()[0]
+    assert scaled.new_turns == pytest.approx(512 / 2 / (2 * math.pi), rel=1e-14), "no more than the window"
+    assert main(["inspect", checkpoint(GEMMA3)]) == 0
+    assert "| these layers see" in (page := capsys.readouterr().out) and "512 tokens back" in page
+
+
+def test_a_schedule_that_follows_the_length_is_labelled_with_the_one_that_is_shown(checkpoint):
+    assert (
+        inspect(checkpoint(LLAMA), "dynamic", factor=4.0).geometries[0].label == "dynamic:factor=4, as at 1,024 tokens"
+    )
+    assert inspect(checkpoint(LLAMA), "yarn", factor=4.0).geometries[0].label == "yarn:factor=4"

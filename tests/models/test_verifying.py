@@ -184,9 +184,13 @@ def test_the_command_exits_with_one_and_the_reason(
 
 def test_a_loaded_model_is_live_and_says_what_is_installed() -> None:
     model = tiny_llama()
-    assert ropescale.verify(model).intended == "all: default of 64"
+    found = ropescale.verify(model)
+    assert (found.intended, found.length) == ("all: default of 64", 64)
     with ropescale.patch(model, "yarn:factor=4"):
-        assert ropescale.verify(model).intended == "all: yarn:factor=4"
+        found = ropescale.verify(model)
+        assert (found.intended, found.length) == ("all: yarn:factor=4", 256)
+    with ropescale.patch(model, "dynamic:factor=4", length=100):
+        assert ropescale.verify(model).length == 100
 
 
 @pytest.mark.parametrize(

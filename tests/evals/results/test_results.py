@@ -328,11 +328,14 @@ def test_plots_show_every_schedule_and_mark_the_trained_length(result, tmp_path,
     monkeypatch.setattr("ropescale.evals.results.result.save", lambda figure, path: seen.append(figure))
     returned = [result.plot(tmp_path / "a.png"), result.plot_by_position(tmp_path / "b.png")]
     assert returned == seen
+    labels = []
     for drawn in seen:
         (axes,) = drawn.axes
-        assert axes.get_legend_handles_labels()[1] == ["as-is", "dynamic:factor=4"]
+        labels.append(axes.get_legend_handles_labels()[1])
         assert "trained at 64" in [text.get_text() for text in axes.texts]
         assert axes.get_xscale() == "log"
+    # Every point of the one is that of its length's own pass; the other is of the longest pass alone.
+    assert labels == [["as-is", "dynamic:factor=4"], ["as-is", "dynamic:factor=4 as at 130"]]
     curve = seen[0].axes[0].lines[1]
     assert curve.get_xdata().tolist() == [16, 64, 130]
     assert curve.get_ydata().tolist() == [row.ppl for row in result.rows if row.schedule == "dynamic:factor=4"]
