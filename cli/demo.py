@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from .options import show
 from .spelling import spelled
 
 SCHEDULES = ("base", "linear:factor=8", "ntk:factor=8", "yarn:factor=8")
@@ -98,7 +99,7 @@ def _evaluate(source: Path, out: Path) -> None:
     run.variants = [variant for variant in run.variants if variant.label != AS_IS]
     run.run()
     result = run.result()
-    click.echo(result.to_markdown())
+    show(result.to_markdown())
     _say(f"written to {result.save(out)}: {', '.join(sorted(path.name for path in out.iterdir()))}")
 
 

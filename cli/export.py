@@ -8,7 +8,7 @@ import click
 
 from ..engines import ENGINES
 from ..formatting import markdown
-from .options import json_option, model_argument, print_json, request_options, revision_option, tell
+from .options import json_option, model_argument, print_json, request_options, revision_option, show, tell
 
 if TYPE_CHECKING:
     from ..engines.exporting import Export
@@ -47,7 +47,7 @@ def command(model: str, engine: str, as_json: bool, **options: Any) -> None:
     if as_json:
         print_json(done.to_dict())
     else:
-        click.echo(_page(done))
+        show(_page(done))
     if done.refusal is not None:
         raise RunError(done.refusal)
 

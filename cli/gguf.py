@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..formatting import markdown
-from .options import json_option, print_json, request_options, tell
+from .options import json_option, print_json, request_options, show, tell
 
 if TYPE_CHECKING:
     from ..gguf.files import Value
@@ -45,7 +45,7 @@ def command(source: str, out: str | None, schedule: str, as_json: bool, **option
     if as_json:
         print_json(described)
     else:
-        click.echo(_page(described))
+        show(_page(described))
 
 
 @contextlib.contextmanager

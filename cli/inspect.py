@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..formatting import brief, cut, markdown
-from .options import json_option, model_argument, print_json, request_options, revision_option, tell
+from .options import json_option, model_argument, print_json, request_options, revision_option, show, tell
 
 if TYPE_CHECKING:
     from ..inspecting import Geometry, Pair
@@ -39,7 +39,7 @@ def command(model: str, schedule: str | None, plot: str | None, as_json: bool, *
     if as_json:
         print_json(found.to_dict())
     else:
-        click.echo("\n\n".join(_page(each) for each in found.geometries))
+        show("\n\n".join(_page(each) for each in found.geometries))
 
 
 def _page(geometry: Geometry) -> str:

@@ -13,7 +13,16 @@ from ..checkpoints.folders import LINKS
 from ..escaping import argument, shell_word
 from ..formatting import markdown, size
 from ..schedules import label_of
-from .options import REQUEST_SECTIONS, json_option, model_argument, print_json, request_options, revision_option, tell
+from .options import (
+    REQUEST_SECTIONS,
+    json_option,
+    model_argument,
+    print_json,
+    request_options,
+    revision_option,
+    show,
+    tell,
+)
 from .sections import in_sections
 from .spelling import spelled
 
@@ -70,7 +79,7 @@ def command(model: str, out: str | None, schedule: str, in_place: bool, as_json:
     if as_json:
         print_json(described)
     else:
-        click.echo(_page(done, model, out, in_place))
+        show(_page(done, model, out, in_place))
         if done.folder:
             click.echo(f"next: ropescale verify {shell_word(argument(str(done.folder)))}", err=True)
 

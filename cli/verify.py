@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..formatting import markdown
-from .options import Length, json_option, loading_options, model_argument, print_json, tell
+from .options import Length, json_option, loading_options, model_argument, print_json, show, tell
 
 if TYPE_CHECKING:
     from ..models.decoding import Stretch
@@ -50,7 +50,7 @@ def command(model: str, lengths: tuple[int, ...], as_json: bool, **options: Any)
     if as_json:
         print_json(report.to_dict())
     elif report.modules:
-        click.echo(_page(report))
+        show(_page(report))
     if not report.live:
         raise VerificationError("; ".join(report.problems))
 
