@@ -15,6 +15,7 @@ import click
 
 from ..errors import RopescaleError
 from ..escaping import visible
+from .completion import Place, SpecText
 from .spelling import spelled
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def _one_by_one(ctx: click.Context, param: click.Parameter, values: tuple[str, .
 
 def model_argument() -> Decorator[F]:
     """Adds ``MODEL``, a checkpoint's folder or a Hub id."""
-    return click.argument("model")
+    return click.argument("model", type=Place())
 
 
 def revision_option() -> Decorator[F]:
@@ -171,12 +172,16 @@ REQUEST_SECTIONS = {
 }
 """The sections of the help in which these options stand."""
 
+MODEL_SECTION = {"The model": "revision trust_remote_code dtype device"}
+"""The section of the options with which a model is found and loaded."""
+
 _SCHEDULE_HELP = "A schedule: NAME[:key=value,...], FILE.py::Class, factors.json or JSON."
-_SCHEDULE = partial(click.option, "--schedule", metavar="SPEC", help=_SCHEDULE_HELP)
+_SCHEDULE = partial(click.option, "--schedule", type=SpecText(), metavar="SPEC", help=_SCHEDULE_HELP)
 _SCHEDULES = partial(
     click.option,
     "--schedule",
     "schedules",
+    type=SpecText(),
     metavar="SPEC",
     multiple=True,
     callback=_one_by_one,

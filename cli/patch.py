@@ -13,6 +13,7 @@ from ..checkpoints.folders import LINKS
 from ..escaping import argument, shell_word
 from ..formatting import markdown, size
 from ..schedules import label_of
+from .completion import Place
 from .options import (
     REQUEST_SECTIONS,
     json_option,
@@ -35,14 +36,14 @@ if TYPE_CHECKING:
 
 _SECTIONS = {
     **REQUEST_SECTIONS,
-    "The result": "out in_place link force dry_run",
+    "The result": "out in_place link force dry_run as_json",
     "The Hub": "push_to_hub private revision",
 }
 
 
 @click.command("patch", cls=in_sections(_SECTIONS))
 @model_argument()
-@click.option("-o", "--out", metavar="OUT", help="The folder to make; it must not exist yet.")
+@click.option("-o", "--out", type=Place(), metavar="OUT", help="The folder to make; it must not exist yet.")
 @request_options(required=True)
 @click.option(
     "--link",

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, NotRequired, TypedDict
 import click
 
 from ..formatting import cut, markdown, value_text
+from .completion import SpecText
 from .options import json_option, print_json, show
+from .sections import in_sections
 
 if TYPE_CHECKING:
     from ..schedules.fields import Parameter
@@ -37,8 +39,8 @@ class Described(TypedDict):
     documentation: str
 
 
-@click.command("schedules")
-@click.argument("name", required=False)
+@click.command("schedules", cls=in_sections({"The result": "as_json"}))
+@click.argument("name", required=False, type=SpecText())
 @json_option()
 def command(name: str | None, as_json: bool) -> None:
     """List the schedules: what each does, what it needs, its paper. With NAME, explain one and all its fields.

@@ -17,7 +17,7 @@ _WORD = 28
 
 
 @dataclass(frozen=True)
-class Table:
+class Grid:
     """A Markdown table; ``right`` has the indexes of the columns that hold numbers."""
 
     header: list[str]
@@ -37,13 +37,13 @@ class Table:
     def __str__(self) -> str:
         return aligned([self.header, *self.rows], self.right)
 
-    def only(self, columns: Sequence[int]) -> Table:
+    def only(self, columns: Sequence[int]) -> Grid:
         """Returns the table with these columns."""
         lines = [[line[i] for i in columns] for line in [self.header, *self.rows]]
-        return Table(lines[0], lines[1:], frozenset(n for n, i in enumerate(columns) if i in self.right))
+        return Grid(lines[0], lines[1:], frozenset(n for n, i in enumerate(columns) if i in self.right))
 
 
-def read_table(block: str) -> Table | None:
+def read_table(block: str) -> Grid | None:
     """Reads a Markdown table of :func:`ropescale.formatting.markdown`; None if the block is something else."""
     lines = [re.split(r"(?<!\\)\|", line.strip()[1:-1]) for line in block.splitlines() if line.startswith("|")]
     cells = [[cell.strip() for cell in line] for line in lines]
@@ -51,7 +51,7 @@ def read_table(block: str) -> Table | None:
         return None
     if not all(re.fullmatch("-+:?", rule) for rule in cells[1]):
         return None
-    return Table(cells[0], cells[2:], frozenset(i for i, rule in enumerate(cells[1]) if rule.endswith(":")))
+    return Grid(cells[0], cells[2:], frozenset(i for i, rule in enumerate(cells[1]) if rule.endswith(":")))
 
 
 def blocks(text: str) -> Iterator[str]:
@@ -85,7 +85,7 @@ def _line(line: str, width: int) -> str:
     return textwrap.fill(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
-def _wrapped(table: Table, width: int) -> Table:
+def _wrapped(table: Grid, width: int) -> Grid:
     """Returns the table with columns of words as narrow as it takes, the widest first; numbers stay on one line."""
     widths, least = table.widths, _least(table)
     while sum(widths) + 3 * len(widths) + 1 > width:
@@ -97,7 +97,7 @@ def _wrapped(table: Table, width: int) -> Table:
     return replace(table, rows=[list(row) for line in lines for row in _side_by_side(line)])
 
 
-def _least(table: Table) -> list[int]:
+def _least(table: Grid) -> list[int]:
     """Returns the least width of each column: all of it for numbers, for words the longest one."""
     columns = zip(table.header, *table.rows, strict=True)
     words = [[len(word) for cell in column for word in _words(cell)] for column in columns]
@@ -130,7 +130,7 @@ def _folded(cell: str, width: int) -> list[str]:
     return [line.rstrip() for line in lines]
 
 
-def _pieces(table: Table, width: int) -> Iterator[Table]:
+def _pieces(table: Grid, width: int) -> Iterator[Grid]:
     """Yields the table; or several, each with the first column, where not even folded cells make it fit."""
     if sum(_least(table)) + 3 * len(table.header) + 1 <= width or len(table.header) == 1:
         yield table

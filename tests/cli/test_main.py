@@ -47,6 +47,25 @@ def test_a_commands_help_lists_every_option_once(name, capsys):
     assert sorted(listed) == sorted(["--help", *longest])
 
 
+@pytest.mark.parametrize("name", shell.COMMANDS)
+def test_the_help_of_every_command_is_in_the_same_sections(name, capsys):
+    assert shell.main([name, "-h"]) == 0
+    page = capsys.readouterr().out
+    titles = re.findall(r"^(\S.*):$", page, re.MULTILINE)
+    assert len(titles) > 1
+    assert titles[-1] == "Other options"
+    last = page.split("Other options:")[1]
+    assert set(re.findall(r"(?<=  )(?:-\w, )?--([\w-]+)", last)) == {"debug", "help"}
+
+
+@pytest.mark.parametrize(
+    "words", [["inspect", "m", "--schedule", "yarn", "--schedule", "ntk"], ["patch", "m", "-o", "a", "--out", "b"]]
+)
+def test_an_option_that_counts_once_is_refused_twice(words, capsys):
+    assert shell.main(words) == 2
+    assert "is given 2 times; give it once" in capsys.readouterr().err
+
+
 def test_help_lists_every_command_with_its_line(capsys):
     assert shell.main(["-h"]) == 0
     out = capsys.readouterr().out
