@@ -8,27 +8,14 @@ import click
 
 from ..engines import ENGINES
 from ..formatting import markdown
-from .options import (
-    MODEL_SECTION,
-    REQUEST_SECTIONS,
-    json_option,
-    model_argument,
-    print_json,
-    request_options,
-    revision_option,
-    show,
-    tell,
-)
-from .sections import in_sections
+from .options import json_option, model_argument, print_json, request_options, revision_option, tell
 
 if TYPE_CHECKING:
     from ..engines.exporting import Export
     from ..engines.rows import FieldRow
 
-_SECTIONS = {"The engine": "engine", **REQUEST_SECTIONS, **MODEL_SECTION, "The result": "as_json"}
 
-
-@click.command("export", cls=in_sections(_SECTIONS))
+@click.command("export")
 @model_argument()
 @click.option("--for", "engine", type=click.Choice(list(ENGINES)), required=True, help="The engine to serve it with.")
 @request_options()
@@ -60,7 +47,7 @@ def command(model: str, engine: str, as_json: bool, **options: Any) -> None:
     if as_json:
         print_json(done.to_dict())
     else:
-        show(_page(done))
+        click.echo(_page(done))
     if done.refusal is not None:
         raise RunError(done.refusal)
 

@@ -9,30 +9,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..formatting import brief, cut, markdown
-from .completion import Place
-from .options import (
-    MODEL_SECTION,
-    REQUEST_SECTIONS,
-    json_option,
-    model_argument,
-    print_json,
-    request_options,
-    revision_option,
-    show,
-    tell,
-)
-from .sections import in_sections
+from .options import json_option, model_argument, print_json, request_options, revision_option, tell
 
 if TYPE_CHECKING:
     from ..inspecting import Geometry, Pair
 
-_SECTIONS = {**REQUEST_SECTIONS, **MODEL_SECTION, "The result": "plot as_json"}
 
-
-@click.command("inspect", cls=in_sections(_SECTIONS))
+@click.command("inspect")
 @model_argument()
 @request_options()
-@click.option("--plot", type=Place(), metavar="FILE", help="Draw wavelength and turns per pair (png, svg or pdf).")
+@click.option("--plot", metavar="FILE", help="Draw wavelength and turns per pair (png, svg or pdf).")
 @revision_option()
 @json_option()
 def command(model: str, schedule: str | None, plot: str | None, as_json: bool, **options: Any) -> None:
@@ -53,7 +39,7 @@ def command(model: str, schedule: str | None, plot: str | None, as_json: bool, *
     if as_json:
         print_json(found.to_dict())
     else:
-        show("\n\n".join(_page(each) for each in found.geometries))
+        click.echo("\n\n".join(_page(each) for each in found.geometries))
 
 
 def _page(geometry: Geometry) -> str:

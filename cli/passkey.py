@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .completion import Place, SpecText
 from .options import (
-    MODEL_SECTION,
     REQUEST_SECTIONS,
     bos_option,
     json_option,
@@ -31,8 +29,7 @@ _SECTIONS = {
     "What is measured": "lengths depths task trials seed haystack threshold",
     **REQUEST_SECTIONS,
     "The result": "out fresh as_json",
-    **MODEL_SECTION,
-    "How it is fed": "bos batch_tokens",
+    "The model and the device": "bos dtype device batch_tokens",
 }
 
 
@@ -72,17 +69,12 @@ class Depths(click.ParamType):
     "--trials", type=click.IntRange(1), default=10, show_default=True, metavar="N", help="Answers per length and depth."
 )
 @click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Draws the texts and the numbers.")
-@click.option("--haystack", type=Place(), metavar="FILE", help="Hide the numbers in this text, not in generated ones.")
+@click.option("--haystack", metavar="FILE", help="Hide the numbers in this text instead of generated sentences.")
 @click.option(
     "--threshold", type=float, default=0.85, show_default=True, metavar="P",
     help="Share of the best accuracy at the shortest length that counts for the effective length.",
 )  # fmt: skip
-@click.option(
-    "--baseline",
-    type=SpecText(),
-    metavar="SPEC",
-    help="What the others are compared with (default: as-is).",
-)
+@click.option("--baseline", metavar="SPEC", help="The schedule that the others are compared with (default: as-is).")
 @click.option(
     "--batch-tokens", type=click.IntRange(1), default=8192, show_default=True, metavar="N", help="Fed at once."
 )
@@ -90,11 +82,7 @@ class Depths(click.ParamType):
 @loading_options()
 @json_option()
 @click.option(
-    "-o",
-    "--out",
-    type=Place(),
-    metavar="OUT",
-    help="Write results, every answer, heat maps and REPORT.md here.",
+    "-o", "--out", metavar="OUT", help="Write results, every answer, heat maps and REPORT.md into this folder."
 )
 @click.option("--fresh", is_flag=True, help="Ask again what is stored in OUT, instead of continuing.")
 def command(model: str, lengths: list[int], as_json: bool, out: str | None, fresh: bool, **options: Any) -> None:
@@ -126,7 +114,7 @@ _LOADING = ("revision", "trust_remote_code", "dtype", "device")
 
 
 def _prepared(model: str, lengths: list[int], options: dict[str, Any], here: World) -> RetrievalRun:
-    from ..evals.data.sources import read_texts
+    from ..evals.data.sources import joined, read_texts
     from ..evals.passkey.running import RetrievalOptions, prepare
     from ..evals.running.preparing import Checkpoint
 
@@ -134,6 +122,6 @@ def _prepared(model: str, lengths: list[int], options: dict[str, Any], here: Wor
     checkpoint = Checkpoint(model, **{name: options.pop(name) for name in _LOADING})
     asked = {name: options.pop(name) for name in ("depths", "task", "bos")}
     file = options.pop("haystack")
-    haystack = None if file is None else "\n\n".join(text.text for text in read_texts(file))
+    haystack = None if file is None else joined(read_texts(file))
     chosen = RetrievalOptions(**options, haystack=haystack, source=file, progress=notes(here))
     return prepare(checkpoint, (schedules, baseline, request), lengths, **asked, options=chosen, here=here)

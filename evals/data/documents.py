@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
+Kind = Literal["", "ids", "chat"]
+
+
 @dataclass(frozen=True)
 class Document:
     """One document as token ids, without BOS.
@@ -33,12 +36,16 @@ class Document:
         byte_ends: per token, how many UTF-8 bytes of the text lie before its end, int64; None when unknown
             (ids without a text, or a tokenizer without offsets).
         sha256: of the text's UTF-8 bytes, or of the ids as little-endian int64.
+        kind: "ids" or "chat" where its source says which tokens are fed, BOS included; else empty.
+        scored: the tokens whose losses are wanted, bool [tokens]; None for all of them.
     """
 
     name: str
     ids: Sequence[int]
     byte_ends: np.ndarray | None
     sha256: str
+    kind: Kind = ""
+    scored: np.ndarray | None = None
 
     @property
     def ids_sha256(self) -> str:
@@ -53,9 +60,14 @@ class Document:
 
 
 def tokenize(
-    texts: Iterable[Text | TextFile | str], tokenizer: PreTrainedTokenizerBase, *, split_special_tokens: bool = False
+    texts: Iterable[Text | TextFile | Document | str],
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    split_special_tokens: bool = False,
 ) -> list[Document]:
     """Encodes each text without special tokens around it, with byte offsets where the tokenizer is a fast one.
+
+    What is tokens already stays as it is.
 
     The tokens of large texts are kept for the next time, see :mod:`ropescale.evals.data.token_cache`.
 
@@ -66,7 +78,8 @@ def tokenize(
     Raises:
         DataError: a text that UTF-8 cannot hold (a lone surrogate).
     """
-    named = [_in_memory(i, text) for i, text in enumerate(texts)]
+    given = list(texts)
+    named = [_in_memory(i, text) for i, text in enumerate(given) if not isinstance(text, Document)]
     hashes = [hashlib.sha256(text.encoded).hexdigest() for text in named]
     large = sum(len(text.text) for text in named) >= token_cache.LEAST
     key = token_cache.key(hashes, tokenizer, split_special_tokens) if large else None
@@ -74,11 +87,12 @@ def tokenize(
     tokens = found if found is not None else [_tokens(text, tokenizer, split_special_tokens) for text in named]
     if key is not None and found is None:
         token_cache.save(key, tokens)
-    return [Document(text.name, t.ids, t.byte_ends, h) for text, t, h in zip(named, tokens, hashes, strict=True)]
+    made = (Document(text.name, t.ids, t.byte_ends, h) for text, t, h in zip(named, tokens, hashes, strict=True))
+    return [each if isinstance(each, Document) else next(made) for each in given]
 
 
 def tokenize_until(
-    texts: Iterable[Text | TextFile],
+    texts: Iterable[Text | TextFile | Document],
     tokenizer: PreTrainedTokenizerBase,
     needed: int,
     count: int | None,
@@ -106,7 +120,8 @@ def special_tokens(documents: Iterable[Document], tokenizer: PreTrainedTokenizer
     added = getattr(tokenizer, "added_tokens_decoder", {})
     special = {*getattr(tokenizer, "all_special_ids", []), *(i for i, token in added.items() if token.special)}
     wanted = np.array(sorted(special - {getattr(tokenizer, "unk_token_id", None)}), np.int64)
-    return sum(int(np.isin(np.asarray(document.ids, np.int64), wanted).sum()) for document in documents)
+    texts = (document.ids for document in documents if not document.kind)  # chats and given ids mean what they hold
+    return sum(int(np.isin(np.asarray(ids, np.int64), wanted).sum()) for ids in texts)
 
 
 def as_documents(
@@ -134,7 +149,20 @@ def as_documents(
 
 def from_ids(documents: Iterable[Sequence[int]]) -> list[Document]:
     """Wraps documents that are token ids already (lists, arrays or tensors of whole numbers)."""
-    return [_from_ids(f"document {i}", ids) for i, ids in enumerate(documents)]
+    return [of_ids(f"document {i}", ids) for i, ids in enumerate(documents)]
+
+
+def of_ids(name: str, ids: Sequence[int], kind: Kind = "") -> Document:
+    """Wraps token ids.
+
+    Raises:
+        DataError: not a list of whole numbers.
+    """
+    array = np.asarray(ids)
+    if array.ndim != 1 or (array.size and not np.issubdtype(array.dtype, np.integer)):
+        raise DataError(f"{name} is not a list of whole token ids; for texts, give tokenizer=")
+    array = array.astype(np.int64)
+    return Document(name, array.tolist(), None, hashlib.sha256(array.astype("<i8").tobytes()).hexdigest(), kind)
 
 
 def bos_id(bos: str | int, tokenizer: PreTrainedTokenizerBase | None) -> int | None:
@@ -229,11 +257,11 @@ def _tokens(text: Text, tokenizer: PreTrainedTokenizerBase, split_special_tokens
     how: dict[str, Any] = {"split_special_tokens": True} if split_special_tokens else {}
     # verbose=False: a document may well be longer than model_max_length, which would be a warning.
     encoded = tokenizer(text.text, add_special_tokens=False, return_offsets_mapping=fast, verbose=False, **how)
-    ends = _byte_ends(text.text, encoded["offset_mapping"]) if fast else None
+    ends = byte_ends_of(text.text, encoded["offset_mapping"]) if fast else None
     return token_cache.Tokens(list(encoded["input_ids"]), ends)
 
 
-def _byte_ends(text: str, offsets: Sequence[tuple[int, int]]) -> np.ndarray:
+def byte_ends_of(text: str, offsets: Sequence[tuple[int, int]]) -> np.ndarray:
     """Counts the UTF-8 bytes before each token's end; one that ends inside a character counts the whole character."""
     points = np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
     sizes = 1 + (points >= 0x80).astype(np.int64) + (points >= 0x800) + (points >= 0x10000)
@@ -241,14 +269,6 @@ def _byte_ends(text: str, offsets: Sequence[tuple[int, int]]) -> np.ndarray:
     ends = np.fromiter((end for _, end in offsets), dtype=np.int64, count=len(offsets))
     # A token of no characters (a dummy prefix) reports (0, 0); what is covered never shrinks.
     return before[np.maximum.accumulate(ends)] if ends.size else ends
-
-
-def _from_ids(name: str, ids: Sequence[int]) -> Document:
-    array = np.asarray(ids)
-    if array.ndim != 1 or (array.size and not np.issubdtype(array.dtype, np.integer)):
-        raise DataError(f"{name} is not a list of whole token ids; for texts, give tokenizer=")
-    array = array.astype(np.int64)
-    return Document(name, array.tolist(), None, hashlib.sha256(array.astype("<i8").tobytes()).hexdigest())
 
 
 def _too_short(pool: list[Document], needed: int, instead: str) -> DataError:

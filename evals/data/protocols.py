@@ -137,16 +137,50 @@ def placed(
     """
     found = bos_id(bos, tokenizer)
     if name != HF:
-        return list(documents), found, None
+        return *_once(documents, found, bos), None
     if found is None or (bos == "auto" and not _adds(tokenizer, found)):
         return list(documents), None, None
     return [_with_bos(document, found) if len(document.ids) else document for document in documents], None, found
+
+
+def _once(documents: Sequence[Document], found: int | None, bos: str | int) -> tuple[list[Document], int | None]:
+    """Takes BOS off documents that begin with it, since it is put in front of every window.
+
+    Unless it is asked for, none is put in front of chats whose template writes none: the model was trained so.
+
+    Raises:
+        DataError: it is in front of some documents and not of others.
+    """
+    if found is None:
+        return list(documents), None
+    bare = [each for each in documents if each.kind == "chat" and len(each.ids) and each.ids[0] != found]
+    if bare and bos == "auto":
+        if len(bare) < sum(map(bool, (len(each.ids) for each in documents))):
+            raise DataError(
+                f"the chat template writes no BOS in front of {bare[0].name}, and other documents begin with one; say "
+                "bos='yes' or bos='no' for all of them",
+                "bos",
+            )
+        return list(documents), None
+    return [_without_bos(each) if each.kind and list(each.ids[:1]) == [found] else each for each in documents], found
 
 
 def _adds(tokenizer: PreTrainedTokenizerBase | None, bos: int) -> bool:
     return tokenizer is not None and list(tokenizer("a").input_ids)[:1] == [bos]
 
 
+def _without_bos(document: Document) -> Document:
+    ends, scored = document.byte_ends, document.scored
+    return replace(
+        document,
+        ids=document.ids[1:],
+        byte_ends=None if ends is None else ends[1:] - ends[0],
+        scored=None if scored is None else scored[1:],
+    )
+
+
 def _with_bos(document: Document, bos: int) -> Document:
+    if document.kind and document.ids[0] == bos:
+        return document
     ends = document.byte_ends
     return replace(document, ids=[bos, *document.ids], byte_ends=None if ends is None else np.concatenate([[0], ends]))

@@ -170,7 +170,7 @@ class Result(Stored, Saved):
         bos = "BOS first" if self.bos else "BOS first in each document, in no other window" if once else "no BOS"
         number, tokens, skipped = self.data["documents"], self.data["tokens"], self.data.get("skipped", {})
         left_out = ", ".join(f"{count} {why.replace('_', ' ')}" for why, count in skipped.items() if count)
-        documents = f"{number} document{'s' * (number != 1)}{self._reaching()}"
+        documents = f"{number} document{'s' * (number != 1)}{self._reaching()}{self._kinds()}"
         return (
             f"protocol {self.protocol['name']}: {self.title[0].lower()}{self.title[1:]} ({bos}), "
             f"{PROTOCOLS[self.protocol['name']].said}, {self.model['dtype']}; {documents}"
@@ -178,6 +178,12 @@ class Result(Stored, Saved):
             f"{self._interval_line()}; "
             f"text sha256 {self.data['sha256'][:12]}"
         )
+
+    def _kinds(self) -> str:
+        """Says which documents are chats, and which were given as token ids."""
+        chats, ids = self.data.get("chats"), self.data.get("pretokenized")
+        said = [f"{chats} chats, all their tokens scored"] if chats else []
+        return "".join(f", {each}" for each in [*said, *([f"{ids} given as token ids"] if ids else [])])
 
     def _interval_line(self) -> str:
         if self.data["documents"] > 1:

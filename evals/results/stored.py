@@ -41,6 +41,8 @@ class DataFacts(TypedDict):
     tokens: Count
     skipped: NotRequired[dict[str, Count]]
     special_tokens: NotRequired[Count]
+    chats: NotRequired[Count]
+    pretokenized: NotRequired[Count]
     questions: NotRequired[Count]
     not_retokenized: NotRequired[Count]
 

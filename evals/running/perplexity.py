@@ -178,6 +178,10 @@ class PerplexityRun:
         }
         if corpus.special:
             data["special_tokens"] = corpus.special
+        if corpus.count("chat"):
+            data["chats"] = corpus.count("chat")
+        if corpus.count("ids"):
+            data["pretokenized"] = corpus.count("ids")
         return Result(
             model=self.model_facts,
             data=data,
@@ -307,6 +311,10 @@ class PerplexityRun:
     # --- saying ---
 
     def _announce_special(self) -> None:
+        if given := self.corpus.count("ids"):
+            self.notes.tell(
+                f"{given:,} documents are token ids; bits per byte are not known, because their text is not"
+            )
         if self.corpus.special:
             self.notes.tell(
                 f"{self.corpus.special:,} tokens of the text are special ones of the tokenizer, as if a text began or "

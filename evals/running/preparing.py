@@ -16,8 +16,8 @@ from ...models.loading import load_model, load_tokenizer
 from ...planning.plan import Plan, is_as_is, make_plan
 from ...schedules import specs
 from ...schedules.specs import Spec
+from ..data import chats, key_tokens
 from ..data import documents as data_documents
-from ..data import key_tokens
 from ..data.sources import TextSource
 from ..data.windows import check_lengths, check_stride
 from ..parallel.processes import World, team_of
@@ -143,7 +143,7 @@ def prepare(
         check_stride(options.stride, lengths)
     texts, asked = source.texts(), checkpoint.asked(wanted)
     tokenizer = checkpoint.tokenizer()
-    split = source.split_special_tokens
+    texts, split = chats.written(texts, tokenizer, chats.ALL), source.split_special_tokens
     if source.streaming:
         needed = tokens_needed(lengths, data_documents.bos_id(bos, tokenizer) is not None, options)
         documents = data_documents.tokenize_until(
@@ -172,7 +172,7 @@ def prepare_keys(
     """
     long, short, stride = windows
     texts, tokenizer = source.texts(), checkpoint.tokenizer()
-    documents = data_documents.tokenize(texts, tokenizer)
+    documents = data_documents.tokenize(chats.written(texts, tokenizer, chats.ALL), tokenizer)
     model = checkpoint.model(here)
     lengths = key_tokens.windows_of(trained_length(model), long, short)
     options = PerplexityOptions(

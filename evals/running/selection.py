@@ -11,7 +11,7 @@ from ...errors import DataError
 from ...request import RequestOptions
 from ..data import documents as data_documents
 from ..data import key_tokens, protocols
-from ..data.documents import Document, Text
+from ..data.documents import Document, Kind, Text
 from ..data.key_tokens import KeySpans
 from ..data.windows import check_lengths, check_stride, prefix
 from ..parallel.processes import Team
@@ -142,6 +142,10 @@ class Corpus:
     def scorable(self) -> int:
         """The tokens of the documents that have something before them."""
         return sum(len(document.ids) - (not self.has_bos) for document in self.documents)
+
+    def count(self, kind: Kind) -> int:
+        """Counts the documents of a kind."""
+        return sum(document.kind == kind for document in self.documents)
 
     def _selected(self, pool: Sequence[Document]) -> tuple[list[Document], dict[str, int]]:
         """Selects the documents to measure on, and counts why others are skipped.

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from ....errors import DataError
+from ..chats import Chat, Unread
+from ..documents import Document
 from ..texts import Text, TextFile
 from . import hub
 
@@ -25,7 +27,7 @@ class SourceReader(Protocol):
         """Whether a source is of this kind."""
         ...
 
-    def read(self, source: str, split: str | None, text_field: str | None) -> Iterable[Text | TextFile]:
+    def read(self, source: str, split: str | None, text_field: str | None) -> Iterable[Unread]:
         """Gives the documents of a source one after the other, as they are asked for; empty ones included.
 
         What is wrong with the source or an option is raised at the first one at the latest.
@@ -68,7 +70,7 @@ class TextSource:
         if self.streaming and self.concat:
             raise DataError("streaming reads one document after the other; leave concat out", "streaming", "concat")
 
-    def texts(self) -> Iterator[Text | TextFile]:
+    def texts(self) -> Iterator[Unread]:
         """Reads the documents one after the other, as they are asked for; the first one now, to see that it is there.
 
         Raises:
@@ -83,7 +85,7 @@ class TextSource:
 
 def read_texts(
     source: str | Path, *, split: str | None = None, text_field: str | None = None, concat: bool = False
-) -> list[Text]:
+) -> list[Text | Chat | Document]:
     """Reads the documents of ``source`` into memory, empty ones included.
 
     Args:
@@ -91,7 +93,8 @@ def read_texts(
             ``.parquet`` file (one per row), a folder that ``datasets`` saved, ``-`` for standard input, or the
             name of a dataset on the Hub (``owner/name`` or ``owner/name:config``).
         split: which split of a dataset; needed when it has several and none is called "test".
-        text_field: the field that holds the text; "text", or the only field of strings, when None.
+        text_field: the field that holds the text, the chat (a list of messages) or the token ids; when None it is
+            "text", "messages", "input_ids" or the only field of strings.
         concat: join them all into one document, a blank line between two.
 
     Raises:
@@ -99,11 +102,25 @@ def read_texts(
     """
     texts = _begun(str(source), split, text_field)
     if concat:
-        return [Text(str(source), "\n\n".join(text.text for text in texts))]
-    return [text if isinstance(text, Text) else Text(text.name, text.text) for text in texts]
+        return [Text(str(source), joined(texts))]
+    return [Text(each.name, each.text) if isinstance(each, TextFile) else each for each in texts]
 
 
-def stream_texts(source: str, *, split: str | None = None, text_field: str | None = None) -> Iterator[Text]:
+def joined(texts: Iterable[Unread]) -> str:
+    """Joins texts, a blank line between two.
+
+    Raises:
+        DataError: a chat or token ids, which are no text.
+    """
+    parts = []
+    for each in texts:
+        if not isinstance(each, (Text, TextFile)):
+            raise DataError(f"{each.name} is no text that can be joined with others; give a field of text")
+        parts.append(each.text)
+    return "\n\n".join(parts)
+
+
+def stream_texts(source: str, *, split: str | None = None, text_field: str | None = None) -> Iterator[Unread]:
     """Reads the documents of a dataset on the Hub one after the other, as they are asked for.
 
     Args:
@@ -117,7 +134,7 @@ def stream_texts(source: str, *, split: str | None = None, text_field: str | Non
     return hub.stream(source, split, text_field)
 
 
-def _begun(source: str, split: str | None, text_field: str | None) -> Iterator[Text | TextFile]:
+def _begun(source: str, split: str | None, text_field: str | None) -> Iterator[Unread]:
     """Reads the first document, and returns all of them.
 
     Raises:

@@ -10,8 +10,7 @@ from ....checkpoints.locating import hub_silence
 from ....errors import DataError
 from ....files.reading import local_path
 from ....formatting import first_line
-from ..texts import Text
-from .rows import Row, dataset_texts, one_split, text_in
+from .rows import Row, RowDocument, dataset_texts, one_split, text_in
 
 
 def takes(source: str) -> bool:
@@ -21,7 +20,7 @@ def takes(source: str) -> bool:
     return bool(source) and not local
 
 
-def read(source: str, split: str | None, text_field: str | None) -> Iterator[Text]:
+def read(source: str, split: str | None, text_field: str | None) -> Iterator[RowDocument]:
     """Reads the text of every row of one split.
 
     Raises:
@@ -30,12 +29,12 @@ def read(source: str, split: str | None, text_field: str | None) -> Iterator[Tex
     return dataset_texts(_loaded(source), source, split, text_field)
 
 
-def stream(source: str, split: str | None, text_field: str | None) -> Iterator[Text]:
+def stream(source: str, split: str | None, text_field: str | None) -> Iterator[RowDocument]:
     """Reads row by row, as the texts are asked for; raises as :func:`read`."""
     return _streamed(source, one_split(_loaded(source, streaming=True), source, split), text_field)
 
 
-def _streamed(source: str, rows: Iterable[Row], text_field: str | None) -> Iterator[Text]:
+def _streamed(source: str, rows: Iterable[Row], text_field: str | None) -> Iterator[RowDocument]:
     for number, row in enumerate(rows):
         text, text_field = text_in(row, text_field, f"{source} row {number}", source)
         yield text

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ....errors import DataError
 from ....files.reading import local_path
 from ..texts import Text, TextFile
-from .rows import Row, refuse, text_in
+from .rows import Row, RowDocument, refuse, text_in
 from .text_file import text_of
 
 
@@ -18,7 +18,7 @@ def takes(source: str) -> bool:
     return path.is_file() and path.suffix.lower() in (".jsonl", ".ndjson")
 
 
-def read(source: str, split: str | None, text_field: str | None) -> Iterator[Text]:
+def read(source: str, split: str | None, text_field: str | None) -> Iterator[RowDocument]:
     """Reads the text of every line, one after the other as they are asked for.
 
     Raises:

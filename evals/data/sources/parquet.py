@@ -8,8 +8,7 @@ from itertools import count
 from ....errors import DataError
 from ....files.reading import local_path
 from ....formatting import first_line
-from ..texts import Text
-from .rows import refuse, texts_of
+from .rows import RowDocument, refuse, texts_of
 
 
 def takes(source: str) -> bool:
@@ -18,7 +17,7 @@ def takes(source: str) -> bool:
     return path.is_file() and path.suffix.lower() == ".parquet"
 
 
-def read(source: str, split: str | None, text_field: str | None) -> Iterator[Text]:
+def read(source: str, split: str | None, text_field: str | None) -> Iterator[RowDocument]:
     """Reads the text of every row.
 
     Raises:
@@ -30,11 +29,12 @@ def read(source: str, split: str | None, text_field: str | None) -> Iterator[Tex
     refuse(source, "a file of rows", split=split)
     try:
         with pyarrow.parquet.ParquetFile(local_path(source)) as file:
-            rows = (row for batch in file.iter_batches(_TOGETHER) for row in batch.to_pylist())
+            batches = file.iter_batches(_TOGETHER)
+            rows = (row for batch in batches for n in range(len(batch)) for row in batch[n : n + 1].to_pylist())
             yield from texts_of(rows, (f"{source} row {i}" for i in count()), text_field, source)
     except (pyarrow.ArrowException, OSError) as error:
         raise DataError(f"{source} is not a readable parquet file: {first_line(error)}") from None
 
 
 _TOGETHER = 64
-"""Rows that are made texts at a time."""
+"""Rows that are read at a time. They become Python's objects one by one: a list of ids makes many."""

@@ -1,15 +1,26 @@
-"""The text in the rows of a table, and the split of a dataset that holds them."""
+"""The documents in the rows of a table, and the split of a dataset that holds them.
+
+A row holds a text, a chat (``messages``) or token ids (``input_ids``), as the value of its field says.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import count
-from typing import Any
+from typing import Any, cast
 
 from ....errors import DataError
+from ....formatting import cut
+from ..chats import Chat
+from ..documents import Document, of_ids
 from ..texts import Text
 
 Row = Mapping[str, object]
+RowDocument = Text | Chat | Document
+
+CHAT, IDS = "messages", "input_ids"
+"""The usual names of the fields of chats and of token ids."""
 
 
 def refuse(source: str, kind: str, **given: str | None) -> None:
@@ -19,8 +30,8 @@ def refuse(source: str, kind: str, **given: str | None) -> None:
             raise DataError(f"{name} is given, and {source} is {kind}, which has none; leave {name} out", name)
 
 
-def dataset_texts(loaded: Any, source: str, split: str | None, text_field: str | None) -> Iterator[Text]:
-    """Returns the text of every row of one split.
+def dataset_texts(loaded: Any, source: str, split: str | None, text_field: str | None) -> Iterator[RowDocument]:
+    """Returns the document in every row of one split.
 
     Raises:
         DataError: there is no such split or field, or which one is not said.
@@ -31,22 +42,28 @@ def dataset_texts(loaded: Any, source: str, split: str | None, text_field: str |
 
 
 def one_split(loaded: Any, source: str, split: str | None) -> Iterable[Row]:
-    """Returns the rows of the split that is asked for; else of "test", or of the only one."""
+    """Returns the rows of the split that is asked for; else of "test", or of the only one.
+
+    They hold Python's own values, whatever a dataset is set to return.
+    """
     if isinstance(loaded, dict):
-        return loaded[_split_of(loaded, source, split)]
-    refuse(source, "one part of a dataset", split=split)
-    return loaded
+        loaded = loaded[_split_of(loaded, source, split)]
+    else:
+        refuse(source, "one part of a dataset", split=split)
+    return loaded.with_format(None)
 
 
-def texts_of(rows: Iterable[Row], names: Iterable[str], text_field: str | None, source: str) -> Iterator[Text]:
-    """Yields the text of each row under its name; all from the field that the first one has."""
+def texts_of(rows: Iterable[Row], names: Iterable[str], text_field: str | None, source: str) -> Iterator[RowDocument]:
+    """Yields the document in each row under its name; all from the field that the first one has."""
     for row, name in zip(rows, names):
-        text, text_field = text_in(row, text_field, name, source)
-        yield text
+        document, text_field = text_in(row, text_field, name, source)
+        yield document
 
 
-def text_in(row: Row, text_field: str | None, name: str, source: str) -> tuple[Text, str]:
-    """Returns a row's text and the field that holds it: "text" or the only one of strings where it is not said.
+def text_in(row: Row, text_field: str | None, name: str, source: str) -> tuple[RowDocument, str]:
+    """Returns a row's document and the field that holds it.
+
+    Where the field is not said, it is "text", "messages", "input_ids", or the only one of strings.
 
     Raises:
         DataError: there is no such field, or it holds something else.
@@ -55,18 +72,60 @@ def text_in(row: Row, text_field: str | None, name: str, source: str) -> tuple[T
     if field not in row:
         raise DataError(f"{name} has no field {field!r}; it has {', '.join(row) or 'none'}")
     value = row[field]
-    if value is not None and not isinstance(value, str):
-        raise DataError(f"{name}: field {field!r} holds {type(value).__name__}, not text")
-    return Text(name, value or ""), field
+    if isinstance(value, list) and value:
+        return (_chat if isinstance(value[0], dict) else _ids)(name, field, value, row), field
+    if not isinstance(value, (str, list, type(None))):
+        raise DataError(f"{name}: field {field!r} holds {type(value).__name__}, not text, messages or token ids")
+    return Text(name, value if isinstance(value, str) else ""), field
 
 
 def _guess_field(row: Row, source: str) -> str:
     strings = [key for key, value in row.items() if isinstance(value, str)]
     if "text" in row:
         return "text"
+    for name in (CHAT, IDS):
+        if isinstance(row.get(name), list):
+            return name
     if len(strings) != 1:
         raise DataError(f"{source} has no field 'text'; choose one with text_field=NAME: {', '.join(row) or 'none'}")
     return strings[0]
+
+
+def _ids(name: str, field: str, value: list[object], row: Row) -> Document:
+    for at, each in enumerate(value):
+        if type(each) is not int or not 0 <= each < 2**31:
+            wrong = cut(repr(each), 40)
+            raise DataError(f"{name}: field {field!r} has {wrong} at {at}, which is neither a token id nor a message")
+    return of_ids(name, cast(list[int], value), "ids")
+
+
+def _chat(name: str, field: str, value: list[object], row: Row) -> Chat:
+    """Checks a chat as far as every template needs it.
+
+    Raises:
+        DataError: names the message that is wrong.
+    """
+    messages: list[dict[str, object]] = []
+    for number, each in enumerate(value, start=1):
+        if not isinstance(each, dict) or not isinstance(each.get("role"), str):
+            raise DataError(f"{name}: message {number} of {field!r} has no role; give objects of role and content")
+        if not isinstance(each.get("content"), (str, list, type(None))):
+            raise DataError(f"{name}: the content of message {number} of {field!r} is no text")
+        messages.append(each)
+    return Chat(name, messages, _tools(name, row.get("tools")))
+
+
+def _tools(name: str, given: object) -> list[dict[str, object]] | None:
+    """Returns the tools beside a chat, which datasets hold as a list or as its JSON."""
+    try:
+        found = json.loads(given) if isinstance(given, str) and given else given
+    except (ValueError, RecursionError):
+        raise DataError(f"{name}: field 'tools' is not JSON that can be read; give a list of objects") from None
+    if not found:
+        return None
+    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+        raise DataError(f"{name}: field 'tools' is not a list of objects; correct it or leave it out")
+    return found
 
 
 def _split_of(parts: Mapping[str, object], source: str, asked: str | None) -> str:

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from ....errors import DataError
 from ....files.reading import local_path
 from ....formatting import first_line
-from ..texts import Text
-from .rows import dataset_texts
+from .rows import RowDocument, dataset_texts
 
 
 def takes(source: str) -> bool:
@@ -17,7 +16,7 @@ def takes(source: str) -> bool:
     return bool(source) and any((path / name).exists() for name in ("state.json", "dataset_dict.json"))
 
 
-def read(source: str, split: str | None, text_field: str | None) -> Iterator[Text]:
+def read(source: str, split: str | None, text_field: str | None) -> Iterator[RowDocument]:
     """Reads the text of every row of one split.
 
     Raises:

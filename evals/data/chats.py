@@ -1,0 +1,234 @@
+"""Chats: rendered by the tokenizer's own template, and told apart into the assistant's tokens and the others.
+
+The assistant's tokens are those that a template marks with ``{% generation %}``. Without that mark, a message of the
+assistant is what rendering it adds to the rendering of all messages before it with the generation prompt, up to the
+special token that ends it. Both are compared with the rendering of the whole chat, and what does not agree with it is
+refused: a template may write earlier messages otherwise than the last one, and a tokenizer may join the assistant's
+first characters with the template's last.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ...errors import DataError
+from ...formatting import first_line
+from .documents import Document, byte_ends_of
+from .texts import Text, TextFile
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+Message = Mapping[str, object]
+Span = tuple[int, int]
+"""Characters ``[start, stop)`` of a rendered chat."""
+
+ALL, ASSISTANT = SCORES = ("all", "assistant")
+"""Whose tokens are scored."""
+
+
+@dataclass(frozen=True)
+class Chat:
+    """One chat before rendering.
+
+    Attributes:
+        name: where it came from.
+        messages: each with its ``role`` and ``content``, and whatever else the template knows.
+        tools: descriptions of the tools that the assistant could call, as the template takes them.
+    """
+
+    name: str
+    messages: Sequence[Message]
+    tools: Sequence[Mapping[str, object]] | None = None
+
+
+Encodable = Text | TextFile | Document
+Unread = Text | TextFile | Chat | Document
+"""A document as its source holds it."""
+
+
+def written(documents: Iterable[Unread], tokenizer: PreTrainedTokenizerBase, score: str) -> Iterator[Encodable]:
+    """Renders the chats among documents, one after the other.
+
+    Args:
+        score: one of :data:`SCORES`.
+
+    Raises:
+        DataError: as :func:`rendered`, or the assistant's tokens of what is no chat are asked for.
+    """
+    for each in documents:
+        if isinstance(each, Chat):
+            yield rendered(each, tokenizer, score == ASSISTANT)
+        elif score == ASSISTANT:
+            raise DataError(
+                f"score='{ASSISTANT}' is for chats, and {each.name} is none; give rows of messages, or leave score out",
+                "score",
+            )
+        else:
+            yield each
+
+
+def rendered(chat: Chat, tokenizer: PreTrainedTokenizerBase, assistant: bool = False) -> Document:
+    """Returns the tokens of a chat as the tokenizer's template writes it, BOS included where it writes one.
+
+    Args:
+        assistant: mark the assistant's tokens, which alone are scored then.
+
+    Raises:
+        DataError: there is no template, it refuses the chat, or the assistant's tokens cannot be told exactly.
+    """
+    _check_template(chat, tokenizer)
+    if not chat.messages:
+        return Document(chat.name, [], np.zeros(0, np.int64), hashlib.sha256(b"").hexdigest(), "chat")
+    text = _written(chat, tokenizer, chat.messages)
+    fast = bool(getattr(tokenizer, "is_fast", False))
+    encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=fast, verbose=False)
+    ids, offsets = list(encoded["input_ids"]), encoded["offset_mapping"] if fast else None
+    scored = None
+    if assistant:
+        if offsets is None:
+            raise _inexact(chat, "the tokenizer does not say where its tokens lie in the text (it is a slow one)")
+        scored = _inside(chat, np.array(offsets, np.int64).reshape(-1, 2), _spans(chat, tokenizer, text))
+    ends = None if offsets is None else byte_ends_of(text, offsets)
+    return Document(chat.name, ids, ends, hashlib.sha256(text.encode()).hexdigest(), "chat", scored)
+
+
+def _check_template(chat: Chat, tokenizer: PreTrainedTokenizerBase) -> None:
+    if not getattr(tokenizer, "chat_template", None):
+        raise DataError(
+            f"{chat.name} is a chat, and the tokenizer has no chat template; put the model's chat_template.jinja into "
+            "its folder, or choose a field of text with text_field=NAME"
+        )
+
+
+def _written(
+    chat: Chat,
+    tokenizer: PreTrainedTokenizerBase,
+    messages: Sequence[Message],
+    *,
+    chat_template: str | None = None,
+    prompt: bool = False,
+) -> str:
+    """Renders messages of a chat.
+
+    Raises:
+        DataError: the template refuses them, or writes what UTF-8 cannot hold.
+    """
+    given = [{key: value for key, value in each.items() if value is not None} for each in messages]
+    try:
+        text = tokenizer.apply_chat_template(
+            given, tools=chat.tools, tokenize=False, chat_template=chat_template, add_generation_prompt=prompt
+        )
+        text.encode()
+    except UnicodeEncodeError:
+        raise DataError(f"{chat.name} has a lone surrogate; it is not valid text; repair or remove it") from None
+    except Exception as error:  # a template can raise whatever it likes
+        raise DataError(
+            f"{chat.name} does not fit the tokenizer's chat template: {first_line(error) or type(error).__name__}; "
+            "repair or remove it"
+        ) from None
+    return text
+
+
+# --- the assistant's part ---
+
+
+def _spans(chat: Chat, tokenizer: PreTrainedTokenizerBase, text: str) -> list[Span]:
+    write = partial(_written, chat, tokenizer)
+    template = tokenizer.get_chat_template(None, chat.tools)
+    if _GENERATION.search(template):
+        return _marked_spans(chat, write, template, text)
+    ends = tuple(map(str, {*tokenizer.all_special_tokens, *_added_special(tokenizer)}))
+    return list(_turn_spans(chat, write, text, ends))
+
+
+_GENERATION = re.compile(r"\{%([-+]?)\s*(end)?generation\s*([-+]?)%\}")
+_START, _STOP = "\ufdd0", "\ufdd1"
+"""Characters that no text may hold (Unicode 3.4, D14)."""
+
+
+def _marked_spans(chat: Chat, write: Callable[..., str], template: str, text: str) -> list[Span]:
+    """Returns what lies between ``{% generation %}`` and ``{% endgeneration %}``, by writing a character at each."""
+
+    def mark(tag: re.Match[str]) -> str:
+        return f"{{%{tag[1]} if true %}}{{{{ '{_STOP if tag[2] else _START}' }}}}{{% endif {tag[3]}%}}"
+
+    pieces = re.split(f"[{_START}{_STOP}]", write(chat.messages, chat_template=_GENERATION.sub(mark, template)))
+    if "".join(pieces) != text or len(pieces) % 2 == 0:
+        raise _inexact(chat, "the template writes something else where its {% generation %} is followed")
+    edges = np.cumsum([len(piece) for piece in pieces]).tolist()
+    return list(zip(edges[:-1:2], edges[1::2], strict=True))
+
+
+def _turn_spans(chat: Chat, write: Callable[..., str], text: str, ends: tuple[str, ...]) -> Iterator[Span]:
+    """Yields what each message of the assistant adds, up to the special token that ends it."""
+    for number, message in enumerate(chat.messages):
+        if message.get("role") != "assistant":
+            continue
+        if not number:
+            raise _inexact(chat, "it begins with the assistant, whom nothing prompts")
+        start = write(chat.messages[:number], prompt=True)
+        stop = _closed(write(chat.messages[: number + 1]), start, message, text)
+        if stop is None:
+            raise _inexact(chat, f"the template writes message {number + 1} otherwise when others follow it")
+        bare = stop.rstrip()
+        yield len(start), len(bare if len(bare) > len(start) and bare.endswith(ends) else stop)
+
+
+def _closed(alone: str, start: str, message: Message, text: str) -> str | None:
+    """Returns the text up to the end of a message; None where it cannot be found in the whole.
+
+    Args:
+        alone: the chat up to this message, as the last one.
+        start: the chat before it, with the generation prompt.
+        text: the whole chat.
+    """
+    if alone.startswith(start) and text.startswith(alone):
+        return alone
+    content = str(message.get("content") or "")
+    for said in filter(str.strip, (content, content.strip())):
+        _, there, end = alone[len(start) :].rpartition(said)  # written behind the content, whatever stands before it
+        if there and end and text.startswith(start + said + end):
+            return start + said + end
+    return None
+
+
+def _inside(chat: Chat, offsets: np.ndarray, spans: Iterable[Span]) -> np.ndarray:
+    """Marks the tokens of the spans, bool [tokens].
+
+    A token begins where the one before it ended, or earlier if both are parts of one character: offsets may leave out
+    the space before a word.
+
+    Args:
+        offsets: int64 [tokens, 2], in characters.
+    """
+    stops = offsets[:, 1]
+    reached = np.concatenate([[0], np.maximum.accumulate(stops)[:-1]]) if len(stops) else stops
+    starts = np.minimum(offsets[:, 0], reached)
+    marks = np.zeros(len(stops), bool)
+    for start, stop in spans:
+        touched = (starts < stop) & (stops > start)
+        if (touched & ((starts < start) | (stops > stop))).any():
+            raise _inexact(chat, "the tokenizer joins the assistant's text with the template's in one token")
+        marks |= touched
+    return marks
+
+
+def _added_special(tokenizer: PreTrainedTokenizerBase) -> list[str]:
+    added = getattr(tokenizer, "added_tokens_decoder", {})
+    return [token.content for token in added.values() if token.special]
+
+
+def _inexact(chat: Chat, why: str) -> DataError:
+    return DataError(
+        f"{chat.name}: the assistant's tokens cannot be told exactly, because {why}; use a chat template with "
+        "{% generation %}, or score='all'",
+        "score",
+    )

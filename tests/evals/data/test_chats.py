@@ -1,0 +1,276 @@
+"""Chats and token ids as documents. The oracles are transformers' own rendering and its mask of the assistant."""
+
+import json
+
+import datasets
+import numpy as np
+import pytest
+from tiny import byte_tokenizer, llama, naive_nll
+
+from ropescale.cli.main import main
+from ropescale.errors import DataError
+from ropescale.evals.data.chats import Chat, rendered, written
+from ropescale.evals.data.documents import Document, from_ids
+from ropescale.evals.data.protocols import placed
+from ropescale.evals.data.sources import read_texts
+
+CHATML = """{%- for message in messages %}
+    {{- '<|im_start|>' + message.role + '\\n' }}
+    {%- if message.role == 'assistant' %}
+        BEGIN
+        {{- message.content | trim }}{{ '<|im_end|>' }}
+        END
+    {%- else %}
+        {{- message.content + '<|im_end|>' }}
+    {%- endif %}
+    {{- '\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"""
+MARKED = CHATML.replace("BEGIN", "{%- generation -%}").replace("END", "{%- endgeneration -%}")
+PLAIN = CHATML.replace("        BEGIN\n", "").replace("        END\n", "")
+
+QWEN = """{%- for message in messages %}
+{{- '<|im_start|>' + message.role + '\\n' }}
+{%- if message.role == 'assistant' and loop.last %}{{- '<think>\\n\\n</think>\\n\\n' }}{% endif %}
+{{- message.content + '<|im_end|>\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{% endif %}"""
+"""Writes the last answer otherwise than those before it, as Qwen3's does."""
+
+LLAMA = """{{- bos_token }}{% for message in messages %}
+{% if message.role == 'user' %}[INST] {{ message.content }} [/INST]{% else %}{% generation %} {{ message.content }}
+{%- endgeneration %}{% endif %}{% endfor %}"""
+
+TALK = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "Où est-ce? 🐴"},
+    {"role": "assistant", "content": "  Là. é "},
+    {"role": "user", "content": "Là. é?"},
+    {"role": "assistant", "content": "Oui, là."},
+]
+
+
+def tokenizer_with(template):
+    made = byte_tokenizer(limit=4096)
+    made.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|im_end|>"]})
+    made.chat_template = template
+    return made
+
+
+def stock(tokenizer, messages=TALK, **options):
+    return tokenizer.apply_chat_template(messages, tokenize=True, return_dict=True, **options)
+
+
+def stock_mask(tokenizer, messages=TALK):
+    return [bool(each) for each in stock(tokenizer, messages, return_assistant_tokens_mask=True)["assistant_masks"]]
+
+
+@pytest.mark.parametrize("template", [MARKED, PLAIN, QWEN, LLAMA])
+def test_a_chat_is_the_tokens_of_transformers_own_rendering(template):
+    tokenizer = tokenizer_with(template)
+    found = rendered(Chat("a", TALK), tokenizer)
+    assert found.ids == stock(tokenizer)["input_ids"] and found.scored is None
+    text = tokenizer.apply_chat_template(TALK, tokenize=False)
+    assert found.bytes_between(0, len(found.ids)) == len(text.encode())
+
+
+@pytest.mark.parametrize("template", [MARKED, LLAMA, MARKED.replace("{%- generation -%}", "{% generation %}\n")])
+def test_marked_tokens_of_the_assistant_are_those_of_transformers_mask(template):
+    tokenizer = tokenizer_with(template)
+    found = rendered(Chat("a", TALK), tokenizer, assistant=True)
+    assert found.scored.tolist() == stock_mask(tokenizer) and 0 < found.scored.sum() < len(found.ids)
+
+
+def test_without_marks_the_assistants_tokens_are_the_same():
+    found = rendered(Chat("a", TALK), tokenizer_with(PLAIN), assistant=True)
+    assert found.ids == stock(tokenizer_with(MARKED))["input_ids"]
+    assert found.scored.tolist() == stock_mask(tokenizer_with(MARKED))
+
+
+def test_a_template_that_writes_the_last_answer_otherwise_is_followed():
+    """What the last answer begins with is part of it: the model is not given it."""
+    tokenizer = tokenizer_with(QWEN)
+    found = rendered(Chat("a", TALK), tokenizer, assistant=True)
+    parts = np.split(np.array(found.ids), np.flatnonzero(np.diff(found.scored)) + 1)
+    said = [tokenizer.decode(part) for part in parts[1::2]]
+    assert said == ["  Là. é <|im_end|>", "<think>\n\n</think>\n\nOui, là.<|im_end|>"]
+
+
+@pytest.mark.parametrize(
+    ("template", "messages", "said"),
+    [
+        (None, TALK, "no chat template; put the model's chat_template.jinja into"),
+        ("{{ raise_exception('roles must alternate') }}", TALK, "does not fit .*: roles must alternate; repair"),
+        ("{{ messages[9].content.lower() }}", TALK, "does not fit the tokenizer's chat template"),
+        (PLAIN, TALK[2:], "begins with the assistant"),
+        (
+            PLAIN.replace("message.content | trim", "message.content | trim | upper if loop.last else ''"),
+            TALK,
+            "message 3",
+        ),
+    ],
+)
+def test_a_chat_that_cannot_be_rendered_or_told_apart_is_refused(template, messages, said):
+    with pytest.raises(DataError, match=said) as caught:
+        rendered(Chat("a.jsonl line 1", messages), tokenizer_with(template), assistant=True)
+    assert str(caught.value).startswith("a.jsonl line 1") and "\n" not in str(caught.value)
+
+
+def test_a_token_that_joins_the_assistants_text_with_the_templates_is_refused():
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = Tokenizer(models.WordLevel({"<unk>": 0, "user:hi": 1, "assistant:yes": 2}, unk_token="<unk>"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="<unk>")
+    tokenizer.chat_template = "{% for m in messages %}{{ m.role }}:{{ m.content }} {% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"
+    chat = Chat("a", [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes"}])
+    assert rendered(chat, tokenizer).ids == [1, 2]
+    with pytest.raises(DataError, match="joins the assistant's text with the template's in one token"):
+        rendered(chat, tokenizer, assistant=True)
+
+
+def test_only_chats_have_an_assistant():
+    with pytest.raises(DataError, match="score='assistant' is for chats, and document 0 is none"):
+        list(written(from_ids([[1, 2]]), byte_tokenizer(), "assistant"))
+
+
+# --- BOS -----------------------------------------------------------------------------------------------------------
+
+
+def test_bos_is_put_in_front_once():
+    tokenizer = tokenizer_with(LLAMA)
+    chat = rendered(Chat("a", TALK), tokenizer, assistant=True)
+    (bare,), bos, _ = placed("ropescale", [chat], "auto", tokenizer)
+    assert [bos, *bare.ids] == stock(tokenizer)["input_ids"] and bare.scored.tolist() == stock_mask(tokenizer)[1:]
+    text = tokenizer.apply_chat_template(TALK, tokenize=False)
+    assert bare.bytes_between(0, len(bare.ids)) == len(text.encode()) - len("<s>")
+    assert placed("ropescale", [chat], "no", tokenizer)[:2] == ([chat], None)
+
+
+def test_chats_whose_template_writes_no_bos_have_none_unless_it_is_asked_for():
+    tokenizer = tokenizer_with(PLAIN)
+    chat, ids = rendered(Chat("a", TALK), tokenizer), Document("b", [256, 1, 2], None, "", "ids")
+    assert placed("ropescale", [chat], "auto", tokenizer)[:2] == ([chat], None)
+    assert placed("ropescale", [chat], "yes", tokenizer)[:2] == ([chat], 256)
+    with pytest.raises(DataError, match="no BOS in front of a, and other documents begin with one; say bos='yes'"):
+        placed("ropescale", [ids, chat], "auto", tokenizer)
+    (stripped,), bos, _ = placed("ropescale", [ids], "auto", tokenizer)
+    assert (stripped.ids, bos) == ([1, 2], 256)
+
+
+# --- rows ----------------------------------------------------------------------------------------------------------
+
+IDS = [[5, 0, 7], [256, 1]]
+
+
+def saved(folder, kind, rows):
+    """The rows in a file or folder of a kind."""
+    made = None if kind == "jsonl" else datasets.Dataset.from_list(rows)
+    if made is None:
+        (folder / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    elif kind == "parquet":
+        made.to_parquet(folder / "a.parquet")
+    else:
+        made.with_format("numpy").save_to_disk(str(folder / f"a.{kind}"))
+    return str(folder / f"a.{kind}")
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "saved"])
+def test_rows_of_token_ids_are_taken_as_they_are(tmp_path, kind, capfd):
+    source = saved(tmp_path, kind, [{"id": "x", "input_ids": ids, "attention_mask": [1] * len(ids)} for ids in IDS])
+    for found in (read_texts(source), read_texts(source, text_field="input_ids")):
+        assert [each.ids for each in found] == IDS and {each.kind for each in found} == {"ids"}
+        assert [each.byte_ends for each in found] == [None, None]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "saved"])
+def test_rows_of_messages_are_chats(tmp_path, kind):
+    source = saved(tmp_path, kind, [{"id": "x", "messages": TALK}, {"id": "y", "messages": TALK[:2]}])
+    assert [each.messages for each in read_texts(source)] == [TALK, TALK[:2]]
+
+
+def test_a_text_beside_a_chat_is_the_document_unless_the_field_is_said(tmp_path):
+    source = saved(tmp_path, "jsonl", [{"text": "hello", "messages": TALK, "input_ids": [1]}])
+    assert read_texts(source)[0].text == "hello"
+    assert read_texts(source, text_field="messages")[0].messages == TALK
+    assert read_texts(source, text_field="input_ids")[0].ids == [1]
+
+
+def test_tools_are_given_to_the_template(tmp_path):
+    tools = [{"type": "function", "function": {"name": "look", "parameters": {}}}]
+    source = saved(tmp_path, "jsonl", [{"messages": TALK, "tools": given} for given in (tools, json.dumps(tools), [])])
+    assert [each.tools for each in read_texts(source)] == [tools, tools, None]
+    tokenizer = tokenizer_with("{% for tool in tools or [] %}{{ tool.function.name }}{% endfor %}")
+    assert [tokenizer.decode(rendered(each, tokenizer).ids) for each in read_texts(source)] == ["look", "look", ""]
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"input_ids": [1, 2.5]}, r"'input_ids' has 2\.5 at 1, which is neither a token id nor a message"),
+        ({"input_ids": [True]}, "'input_ids' has True at 0"),
+        ({"input_ids": [3, -1]}, "'input_ids' has -1 at 1"),
+        ({"input_ids": ["one", "two"]}, "has 'one' at 0"),
+        ({"input_ids": [[1, 2], [3]]}, r"has \[1, 2\] at 0"),
+        ({"messages": [{"from": "human", "value": "hi"}]}, "message 1 of 'messages' has no role; give objects of role"),
+        ({"messages": [TALK[0], {"role": "user", "content": 3}]}, "content of message 2 of 'messages' is no text"),
+        ({"messages": TALK, "tools": "{"}, "'tools' is not JSON"),
+        ({"text": 0}, "field 'text' holds int, not text, messages or token ids"),
+    ],
+)
+def test_what_is_neither_text_nor_tokens_nor_a_chat_is_named(tmp_path, row, said):
+    source = saved(tmp_path, "jsonl", [row]) if "saved" in row else str(tmp_path / "a.jsonl")
+    (tmp_path / "a.jsonl").write_text(json.dumps(row))
+    with pytest.raises(DataError, match=said) as caught:
+        read_texts(source)
+    assert "a.jsonl line 1" in str(caught.value)
+
+
+@pytest.mark.parametrize("row", [{"messages": TALK}, {"input_ids": [1]}])
+def test_only_texts_are_joined(tmp_path, row):
+    with pytest.raises(DataError, match="line 1 is no text that can be joined with others"):
+        read_texts(saved(tmp_path, "jsonl", [row]), concat=True)
+
+
+# --- measured ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    """A tiny Llama with a tokenizer of bytes and a template that writes BOS."""
+    folder = tmp_path_factory.mktemp("checkpoint")
+    llama(vocab_size=259).save_pretrained(folder)
+    tokenizer_with(LLAMA).save_pretrained(folder)
+    return str(folder)
+
+
+def measured(capsys, checkpoint, source, *words):
+    code = main(["eval", checkpoint, "--data", str(source), "--json", *words])
+    out, err = capsys.readouterr()
+    return (json.loads(out), err) if code == 0 else (code, err)
+
+
+def test_chats_cost_what_a_plain_loop_over_their_tokens_says(capsys, checkpoint, tmp_path):
+    source = saved(tmp_path, "jsonl", [{"messages": TALK}, {"messages": TALK[:3]}])
+    found, _ = measured(capsys, checkpoint, source, "--lengths", "48")
+    model, tokenizer = llama(vocab_size=259), tokenizer_with(LLAMA)
+    losses = [naive_nll(model, stock(tokenizer, talk)["input_ids"][:48]) for talk in (TALK, TALK[:3])]
+    assert found["rows"][0]["nll"] == pytest.approx(np.mean(losses), abs=2e-6)
+    assert (found["rows"][0]["tokens"], found["data"]["chats"]) == (94, 2)
+
+
+def test_token_ids_cost_what_a_plain_loop_says_and_have_no_bytes(capsys, checkpoint, tmp_path):
+    ids = [[int(n) for n in np.random.default_rng(k).integers(0, 256, 40 + k)] for k in range(2)]
+    found, err = measured(
+        capsys, checkpoint, saved(tmp_path, "jsonl", [{"input_ids": each} for each in ids]), "--lengths", "32"
+    )
+    losses = [naive_nll(llama(vocab_size=259), [256, *each][:32]) for each in ids]
+    assert found["rows"][0]["nll"] == pytest.approx(np.mean(losses), abs=2e-6)
+    assert found["rows"][0]["bits_per_byte"] is None and found["data"]["pretokenized"] == 2
+    assert "bits per byte" in err
+
+
+def test_token_ids_outside_the_vocabulary_are_refused(capsys, checkpoint, tmp_path):
+    code, err = measured(capsys, checkpoint, saved(tmp_path, "jsonl", [{"input_ids": [1, 2, 259]}]), "--lengths", "3")
+    assert code == 2 and "line 1 has token id 259 at position 2, outside the model's vocabulary of 259" in err
