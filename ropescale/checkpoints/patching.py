@@ -220,7 +220,7 @@ def _undone(source: Path) -> Iterator[str]:
     """Yields a note on the schedule that an already patched checkpoint has."""
     record = read_record(source)
     if record is not None:
-        labels = ", ".join(dict.fromkeys(record.labels.values()))
+        labels = cut(", ".join(dict.fromkeys(record.labels.values())), 500)
         yield f"ropescale patched this checkpoint before ({labels}); that is undone, and the new schedule replaces it"
 
 

@@ -11,9 +11,13 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
 from ..configs.checks import LARGEST
+from ..formatting import cut
 from ..schedules import Frequencies
 
 Length = Annotated[int, Field(gt=0, le=LARGEST)]
+_LONGEST = 10_000
+"""Characters of a schedule for people; a table of 256 pairs with every digit has half of that."""
+
 PositiveFloat = Annotated[FiniteFloat, Field(gt=0)]
 
 
@@ -88,7 +92,8 @@ class Record(_Stored):
     def labels(self) -> dict[str, str]:
         """Each layer type's schedule for people, with the scaling that it was composed with."""
         labels = self.spec | self.frozen
-        return {key: f"{text} on {self.beneath[key]}" if key in self.beneath else text for key, text in labels.items()}
+        whole = {key: f"{text} on {self.beneath[key]}" if key in self.beneath else text for key, text in labels.items()}
+        return {key: cut(text, _LONGEST) for key, text in whole.items()}
 
     @property
     def frequencies(self) -> dict[str, Frequencies]:

@@ -204,6 +204,18 @@ def test_a_record_with_values_that_cannot_be_is_refused(model, capsys, damage):
         refused(capsys, words, "ropescale.json is not a record that ropescale")
 
 
+def test_a_record_with_a_vast_schedule_is_told_in_brief(model, capsys):
+    assert main(PATCH) == 0
+    record = json.loads(Path("out/ropescale.json").read_text())
+    record["spec"] = {"all": "x" * 100_000}
+    Path("out/ropescale.json").write_text(json.dumps(record))
+    capsys.readouterr()
+    assert main(["patch", "out", "-o", "second", "--schedule", "ntk:factor=2"]) == 0
+    said = capsys.readouterr()
+    assert "patched this checkpoint before (xxx" in said.err
+    assert len(said.out + said.err) < 5_000
+
+
 # ---------------------------------------------------------------------------------------------------------
 # Files that are not files
 
