@@ -123,7 +123,8 @@ def test_a_token_that_joins_the_assistants_text_with_the_templates_is_refused():
     words = Tokenizer(models.WordLevel({"<unk>": 0, "user:hi": 1, "assistant:yes": 2}, unk_token="<unk>"))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="<unk>")
-    tokenizer.chat_template = "{% for m in messages %}{{ m.role }}:{{ m.content }} {% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"
+    said = "{% for m in messages %}{{ m.role }}:{{ m.content }} {% endfor %}"
+    tokenizer.chat_template = said + "{% if add_generation_prompt %}assistant:{% endif %}"
     chat = Chat("a", [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes"}])
     assert rendered(chat, tokenizer).ids == [1, 2]
     with pytest.raises(DataError, match="joins the assistant's text with the template's in one token"):
