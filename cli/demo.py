@@ -8,14 +8,19 @@ from pathlib import Path
 
 import click
 
+from .completion import Place
+from .options import show
+from .sections import in_sections
 from .spelling import spelled
 
 SCHEDULES = ("base", "linear:factor=8", "ntk:factor=8", "yarn:factor=8")
 LENGTHS = (256, 512, 1024, 2048)
 
 
-@click.command("demo")
-@click.option("-o", "--out", default="ropescale-demo", show_default=True, metavar="OUT", help="The folder to write.")
+@click.command("demo", cls=in_sections({"The result": "out"}))
+@click.option(
+    "-o", "--out", type=Place(), default="ropescale-demo", show_default=True, metavar="OUT", help="Write it here."
+)
 def command(out: str) -> None:
     """Patch the bundled model to eight times its context, verify it, and measure what that did.
 
@@ -98,7 +103,7 @@ def _evaluate(source: Path, out: Path) -> None:
     run.variants = [variant for variant in run.variants if variant.label != AS_IS]
     run.run()
     result = run.result()
-    click.echo(result.to_markdown())
+    show(result.to_markdown())
     _say(f"written to {result.save(out)}: {', '.join(sorted(path.name for path in out.iterdir()))}")
 
 

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .completion import Place, SpecText
 from .options import (
     DEVICE_MAPS,
+    MODEL_SECTION,
     REQUEST_SECTIONS,
     Length,
     bos_option,
@@ -31,18 +33,24 @@ _SECTIONS = {
     "The text": "split text_field concat min_tokens max_docs streaming split_special_tokens bos",
     "How": "protocol stride short_context repeat_distance key_spans seed",
     "The result": "out fresh as_json",
-    "Memory and devices": "dtype device batch_tokens sequence_parallel tp device_map",
+    **MODEL_SECTION,
+    "Memory and many devices": "batch_tokens sequence_parallel tp device_map",
 }
 
 
 @click.command("eval", cls=in_sections(_SECTIONS))
 @model_argument()
 @click.option(
-    "--data", "source", required=True, metavar="SRC", help="File, folder, JSONL, parquet, Hub NAME[:CONFIG] or -."
+    "--data",
+    "source",
+    type=Place(),
+    required=True,
+    metavar="SRC",
+    help="File, folder, JSONL, parquet, Hub NAME[:CONFIG] or -.",
 )
 @lengths_option("Positions, BOS included: 2k,4k,8k. May be repeated.")
 @request_options("many")
-@click.option("--baseline", metavar="SPEC", help="What the others are compared with (default: as-is).")
+@click.option("--baseline", type=SpecText(), metavar="SPEC", help="What the others are compared with (default: as-is).")
 @click.option("--split", metavar="S", help="Split of a dataset (default: test, or the only one).")
 @click.option("--text-field", metavar="F", help="Field that holds the text, the chat or the token ids.")
 @click.option("--concat", is_flag=True, help="Join all documents into one, a blank line between two.")
@@ -78,14 +86,20 @@ _SECTIONS = {
 @click.option(
     "--repeat-distance", type=Length(), metavar="N", help="How far back a far repeat is (default: the trained length)."
 )
-@click.option("--key-spans", metavar="FILE", help="Measure the key tokens that `ropescale keys` found, too.")
+@click.option("--key-spans", type=Place(), metavar="FILE", help="Measure the tokens that `ropescale keys` found, too.")
 @click.option(
     "--seed", type=click.IntRange(0), default=0, show_default=True, metavar="N", help="Seeds the bootstrap intervals."
 )
 @bos_option()
 @loading_options()
 @json_option()
-@click.option("-o", "--out", metavar="OUT", help="Write results, per-token NLLs, plots and REPORT.md into this folder.")
+@click.option(
+    "-o",
+    "--out",
+    type=Place(),
+    metavar="OUT",
+    help="Write results, losses, plots and REPORT.md here.",
+)
 @click.option("--fresh", is_flag=True, help="Measure again what is stored in OUT, instead of continuing.")
 def command(
     model: str, source: str, lengths: list[int], as_json: bool, out: str | None, fresh: bool, **options: Any

@@ -8,14 +8,27 @@ import click
 
 from ..engines import ENGINES
 from ..formatting import markdown
-from .options import json_option, model_argument, print_json, request_options, revision_option, tell
+from .options import (
+    MODEL_SECTION,
+    REQUEST_SECTIONS,
+    json_option,
+    model_argument,
+    print_json,
+    request_options,
+    revision_option,
+    show,
+    tell,
+)
+from .sections import in_sections
 
 if TYPE_CHECKING:
     from ..engines.exporting import Export
     from ..engines.rows import FieldRow
 
+_SECTIONS = {"The engine": "engine", **REQUEST_SECTIONS, **MODEL_SECTION, "The result": "as_json"}
 
-@click.command("export")
+
+@click.command("export", cls=in_sections(_SECTIONS))
 @model_argument()
 @click.option("--for", "engine", type=click.Choice(list(ENGINES)), required=True, help="The engine to serve it with.")
 @request_options()
@@ -47,7 +60,7 @@ def command(model: str, engine: str, as_json: bool, **options: Any) -> None:
     if as_json:
         print_json(done.to_dict())
     else:
-        click.echo(_page(done))
+        show(_page(done))
     if done.refusal is not None:
         raise RunError(done.refusal)
 

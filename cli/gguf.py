@@ -9,16 +9,20 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..formatting import markdown
-from .options import json_option, print_json, request_options, tell
+from .completion import Place
+from .options import REQUEST_SECTIONS, json_option, print_json, request_options, show, tell
+from .sections import in_sections
 
 if TYPE_CHECKING:
     from ..gguf.files import Value
     from ..gguf.patching import PatchedGguf
 
+_SECTIONS = {**REQUEST_SECTIONS, "The result": "out dry_run force as_json"}
 
-@click.command("gguf")
-@click.argument("source", metavar="IN.gguf")
-@click.option("-o", "--out", metavar="OUT.gguf", help="The file to make; it must not exist yet.")
+
+@click.command("gguf", cls=in_sections(_SECTIONS))
+@click.argument("source", type=Place(), metavar="IN.gguf")
+@click.option("-o", "--out", type=Place(), metavar="OUT.gguf", help="The file to make; it must not exist yet.")
 @request_options(required=True)
 @click.option("--dry-run", is_flag=True, help="Write nothing, only show the changes.")
 @click.option("--force", is_flag=True, help="Replace OUT.gguf if ropescale wrote it.")
@@ -45,7 +49,7 @@ def command(source: str, out: str | None, schedule: str, as_json: bool, **option
     if as_json:
         print_json(described)
     else:
-        click.echo(_page(described))
+        show(_page(described))
 
 
 @contextlib.contextmanager

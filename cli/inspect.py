@@ -9,16 +9,30 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..formatting import brief, cut, markdown
-from .options import json_option, model_argument, print_json, request_options, revision_option, tell
+from .completion import Place
+from .options import (
+    MODEL_SECTION,
+    REQUEST_SECTIONS,
+    json_option,
+    model_argument,
+    print_json,
+    request_options,
+    revision_option,
+    show,
+    tell,
+)
+from .sections import in_sections
 
 if TYPE_CHECKING:
     from ..inspecting import Geometry, Pair
 
+_SECTIONS = {**REQUEST_SECTIONS, **MODEL_SECTION, "The result": "plot as_json"}
 
-@click.command("inspect")
+
+@click.command("inspect", cls=in_sections(_SECTIONS))
 @model_argument()
 @request_options()
-@click.option("--plot", metavar="FILE", help="Draw wavelength and turns per pair (png, svg or pdf).")
+@click.option("--plot", type=Place(), metavar="FILE", help="Draw wavelength and turns per pair (png, svg or pdf).")
 @revision_option()
 @json_option()
 def command(model: str, schedule: str | None, plot: str | None, as_json: bool, **options: Any) -> None:
@@ -39,7 +53,7 @@ def command(model: str, schedule: str | None, plot: str | None, as_json: bool, *
     if as_json:
         print_json(found.to_dict())
     else:
-        click.echo("\n\n".join(_page(each) for each in found.geometries))
+        show("\n\n".join(_page(each) for each in found.geometries))
 
 
 def _page(geometry: Geometry) -> str:

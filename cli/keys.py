@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .completion import Place
 from .options import (
+    MODEL_SECTION,
     Length,
     bos_option,
     json_option,
@@ -15,16 +17,25 @@ from .options import (
     print_json,
 )
 from .running import notes
+from .sections import in_sections
 
 if TYPE_CHECKING:
     from ..evals.parallel.processes import World
     from ..evals.running.perplexity import PerplexityRun
 
+_SECTIONS = {
+    "What is measured": "source window short stride",
+    "Which tokens are key": "alpha beta",
+    "The text": "split text_field concat bos",
+    **MODEL_SECTION,
+    "The result": "out as_json",
+}
 
-@click.command("keys")
+
+@click.command("keys", cls=in_sections(_SECTIONS))
 @model_argument()
-@click.option("--data", "source", required=True, metavar="SRC", help="Texts, as in `ropescale eval`.")
-@click.option("-o", "--out", required=True, metavar="FILE", help="Write the key spans here, as JSON.")
+@click.option("--data", "source", type=Place(), required=True, metavar="SRC", help="Texts, as in `ropescale eval`.")
+@click.option("-o", "--out", type=Place(), required=True, metavar="FILE", help="Write the key spans here, as JSON.")
 @click.option("--window", type=Length(), metavar="N", help="The long context (default: the trained length).")
 @click.option("--short", type=Length(), metavar="N", help="The short context (default: a quarter of the long one).")
 @click.option("--stride", type=Length(), metavar="N", help="Distance between windows (default: half the short one).")

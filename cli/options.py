@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import re
+import shutil
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -12,6 +15,7 @@ import click
 
 from ..errors import RopescaleError
 from ..escaping import visible
+from .completion import Place, SpecText
 from .spelling import spelled
 
 if TYPE_CHECKING:
@@ -67,9 +71,42 @@ def _joined(ctx: click.Context, param: click.Parameter, lists: Iterable[list[int
     return [length for each in lists for length in each]
 
 
+class Factor(click.ParamType):
+    """A number; what else is written here gets a hint: ``2,4``, ``4x``, ``128k``."""
+
+    name = "factor"
+
+    def convert(self, value: str | float, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            return float(value)
+        except ValueError:
+            self.fail(f"{value!r} is not one number{_what_instead(str(value), ctx)}", param, ctx)
+
+
+def _what_instead(written: str, ctx: click.Context | None) -> str:
+    """Returns what to write instead of something that is no factor."""
+    several = [part for part in re.split(r"[\s,;/]+", written) if re.fullmatch(r"[\d.]+", part)]
+    takes_many = ctx is not None and any(each.name == "schedules" for each in ctx.command.params)
+    if len(several) > 1 and takes_many:
+        return f"; repeat {' '.join(f'--schedule yarn:factor={each}' for each in several[:4])}"
+    if len(several) > 1:
+        return f"; give one, such as --factor {several[0]}"
+    if re.fullmatch(r"[xX]?[\d.]+[xX]?", written):
+        return f"; write --factor {written.strip('xX')}"
+    return f"; a length is --target-length {written}" if re.fullmatch(r"\d+[kKmM]", written) else ""
+
+
+def _one_by_one(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    """Refuses words for several schedules."""
+    if "all" in values:
+        names = "--schedule linear --schedule ntk --schedule yarn"
+        raise click.BadParameter(f"there is no schedule 'all'; repeat the ones you want, as in {names}", ctx, param)
+    return values
+
+
 def model_argument() -> Decorator[F]:
     """Adds ``MODEL``, a checkpoint's folder or a Hub id."""
-    return click.argument("model")
+    return click.argument("model", type=Place())
 
 
 def revision_option() -> Decorator[F]:
@@ -135,10 +172,20 @@ REQUEST_SECTIONS = {
 }
 """The sections of the help in which these options stand."""
 
+MODEL_SECTION = {"The model": "revision trust_remote_code dtype device"}
+"""The section of the options with which a model is found and loaded."""
+
 _SCHEDULE_HELP = "A schedule: NAME[:key=value,...], FILE.py::Class, factors.json or JSON."
-_SCHEDULE = partial(click.option, "--schedule", metavar="SPEC", help=_SCHEDULE_HELP)
+_SCHEDULE = partial(click.option, "--schedule", type=SpecText(), metavar="SPEC", help=_SCHEDULE_HELP)
 _SCHEDULES = partial(
-    click.option, "--schedule", "schedules", metavar="SPEC", multiple=True, help=f"{_SCHEDULE_HELP} May be repeated."
+    click.option,
+    "--schedule",
+    "schedules",
+    type=SpecText(),
+    metavar="SPEC",
+    multiple=True,
+    callback=_one_by_one,
+    help=f"{_SCHEDULE_HELP} May be repeated.",
 )
 
 
@@ -155,7 +202,7 @@ def _pairs(ctx: click.Context, param: click.Parameter, values: Iterable[str]) ->
 
 
 REQUEST_OPTIONS: Mapping[str, Decorator[Any]] = {
-    "factor": click.option("--factor", type=float, metavar="F", help="How many times longer; short for factor=F."),
+    "factor": click.option("--factor", type=Factor(), metavar="F", help="How many times longer; short for factor=F."),
     "target_length": click.option(
         "--target-length", type=Length(), metavar="N", help="The context wanted, such as 128k; gives the factor."
     ),
@@ -184,6 +231,16 @@ def tell(**texts: Iterable[str]) -> None:
     for kind, each in texts.items():
         for text in each:
             click.echo(f"{kind}: {visible(spelled(text))}", err=True)
+
+
+def show(page: str) -> None:
+    """Prints a page of Markdown; on a terminal its tables and lines are fitted to the width."""
+    if sys.stdout is None or not sys.stdout.isatty():
+        click.echo(page)
+        return
+    from ..wrapping import fitted
+
+    click.echo(fitted(page, shutil.get_terminal_size().columns))
 
 
 def json_option() -> Decorator[F]:

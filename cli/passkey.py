@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .completion import Place, SpecText
 from .options import (
+    MODEL_SECTION,
     REQUEST_SECTIONS,
     bos_option,
     json_option,
@@ -29,7 +31,8 @@ _SECTIONS = {
     "What is measured": "lengths depths task trials seed haystack threshold",
     **REQUEST_SECTIONS,
     "The result": "out fresh as_json",
-    "The model and the device": "bos dtype device batch_tokens",
+    **MODEL_SECTION,
+    "How it is fed": "bos batch_tokens",
 }
 
 
@@ -69,12 +72,17 @@ class Depths(click.ParamType):
     "--trials", type=click.IntRange(1), default=10, show_default=True, metavar="N", help="Answers per length and depth."
 )
 @click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Draws the texts and the numbers.")
-@click.option("--haystack", metavar="FILE", help="Hide the numbers in this text instead of generated sentences.")
+@click.option("--haystack", type=Place(), metavar="FILE", help="Hide the numbers in this text, not in generated ones.")
 @click.option(
     "--threshold", type=float, default=0.85, show_default=True, metavar="P",
     help="Share of the best accuracy at the shortest length that counts for the effective length.",
 )  # fmt: skip
-@click.option("--baseline", metavar="SPEC", help="The schedule that the others are compared with (default: as-is).")
+@click.option(
+    "--baseline",
+    type=SpecText(),
+    metavar="SPEC",
+    help="What the others are compared with (default: as-is).",
+)
 @click.option(
     "--batch-tokens", type=click.IntRange(1), default=8192, show_default=True, metavar="N", help="Fed at once."
 )
@@ -82,7 +90,11 @@ class Depths(click.ParamType):
 @loading_options()
 @json_option()
 @click.option(
-    "-o", "--out", metavar="OUT", help="Write results, every answer, heat maps and REPORT.md into this folder."
+    "-o",
+    "--out",
+    type=Place(),
+    metavar="OUT",
+    help="Write results, every answer, heat maps and REPORT.md here.",
 )
 @click.option("--fresh", is_flag=True, help="Ask again what is stored in OUT, instead of continuing.")
 def command(model: str, lengths: list[int], as_json: bool, out: str | None, fresh: bool, **options: Any) -> None:

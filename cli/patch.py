@@ -13,7 +13,17 @@ from ..checkpoints.folders import LINKS
 from ..escaping import argument, shell_word
 from ..formatting import markdown, size
 from ..schedules import label_of
-from .options import REQUEST_SECTIONS, json_option, model_argument, print_json, request_options, revision_option, tell
+from .completion import Place
+from .options import (
+    REQUEST_SECTIONS,
+    json_option,
+    model_argument,
+    print_json,
+    request_options,
+    revision_option,
+    show,
+    tell,
+)
 from .sections import in_sections
 from .spelling import spelled
 
@@ -26,14 +36,14 @@ if TYPE_CHECKING:
 
 _SECTIONS = {
     **REQUEST_SECTIONS,
-    "The result": "out in_place link force dry_run",
+    "The result": "out in_place link force dry_run as_json",
     "The Hub": "push_to_hub private revision",
 }
 
 
 @click.command("patch", cls=in_sections(_SECTIONS))
 @model_argument()
-@click.option("-o", "--out", metavar="OUT", help="The folder to make; it must not exist yet.")
+@click.option("-o", "--out", type=Place(), metavar="OUT", help="The folder to make; it must not exist yet.")
 @request_options(required=True)
 @click.option(
     "--link",
@@ -70,7 +80,7 @@ def command(model: str, out: str | None, schedule: str, in_place: bool, as_json:
     if as_json:
         print_json(described)
     else:
-        click.echo(_page(done, model, out, in_place))
+        show(_page(done, model, out, in_place))
         if done.folder:
             click.echo(f"next: ropescale verify {shell_word(argument(str(done.folder)))}", err=True)
 

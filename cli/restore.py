@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import click
 
+from .completion import Place
 from .options import json_option, print_json
+from .sections import in_sections
 
 
-@click.command("restore")
-@click.argument("folder", metavar="DIR")
+@click.command("restore", cls=in_sections({"The result": "as_json"}))
+@click.argument("folder", type=Place(), metavar="DIR")
 @json_option()
 def command(folder: str, as_json: bool) -> None:
     """Put the checkpoint DIR back to what it was before `ropescale patch --in-place`, byte for byte.

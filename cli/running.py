@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import click
 
 from ..errors import DataError
-from .options import print_json
+from .options import print_json, show
 from .spelling import spelled
 
 if TYPE_CHECKING:
@@ -71,12 +71,12 @@ def measure(
         if here.launched and here.leads:
             click.echo(f"{here} {doing}{here.hint}", err=True)
 
-        def show(result: Printed) -> None:
+        def shown(result: Printed) -> None:
             if as_json:
                 print_json(result.to_dict())
             else:
-                click.echo(result.to_markdown())
+                show(result.to_markdown())
 
-        carry_out(prepare(here), folder, fresh, group, show)
+        carry_out(prepare(here), folder, fresh, group, shown)
         if folder is not None and here.leads:
             click.echo(f"written to {folder}", err=True)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import inspect
+import re
 from typing import TYPE_CHECKING, NotRequired, TypedDict
 
 import click
 
-from ..formatting import markdown, value_text
-from .options import json_option, print_json
+from ..formatting import cut, markdown, value_text
+from .completion import SpecText
+from .options import json_option, print_json, show
+from .sections import in_sections
 
 if TYPE_CHECKING:
     from ..schedules.fields import Parameter
@@ -27,6 +30,7 @@ class Described(TypedDict):
     """A schedule as plain data."""
 
     name: str
+    does: str
     summary: str
     fields: list[Field]
     length_dependent: bool
@@ -35,11 +39,11 @@ class Described(TypedDict):
     documentation: str
 
 
-@click.command("schedules")
-@click.argument("name", required=False)
+@click.command("schedules", cls=in_sections({"The result": "as_json"}))
+@click.argument("name", required=False, type=SpecText())
 @json_option()
 def command(name: str | None, as_json: bool) -> None:
-    """List the schedules with their fields, defaults and papers; with NAME, explain one.
+    """List the schedules: what each does, what it needs, its paper. With NAME, explain one and all its fields.
 
     NAME may be one of your own: path/to/file.py::Class, or package.module::Class.
     """
@@ -52,9 +56,9 @@ def command(name: str | None, as_json: bool) -> None:
     if as_json:
         print_json(described[0] if name else described)
     elif name:
-        click.echo(_page(described[0]))
+        show(_page(described[0]))
     else:
-        click.echo(_table(described))
+        show(_table(described))
 
 
 def describe(name: str, make: object) -> Described:
@@ -63,9 +67,11 @@ def describe(name: str, make: object) -> Described:
     from ..schedules.fields import parameters
 
     documentation = inspect.cleandoc(getattr(make, "__doc__", None) or "")
+    summary = documentation.partition("\n")[0]
     return {
         "name": name,
-        "summary": documentation.partition("\n")[0],
+        "does": getattr(make, "does", "") or cut(summary, _FEW),
+        "summary": summary,
         "fields": [_field(each) for each in parameters(make).values()],
         "length_dependent": length_dependent(make),
         "by_length": _by_length(make),
@@ -92,17 +98,23 @@ def _by_length(make: object) -> str:
     return "yes" if length_dependent(make) else "no"
 
 
+_FEW = 34
+"""The most characters of what a schedule does, in the list."""
+
+
 def _table(described: list[Described]) -> str:
-    rows = [
-        [each["name"], ", ".join(map(_assignment, each["fields"])) or "-", each["by_length"], each["paper"] or "-"]
-        for each in described
-    ]
-    return markdown(["schedule", "fields", "by length", "paper"], rows)
+    rows = [[each["name"], each["does"], _needed(each["fields"]), _source(each["paper"] or "")] for each in described]
+    return markdown(["schedule", "what it does", "needs", "paper"], rows)
 
 
-def _assignment(field: Field) -> str:
-    """Returns ``factor`` for a required field, ``beta_fast=32`` for an optional one."""
-    return f"{field['name']}={value_text(field['default'])}" if "default" in field else field["name"]
+def _needed(fields: list[Field]) -> str:
+    return ", ".join(field["name"] for field in fields if field["required"]) or "-"
+
+
+def _source(paper: str) -> str:
+    """Returns the paper's number at arXiv, else its author and year."""
+    found = re.search(r"arXiv:[\d.]+\d", paper) or re.match(r".* \d{4}(?=[,;]|$)", paper)
+    return found[0] if found else "-"
 
 
 def _page(described: Described) -> str:

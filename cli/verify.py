@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..formatting import markdown
-from .options import Length, json_option, loading_options, model_argument, print_json, tell
+from .options import MODEL_SECTION, Length, json_option, loading_options, model_argument, print_json, show, tell
+from .sections import in_sections
 
 if TYPE_CHECKING:
     from ..models.decoding import Stretch
     from ..models.verification import Verification
 
+_SECTIONS = {"Decoding": "generate lengths", **MODEL_SECTION, "The result": "as_json"}
 
-@click.command("verify")
+
+@click.command("verify", cls=in_sections(_SECTIONS))
 @model_argument()
 @click.option("--generate", is_flag=True, help="Load the weights, and compare decoding with a cache with whole passes.")
 @click.option(
@@ -50,7 +53,7 @@ def command(model: str, lengths: tuple[int, ...], as_json: bool, **options: Any)
     if as_json:
         print_json(report.to_dict())
     elif report.modules:
-        click.echo(_page(report))
+        show(_page(report))
     if not report.live:
         raise VerificationError("; ".join(report.problems))
 

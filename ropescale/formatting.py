@@ -16,8 +16,12 @@ def markdown(header: Sequence[str], rows: Iterable[Sequence[str]], right: Iterab
     Args:
         right: the indexes of columns that hold numbers and are aligned right.
     """
+    return aligned([[escaping.cell(escaping.visible(cell)) for cell in row] for row in [header, *rows]], right)
+
+
+def aligned(cells: Sequence[Sequence[str]], right: Iterable[int] = ()) -> str:
+    """Returns escaped cells as a Markdown table; the first row is the header."""
     numeric = set(right)
-    cells = [[escaping.cell(escaping.visible(cell)) for cell in row] for row in [header, *rows]]
     widths = [max(3, *(len(cell) for cell in column)) for column in zip(*cells)]
     rule = ["-" * (width - 1) + ":" if i in numeric else "-" * width for i, width in enumerate(widths)]
     lines = [[f"{cell:{'>' if i in numeric else '<'}{widths[i]}}" for i, cell in enumerate(row)] for row in cells]

@@ -23,6 +23,7 @@ class Abf(BuiltIn):
         rope_theta: the new base, above 1.
     """
 
+    does: ClassVar[str] = "another theta"
     paper: ClassVar[str] = "Xiong et al. 2023, arXiv:2309.16039"
 
     rope_theta: float = above(1)

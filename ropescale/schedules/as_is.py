@@ -21,6 +21,7 @@ class AsIs(BuiltIn):
     Its rope parameters decide which pairs keep their frequency, and where the scale goes.
     """
 
+    does: ClassVar[str] = "the checkpoint as it is"
     paper: ClassVar[str] = "the checkpoint's own rope parameters"
     # Unknown until bound to a geometry; treating it as static would be silently wrong.
     length_dependent: ClassVar[Any] = Varying(lambda self: self.__dict__.get("_varies", True))

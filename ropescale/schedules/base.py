@@ -18,6 +18,7 @@ from ..errors import ScheduleError
 from ..formatting import brief, cut
 from ..rope import Rope
 from .fields import Parameter, parameters
+from .suggestions import meant
 from .values import check_value, plain
 
 
@@ -71,9 +72,17 @@ def parameters_of(cls: type) -> dict[str, Parameter]:
 
 
 class BuiltIn:
-    """Base of the built-in schedules: validates its fields and knows its transformers form."""
+    """Base of the built-in schedules: validates its fields and knows its transformers form.
+
+    Attributes:
+        name: the registered name.
+        does: a few words for the list of schedules; empty for the beginning of the docstring.
+        paper: author, year, and where to find it.
+        length_dependent: whether the numbers follow the context being processed.
+    """
 
     name: ClassVar[str] = ""
+    does: ClassVar[str] = ""
     paper: ClassVar[str] = ""
     length_dependent: ClassVar[bool] = False
 
@@ -132,9 +141,9 @@ def lookup(name: str) -> type[BuiltIn]:
     try:
         return _REGISTRY[name]
     except KeyError:
-        raise ScheduleError(
-            f"no schedule named {brief(name)}; {suggest(name, names(), 'see `ropescale schedules`')}"
-        ) from None
+        likely = meant(name, {each: parameters(make) for each, make in _REGISTRY.items()})
+        said = suggest(name, names(), "see `ropescale schedules`") if likely is None else f"did you mean {likely!r}?"
+        raise ScheduleError(f"no schedule named {brief(name)}; {said}") from None
 
 
 def build(cls: type, fields: Mapping[str, object]) -> Schedule:

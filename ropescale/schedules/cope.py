@@ -25,6 +25,7 @@ class Cope(BuiltIn):
             code fixes 20 of Llama 3's 64 pairs as ``clip_low_n``.)
     """
 
+    does: ClassVar[str] = "the slowest pairs fade out"
     paper: ClassVar[str] = "Li et al. 2026, arXiv:2602.05258"
 
     clipped_pairs: int | None = at_least(2, None)

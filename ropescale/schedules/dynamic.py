@@ -27,6 +27,7 @@ class Dynamic(BuiltIn):
         factor: how steeply the divisor grows with the context, ``s``; 1 or more.
     """
 
+    does: ClassVar[str] = "ntk that follows the length"
     paper: ClassVar[str] = "emozilla 2023 (r/LocalLLaMA 14mrgpr); Peng et al. 2023, arXiv:2309.00071, section 3.3"
     length_dependent: ClassVar[bool] = True
 

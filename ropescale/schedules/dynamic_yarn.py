@@ -29,6 +29,7 @@ class DynamicYarn(BuiltIn):
         extrapolation_factor: as in ``yarn``.
     """
 
+    does: ClassVar[str] = "yarn that follows the length"
     paper: ClassVar[str] = "Peng et al. 2023, arXiv:2309.00071, section 3.3"
     length_dependent: ClassVar[bool] = True
 

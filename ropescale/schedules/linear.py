@@ -22,6 +22,7 @@ class Linear(BuiltIn):
         factor: how many times longer, ``s``; 1 or more.
     """
 
+    does: ClassVar[str] = "every pair slower by the factor"
     paper: ClassVar[str] = "Chen et al. 2023, arXiv:2306.15595"
 
     factor: float = at_least(1)

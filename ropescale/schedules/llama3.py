@@ -28,6 +28,7 @@ class Llama3(BuiltIn):
         high_freq_factor: turns above which a pair is kept; not below ``low_freq_factor``.
     """
 
+    does: ClassVar[str] = "by parts, with Llama 3.1's blend"
     paper: ClassVar[str] = "Grattafiori et al. 2024, arXiv:2407.21783"
 
     factor: float = at_least(1)

@@ -25,6 +25,7 @@ class Ntk(BuiltIn):
         factor: what the slowest pair is divided by, the post's ``alpha``; 1 or more.
     """
 
+    does: ClassVar[str] = "a larger theta: slow pairs slower"
     paper: ClassVar[str] = "bloc97 2023 (r/LocalLLaMA 14lz7j5); Peng et al. 2023, arXiv:2309.00071, definition 1"
 
     factor: float = at_least(1)

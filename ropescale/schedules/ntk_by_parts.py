@@ -27,6 +27,7 @@ class NtkByParts(BuiltIn):
         beta_slow: pairs with fewer turns than this are divided by the factor.
     """
 
+    does: ClassVar[str] = "fast pairs stay, slow ones divided"
     paper: ClassVar[str] = "Peng et al. 2023, arXiv:2309.00071, definition 2"
 
     factor: float = at_least(1)

@@ -27,6 +27,7 @@ class NtkCritical(BuiltIn):
         critical_pair: ``c``, counted from 0; the formula's, which is no whole number, when None.
     """
 
+    does: ClassVar[str] = "ntk from the last pair that turned"
     paper: ClassVar[str] = "Shang et al. 2025, arXiv:2502.20082, section 2"
 
     factor: float = at_least(1)

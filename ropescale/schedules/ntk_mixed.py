@@ -23,6 +23,7 @@ class NtkMixed(BuiltIn):
         b: how late the slowing sets in; 0 or more.
     """
 
+    does: ClassVar[str] = "between linear and ntk-su"
     paper: ClassVar[str] = "Su 2023, https://kexue.fm/archives/9706"
 
     factor: float = at_least(1)

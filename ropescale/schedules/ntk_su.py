@@ -21,6 +21,7 @@ class NtkSu(BuiltIn):
         factor: what the slowest pair is divided by, ``s`` (the article's ``k``); 1 or more.
     """
 
+    does: ClassVar[str] = "ntk in which pair 0 slows, too"
     paper: ClassVar[str] = "Su 2023, https://kexue.fm/archives/9706"
 
     factor: float = at_least(1)

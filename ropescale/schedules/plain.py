@@ -18,6 +18,7 @@ class Base(BuiltIn):
     (Section 3.2.2 of the paper.) On top of scaling that is already there it changes nothing.
     """
 
+    does: ClassVar[str] = "plain RoPE, no scaling"
     paper: ClassVar[str] = "Su et al. 2021, arXiv:2104.09864"
 
     def __call__(self, rope: Rope, length: int) -> Frequencies:

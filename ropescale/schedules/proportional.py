@@ -25,6 +25,7 @@ class Proportional(BuiltIn):
         factor: divides the pairs that turn, ``s``; 1 or more.
     """
 
+    does: ClassVar[str] = "only the fastest pairs turn"
     paper: ClassVar[str] = "Barbero et al. 2024, arXiv:2410.06205"
 
     partial_rotary_factor: float = at_least(0)

@@ -27,6 +27,7 @@ class Resonance(BuiltIn):
             ``resonance:over=yarn,factor=8`` is the same.
     """
 
+    does: ClassVar[str] = "another, wavelengths made whole"
     paper: ClassVar[str] = "Wang et al. 2024, arXiv:2403.00071"
     length_dependent: ClassVar[Any] = Varying(lambda self: length_dependent(self.over))
 

@@ -11,7 +11,7 @@ import dataclasses
 import hashlib
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -21,6 +21,7 @@ from ..formatting import brief, listed
 from ..rope import Rope
 from .base import BuiltIn, Schedule, build, label_of, lookup, suggest
 from .fields import Parameter, parameters
+from .suggestions import given as given_in
 from .user_code import load, load_json, read_json_object
 from .values import cast_text, check_value, split
 
@@ -266,7 +267,8 @@ def _from_text(text: str) -> Spec | dict[str, Spec]:
         spec = Spec(lookup(name), named=name)
     if not colon:
         return spec
-    return one(spec, name).with_text(_pairs(name, rest or ""))
+    single = one(spec, name)
+    return single.with_text(_pairs(name, rest or "", single._parameters()))
 
 
 def _from_mapping(given: Mapping[str, object]) -> Spec | dict[str, Spec]:
@@ -332,13 +334,15 @@ def _check_target(factor: float, trained: int, target: int) -> None:
         )
 
 
-def _pairs(name: str, text: str) -> dict[str, str]:
+def _pairs(name: str, text: str, known: Collection[str]) -> dict[str, str]:
     """Splits ``key=value,...``; commas inside brackets, braces and quotes belong to the value."""
     given: dict[str, str] = {}
     for part in split(text):
         key, equals, value = (piece.strip() for piece in part.partition("="))
         if not key or not equals or not value:
-            raise ScheduleError(f"{name}: {brief(part.strip())} is not key=value; write {name}:key=value,key=value")
+            likely = ",".join(f"{field}={text}" for field, text in given_in(part, known).items())
+            written = f"{name}:{likely or 'key=value,key=value'}"
+            raise ScheduleError(f"{name}: {brief(part.strip())} is not key=value; write {written}")
         if key in given:
             raise ScheduleError(f"{name}: {key} is given twice; keep one")
         given[key] = value

@@ -40,6 +40,7 @@ class Table(BuiltIn):
         attention_factor: multiplies cos and sin.
     """
 
+    does: ClassVar[str] = "your own number for every pair"
     paper: ClassVar[str] = "Ding et al. 2024, arXiv:2402.13753 (its rescale factors, one list for every length)"
 
     inv_freq: tuple[float, ...] | None = at_least(0, None)

@@ -32,6 +32,7 @@ class Yarn(BuiltIn):
         extrapolation_factor: multiplies ``m_i``; 1 is YaRN, 0 divides every pair.
     """
 
+    does: ClassVar[str] = "by parts, and attention rescaled"
     paper: ClassVar[str] = "Peng et al. 2023, arXiv:2309.00071"
 
     factor: float = at_least(1)

@@ -47,6 +47,25 @@ def test_a_commands_help_lists_every_option_once(name, capsys):
     assert sorted(listed) == sorted(["--help", *longest])
 
 
+@pytest.mark.parametrize("name", shell.COMMANDS)
+def test_the_help_of_every_command_is_in_the_same_sections(name, capsys):
+    assert shell.main([name, "-h"]) == 0
+    page = capsys.readouterr().out
+    titles = re.findall(r"^(\S.*):$", page, re.MULTILINE)
+    assert len(titles) > 1
+    assert titles[-1] == "Other options"
+    last = page.split("Other options:")[1]
+    assert set(re.findall(r"(?<=  )(?:-\w, )?--([\w-]+)", last)) == {"debug", "help"}
+
+
+@pytest.mark.parametrize(
+    "words", [["inspect", "m", "--schedule", "yarn", "--schedule", "ntk"], ["patch", "m", "-o", "a", "--out", "b"]]
+)
+def test_an_option_that_counts_once_is_refused_twice(words, capsys):
+    assert shell.main(words) == 2
+    assert "is given 2 times; give it once" in capsys.readouterr().err
+
+
 def test_help_lists_every_command_with_its_line(capsys):
     assert shell.main(["-h"]) == 0
     out = capsys.readouterr().out
@@ -130,16 +149,44 @@ def test_a_reader_that_leaves_early_is_not_an_error(python):
     assert done.stdout == "b'' True\n", done.stderr
 
 
-def test_schedules_lists_every_name_with_fields_and_paper(capsys):
+def test_schedules_lists_what_each_does_needs_and_cites_in_a_hundred_columns(capsys):
     from ropescale.schedules import names
 
     assert shell.main(["schedules"]) == 0
     lines = capsys.readouterr().out.splitlines()
+    assert {len(line) for line in lines} <= set(range(101)), "a hundred columns suffice"
     assert len({len(line) for line in lines}) == 1, "the table's columns line up"
-    assert [line.split()[1] for line in lines[2:]] == names()
-    yarn = next(line for line in lines if line.startswith("| yarn "))
-    assert "factor, beta_fast=32, beta_slow=1, truncate=true, attention_factor=none" in yarn
-    assert "arXiv:2309.00071" in yarn
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+    assert [row[0] for row in rows] == names()
+    assert all(row[1] and "..." not in row[1] for row in rows), "each says in a few words what it does"
+    found = {row[0]: row[2:] for row in rows}
+    assert found["yarn"] == ["factor", "arXiv:2309.00071"]
+    assert found["longrope"] == ["short_factor, long_factor", "arXiv:2402.13753"]
+    assert found["ntk-su"] == ["factor", "Su 2023"]
+
+
+@pytest.mark.parametrize(("columns", "widest"), [("72", 72), ("200", 100)])
+def test_a_terminals_width_is_kept(columns, widest, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert shell.main(["schedules"]) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= widest
+
+
+@pytest.mark.parametrize(
+    ("words", "advice"),
+    [
+        (["eval", "--factor", "2,4"], "repeat --schedule yarn:factor=2 --schedule yarn:factor=4"),
+        (["passkey", "--factor", "2 4"], "repeat --schedule yarn:factor=2 --schedule yarn:factor=4"),
+        (["patch", "--factor", "2,4"], "give one, such as --factor 2"),
+        (["patch", "--factor", "4x"], "write --factor 4"),
+        (["eval", "--factor", "128k"], "a length is --target-length 128k"),
+        (["eval", "--schedule", "all"], "repeat the ones you want, as in --schedule linear --schedule ntk"),
+    ],
+)
+def test_several_schedules_or_factors_in_one_option_get_advice(words, advice, capsys):
+    assert shell.main([words[0], "MODEL", *words[1:]]) == 2
+    assert advice in capsys.readouterr().err
 
 
 def test_schedules_json_holds_the_defaults_of_the_paper(capsys):

@@ -167,7 +167,7 @@ ARGUMENTS: dict[str, tuple[list[str], str]] = {
     "factor 0": (["--schedule", "linear:factor=0"], "linear: factor must be 1"),
     "factor negative": (["--schedule", "ntk:factor=-2"], "ntk: factor must be 1"),
     "option NaN": (["--schedule", "yarn", "--factor", "nan"], "factor must be a finite number"),
-    "option abc": (["--schedule", "yarn", "--factor", "abc"], "'--factor': 'abc' is not a valid float"),
+    "option abc": (["--schedule", "yarn", "--factor", "abc"], "'--factor': 'abc' is not one number"),
     "option half": (["--schedule", "yarn", "--factor", "0.5"], "factor must be 1"),
     "unknown schedule": (["--schedule", "yran:factor=4"], "no schedule named 'yran'; did you mean 'yarn'?"),
     "nothing like it": (["--schedule", "xyzzy"], "no schedule named 'xyzzy'; see `ropescale schedules`"),

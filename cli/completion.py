@@ -1,0 +1,42 @@
+"""Types of parameters that a shell can complete: paths, and schedules by name and field."""
+
+from __future__ import annotations
+
+import click
+from click.shell_completion import CompletionItem
+
+
+class Place(click.ParamType):
+    """A file, a folder or a Hub id; taken as it is, and completed as a path."""
+
+    name = "path"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Leaves it to the shell, which knows paths best."""
+        return [CompletionItem(incomplete, type="file")]
+
+
+class SpecText(click.ParamType):
+    """A schedule's spec; taken as it is, and completed by name, by field, or as a path."""
+
+    name = "schedule"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Returns the schedules that begin so; after ``NAME:`` its fields; for anything else a path."""
+        from ..schedules import lookup, names
+
+        name, colon, fields = incomplete.partition(":")
+        if colon and name in names():
+            return _fields(name, fields)
+        known = [CompletionItem(each, help=lookup(each).does) for each in names() if each.startswith(incomplete)]
+        return known or [CompletionItem(incomplete, type="file")]
+
+
+def _fields(name: str, written: str) -> list[CompletionItem]:
+    from ..schedules import lookup
+    from ..schedules.fields import parameters
+
+    before, comma, last = written.rpartition(",")
+    given = [field.partition("=")[0] for field in before.split(",")]
+    left = [field for field in parameters(lookup(name)) if field.startswith(last) and field not in given]
+    return [CompletionItem(f"{name}:{before}{comma}{field}=") for field in left]

@@ -1,0 +1,77 @@
+"""Guesses what somebody meant who wrote a schedule in other words: ``YaRN``, ``pi``, ``yarn,factor=4``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+
+OTHER_NAMES = {
+    "as-it-is": "as-is",
+    "asis": "as-is",
+    "default": "base",
+    "dynamic-ntk": "dynamic",
+    "dynamic-scaling": "dynamic",
+    "interpolation": "linear",
+    "llama-3": "llama3",
+    "llama31": "llama3",
+    "llama3.1": "llama3",
+    "long-rope": "longrope",
+    "no": "base",
+    "none": "base",
+    "ntk-alpha": "ntk",
+    "ntk-aware": "ntk",
+    "ntk-aware-dynamic": "dynamic",
+    "ntk-aware-scaling": "ntk",
+    "ntk-by-part": "ntk-by-parts",
+    "ntk-dynamic": "dynamic",
+    "ntk-fixed": "ntk",
+    "ntk-parts": "ntk-by-parts",
+    "ntk-rope": "ntk",
+    "ntk-scaling": "ntk",
+    "original": "as-is",
+    "p-rope": "proportional",
+    "pi": "linear",
+    "plain": "base",
+    "position-interpolation": "linear",
+    "rope": "base",
+    "su": "longrope",
+    "theta": "abf",
+    "unscaled": "base",
+    "yarn-dynamic": "dynamic-yarn",
+}
+"""What the field, or another library, calls a schedule that has another name here; only for suggestions."""
+
+_LONGEST = 200
+_BETWEEN = " ,;:/=()[]\t-_"
+
+
+def meant(text: str, known: Mapping[str, Collection[str]]) -> str | None:
+    """Returns the spec that somebody may have meant, ``yarn:factor=4`` for ``YaRN factor=4``; None for no idea.
+
+    Args:
+        text: what was written instead of a schedule's name.
+        known: the schedules' names, each with its fields.
+    """
+    if len(text) > _LONGEST:
+        return None
+    words = {**{name: name for name in known}, **OTHER_NAMES}
+    written = re.sub(r"[\s_]", "-", text.lower())  # as long as the text
+    starts = [word for word in words if written.startswith(word) and not written[len(word) :][:1].isalpha()]
+    starts = [word for word in starts if words[word] in known]
+    if not starts:
+        return None
+    word = max(starts, key=len)
+    return _with_fields(words[word], text[len(word) :].strip(_BETWEEN), known[words[word]])
+
+
+def given(text: str, fields: Collection[str]) -> dict[str, str]:
+    """Returns the fields that a text with other separators seems to give: ``factor 4``, ``factor:4; truncate=no``."""
+    if re.fullmatch(r"x?[\d.]+x?", text) and "factor" in fields:
+        return {"factor": text.strip("x")}
+    found = dict(re.findall(r"([A-Za-z_]\w*)\s*[=:\s]\s*([^\s,;=:]+)", text))
+    return {key.lower(): value for key, value in found.items() if key.lower() in fields}
+
+
+def _with_fields(name: str, rest: str, fields: Collection[str]) -> str:
+    shown = ",".join(f"{key}={value}" for key, value in given(rest, fields).items())
+    return f"{name}:{shown}" if shown else name
