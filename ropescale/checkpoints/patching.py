@@ -19,7 +19,7 @@ from ..files.reading import local_path, read_bytes, read_json, sha256
 from ..formatting import cut
 from ..planning.plan import Plan, make_plan
 from ..request import Request, RequestOptions
-from ..schedules import describe
+from ..schedules import describe, specs
 from . import front_matter, links, model_card, uploading
 from .backups import BACKUP, can_tell, is_interrupted, put_back, refuse_links, write_in_place
 from .caveats import number, on_left, on_links, optional_json, warnings_of
@@ -102,6 +102,7 @@ def patch_checkpoint(
         RopescaleError: the input is wrong; nothing is written.
     """
     request = Request.of(schedule, **options)
+    specs.parse(schedule)  # a misspelt one is named before anything about folders
     _refuse_contradiction(model, out, link, in_place, dry_run, push_to_hub, private)
     is_local = local_path(model).is_dir()
     resumed = _resumed(local_path(model)) if in_place and not dry_run else ()
@@ -115,15 +116,15 @@ def patch_checkpoint(
     if to and not is_local:
         links.refuse_leaving(source)
     left = [] if out is None or dry_run else recover(local_path(out), why_not_ours, remove_ours)
-    target = None if out is None else check_target(source, out, force)
     plan = _planned(source, request, resumed)
+    target, refused = _target(source, out, force, dry_run)
     with translated(source, "read"):
         fine = [*links.found(source)] if in_place and to else []  # one that is not has been refused
         files = _new_files(source, str(model), plan, to.name if to else None)
         record = make_record(plan, _source_name(str(model)), read_bytes(source / "config.json"), read_record(source))
         told = {**files, RECORD: as_json(record, RECORD)}
         before = read_config(source)
-        warnings = warnings_of(source, plan, weights=not dry_run or is_local)
+        warnings = [*refused, *warnings_of(source, plan, weights=not dry_run or is_local)]
         result = PatchedCheckpoint(None, plan, before, diff(before, plan.config), warnings)
         result.changes = changes(source, told)
     if in_place:
@@ -200,6 +201,16 @@ def _refuse_contradiction(
         raise CheckpointError(
             "private=True is for push_to_hub=REPO; name the repository, or leave it out", "private", "push_to_hub"
         )
+
+
+def _target(source: Path, out: str | Path | None, force: bool, dry_run: bool) -> tuple[Path | None, list[str]]:
+    """Returns the folder to make; a dry run can show what would be in it where it could not be made, with a warning."""
+    try:
+        return None if out is None else check_target(source, out, force), []
+    except CheckpointError as error:
+        if force or not dry_run or "force" not in error.fields:
+            raise
+        return None, [f"nothing would be written: {error}"]
 
 
 def _resumed(folder: Path) -> tuple[str, ...]:

@@ -97,9 +97,9 @@ def patch_gguf(
         raise CheckpointError("say where the patched file goes: out=OUT, or dry_run=True", "out", "dry_run")
     request = Request.of(schedule, **options)
     file = open_gguf(source)
-    target = None if out is None else _check_target(file.path, out, force)
     model = read_model(file)
     plan = make_plan(config_of(model), request)
+    target, refused = _target(file.path, out, force, dry_run)
     route = find_route(model, goal_of(plan))
     keys, tables = _wanted(file, model, plan, route)
     new_keys = {name: value for name, value in keys.items() if file.keys.get(name) != value}
@@ -114,7 +114,7 @@ def patch_gguf(
         keys={name: (file.keys.get(name), value) for name, value in new_keys.items()},
         tables={name: (had[name], numbers) for name, numbers in new_tables.items()},
         notes=[*plan.notes, *_notes(model, route)],
-        warnings=_warnings(model, plan),
+        warnings=[*refused, *_warnings(model, plan)],
     )
     if target is not None and not dry_run:
         check = partial(_refuse_foreign, target) if os.path.lexists(target) else None
@@ -154,6 +154,16 @@ def _in_float32(numbers: Sequence[float]) -> list[float]:
         return list(struct.unpack(f"<{len(numbers)}f", struct.pack(f"<{len(numbers)}f", *numbers)))
     except OverflowError:
         raise ScheduleError(f"{max(numbers):g} is more than the float32 of a GGUF file can hold") from None
+
+
+def _target(source: Path, out: str | Path | None, force: bool, dry_run: bool) -> tuple[Path | None, list[str]]:
+    """Returns the file to make; a dry run can show what would be in it where it could not be made, with a warning."""
+    try:
+        return None if out is None else _check_target(source, out, force), []
+    except CheckpointError as error:
+        if force or not dry_run or "force" not in error.fields:
+            raise
+        return None, [f"nothing would be written: {error}"]
 
 
 def _check_target(source: Path, out: str | Path, force: bool) -> Path:

@@ -82,6 +82,16 @@ class PlannedLayer:
         """Whether every frequency stays as it is at a length."""
         return list(self.table(length).inv_freq) == self.rope.inv_freq()
 
+    def stretches_by_one(self, length: int) -> bool:
+        """Whether its factor is 1, so that the model computes what it computed before."""
+        if (
+            self.there.is_scaled
+            or length_dependent(self.schedule)
+            or getattr(innermost(self.schedule), "factor", 0) != 1
+        ):
+            return False
+        return self.table(length).attention_scale == self.rope.table_scale and self.leaves_all(length)
+
     def refuse_undeclared(self, length: int) -> None:
         """Refuses a schedule that depends on the length without declaring it: it would be frozen silently.
 

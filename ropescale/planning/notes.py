@@ -114,6 +114,16 @@ def without_effect(layers: Planned, length: int) -> Iterator[str]:
         yield f"{key}: {text}"
 
 
+def on_factor_one(layers: Planned, length: int) -> Iterator[str]:
+    """Yields a note where nothing is stretched: then the patched model computes what the model computed before."""
+    labels = [layer.label for layer in layers.values() if layer.stretches_by_one(length)]
+    if labels and len(labels) == len(layers):
+        yield (
+            f"{listed(dict.fromkeys(labels))} changes nothing: every frequency, and the attention, stays as it is; "
+            "give the factor that you want, such as factor=4"
+        )
+
+
 def _why_idle(layer: PlannedLayer) -> str:
     slowest = min((turns for turns in layer.rope.turns() if turns > 0), default=0.0)
     trained = f"the trained length of {layer.rope.original_length} tokens"

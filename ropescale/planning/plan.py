@@ -123,6 +123,7 @@ def make_plan(config: Mapping[str, object], request: Request) -> Plan:
     for layer in layers.values():
         layer.refuse_undeclared(length)
     told += notes.without_effect(layers, length)
+    told += notes.on_factor_one(layers, length)
     scaling = scaling_of(layers, original, length)
     if not _bounding(layers, original):
         scaling = replace(scaling, max_length=length)

@@ -13,6 +13,8 @@ from configurations import CONFIG
 from crashing import tree
 from refusing import refused
 
+from ropescale.cli.main import main
+
 PATCH = ["patch", "model", "-o", "out", "--schedule", "yarn:factor=4"]
 COMMANDS = [PATCH, ["inspect", "model", "--schedule", "yarn:factor=4"], ["inspect", "model"]]
 
@@ -252,7 +254,23 @@ def test_places_that_cannot_be_are_refused(model, capsys, words, sentence):
 def test_an_existing_output_is_refused(model, capsys):
     Path("out").mkdir()
     refused(capsys, PATCH, "out exists already; choose another folder, or replace it with --force")
-    refused(capsys, [*PATCH, "--dry-run"], "out exists already")
+    refused(capsys, [*PATCH[:-1], "yran:factor=4"], "did you mean 'yarn'?")
+
+
+def test_a_factor_of_one_is_said_to_change_nothing(model, capsys):
+    assert main([*PATCH[:-1], "yarn:factor=1"]) == 0
+    assert "note: yarn:factor=1 changes nothing" in capsys.readouterr().err
+    assert main([*PATCH[:-1], "yarn:factor=1.5", "--dry-run"]) == 0
+    assert "changes nothing" not in capsys.readouterr().err
+
+
+def test_a_dry_run_shows_what_would_be_written_beside_an_existing_output(model, capsys):
+    Path("out").mkdir()
+    assert main([*PATCH, "--dry-run"]) == 0
+    shown = capsys.readouterr()
+    assert '+    "rope_type": "yarn"' in shown.out
+    assert "warning: nothing would be written: out exists already; choose another folder, or replace it" in shown.err
+    assert not any(Path("out").iterdir())
 
 
 HEAD = "from ropescale import Frequencies\n"
