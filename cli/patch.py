@@ -121,7 +121,9 @@ def _maximum_before(done: PatchedCheckpoint) -> int:
     """Returns ``max_position_embeddings`` of the source, under whatever name the model's class has for it."""
     from ..configs.configuration import Configuration
 
-    trained = max(rope.original_length for rope in done.plan.ropes.values())  # RecurrentGemma's states no maximum
+    trained = max(
+        (rope.original_length for rope in done.plan.ropes.values()), default=None
+    )  # RecurrentGemma's has none
     return Configuration.read(done.before, trained).max_length
 
 

@@ -10,8 +10,8 @@ _FLAGS = {"out": "-o", "overrides": "--set", "schedules": "--schedule", "source"
 """Options whose name is not that of the parameter."""
 
 PARAMETERS = (
-    "target_length original_length layers replace_scaling on_top freeze_at out in_place dry_run force link private "
-    "push_to_hub revision dtype device "
+    "schedule target_length original_length layers replace_scaling on_top freeze_at out in_place dry_run force link "
+    "private push_to_hub revision dtype device "
     "batch_tokens short_context split_special_tokens generate lengths trust_remote_code tp sequence_parallel "
     "device_map repeat_distance stride fresh key_spans max_docs streaming concat split text_field"
 ).split()

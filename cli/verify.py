@@ -10,6 +10,7 @@ import click
 from ..formatting import markdown
 from .options import MODEL_SECTION, Length, json_option, loading_options, model_argument, print_json, show, tell
 from .sections import in_sections
+from .spelling import spelled
 
 if TYPE_CHECKING:
     from ..models.decoding import Stretch
@@ -33,6 +34,10 @@ def command(model: str, lengths: tuple[int, ...], as_json: bool, **options: Any)
     frequencies, and the cos and sin they produce, with ropescale.json, or with what config.json asks for; and the
     softmax scale of MLA models. Exits with 1 and the reason when they differ.
 
+    "live" is about the frequencies alone. Limits that stop before the length that MODEL is for (the tokenizer's
+    model_max_length, max_position_embeddings) stand on a line of their own, and the exit code is 1, too:
+    `ropescale patch MODEL --schedule as-is` raises them. What is known to stay, or only matters to some, is a warning.
+
     With --generate it also loads the weights, lets transformers' generate() follow a text for a few tokens around
     half the trained length, the trained length, and the extended length (or each --length), and compares the logits
     with those of forward passes over the whole text. They are the same up to rounding under fixed frequencies: else
@@ -54,8 +59,8 @@ def command(model: str, lengths: tuple[int, ...], as_json: bool, **options: Any)
         print_json(report.to_dict())
     elif report.modules:
         show(_page(report))
-    if not report.live:
-        raise VerificationError("; ".join(report.problems))
+    if report.failure:
+        raise VerificationError(report.failure)
 
 
 def _page(report: Verification) -> str:
@@ -66,7 +71,9 @@ def _page(report: Verification) -> str:
     table = markdown(["module", "layers", "pairs", "dtype", "attention scale", "difference"], rows, right=(2, 4, 5))
     softmax = [] if report.softmax_factor is None else [f"softmax scale: x{report.softmax_factor:.6g} (MLA)"]
     verdict = f"live: {'yes' if report.live else 'NO'} ({report.intended}, at {report.length} tokens)"
-    return "\n\n".join([table, *softmax, *([_decoding(report.generation)] if report.generation else []), verdict])
+    limits = [f"limits below that: {spelled('; '.join(report.limits))}"] if report.limits else []
+    decoding = [_decoding(report.generation)] if report.generation else []
+    return "\n\n".join([table, *softmax, *decoding, verdict, *limits])
 
 
 _REGIONS = {"below": "below the trained length", "across": "across the trained length", "above": "above it"}

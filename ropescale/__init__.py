@@ -6,6 +6,7 @@
 
     with ropescale.patch(model, "yarn:factor=8"):  # a loaded Hugging Face model; reverts bit for bit
         ...
+    ropescale.save(model, "OUT")  # a patched model as a folder; with an adapter, that and its base
     ropescale.patch_checkpoint("CKPT", "OUT", "yarn", target_length="32k")  # a folder; reads no weights
     ropescale.verify("OUT")  # raises when the intended table is not live
     ropescale.frequencies("CKPT", "yarn:factor=8")  # the numbers alone; no torch needed
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from . import evals, schedules
     from .checkpoints.patching import patch_checkpoint, restore
+    from .checkpoints.saving import save
     from .errors import RopescaleError
     from .gguf.patching import patch_gguf
     from .models.patching import Patch, patch
@@ -46,6 +48,7 @@ __all__ = [
     "patch_checkpoint",
     "patch_gguf",
     "restore",
+    "save",
     "schedules",
     "verify",
 ]
@@ -61,6 +64,7 @@ _HOMES = {
     "patch_checkpoint": "checkpoints.patching",
     "patch_gguf": "gguf.patching",
     "restore": "checkpoints.patching",
+    "save": "checkpoints.saving",
     "verify": "models.verifying",
 }
 _SUBPACKAGES = ("cli", "evals", "schedules")

@@ -8,7 +8,7 @@
     ├── CheckpointError (OSError)  files and folders
     ├── DataError (ValueError)     documents, lengths, tokens
     ├── RunError                   a measurement or an upload that failed while it ran
-    └── VerificationError          the intended table is not live
+    └── VerificationError          the intended table is not live, or a limit stops before its length
 
 The command line prints the sentence after ``error:`` and exits with 2 (1 for RunError and VerificationError).
 """
@@ -50,4 +50,4 @@ class RunError(RopescaleError):
 
 
 class VerificationError(RopescaleError):
-    """The table that was asked for is not the one the model uses."""
+    """The table that was asked for is not the one the model uses, or another limit stops before its length."""

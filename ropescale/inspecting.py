@@ -13,6 +13,7 @@ from .checkpoints.record import original_config
 from .configs.checks import LARGEST
 from .configs.class_defaults import ALL_LAYERS
 from .configs.configuration import Configuration
+from .configs.writing import ONLY_V5_KEYS, unread_by_v4
 from .files.reading import read_json
 from .formatting import brief
 from .planning.choosing import window_of
@@ -332,7 +333,8 @@ def _scaling_traps(configuration: Configuration, patched: bool) -> Iterator[str]
 
 
 def _key_traps(configuration: Configuration) -> Iterator[str]:
-    text = configuration.section
+    if unread_by_v4(configuration):
+        yield ONLY_V5_KEYS
     for rope in configuration.ropes.values():
         scaling = rope.scaling
         if "attn_factor" in scaling and "attention_factor" not in scaling:
@@ -341,12 +343,6 @@ def _key_traps(configuration: Configuration) -> Iterator[str]:
             yield f"truncate: false is ignored by transformers 5 where it stands per layer type ({rope.layer_type})"
         if rope.rotary_dim % 2:
             yield f"the rotary dim {rope.rotary_dim} is odd; yarn fails on it in transformers"
-        unread_by_v4 = "rope_parameters" in text and "rope_theta" not in text and not rope.layer_type
-        if unread_by_v4 and (rope.is_scaled or rope.theta != 10000):
-            yield (
-                "config.json has rope_parameters alone; transformers 4 does not read them and would use theta "
-                "10000 without scaling"
-            )
 
 
 def _type_traps(configuration: Configuration) -> Iterator[str]:

@@ -40,11 +40,22 @@ def _unknown_type(plan: Plan) -> Iterator[str]:
         )
 
 
+def other_limits(folder: Path, length: int) -> Iterator[str]:
+    """Yields the files of a checkpoint, other than its configuration, that stop before a length in tokens.
+
+    ``tokenizer_config.json`` is not among them: patching raises its limit.
+    """
+    generation = number(optional_json(folder / "generation_config.json").get("max_length")) or 0
+    if _UNCHOSEN < generation < length:
+        yield f"generation_config.json: max_length is still {generation:g}, which stops generation there"
+    limit = _truncation(folder / "tokenizer.json")
+    if limit is not None and limit < length:
+        yield f"tokenizer.json: cuts texts at {limit} tokens"
+
+
 def _old_limits(source: Path, plan: Plan) -> Iterator[str]:
     """Yields files and fields of the source that still say the old length."""
-    generation = number(optional_json(source / "generation_config.json").get("max_length")) or 0
-    if _UNCHOSEN < generation < plan.length:
-        yield f"generation_config.json: max_length is still {generation:g}, which stops generation there"
+    yield from other_limits(source, plan.length)
     section = plan.planned.section
     window = number(section.get("sliding_window"))
     if window and 0 < window < plan.length and section.get("use_sliding_window", True):
@@ -52,9 +63,6 @@ def _old_limits(source: Path, plan: Plan) -> Iterator[str]:
     for name in ("params.json", "original/params.json"):
         if any(key in optional_json(source / name) for key in _PARAMS_KEYS):
             yield f"{name}: still describes the original model; an engine that reads that file sees no scaling"
-    limit = _truncation(source / "tokenizer.json")
-    if limit is not None and limit < plan.length:
-        yield f"tokenizer.json: cuts texts at {limit} tokens"
 
 
 _UNCHOSEN = 20

@@ -75,8 +75,8 @@ def _leads_to_itself(path: Path) -> bool:
     return False
 
 
-def check_target(source: Path, out: str | Path, force: bool) -> Path:
-    """Returns the folder to make, after checking that making it harms nothing.
+def check_target(source: Path | None, out: str | Path, force: bool = False) -> Path:
+    """Returns the folder to make, after checking that making it harms nothing; a model in memory may have no source.
 
     Raises:
         CheckpointError: it exists, is or holds the source or its weights, or lies under a file.
@@ -86,15 +86,15 @@ def check_target(source: Path, out: str | Path, force: bool) -> Path:
     try:
         target = Path(out).expanduser()
         target = target.resolve() if target.name in ("", "..") else target  # `.` has no name of its own
-        here, there = source.resolve(), target.resolve()
+        here, there = source and source.resolve(), target.resolve()
     except (RuntimeError, ValueError) as error:  # a home that nobody has, a null byte
         raise CheckpointError(f"{str(out)!r} cannot be written: {error}; choose another folder") from None
     if here == there:
         raise CheckpointError(f"{target} is the source itself; choose another folder, or use in_place=True", "in_place")
-    if here in there.parents or there in here.parents:
+    if here and (here in there.parents or there in here.parents):
         raise CheckpointError(f"{target} and the source {source} lie inside one another; choose another folder")
     if os.path.lexists(target):
-        _refuse_to_replace(source, target, force)
+        _refuse_to_replace(source or target, target, force)
     nearest = next(parent for parent in target.absolute().parents if os.path.lexists(parent))
     if not nearest.is_dir():
         raise CheckpointError(f"{target} cannot be written: {nearest} is not a folder; choose another place")
@@ -175,8 +175,23 @@ def write_folder(
     Raises:
         CheckpointError: something cannot be read or written, or has appeared meanwhile; nothing is left behind.
     """
+    return build_folder(target, lambda folder: bring(source, folder, files, link), record, force)
+
+
+def build_folder(
+    target: Path, fill: Callable[[Path], dict[str, str]], record: Callable[[Listing], bytes], force: bool = False
+) -> dict[str, str]:
+    """Builds a folder as :func:`write_folder` does, with other content.
+
+    Args:
+        fill: writes into the hidden folder, and says of each weight file how it came there.
+        record, force: as for :func:`write_folder`.
+
+    Raises:
+        CheckpointError: as for :func:`write_folder`.
+    """
     with translated(target), building.building(target) as new:
-        links = _fill(source, new.path, files, link)
+        links = fill(new.path)
         written = [name.as_posix() for name in files_of(new.path)]
         listing = {name: ownership.entry_of(new.path / name, links.get(name)) for name in written}
         atomic.fill(new.path / RECORD, record(listing))
@@ -189,10 +204,16 @@ def write_folder(
     return links
 
 
-def _fill(source: Path, folder: Path, files: Mapping[str, bytes], link: str) -> dict[str, str]:
+def bring(source: Path, folder: Path, files: Mapping[str, bytes], link: str, weights: bool = True) -> dict[str, str]:
+    """Brings a checkpoint's files into a folder, and writes those that differ; returns how each weight file came over.
+
+    Args:
+        files, link: as for :func:`write_folder`.
+        weights: False leaves out weight files, and the lists of their shards.
+    """
     links = {}
     for name in files_of(source):
-        if name.as_posix() in (*files, RECORD):
+        if name.as_posix() in (*files, RECORD) or not (weights or _is_beside_weights(name.name)):
             continue
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         how = _bring(source / name, folder / name, link if is_weight(name.name) else None)
@@ -200,6 +221,10 @@ def _fill(source: Path, folder: Path, files: Mapping[str, bytes], link: str) -> 
     for text, content in files.items():
         atomic.fill(folder / text, content)
     return links
+
+
+def _is_beside_weights(name: str) -> bool:
+    return not is_weight(name) and not name.endswith(".index.json")
 
 
 def _bring(path: Path, destination: Path, link: str | None) -> str | None:

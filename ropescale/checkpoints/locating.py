@@ -24,6 +24,21 @@ def find_model(model: str | Path, revision: str | None = None, *, weights: bool 
     Raises:
         CheckpointError: no such folder, not a checkpoint, or the Hub cannot supply it.
     """
+    folder = locate(model, revision, weights=weights)
+    _refuse_adapter(folder)
+    return _checked(folder)
+
+
+ADAPTER = "adapter_config.json"
+"""The file that every PEFT adapter has."""
+
+
+def locate(model: str | Path, revision: str | None = None, *, weights: bool = True) -> Path:
+    """Finds a folder as :func:`find_model` does, whatever is in it: an adapter, too.
+
+    Raises:
+        CheckpointError: no such folder, or the Hub cannot supply it.
+    """
     path = local_path(model)
     if not str(model):
         raise CheckpointError("the model's name is empty; give a checkpoint's folder or a Hub id like org/name")
@@ -34,12 +49,12 @@ def find_model(model: str | Path, revision: str | None = None, *, weights: bool 
                 f"revision is for a model on the Hub, and {model} is a folder; leave it out", "revision"
             )
         _refuse_interrupted(path)
-        return _checked(path)
+        return path
     if path.is_file():
         raise CheckpointError(f"{model} is a file; give the checkpoint's folder (the one with config.json)")
     if not _HUB_ID.fullmatch(str(model)) or str(model).startswith("."):
         raise CheckpointError(f"there is no folder {model}; give a checkpoint's folder or a Hub id like org/name")
-    return _checked(_from_hub(str(model), revision, weights))
+    return _from_hub(str(model), revision, weights)
 
 
 def read_config(folder: Path) -> dict[str, object]:
@@ -77,11 +92,18 @@ def _refuse_interrupted(folder: Path) -> None:
         )
 
 
-def _checked(folder: Path) -> Path:
-    if (folder / "adapter_config.json").exists():  # with a config.json beside it transformers still loads the base
-        base = read_json(folder / "adapter_config.json").get("base_model_name_or_path")
+def _refuse_adapter(folder: Path) -> None:
+    """Refuses an adapter; with a config.json beside it transformers still loads the base."""
+    if (folder / ADAPTER).exists():
+        base = read_json(folder / ADAPTER).get("base_model_name_or_path")
         named = f" ({cut(str(base), 200) if isinstance(base, str) else brief(base)})" if base else ""
-        raise CheckpointError(f"{folder} is a PEFT adapter; patch the base{named}, then attach the adapter to it")
+        raise CheckpointError(
+            f"{folder} is a PEFT adapter; patch the base{named} into a new folder, then write that folder into "
+            f"base_model_name_or_path in {ADAPTER}; the adapter should have been trained under the same schedule"
+        )
+
+
+def _checked(folder: Path) -> Path:
     if (folder / "config.json").exists():
         return folder
     try:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from ..engines import ENGINES, engine_warnings
 from ..engines.commands import needs_remote_code
@@ -26,6 +28,40 @@ def card(readme: Path, plan: Plan, source: str, name: str = "PATH") -> bytes:
     text = read_bytes(readme).decode("utf-8", "surrogateescape") if readme.exists() else ""  # keeps every byte
     kept = _without_section(text).rstrip()
     return ((kept + "\n\n" if kept else "") + section(plan, source, name)).encode("utf-8", "surrogateescape")
+
+
+def adapter_card(readme: Path, record: Mapping[str, Any]) -> bytes:
+    """Returns an adapter's card with a section on the schedule that its base carries.
+
+    Args:
+        readme: the card that PEFT wrote.
+        record: what ropescale records beside the adapter.
+    """
+    text = read_bytes(readme).decode("utf-8", "surrogateescape") if readme.exists() else ""
+    labels = {**record["spec"], **record["frozen"]}
+    rows = "\n".join(
+        f"| {cell(sentence(key))} | {cell(code_span(label))} | {record['original_length'].get(key, '-')} "
+        f"| {record['length']} |"
+        for key, label in labels.items()
+    )
+    body = f"""## Context extension
+
+This adapter was saved under other rotary frequencies than those of {code_span(Path(str(record["source"])).name)}. The
+folder `base` holds that model with them (`ropescale.json` lists them), and `adapter_config.json` names it by its path:
+write the new one there when you move this folder.
+
+| layers | schedule | trained at | meant for |
+|---|---|---|---|
+{rows}
+
+```python
+from peft import AutoPeftModelForCausalLM
+
+model = AutoPeftModelForCausalLM.from_pretrained("PATH")
+```"""
+    kept = _without_section(text).rstrip()
+    ours = f"{BEGIN}\n\n{uncommented(body)}\n\n{END}\n"
+    return ((kept + "\n\n" if kept else "") + ours).encode("utf-8", "surrogateescape")
 
 
 def _without_section(text: str) -> str:
@@ -55,7 +91,7 @@ def _body(plan: Plan, source: str, name: str) -> str:
     )
     return f"""## Context extension
 
-The rotary frequencies of {code_span(Path(source).name)} were changed by ropescale; the weights were not.
+ropescale changed the rotary frequencies of {code_span(Path(source).name)}, and left the weights as they were.
 `ropescale.json` holds the frequencies.
 
 | layers | schedule | trained at | meant for |

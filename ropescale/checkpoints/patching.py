@@ -20,9 +20,10 @@ from ..formatting import cut
 from ..planning.plan import Plan, make_plan
 from ..request import Request, RequestOptions
 from ..schedules import describe, specs
-from . import front_matter, links, model_card, uploading
+from . import links, uploading
 from .backups import BACKUP, can_tell, is_interrupted, put_back, refuse_links, write_in_place
-from .caveats import number, on_left, on_links, optional_json, warnings_of
+from .caveats import on_left, on_links, warnings_of
+from .contents import new_files, source_name, with_files
 from .differences import changes, diff
 from .folders import (
     LINKS,
@@ -35,7 +36,8 @@ from .folders import (
 )
 from .locating import bring_back, find_model, read_config
 from .record import NAME as RECORD
-from .record import Listing, as_json, files_in, make_record, original_config, read_record
+from .record import as_json, files_in, make_record, original_config, read_record
+from .repairing import completed, kept_record
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -85,7 +87,8 @@ def patch_checkpoint(
     Args:
         model: a checkpoint's folder, or a Hub id.
         out: the folder to make; None with ``in_place``, ``dry_run`` or ``push_to_hub``.
-        schedule: a schedule or a spec such as ``"yarn"`` or ``"yarn:factor=8"``.
+        schedule: a schedule or a spec such as ``"yarn"`` or ``"yarn:factor=8"``. ``"as-is"`` keeps the frequencies and
+            writes what a folder from ``save_pretrained`` lacks: transformers 4's keys, and the tokenizer's new limit.
         link: how weights come over: ``auto`` (hard link, else absolute symlink, else copy), ``hard``,
             ``symlink`` or ``copy``.
         revision: branch, tag or commit of a Hub id.
@@ -120,8 +123,10 @@ def patch_checkpoint(
     target, refused = _target(source, out, force, dry_run)
     with translated(source, "read"):
         fine = [*links.found(source)] if in_place and to else []  # one that is not has been refused
-        files = _new_files(source, str(model), plan, to.name if to else None)
-        record = make_record(plan, _source_name(str(model)), read_bytes(source / "config.json"), read_record(source))
+        files = new_files(
+            source, source_name(str(model)), plan, None if is_local else str(model), to.name if to else None
+        )
+        record = _record(source, str(model), plan)
         told = {**files, RECORD: as_json(record, RECORD)}
         before = read_config(source)
         warnings = [*refused, *warnings_of(source, plan, weights=not dry_run or is_local)]
@@ -231,7 +236,7 @@ def _undone(source: Path) -> Iterator[str]:
     """Yields a note on the schedule that an already patched checkpoint has."""
     record = read_record(source)
     if record is not None:
-        labels = cut(", ".join(dict.fromkeys(record.labels.values())), 500)
+        labels = cut(", ".join(dict.fromkeys(record.labels.values())), 500) or "as-is"
         yield f"ropescale patched this checkpoint before ({labels}); that is undone, and the new schedule replaces it"
 
 
@@ -239,13 +244,14 @@ def _planned(source: Path, request: Request, resumed: tuple[str, ...]) -> Plan:
     """Plans from the configuration without our scaling.
 
     Raises:
-        ScheduleError: no configuration can hold the schedule, or it changes nothing.
+        ScheduleError: no configuration can hold the schedule, or it changes nothing and nothing is lacking.
     """
     plan = make_plan(original_config(read_config(source), source), request)
     if plan.unsavable:
         raise ScheduleError(plan.unsavable, "freeze_at")
     if not plan.changes:
-        raise ScheduleError("as-is changes nothing, so there is nothing to write; name the schedule that you want")
+        plan = completed(source, request)
+        return replace(plan, notes=(*resumed, *plan.notes))
     return replace(plan, notes=(*resumed, *_undone(source), *plan.notes))
 
 
@@ -256,47 +262,23 @@ def _write(
     if target is not None:
         with translated(source, "read"):
             refuse_missing_shards(source)
-        return target, write_folder(source, target, files, lambda listing: _with_files(record, listing), link, force)
+        return target, write_folder(source, target, files, lambda listing: with_files(record, listing), link, force)
     listed = files_in(source)  # the links among them are still ours
     if listed is not None:
         listed = {**listed, **{name: {"sha256": sha256(content)} for name, content in files.items()}}
     with translated(source):
         write_in_place(
-            source, {**files, RECORD: as_json(record, RECORD) if listed is None else _with_files(record, listed)}
+            source, {**files, RECORD: as_json(record, RECORD) if listed is None else with_files(record, listed)}
         )
     return source, {}
 
 
-def _with_files(record: Mapping[str, object], files: Listing) -> bytes:
-    """Returns the record with the list of written files, which ``force`` goes by later."""
-    return as_json({**record, "files": files}, RECORD)
-
-
-def _new_files(source: Path, name: str, plan: Plan, to: str | None = None) -> dict[str, bytes]:
-    """Returns the content of every file that differs from the source's, except the record."""
-    named = _source_name(name)
-    files = {
-        "config.json": as_json(plan.config, "config.json"),
-        "README.md": _card(source / "README.md", plan, named, None if local_path(name).is_dir() else name, to),
-    }
-    tokenizer = _raised_tokenizer(source / "tokenizer_config.json", plan.length)
-    return files | ({"tokenizer_config.json": tokenizer} if tokenizer else {})
-
-
-def _source_name(name: str) -> str:
-    """Returns a Hub id as it is, and a folder by its last name alone: the result may be published."""
-    path = local_path(name)
-    return path.resolve().name if path.is_dir() else name
-
-
-def _card(readme: Path, plan: Plan, source: str, hub_id: str | None, to: str | None) -> bytes:
-    """Returns the vendor's card with our section, and with the metadata that the Hub reads where it is involved."""
-    card = model_card.card(readme, plan, source, to or "PATH")
-    if hub_id or to:
-        card = front_matter.with_metadata(card, hub_id)
-    if to:
-        front_matter.check(card, str(readme))
-    return card
+def _record(source: Path, name: str, plan: Plan) -> Mapping[str, object]:
+    """Returns the record to write, without the list of files."""
+    earlier = read_record(source)
+    if earlier is not None and not plan.changes:
+        return kept_record(source, plan)
+    return make_record(plan, source_name(name), read_bytes(source / "config.json"), earlier)
 
 
 @contextmanager
@@ -311,12 +293,5 @@ def _place(target: Path | None, to: uploading.Repository | None) -> Iterator[Pat
 
 def _message(plan: Plan) -> str:
     """Returns the title of the commit on the Hub."""
-    return visible(f"Context extended by ropescale: {', '.join(dict.fromkeys(map(describe, plan.schedules.values())))}")
-
-
-def _raised_tokenizer(path: Path, length: int) -> bytes | None:
-    """Returns ``tokenizer_config.json`` with ``model_max_length`` raised; None where it is high enough or absent."""
-    limit = number(optional_json(path).get("model_max_length"))
-    if limit is None or limit >= length:
-        return None
-    return as_json({**read_json(path), "model_max_length": length}, path.name)
+    schedules = ", ".join(dict.fromkeys(map(describe, plan.schedules.values())))
+    return visible(f"Context extended by ropescale: {schedules}" if schedules else "Completed by ropescale")

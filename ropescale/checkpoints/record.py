@@ -59,7 +59,7 @@ def make_record(
         "versions": {"ropescale": __version__},
         "original_config_sha256": sha256(original_bytes) if digest is None else digest,
         "softmax_factor": {key: softmax_factor(rope) for key, rope in plan.planned.ropes.items()},
-        "undo": _undo(plan.config, plan.before),
+        "undo": undo(plan.config, plan.before),
     }
 
 
@@ -133,7 +133,7 @@ def original_config(config: Mapping[str, object], folder: Path) -> dict[str, obj
     return dict(config) if record is None else record.undo.apply(dict(config))
 
 
-def _undo(new: Mapping[str, object], old: Mapping[str, object]) -> dict[str, object]:
+def undo(new: Mapping[str, object], old: Mapping[str, object]) -> dict[str, object]:
     """Returns how to turn ``new`` back into ``old``: keys to set to their old value, and keys to remove."""
     return {
         "changed": {key: value for key, value in old.items() if key not in new or new[key] != value},

@@ -10,12 +10,15 @@ from ..errors import ConfigError
 from ..formatting import brief
 from ..rope import Rope
 from . import class_defaults
-from .checks import check_head, check_parameters, is_name, share, theta, whole
+from .checks import LARGEST, check_head, check_parameters, is_name, share, theta, whole
 from .class_defaults import ALL_LAYERS
 from .families import Family, family
 from .parameters import read_parameters
 from .rejections import check_theta
 from .section import Parameters, Section
+
+MAXIMUM_STAYS = ("linear", "dynamic", "proportional")
+"""The rope types under which ``max_position_embeddings`` stays the trained length."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,22 @@ class Configuration:
     def max_length(self) -> int:
         """The longest ``max_position_embeddings`` of its layers."""
         return max(rope.max_length for rope in self.ropes.values())
+
+    @property
+    def meant_length(self) -> int:
+        """The context, in tokens, that it is meant for: the maximum, or what the factor makes of it.
+
+        ``linear``, ``dynamic`` and scaled ``proportional`` keep the trained length as the maximum, and where ropescale
+        wrote them the trained length is recorded beside it; without that record the maximum may be the new context.
+        """
+        recorded = self.section.get("original_max_position_embeddings")
+        factors = [
+            rope.scaling.get("factor") or 1
+            for rope in self.ropes.values()
+            if rope.scaling.get("rope_type") in MAXIMUM_STAYS and rope.max_length == recorded
+        ]
+        length = self.max_length * max(factors, default=1)
+        return round(length) if length <= LARGEST else self.max_length
 
     @property
     def layer_types(self) -> set[str]:

@@ -22,6 +22,12 @@ _SCALING_KEYS = frozenset(
 _TEMPERATURE = "llama_4_scaling_beta"
 """Ministral 3 and Mistral 4 scale queries by the position over the trained length, which they read beside this key."""
 
+ONLY_V5_KEYS = (
+    "config.json has rope_parameters alone; transformers 4 does not read them and would use its default theta without "
+    "scaling; patching with schedule='as-is' writes its keys"
+)
+"""What to say where :func:`unread_by_v4` holds."""
+
 
 @dataclass(frozen=True)
 class Scaling:
@@ -30,12 +36,31 @@ class Scaling:
     Attributes:
         parameters: v5 rope parameters per layer type that changes (the model's own keys not included).
         max_length: the new ``max_position_embeddings``.
-        original_length: what ``original_max_position_embeddings`` becomes.
+        original_length: what ``original_max_position_embeddings`` becomes; None leaves it.
     """
 
     parameters: Mapping[str, Mapping[str, Any]]
     max_length: int
-    original_length: int
+    original_length: int | None
+
+
+def unread_by_v4(configuration: Configuration) -> bool:
+    """Whether transformers 4, which does not read ``rope_parameters``, would rotate by others."""
+    section, reaches = configuration.section, configuration.text.v4
+    if "rope_parameters" not in section:
+        return False
+    no_theta = not any(name in section for name in THETA_NAMES)
+    return any(
+        (rope.is_scaled and key in reaches.get("rope_scaling", ()) and section.get("rope_scaling") is None)
+        or (key == ALL_LAYERS and no_theta and rope.theta != 10000)
+        for key, rope in configuration.ropes.items()
+    )
+
+
+def in_both_dialects(configuration: Configuration) -> dict[str, Any]:
+    """Returns a copy of a configuration that says the same to transformers 4 and 5."""
+    original = max(rope.original_length for rope in configuration.ropes.values()) if configuration.is_scaled else None
+    return write_rope(configuration, Scaling({}, configuration.max_length, original))
 
 
 def write_rope(configuration: Configuration, scaling: Scaling) -> dict[str, Any]:
@@ -52,7 +77,8 @@ def write_rope(configuration: Configuration, scaling: Scaling) -> dict[str, Any]
     if own != "max_position_embeddings":  # either name may be stated, and either may win
         section.pop("max_position_embeddings", None)
     section[own] = scaling.max_length
-    section["original_max_position_embeddings"] = scaling.original_length
+    if scaling.original_length is not None:
+        section["original_max_position_embeddings"] = scaling.original_length
     _write_v4(section, merged, text)
     _write_oddities(section, merged, text)
     return (

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from ..checkpoints.record import around_switch, softmax_factor
-from ..configs.configuration import read_rope
+from ..configs.configuration import Configuration, read_rope
 from ..planning.grounds import describe_scaling
 from ..rope import Rope
 from ..schedules import AsIs, Frequencies, compute, describe
@@ -55,14 +55,14 @@ def asked_for(ropes: Mapping[str, Rope], length: int) -> Intended:
     )
 
 
-def recorded(ropes: Mapping[str, Rope], record: Record | None) -> Intended:
+def recorded(configuration: Configuration, record: Record | None) -> Intended:
     """Takes the tables of a checkpoint's record, or of its configuration where there is no record."""
     if record is None:
-        return asked_for(ropes, max(rope.max_length for rope in ropes.values()))
-    asked = asked_for(ropes, record.length)
+        return asked_for(configuration.ropes, configuration.meant_length)
+    asked = asked_for(configuration.ropes, record.length)
     return replace(
         asked,
-        schedules=record.labels,
+        schedules=record.labels or asked.schedules,
         tables={**asked.tables, **record.frequencies},
         sides={**asked.sides, **record.sides},
         softmax={**asked.softmax, **record.softmax_factor},

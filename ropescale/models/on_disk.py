@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+from ..checkpoints.caveats import number, optional_json, other_limits
 from ..checkpoints.locating import read_config
 from ..checkpoints.record import read_record
 from ..configs.checks import LARGEST
-from ..configs.configuration import Configuration, read_rope
+from ..configs.configuration import MAXIMUM_STAYS, Configuration, read_rope
+from ..configs.writing import ONLY_V5_KEYS, unread_by_v4
 from ..errors import ConfigError, RopescaleError
-from ..files.reading import read_json
-from ..formatting import brief, first_line
+from ..formatting import brief, first_line, listed
 from .intended import Intended, recorded
 from .loading import refuse_code, refuse_unloadable
 from .rotary_modules import RTOL, build_stock, layer_keys, quiet_transformers, rotary_modules, stock_table
@@ -41,8 +42,9 @@ def examine_folder(name: str, folder: Path, trusted: bool) -> Verification:
     refuse_code(folder, trusted)
     with quiet_transformers():
         skeleton, modules = _stock_modules(folder, trusted, config, report)
+    configuration = Configuration.read(config)
     try:
-        intended = recorded(read_rope(config), record)
+        intended = recorded(configuration, record)
     except ConfigError as error:
         report.problems.append(str(error))
         return report
@@ -59,8 +61,9 @@ def examine_folder(name: str, folder: Path, trusted: bool) -> Verification:
         lacking = [key for key in intended.tables if key not in carried]
         report.problems += [f"no rotary module has a table for the {key} layers" for key in lacking]
     compare_softmax(skeleton, intended.softmax, report)
-    _check_tokenizer(folder, report)
-    _check_views(config, report)
+    _check_limits(folder, configuration, report)
+    if unread_by_v4(configuration):
+        report.warnings.append(ONLY_V5_KEYS)
     return report
 
 
@@ -115,19 +118,22 @@ def _compare(where: str, module: nn.Module, intended: Intended, report: Verifica
     compare_sides(where, module, intended.sides, report)
 
 
-def _check_tokenizer(folder: Path, report: Verification) -> None:
-    path = folder / "tokenizer_config.json"
-    limit = read_json(path).get("model_max_length") if path.exists() else None
-    if isinstance(limit, (int, float)) and not isinstance(limit, bool) and limit < report.length:
+def _check_limits(folder: Path, configuration: Configuration, report: Verification) -> None:
+    """Looks for limits below the length that the model is for: those that patching raises, and others to know of."""
+    length, maximum = report.length, configuration.max_length
+    limit = number(optional_json(folder / "tokenizer_config.json").get("model_max_length"))
+    if limit is not None and limit < length:
         shown = f"{limit:g}" if abs(limit) < LARGEST else brief(limit)
-        report.problems.append(
-            f"tokenizer_config.json: model_max_length is {shown}, below the {report.length} tokens the model is for"
+        report.limits.append(
+            f"tokenizer_config.json: model_max_length is {shown}, below the {length} tokens the model is for "
+            "(patching with schedule='as-is' raises it)"
         )
-
-
-def _check_views(config: Mapping[str, object], report: Verification) -> None:
-    section = Configuration.read(config).section
-    if section.get("rope_parameters") and section.get("rope_scaling") is None and "rope_theta" not in section:
+    kinds = sorted({str(rope.scaling.get("rope_type")) for rope in configuration.ropes.values()} - {"default"})
+    if maximum < length and ({*kinds} & {*MAXIMUM_STAYS} or configuration.family.derives_attention_scale):
         report.warnings.append(
-            "only transformers 5's rope_parameters are there: transformers 4 would use base RoPE with theta 10000"
+            f"max_position_embeddings stays {maximum} under {listed(kinds)}; an engine that stops there "
+            f"needs its own option for {length} tokens, which `ropescale export` prints"
         )
+    elif maximum < length:
+        report.limits.append(f"config.json: max_position_embeddings is {maximum}, below the {length} tokens")
+    report.warnings += other_limits(folder, length)

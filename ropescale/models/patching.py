@@ -262,6 +262,12 @@ def held_at(model: nn.Module) -> int | None:
     return None
 
 
+def why_held(model: nn.Module) -> str | None:
+    """Returns why a model whose tables are held at a length cannot be saved; None where they are not held."""
+    held = held_at(model)
+    return None if held is None else _HELD.format(held)
+
+
 def patches_in(model: nn.Module) -> list[Patch]:
     """Returns the patches in a model that are not reverted yet, oldest first; the same through any wrapper."""
     return _owner(model).__dict__.get(_STACK, [])

@@ -52,6 +52,7 @@ class Verification:
         softmax_factor: the factor on an MLA model's softmax scale (``mscale_all_dim``); None for others.
         generation: the lengths at which decoding with the cache was compared with forward passes.
         problems: why the model is not live, or does not decode as it should; a sentence each.
+        limits: what else stops before :attr:`length`, and must be raised; a sentence each. The frequencies may be live.
         warnings: remarks on behaviour that is intended and worth knowing.
     """
 
@@ -62,11 +63,20 @@ class Verification:
     softmax_factor: float | None = None
     generation: list[Stretch] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    limits: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
     @property
     def live(self) -> bool:
+        """Whether the intended frequencies are the ones that the model uses."""
         return not self.problems
+
+    @property
+    def failure(self) -> str | None:
+        """Why :func:`ropescale.verify` refuses the model, in one line; None where nothing is wrong."""
+        if self.problems or not self.limits:
+            return "; ".join(self.problems) or None
+        return f"the frequencies are live, and another limit is too low: {'; '.join(self.limits)}"
 
     def to_dict(self) -> dict[str, object]:
         """Returns a JSON-able form."""

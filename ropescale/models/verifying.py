@@ -51,12 +51,12 @@ def verify(model: str | Path | nn.Module, **options: Unpack[ExamineOptions]) -> 
         options: those of :func:`examine`, such as ``generate=True``.
 
     Raises:
-        VerificationError: it is not; the message says where and why.
+        VerificationError: it is not, or another limit stops before the length that it is for; the message says which.
         ConfigError: the model has no rotary embeddings.
     """
     report = examine(model, **options)
-    if not report.live:
-        raise VerificationError("; ".join(report.problems))
+    if report.failure:
+        raise VerificationError(report.failure)
     return report
 
 

@@ -211,7 +211,7 @@ def test_the_card_has_every_engines_command(tmp_path: Path) -> None:
 
 def test_the_card_links_to_nothing_that_may_not_be_there(tmp_path: Path) -> None:
     text = card(tmp_path / "README.md", make_plan(LLAMA, "yarn:factor=4"), "org/name").decode()
-    assert "were changed by ropescale; the weights were not" in text
+    assert "changed the rotary frequencies of" in text
     assert "://" not in text
 
 

@@ -1,0 +1,81 @@
+"""Saves a PEFT adapter beside a base that carries the schedule, so that stock PEFT loads both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from ..errors import CheckpointError
+from ..files import atomic, ownership
+from ..files.reading import read_json
+from . import model_card
+from .adapters import BASE, CONFIG
+from .contents import with_files
+from .folders import bring, files_of, is_weight, refuse_missing_shards, translated
+from .in_memory import Carried, save_pretrained
+from .record import NAME as RECORD
+from .record import as_json
+from .repairing import raised_tokenizer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+def is_adapted(model: nn.Module) -> bool:
+    """Whether a model is wrapped by PEFT, or carries adapters that transformers put in."""
+    return hasattr(model, "get_base_model") or bool(getattr(model, "_hf_peft_config_loaded", False))
+
+
+def filling(
+    model: nn.Module, found: Carried, tokenizer: PreTrainedTokenizerBase | None, target: Path
+) -> Callable[[Path], dict[str, str]]:
+    """Returns what fills the hidden folder of an adapter that will lie at ``target``.
+
+    Raises:
+        CheckpointError: the base has no folder with weights to link.
+    """
+    source = found.source
+    if source is None or not any(is_weight(name.name) for name in files_of(source)):
+        raise CheckpointError(
+            f"the base of this adapter ({found.record['source']}) has no folder with weights to link; load it "
+            "from one (save_pretrained makes one) and attach the adapter to that"
+        )
+    refuse_missing_shards(source)
+    return partial(_fill, model, found, tokenizer, source, target)
+
+
+def _fill(
+    model: Any,
+    found: Carried,
+    tokenizer: PreTrainedTokenizerBase | None,
+    source: Path,
+    target: Path,
+    folder: Path,
+) -> dict[str, str]:
+    save_pretrained(model, folder)
+    for path in sorted(folder.rglob(CONFIG)):
+        # PEFT reads a relative path from where it runs, not from the adapter.
+        named = {"base_model_name_or_path": str(target.absolute() / BASE), "revision": None}
+        atomic.fill(path, as_json({**read_json(path), **named}, CONFIG))
+    if tokenizer is not None:
+        save_pretrained(tokenizer, folder)
+        raised = raised_tokenizer(folder / "tokenizer_config.json", found.plan.length)
+        if raised:
+            atomic.fill(folder / "tokenizer_config.json", raised)
+    atomic.fill(folder / "README.md", model_card.adapter_card(folder / "README.md", found.record))
+    return {f"{BASE}/{name}": how for name, how in _write_base(found, source, folder / BASE).items()}
+
+
+def _write_base(found: Carried, source: Path, base: Path) -> dict[str, str]:
+    """Writes the base as patching would, and returns how each weight file came over."""
+    base.mkdir()
+    with translated(source, "read"):
+        links = bring(source, base, {}, "auto")
+    found.write(base)
+    listing = {name.as_posix(): ownership.entry_of(base / name, links.get(name.as_posix())) for name in files_of(base)}
+    atomic.fill(base / RECORD, with_files(found.record, listing))
+    return links

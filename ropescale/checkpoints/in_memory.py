@@ -1,0 +1,260 @@
+"""What a loaded model's checkpoint would hold: its source's configuration with what was changed in memory since."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from ..configs.configuration import Configuration
+from ..errors import CheckpointError, ConfigError, RopescaleError, ScheduleError, VerificationError
+from ..files import atomic
+from ..files.reading import read_bytes
+from ..formatting import first_line
+from ..models.module_state import table_at
+from ..models.patching import installed, why_held
+from ..models.rotary_modules import RTOL, difference, layer_keys, quiet_transformers, rotary_modules, whole_config
+from ..planning.plan import Plan, make_plan
+from ..request import Request
+from .contents import new_files, source_name
+from .locating import read_config
+from .record import as_json, make_record, original_config, read_record
+from .repairing import kept_record
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
+
+@dataclass(frozen=True)
+class Carried:
+    """The schedule that a model in memory carries, as a checkpoint records it.
+
+    Attributes:
+        plan: the schedule on the configuration to write. It has no layers where the model was loaded with the schedule.
+        record: the record, without the list of files.
+        source: the folder that the model was loaded from, where that is still there.
+        hub_id: its name on the Hub, where that folder is in the Hub's cache.
+    """
+
+    plan: Plan
+    record: Mapping[str, object]
+    source: Path | None
+    hub_id: str | None
+
+    def write(self, folder: Path) -> None:
+        """Writes the files of a patched checkpoint, without the record, over those of its source in a folder."""
+        name = str(self.record["source"])
+        files = {"config.json": as_json(self.plan.config, "config.json")}
+        for each, content in {**files, **new_files(folder, name, self.plan, self.hub_id)}.items():
+            atomic.fill(folder / each, content)
+
+
+def carried(model: nn.Module, *, as_loaded: bool = False) -> Carried:
+    """Finds the schedule that a model carries: by the patch in it, or by the record of the folder it was loaded from.
+
+    Args:
+        model: a transformers model.
+        as_loaded: leave out what was changed in the configuration since, apart from the schedule: for weights that are
+            linked to those of the source.
+
+    Raises:
+        RopescaleError: it carries none, or one that no file can hold, or its tables are not those of the patch.
+    """
+    name, source, hub_id = _loaded_from(model)
+    plan = installed(model)
+    reason = why_held(model) or (plan.unsavable if plan else None)
+    if reason:
+        raise RopescaleError(f"this model cannot be saved as it is: {reason}")
+    if plan is None:
+        return _recorded(model, source, hub_id, as_loaded)
+    _refuse_other_tables(model, plan)
+    config = _of_source(source, plan)
+    if config is None:
+        base = _as_saved(model, plan)
+    else:
+        base = config if as_loaded else changed_since(config, make_plan(config, plan.request).config, model)
+    kept = source if base == config else None
+    content = read_bytes(kept / "config.json") if kept else as_json(base, "config.json")
+    new = make_plan(base, plan.request)
+    record = make_record(new, source_name(name), content, read_record(kept) if kept else None)
+    return Carried(new, record, source, hub_id)
+
+
+def _of_source(source: Path | None, plan: Plan) -> dict[str, object] | None:
+    """Returns the configuration that a model was loaded from, without our scaling.
+
+    None where there is none, or where the schedule would mean something else on it: it was loaded under another.
+    """
+    if source is None:
+        return None
+    config = original_config(read_config(source), source)
+    try:
+        there = make_plan(config, plan.request)
+    except (ConfigError, ScheduleError):
+        return None
+    return config if (plan.tables, plan.length) == (there.tables, there.length) else None
+
+
+def _refuse_other_tables(model: nn.Module, plan: Plan) -> None:
+    """Refuses a model whose tables are no longer those of the patch in it.
+
+    Raises:
+        VerificationError: names the module.
+    """
+    for name, module in rotary_modules(model):
+        for key in layer_keys(module):
+            layer = plan.layers.get(key)
+            off = 0.0 if layer is None else difference(*table_at(module, key, plan.length), layer.table(plan.length))
+            if not off <= RTOL:
+                raise VerificationError(
+                    f"the schedule is not live any more: {name} ({key} layers) differs from the patch by {off:.1e} "
+                    "relative; patch the model again, then save it"
+                )
+
+
+def _recorded(model: nn.Module, source: Path | None, hub_id: str | None, as_loaded: bool) -> Carried:
+    """Returns the schedule that a model was loaded with, from a folder that ropescale wrote."""
+    record = None if source is None else read_record(source)
+    if source is None or record is None:
+        raise RopescaleError(
+            "this model carries no schedule that ropescale put there; patch it first (ropescale.patch), or use "
+            "save_pretrained"
+        )
+    config = read_config(source)
+    if _rope_of(_parsed(model, config)) != _rope_of(whole_config(model)):
+        raise RopescaleError(
+            f"the rope parameters of this model are no longer those of {source}, which it was loaded from, and "
+            "no patch put them there; load it again, and patch it"
+        )
+    base = config if as_loaded else changed_since(config, config, model)
+    plan = Plan(Request("as-is"), Configuration.read(config), Configuration.read(base), {}, record.length)
+    return Carried(plan, kept_record(source, plan), source, hub_id)
+
+
+def _loaded_from(model: nn.Module) -> tuple[str, Path | None, str | None]:
+    """Returns the name that a model was loaded by, its folder, and its name on the Hub if that folder is in the cache.
+
+    The name is that of its class, where it was not loaded.
+    """
+    config: Any = whole_config(model)
+    name = str(getattr(config, "_name_or_path", "") or "")
+    if not name:
+        return type(model).__name__, None, None
+    if Path(name).is_dir():
+        return name, Path(name) if (Path(name) / "config.json").is_file() else None, None
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        found = try_to_load_from_cache(name, "config.json", revision=getattr(config, "_commit_hash", None))
+    except HFValidationError:  # a folder that is gone
+        found = None
+    return (name, Path(found).parent, name) if isinstance(found, str) else (Path(name).name, None, None)
+
+
+# ---------------------------------------------------------------------------------------------------------
+# The configuration
+
+
+_ROPE = (
+    "rope_parameters rope_scaling rope_theta max_position_embeddings original_max_position_embeddings head_dim".split()
+)
+_APART = frozenset([*_ROPE, *"transformers_version _name_or_path dtype torch_dtype architectures".split()])
+"""Keys that are the schedule's, or that are compared in another way."""
+
+
+def changed_since(config: Mapping[str, object], expected: Mapping[str, object], model: nn.Module) -> dict[str, object]:
+    """Returns a ``config.json`` with what was changed in a model's configuration since it was loaded.
+
+    Args:
+        config: the content of the file.
+        expected: the same with the model's schedule: what its configuration would be, had nothing else changed.
+        model: the model, with more tokens or another dtype, say.
+    """
+    before, now = _parsed(model, expected).to_dict(), whole_config(model).to_dict()
+    return _overlaid(config, before, now) | _stated(config, model)
+
+
+def _overlaid(config: Mapping[str, object], before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, object]:
+    found = dict(config)
+    for key, value in now.items():
+        if key in _APART or value == before.get(key):
+            continue
+        inner, there = config.get(key), before.get(key)
+        if isinstance(inner, Mapping) and isinstance(there, Mapping) and isinstance(value, Mapping):
+            found[key] = _overlaid(inner, there, value)
+        else:
+            found[key] = json.loads(json.dumps(value, default=str))
+    return found
+
+
+def _stated(config: Mapping[str, object], model: Any) -> dict[str, object]:
+    """Returns what ``save_pretrained`` sets, where the file states it: the weights' dtype and the model's class."""
+    now = {
+        **dict.fromkeys(("dtype", "torch_dtype"), str(model.dtype).removeprefix("torch.")),
+        "architectures": [type(model).__name__.removeprefix("FSDP")],
+    }
+    return {key: value for key, value in now.items() if config.get(key) is not None}
+
+
+def _as_saved(model: nn.Module, plan: Plan) -> dict[str, object]:
+    """Returns the ``config.json`` that ``save_pretrained`` would write for the model without the schedule."""
+    config = _parsed(model, _with_rope_of(whole_config(model).to_dict(), plan.before))
+    written = json.loads(config.to_json_string(use_diff=True)) | _stated({"dtype": "", "architectures": ""}, model)
+    return dict(sorted(written.items()))
+
+
+def _with_rope_of(now: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a configuration with another one's rope keys, in every section."""
+    kept = {key: value for key, value in now.items() if key not in _ROPE}
+    for key, value in kept.items():
+        if isinstance(value, Mapping) and isinstance(there := before.get(key), Mapping):
+            kept[key] = _with_rope_of(value, there)
+    return kept | {key: before[key] for key in _ROPE if key in before}
+
+
+def _parsed(model: nn.Module, config: Mapping[str, object]) -> PreTrainedConfig:
+    """Returns the configuration object that transformers makes of a ``config.json``."""
+    with quiet_transformers():
+        return type(whole_config(model)).from_dict(copy.deepcopy(dict(config)))
+
+
+def _rope_of(config: PreTrainedConfig) -> tuple[object, object]:
+    text: Any = config.get_text_config(decoder=True)
+    return getattr(text, "rope_parameters", None), getattr(text, "max_position_embeddings", None)
+
+
+def refuse_parts(model: nn.Module) -> None:
+    """Refuses a model whose weights are not all in this process, or have no numbers.
+
+    Raises:
+        CheckpointError: says what to do instead.
+    """
+    for name, parameter in model.named_parameters():
+        if parameter.is_meta and not hasattr(model, "hf_device_map"):
+            raise CheckpointError(f"{name} is on the meta device and has no numbers; load the model's weights first")
+        if hasattr(parameter, "full_tensor") or hasattr(parameter, "ds_id"):
+            raise CheckpointError(
+                "this model's weights are spread over several processes; save them as your trainer does, and complete "
+                "that folder by patching it with schedule='as-is'",
+                "schedule",
+            )
+
+
+def save_pretrained(what: Any, folder: Path, **options: Any) -> None:
+    """Lets transformers, or PEFT, save a model or a tokenizer.
+
+    Raises:
+        CheckpointError: it refuses.
+    """
+    try:
+        what.save_pretrained(folder, **options)
+    except (RopescaleError, OSError):
+        raise
+    except Exception as error:
+        raise CheckpointError(f"{type(what).__name__} cannot be saved: {first_line(error)}") from error

@@ -1,0 +1,228 @@
+"""``ropescale.save``: from memory, what ``ropescale patch`` writes from disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import peft
+import pytest
+import tiny
+import tiny_models
+import torch
+from own_schedules import Half
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import ropescale
+from ropescale.errors import CheckpointError, RopescaleError, VerificationError
+
+
+@pytest.fixture(scope="module")
+def source_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(tiny.llama(vocab_size=258), tmp_path_factory.mktemp("once") / "source")
+
+
+@pytest.fixture
+def source(source_once: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(source_once, tmp_path / "source"))
+
+
+def written(model, folder: Path) -> Path:
+    """A checkpoint as vendors publish them, with a card and other files, and a tokenizer for 64 tokens."""
+    model.save_pretrained(folder)
+    tiny.byte_tokenizer().save_pretrained(folder)
+    (folder / "README.md").write_text("---\nlicense: mit\n---\n\n# A model\n")
+    (folder / "nested").mkdir()
+    (folder / "nested" / "LICENSE").write_text("free")
+    return folder
+
+
+def loaded(folder: Path):
+    return AutoModelForCausalLM.from_pretrained(folder, dtype="auto").eval()
+
+
+def contents(folder: Path) -> dict[str, object]:
+    """Every file by its name: tensors of weights, bytes of others; of the record all but the list of files."""
+    found: dict[str, object] = {}
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        name = path.relative_to(folder).as_posix()
+        found[name] = (
+            {k: v.tolist() for k, v in load_file(path).items()} if "safetensors" in name else path.read_bytes()
+        )
+    record = json.loads((folder / "ropescale.json").read_text())
+    return found | {"ropescale.json": {key: value for key, value in record.items() if key != "files"}}
+
+
+def _tensors(path: Path) -> dict[str, list]:
+    return {name: tensor.tolist() for name, tensor in load_file(path).items()}
+
+
+def config(folder: Path) -> dict:
+    return json.loads((folder / "config.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("spec", "options"),
+    [
+        ("yarn", {"target_length": "256"}),
+        ("dynamic:factor=4", {}),
+        ("linear:factor=4", {}),
+        (Half(), {}),
+        ("dynamic-yarn", {"freeze_at": 200}),
+    ],
+)
+def test_what_is_saved_from_memory_is_what_patch_writes_byte_for_byte(source, tmp_path, spec, options):
+    model = loaded(source)
+    with ropescale.patch(model, spec, **options):
+        model(torch.arange(200)[None])  # which leaves a longer table where tables follow the length
+        assert ropescale.save(model, tmp_path / "saved") == tmp_path / "saved"
+    ropescale.patch_checkpoint(source, tmp_path / "patched", spec, **options)
+    assert contents(tmp_path / "saved") == contents(tmp_path / "patched")
+    assert sorted(os.listdir(tmp_path)) == ["patched", "saved", "source"]
+    assert ropescale.verify(tmp_path / "saved").limits == []
+
+
+def test_layer_types_and_the_keys_of_transformers_4_come_over_as_patch_has_them(tmp_path):
+    source = written(tiny_models.build("gemma3_text", vocab_size=258), tmp_path / "source")
+    ropescale.patch_checkpoint(source, tmp_path / "v4", "linear:factor=2")  # a source that states both dialects
+    model = loaded(tmp_path / "v4")
+    with ropescale.patch(model, "yarn:factor=4"):
+        ropescale.save(model, tmp_path / "saved")
+    ropescale.patch_checkpoint(tmp_path / "v4", tmp_path / "patched", "yarn:factor=4")
+    assert contents(tmp_path / "saved") == contents(tmp_path / "patched")
+
+
+def test_a_model_that_was_never_on_disk_is_saved_as_if_it_had_been(tmp_path):
+    model = tiny.llama(vocab_size=258)
+    with ropescale.patch(model, "yarn:factor=4"):
+        ropescale.save(model, tmp_path / "saved", tokenizer=tiny.byte_tokenizer())
+    tiny.llama(vocab_size=258).save_pretrained(tmp_path / "LlamaForCausalLM")
+    tiny.byte_tokenizer().save_pretrained(tmp_path / "LlamaForCausalLM")
+    ropescale.patch_checkpoint(tmp_path / "LlamaForCausalLM", tmp_path / "patched", "yarn:factor=4")
+    assert contents(tmp_path / "saved") == contents(tmp_path / "patched")
+
+
+def test_what_was_trained_and_changed_since_is_saved_and_stock_transformers_reads_it(source, tmp_path):
+    model = loaded(source)
+    ids = torch.arange(100)[None]
+    with ropescale.patch(model, "yarn:factor=4"), torch.no_grad():
+        model.resize_token_embeddings(300)
+        model.model.layers[0].mlp.up_proj.weight.mul_(1.5)
+        model.generation_config.max_new_tokens = 77
+        ropescale.save(model, tmp_path / "out", max_shard_size="60KB")
+        expected = model(ids).logits
+    out = tmp_path / "out"
+    assert config(out)["vocab_size"] == 300 and config(out)["rope_scaling"]["factor"] == 4.0
+    assert json.loads((out / "generation_config.json").read_text())["max_new_tokens"] == 77
+    assert len(list(out.glob("model-*.safetensors"))) > 1 and not (out / "model.safetensors").exists()
+    assert torch.equal(loaded(out)(ids).logits, expected)
+    assert AutoTokenizer.from_pretrained(out).model_max_length == 256
+    # Taking the schedule off leaves the rest of the configuration as it was changed.
+    ropescale.patch_checkpoint(out, tmp_path / "other", "ntk:factor=2")
+    assert config(tmp_path / "other")["vocab_size"] == 300
+
+
+def test_shards_of_the_source_are_not_saved_beside_the_weights_in_memory(tmp_path):
+    tiny.llama().save_pretrained(tmp_path / "source", max_shard_size="20KB")
+    model = loaded(tmp_path / "source").to(torch.bfloat16)
+    with ropescale.patch(model, "yarn:factor=4"):
+        ropescale.save(model, tmp_path / "out")
+    assert not list((tmp_path / "out").glob("*-of-*")) and not list((tmp_path / "out").glob("*.index.json"))
+    assert config(tmp_path / "out")["dtype"] == "bfloat16" and loaded(tmp_path / "out").dtype == torch.bfloat16
+
+
+def test_a_model_that_was_loaded_with_its_schedule_keeps_the_record(source, tmp_path):
+    ropescale.patch_checkpoint(source, tmp_path / "patched", "yarn:factor=4")
+    model = loaded(tmp_path / "patched")
+    ropescale.save(model, tmp_path / "saved")
+    assert contents(tmp_path / "saved") == contents(tmp_path / "patched")
+    model.config.rope_parameters["factor"] = 8.0
+    with pytest.raises(RopescaleError, match="no longer those of"):
+        ropescale.save(model, tmp_path / "none")
+
+
+def test_what_cannot_be_saved_is_refused_in_one_line_and_leaves_nothing(source, tmp_path):
+    model = loaded(source)
+    (tmp_path / "there").mkdir()
+    with pytest.raises(RopescaleError, match="carries no schedule"):
+        ropescale.save(model, tmp_path / "out")
+    for spec, options, reason in [("dynamic-yarn", {}, "freeze_at"), ("yarn:factor=4", {"length": 99}, "held at 99")]:
+        spec = "dynamic:factor=4" if options else spec
+        with ropescale.patch(model, spec, **options), pytest.raises(RopescaleError, match=reason):
+            ropescale.save(model, tmp_path / "out")
+    with ropescale.patch(model, "yarn:factor=4"):
+        with pytest.raises(CheckpointError, match="there exists already"):
+            ropescale.save(model, tmp_path / "there")
+        with pytest.raises(CheckpointError, match="inside one another"):
+            ropescale.save(model, source / "out")
+        model.generation_config.temperature = -1.0  # which transformers refuses to write
+        with pytest.raises(RopescaleError, match="cannot be saved"):
+            ropescale.save(model, tmp_path / "out")
+        model.model.rotary_emb.inv_freq.mul_(2)
+        with pytest.raises(VerificationError, match="not live"):
+            ropescale.save(model, tmp_path / "out")
+    assert sorted(os.listdir(tmp_path)) == ["source", "there"] and not os.listdir(tmp_path / "there")
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Adapters
+
+
+def with_adapter(base) -> peft.PeftModel:
+    torch.manual_seed(1)
+    settings = peft.LoraConfig(target_modules=["q_proj"], r=2, task_type="CAUSAL_LM", init_lora_weights=False)
+    return peft.get_peft_model(base, settings).eval()
+
+
+def test_stock_peft_loads_the_adapter_on_a_base_that_carries_the_schedule(source, tmp_path):
+    ids = torch.arange(100)[None]
+    plain = loaded(source)(ids).logits
+    model = loaded(source)
+    with ropescale.patch(model, "yarn:factor=4"):
+        adapted = with_adapter(model)
+        ropescale.save(adapted, tmp_path / "out")
+        expected = adapted(ids).logits
+    again = peft.AutoPeftModelForCausalLM.from_pretrained(tmp_path / "out").eval()
+    assert torch.equal(again(ids).logits, expected) and not torch.allclose(expected, plain, atol=1e-2)
+    ropescale.patch_checkpoint(source, tmp_path / "patched", "yarn:factor=4")
+    assert contents(tmp_path / "out" / "base") == contents(tmp_path / "patched")
+    weights = "model.safetensors"
+    assert (tmp_path / "out" / "base" / weights).stat().st_ino == (source / weights).stat().st_ino
+    named = json.loads((tmp_path / "out" / "adapter_config.json").read_text())["base_model_name_or_path"]
+    assert named == str(tmp_path / "out" / "base")
+    record = json.loads((tmp_path / "out" / "ropescale.json").read_text())
+    assert record["spec"] == {"all": "yarn:factor=4"} and "base/model.safetensors" in record["files"]
+    assert "Context extension" in (tmp_path / "out" / "README.md").read_text()
+
+
+def test_an_adapter_on_a_patched_folder_gets_a_base_of_its_own(source, tmp_path):
+    ropescale.patch_checkpoint(source, tmp_path / "patched", "yarn:factor=4")
+    ropescale.save(with_adapter(loaded(tmp_path / "patched")), tmp_path / "out", tokenizer=tiny.byte_tokenizer())
+    assert contents(tmp_path / "out" / "base") == contents(tmp_path / "patched")
+    assert AutoTokenizer.from_pretrained(tmp_path / "out").model_max_length == 256
+
+
+def test_an_adapter_on_a_base_without_a_folder_is_refused(tmp_path):
+    model = tiny.llama()
+    with ropescale.patch(model, "yarn:factor=4"), pytest.raises(CheckpointError, match="no folder with weights"):
+        ropescale.save(with_adapter(model), tmp_path / "out")
+    assert not os.listdir(tmp_path)
+
+
+@pytest.mark.slow
+def test_stock_peft_needs_no_ropescale(source, tmp_path, python):
+    model = loaded(source)
+    with ropescale.patch(model, "yarn:factor=4"):
+        ropescale.save(with_adapter(model), tmp_path / "out")
+    code = """
+import sys
+sys.modules["ropescale"] = None
+import peft
+model = peft.AutoPeftModelForCausalLM.from_pretrained("out")
+print(model.config.rope_parameters["rope_type"], model.get_base_model().model.rotary_emb.attention_scaling)
+"""
+    done = python("-c", code, cwd=tmp_path)
+    assert done.stdout.split() == ["yarn", "1.138629436111989"], done.stderr  # 0.1 ln 4 + 1
