@@ -10,6 +10,7 @@
     ropescale.patch_checkpoint("CKPT", "OUT", "yarn", target_length="32k")  # a folder; reads no weights
     ropescale.verify("OUT")  # raises when the intended table is not live
     ropescale.frequencies("CKPT", "yarn:factor=8")  # the numbers alone; no torch needed
+    ropescale.plot("CKPT", "yarn:factor=8")  # their picture
     ropescale.evals.perplexity(model, documents, lengths=[2048, 8192], schedules=["base", "yarn:factor=8"])
 
 Every name here is imported when it is first used, so ``import ropescale`` imports neither torch nor transformers.
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from .gguf.patching import patch_gguf
     from .models.patching import Patch, patch
     from .models.verifying import verify
+    from .plotting import plot
     from .rope import Rope
     from .schedules import Frequencies, Schedule
     from .tables import frequencies
@@ -47,6 +49,7 @@ __all__ = [
     "patch",
     "patch_checkpoint",
     "patch_gguf",
+    "plot",
     "restore",
     "save",
     "schedules",
@@ -63,6 +66,7 @@ _HOMES = {
     "patch": "models.patching",
     "patch_checkpoint": "checkpoints.patching",
     "patch_gguf": "gguf.patching",
+    "plot": "plotting",
     "restore": "checkpoints.patching",
     "save": "checkpoints.saving",
     "verify": "models.verifying",

@@ -242,6 +242,14 @@ def inspect(
     return Inspection(str(model), now.model_type, geometries, (*traps(now, files), *remarks))
 
 
+def geometries_of(config: Mapping[str, object], request: Request) -> tuple[Geometry, ...]:
+    """Returns the geometry of each layer type of a configuration, with what the schedule makes of it."""
+    now = Configuration.read(config, request.original_length)
+    plan, length = _plan(now, request), request.target_length
+    found = {key: _geometry(rope, plan, length, rope) for key, rope in now.ropes.items()}
+    return tuple(replace(geometry, window=window_of(now, key)) for key, geometry in found.items())
+
+
 def _plan(configuration: Configuration, request: Request) -> Plan | None:
     if request.spec is None:
         request.refuse_without_schedule("original_length", "target_length", "layers")

@@ -15,8 +15,12 @@ from typing import TYPE_CHECKING, Any
 from .errors import CheckpointError, RopescaleError
 from .files import atomic
 from .formatting import first_line
+from .keywords import refuse_unknown
+from .request import Request, RequestOptions
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -162,7 +166,44 @@ def _expanded(path: str | Path) -> Path:
         raise CheckpointError(f"cannot write a plot to {path}; there is no such home folder") from None
 
 
+def plot(
+    model: Any, schedule: object = None, path: str | Path | None = None, **options: Unpack[RequestOptions]
+) -> Figure:
+    """Draws a model's wavelength and turns per pair, and what a schedule makes of them.
+
+    Args:
+        model: a checkpoint's folder or Hub id (no weights are read), a configuration, or a loaded model.
+        schedule: a schedule or a spec such as ``"yarn:factor=8"``; without one, the scaling that it has is shown.
+        path: also write the picture to this file (png, svg or pdf).
+        options: the fields of :class:`ropescale.request.Request`.
+
+    Returns:
+        A matplotlib ``Figure`` that belongs to no window; a notebook shows it. See :func:`draw_geometry`.
+
+    Raises:
+        RopescaleError: matplotlib is not installed, or the model or the schedule cannot be read.
+    """
+    from .inspecting import geometries_of, inspect
+    from .tables import configuration_of
+
+    refuse_unknown("ropescale.plot", options, RequestOptions.__annotations__)
+    if isinstance(model, (str, Path)):
+        geometries = inspect(str(model), schedule, **options).geometries
+    else:
+        config = configuration_of(model, "as-is" if schedule is None else schedule)
+        geometries = geometries_of(config, Request.of(schedule, **options))
+    figure = draw_geometry(geometries)
+    if path is not None:
+        save(figure, path)
+    return figure
+
+
 def plot_geometry(geometries: Sequence[Geometry], path: str | Path) -> None:
+    """Writes the picture of :func:`draw_geometry`."""
+    save(draw_geometry(geometries), path)
+
+
+def draw_geometry(geometries: Sequence[Geometry]) -> Figure:
     """Draws wavelength and turns per pair, before and after a schedule: one row of two panels per layer type.
 
     Left: tokens per full turn, with the trained and the target length as lines, or the window of layers that see no
@@ -177,7 +218,7 @@ def plot_geometry(geometries: Sequence[Geometry], path: str | Path) -> None:
         for row, geometry in zip(panels, geometries):
             _wavelength_panel(row[0], geometry)
             _turns_panel(row[1], geometry)
-        save(figure, path)
+    return figure
 
 
 # Open circles under small squares: where the two curves coincide, both are seen.
@@ -220,9 +261,12 @@ def _turns_panel(axes: Axes, geometry: Geometry) -> None:
 
 
 def _title(axes: Axes, geometry: Geometry, title: str, quantity: str) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     layers = "" if geometry.layer_type == "all" else f" ({geometry.layer_type})"
     axes.set_title(f"{title}{layers}", fontsize=10, loc="left")
     axes.set_xlabel("pair (0 turns fastest)")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_ylabel(quantity)
     axes.set_yscale("log")
     axes.set_xlim(-0.5, geometry.rope.pairs - 0.5)

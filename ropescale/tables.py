@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 from .checkpoints.locating import find_model, read_config
 from .checkpoints.record import original_config
 from .errors import ConfigError
+from .keywords import refuse_unknown
 from .planning.plan import frequencies_of, is_as_is
+from .request import RequestOptions
 from .schedules import Frequencies
 
 if TYPE_CHECKING:
     from typing import Unpack
-
-    from .request import RequestOptions
 
 
 def frequencies(
@@ -35,10 +35,12 @@ def frequencies(
     Raises:
         RopescaleError: the model or the schedule cannot be read, or do not fit each other.
     """
-    return frequencies_of(_configuration(model, schedule), schedule, length, **options)
+    refuse_unknown("ropescale.frequencies", options, RequestOptions.__annotations__)
+    return frequencies_of(configuration_of(model, schedule), schedule, length, **options)
 
 
-def _configuration(model: Any, schedule: object) -> Mapping[str, object]:
+def configuration_of(model: Any, schedule: object) -> Mapping[str, object]:
+    """Returns the configuration that a schedule is computed from: without our scaling, unless it is ``as-is``."""
     if isinstance(model, (str, Path)):
         folder = find_model(model, weights=False)
         config = read_config(folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -99,6 +100,11 @@ class Asked(Measured):
     def trained_length(self) -> int | None:
         """The model's trained context, if known; plots mark it."""
         return self.model.get("trained_length")
+
+    @property
+    def chance(self) -> float:
+        """The NLL in nats of a guess: every number of so many digits is as likely as any other."""
+        return math.log(9 * 10 ** (int(self.protocol["digits"]) - 1))  # the first digit is no 0
 
     @cached_property
     def by_length(self) -> dict[tuple[str, int], list[Answer]]:

@@ -77,8 +77,42 @@ class Accuracy(Metric[Asked, AccuracyRow]):
         reach = {row.schedule: "-" if row.length is None else f"{row.length:,}" for row in EFFECTIVE.rows(stored)}
         accuracy = {(row.schedule, row.length): accuracy_cell(row) for row in overall}
         nll = {(row.schedule, row.length): _nll_cell(row) for row in overall}
-        tables = _table(stored, "accuracy", accuracy, reach), _table(stored, "answer NLL", nll)
-        return [tables[0], "NLL of the whole answer (nats):", tables[1]]
+        labels, chance = [*stored.schedules, _CHANCE], f"{stored.chance:#.4g}"
+        nll |= {(_CHANCE, length): chance for length in stored.lengths}
+        about = f"NLL of the whole answer (nats; chance is any number of {stored.protocol['digits']} digits):"
+        return [
+            _table(stored, "accuracy", accuracy, reach),
+            *_where_nothing_is_found(stored, overall),
+            about,
+            table(stored.lengths, "answer NLL", nll, labels),
+        ]
+
+
+_CHANCE = "chance"
+"""The last line of the table of NLLs."""
+
+
+def _where_nothing_is_found(stored: Asked, overall: Iterable[AccuracyRow]) -> list[str]:
+    """Returns what a map without any answer says, or does not: whether the unchanged model can do the task at all."""
+    rows = list(overall)
+    if any(row.correct for row in rows):
+        return []
+    trained, none = stored.trained_length, "No schedule answers anything"
+    if trained is None:
+        return [f"{none}, and how long the model was trained at is not known."]
+    within = [row for row in rows if row.schedule == _AS_IS and row.length <= trained]
+    if not within:
+        return [
+            f"{none}, and {_AS_IS} was not asked within the {trained:,} tokens that it was trained at: whether it can "
+            "do the task at all is not known. Add such a length."
+        ]
+    best = min(within, key=lambda row: row.answer_nll)
+    lengths = ", ".join(f"{row.length:,}" for row in within)
+    return [
+        f"{none}, and neither does the model as it is within the {trained:,} tokens that it was trained at (asked at "
+        f"{lengths}; an answer costs it {best.answer_nll:.4g} nats at best, and chance {stored.chance:.4g}), so "
+        "the map of accuracy says nothing about the schedules."
+    ]
 
 
 class Gains(Metric[Asked, GainsRow]):
@@ -124,6 +158,9 @@ class EffectiveLength(Metric[Asked, EffectiveRow]):
         needed = stored.threshold * best
         return [EffectiveRow(each, _reach(stored, overall, each, needed), needed) for each in stored.schedules]
 
+
+_AS_IS = "as-is"
+"""The label of the unchanged model, which always runs."""
 
 ACCURACY, GAINS, EFFECTIVE = Accuracy(), Gains(), EffectiveLength()
 

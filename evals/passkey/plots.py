@@ -13,6 +13,7 @@ from .answers import AccuracyRow, Asked
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.colorbar import Colorbar
     from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
 
@@ -66,7 +67,9 @@ def draw(result: Asked, every: Sequence[AccuracyRow]) -> Figure:
             images = [_heat_map(axes, result, *each, kind) for axes, each in zip(grid.flat, cells.items())]
             for axes in grid.flat[len(images) :]:
                 axes.set_visible(False)
-            figure.colorbar(images[0], ax=grid, label=kind.label, shrink=0.9, aspect=12 * bands)
+            bar = figure.colorbar(images[0], ax=grid, label=kind.label, shrink=0.9, aspect=12 * bands)
+            if kind.runs_backwards:
+                _mark_chance(bar, result.chance)
         figure.suptitle(_title(result), x=0.01, ha="left", fontsize=10)
     return figure
 
@@ -105,6 +108,14 @@ def _heat_map(axes: Axes, result: Asked, schedule: str, cells: Cells, kind: MapK
 
 def _value(row: AccuracyRow | None, kind: MapKind) -> float:
     return float("nan") if row is None else kind.value(row)
+
+
+def _mark_chance(bar: Colorbar, chance: float) -> None:
+    """Draws the NLL of chance as a line on the scale, where it lies in it, and names it beside the figure's scale."""
+    bar.set_label(f"answer NLL (nats), chance {chance:.1f}")
+    if bar.vmin < chance < bar.vmax:
+        bar.ax.axhline(chance, color="white", linewidth=3.6)
+        bar.ax.axhline(chance, color="black", linewidth=1.4)
 
 
 def _is_light(value: float, kind: MapKind) -> bool:

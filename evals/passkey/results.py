@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...escaping import escaped
 from ...plotting import save
@@ -21,11 +21,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-@dataclass
+@dataclass(repr=False)
 class Retrieval(Asked, Saved):
     """A finished (or interrupted) run; :class:`.answers.Asked` has its attributes."""
 
     kind: ClassVar[str] = "retrieval"
+    __repr__ = Saved.__repr__
     metrics = METRICS
 
     @property
@@ -60,9 +61,14 @@ class Retrieval(Asked, Saved):
             f"± is a {PERCENT} t interval over prompts. {self._bar()}. Prompts sha256 {self.data['sha256'][:12]}"
         )
 
-    def to_csv(self) -> str:
-        """Returns a CSV with one line per schedule, length and depth (empty over all depths)."""
-        return _csv(AccuracyRow, self.rows)
+    def _lines(self) -> list[list[Any]]:
+        """Returns one line per schedule, length and depth (empty over all depths)."""
+        return _lines(AccuracyRow, self.rows)
+
+    def _summary(self) -> str:
+        lengths = ", ".join(f"{length:,}" for length in self.lengths)
+        asked = f"{self.protocol['task']}, {self.data['documents']} prompts"
+        return f"{Path(self.model['path']).name}: {', '.join(self.schedules)}; at {lengths} tokens; {asked}"
 
     def plot(self, path: str | Path | None = None) -> Figure:
         """Draws heat maps of accuracy and answer NLL by length and depth, one column per schedule.
@@ -80,7 +86,7 @@ class Retrieval(Asked, Saved):
         return figure
 
     def _tables(self) -> dict[str, str]:
-        return {"results.csv": self.to_csv(), "answers.csv": _csv(Answer, self.answers)}
+        return {"results.csv": self.to_csv(), "answers.csv": csv_text(_lines(Answer, self.answers))}
 
     def _heading(self) -> str:
         return f"Retrieval ({self.protocol['task']})"
@@ -117,5 +123,5 @@ def retrieval_folder(out: str | Path) -> Path:
     return writable_folder(out, Retrieval.kind)
 
 
-def _csv(kind: type, rows: Iterable[AccuracyRow | Answer]) -> str:
-    return csv_text([[field.name for field in fields(kind)], *(asdict(row).values() for row in rows)])
+def _lines(kind: type, rows: Iterable[AccuracyRow | Answer]) -> list[list[Any]]:
+    return [[field.name for field in fields(kind)], *([*asdict(row).values()] for row in rows)]

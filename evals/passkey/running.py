@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...keywords import refuse_unknown
 from ...models.rotary_modules import evaluating
 from ..data.windows import Window, check_lengths
 from ..parallel.processes import Group, World
@@ -24,11 +25,14 @@ from ..running.runner import Facts, Runner, Task, carry_out
 from ..running.variants import AS_IS, HeldTables, Variant, trained_length, variants
 from .answering import Answerer, Score
 from .answers import Answer
+from .keywords import RetrievalKeywords
 from .quiz import Quiz, RetrievalOptions, asked_sha256, check_depths, prompts_sha256
 from .results import Retrieval, retrieval_folder
 from .tasks import DIGITS, TASKS, Prompt
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from ..running.preparing import Checkpoint, Wanted
@@ -46,7 +50,7 @@ def retrieval(
     bos: str | int = "auto",
     out: str | Path | None = None,
     fresh: bool = False,
-    **options: Any,
+    **options: Unpack[RetrievalKeywords],
 ) -> Retrieval:
     """Measures whether ``model`` finds numbers hidden in long texts, at every length and depth, under every schedule.
 
@@ -73,6 +77,8 @@ def retrieval(
         RunError: logits are NaN or infinite, or a prompt does not fit into memory.
         CheckpointError: ``out`` cannot be written, holds another kind of run, or another process is writing into it.
     """
+    own = ("task", "baseline", "bos", "out", "fresh")
+    refuse_unknown("ropescale.evals.retrieval", options, (*own, *RetrievalKeywords.__annotations__))
     chosen = RetrievalOptions(**options)
     run = RetrievalRun(model, Quiz(tokenizer, lengths, depths, task, bos, chosen), schedules, baseline, chosen)
     return carry_out(run, None if out is None else retrieval_folder(out), fresh)

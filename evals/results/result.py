@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import math
 import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -21,7 +20,6 @@ from ..data.key_tokens import KeySpans
 from ..data.protocols import PROTOCOLS
 from ..metrics import METRICS, by_position, far_repeats, key_tokens, paired, perplexity
 from ..metrics.by_position import PositionRow
-from ..metrics.cells import csv_text
 from ..metrics.far_repeats import RepeatsRow
 from ..metrics.key_tokens import KeyTokensRow
 from ..metrics.paired import PairedRow
@@ -34,15 +32,15 @@ from .statistics import PERCENT
 from .stored import Divergence, Pass, Stored
 
 if TYPE_CHECKING:
-    import pandas
     from matplotlib.figure import Figure
 
 
-@dataclass
+@dataclass(repr=False)
 class Result(Stored, Saved):
     """A finished (or interrupted) measurement; :class:`.stored.Stored` has its attributes."""
 
     kind: ClassVar[str] = "perplexity"
+    __repr__ = Saved.__repr__
     metrics = METRICS
 
     @classmethod
@@ -123,19 +121,10 @@ class Result(Stored, Saved):
         meta = {"model": model, "data": self.data, "protocol": self.protocol, "versions": self.versions}
         return {"schema": SCHEMA, **meta, **self._parts(), "cost": self.cost, "tables": self.tables}
 
-    def to_dataframe(self) -> pandas.DataFrame:
-        """Returns the rows of the CSV, one per schedule and length, as a pandas ``DataFrame``.
-
-        Raises:
-            RopescaleError: pandas is not installed.
-        """
-        try:
-            import pandas
-        except ImportError as error:
-            raise RopescaleError(f"to_dataframe() needs {error.name}; pip install pandas") from error
-        header, *lines = self._lines()
-        missing = [[math.nan if value is None else value for value in line] for line in lines]
-        return pandas.DataFrame(missing, columns=header)
+    def _summary(self) -> str:
+        name, number = Path(self.model["path"]).name, self.data["documents"]
+        lengths = ", ".join(f"{length:,}" for length in self.lengths)
+        return f"{name}: {', '.join(self.schedules)}; at {lengths} tokens; {number} document{'s' * (number != 1)}"
 
     @property
     def cost(self) -> list[dict[str, object]]:
@@ -200,10 +189,6 @@ class Result(Stored, Saved):
         if not longest:
             return ""
         return f" ({longest[0].documents_at_length} of {longest[0].length:,} positions or more)"
-
-    def to_csv(self) -> str:
-        """Returns a CSV with one line per schedule and length, the paired change included."""
-        return csv_text(self._lines())
 
     def _lines(self) -> list[list[Any]]:
         """Returns the header and the lines of the CSV; None if a metric has no such row."""

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...errors import RopescaleError
 from ...escaping import escaped
 from ...plotting import drawn
 from ..metrics.base import Metric, Picture
+from ..metrics.cells import csv_text
 from . import folder
+from .notebook import to_html
 from .stored import Measured
+
+if TYPE_CHECKING:
+    import pandas
 
 
 class Saved(Measured, ABC):
@@ -34,6 +40,39 @@ class Saved(Measured, ABC):
     def to_markdown(self) -> str:
         """Returns the tables of every metric, then the protocol."""
         return "\n\n".join([*(part for each in self.metrics for part in each.to_markdown(self)), self.protocol_line()])
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._summary()}>"
+
+    def _repr_html_(self) -> str:
+        """Returns the tables for a notebook."""
+        return to_html(self.to_markdown())
+
+    @abstractmethod
+    def _summary(self) -> str:
+        """Returns the model, the schedules, lengths and texts in a few words."""
+
+    def to_dataframe(self) -> pandas.DataFrame:
+        """Returns the lines of results.csv as a pandas ``DataFrame``; what is missing is NaN.
+
+        Raises:
+            RopescaleError: pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError as error:
+            raise RopescaleError(f"to_dataframe() needs {error.name}; pip install pandas") from error
+        header, *lines = self._lines()
+        missing = [[math.nan if value is None else value for value in line] for line in lines]
+        return pandas.DataFrame(missing, columns=header)
+
+    @abstractmethod
+    def _lines(self) -> list[list[Any]]:
+        """Returns the header and the lines of results.csv; None where there is no value."""
+
+    def to_csv(self) -> str:
+        """Returns the content of results.csv, with one line per row."""
+        return csv_text(self._lines())
 
     def _parts(self) -> dict[str, object]:
         """Returns every metric's part of results.json."""

@@ -14,8 +14,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ...keywords import refuse_unknown
 from ...models.rotary_modules import evaluating
 from ..data import documents as data_documents
 from ..data import protocols
@@ -32,6 +33,7 @@ from .batch_log import Scored
 from .batches import Batch, BatchPlan, Cost, plan_pass
 from .comparing import Comparison, comparing
 from .executor import Executor
+from .keywords import PerplexityKeywords
 from .progress import Notes, duration
 from .resuming import Shelf, Store
 from .runner import LONG_SECONDS, Facts, Runner, Task, carry_out
@@ -40,6 +42,8 @@ from .selection import Corpus, PerplexityOptions
 from .variants import AS_IS, HeldTables, Variant, trained_length, variants
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
@@ -54,7 +58,7 @@ def perplexity(
     bos: str | int = "auto",
     out: str | Path | None = None,
     fresh: bool = False,
-    **options: Any,
+    **options: Unpack[PerplexityKeywords],
 ) -> Result:
     """Measures the perplexity of ``model`` at every length, under every schedule, on the same tokens.
 
@@ -80,6 +84,8 @@ def perplexity(
         RunError: NaN or infinite logits, or a window that does not fit into memory.
         CheckpointError: ``out`` cannot be written, is not ours, or another process is writing into it.
     """
+    own = ("tokenizer", "baseline", "bos", "out", "fresh")
+    refuse_unknown("ropescale.evals.perplexity", options, (*own, *PerplexityKeywords.__annotations__))
     chosen = PerplexityOptions(**options)
     run = PerplexityRun(model, Corpus(documents, lengths, tokenizer, bos, chosen), schedules, baseline, chosen)
     return carry_out(run, None if out is None else writable_folder(out), fresh)

@@ -17,6 +17,7 @@ from ..files import temporary
 from ..files.building import recover
 from ..files.reading import local_path, read_bytes, read_json, sha256
 from ..formatting import cut
+from ..keywords import refuse_unknown
 from ..planning.plan import Plan, make_plan
 from ..request import Request, RequestOptions
 from ..schedules import describe, specs
@@ -104,6 +105,8 @@ def patch_checkpoint(
         RunError: the upload failed; the patched checkpoint is kept, and the message says where.
         RopescaleError: the input is wrong; nothing is written.
     """
+    own = ("link", "revision", "in_place", "dry_run", "force", "push_to_hub", "private")
+    refuse_unknown("ropescale.patch_checkpoint", options, (*own, *RequestOptions.__annotations__))
     request = Request.of(schedule, **options)
     specs.parse(schedule)  # a misspelt one is named before anything about folders
     _refuse_contradiction(model, out, link, in_place, dry_run, push_to_hub, private)

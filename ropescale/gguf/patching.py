@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from .. import __version__
 from ..errors import CheckpointError, ConfigError, ScheduleError
+from ..keywords import refuse_unknown
 from ..planning.plan import Plan, make_plan
 from ..request import Request, RequestOptions
 from ..schedules import describe
@@ -93,6 +94,8 @@ def patch_gguf(
         ConfigError: not a GGUF file, or not one of a language model with RoPE.
         ScheduleError: the schedule does not fit, or llama.cpp cannot express it for this architecture.
     """
+    own = ("dry_run", "force", "progress")
+    refuse_unknown("ropescale.patch_gguf", options, (*own, *RequestOptions.__annotations__))
     if out is None and not dry_run:
         raise CheckpointError("say where the patched file goes: out=OUT, or dry_run=True", "out", "dry_run")
     request = Request.of(schedule, **options)

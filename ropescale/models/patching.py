@@ -14,6 +14,7 @@ from torch import nn
 
 from ..checkpoints.record import original_config
 from ..errors import ConfigError, RopescaleError, VerificationError
+from ..keywords import refuse_unknown
 from ..lengths import parse_length
 from ..planning.layer import PlannedLayer
 from ..planning.plan import Plan, make_plan
@@ -73,6 +74,7 @@ def patch(
         ScheduleError: the schedule does not fit this model.
         VerificationError: a layer does not carry what was asked; the model is left as it was.
     """
+    refuse_unknown("ropescale.patch", options, ("length", *RequestOptions.__annotations__))
     request = Request.of(schedule, **options)
     held = None if length is None else parse_length(length)
     plan = make_plan(configuration_before(model), request)
@@ -104,6 +106,11 @@ class Patch:
             self._unwind()
             raise
         _owner(model).__dict__.setdefault(_STACK, []).append(self)
+
+    def __repr__(self) -> str:
+        said = ", ".join(dict.fromkeys(self.plan.label(key) for key in self.plan.layers)) or "as-is"
+        held = f", held at {self.frozen_at} tokens" if self.frozen_at else ""
+        return f"<Patch {said}, to {self.plan.length} tokens{held}{'' if self._undo else ', reverted'}>"
 
     def __enter__(self) -> Patch:
         return self

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypedDict
 from ..checkpoints.locating import find_model
 from ..configs.configuration import read_rope
 from ..errors import CheckpointError, DataError, VerificationError
+from ..keywords import refuse_unknown
 from ..lengths import parse_length
 from .decoding import DIFFERS, EXPLAINED, UNDECIDED, Say, Stretch, compare
 from .live import examine_model
@@ -54,6 +55,7 @@ def verify(model: str | Path | nn.Module, **options: Unpack[ExamineOptions]) -> 
         VerificationError: it is not, or another limit stops before the length that it is for; the message says which.
         ConfigError: the model has no rotary embeddings.
     """
+    refuse_unknown("ropescale.verify", options, ExamineOptions.__annotations__)
     report = examine(model, **options)
     if report.failure:
         raise VerificationError(report.failure)

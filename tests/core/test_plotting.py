@@ -11,7 +11,9 @@ import struct
 import zlib
 
 import pytest
+import tiny
 
+import ropescale
 from ropescale import Rope, RopescaleError
 from ropescale.cli.main import main
 from ropescale.inspecting import Geometry
@@ -40,6 +42,23 @@ def drawn(monkeypatch):
 
 def curves(axes):
     return {line.get_label(): list(line.get_ydata()) for line in axes.lines if not line.get_label().startswith("_")}
+
+
+def test_the_public_function_draws_a_folder_and_a_loaded_model_alike(tmp_path):
+    model = tiny.llama()
+    model.save_pretrained(tmp_path)
+    figures = [ropescale.plot(each, "yarn:factor=8", tmp_path / "a.png") for each in (str(tmp_path), model)]
+    wavelengths = [2 * math.pi / f for f in ropescale.frequencies(tmp_path, "yarn:factor=8")["all"].inv_freq]
+    for figure in figures:
+        assert curves(figure.axes[0])["yarn:factor=8"] == pytest.approx(wavelengths, rel=1e-12)
+    assert (tmp_path / "a.png").stat().st_size > 10_000
+
+
+def test_a_pair_is_a_whole_number_on_the_axis(drawn):
+    rope = Rope(8, 10000.0, 256)
+    for axes in drawn(Geometry("all", rope, "yarn:factor=8", Yarn(factor=8)(rope, 2048), 2048)).axes:
+        low, high = axes.get_xlim()
+        assert [tick for tick in axes.get_xticks() if low < tick < high] == [0, 1, 2, 3]
 
 
 def test_the_left_panel_shows_wavelengths_before_and_after(drawn):

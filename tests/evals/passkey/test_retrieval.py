@@ -484,6 +484,36 @@ def test_a_length_after_a_failure_does_not_count_for_the_effective_length(known)
     assert "No schedule finds anything at 256 tokens" in never.to_markdown()
 
 
+def test_chance_is_any_number_of_five_digits(known):
+    result, _ = known
+    assert result.chance == pytest.approx(math.log(99_999 - 10_000 + 1))
+    line = next(line for line in result.to_markdown().splitlines() if line.startswith("| chance"))
+    assert [cell.strip() for cell in line.strip("|").split("|")] == ["chance", *["11.41"] * 3]
+
+
+def test_a_map_without_answers_says_whether_the_model_can_do_the_task_at_all(known):
+    result, _ = known
+    never = dataclasses.replace(result, answers=[dataclasses.replace(a, correct=False) for a in result.answers])
+
+    def said(trained):
+        return dataclasses.replace(never, model={**result.model, "trained_length": trained}).to_markdown()
+
+    assert "within the 512 tokens that it was trained at (asked at 256, 512; an answer costs it" in said(512)
+    assert "as-is was not asked within the 64 tokens" in said(64)
+    assert "how long the model was trained at is not known" in said(None)
+    assert "No schedule answers" not in result.to_markdown()
+
+
+def test_a_retrieval_has_a_short_repr_and_a_dataframe(known):
+    pandas = pytest.importorskip("pandas")
+    result, _ = known
+    assert "passkey" in repr(result) and len(repr(result)) < 200
+    frame = result.to_dataframe()
+    assert isinstance(frame, pandas.DataFrame)
+    assert frame["accuracy"].tolist() == [row.accuracy for row in result.rows]
+    assert result._repr_html_().count("<table>") == 4
+
+
 def test_one_bar_for_all_schedules(known):
     """A schedule that does badly everywhere is not good to the end."""
     result, _ = known

@@ -182,6 +182,22 @@ def test_without_pandas_a_dataframe_is_an_error_that_says_what_is_needed(result,
         result.to_dataframe()
 
 
+def test_the_repr_is_a_line_that_says_what_was_measured(result):
+    shown = repr(result)
+    assert len(shown) < 250
+    assert all(label in shown for label in result.schedules)
+    assert f"{result.data['documents']} documents" in shown
+
+
+def test_a_notebook_shows_the_cells_of_the_markdown_as_tables(result):
+    page, text = result._repr_html_(), result.to_markdown()
+    tables = [block.splitlines() for block in text.split("\n\n") if block.startswith("|")]
+    assert page.count("<table>") == page.count("</table>") == len(tables)
+    cells = [cell.strip() for lines in tables for line in lines[2:] for cell in line.strip("|").split("|")]
+    assert re.findall(r"<td[^>]*>(.*?)</td>", page) == cells
+    assert "<p>protocol ropescale: " in page
+
+
 def test_markdown_has_a_row_per_schedule_and_a_column_per_length(result):
     lines = result.to_markdown().splitlines()
     header, rule, as_is, dynamic = lines[:4]

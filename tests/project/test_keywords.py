@@ -1,0 +1,55 @@
+"""Keywords of the public functions: an editor knows them, and a wrong one is refused in the function's own name."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from typing import Any
+
+import pytest
+
+import ropescale
+from ropescale.evals.passkey import keywords as of_retrieval
+from ropescale.evals.passkey.quiz import RetrievalOptions
+from ropescale.evals.running import keywords as of_perplexity
+from ropescale.evals.running.selection import PerplexityOptions
+from ropescale.request import Request, RequestOptions
+
+
+@pytest.mark.parametrize(
+    ("typed", "checked"),
+    [
+        (of_perplexity.PerplexityKeywords, PerplexityOptions),
+        (of_retrieval.RetrievalKeywords, RetrievalOptions),
+    ],
+)
+def test_the_typed_keywords_are_the_options_that_are_checked(typed: Any, checked: Any) -> None:
+    said = {name: getattr(hint, "__forward_arg__", hint) for name, hint in typed.__annotations__.items()}
+    assert said == {field.name: field.type for field in dataclasses.fields(checked)}
+
+
+def test_the_typed_keywords_of_a_request_are_its_fields() -> None:
+    assert ["spec", *RequestOptions.__annotations__] == [field.name for field in dataclasses.fields(Request)]
+
+
+FUNCTIONS = ["patch", "patch_checkpoint", "patch_gguf", "frequencies", "verify", "plot"]
+
+
+@pytest.mark.parametrize("name", [*FUNCTIONS, "evals.perplexity", "evals.retrieval"])
+def test_a_misspelt_keyword_names_the_function_that_was_called(name: str) -> None:
+    function: Any = ropescale
+    for part in name.split("."):
+        function = getattr(function, part)
+    required = [p for p in inspect.signature(function).parameters.values() if p.default is p.empty and p.kind in (0, 1)]
+    with pytest.raises(TypeError) as caught:
+        function(*["MODEL" for _ in required], tokeniser=None)
+    said = str(caught.value)
+    assert said.startswith(f"ropescale.{name}() got an unexpected keyword argument 'tokeniser'; ")
+    assert ("did you mean 'tokenizer'?" in said) == (name == "evals.perplexity")
+
+
+def test_public_functions_pass_on_typed_keywords_alone() -> None:
+    functions = [*(getattr(ropescale, name) for name in FUNCTIONS), ropescale.evals.perplexity]
+    for function in [*functions, ropescale.evals.retrieval]:
+        options = [p for p in inspect.signature(function).parameters.values() if p.kind is p.VAR_KEYWORD]
+        assert [str(p.annotation).startswith("Unpack[") for p in options] == [True], function
