@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import numpy as np
 
 from ..results.statistics import Bounds, Estimate, block_of, by_block, by_document, ratio
-from ..results.stored import Measured, Stored, Totals
+from ..results.stored import Measured, Stored, Totals, sums_of
 from .cells import exp
 
 if TYPE_CHECKING:
@@ -97,9 +97,10 @@ def bounds(mean: float | None, low: float | None, high: float | None) -> Bounded
     return None if mean is None else {"mean": mean, "low": low, "high": high}
 
 
-def mean_of(values: Sequence[np.ndarray]) -> Estimate:
-    """Returns the mean over all tokens, clustered by document."""
-    return ratio([float(each.sum(dtype=np.float64)) for each in values], [len(each) for each in values])
+def mean_of(values: Sequence[np.ndarray]) -> Estimate | None:
+    """Returns the mean over all tokens that count, clustered by document; None without any."""
+    sums, counts = sums_of(values)
+    return ratio(sums, counts) if counts else None
 
 
 def masked(losses: Sequence[np.ndarray], masks: Sequence[np.ndarray]) -> tuple[int, Estimate | None]:
@@ -108,8 +109,8 @@ def masked(losses: Sequence[np.ndarray], masks: Sequence[np.ndarray]) -> tuple[i
     Args:
         masks: per document, bool [its tokens], at least as many as it has losses.
     """
-    picked = [nll[mask[: len(nll)]] for nll, mask in zip(losses, masks, strict=True) if mask[: len(nll)].any()]
-    return sum(map(len, picked)), mean_of(picked) if picked else None
+    picked = [nll[mask[: len(nll)]] for nll, mask in zip(losses, masks, strict=True)]
+    return sum(sums_of(picked)[1]), mean_of(picked)
 
 
 def perplexities(estimate: Estimate | None) -> tuple[float | None, float | None, float | None]:
@@ -128,5 +129,6 @@ def resampled(stored: Stored, totals: Totals, tokens: np.ndarray) -> tuple[Bound
     """
     if len(totals.sums) > 1:
         return by_document(totals.sums, totals.shares, stored.seed), "documents"
+    tokens = tokens[~np.isnan(tokens)]
     drawn = by_block(tokens, stored.seed) if stored.exact else None
     return drawn, f"blocks of {block_of(len(tokens)):,} tokens" if drawn else None
