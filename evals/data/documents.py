@@ -52,11 +52,6 @@ class Document:
         """The SHA-256 of the ids as little-endian int64: of what the tokenizer made of the text."""
         return hashlib.sha256(np.asarray(self.ids, "<i8").tobytes()).hexdigest()
 
-    @property
-    def sizes(self) -> np.ndarray:
-        """How many UTF-8 bytes of the text each token covers, int64; only where :attr:`byte_ends` is known."""
-        return np.diff(self.byte_ends, prepend=0) if self.byte_ends is not None else np.zeros(0, np.int64)
-
     def bytes_between(self, start: int, stop: int) -> int | None:
         """Counts the UTF-8 bytes of the text that tokens ``[start, stop)`` cover."""
         if self.byte_ends is None or stop <= start:
@@ -104,17 +99,18 @@ def tokenize_until(
     *,
     split_special_tokens: bool = False,
 ) -> list[Document]:
-    """Encodes a stream up to the ``count``-th document with ``needed`` tokens, the shorter ones between included.
+    """Encodes a stream up to the ``count``-th distinct document with ``needed`` tokens, all between included.
 
     Raises:
         DataError: as :func:`tokenize`.
     """
     found: list[Document] = []
-    enough = 0
+    enough: set[str] = set()
     for text in texts:
         found += tokenize([text], tokenizer, split_special_tokens=split_special_tokens)
-        enough += len(found[-1].ids) >= needed
-        if enough == count:
+        if len(found[-1].ids) >= needed:
+            enough.add(found[-1].ids_sha256)
+        if len(enough) == count:
             break
     return found
 
@@ -189,6 +185,18 @@ def bos_id(bos: str | int, tokenizer: PreTrainedTokenizerBase | None) -> int | N
     if bos == "yes" and found is None:
         raise DataError("bos is asked for, but the tokenizer has no BOS token; give its id or use bos=no")
     return found
+
+
+def distinct(documents: Iterable[Document]) -> tuple[list[Document], int]:
+    """Returns the documents without those that have the same tokens as an earlier one, and how many those are.
+
+    Two of the same would count as independent and make intervals too short. Empty documents stay.
+    """
+    kept: dict[str, Document] = {}
+    given = list(documents)
+    for number, document in enumerate(given):
+        kept.setdefault(document.ids_sha256 if len(document.ids) else str(number), document)
+    return list(kept.values()), len(given) - len(kept)
 
 
 def select(

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
-from ..results.statistics import Bounds, Estimate, block_of, by_block, by_document, ratio
-from ..results.stored import Measured, Stored, Totals, sums_of
+from ..results.statistics import DOCUMENTS, Estimate, consecutive, ratio
+from ..results.stored import Measured, Stored, Totals
 from .cells import exp
 
 if TYPE_CHECKING:
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 S_contra = TypeVar("S_contra", bound=Measured, contravariant=True)
 R = TypeVar("R")
+
+PIECE = 1024
+"""Tokens of a piece of a document that was not cut into windows: neighbours hang together over hundreds of tokens."""
 
 Bounded = dict[str, float | None]
 """An estimate for the page's script: mean, low and high."""
@@ -97,10 +100,9 @@ def bounds(mean: float | None, low: float | None, high: float | None) -> Bounded
     return None if mean is None else {"mean": mean, "low": low, "high": high}
 
 
-def mean_of(values: Sequence[np.ndarray]) -> Estimate | None:
-    """Returns the mean over all tokens that count, clustered by document; None without any."""
-    sums, counts = sums_of(values)
-    return ratio(sums, counts) if counts else None
+def mean_of(values: Sequence[np.ndarray]) -> Estimate:
+    """Returns the mean over all tokens, clustered by document."""
+    return ratio([float(each.sum(dtype=np.float64)) for each in values], [len(each) for each in values])
 
 
 def masked(losses: Sequence[np.ndarray], masks: Sequence[np.ndarray]) -> tuple[int, Estimate | None]:
@@ -109,8 +111,8 @@ def masked(losses: Sequence[np.ndarray], masks: Sequence[np.ndarray]) -> tuple[i
     Args:
         masks: per document, bool [its tokens], at least as many as it has losses.
     """
-    picked = [nll[mask[: len(nll)]] for nll, mask in zip(losses, masks, strict=True)]
-    return sum(sums_of(picked)[1]), mean_of(picked)
+    picked = [nll[mask[: len(nll)]] for nll, mask in zip(losses, masks, strict=True) if mask[: len(nll)].any()]
+    return sum(map(len, picked)), mean_of(picked) if picked else None
 
 
 def perplexities(estimate: Estimate | None) -> tuple[float | None, float | None, float | None]:
@@ -121,14 +123,19 @@ def perplexities(estimate: Estimate | None) -> tuple[float | None, float | None,
     return exp(estimate.mean), low, high
 
 
-def resampled(stored: Stored, totals: Totals, tokens: np.ndarray) -> tuple[Bounds | None, str | None]:
-    """Returns the bootstrap interval of a mean and what was resampled: documents, or blocks of a single document.
+def estimated(stored: Stored, totals: Totals, tokens: np.ndarray) -> Estimate:
+    """Returns the mean and its interval: over documents, or over blocks of the tokens of a single one.
 
     Args:
         tokens: the values of the first document.
     """
-    if len(totals.sums) > 1:
-        return by_document(totals.sums, totals.shares, stored.seed), "documents"
-    tokens = tokens[~np.isnan(tokens)]
-    drawn = by_block(tokens, stored.seed) if stored.exact else None
-    return drawn, f"blocks of {block_of(len(tokens)):,} tokens" if drawn else None
+    if len(totals.sums) > 1 or not stored.exact:
+        return ratio(totals.sums, totals.shares)
+    pieces = [tokens[start : start + PIECE] for start in range(0, len(tokens), PIECE)]
+    sums = [float(each.sum(dtype=np.float64)) for each in pieces]
+    return consecutive(sums, list(map(len, pieces)), of=f"its {len(pieces)} pieces of {PIECE:,} tokens")
+
+
+def mark(interval: str | None) -> str:
+    """Returns the mark of an interval that is not over documents, and so knows nothing of other texts."""
+    return "" if interval in (None, DOCUMENTS) else " †"

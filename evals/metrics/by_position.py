@@ -46,13 +46,9 @@ def draw(stored: Stored) -> Figure:
     figure, axes = drawing.new()
     rows = METRIC.rows(stored)
     shown = {schedule: _later([row for row in rows if row.schedule == schedule]) for schedule in stored.schedules}
-    curves = {
-        _label(schedule, bins[0].as_at): [
-            ((each.start * each.stop) ** 0.5, each.nll, each.low, each.high) for each in bins
-        ]
-        for schedule, bins in shown.items()
-    }
-    drawing.lines(axes, stored, curves)
+    for number, (schedule, bins) in enumerate(shown.items()):
+        points = [((each.start * each.stop) ** 0.5, each.nll, each.low, each.high) for each in bins]
+        drawing.line(axes, number, _label(schedule, bins[0].as_at), points)
     first, last = min(bins[0].start for bins in shown.values()), max(bins[-1].stop for bins in shown.values())
     powers = [2**k for k in range(last.bit_length() + 1) if first <= 2**k <= last]
     drawing.length_axis(axes, powers or [first, last], "position (tokens before)")
@@ -84,12 +80,11 @@ class ByPosition(Metric[Stored, PositionRow]):
         for run in stored.passes if stored.exact else ():
             if run.schedule not in longest or run.lengths[-1] > longest[run.schedule].lengths[-1]:
                 longest[run.schedule] = run
-        rows = [
-            _row(stored, run, *edges)
+        return [
+            _row(run, start, stop, run.lengths[-1] if _follows_length(stored, run.schedule) else None)
             for run in longest.values()
-            for edges in position_bins(1 + max(map(len, run.nll), default=0))
+            for start, stop in position_bins(1 + max(map(len, run.nll), default=0))
         ]
-        return list(filter(None, rows))
 
     def has_picture(self, stored: Stored) -> bool:
         """Whether positions are known."""
@@ -110,10 +105,7 @@ def _follows_length(stored: Stored, schedule: str) -> bool:
     return not stored.sliding and len({run.lengths for run in stored.passes if run.schedule == schedule}) > 1
 
 
-def _row(stored: Stored, run: Pass, start: int, stop: int) -> PositionRow | None:
-    """Returns the mean over the documents that reach the bin's end, None without a token; index 0 is position 1."""
-    estimate = mean_of([nll[start - 1 : stop - 1] for nll in stored.wanted(run.nll) if len(nll) >= stop - 1])
-    if estimate is None:
-        return None
-    as_at = run.lengths[-1] if _follows_length(stored, run.schedule) else None
+def _row(run: Pass, start: int, stop: int, as_at: int | None) -> PositionRow:
+    """Returns the mean over the documents that reach the bin's end; index 0 is position 1."""
+    estimate = mean_of([nll[start - 1 : stop - 1] for nll in run.nll if len(nll) >= stop - 1])
     return PositionRow(run.schedule, start, stop, estimate.mean, estimate.low, estimate.high, as_at)

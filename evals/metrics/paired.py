@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from itertools import chain
 
 import numpy as np
 
@@ -13,12 +13,8 @@ from ...formatting import markdown
 from ..results.checking import Length
 from ..results.statistics import Estimate, ratio
 from ..results.stored import Divergence, Stored, Totals
-from . import drawing
-from .base import Metric, Picture, mean_of, resampled
+from .base import Metric, estimated, mark, mean_of
 from .cells import half, signed, table
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -41,44 +37,17 @@ class PairedRow:
     top1: float | None = None
     top1_low: float | None = None
     top1_high: float | None = None
-    boot_low: float | None = None
-    boot_high: float | None = None
-    bootstrap: str | None = None
+    interval: str | None = None
 
 
 _COMPARED = ("kl", "kl_low", "kl_high", "top1", "top1_low", "top1_high")
 """Fields that only some lengths have."""
 
 
-def draw(stored: Stored) -> Figure:
-    """Draws the change of every schedule against the baseline at every length, with a bar for each interval.
-
-    Raises:
-        RopescaleError: matplotlib is not installed.
-    """
-    figure, axes = drawing.new()
-    rows, others = METRIC.rows(stored), [label for label in stored.schedules if label != stored.baseline]
-    axes.axhline(0, color=drawing.LINES[0], linewidth=1)
-    for place, label in enumerate(others):
-        mine = sorted((row for row in rows if row.schedule == label), key=lambda row: row.length)
-        points = [(row.length, row.delta_nll, *_bounds(row)) for row in mine]
-        aside = 0.05 * (place - (len(others) - 1) / 2)
-        drawing.bars(axes, stored.schedules.index(label), label, points, aside)
-    drawing.length_axis(axes, stored.lengths, "context length (tokens)")
-    axes.set_ylabel(f"loss minus that of {drawing.short(stored.baseline, 24)} (nats per token)")
-    return drawing.finish(figure, axes, stored, "Change on the same tokens; below zero is better", "bars")
-
-
-def _bounds(row: PairedRow) -> tuple[float | None, float | None]:
-    """Returns the interval over documents, else that over blocks of the one document."""
-    return (row.boot_low, row.boot_high) if row.low is None else (row.low, row.high)
-
-
 class Paired(Metric[Stored, PairedRow]):
     """The paired change against the baseline."""
 
     row, key = PairedRow, "paired"
-    picture = Picture("paired_change.png", "Change on the same tokens", draw)
     columns = {  # noqa: RUF012
         "baseline": "baseline",
         "delta_nll": "delta_nll",
@@ -101,10 +70,6 @@ class Paired(Metric[Stored, PairedRow]):
         title = f"Change in NLL against {escaped(stored.baseline)} on the same tokens (nats per token):"
         cells = {key: _change(row) for key, row in rows.items()}
         return [title, table(stored.lengths, "change", cells, others), *_short_context(stored, rows)]
-
-    def has_picture(self, stored: Stored) -> bool:
-        """Whether anything is compared."""
-        return bool(self.rows(stored))
 
     def on_page(self, rows: Sequence[PairedRow]) -> dict[str, object]:
         """Returns the rows by length."""
@@ -147,9 +112,8 @@ def _minus(one: Totals, other: Totals) -> list[float]:
 def _row(stored: Stored, schedule: str, length: int) -> PairedRow:
     ours, theirs = stored.totals(schedule, length), stored.totals(stored.baseline, length)
     sums = Totals(_minus(ours, theirs), ours.shares)
-    estimate = ratio(sums.sums, sums.shares)
     first, base = (stored.losses(label, length)[0] for label in (schedule, stored.baseline))
-    drawn, what = resampled(stored, sums, first.astype(np.float64) - base)
+    estimate = estimated(stored, sums, first.astype(np.float64) - base)
     compared = dict(zip(_COMPARED, _compared(stored, schedule, length)))
     return PairedRow(
         schedule=schedule,
@@ -159,9 +123,7 @@ def _row(stored: Stored, schedule: str, length: int) -> PairedRow:
         low=estimate.low,
         high=estimate.high,
         **compared,
-        boot_low=drawn[0] if drawn else None,
-        boot_high=drawn[1] if drawn else None,
-        bootstrap=what,
+        interval=estimate.over,
     )
 
 
@@ -171,9 +133,8 @@ def _compared(stored: Stored, schedule: str, length: int) -> list[float | None]:
     if found is None:
         return []
     counts = stored.counts(stored.read_from[schedule, length], length)
-    both = (stored.wanted(found.kl), stored.wanted(found.same))
-    means = [mean_of([each[:n] for each, n in zip(values, counts, strict=True)]) for values in both]
-    return [bound for each in means if each for bound in (each.mean, each.low, each.high)]
+    parts = ([each[:n] for each, n in zip(values, counts, strict=True)] for values in (found.kl, found.same))
+    return list(chain.from_iterable((each.mean, each.low, each.high) for each in map(mean_of, parts)))
 
 
 def _divergence(stored: Stored, schedule: str, length: int) -> Divergence | None:
@@ -188,9 +149,7 @@ def _divergence(stored: Stored, schedule: str, length: int) -> Divergence | None
 
 def _change(row: PairedRow, sign: int = 1) -> str:
     """Writes the change of the loss with half its interval; ``sign`` -1 turns it into a gain."""
-    if row.low is None and row.boot_low is not None:
-        return f"{signed(sign * row.delta_nll)}{half(row.boot_low, row.boot_high)} †"
-    return f"{signed(sign * row.delta_nll)}{half(row.low, row.high)}"
+    return f"{signed(sign * row.delta_nll)}{half(row.low, row.high)}{mark(row.interval)}"
 
 
 def short_length(lengths: Iterable[int], trained: int | None) -> int | None:

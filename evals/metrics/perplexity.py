@@ -7,15 +7,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from ..data.protocols import ROPESCALE
 from ..data.windows import prefix
 from ..results.checking import Count, Length, Positive
-from ..results.statistics import Estimate, ratio
-from ..results.stored import Pass, Stored, sums_of
+from ..results.statistics import Estimate
+from ..results.stored import Pass, Stored
 from . import drawing
-from .base import Metric, Picture, mean_of, perplexities, resampled
+from .base import Metric, Picture, estimated, mark, mean_of, perplexities
 from .cells import exp, interval_cell, table
 
 if TYPE_CHECKING:
@@ -24,12 +22,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PerplexityRow:
-    """The perplexity of one schedule at one length. The interval is None with fewer than two documents.
+    """The perplexity of one schedule at one length. The interval is None with one short document.
 
-    ``tail_nll`` is over the tokens at positions [L/2, L) of the documents that have L. ``ppl_boot_low`` and ``_high``
-    are percentiles over resamples; ``bootstrap`` names what is resampled: "documents", or blocks of tokens if there is
-    only one document. ``mode`` is "prefix" (the first L positions) or "sliding" (whole documents, in windows of L
-    positions), and ``documents_at_length`` counts the documents that have L positions.
+    ``tail_nll`` is over the tokens at positions [L/2, L) of the documents that have L. ``interval`` says what the
+    interval of ``ppl`` is over: "documents", or blocks of a single document. ``mode`` is "prefix" (the first L
+    positions) or "sliding" (whole documents, in windows of L positions), and ``documents_at_length`` counts the
+    documents that have L positions.
     """
 
     schedule: str
@@ -48,9 +46,7 @@ class PerplexityRow:
     tail_nll: float | None = None
     tail_low: float | None = None
     tail_high: float | None = None
-    ppl_boot_low: Positive | None = None
-    ppl_boot_high: Positive | None = None
-    bootstrap: str | None = None
+    interval: str | None = None
     protocol: str = ROPESCALE
 
 
@@ -61,11 +57,10 @@ def draw(stored: Stored) -> Figure:
         RopescaleError: matplotlib is not installed.
     """
     figure, axes = drawing.new()
-    rows = sorted(METRIC.rows(stored), key=lambda row: row.length)
-    curves: dict[str, list[drawing.Point]] = {schedule: [] for schedule in stored.schedules}
-    for row in rows:
-        curves[row.schedule].append((row.length, row.ppl, row.ppl_low, row.ppl_high))
-    drawing.lines(axes, stored, curves)
+    for number, schedule in enumerate(stored.schedules):
+        rows = sorted((row for row in METRIC.rows(stored) if row.schedule == schedule), key=lambda row: row.length)
+        points = [(row.length, row.ppl, row.ppl_low, row.ppl_high) for row in rows]
+        drawing.line(axes, number, schedule, points)
     axes.set_yscale("log")
     drawing.length_axis(axes, stored.lengths, "context length (tokens)")
     axes.set_ylabel("perplexity")
@@ -100,29 +95,27 @@ METRIC = Perplexity()
 
 def _row(stored: Stored, run: Pass, length: int) -> PerplexityRow:
     totals, losses = stored.totals(run.schedule, length), stored.losses(run.schedule, length)
-    estimate, tail = ratio(totals.sums, totals.shares), _tail(stored, run, length)
+    estimate, tail = estimated(stored, totals, losses[0]), _tail(stored, run, length)
     low, high = perplexities(estimate)[1:]
-    drawn, what = resampled(stored, totals, losses[0])
+    tokens = sum(map(len, losses))
     return PerplexityRow(
         schedule=run.schedule,
         table_sha256=run.table_sha256,
         length=length,
-        documents=len(totals.sums),
-        tokens=sum(sums_of(losses)[1]),
+        documents=len(run.nll),
+        tokens=tokens,
         nll=estimate.mean,
         ppl=exp(estimate.mean),
         ppl_low=low,
         ppl_high=high,
-        bits_per_byte=_bits_per_byte(stored, estimate, losses),
+        bits_per_byte=_bits_per_byte(stored, estimate, list(map(len, losses))),
         forward_passes=run.forward_passes,
         mode="sliding" if stored.sliding else "prefix",
         documents_at_length=sum(len(each.ids) >= prefix(length, stored.bos).stop for each in stored.documents),
         tail_nll=tail.mean if tail else None,
         tail_low=tail.low if tail else None,
         tail_high=tail.high if tail else None,
-        ppl_boot_low=exp(drawn[0]) if drawn else None,
-        ppl_boot_high=exp(drawn[1]) if drawn else None,
-        bootstrap=what,
+        interval=estimate.over,
         protocol=stored.protocol["name"],
     )
 
@@ -132,20 +125,19 @@ def _tail(stored: Stored, run: Pass, length: int) -> Estimate | None:
     if not stored.exact:
         return None
     start, stop = max(1, length // 2) - 1, prefix(length, stored.bos).count
-    return mean_of([nll[start:stop] for nll in stored.wanted(run.nll) if len(nll) >= stop])
+    reaching = [nll[start:stop] for nll in run.nll if len(nll) >= stop]
+    return mean_of(reaching) if reaching else None
 
 
-def _bits_per_byte(stored: Stored, estimate: Estimate, losses: Sequence[np.ndarray]) -> float | None:
+def _bits_per_byte(stored: Stored, estimate: Estimate, counts: Sequence[int]) -> float | None:
     """Returns ``sum NLL / (ln 2 * bytes)``, over the UTF-8 bytes of the text that the scored tokens cover."""
-    if not stored.exact or any(each.byte_ends is None for each in stored.documents):
-        return None
     first = 0 if stored.bos else 1
-    pairs = zip(stored.documents, losses, strict=True)
-    covered = sum(int(document.sizes[first : first + len(each)][~np.isnan(each)].sum()) for document, each in pairs)
-    return estimate.mean * sum(sums_of(losses)[1]) / (math.log(2) * covered) if covered else None
+    pairs = zip(stored.documents, counts, strict=True)
+    covered = [document.bytes_between(first, first + count) for document, count in pairs]
+    if not stored.exact or None in covered or not sum(filter(None, covered)):
+        return None
+    return estimate.mean * sum(counts) / (math.log(2) * sum(filter(None, covered)))
 
 
 def _cell(row: PerplexityRow) -> str:
-    if row.ppl_low is None and row.ppl_boot_low is not None:
-        return f"{interval_cell(row.ppl, row.ppl_boot_low, row.ppl_boot_high)} †"
-    return interval_cell(row.ppl, row.ppl_low, row.ppl_high)
+    return f"{interval_cell(row.ppl, row.ppl_low, row.ppl_high)}{mark(row.interval)}"

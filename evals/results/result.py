@@ -16,7 +16,6 @@ from ...errors import DataError, RopescaleError
 from ...escaping import escaped
 from ...files.reading import local_path
 from ...plotting import save
-from ..data.chats import ASSISTANT
 from ..data.key_tokens import KeySpans
 from ..data.protocols import PROTOCOLS
 from ..metrics import METRICS, by_position, far_repeats, key_tokens, paired, perplexity
@@ -25,12 +24,12 @@ from ..metrics.far_repeats import RepeatsRow
 from ..metrics.key_tokens import KeyTokensRow
 from ..metrics.paired import PairedRow
 from ..metrics.perplexity import PerplexityRow
-from . import folder, nll
+from . import coverage, folder, nll
 from .formats import SCHEMA, Results
 from .loading import Losses, read_losses, read_results
 from .saving import Saved
 from .statistics import PERCENT
-from .stored import Divergence, Pass, Stored, sums_of
+from .stored import Divergence, Pass, Stored
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -84,7 +83,7 @@ class Result(Stored, Saved):
         stored = [each for each in cls.metrics if each.key in results or (each.key and not losses.passes)]
         made.figures |= {each.row: each.read(results) for each in stored}
         for row in rows if losses.passes else ():
-            if sum(sums_of(made.losses(row.schedule, row.length))[1]) != row.tokens:
+            if sum(map(len, made.losses(row.schedule, row.length))) != row.tokens:
                 where = f"{path / folder.NLL} does not have the tokens of {row.schedule} at {row.length:,}"
                 raise DataError(f"{where}; run the evaluation again")
         return made
@@ -172,18 +171,21 @@ class Result(Stored, Saved):
     def _kinds(self) -> str:
         """Says which documents are chats, and which were given as token ids."""
         chats, ids = self.data.get("chats"), self.data.get("pretokenized")
-        which = "the assistant's tokens" if self.protocol.get("score") == ASSISTANT else "all their tokens"
-        said = [f"{chats} chats, {which} scored"] if chats else []
+        said = [f"{chats} chats, all their tokens scored"] if chats else []
         return "".join(f", {each}" for each in [*said, *([f"{ids} given as token ids"] if ids else [])])
 
     def _interval_line(self) -> str:
-        if self.data["documents"] > 1:
-            return f"± or (low to high) is the {self.protocol['interval']} interval"
-        blocks = next((row.bootstrap for row in reversed(self.rows) if row.bootstrap), None)
+        number, interval = self.data["documents"], f"{self.protocol['interval']} interval"
+        if number > 1:
+            few = coverage.over_documents(number) if "skewness" in interval else ""  # older runs had another
+            return f"± or (low to high) is the {interval}{few}"
+        blocks = next((row.interval for row in reversed(self.rows) if row.interval), None)
         if blocks is None:
-            return f"± is the {self.protocol['interval']} interval (it needs two documents)"
-        resampled = f"resampled {blocks} of the one document, which knows nothing of others"
-        return f"± or (low to high) † is the {PERCENT} interval over {resampled}"
+            return f"± is the {interval} (it needs two documents)"
+        return (
+            f"± or (low to high) † is the {PERCENT} interval over {blocks}, which knows nothing of other documents and "
+            f"covers {coverage.over_blocks()}"
+        )
 
     def _reaching(self) -> str:
         """Says how many documents are as long as the longest window, for protocols that do not require it."""
@@ -213,15 +215,6 @@ class Result(Stored, Saved):
             CheckpointError: the file cannot be written.
         """
         return _saved(perplexity.draw(self), path)
-
-    def plot_change(self, path: str | Path | None = None) -> Figure:
-        """Draws the change against the baseline on the same tokens, in the same way as :meth:`plot`.
-
-        Raises:
-            RopescaleError: matplotlib is not installed.
-            CheckpointError: the file cannot be written.
-        """
-        return _saved(paired.draw(self), path)
 
     def plot_by_position(self, path: str | Path | None = None) -> Figure:
         """Draws loss by position, in the same way as :meth:`plot`.
@@ -274,10 +267,7 @@ class Result(Stored, Saved):
             {"schedule": each.schedule, "baseline": each.baseline, "length": each.length, "at": _place(each)}
             for each in self.divergences
         ]
-        documents = [
-            {name: value for name, value in asdict(each).items() if name != "scored" or value is not None}
-            for each in self.identified()
-        ]
+        documents = [asdict(each) for each in self.identified()]
         return {"bos": self.bos, "documents": documents, "passes": passes, "divergences": compared}
 
 

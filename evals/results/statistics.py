@@ -1,83 +1,134 @@
 """Means and proportions with their intervals. Documents are independent of each other; tokens of one document are not.
 
-A mean is a ratio, the sum of the NLL over the number of tokens. Its standard error is that of a ratio estimator
-clustered by document (Cochran, Sampling Techniques, 3rd ed., section 6.3), and its interval uses Student's t with one
-degree of freedom less than there are documents.
-
-Resampling gives a second interval, which assumes no shape. It draws documents with replacement (Efron and Tibshirani,
-An Introduction to the Bootstrap, 1993, chapter 13: percentile intervals). From a single document it draws blocks of
-consecutive tokens (the circular block bootstrap of Politis and Romano 1992). That shows how much is chance within this
-text, and nothing about other texts.
+A mean is a ratio, the sum of the NLL over the number of tokens, and its interval is Student's t over documents, made to
+hold for few documents, of several genres and of unequal sizes (docs/intervals.md shows how often it does). From a
+single text, or from few, it is over blocks of consecutive windows. That shows how much is chance within these texts,
+and nothing about others.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from statistics import NormalDist
-
-import numpy as np
 
 LEVEL = 0.95
 PERCENT = f"{LEVEL:.0%}"
 """The level as tables and results.json name it."""
 
+DOCUMENTS = "documents"
+"""What the interval of :func:`ratio` is over."""
+
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean per token in nats and its interval, which is None with fewer than two documents."""
+    """A mean per token in nats and its interval, which is None if there is too little to compute it from.
+
+    ``over`` says what the interval is over, such as "documents".
+    """
 
     mean: float
     low: float | None
     high: float | None
+    over: str | None = None
 
 
 def ratio(sums: Sequence[float], counts: Sequence[float], level: float = LEVEL) -> Estimate:
-    """Returns the token-weighted mean ``r = sum S_d / sum m_d`` and its document-clustered t interval.
+    """Returns the token-weighted mean ``r = sum S_d / sum m_d`` of independent documents and its interval.
 
-    ``SE(r) = sqrt(D / (D - 1) * sum (S_d - r m_d)^2) / sum m_d``. Paired differences between two schedules on
-    the same tokens use the same formula, with ``S_d`` the difference of the two sums.
+    With the shares ``h_d = m_d / sum m`` and ``H = sum h^2``, the variance is ``sum (h_d e_d)^2 / (1 - 2 h_d + H)``,
+    where ``e_d = S_d / m_d - r``: unbiased if documents differ from each other alike (CR2 of Bell and McCaffrey, Survey
+    Methodology 28, 2002), with their degrees of freedom. For documents of one size it is ``s^2 / D`` with ``D - 1``.
+
+    A t statistic leans against the skewness ``g`` of its mean by ``g (1 + 2 t^2) / 6`` (Johnson, JASA 73, 1978; Hall,
+    The Bootstrap and Edgeworth Expansion, 1992, section 2.6). A few documents of another genre, or with large losses,
+    are such a skewness, so the side of the long tail is made longer by that. The other side is not made shorter: of few
+    documents the skewness is not known that well.
+
+    Paired differences between two schedules on the same tokens use the same formula, with ``S_d`` the difference of the
+    two sums.
 
     Args:
         sums: per document, the sum over its tokens (nats).
         counts: per document, how many tokens that sum covers, or its weight.
         level: two-sided coverage.
+
+    Returns:
+        The bounds are None with fewer than two documents.
     """
-    documents, tokens = len(sums), math.fsum(counts)
-    mean = math.fsum(sums) / tokens
+    found = _student(sums, counts, level, leaning=True)
+    return found if found.low is None else replace(found, over=DOCUMENTS)
+
+
+def _student(sums: Sequence[float], counts: Sequence[float], level: float, leaning: bool) -> Estimate:
+    mean, tokens = math.fsum(sums) / math.fsum(counts), math.fsum(counts)
+    pairs = [(s, m) for s, m in zip(sums, counts, strict=True) if m]
+    documents = len(pairs)
     if documents < 2:
         return Estimate(mean, None, None)
-    squares = math.fsum((s - mean * m) ** 2 for s, m in zip(sums, counts, strict=True))
-    error = math.sqrt(documents / (documents - 1) * squares) / tokens
-    half = t_quantile((1 + level) / 2, documents - 1) * error
-    return Estimate(mean, mean - half, mean + half)
+    parts = [m / tokens for _, m in pairs]
+    square = math.fsum(h * h for h in parts)
+    errors = [(s - mean * m) / tokens for s, m in pairs]
+    error = math.sqrt(math.fsum(e * e / (1 - 2 * h + square) for e, h in zip(errors, parts, strict=True)))
+    usual = t_quantile((1 + level) / 2, documents - 1)
+    wide = max(usual, t_quantile((1 + level) / 2, _degrees(parts, square)))
+    lean = _skewness(errors, parts, square) * (1 + 2 * usual**2) / 6 if leaning else 0.0
+    return Estimate(mean, mean - max(wide, usual - lean) * error, mean + max(wide, usual + lean) * error)
 
 
-LEAST_WINDOWS = 6
-"""The fewest consecutive windows that give an interval: three blocks of two."""
+def _degrees(parts: Sequence[float], square: float) -> float:
+    """Returns Bell and McCaffrey's degrees of freedom: ``tr(M)^2 / tr(M^2)``, two decimals, at least 1.
+
+    ``M_ij = sqrt(w_i w_j) (1[i = j] - h_i - h_j + H)`` with ``w_i = h_i^2 / (1 - 2 h_i + H)``, so that the variance is
+    a quadratic form with the eigenvalues of ``M``.
+    """
+    weights = [h * h / (1 - 2 * h + square) for h in parts]
+    zeroth, first, second = (math.fsum(w * h**k for w, h in zip(weights, parts, strict=True)) for k in range(3))
+    off = (square * zeroth) ** 2 + 2 * zeroth * second + 2 * first**2 - 4 * square * zeroth * first
+    diagonal = math.fsum(w * w * (1 + 2 * square - 4 * h) for w, h in zip(weights, parts, strict=True))
+    return max(1.0, round(square**2 / (off + diagonal), 2))
+
+
+def _skewness(errors: Sequence[float], parts: Sequence[float], square: float) -> float:
+    """Returns the skewness of the mean: that of the documents, weighted and adjusted for its bias, times its decay.
+
+    With ``n = 1 / H`` documents in effect, the usual adjustment is ``sqrt(n (n - 1)) / (n - 2)``, and in a mean of
+    equal documents skewness decays as ``1 / sqrt(n)``.
+    """
+    effective = 1 / square
+    second, third = (math.fsum(h * (e / h) ** k for e, h in zip(errors, parts, strict=True)) for k in (2, 3))
+    if not second or effective <= 2:
+        return 0.0
+    adjusted = third / second**1.5 * math.sqrt(effective * (effective - 1)) / max(1.0, effective - 2)
+    return adjusted * math.fsum(h**3 for h in parts) / square**1.5
+
+
+LEAST_WINDOWS = 8
+"""The fewest consecutive windows that give an interval: of fewer, three blocks hang together too much."""
 
 
 def blocks_of(windows: int) -> int:
-    """Returns into how many blocks consecutive windows are cut: about as many as each then has windows, at least 3."""
-    return max(3, round(math.sqrt(windows)))
+    """Returns into how many blocks consecutive windows are cut: ¾ of the root of their number, 3 or more."""
+    return max(3, round(0.75 * math.sqrt(windows)))
 
 
-def consecutive(sums: Sequence[float], counts: Sequence[float], level: float = LEVEL) -> Estimate:
+def consecutive(sums: Sequence[float], counts: Sequence[float], level: float = LEVEL, of: str = "windows") -> Estimate:
     """Returns the token-weighted mean of the windows of one text in their order, and its interval over blocks of them.
 
-    Neighbouring windows resemble each other, so they are cut into ``b`` blocks of consecutive windows, ``b`` near the
-    square root of their number (batch means: Law and Carson 1979; Flegal and Jones 2010 for the root), and the interval
-    is Student's t over the blocks, with ``b - 1`` degrees of freedom. It says how much is chance within the text, and
-    nothing about others. The windows of a few texts follow one another, so that differences between these texts count
-    as differences between blocks.
+    Neighbouring windows resemble each other, so they are cut into ``b`` blocks of consecutive windows, and the interval
+    is Student's t over the blocks, with ``b - 1`` degrees of freedom (batch means: Law and Carson, Operations Research
+    27, 1979; their number grows as the root of the windows: Flegal and Jones, Annals of Statistics 38, 2010). It says
+    how much is chance within the text, and nothing about others. The windows of a few texts follow one another, so that
+    differences between these texts count as differences between blocks.
 
     Args:
         sums: per window, the sum over its tokens (nats).
         counts: per window, how many tokens that sum covers, or its weight.
         level: two-sided coverage.
+        of: what the windows are called.
 
     Returns:
         The bounds are None with fewer than :data:`LEAST_WINDOWS` windows.
@@ -86,7 +137,9 @@ def consecutive(sums: Sequence[float], counts: Sequence[float], level: float = L
     blocks = blocks_of(windows) if windows >= LEAST_WINDOWS else 1
     edges = [windows * block // blocks for block in range(blocks + 1)]
     parts = [slice(first, last) for first, last in pairwise(edges)]
-    return ratio([math.fsum(sums[part]) for part in parts], [math.fsum(counts[part]) for part in parts], level)
+    totals = ([math.fsum(each[part]) for part in parts] for each in (sums, counts))
+    found = _student(*totals, level, leaning=False)
+    return found if found.low is None else replace(found, over=f"{blocks} blocks of {of}")
 
 
 def wilson(hits: int, trials: int, level: float = LEVEL) -> tuple[float, float]:
@@ -119,8 +172,8 @@ def mcnemar(gained: int, lost: int) -> float:
     return min(1.0, 2 * tail / 2**pairs)
 
 
-@lru_cache
-def t_quantile(probability: float, degrees: int) -> float:
+@lru_cache(maxsize=8192)
+def t_quantile(probability: float, degrees: float) -> float:
     """Returns the ``t`` below which Student's distribution with ``degrees`` of freedom has this probability.
 
     For ``0.5 <= probability < 1``, by bisection on the tail, which is half of a regularised incomplete beta.
@@ -137,7 +190,7 @@ def t_quantile(probability: float, degrees: int) -> float:
     return (low + high) / 2
 
 
-def _both_tails(t: float, degrees: int) -> float:
+def _both_tails(t: float, degrees: float) -> float:
     """Returns P(|T| > t) = I_x(n/2, 1/2) with x = n / (n + t^2) (Abramowitz and Stegun 26.7.1)."""
     return incomplete_beta(degrees / 2, 0.5, degrees / (degrees + t * t))
 
@@ -166,62 +219,3 @@ def _continued_fraction(a: float, b: float, x: float) -> float:
             d = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
         value = 1 + d / value
     return value
-
-
-# --- resampling ---
-
-RESAMPLES = 2000
-LEAST_BLOCK, MOST_BLOCK = 1024, 4096
-"""Tokens of a block, long enough to keep most of the dependence between tokens."""
-
-LEAST_BLOCKS = 8
-"""The fewest blocks that give an interval."""
-
-Bounds = tuple[float, float]
-
-
-def by_document(sums: Sequence[float], counts: Sequence[float], seed: int, level: float = LEVEL) -> Bounds | None:
-    """Returns percentiles of ``sum S / sum m`` over resampled documents; None with fewer than two.
-
-    Args:
-        sums: per document, the sum over its tokens.
-        counts: per document, how many tokens that sum covers, or its weight.
-        seed: the same seed draws the same documents, whatever the sums.
-    """
-    documents = len(sums)
-    if documents < 2:
-        return None
-    total, weight = np.asarray(sums, np.float64), np.asarray(counts, np.float64)
-    generator = np.random.default_rng(seed)
-    found = np.empty(RESAMPLES)
-    step = max(1, 2**22 // documents)
-    for start in range(0, RESAMPLES, step):
-        drawn = generator.integers(documents, size=(min(step, RESAMPLES - start), documents))
-        found[start : start + step] = total[drawn].sum(1) / weight[drawn].sum(1)
-    return _percentiles(found, level)
-
-
-def block_of(tokens: int) -> int | None:
-    """Returns the tokens of a block: a thirty-second of the text, within limits; None if the text is too short."""
-    block = min(MOST_BLOCK, max(LEAST_BLOCK, tokens // 32))
-    return block if tokens >= LEAST_BLOCKS * block else None
-
-
-def by_block(values: np.ndarray, seed: int, level: float = LEVEL) -> Bounds | None:
-    """Returns percentiles of the mean over resampled blocks of consecutive values; None if there are too few.
-
-    The values form a circle, so that every value is in the same number of blocks.
-    """
-    block = block_of(len(values))
-    if block is None:
-        return None
-    whole = np.concatenate([[0.0], np.cumsum(np.concatenate([values, values[:block]]), dtype=np.float64)])
-    sums = whole[block:] - whole[:-block]  # one per block start; the last equals the first
-    generator = np.random.default_rng(seed)
-    drawn = generator.integers(len(values), size=(RESAMPLES, math.ceil(len(values) / block)))
-    return _percentiles(sums[drawn].mean(1) / block, level)
-
-
-def _percentiles(found: np.ndarray, level: float) -> Bounds:
-    low, high = np.quantile(found, [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)

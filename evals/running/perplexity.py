@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING
 
 from ...keywords import refuse_unknown
 from ...models.rotary_modules import evaluating
-from ..data import chats, protocols
 from ..data import documents as data_documents
-from ..data.chats import Given
+from ..data import protocols
+from ..data.documents import Document, Text
 from ..data.windows import sliding
 from ..metrics.paired import short_length
 from ..parallel.processes import Group, World
 from ..results.folder import writable_folder
 from ..results.result import Result
-from ..results.statistics import PERCENT, RESAMPLES
+from ..results.statistics import PERCENT
 from ..results.stored import DataFacts, Divergence, ModelFacts, Pass, Tables
 from . import fingerprints, memory
 from .batch_log import Scored
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 def perplexity(
     model: PreTrainedModel,
-    documents: Iterable[Given],
+    documents: Iterable[Document | Text | str | Sequence[int]],
     lengths: int | str | Iterable[int | str],
     schedules: Iterable[object] = (AS_IS,),
     *,
@@ -68,8 +68,7 @@ def perplexity(
     Args:
         model: a causal language model of transformers, possibly compiled or PEFT-wrapped.
         documents: lists of token ids (fed as they are; BOS only if ``bos`` is an id or there is a tokenizer with
-            one), strings or :class:`Text` (with ``tokenizer``), chats (lists of messages, each a dict with role and
-            content; with ``tokenizer``, whose template writes them), or :class:`Document`.
+            one), strings or :class:`Text` (with ``tokenizer``), or :class:`Document`.
         lengths: positions the model sees, BOS included; one or several, as numbers or like ``"2k,4k"``.
         schedules: specs like "yarn:factor=8", or schedule objects.
         tokenizer: encodes strings, and says what BOS is.
@@ -198,10 +197,8 @@ class PerplexityRun:
                 "bos": corpus.bos_option,
                 **({} if corpus.bos_once is None else {"bos_once": corpus.bos_once}),
                 "stride": options.stride,
-                **({} if options.score == chats.ALL else {"score": options.score}),
                 "seed": options.seed,
-                "interval": f"document-clustered t, {PERCENT}",
-                "resamples": RESAMPLES,
+                "interval": f"document-clustered t, skewness-corrected, {PERCENT}",
                 "batch_tokens": self.batch_tokens,
             },
             versions=fingerprints.versions(),
@@ -319,6 +316,8 @@ class PerplexityRun:
     # --- saying ---
 
     def _announce_special(self) -> None:
+        if again := self.corpus.skipped.get("duplicates"):
+            self.notes.tell(f"{again:,} documents have the same tokens as an earlier one, and are left out")
         if given := self.corpus.count("ids"):
             self.notes.tell(
                 f"{given:,} documents are token ids; bits per byte are not known, because their text is not"

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from ...errors import DataError
 from ...request import RequestOptions
-from ..data import chats, key_tokens, protocols
 from ..data import documents as data_documents
-from ..data.chats import Given
+from ..data import key_tokens, protocols
 from ..data.documents import Document, Kind, Text
 from ..data.key_tokens import KeySpans
 from ..data.windows import check_lengths, check_stride, prefix
@@ -34,13 +33,12 @@ class PerplexityOptions:
             windows of L positions, each this many tokens after the one before.
         min_tokens: skip documents with fewer tokens.
         max_docs: measure on at most this many documents.
-        score: "all" tokens of a chat, or the "assistant" tokens alone; see :mod:`ropescale.evals.data.chats`.
         batch_tokens: feed windows together up to this many positions (at least one window); None estimates what
             fits into memory.
         logits_bytes: budget for one block of fp32 logits.
         short_context: compare each schedule's predictions with the baseline's at the largest length up to the trained
             one, which takes each of them, and the baseline, once more through the model at that length.
-        seed: of the bootstrap intervals; the perplexities do not depend on it.
+        seed: kept with the results; nothing is drawn at random, so no figure depends on it.
         repeat_distance: how many tokens back something must be for what repeats it to count as a far repeat; None is
             the trained length.
         key_spans: a file of `ropescale keys`, or its content: the perplexity of those tokens is given, too.
@@ -55,7 +53,6 @@ class PerplexityOptions:
     stride: int | None = None
     min_tokens: int = 0
     max_docs: int | None = None
-    score: str = chats.ALL
     batch_tokens: int | None = None
     logits_bytes: int = LOGITS_BYTES
     short_context: bool = True
@@ -79,10 +76,6 @@ class PerplexityOptions:
                 "key_spans",
                 "protocol",
             )
-        if self.score not in chats.SCORES:
-            raise DataError(f"score {self.score!r} is none of {', '.join(chats.SCORES)}", "score")
-        if self.score == chats.ASSISTANT and not self.exact:
-            raise DataError(f"{self.protocol} scores all tokens; leave score or protocol out", "score", "protocol")
         for name in ("batch_tokens", "logits_bytes", "max_docs", "repeat_distance"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -116,14 +109,14 @@ class Corpus:
 
     def __init__(
         self,
-        documents: Iterable[Given],
+        documents: Iterable[Document | Text | str | Sequence[int]],
         lengths: int | str | Iterable[int | str],
         tokenizer: PreTrainedTokenizerBase | None,
         bos: str | int,
         options: PerplexityOptions,
     ) -> None:
         self.lengths, self.bos_option, self.options = check_lengths(lengths), bos, options
-        given = data_documents.as_documents(_written(documents, tokenizer, options.score), tokenizer)
+        given = data_documents.as_documents(documents, tokenizer)
         pool, self.bos, self.bos_once = protocols.placed(options.protocol, given, bos, tokenizer)
         self.documents, self.skipped = self._selected(pool)
         spans = options.key_spans
@@ -155,7 +148,7 @@ class Corpus:
         return sum(document.kind == kind for document in self.documents)
 
     def _selected(self, pool: Sequence[Document]) -> tuple[list[Document], dict[str, int]]:
-        """Selects the documents to measure on, and counts why others are skipped.
+        """Selects the documents to measure on, and counts why others are skipped. Identical ones are taken once.
 
         Without a stride they are the ones that reach the longest length, the same for every length. Sliding windows
         take every document with a token to score, but one must reach the longest length, or nothing would be measured
@@ -164,8 +157,7 @@ class Corpus:
         options, bos = self.options, self.has_bos
         if options.exact:
             check_stride(options.stride, self.lengths)
-        stops = {n: prefix(n, bos).stop if options.stride is None else None for n in self.lengths}
-        pool, silent = chats.answered(pool, stops)
+        pool, duplicates = data_documents.distinct(pool)
         kept, skipped = data_documents.select(
             pool,
             tokens_needed(self.lengths, bos, options),
@@ -175,15 +167,7 @@ class Corpus:
         )
         if not options.exact:
             protocols.check_windows(options.protocol, kept, self.lengths, options.stride or 1, bos)
-        return kept, skipped | ({"without_assistant": silent} if silent else {})
-
-
-def _written(
-    documents: Iterable[Given], tokenizer: PreTrainedTokenizerBase | None, score: str
-) -> list[Document | Text | str | Sequence[int]]:
-    """Renders the chats among documents; one text alone is a list of one."""
-    given: Iterable[Given] = [documents] if isinstance(documents, (str, Text)) else documents
-    return cast(list[Document | Text | str | Sequence[int]], list(chats.written(given, tokenizer, score)))
+        return kept, skipped | ({"duplicates": duplicates} if duplicates else {})
 
 
 def tokens_needed(lengths: Sequence[int], bos: bool, options: PerplexityOptions) -> int:

@@ -1,7 +1,6 @@
 """What a measurement prints and writes."""
 
 import csv
-import dataclasses
 import errno
 import hashlib
 import json
@@ -18,6 +17,7 @@ from ropescale.escaping import escaped
 from ropescale.evals import Result, perplexity
 from ropescale.evals.data.documents import from_ids
 from ropescale.evals.results.folder import writable_folder
+from ropescale.evals.results.statistics import consecutive
 from ropescale.evals.results.stored import Pass
 
 
@@ -76,36 +76,37 @@ def test_the_tail_is_the_mean_over_the_second_half_of_the_positions():
     assert row.tail_high - row.tail_nll == pytest.approx(12.7062 * abs(means[1] - means[0]) / 2, rel=1e-5)
 
 
-def test_the_bootstrap_interval_of_two_documents_in_closed_form():
-    # Both documents, either twice: 1, 1.5 and 2 with shares of 1/4, 1/2 and 1/4; of the change, 0 and 0.5.
-    result = made_up([1.0, 2.0], [1.0, 2.5])
-    row, _ = result.rows
-    assert (row.ppl_boot_low, row.ppl_boot_high) == (pytest.approx(math.exp(1)), pytest.approx(math.exp(2)))
-    (pair,) = result.paired
-    assert (pair.boot_low, pair.boot_high, pair.bootstrap) == (0.0, 0.5, "documents")
-
-
 def test_one_long_document_has_an_interval_over_blocks_and_the_table_says_so():
     result, tokens = made_up([0.0], [0.0]), 20_000
     noise = np.random.default_rng(1).normal(2.0, 1.0, tokens).astype(np.float32)
     result.passes[:] = [Pass(n, "0", (tokens + 1,), [noise + d], 1) for n, d in [("as-is", 0), ("other", 0.25)]]
     row, _ = result.rows
-    assert row.ppl_low is None and row.bootstrap == "blocks of 1,024 tokens"
-    assert math.log(row.ppl_boot_high / row.ppl_boot_low) / 2 == pytest.approx(1.96 / math.sqrt(tokens), rel=0.3)
+    pieces = [noise[start : start + 1024] for start in range(0, tokens, 1024)]  # 20 of them, in blocks of 6, 7 and 7
+    expected = consecutive([each.sum(dtype=float) for each in pieces], list(map(len, pieces)))
+    assert (row.ppl_low, row.ppl_high) == pytest.approx((math.exp(expected.low), math.exp(expected.high)))
+    assert row.interval == "3 blocks of its 20 pieces of 1,024 tokens"
     (pair,) = result.paired
-    assert (pair.boot_low, pair.boot_high) == (pytest.approx(0.25, abs=1e-6), pytest.approx(0.25, abs=1e-6))
+    assert (pair.low, pair.high) == (pytest.approx(0.25, abs=1e-6), pytest.approx(0.25, abs=1e-6))
     text = result.to_markdown()
     assert " † |" in text
-    assert "± or (low to high) † is the 95% interval over resampled blocks of 1,024 tokens of the one document" in text
+    assert "† is the 95% interval over 3 blocks of its 20 pieces of 1,024 tokens, which knows nothing of other" in text
 
 
-def test_the_seed_decides_the_resamples_and_nothing_else():
+def test_six_copies_of_a_document_are_one_document(capsys):
+    one, other = documents(2, 40)
+    copied = perplexity(llama(), [one] * 6, [32], progress=True)
+    assert copied.data["documents"] == 1 and copied.data["skipped"]["duplicates"] == 5
+    assert copied.rows[0].ppl_low is None and "5 duplicates" in copied.protocol_line()
+    assert "5 documents have the same tokens as an earlier one" in capsys.readouterr().err
+    mixed = perplexity(llama(), [one, other, one], [32], max_docs=2)
+    assert mixed.rows == perplexity(llama(), [one, other], [32]).rows
+
+
+def test_nothing_is_drawn_at_random():
     ids = documents(5, 40)
-    first, same, other = (perplexity(llama(), ids, [32], seed=seed) for seed in (0, 0, 1))
-    assert first.rows == same.rows
-    assert first.rows[0].ppl_boot_low != other.rows[0].ppl_boot_low and first.rows[0].ppl == other.rows[0].ppl
+    first, other = (perplexity(llama(), ids, [32], seed=seed) for seed in (0, 1))
+    assert first.rows == other.rows
     assert [each.protocol["seed"] for each in (first, other)] == [0, 1]
-    assert [each.protocol["resamples"] for each in (first, other)] == [2000, 2000]
 
 
 def test_the_dictionary_has_the_published_keys(result):
@@ -125,18 +126,16 @@ def test_the_dictionary_has_the_published_keys(result):
     assert plain["schema"] == 1
     assert list(plain["model"]) == ["path", "config_sha256", "weights", "dtype", "parameters", "trained_length"]
     assert list(plain["data"]) == ["source", "sha256", "documents", "tokens", "skipped"]
-    assert list(plain["protocol"]) == [
-        *["name", "mode", "bos", "stride", "seed", "interval", "resamples", "batch_tokens"]
-    ]
+    assert list(plain["protocol"]) == [*["name", "mode", "bos", "stride", "seed", "interval", "batch_tokens"]]
     assert list(plain["versions"]) == ["ropescale", "torch", "transformers"]
     assert list(plain["rows"][0]) == [
         *["schedule", "table_sha256", "length", "documents", "tokens", "nll", "ppl", "ppl_low", "ppl_high"],
         *["bits_per_byte", "forward_passes", "mode", "documents_at_length", "tail_nll", "tail_low", "tail_high"],
-        *["ppl_boot_low", "ppl_boot_high", "bootstrap", "protocol"],
+        *["interval", "protocol"],
     ]
     assert list(plain["paired"][0]) == [
         *["schedule", "baseline", "length", "delta_nll", "low", "high"],
-        *["kl", "kl_low", "kl_high", "top1", "top1_low", "top1_high", "boot_low", "boot_high", "bootstrap"],
+        *["kl", "kl_low", "kl_high", "top1", "top1_low", "top1_high", "interval"],
     ]
     assert plain["data"]["skipped"] == {"too_short": 1, "empty": 0}
     assert plain["model"]["dtype"] == "float32"
@@ -289,15 +288,14 @@ def test_loss_by_position_averages_to_the_whole(result):
 def test_save_writes_every_file_and_the_figures_come_back(result, tmp_path):
     pytest.importorskip("matplotlib")
     out = result.save(tmp_path / "new" / "out")
-    pictures = ("ppl_vs_length.png", "loss_by_position.png", "paired_change.png")
-    names = {"results.json", "results.csv", "nll", *pictures, "REPORT.md"}
+    names = {"results.json", "results.csv", "nll", "ppl_vs_length.png", "loss_by_position.png", "REPORT.md"}
     assert {path.name for path in out.iterdir()} == names
     saved = json.loads((out / "results.json").read_text())
     beside = {name: [hashlib.sha256((out / name).read_bytes()).hexdigest()] for name in names - {"results.json", "nll"}}
     assert saved.pop("files") == beside and saved.pop("sha256")
     assert saved == json.loads(json.dumps(result.to_dict()))
     assert result.to_markdown() in (out / "REPORT.md").read_text()
-    for name in pictures:
+    for name in ("ppl_vs_length.png", "loss_by_position.png"):
         assert (out / name).read_bytes().startswith(b"\x89PNG")
 
 
@@ -368,28 +366,6 @@ def test_without_a_path_the_figure_is_returned_and_nothing_written(result, tmp_p
     assert not list(tmp_path.iterdir())
     figure.savefig(tmp_path / "own.png")
     assert (tmp_path / "own.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_of_many_schedules_only_the_baseline_has_a_band():
-    pytest.importorskip("matplotlib")
-    few = made_up([1.0, 1.5], [1.25, 1.5])
-    many = dataclasses.replace(
-        few, passes=[*few.passes, *(dataclasses.replace(few.passes[1], schedule=n) for n in "abc")]
-    )
-    for result, bands, said in [(few, 2, ", bands: 95%"), (many, 1, ", band of as-is: 95%")]:
-        (axes,) = result.plot().axes
-        assert len(axes.collections) == bands
-        assert said in axes.get_title(loc="left")
-
-
-def test_the_picture_of_the_change_has_the_rows_and_their_intervals(result):
-    pytest.importorskip("matplotlib")
-    (axes,) = result.plot_change().axes
-    rows = sorted(result.paired, key=lambda row: row.length)
-    curve = next(line for line in axes.lines if line.get_label() == "dynamic:factor=4")
-    assert curve.get_ydata().tolist() == [row.delta_nll for row in rows]
-    bars = [each.get_segments()[0][:, 1].tolist() for each in axes.collections]
-    assert bars == [[row.low, row.high] for row in rows]
 
 
 def test_an_output_that_is_a_file_is_one_sentence(result, tmp_path):
