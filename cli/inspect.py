@@ -36,7 +36,7 @@ _SECTIONS = {**REQUEST_SECTIONS, **MODEL_SECTION, "The result": "plot as_json"}
 @revision_option()
 @json_option()
 def command(model: str, schedule: str | None, plot: str | None, as_json: bool, **options: Any) -> None:
-    """Show the rotary geometry of MODEL (a folder or a Hub id) per layer type.
+    """Show the rotary geometry of MODEL (a folder or a Hub id; of an adapter, its base) per layer type.
 
     For every pair: the wavelength in tokens, the turns inside the trained length (of layers that see a window, inside
     the window), and with --schedule what it would become. No weights are read. The options of a schedule are those of

@@ -30,6 +30,8 @@ _SECTIONS = {"Decoding": "generate lengths", **MODEL_SECTION, "The result": "as_
 def command(model: str, lengths: tuple[int, ...], as_json: bool, **options: Any) -> None:
     """Prove that the intended table is live in every layer of MODEL (a folder or a Hub id).
 
+    Of an adapter (PEFT) the base is built, and compared with what the adapter was trained under.
+
     Builds the model's rotary modules as stock transformers would, without reading weights, and compares their
     frequencies, and the cos and sin they produce, with ropescale.json, or with what config.json asks for; and the
     softmax scale of MLA models. Exits with 1 and the reason when they differ.
@@ -73,7 +75,8 @@ def _page(report: Verification) -> str:
     verdict = f"live: {'yes' if report.live else 'NO'} ({report.intended}, at {report.length} tokens)"
     limits = [f"limits below that: {spelled('; '.join(report.limits))}"] if report.limits else []
     decoding = [_decoding(report.generation)] if report.generation else []
-    return "\n\n".join([table, *softmax, *decoding, verdict, *limits])
+    base = [f"base: {report.base}"] if report.base else []
+    return "\n\n".join([table, *softmax, *decoding, *base, verdict, *limits])
 
 
 _REGIONS = {"below": "below the trained length", "across": "across the trained length", "above": "above it"}

@@ -8,7 +8,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .checkpoints.locating import find_model, read_config
+from .checkpoints import adapters
+from .checkpoints.adapters import find_loadable
+from .checkpoints.locating import read_config
 from .checkpoints.record import original_config
 from .configs.checks import LARGEST
 from .configs.class_defaults import ALL_LAYERS
@@ -212,7 +214,7 @@ def inspect(
     """Reads the geometry of a checkpoint and shows what a schedule would do to it; reads no weights.
 
     Args:
-        model: a folder or a Hub id.
+        model: a folder or a Hub id; of an adapter it is the base that is shown.
         schedule: in any of its forms; without one, the scaling that it has is shown.
         revision: branch, tag or commit of a Hub id.
         options: the fields of :class:`ropescale.request.Request`. Scaling that is already there is replaced unless
@@ -225,14 +227,14 @@ def inspect(
         ScheduleError: the schedule does not fit.
     """
     request = Request.of(schedule, **options)
-    folder = find_model(model, revision, weights=False)
+    folder, adapter = find_loadable(model, revision, weights=False)
     now = Configuration.read(read_config(folder), request.original_length)
     stays = schedule is None or is_as_is(schedule)
     # A schedule is computed from what patching would start from: the configuration without our scaling.
     before = now if stays else Configuration.read(original_config(now.raw, folder), request.original_length)
     now_ropes = now.ropes
     plan = _plan(before, request)
-    remarks = plan.notes if plan else tuple(_length_remarks(now))
+    remarks = [*adapters.on_base_shown(adapter), *(plan.notes if plan else _length_remarks(now))]
     files = read_files(folder)
     length = request.target_length or (_meant_for(files) if stays else None)
     geometries = tuple(

@@ -9,10 +9,12 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...checkpoints.locating import find_model, read_config
+from ...checkpoints.adapters import Adapter, find_loadable, remarks
+from ...checkpoints.locating import read_config
 from ...checkpoints.record import original_config
 from ...errors import DataError, ScheduleError
-from ...models.loading import load_model, load_tokenizer
+from ...models.adapting import attached
+from ...models.loading import has_tokenizer, load_model, load_tokenizer
 from ...planning.plan import Plan, is_as_is, make_plan
 from ...schedules import specs
 from ...schedules.specs import Spec
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A model's folder or its name on the Hub, and how it is loaded.
+    """The folder of a model, or of an adapter of one, or its name on the Hub; and how it is loaded.
 
     Attributes:
         name: the folder or the name; ``revision`` is a branch, tag or commit.
@@ -54,16 +56,42 @@ class Checkpoint:
     @cached_property
     def folder(self) -> Path:
         """The folder, its weights included."""
-        return find_model(self.name, self.revision)
+        folder, adapter = self._found
+        return folder if adapter is None else adapter.folder
+
+    @property
+    def adapter(self) -> Adapter | None:
+        """The adapter and its base; None for a whole model."""
+        return self._found[1]
+
+    @cached_property
+    def _found(self) -> tuple[Path, Adapter | None]:
+        return find_loadable(self.name, self.revision)
+
+    def remarks(self) -> list[str]:
+        """Returns what is to be known of the frequencies that an adapter is measured under."""
+        return [] if self.adapter is None else list(remarks(self.adapter))
 
     def tokenizer(self) -> PreTrainedTokenizerBase:
-        """Loads the tokenizer."""
-        return load_tokenizer(self.folder, trust_remote_code=self.trust_remote_code)
+        """Loads the tokenizer: an adapter's own where it has one, else its base's."""
+        trusted, adapter = self.trust_remote_code, self.adapter
+        if adapter is None:
+            return load_tokenizer(self.folder, trust_remote_code=trusted)
+        own = has_tokenizer(adapter.folder)
+        folder = adapter.folder if own else adapter.base_folder
+        return load_tokenizer(folder, trust_remote_code=trusted, base=adapter.base_folder)
 
     def model(self, here: World) -> PreTrainedModel:
-        """Loads the model, in a process that has its own device where there are several."""
+        """Loads the model, in a process that has its own device where there are several; an adapter on its base."""
+        adapter = self.adapter
+        if adapter is None:
+            return self._loaded(self.folder, here)
+        own = self.tokenizer() if has_tokenizer(adapter.folder) else None
+        return attached(self._loaded(adapter.base_folder, here), adapter.folder, own)
+
+    def _loaded(self, folder: Path, here: World) -> PreTrainedModel:
         return load_model(
-            self.folder,
+            folder,
             self.dtype,
             here.device(self.device),
             trust_remote_code=self.trust_remote_code,
@@ -78,7 +106,7 @@ class Checkpoint:
             ScheduleError, ConfigError: a schedule that does not exist, does not fit, or contradicts the request; an
                 option that no schedule takes; scaling that is there already and no word on what to do.
         """
-        folder = find_model(self.name, self.revision, weights=False)
+        folder, _ = find_loadable(self.name, self.revision, weights=False)
         schedules, baseline, request = wanted
         config = original_config(read_config(folder), folder)
         named = [specs.parse(spec) for spec in [*schedules, *([] if baseline is None else [baseline])]]
@@ -152,6 +180,8 @@ def prepare(
     else:
         documents = data_documents.tokenize(texts, tokenizer, split_special_tokens=split)
     corpus = Corpus(documents, lengths, tokenizer, bos, options)
+    for remark in checkpoint.remarks():
+        Notes.of(options.progress).warn(f"warning: {remark}")
     model, team = checkpoint.model(here), team_of(here) if here.team > 1 and not checkpoint.tp else None
     options = dataclasses.replace(options, patching=asked.patching, path=checkpoint.folder, team=team)
     return PerplexityRun(model, corpus, asked.schedules, asked.baseline, options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -59,7 +60,7 @@ def _fill(
     save_pretrained(model, folder)
     for path in sorted(folder.rglob(CONFIG)):
         # PEFT reads a relative path from where it runs, not from the adapter.
-        named = {"base_model_name_or_path": str(target.absolute() / BASE), "revision": None}
+        named = {"base_model_name_or_path": os.path.abspath(target / BASE), "revision": None}
         atomic.fill(path, as_json({**read_json(path), **named}, CONFIG))
     if tokenizer is not None:
         save_pretrained(tokenizer, folder)

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..configs.configuration import read_rope
 from ..errors import CheckpointError
+from ..escaping import named
 from ..files.reading import local_path, read_json
 from ..formatting import cut
-from .locating import ADAPTER, find_model, locate
-from .record import read_record
+from ..planning.grounds import describe_scaling
+from ..schedules import Frequencies
+from ..schedules.as_is import stock_table
+from .locating import ADAPTER, checked, find_model, locate, read_config
+from .record import NAME, read_record
 
 if TYPE_CHECKING:
     from .stored_record import Record
@@ -37,18 +44,25 @@ class Adapter:
     record: Record | None
 
 
-def find_adapter(model: str | Path, revision: str | None = None, *, weights: bool = True) -> Adapter | None:
-    """Finds an adapter and its base; None where ``model`` is a whole model.
+def find_loadable(
+    model: str | Path, revision: str | None = None, *, weights: bool = True
+) -> tuple[Path, Adapter | None]:
+    """Finds the folder of a model, or that of an adapter's base and the adapter.
 
     Args:
         model, revision, weights: as for :func:`ropescale.checkpoints.locating.find_model`.
 
     Raises:
-        CheckpointError: the base cannot be found, or is not named.
+        CheckpointError: it cannot be found, or is an adapter whose base is not named or cannot be found.
     """
     folder = locate(model, revision, weights=weights)
     if not (folder / CONFIG).exists():
-        return None
+        return checked(folder), None
+    adapter = _adapter(folder, weights)
+    return adapter.base_folder, adapter
+
+
+def _adapter(folder: Path, weights: bool) -> Adapter:
     config = read_json(folder / CONFIG)
     base, pinned = config.get("base_model_name_or_path"), config.get("revision")
     if not isinstance(base, str) or not base:
@@ -61,14 +75,53 @@ def find_adapter(model: str | Path, revision: str | None = None, *, weights: boo
     return Adapter(folder, cut(base, 200), there, read_record(folder))
 
 
-def find_base(model: str | Path, revision: str | None = None, *, weights: bool = True) -> Path:
-    """Finds the folder of a model, or of the base of an adapter.
+def remarks(adapter: Adapter) -> Iterator[str]:
+    """Yields what is to be known of the frequencies that an adapter is loaded under, if there is anything."""
+    trained = adapter.record
+    if trained is None:
+        yield (
+            f"nothing says under which frequencies the adapter {named(adapter.folder)} was trained (it holds no "
+            f"{NAME}); it is loaded under those of its base {named(adapter.base)} ({_carried_by(adapter)})"
+        )
+    elif mismatch := disagreement(adapter):
+        yield mismatch
 
-    Args:
-        model, revision, weights: as for :func:`ropescale.checkpoints.locating.find_model`.
 
-    Raises:
-        CheckpointError: it cannot be found.
-    """
-    adapter = find_adapter(model, revision, weights=weights)
-    return find_model(model, revision, weights=weights) if adapter is None else adapter.base_folder
+def on_base_shown(adapter: Adapter | None) -> Iterator[str]:
+    """Yields what is to be known where the base is shown in place of its adapter; nothing where there is none."""
+    if adapter is not None:
+        yield f"{named(adapter.folder)} is an adapter; what is shown is its base, {named(adapter.base)}"
+        yield from remarks(adapter)
+
+
+def disagreement(adapter: Adapter) -> str | None:
+    """Says which frequencies an adapter was trained under, and its base has now; None where they agree, or none are
+    recorded."""
+    record, ropes = adapter.record, read_rope(read_config(adapter.base_folder))
+    if record is None:
+        return None
+    tables = {key: table for key, table in record.frequencies.items() if key in ropes}
+    there = {key: stock_table(ropes[key], record.length) for key in tables}
+    if tables.keys() == record.tables.keys() and all(map(_same, tables.values(), there.values())):
+        return None
+    trained = ", ".join(dict.fromkeys(record.labels.values()))
+    return (
+        f"the adapter {named(adapter.folder)} was trained under {trained}, and its base {named(adapter.base)} has "
+        f"{_carried_by(adapter)}; patch the base the same way, and name the result in {CONFIG}"
+    )
+
+
+def _same(one: Frequencies, other: Frequencies) -> bool:
+    numbers = zip([*one.inv_freq, one.attention_scale], [*other.inv_freq, other.attention_scale], strict=False)
+    return len(one.inv_freq) == len(other.inv_freq) and all(math.isclose(a, b, rel_tol=_RTOL) for a, b in numbers)
+
+
+_RTOL = 2e-6
+"""The largest relative difference between a table and the same as a configuration's lists say it."""
+
+
+def _carried_by(adapter: Adapter) -> str:
+    """Returns the schedule of the base in words, by its record or its configuration."""
+    record, ropes = read_record(adapter.base_folder), read_rope(read_config(adapter.base_folder))
+    labels = [*record.labels.values()] if record else []
+    return ", ".join(dict.fromkeys(labels or map(describe_scaling, ropes.values())))

@@ -26,7 +26,7 @@ def find_model(model: str | Path, revision: str | None = None, *, weights: bool 
     """
     folder = locate(model, revision, weights=weights)
     _refuse_adapter(folder)
-    return _checked(folder)
+    return checked(folder)
 
 
 ADAPTER = "adapter_config.json"
@@ -103,7 +103,12 @@ def _refuse_adapter(folder: Path) -> None:
         )
 
 
-def _checked(folder: Path) -> Path:
+def checked(folder: Path) -> Path:
+    """Returns a folder that has a ``config.json``.
+
+    Raises:
+        CheckpointError: it has none.
+    """
     if (folder / "config.json").exists():
         return folder
     try:

@@ -137,8 +137,18 @@ def _parts(folder: Path, how: Mapping[str, Any]) -> object:
         ) from None
 
 
-def load_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
+def has_tokenizer(folder: Path) -> bool:
+    """Whether a folder holds a tokenizer of its own."""
+    return (folder / "tokenizer_config.json").exists()
+
+
+def load_tokenizer(
+    folder: Path, *, trust_remote_code: bool = False, base: Path | None = None
+) -> PreTrainedTokenizerBase:
     """Loads the checkpoint's tokenizer.
+
+    Args:
+        base: the checkpoint whose configuration decides about custom code, where the folder is that of an adapter.
 
     Raises:
         CheckpointError: there is none, or it does not load.
@@ -146,8 +156,9 @@ def load_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> PreTrain
     """
     from transformers import AutoTokenizer
 
-    refuse_unloadable(folder)
-    refuse_code(folder, trust_remote_code)
+    refuse_special_files(folder)
+    refuse_unloadable(base or folder)
+    refuse_code(base or folder, trust_remote_code)
     if not any(any(folder.glob(pattern)) for pattern in _TOKENIZER_FILES):
         raise CheckpointError(f"{folder} has no tokenizer; copy the model's tokenizer files into it (tokenizer.json)")
     try:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+from ..checkpoints.adapters import Adapter, disagreement, remarks
 from ..checkpoints.caveats import number, optional_json, other_limits
 from ..checkpoints.locating import read_config
 from ..checkpoints.record import read_record
@@ -25,18 +26,40 @@ from .verification import Verification, compare_rotation, compare_sides, compare
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from ..checkpoints.stored_record import Record
 
-def examine_folder(name: str, folder: Path, trusted: bool) -> Verification:
+
+def examine_adapter(name: str, adapter: Adapter, trusted: bool) -> Verification:
+    """Compares the tables that transformers builds for an adapter's base with those that the adapter was trained under.
+
+    Args:
+        name, trusted: as for :func:`examine_folder`.
+
+    Raises:
+        ConfigError: as for :func:`examine_folder`.
+    """
+    report = examine_folder(name, adapter.base_folder, trusted, adapter.record)
+    report.base = adapter.base
+    if mismatch := disagreement(adapter):
+        report.problems.insert(0, mismatch)
+    else:
+        report.warnings += remarks(adapter)
+    _check_tokenizer(adapter.folder, report, f"in the adapter's folder; write {report.length} there")
+    return report
+
+
+def examine_folder(name: str, folder: Path, trusted: bool, record: Record | None = None) -> Verification:
     """Compares the tables that transformers builds for a checkpoint with its record, or else with its configuration.
 
     Args:
         name: the checkpoint's name, for the report.
         trusted: whether code that it brings may run.
+        record: of what is intended, in place of the checkpoint's own.
 
     Raises:
         ConfigError: it has no RoPE, or needs custom code that may not run.
     """
-    config, record = read_config(folder), read_record(folder)
+    config, record = read_config(folder), record or read_record(folder)
     report = Verification(name, "", 0)
     refuse_unloadable(folder)
     refuse_code(folder, trusted)
@@ -118,16 +141,20 @@ def _compare(where: str, module: nn.Module, intended: Intended, report: Verifica
     compare_sides(where, module, intended.sides, report)
 
 
+def _check_tokenizer(folder: Path, report: Verification, way_out: str) -> None:
+    limit = number(optional_json(folder / "tokenizer_config.json").get("model_max_length"))
+    if limit is not None and limit < report.length:
+        shown = f"{limit:g}" if abs(limit) < LARGEST else brief(limit)
+        report.limits.append(
+            f"tokenizer_config.json: model_max_length is {shown}, below the {report.length} tokens the model is for "
+            f"({way_out})"
+        )
+
+
 def _check_limits(folder: Path, configuration: Configuration, report: Verification) -> None:
     """Looks for limits below the length that the model is for: those that patching raises, and others to know of."""
     length, maximum = report.length, configuration.max_length
-    limit = number(optional_json(folder / "tokenizer_config.json").get("model_max_length"))
-    if limit is not None and limit < length:
-        shown = f"{limit:g}" if abs(limit) < LARGEST else brief(limit)
-        report.limits.append(
-            f"tokenizer_config.json: model_max_length is {shown}, below the {length} tokens the model is for "
-            "(patching with schedule='as-is' raises it)"
-        )
+    _check_tokenizer(folder, report, "patching with schedule='as-is' raises it")
     kinds = sorted({str(rope.scaling.get("rope_type")) for rope in configuration.ropes.values()} - {"default"})
     if maximum < length and ({*kinds} & {*MAXIMUM_STAYS} or configuration.family.derives_attention_scale):
         report.warnings.append(

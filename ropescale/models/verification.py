@@ -54,6 +54,7 @@ class Verification:
         problems: why the model is not live, or does not decode as it should; a sentence each.
         limits: what else stops before :attr:`length`, and must be raised; a sentence each. The frequencies may be live.
         warnings: remarks on behaviour that is intended and worth knowing.
+        base: the base whose modules were looked at, where the model is an adapter.
     """
 
     model: str
@@ -65,6 +66,7 @@ class Verification:
     problems: list[str] = field(default_factory=list)
     limits: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    base: str | None = None
 
     @property
     def live(self) -> bool:

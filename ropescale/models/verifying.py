@@ -12,15 +12,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
-from ..checkpoints.locating import find_model
+from ..checkpoints.adapters import find_loadable
 from ..configs.configuration import read_rope
 from ..errors import CheckpointError, DataError, VerificationError
 from ..keywords import refuse_unknown
 from ..lengths import parse_length
+from .adapting import attached
 from .decoding import DIFFERS, EXPLAINED, UNDECIDED, Say, Stretch, compare
 from .live import examine_model
 from .loading import load_model, load_tokenizer
-from .on_disk import examine_folder
+from .on_disk import examine_adapter, examine_folder
 from .patching import installed
 from .rotary_modules import whole_config
 from .sample_text import Text, written
@@ -48,7 +49,8 @@ def verify(model: str | Path | nn.Module, **options: Unpack[ExamineOptions]) -> 
     """Proves that the intended table is live in every layer.
 
     Args:
-        model: a checkpoint's folder or Hub id (no weights are read), or a loaded model.
+        model: a checkpoint's folder or Hub id (no weights are read), an adapter's, or a loaded model. Of an adapter
+            it is the base that is built, and compared with the table that the adapter was trained under.
         options: those of :func:`examine`, such as ``generate=True``.
 
     Raises:
@@ -76,7 +78,7 @@ def examine(
     """Verifies as :func:`verify` does, but returns the problems instead of raising them.
 
     Args:
-        model: a checkpoint's folder or Hub id, or a loaded model.
+        model: a checkpoint's folder or Hub id, an adapter's, or a loaded model.
         generate: load the weights too, and compare decoding with a cache with whole forward passes. A difference
             under frequencies that do not change is a problem; one where they change with the length is a warning.
         lengths: where to compare, in tokens (``"4k"`` is one too); see :func:`ropescale.models.decoding.compare`.
@@ -100,10 +102,14 @@ def examine(
         if generate and report.live:
             _examine_generation(model, report, report.length, wanted, None, say)
         return report
-    folder = find_model(model, revision, weights=generate)
-    report = examine_folder(str(model), folder, trust_remote_code)
+    folder, adapter = find_loadable(model, revision, weights=generate)
+    if adapter is None:
+        report = examine_folder(str(model), folder, trust_remote_code)
+    else:
+        report = examine_adapter(str(model), adapter, trust_remote_code)
     if generate and report.live:
         loaded = load_model(folder, dtype, device, trust_remote_code=trust_remote_code)
+        loaded = loaded if adapter is None else attached(loaded, adapter.folder)
         text = partial(_own_text, folder, trust_remote_code)
         _examine_generation(loaded, report, report.length, wanted, text, say)
     return report

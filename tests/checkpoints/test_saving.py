@@ -17,7 +17,9 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import ropescale
+from ropescale.cli.main import main
 from ropescale.errors import CheckpointError, RopescaleError, VerificationError
+from ropescale.models.adapting import attached
 
 
 @pytest.fixture(scope="module")
@@ -226,3 +228,87 @@ print(model.config.rope_parameters["rope_type"], model.get_base_model().model.ro
 """
     done = python("-c", code, cwd=tmp_path)
     assert done.stdout.split() == ["yarn", "1.138629436111989"], done.stderr  # 0.1 ln 4 + 1
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Adapters on disk
+
+
+@pytest.fixture(scope="module")
+def adapter_once(source_once: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    model = loaded(source_once)
+    with ropescale.patch(model, "yarn:factor=4"):
+        return ropescale.save(with_adapter(model), tmp_path_factory.mktemp("adapter") / "out")
+
+
+def renamed(adapter: Path, folder: Path, base: Path) -> Path:
+    """A copy of an adapter that names another base."""
+    shutil.copytree(adapter, folder, ignore=shutil.ignore_patterns("base"))
+    told = json.loads((folder / "adapter_config.json").read_text())
+    (folder / "adapter_config.json").write_text(json.dumps(told | {"base_model_name_or_path": str(base)}))
+    return folder
+
+
+def test_verify_takes_an_adapter_and_names_its_base(adapter_once, capsys):
+    report = ropescale.verify(adapter_once)
+    assert (report.base, report.intended, report.length) == (str(adapter_once / "base"), "all: yarn:factor=4", 256)
+    assert main(["verify", str(adapter_once)]) == 0
+    told = capsys.readouterr().out
+    assert f"base: {adapter_once / 'base'}" in told and "live: yes (all: yarn:factor=4, at 256 tokens)" in told
+
+
+@pytest.mark.slow
+def test_decoding_with_an_adapter_is_compared_too(adapter_once):
+    assert [stretch.verdict for stretch in ropescale.verify(adapter_once, generate=True).generation] == ["equal"] * 3
+
+
+def test_an_adapter_trained_under_another_table_than_its_base_has_is_reported(adapter_once, source, tmp_path, capsys):
+    moved = renamed(adapter_once, tmp_path / "moved", source)
+    with pytest.raises(VerificationError, match=r"was trained under yarn:factor=4, and its base .* has default of 64"):
+        ropescale.verify(moved)
+    ropescale.patch_checkpoint(source, tmp_path / "again", "yarn:factor=4")
+    assert ropescale.verify(renamed(adapter_once, tmp_path / "right", tmp_path / "again")).warnings == []
+    (moved / "ropescale.json").unlink()
+    (warning,) = ropescale.verify(moved).warnings
+    assert "nothing says under which frequencies" in warning and "default of 64" in warning
+
+
+def test_inspect_shows_the_base_of_an_adapter(adapter_once, source, tmp_path, capsys):
+    assert main(["inspect", str(adapter_once), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["layers"]["all"]["scaling"]["rope_type"] == "yarn"
+    assert any("is an adapter; what is shown is its base" in warning for warning in told["warnings"])
+    assert main(["inspect", str(renamed(adapter_once, tmp_path / "moved", source))]) == 0
+    assert "was trained under yarn:factor=4" in capsys.readouterr().err
+
+
+def test_eval_measures_the_adapter_on_its_base(adapter_once, source, tmp_path, capsys):
+    text = tmp_path / "text.txt"
+    text.write_text("It was the best of times, it was the worst of times. " * 3)
+    lengths = ["--lengths", "32,128", "--no-short-context", "--json"]
+    assert main(["eval", str(adapter_once), "--data", str(text), *lengths]) == 0
+    told = capsys.readouterr()
+    rows = json.loads(told.out)["rows"]
+    model = peft.AutoPeftModelForCausalLM.from_pretrained(adapter_once).eval()
+    ids = AutoTokenizer.from_pretrained(adapter_once / "base")(text.read_text()).input_ids
+    losses = tiny.naive_nll(model, [256, *ids][:128])
+    assert [row["nll"] for row in rows] == pytest.approx([sum(losses[: n - 1]) / (n - 1) for n in (32, 128)], abs=1e-5)
+    assert "was trained" not in told.err
+    moved = renamed(adapter_once, tmp_path / "moved", source)
+    assert main(["eval", str(moved), "--data", str(text), *lengths]) == 0
+    told = capsys.readouterr()
+    assert "was trained under yarn:factor=4" in told.err
+    assert json.loads(told.out)["rows"][1]["nll"] != pytest.approx(rows[1]["nll"], abs=1e-3)
+
+
+def test_what_an_adapter_lacks_is_one_line(adapter_once, source, tmp_path, capsys):
+    assert main(["patch", str(adapter_once), "-o", str(tmp_path / "out"), "--schedule", "yarn:factor=4"]) == 2
+    told = capsys.readouterr().err
+    assert "is a PEFT adapter; patch the base" in told and "base_model_name_or_path" in told
+    moved = renamed(adapter_once, tmp_path / "moved", tmp_path / "gone")
+    with pytest.raises(CheckpointError, match=r"the base of the adapter .*there is no folder .*gone"):
+        ropescale.verify(moved)
+    moved = renamed(adapter_once, tmp_path / "empty", source)
+    (moved / "adapter_model.safetensors").unlink()
+    with pytest.raises(RopescaleError, match="does not load as an adapter"):
+        attached(loaded(source), moved)

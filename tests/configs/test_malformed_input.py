@@ -31,7 +31,7 @@ FILES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "list": (lambda m: (m / "config.json").write_text("[1]"), "holds a JSON list, not an object"),
     "string": (lambda m: (m / "config.json").write_text('"llama"'), "holds a JSON str, not an object"),
     "too deep": (lambda m: (m / "config.json").write_text('{"a":' * 100_000), "config.json"),
-    "adapter": (lambda m: (m / "adapter_config.json").write_text("{}"), "is a PEFT adapter; patch the base"),
+    "adapter": (lambda m: (m / "adapter_config.json").write_text("{}"), "into base_model_name_or_path"),
     "bad adapter": (lambda m: (m / "adapter_config.json").write_text("{"), "adapter_config.json is not valid JSON"),
     "adapter list": (lambda m: (m / "adapter_config.json").write_text("[]"), "adapter_config.json holds a JSON list"),
 }
