@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _SECTIONS = {
     "What is measured": "source lengths",
     **REQUEST_SECTIONS,
-    "The text": "split text_field concat min_tokens max_docs streaming split_special_tokens bos",
+    "The text": "split text_field score concat min_tokens max_docs streaming split_special_tokens bos",
     "How": "protocol stride short_context repeat_distance key_spans seed",
     "The result": "out fresh as_json",
     **MODEL_SECTION,
@@ -53,6 +53,9 @@ _SECTIONS = {
 @click.option("--baseline", type=SpecText(), metavar="SPEC", help="What the others are compared with (default: as-is).")
 @click.option("--split", metavar="S", help="Split of a dataset (default: test, or the only one).")
 @click.option("--text-field", metavar="F", help="Field that holds the text, the chat or the token ids.")
+@click.option(
+    "--score", type=click.Choice(["all", "assistant"]), default="all", show_default=True, help="Whose tokens of chats."
+)
 @click.option("--concat", is_flag=True, help="Join all documents into one, a blank line between two.")
 @click.option("--min-tokens", type=click.IntRange(0), default=0, metavar="N", help="Skip documents with fewer tokens.")
 @click.option("--max-docs", type=click.IntRange(1), metavar="N", help="At most this many documents.")

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import numpy as np
 
@@ -49,13 +49,19 @@ class Chat:
     tools: Sequence[Mapping[str, object]] | None = None
 
 
-Encodable = Text | TextFile | Document
 Unread = Text | TextFile | Chat | Document
 """A document as its source holds it."""
 
+Given = Document | Text | Chat | str | Sequence[int] | Sequence[Message]
+"""A document as a caller in Python may give it."""
 
-def written(documents: Iterable[Unread], tokenizer: PreTrainedTokenizerBase, score: str) -> Iterator[Encodable]:
-    """Renders the chats among documents, one after the other.
+D = TypeVar("D")
+
+
+def written(
+    documents: Iterable[D | Chat], tokenizer: PreTrainedTokenizerBase | None, score: str
+) -> Iterator[D | Document]:
+    """Renders the chats among documents, one after the other; a list of messages is a chat, too.
 
     Args:
         score: one of :data:`SCORES`.
@@ -63,16 +69,26 @@ def written(documents: Iterable[Unread], tokenizer: PreTrainedTokenizerBase, sco
     Raises:
         DataError: as :func:`rendered`, or the assistant's tokens of what is no chat are asked for.
     """
-    for each in documents:
-        if isinstance(each, Chat):
-            yield rendered(each, tokenizer, score == ASSISTANT)
-        elif score == ASSISTANT:
+    for number, each in enumerate(documents):
+        chat = _as_chat(each, number)
+        if chat is not None:
+            if tokenizer is None:
+                raise DataError("documents are chats; give tokenizer= to write them")
+            yield rendered(chat, tokenizer, score == ASSISTANT)
+        elif score == ASSISTANT and getattr(each, "scored", None) is None:
+            name = getattr(each, "name", f"document {number}")
             raise DataError(
-                f"score='{ASSISTANT}' is for chats, and {each.name} is none; give rows of messages, or leave score out",
+                f"score='{ASSISTANT}' is for chats, and {name} is none; give rows of messages, or leave score out",
                 "score",
             )
         else:
-            yield each
+            yield cast(D, each)
+
+
+def _as_chat(given: object, number: int) -> Chat | None:
+    if isinstance(given, (list, tuple)) and given and isinstance(given[0], Mapping):
+        return Chat(f"document {number}", given)
+    return given if isinstance(given, Chat) else None
 
 
 def rendered(chat: Chat, tokenizer: PreTrainedTokenizerBase, assistant: bool = False) -> Document:
@@ -98,6 +114,30 @@ def rendered(chat: Chat, tokenizer: PreTrainedTokenizerBase, assistant: bool = F
         scored = _inside(chat, np.array(offsets, np.int64).reshape(-1, 2), _spans(chat, tokenizer, text))
     ends = None if offsets is None else byte_ends_of(text, offsets)
     return Document(chat.name, ids, ends, hashlib.sha256(text.encode()).hexdigest(), "chat", scored)
+
+
+def answered(documents: Iterable[Document], stops: Mapping[int, int | None]) -> tuple[list[Document], int]:
+    """Leaves out the documents with no token to score at any length; counts them.
+
+    Args:
+        stops: by length, the tokens that are fed; None for the whole document.
+
+    Raises:
+        DataError: there is nothing to score at one of the lengths.
+    """
+    pool = list(documents)
+    for length, stop in stops.items():
+        if pool and not any(_has_scored(each, stop) for each in pool):
+            raise DataError(
+                f"no chat has a token of the assistant within its first {length:,} positions; use longer lengths",
+                "lengths",
+            )
+    kept = [each for each in pool if any(_has_scored(each, stop) for stop in stops.values())]
+    return kept, len(pool) - len(kept)
+
+
+def _has_scored(document: Document, stop: int | None) -> bool:
+    return document.scored is None or not len(document.ids) or bool(document.scored[:stop].any())
 
 
 def _check_template(chat: Chat, tokenizer: PreTrainedTokenizerBase) -> None:

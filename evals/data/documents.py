@@ -52,6 +52,11 @@ class Document:
         """The SHA-256 of the ids as little-endian int64: of what the tokenizer made of the text."""
         return hashlib.sha256(np.asarray(self.ids, "<i8").tobytes()).hexdigest()
 
+    @property
+    def sizes(self) -> np.ndarray:
+        """How many UTF-8 bytes of the text each token covers, int64; only where :attr:`byte_ends` is known."""
+        return np.diff(self.byte_ends, prepend=0) if self.byte_ends is not None else np.zeros(0, np.int64)
+
     def bytes_between(self, start: int, stop: int) -> int | None:
         """Counts the UTF-8 bytes of the text that tokens ``[start, stop)`` cover."""
         if self.byte_ends is None or stop <= start:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import numpy as np
 
 from ..results.statistics import DOCUMENTS, Estimate, consecutive, ratio
-from ..results.stored import Measured, Stored, Totals
+from ..results.stored import Measured, Stored, Totals, sums_of
 from .cells import exp
 
 if TYPE_CHECKING:
@@ -100,9 +100,10 @@ def bounds(mean: float | None, low: float | None, high: float | None) -> Bounded
     return None if mean is None else {"mean": mean, "low": low, "high": high}
 
 
-def mean_of(values: Sequence[np.ndarray]) -> Estimate:
-    """Returns the mean over all tokens, clustered by document."""
-    return ratio([float(each.sum(dtype=np.float64)) for each in values], [len(each) for each in values])
+def mean_of(values: Sequence[np.ndarray]) -> Estimate | None:
+    """Returns the mean over all tokens that count, clustered by document; None without any."""
+    sums, counts = sums_of(values)
+    return ratio(sums, counts) if counts else None
 
 
 def masked(losses: Sequence[np.ndarray], masks: Sequence[np.ndarray]) -> tuple[int, Estimate | None]:
@@ -111,8 +112,8 @@ def masked(losses: Sequence[np.ndarray], masks: Sequence[np.ndarray]) -> tuple[i
     Args:
         masks: per document, bool [its tokens], at least as many as it has losses.
     """
-    picked = [nll[mask[: len(nll)]] for nll, mask in zip(losses, masks, strict=True) if mask[: len(nll)].any()]
-    return sum(map(len, picked)), mean_of(picked) if picked else None
+    picked = [nll[mask[: len(nll)]] for nll, mask in zip(losses, masks, strict=True)]
+    return sum(sums_of(picked)[1]), mean_of(picked)
 
 
 def perplexities(estimate: Estimate | None) -> tuple[float | None, float | None, float | None]:
@@ -131,6 +132,7 @@ def estimated(stored: Stored, totals: Totals, tokens: np.ndarray) -> Estimate:
     """
     if len(totals.sums) > 1 or not stored.exact:
         return ratio(totals.sums, totals.shares)
+    tokens = tokens[~np.isnan(tokens)]
     pieces = [tokens[start : start + PIECE] for start in range(0, len(tokens), PIECE)]
     sums = [float(each.sum(dtype=np.float64)) for each in pieces]
     return consecutive(sums, list(map(len, pieces)), of=f"its {len(pieces)} pieces of {PIECE:,} tokens")

@@ -80,11 +80,12 @@ class ByPosition(Metric[Stored, PositionRow]):
         for run in stored.passes if stored.exact else ():
             if run.schedule not in longest or run.lengths[-1] > longest[run.schedule].lengths[-1]:
                 longest[run.schedule] = run
-        return [
-            _row(run, start, stop, run.lengths[-1] if _follows_length(stored, run.schedule) else None)
+        rows = [
+            _row(stored, run, *edges)
             for run in longest.values()
-            for start, stop in position_bins(1 + max(map(len, run.nll), default=0))
+            for edges in position_bins(1 + max(map(len, run.nll), default=0))
         ]
+        return list(filter(None, rows))
 
     def has_picture(self, stored: Stored) -> bool:
         """Whether positions are known."""
@@ -105,7 +106,10 @@ def _follows_length(stored: Stored, schedule: str) -> bool:
     return not stored.sliding and len({run.lengths for run in stored.passes if run.schedule == schedule}) > 1
 
 
-def _row(run: Pass, start: int, stop: int, as_at: int | None) -> PositionRow:
-    """Returns the mean over the documents that reach the bin's end; index 0 is position 1."""
-    estimate = mean_of([nll[start - 1 : stop - 1] for nll in run.nll if len(nll) >= stop - 1])
+def _row(stored: Stored, run: Pass, start: int, stop: int) -> PositionRow | None:
+    """Returns the mean over the documents that reach the bin's end, None without a token; index 0 is position 1."""
+    estimate = mean_of([nll[start - 1 : stop - 1] for nll in stored.wanted(run.nll) if len(nll) >= stop - 1])
+    if estimate is None:
+        return None
+    as_at = run.lengths[-1] if _follows_length(stored, run.schedule) else None
     return PositionRow(run.schedule, start, stop, estimate.mean, estimate.low, estimate.high, as_at)

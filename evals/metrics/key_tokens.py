@@ -11,7 +11,7 @@ import numpy as np
 from ...escaping import escaped
 from ..data.key_tokens import KeySpans, places
 from ..results.checking import Count, Length, Positive, Share
-from ..results.stored import Stored
+from ..results.stored import Stored, sums_of
 from .base import Bounded, Metric, bounds, masked, perplexities
 from .cells import interval_cell, table
 
@@ -50,7 +50,7 @@ class KeyTokens(Metric[Stored, KeyTokensRow]):
         for schedule, length in stored.read_from:
             losses = stored.losses(schedule, length)
             tokens, estimate = masked(losses, marks)
-            mean, share = estimate.mean if estimate else None, tokens / sum(map(len, losses))
+            mean, share = estimate.mean if estimate else None, tokens / sum(sums_of(losses)[1])
             rows.append(KeyTokensRow(schedule, length, tokens, share, mean, *perplexities(estimate)))
         return rows
 

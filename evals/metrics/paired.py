@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from itertools import chain
 
 import numpy as np
 
@@ -133,8 +132,9 @@ def _compared(stored: Stored, schedule: str, length: int) -> list[float | None]:
     if found is None:
         return []
     counts = stored.counts(stored.read_from[schedule, length], length)
-    parts = ([each[:n] for each, n in zip(values, counts, strict=True)] for values in (found.kl, found.same))
-    return list(chain.from_iterable((each.mean, each.low, each.high) for each in map(mean_of, parts)))
+    both = (stored.wanted(found.kl), stored.wanted(found.same))
+    means = [mean_of([each[:n] for each, n in zip(values, counts, strict=True)]) for values in both]
+    return [bound for each in means if each for bound in (each.mean, each.low, each.high)]
 
 
 def _divergence(stored: Stored, schedule: str, length: int) -> Divergence | None:

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from ..data.protocols import ROPESCALE
 from ..data.windows import prefix
 from ..results.checking import Count, Length, Positive
 from ..results.statistics import Estimate
-from ..results.stored import Pass, Stored
+from ..results.stored import Pass, Stored, sums_of
 from . import drawing
 from .base import Metric, Picture, estimated, mark, mean_of, perplexities
 from .cells import exp, interval_cell, table
@@ -97,18 +99,17 @@ def _row(stored: Stored, run: Pass, length: int) -> PerplexityRow:
     totals, losses = stored.totals(run.schedule, length), stored.losses(run.schedule, length)
     estimate, tail = estimated(stored, totals, losses[0]), _tail(stored, run, length)
     low, high = perplexities(estimate)[1:]
-    tokens = sum(map(len, losses))
     return PerplexityRow(
         schedule=run.schedule,
         table_sha256=run.table_sha256,
         length=length,
-        documents=len(run.nll),
-        tokens=tokens,
+        documents=len(totals.sums),
+        tokens=sum(sums_of(losses)[1]),
         nll=estimate.mean,
         ppl=exp(estimate.mean),
         ppl_low=low,
         ppl_high=high,
-        bits_per_byte=_bits_per_byte(stored, estimate, list(map(len, losses))),
+        bits_per_byte=_bits_per_byte(stored, estimate, losses),
         forward_passes=run.forward_passes,
         mode="sliding" if stored.sliding else "prefix",
         documents_at_length=sum(len(each.ids) >= prefix(length, stored.bos).stop for each in stored.documents),
@@ -125,18 +126,17 @@ def _tail(stored: Stored, run: Pass, length: int) -> Estimate | None:
     if not stored.exact:
         return None
     start, stop = max(1, length // 2) - 1, prefix(length, stored.bos).count
-    reaching = [nll[start:stop] for nll in run.nll if len(nll) >= stop]
-    return mean_of(reaching) if reaching else None
+    return mean_of([nll[start:stop] for nll in stored.wanted(run.nll) if len(nll) >= stop])
 
 
-def _bits_per_byte(stored: Stored, estimate: Estimate, counts: Sequence[int]) -> float | None:
+def _bits_per_byte(stored: Stored, estimate: Estimate, losses: Sequence[np.ndarray]) -> float | None:
     """Returns ``sum NLL / (ln 2 * bytes)``, over the UTF-8 bytes of the text that the scored tokens cover."""
-    first = 0 if stored.bos else 1
-    pairs = zip(stored.documents, counts, strict=True)
-    covered = [document.bytes_between(first, first + count) for document, count in pairs]
-    if not stored.exact or None in covered or not sum(filter(None, covered)):
+    if not stored.exact or any(each.byte_ends is None for each in stored.documents):
         return None
-    return estimate.mean * sum(counts) / (math.log(2) * sum(filter(None, covered)))
+    first = 0 if stored.bos else 1
+    pairs = zip(stored.documents, losses, strict=True)
+    covered = sum(int(document.sizes[first : first + len(each)][~np.isnan(each)].sum()) for document, each in pairs)
+    return estimate.mean * sum(sums_of(losses)[1]) / (math.log(2) * covered) if covered else None
 
 
 def _cell(row: PerplexityRow) -> str:

@@ -129,6 +129,7 @@ class StoredDocument(TypedDict):
     name: str
     sha256: str
     ids_sha256: NotRequired[str]
+    scored: NotRequired[Annotated[list[Annotated[list[Count], Len(2, 2)]], FailFast()]]
 
 
 class StoredPass(TypedDict):

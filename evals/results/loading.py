@@ -12,7 +12,7 @@ from ...errors import DataError
 from ..running.batches import Cost
 from . import checking, folder, formats, nll
 from .checking import SEAL, Wrong
-from .formats import Index, PassCost, Results, StoredComparison, StoredPass
+from .formats import Index, PassCost, Results, StoredComparison, StoredDocument, StoredPass
 from .stored import Divergence, Identity, Pass
 
 
@@ -73,8 +73,14 @@ def read_losses(path: Path, results: Results) -> Losses:
     compared = [
         _divergence(one, next(ran, None), list(_arrays(at, index, one))) for one in index.get("divergences", [])
     ]
-    named = [Identity(each["name"], each["sha256"], each.get("ids_sha256")) for each in index["documents"]]
+    named = [_identity(each) for each in index["documents"]]
     return Losses(index["bos"], named, passes, compared, SEAL in index)
+
+
+def _identity(document: StoredDocument) -> Identity:
+    scored = document.get("scored")
+    ranges = None if scored is None else [(start, stop) for start, stop in scored]
+    return Identity(document["name"], document["sha256"], document.get("ids_sha256"), ranges)
 
 
 def damaged(path: Path, error: Wrong | OSError) -> DataError:

@@ -16,6 +16,7 @@ from ...errors import DataError, RopescaleError
 from ...escaping import escaped
 from ...files.reading import local_path
 from ...plotting import save
+from ..data.chats import ASSISTANT
 from ..data.key_tokens import KeySpans
 from ..data.protocols import PROTOCOLS
 from ..metrics import METRICS, by_position, far_repeats, key_tokens, paired, perplexity
@@ -29,7 +30,7 @@ from .formats import SCHEMA, Results
 from .loading import Losses, read_losses, read_results
 from .saving import Saved
 from .statistics import PERCENT
-from .stored import Divergence, Pass, Stored
+from .stored import Divergence, Pass, Stored, sums_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -83,7 +84,7 @@ class Result(Stored, Saved):
         stored = [each for each in cls.metrics if each.key in results or (each.key and not losses.passes)]
         made.figures |= {each.row: each.read(results) for each in stored}
         for row in rows if losses.passes else ():
-            if sum(map(len, made.losses(row.schedule, row.length))) != row.tokens:
+            if sum(sums_of(made.losses(row.schedule, row.length))[1]) != row.tokens:
                 where = f"{path / folder.NLL} does not have the tokens of {row.schedule} at {row.length:,}"
                 raise DataError(f"{where}; run the evaluation again")
         return made
@@ -171,7 +172,8 @@ class Result(Stored, Saved):
     def _kinds(self) -> str:
         """Says which documents are chats, and which were given as token ids."""
         chats, ids = self.data.get("chats"), self.data.get("pretokenized")
-        said = [f"{chats} chats, all their tokens scored"] if chats else []
+        which = "the assistant's tokens" if self.protocol.get("score") == ASSISTANT else "all their tokens"
+        said = [f"{chats} chats, {which} scored"] if chats else []
         return "".join(f", {each}" for each in [*said, *([f"{ids} given as token ids"] if ids else [])])
 
     def _interval_line(self) -> str:
@@ -267,7 +269,10 @@ class Result(Stored, Saved):
             {"schedule": each.schedule, "baseline": each.baseline, "length": each.length, "at": _place(each)}
             for each in self.divergences
         ]
-        documents = [asdict(each) for each in self.identified()]
+        documents = [
+            {name: value for name, value in asdict(each).items() if name != "scored" or value is not None}
+            for each in self.identified()
+        ]
         return {"bos": self.bos, "documents": documents, "passes": passes, "divergences": compared}
 
 

@@ -5,7 +5,7 @@ Every figure is a reduction of these numbers, see :mod:`ropescale.evals.metrics`
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NotRequired
@@ -106,11 +106,22 @@ class Divergence:
 
 @dataclass(frozen=True)
 class Identity:
-    """Hashes of a document's text and of its tokens; ``ids_sha256`` is None if it was not stored."""
+    """Hashes of a document's text and of its tokens; ``ids_sha256`` is None if it was not stored.
+
+    ``scored`` has the ranges of tokens whose losses count; None for all of them.
+    """
 
     name: str
     sha256: str
     ids_sha256: str | None
+    scored: Sequence[tuple[int, int]] | None = None
+
+    @classmethod
+    def of(cls, document: Document) -> Identity:
+        """Returns the identity of a document."""
+        marks = document.scored
+        scored = None if marks is None else [(int(start), int(stop)) for start, stop in _ranges(marks)]
+        return cls(document.name, document.sha256, document.ids_sha256, scored)
 
 
 @dataclass(frozen=True)
@@ -209,9 +220,22 @@ class Stored(Measured):
         return [prefix(length, self.bos).count] * len(run.nll)
 
     def losses(self, schedule: str, length: int) -> list[np.ndarray]:
-        """Returns, per document, the losses of the tokens that belong to a length, fp32."""
+        """Returns, per document, the losses of a length's tokens, fp32; NaN for tokens that do not count."""
         run = self.read_from[schedule, length]
-        return [nll[:count] for nll, count in zip(run.nll, self.counts(run, length), strict=True)]
+        return [nll[:count] for nll, count in zip(self.wanted(run.nll), self.counts(run, length), strict=True)]
+
+    def wanted(self, values: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Returns the values of scored tokens, per document, with NaN for tokens that are not to count."""
+        if not any(each is not None for each in self._scored):
+            return list(values)
+        return [
+            each if ranges is None else _kept(each, ranges, 0 if self.bos else 1)
+            for each, ranges in zip(values, self._scored, strict=True)
+        ]
+
+    @cached_property
+    def _scored(self) -> list[Sequence[tuple[int, int]] | None]:
+        return [each.scored for each in self.identified()]
 
     def totals(self, schedule: str, length: int) -> Totals:
         """Returns the sums of a length's losses, computed once, because every two schedules may be compared."""
@@ -222,7 +246,7 @@ class Stored(Measured):
 
     def _summed(self, losses: Sequence[np.ndarray], length: int) -> Totals:
         if self.exact:
-            return Totals([float(each.sum(dtype=np.float64)) for each in losses], list(map(len, losses)))
+            return Totals(*sums_of(losses))
         name, stride = self.protocol["name"], self.protocol["stride"]
         windows = (list(published_windows(len(each.ids), length, stride, self.bos)) for each in self.documents)
         pairs = [weighted(name, each, nll) for each, nll in zip(windows, losses, strict=True)]
@@ -230,13 +254,17 @@ class Stored(Measured):
 
     def identified(self) -> list[Identity]:
         """Returns the hashes of the scored documents, in order."""
-        return self.identities or [Identity(each.name, each.sha256, each.ids_sha256) for each in self.documents]
+        return self.identities or self._identities
+
+    @cached_property
+    def _identities(self) -> list[Identity]:
+        return [Identity.of(each) for each in self.documents]
 
     def same_text(self, other: Stored) -> bool:
         """Whether the same texts were cut into windows in the same way."""
-        texts = [each.sha256 for each in self.identified()] == [each.sha256 for each in other.identified()]
+        one, two = ([(each.sha256, each.scored) for each in which.identified()] for which in (self, other))
         windows = [(each.bos, each.protocol.get("stride"), each.protocol.get("name")) for each in (self, other)]
-        return texts and windows[0] == windows[1]
+        return one == two and windows[0] == windows[1]
 
     def same_tokens(self, other: Stored) -> bool:
         """Whether both are known to have scored the same tokens, so that losses can be paired."""
@@ -249,3 +277,24 @@ class Stored(Measured):
         """A hash of each document's token ids; None if the version that wrote the folder did not store them."""
         found = [each.ids_sha256 for each in self.identified()]
         return None if None in found else tuple(filter(None, found))
+
+
+def sums_of(values: Iterable[np.ndarray]) -> tuple[list[float], list[int]]:
+    """Returns, per document, the fp64 sum of its values and how many count; NaN does not, and documents without any."""
+    known = [each[~np.isnan(each)] for each in values]
+    known = [each for each in known if len(each)]
+    return [float(each.sum(dtype=np.float64)) for each in known], list(map(len, known))
+
+
+def _ranges(marks: np.ndarray) -> np.ndarray:
+    """Returns where marks begin and end, int64 [ranges, 2]."""
+    return np.flatnonzero(np.diff(np.concatenate([[0], marks.astype(np.int8), [0]]))).reshape(-1, 2)
+
+
+def _kept(values: np.ndarray, ranges: Iterable[tuple[int, int]], first: int) -> np.ndarray:
+    """Returns the values of the tokens from ``first`` on, with NaN outside the ranges of tokens."""
+    found = np.full_like(values, np.nan)
+    for start, stop in ranges:
+        here = slice(max(start - first, 0), max(stop - first, 0))
+        found[here] = values[here]
+    return found

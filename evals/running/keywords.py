@@ -19,6 +19,7 @@ class PerplexityKeywords(TypedDict, total=False):
     stride: int | None
     min_tokens: int
     max_docs: int | None
+    score: str
     batch_tokens: int | None
     logits_bytes: int
     short_context: bool

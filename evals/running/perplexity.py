@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 
 from ...keywords import refuse_unknown
 from ...models.rotary_modules import evaluating
+from ..data import chats, protocols
 from ..data import documents as data_documents
-from ..data import protocols
-from ..data.documents import Document, Text
+from ..data.chats import Given
 from ..data.windows import sliding
 from ..metrics.paired import short_length
 from ..parallel.processes import Group, World
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 def perplexity(
     model: PreTrainedModel,
-    documents: Iterable[Document | Text | str | Sequence[int]],
+    documents: Iterable[Given],
     lengths: int | str | Iterable[int | str],
     schedules: Iterable[object] = (AS_IS,),
     *,
@@ -68,7 +68,8 @@ def perplexity(
     Args:
         model: a causal language model of transformers, possibly compiled or PEFT-wrapped.
         documents: lists of token ids (fed as they are; BOS only if ``bos`` is an id or there is a tokenizer with
-            one), strings or :class:`Text` (with ``tokenizer``), or :class:`Document`.
+            one), strings or :class:`Text` (with ``tokenizer``), chats (lists of messages, each a dict with role and
+            content; with ``tokenizer``, whose template writes them), or :class:`Document`.
         lengths: positions the model sees, BOS included; one or several, as numbers or like ``"2k,4k"``.
         schedules: specs like "yarn:factor=8", or schedule objects.
         tokenizer: encodes strings, and says what BOS is.
@@ -197,6 +198,7 @@ class PerplexityRun:
                 "bos": corpus.bos_option,
                 **({} if corpus.bos_once is None else {"bos_once": corpus.bos_once}),
                 "stride": options.stride,
+                **({} if options.score == chats.ALL else {"score": options.score}),
                 "seed": options.seed,
                 "interval": f"document-clustered t, skewness-corrected, {PERCENT}",
                 "batch_tokens": self.batch_tokens,

@@ -171,7 +171,7 @@ def prepare(
         check_stride(options.stride, lengths)
     texts, asked = source.texts(), checkpoint.asked(wanted)
     tokenizer = checkpoint.tokenizer()
-    texts, split = chats.written(texts, tokenizer, chats.ALL), source.split_special_tokens
+    texts, split = chats.written(texts, tokenizer, options.score), source.split_special_tokens
     if source.streaming:
         needed = tokens_needed(lengths, data_documents.bos_id(bos, tokenizer) is not None, options)
         documents = data_documents.tokenize_until(

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from ...errors import DataError
 from ...request import RequestOptions
+from ..data import chats, key_tokens, protocols
 from ..data import documents as data_documents
-from ..data import key_tokens, protocols
+from ..data.chats import Given
 from ..data.documents import Document, Kind, Text
 from ..data.key_tokens import KeySpans
 from ..data.windows import check_lengths, check_stride, prefix
@@ -33,6 +34,7 @@ class PerplexityOptions:
             windows of L positions, each this many tokens after the one before.
         min_tokens: skip documents with fewer tokens.
         max_docs: measure on at most this many documents.
+        score: "all" tokens of a chat, or the "assistant" tokens alone; see :mod:`ropescale.evals.data.chats`.
         batch_tokens: feed windows together up to this many positions (at least one window); None estimates what
             fits into memory.
         logits_bytes: budget for one block of fp32 logits.
@@ -53,6 +55,7 @@ class PerplexityOptions:
     stride: int | None = None
     min_tokens: int = 0
     max_docs: int | None = None
+    score: str = chats.ALL
     batch_tokens: int | None = None
     logits_bytes: int = LOGITS_BYTES
     short_context: bool = True
@@ -76,6 +79,10 @@ class PerplexityOptions:
                 "key_spans",
                 "protocol",
             )
+        if self.score not in chats.SCORES:
+            raise DataError(f"score {self.score!r} is none of {', '.join(chats.SCORES)}", "score")
+        if self.score == chats.ASSISTANT and not self.exact:
+            raise DataError(f"{self.protocol} scores all tokens; leave score or protocol out", "score", "protocol")
         for name in ("batch_tokens", "logits_bytes", "max_docs", "repeat_distance"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -109,14 +116,14 @@ class Corpus:
 
     def __init__(
         self,
-        documents: Iterable[Document | Text | str | Sequence[int]],
+        documents: Iterable[Given],
         lengths: int | str | Iterable[int | str],
         tokenizer: PreTrainedTokenizerBase | None,
         bos: str | int,
         options: PerplexityOptions,
     ) -> None:
         self.lengths, self.bos_option, self.options = check_lengths(lengths), bos, options
-        given = data_documents.as_documents(documents, tokenizer)
+        given = data_documents.as_documents(_written(documents, tokenizer, options.score), tokenizer)
         pool, self.bos, self.bos_once = protocols.placed(options.protocol, given, bos, tokenizer)
         self.documents, self.skipped = self._selected(pool)
         spans = options.key_spans
@@ -158,6 +165,8 @@ class Corpus:
         if options.exact:
             check_stride(options.stride, self.lengths)
         pool, duplicates = data_documents.distinct(pool)
+        stops = {n: prefix(n, bos).stop if options.stride is None else None for n in self.lengths}
+        pool, silent = chats.answered(pool, stops)
         kept, skipped = data_documents.select(
             pool,
             tokens_needed(self.lengths, bos, options),
@@ -167,7 +176,16 @@ class Corpus:
         )
         if not options.exact:
             protocols.check_windows(options.protocol, kept, self.lengths, options.stride or 1, bos)
-        return kept, skipped | ({"duplicates": duplicates} if duplicates else {})
+        counted = {"without_assistant": silent, "duplicates": duplicates}
+        return kept, skipped | {reason: number for reason, number in counted.items() if number}
+
+
+def _written(
+    documents: Iterable[Given], tokenizer: PreTrainedTokenizerBase | None, score: str
+) -> list[Document | Text | str | Sequence[int]]:
+    """Renders the chats among documents; one text alone is a list of one."""
+    given: Iterable[Given] = [documents] if isinstance(documents, (str, Text)) else documents
+    return cast(list[Document | Text | str | Sequence[int]], list(chats.written(given, tokenizer, score)))
 
 
 def tokens_needed(lengths: Sequence[int], bos: bool, options: PerplexityOptions) -> int:

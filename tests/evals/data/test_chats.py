@@ -9,6 +9,7 @@ from tiny import byte_tokenizer, llama, naive_nll
 
 from ropescale.cli.main import main
 from ropescale.errors import DataError
+from ropescale.evals import Result, perplexity
 from ropescale.evals.data.chats import Chat, rendered, written
 from ropescale.evals.data.documents import Document, from_ids
 from ropescale.evals.data.protocols import placed
@@ -123,8 +124,8 @@ def test_a_token_that_joins_the_assistants_text_with_the_templates_is_refused():
     words = Tokenizer(models.WordLevel({"<unk>": 0, "user:hi": 1, "assistant:yes": 2}, unk_token="<unk>"))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="<unk>")
-    said = "{% for m in messages %}{{ m.role }}:{{ m.content }} {% endfor %}"
-    tokenizer.chat_template = said + "{% if add_generation_prompt %}assistant:{% endif %}"
+    each = "{% for each in messages %}{{ each.role }}:{{ each.content }} {% endfor %}"
+    tokenizer.chat_template = each + "{% if add_generation_prompt %}assistant:{% endif %}"
     chat = Chat("a", [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes"}])
     assert rendered(chat, tokenizer).ids == [1, 2]
     with pytest.raises(DataError, match="joins the assistant's text with the template's in one token"):
@@ -259,6 +260,66 @@ def test_chats_cost_what_a_plain_loop_over_their_tokens_says(capsys, checkpoint,
     losses = [naive_nll(model, stock(tokenizer, talk)["input_ids"][:48]) for talk in (TALK, TALK[:3])]
     assert found["rows"][0]["nll"] == pytest.approx(np.mean(losses), abs=2e-6)
     assert (found["rows"][0]["tokens"], found["data"]["chats"]) == (94, 2)
+
+
+def expected(talks, length, pick=lambda mask: mask):
+    """The mean loss of the assistant's tokens by a plain loop, over those that transformers' mask has."""
+    model, tokenizer = llama(vocab_size=259), tokenizer_with(LLAMA)
+    found = []
+    for talk in talks:
+        losses = np.array(naive_nll(model, stock(tokenizer, talk)["input_ids"][:length]))
+        found += losses[np.array(stock_mask(tokenizer, talk)[1:length])].tolist()
+    return np.mean(found), len(found)
+
+
+def test_the_assistants_tokens_alone_are_scored(capsys, checkpoint, tmp_path):
+    talks = [TALK, TALK[1:3] * 2, TALK[1:2] * 6]  # the last has no assistant
+    source, out = saved(tmp_path, "jsonl", [{"messages": talk} for talk in talks]), tmp_path / "out"
+    words = ["--lengths", "48,64", "--schedule", "yarn:factor=2", "-o", str(out), "--score"]
+    found, _ = measured(capsys, checkpoint, source, *words, "assistant")
+    for row in found["rows"][:2]:
+        assert (row["nll"], row["tokens"]) == pytest.approx(expected(talks[:2], row["length"]), abs=2e-6)
+        assert row["documents"] == 2 and row["tail_nll"] is not None
+        covered = row["nll"] * row["tokens"] / np.log(2) / row["bits_per_byte"]
+        assert covered == pytest.approx(row["tokens"], abs=1e-4)  # a byte each
+    assert found["data"]["skipped"]["without_assistant"] == 1 and found["protocol"]["score"] == "assistant"
+    loaded = Result.load(out)
+    loaded.figures.clear()
+    pair, stored = loaded.paired[0], found["paired"][0]
+    assert (pair.delta_nll, pair.kl) == pytest.approx((stored["delta_nll"], stored["kl"]), abs=1e-7)
+    assert "2 chats, the assistant's tokens scored" in (out / "REPORT.md").read_text()
+
+
+def test_whose_tokens_are_scored_is_no_reason_to_measure_again(capsys, checkpoint, tmp_path, monkeypatch):
+    source, out = saved(tmp_path, "jsonl", [{"messages": TALK}]), ["-o", str(tmp_path / "out"), "--lengths", "64"]
+    measured(capsys, checkpoint, source, *out)
+    monkeypatch.setattr("ropescale.evals.running.scoring.Scorer.score", None)
+    found, _ = measured(capsys, checkpoint, source, *out, "--score", "assistant")
+    assert found["rows"][0]["nll"] == pytest.approx(expected([TALK], 64)[0], abs=2e-6)
+
+
+def test_chats_in_python_are_lists_of_messages():
+    model, tokenizer = llama(vocab_size=259), tokenizer_with(LLAMA)
+    found = perplexity(model, [TALK, TALK[:3]], [48], tokenizer=tokenizer, score="assistant")
+    assert (found.rows[0].nll, found.rows[0].tokens) == pytest.approx(expected([TALK, TALK[:3]], 48), abs=2e-6)
+    with pytest.raises(DataError, match="documents are chats; give tokenizer="):
+        perplexity(model, [TALK], [48])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["--lengths", "20"],
+            "no chat has a token of the assistant within its first 20 positions; use longer --lengths",
+        ),
+        (["--lengths", "64", "--protocol", "hf-docs"], "hf-docs scores all tokens; leave --score or --protocol out"),
+    ],
+)
+def test_an_assistant_that_cannot_be_scored_is_refused(capsys, checkpoint, tmp_path, words, said):
+    source = saved(tmp_path, "jsonl", [{"messages": TALK[1:]}])
+    code, err = measured(capsys, checkpoint, source, "--score", "assistant", *words)
+    assert code == 2 and said in err
 
 
 def test_token_ids_cost_what_a_plain_loop_says_and_have_no_bytes(capsys, checkpoint, tmp_path):
