@@ -62,10 +62,14 @@ def find_loadable(
     return adapter.base_folder, adapter
 
 
+_LONGEST = 4096
+"""Characters of a path; more is no name that a system takes."""
+
+
 def _adapter(folder: Path, weights: bool) -> Adapter:
     config = read_json(folder / CONFIG)
     base, pinned = config.get("base_model_name_or_path"), config.get("revision")
-    if not isinstance(base, str) or not base:
+    if not isinstance(base, str) or not 0 < len(base) <= _LONGEST:
         raise CheckpointError(f"{folder / CONFIG} names no base model; write its folder into base_model_name_or_path")
     is_local = local_path(base).is_dir()
     try:

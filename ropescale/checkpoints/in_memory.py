@@ -181,7 +181,8 @@ def changed_since(config: Mapping[str, object], expected: Mapping[str, object], 
 
 
 def _overlaid(config: Mapping[str, object], before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, object]:
-    found = dict(config)
+    gone = before.keys() - now.keys() - _APART  # such as the quantization of weights that no longer are
+    found = {key: value for key, value in config.items() if key not in gone}
     for key, value in now.items():
         if key in _APART or value == before.get(key):
             continue

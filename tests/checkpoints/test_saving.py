@@ -71,7 +71,6 @@ def config(folder: Path) -> dict:
     [
         ("yarn", {"target_length": "256"}),
         ("dynamic:factor=4", {}),
-        ("linear:factor=4", {}),
         (Half(), {}),
         ("dynamic-yarn", {"freeze_at": 200}),
     ],
@@ -108,7 +107,9 @@ def test_a_model_that_was_never_on_disk_is_saved_as_if_it_had_been(tmp_path):
 
 
 def test_what_was_trained_and_changed_since_is_saved_and_stock_transformers_reads_it(source, tmp_path):
+    (source / "config.json").write_text(json.dumps(config(source) | {"kept": [1], "dropped": 2}))
     model = loaded(source)
+    del model.config.dropped
     ids = torch.arange(100)[None]
     with ropescale.patch(model, "yarn:factor=4"), torch.no_grad():
         model.resize_token_embeddings(300)
@@ -118,6 +119,7 @@ def test_what_was_trained_and_changed_since_is_saved_and_stock_transformers_read
         expected = model(ids).logits
     out = tmp_path / "out"
     assert config(out)["vocab_size"] == 300 and config(out)["rope_scaling"]["factor"] == 4.0
+    assert config(out)["kept"] == [1] and "dropped" not in config(out)
     assert json.loads((out / "generation_config.json").read_text())["max_new_tokens"] == 77
     assert len(list(out.glob("model-*.safetensors"))) > 1 and not (out / "model.safetensors").exists()
     assert torch.equal(loaded(out)(ids).logits, expected)
