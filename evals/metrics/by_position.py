@@ -46,9 +46,13 @@ def draw(stored: Stored) -> Figure:
     figure, axes = drawing.new()
     rows = METRIC.rows(stored)
     shown = {schedule: _later([row for row in rows if row.schedule == schedule]) for schedule in stored.schedules}
-    for number, (schedule, bins) in enumerate(shown.items()):
-        points = [((each.start * each.stop) ** 0.5, each.nll, each.low, each.high) for each in bins]
-        drawing.line(axes, number, _label(schedule, bins[0].as_at), points)
+    curves = {
+        _label(schedule, bins[0].as_at): [
+            ((each.start * each.stop) ** 0.5, each.nll, each.low, each.high) for each in bins
+        ]
+        for schedule, bins in shown.items()
+    }
+    drawing.lines(axes, stored, curves)
     first, last = min(bins[0].start for bins in shown.values()), max(bins[-1].stop for bins in shown.values())
     powers = [2**k for k in range(last.bit_length() + 1) if first <= 2**k <= last]
     drawing.length_axis(axes, powers or [first, last], "position (tokens before)")

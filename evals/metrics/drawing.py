@@ -5,7 +5,7 @@ Colours are Okabe and Ito's, which colour-blind readers can tell apart; markers 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,13 +37,42 @@ def new() -> tuple[Figure, Axes]:
         return figure, figure.subplots()
 
 
-def line(axes: Axes, number: int, label: str, points: Sequence[Point]) -> None:
-    """Draws a schedule's line, with a band for its intervals."""
-    axes.plot([point[0] for point in points], [point[1] for point in points], label=label, **_style(number))
+FEW = 3
+"""The most lines that each have a band; of more, only the baseline has one, because many cover each other."""
+
+
+def lines(axes: Axes, stored: Stored, curves: Mapping[str, Sequence[Point]]) -> None:
+    """Draws a line for each schedule, with a band for its intervals where that can be seen.
+
+    Args:
+        curves: by label, in the order of the schedules.
+    """
+    baseline = stored.schedules.index(stored.baseline) if stored.baseline in stored.schedules else 0
+    for number, (label, points) in enumerate(curves.items()):
+        axes.plot([point[0] for point in points], [point[1] for point in points], label=label, **_style(number))
+        if len(curves) <= FEW or number == baseline:
+            _band(axes, number, points)
+
+
+def _band(axes: Axes, number: int, points: Sequence[Point]) -> None:
     banded = [point for point in points if point[2] is not None]
     if banded:
         x, _, low, high = zip(*banded)
         axes.fill_between(x, low, high, color=_colour(number), alpha=0.12, linewidth=0)
+
+
+def bars(axes: Axes, number: int, label: str, points: Sequence[Point], aside: float) -> None:
+    """Draws a schedule's line with a bar for each interval.
+
+    Args:
+        aside: how far the points stand beside their lengths, in octaves, so that bars do not cover each other.
+    """
+    x, y = [point[0] * 2**aside for point in points], [point[1] for point in points]
+    axes.plot(x, y, label=label, **_style(number))
+    for at, (_, _, low, high) in zip(x, points, strict=True):
+        if low is not None and high is not None:
+            axes.vlines(at, low, high, color=_colour(number), linewidth=1.5)
+            axes.plot([at, at], [low, high], linestyle="", marker="_", color=_colour(number), markersize=7)
 
 
 def _style(number: int) -> dict[str, Any]:
@@ -89,20 +118,29 @@ def tokens(length: int) -> str:
     return f"{length // 1024}k" if length >= 1024 and length % 1024 == 0 else str(length)
 
 
+_STEPS = ((30, (1.0, 2.0, 5.0)), (4, (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)))
+"""The numbers that are labelled in each power of ten, where the axis spans more than so many times its low end."""
+
+
 def plain_numbers(axes: Axes) -> None:
     """Labels the y axis 1, 2, 5, 10, 20, ... instead of powers of ten, unless the range is too large."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     low, high = axes.get_ylim()
-    steps = (1.0, 2.0, 5.0) if high / low > 4 else (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0)
+    fine = (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0)
+    steps = next((kept for least, kept in _STEPS if high / low > least), fine)
     if high / low < 1e4:
         axes.yaxis.set_major_locator(LogLocator(subs=steps))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 
-def finish(figure: Figure, axes: Axes, result: Stored, title: str) -> Figure:
-    """Adds the title, the legend and the trained length."""
+def finish(figure: Figure, axes: Axes, result: Stored, title: str, drawn: str | None = None) -> Figure:
+    """Adds the title, the legend and the trained length.
+
+    Args:
+        drawn: what shows the intervals: bands, or the baseline's alone where there are many, when None.
+    """
     low, high = axes.get_xlim()
     if result.trained_length and low < result.trained_length < high:
         axes.axvline(result.trained_length, color="#555555", linewidth=1, linestyle=(0, (4, 3)), zorder=0)
@@ -117,7 +155,8 @@ def finish(figure: Figure, axes: Axes, result: Stored, title: str) -> Figure:
             color="#555555",
         )
     documents = result.data["documents"]
-    bands = f", bands: {PERCENT}" if documents > 1 else ""
+    shown = drawn or ("bands" if len(result.schedules) <= FEW else f"band of {short(result.baseline)}")
+    bands = f", {shown}: {PERCENT}" if documents > 1 else ""
     about = f"{Path(result.model['path']).name}, {documents} document{'s' * (documents != 1)}{bands}"
     axes.set_title(f"{title}\n{about}", loc="left", fontsize=10)
     handles, labels = axes.get_legend_handles_labels()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,8 +13,12 @@ from ...formatting import markdown
 from ..results.checking import Length
 from ..results.statistics import Estimate, ratio
 from ..results.stored import Divergence, Stored, Totals
-from .base import Metric, estimated, mark, mean_of
+from . import drawing
+from .base import Metric, Picture, estimated, mark, mean_of
 from .cells import half, signed, table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -43,10 +48,30 @@ _COMPARED = ("kl", "kl_low", "kl_high", "top1", "top1_low", "top1_high")
 """Fields that only some lengths have."""
 
 
+def draw(stored: Stored) -> Figure:
+    """Draws the change of every schedule against the baseline at every length, with a bar for each interval.
+
+    Raises:
+        RopescaleError: matplotlib is not installed.
+    """
+    figure, axes = drawing.new()
+    rows, others = METRIC.rows(stored), [label for label in stored.schedules if label != stored.baseline]
+    axes.axhline(0, color=drawing.LINES[0], linewidth=1)
+    for place, label in enumerate(others):
+        mine = sorted((row for row in rows if row.schedule == label), key=lambda row: row.length)
+        points = [(row.length, row.delta_nll, row.low, row.high) for row in mine]
+        aside = 0.05 * (place - (len(others) - 1) / 2)
+        drawing.bars(axes, stored.schedules.index(label), label, points, aside)
+    drawing.length_axis(axes, stored.lengths, "context length (tokens)")
+    axes.set_ylabel(f"loss minus that of {drawing.short(stored.baseline, 24)} (nats per token)")
+    return drawing.finish(figure, axes, stored, "Change on the same tokens; below zero is better", "bars")
+
+
 class Paired(Metric[Stored, PairedRow]):
     """The paired change against the baseline."""
 
     row, key = PairedRow, "paired"
+    picture = Picture("paired_change.png", "Change on the same tokens", draw)
     columns = {  # noqa: RUF012
         "baseline": "baseline",
         "delta_nll": "delta_nll",
@@ -69,6 +94,10 @@ class Paired(Metric[Stored, PairedRow]):
         title = f"Change in NLL against {escaped(stored.baseline)} on the same tokens (nats per token):"
         cells = {key: _change(row) for key, row in rows.items()}
         return [title, table(stored.lengths, "change", cells, others), *_short_context(stored, rows)]
+
+    def has_picture(self, stored: Stored) -> bool:
+        """Whether anything is compared."""
+        return bool(self.rows(stored))
 
     def on_page(self, rows: Sequence[PairedRow]) -> dict[str, object]:
         """Returns the rows by length."""

@@ -59,10 +59,11 @@ def draw(stored: Stored) -> Figure:
         RopescaleError: matplotlib is not installed.
     """
     figure, axes = drawing.new()
-    for number, schedule in enumerate(stored.schedules):
-        rows = sorted((row for row in METRIC.rows(stored) if row.schedule == schedule), key=lambda row: row.length)
-        points = [(row.length, row.ppl, row.ppl_low, row.ppl_high) for row in rows]
-        drawing.line(axes, number, schedule, points)
+    rows = sorted(METRIC.rows(stored), key=lambda row: row.length)
+    curves: dict[str, list[drawing.Point]] = {schedule: [] for schedule in stored.schedules}
+    for row in rows:
+        curves[row.schedule].append((row.length, row.ppl, row.ppl_low, row.ppl_high))
+    drawing.lines(axes, stored, curves)
     axes.set_yscale("log")
     drawing.length_axis(axes, stored.lengths, "context length (tokens)")
     axes.set_ylabel("perplexity")

@@ -218,6 +218,15 @@ class Result(Stored, Saved):
         """
         return _saved(perplexity.draw(self), path)
 
+    def plot_change(self, path: str | Path | None = None) -> Figure:
+        """Draws the change against the baseline on the same tokens, in the same way as :meth:`plot`.
+
+        Raises:
+            RopescaleError: matplotlib is not installed.
+            CheckpointError: the file cannot be written.
+        """
+        return _saved(paired.draw(self), path)
+
     def plot_by_position(self, path: str | Path | None = None) -> Figure:
         """Draws loss by position, in the same way as :meth:`plot`.
 

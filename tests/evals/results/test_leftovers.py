@@ -22,7 +22,7 @@ from ropescale.evals.results.folder import writable_folder
 from ropescale.evals.running.resuming import opened
 from ropescale.files import atomic
 
-PICTURES = ("ppl_vs_length.png", "loss_by_position.png")
+PICTURES = ("ppl_vs_length.png", "loss_by_position.png", "paired_change.png")
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -1,6 +1,7 @@
 """What a measurement prints and writes."""
 
 import csv
+import dataclasses
 import errno
 import hashlib
 import json
@@ -288,14 +289,15 @@ def test_loss_by_position_averages_to_the_whole(result):
 def test_save_writes_every_file_and_the_figures_come_back(result, tmp_path):
     pytest.importorskip("matplotlib")
     out = result.save(tmp_path / "new" / "out")
-    names = {"results.json", "results.csv", "nll", "ppl_vs_length.png", "loss_by_position.png", "REPORT.md"}
+    pictures = ("ppl_vs_length.png", "loss_by_position.png", "paired_change.png")
+    names = {"results.json", "results.csv", "nll", *pictures, "REPORT.md"}
     assert {path.name for path in out.iterdir()} == names
     saved = json.loads((out / "results.json").read_text())
     beside = {name: [hashlib.sha256((out / name).read_bytes()).hexdigest()] for name in names - {"results.json", "nll"}}
     assert saved.pop("files") == beside and saved.pop("sha256")
     assert saved == json.loads(json.dumps(result.to_dict()))
     assert result.to_markdown() in (out / "REPORT.md").read_text()
-    for name in ("ppl_vs_length.png", "loss_by_position.png"):
+    for name in pictures:
         assert (out / name).read_bytes().startswith(b"\x89PNG")
 
 
@@ -366,6 +368,28 @@ def test_without_a_path_the_figure_is_returned_and_nothing_written(result, tmp_p
     assert not list(tmp_path.iterdir())
     figure.savefig(tmp_path / "own.png")
     assert (tmp_path / "own.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_of_many_schedules_only_the_baseline_has_a_band():
+    pytest.importorskip("matplotlib")
+    few = made_up([1.0, 1.5], [1.25, 1.5])
+    many = dataclasses.replace(
+        few, passes=[*few.passes, *(dataclasses.replace(few.passes[1], schedule=n) for n in "abc")]
+    )
+    for result, bands, said in [(few, 2, ", bands: 95%"), (many, 1, ", band of as-is: 95%")]:
+        (axes,) = result.plot().axes
+        assert len(axes.collections) == bands
+        assert said in axes.get_title(loc="left")
+
+
+def test_the_picture_of_the_change_has_the_rows_and_their_intervals(result):
+    pytest.importorskip("matplotlib")
+    (axes,) = result.plot_change().axes
+    rows = sorted(result.paired, key=lambda row: row.length)
+    curve = next(line for line in axes.lines if line.get_label() == "dynamic:factor=4")
+    assert curve.get_ydata().tolist() == [row.delta_nll for row in rows]
+    bars = [each.get_segments()[0][:, 1].tolist() for each in axes.collections]
+    assert bars == [[row.low, row.high] for row in rows]
 
 
 def test_an_output_that_is_a_file_is_one_sentence(result, tmp_path):
