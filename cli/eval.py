@@ -10,6 +10,7 @@ from .completion import Place, SpecText
 from .options import (
     DEVICE_MAPS,
     MODEL_SECTION,
+    READING,
     REQUEST_SECTIONS,
     Length,
     bos_option,
@@ -17,6 +18,7 @@ from .options import (
     lengths_option,
     loading_options,
     model_argument,
+    reading_options,
     request_of,
     request_options,
 )
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 _SECTIONS = {
     "What is measured": "source lengths",
     **REQUEST_SECTIONS,
-    "The text": "split text_field score concat min_tokens max_docs streaming split_special_tokens bos",
+    "The text": "split text_field score glob encoding concat min_tokens max_docs streaming split_special_tokens bos",
     "How": "protocol stride short_context repeat_distance key_spans seed",
     "The result": "out fresh as_json",
     **MODEL_SECTION,
@@ -51,8 +53,7 @@ _SECTIONS = {
 @lengths_option("Positions, BOS included: 2k,4k,8k. May be repeated.")
 @request_options("many")
 @click.option("--baseline", type=SpecText(), metavar="SPEC", help="What the others are compared with (default: as-is).")
-@click.option("--split", metavar="S", help="Split of a dataset (default: test, or the only one).")
-@click.option("--text-field", metavar="F", help="Field that holds the text, the chat or the token ids.")
+@reading_options()
 @click.option(
     "--score", type=click.Choice(["all", "assistant"]), default="all", show_default=True, help="Whose tokens of chats."
 )
@@ -137,17 +138,18 @@ def command(
 
 
 _LOADING = ("revision", "trust_remote_code", "dtype", "device", "device_map", "tp")
-_SOURCE = ("split", "text_field", "concat", "streaming", "split_special_tokens")
+_SOURCE = ("concat", "streaming", "split_special_tokens")
 
 
 def _prepared(model: str, source: str, lengths: list[int], options: dict[str, Any], here: World) -> PerplexityRun:
-    from ..evals.data.sources import TextSource
+    from ..evals.data.sources import ReadOptions, TextSource
     from ..evals.running.preparing import Checkpoint, prepare
     from ..evals.running.selection import PerplexityOptions
 
     request, schedules, baseline = request_of(options), options.pop("schedules"), options.pop("baseline")
     checkpoint = Checkpoint(model, **{name: options.pop(name) for name in _LOADING})
-    text = TextSource(source, **{name: options.pop(name) for name in _SOURCE})
+    asked = ReadOptions(**{name: options.pop(name) for name in READING})
+    text = TextSource([source], asked, **{name: options.pop(name) for name in _SOURCE})
     bos = options.pop("bos")
     chosen = PerplexityOptions(**options, source=source, progress=notes(here))
     return prepare(checkpoint, (schedules, baseline, request), text, lengths, bos, chosen, here)

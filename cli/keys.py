@@ -9,12 +9,14 @@ import click
 from .completion import Place
 from .options import (
     MODEL_SECTION,
+    READING,
     Length,
     bos_option,
     json_option,
     loading_options,
     model_argument,
     print_json,
+    reading_options,
 )
 from .running import notes
 from .sections import in_sections
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 _SECTIONS = {
     "What is measured": "source window short stride",
     "Which tokens are key": "alpha beta",
-    "The text": "split text_field concat bos",
+    "The text": "split text_field glob encoding concat bos",
     **MODEL_SECTION,
     "The result": "out as_json",
 }
@@ -45,8 +47,7 @@ _SECTIONS = {
 @click.option(
     "--beta", type=float, default=-2.0, show_default=True, metavar="B", help="The long-context NLL must be below -B."
 )
-@click.option("--split", metavar="S", help="Split of a dataset.")
-@click.option("--text-field", metavar="F", help="Field that holds the text.")
+@reading_options()
 @click.option("--concat", is_flag=True, help="Join all documents into one, with blank lines between them.")
 @bos_option()
 @loading_options()
@@ -84,10 +85,10 @@ def command(model: str, source: str, out: str, as_json: bool, **options: Any) ->
 
 def _prepared(model: str, source: str, options: dict[str, Any], here: World) -> PerplexityRun:
     """Prepares the measurement of the key model with short and with long context."""
-    from ..evals.data.sources import TextSource
+    from ..evals.data.sources import ReadOptions, TextSource
     from ..evals.running.preparing import Checkpoint, prepare_keys
 
-    text = TextSource(source, **{name: options[name] for name in ("split", "text_field", "concat")})
+    text = TextSource([source], ReadOptions(**{name: options[name] for name in READING}), options["concat"])
     loading = ("revision", "trust_remote_code", "dtype", "device")
     checkpoint = Checkpoint(model, **{name: options[name] for name in loading})
     windows = options["window"], options["short"], options["stride"]

@@ -131,6 +131,20 @@ def loading_options() -> Decorator[F]:
     )
 
 
+READING = ("split", "text_field", "glob", "encoding")
+"""The parameters of :func:`reading_options`."""
+
+
+def reading_options() -> Decorator[F]:
+    """Adds how a source of texts is read; each kind of source takes some of them."""
+    return _together(
+        click.option("--split", metavar="S", help="Split of a dataset (default: test, or the only one)."),
+        click.option("--text-field", metavar="F", help="Field that holds the text, the chat or the token ids."),
+        click.option("--glob", metavar="G", help="Files of a folder: '*.txt' in all of it, 'notes/*.md' from it on."),
+        click.option("--encoding", metavar="E", help="Encoding of text files (default: UTF-8)."),
+    )
+
+
 def bos_option() -> Decorator[F]:
     return click.option("--bos", default="auto", show_default=True, metavar="B", help="auto, yes, no, or a token id.")
 

@@ -129,14 +129,15 @@ class Reading:
         raw = self._read(BLOCK)
         zero = raw.find(b"\0")
         if zero >= 0:
-            self._wrong = f"{self.name} is not text: it has a zero byte at {self._at + zero}; give UTF-8 text"
+            at = self._at + zero
+            self._wrong = f"{self.name} is not text: it has a zero byte at {at}; give UTF-8 text, or encoding=NAME"
             raw = raw[:zero]
         self._ended = not raw or bool(self._wrong)
         try:
             piece = self._decoder.decode(raw, final=self._ended and not self._wrong)
         except UnicodeDecodeError as error:
             at = self._at + error.start - (len(error.object) - len(raw))
-            self._wrong = f"{self.name} is not UTF-8 text: byte {at} does not decode; convert it first"
+            self._wrong = f"{self.name} is not UTF-8 text: byte {at} does not decode; give encoding=NAME, like latin-1"
             piece, self._ended = error.object[: error.start].decode(), True
         self._at += len(raw)
         if self._ended:

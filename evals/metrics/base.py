@@ -130,9 +130,9 @@ def estimated(stored: Stored, totals: Totals, tokens: np.ndarray) -> Estimate:
     Args:
         tokens: the values of the first document.
     """
-    if len(totals.sums) > 1 or not stored.exact:
-        return ratio(totals.sums, totals.shares)
     tokens = tokens[~np.isnan(tokens)]
+    if len(totals.sums) > 1 or not stored.exact or not len(tokens):
+        return ratio(totals.sums, totals.shares)
     pieces = [tokens[start : start + PIECE] for start in range(0, len(tokens), PIECE)]
     sums = [float(each.sum(dtype=np.float64)) for each in pieces]
     return consecutive(sums, list(map(len, pieces)), of=f"its {len(pieces)} pieces of {PIECE:,} tokens")

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -169,7 +170,7 @@ def prepare(
         )
     if options.exact:
         check_stride(options.stride, lengths)
-    texts, asked = source.texts(), checkpoint.asked(wanted)
+    texts, asked = chain.from_iterable(source.texts().values()), checkpoint.asked(wanted)
     tokenizer = checkpoint.tokenizer()
     texts, split = chats.written(texts, tokenizer, options.score), source.split_special_tokens
     if source.streaming:
@@ -182,6 +183,9 @@ def prepare(
     corpus = Corpus(documents, lengths, tokenizer, bos, options)
     for remark in checkpoint.remarks():
         Notes.of(options.progress).warn(f"warning: {remark}")
+    if source.asked.left_out:
+        corpus.skipped["no_text"] = len(source.asked.left_out)
+        Notes.of(options.progress).tell(f"{source.left_out} and left out")
     model, team = checkpoint.model(here), team_of(here) if here.team > 1 and not checkpoint.tp else None
     options = dataclasses.replace(options, patching=asked.patching, path=checkpoint.folder, team=team)
     return PerplexityRun(model, corpus, asked.schedules, asked.baseline, options)
@@ -201,7 +205,7 @@ def prepare_keys(
         windows: the long context, the short one, and the stride; None takes what the trained length gives.
     """
     long, short, stride = windows
-    texts, tokenizer = source.texts(), checkpoint.tokenizer()
+    texts, tokenizer = chain.from_iterable(source.texts().values()), checkpoint.tokenizer()
     documents = data_documents.tokenize(chats.written(texts, tokenizer, chats.ALL), tokenizer)
     model = checkpoint.model(here)
     lengths = key_tokens.windows_of(trained_length(model), long, short)

@@ -6,8 +6,9 @@ line ends of any kind become ``\\n``, a leading byte-order mark is not text.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
@@ -18,6 +19,10 @@ from ..chats import Chat, Unread
 from ..documents import Document
 from ..texts import Text, TextFile
 from . import hub
+from .folder import no_texts
+from .read_options import ReadOptions, Unused
+
+LOG = logging.getLogger(__name__)
 
 
 class SourceReader(Protocol):
@@ -27,7 +32,7 @@ class SourceReader(Protocol):
         """Whether a source is of this kind."""
         ...
 
-    def read(self, source: str, split: str | None, text_field: str | None) -> Iterable[Unread]:
+    def read(self, source: str, asked: ReadOptions) -> Iterable[Unread]:
         """Gives the documents of a source one after the other, as they are asked for; empty ones included.
 
         What is wrong with the source or an option is raised at the first one at the latest.
@@ -51,17 +56,18 @@ READERS = tuple(cast(SourceReader, import_module(f".{name}", __name__)) for name
 
 @dataclass(frozen=True)
 class TextSource:
-    """A source, and how it is read.
+    """One source or several, and how they are read.
 
     Attributes:
-        name: as for :func:`read_texts`; so are ``split``, ``text_field`` and ``concat``.
+        names: each as for :func:`read_texts`.
+        asked: the options of reading; of several sources, at least one has a use for each.
+        concat: join all the documents of a source into one, a blank line between two.
         streaming: read a dataset on the Hub only as far as is needed.
         split_special_tokens: as for :func:`ropescale.evals.data.documents.tokenize`.
     """
 
-    name: str
-    split: str | None = None
-    text_field: str | None = None
+    names: Sequence[str]
+    asked: ReadOptions = field(default_factory=ReadOptions)
     concat: bool = False
     streaming: bool = False
     split_special_tokens: bool = False
@@ -69,38 +75,72 @@ class TextSource:
     def __post_init__(self) -> None:
         if self.streaming and self.concat:
             raise DataError("streaming reads one document after the other; leave concat out", "streaming", "concat")
+        twice = next((name for number, name in enumerate(self.names) if name in self.names[:number]), None)
+        if twice is not None:
+            raise DataError(f"source {twice} is given twice; give each source once", "source")
 
-    def texts(self) -> Iterator[Unread]:
-        """Reads the documents one after the other, as they are asked for; the first one now, to see that it is there.
+    @property
+    def name(self) -> str:
+        """The names of all sources."""
+        return ", ".join(self.names)
+
+    @property
+    def left_out(self) -> str:
+        """Says which files of folders were no text, as far as they were read; empty without any."""
+        return no_texts(self.asked.left_out) if self.asked.left_out else ""
+
+    def texts(self) -> dict[str, Iterator[Unread]]:
+        """Reads each source's documents one after the other, as they are asked for; the first one now.
 
         Raises:
             DataError: as :func:`read_texts`.
         """
-        if self.streaming:
-            return stream_texts(self.name, split=self.split, text_field=self.text_field)
-        if self.concat:
-            return iter(read_texts(self.name, split=self.split, text_field=self.text_field, concat=True))
-        return _begun(self.name, self.split, self.text_field)
+        refused: dict[str, list[Unused]] = {}
+        found = {name: self._read(name, self.asked, refused) for name in self.names}
+        for errors in refused.values():
+            if len(errors) == len(self.names):
+                raise errors[0]
+        return found
+
+    def _read(self, name: str, asked: ReadOptions, refused: dict[str, list[Unused]]) -> Iterator[Unread]:
+        """Reads a source without the options that it refuses."""
+        try:
+            texts = _streamed(name, asked) if self.streaming else _begun(name, asked)
+        except Unused as error:
+            refused.setdefault(error.fields[0], []).append(error)
+            return self._read(name, replace(asked, **{error.fields[0]: None}), refused)
+        return iter([Text(name, joined(texts))]) if self.concat else texts
 
 
 def read_texts(
-    source: str | Path, *, split: str | None = None, text_field: str | None = None, concat: bool = False
+    source: str | Path,
+    *,
+    split: str | None = None,
+    text_field: str | None = None,
+    glob: str | None = None,
+    encoding: str | None = None,
+    concat: bool = False,
 ) -> list[Text | Chat | Document]:
     """Reads the documents of ``source`` into memory, empty ones included.
 
     Args:
-        source: a text file (one document), a folder (one per file, in order of path), a ``.jsonl`` or
+        source: a text file (one document), a folder (one per text file, in order of path), a ``.jsonl`` or
             ``.parquet`` file (one per row), a folder that ``datasets`` saved, ``-`` for standard input, or the
             name of a dataset on the Hub (``owner/name`` or ``owner/name:config``).
         split: which split of a dataset; needed when it has several and none is called "test".
         text_field: the field that holds the text, the chat (a list of messages) or the token ids; when None it is
             "text", "messages", "input_ids" or the only field of strings.
+        glob: which files of a folder, like ``*.txt``; with a slash from the folder on, else by name in every folder.
+        encoding: of text files; UTF-8 when None.
         concat: join them all into one document, a blank line between two.
 
     Raises:
-        DataError: nothing there, not text, malformed, without the field, or a split or field of a source without.
+        DataError: nothing there, not text, malformed, without the field, or an option that the source has no use for.
     """
-    texts = _begun(str(source), split, text_field)
+    asked = ReadOptions(split, text_field, glob, encoding)
+    texts = list(_begun(str(source), asked))
+    if asked.left_out:
+        LOG.warning("%s of %s", no_texts(asked.left_out), source)
     if concat:
         return [Text(str(source), joined(texts))]
     return [Text(each.name, each.text) if isinstance(each, TextFile) else each for each in texts]
@@ -129,18 +169,22 @@ def stream_texts(source: str, *, split: str | None = None, text_field: str | Non
     Raises:
         DataError: not the name of a dataset, or as :func:`read_texts`.
     """
+    return _streamed(source, ReadOptions(split, text_field))
+
+
+def _streamed(source: str, asked: ReadOptions) -> Iterator[Unread]:
     if _reader(source) is not hub:
         raise DataError(f"{source} is here, and streaming is for datasets on the Hub; leave streaming out", "streaming")
-    return hub.stream(source, split, text_field)
+    return hub.stream(source, asked)
 
 
-def _begun(source: str, split: str | None, text_field: str | None) -> Iterator[Unread]:
+def _begun(source: str, asked: ReadOptions) -> Iterator[Unread]:
     """Reads the first document, and returns all of them.
 
     Raises:
         DataError: as :func:`read_texts`.
     """
-    texts = iter(_reader(source).read(source, split, text_field))
+    texts = iter(_reader(source).read(source, asked))
     first = next(texts, None)
     if first is None:
         raise DataError(f"no documents in {source}; give text, with one document per row or file")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from ....errors import DataError
 from ....files.reading import local_path
 from ..texts import Text, TextFile
-from .rows import refuse
-from .text_file import text_of
+from .read_options import ReadOptions
+from .text_file import NoText, text_of
 
 
 def takes(source: str) -> bool:
@@ -16,16 +17,48 @@ def takes(source: str) -> bool:
     return bool(source) and local_path(source).is_dir()
 
 
-def read(source: str, split: str | None, text_field: str | None) -> Iterator[Text | TextFile]:
-    """Reads all files but hidden ones, those in folders below included.
+def read(source: str, asked: ReadOptions) -> Iterator[Text | TextFile]:
+    """Reads all files but hidden ones, those in folders below included. What is no text is left out and named.
 
     Raises:
-        DataError: there is none, or as :func:`ropescale.evals.data.sources.text_file.text_of`.
+        DataError: there is no text, or a file cannot be read.
     """
-    refuse(source, "a folder of text files", split=split, text_field=text_field)
+    asked.only(source, "a folder of text files", "glob", "encoding")
     root = local_path(source)
-    visible = (path for path in root.rglob("*") if not any(part[0] == "." for part in path.relative_to(root).parts))
-    files = sorted(path for path in visible if path.is_file())
+    visible = (path for path in _chosen(root, asked.glob) if not any(part[0] == "." for part in path.parts))
+    files = sorted(root / path for path in visible if (root / path).is_file())
     if not files:
-        raise DataError(f"no files in {source}; give a folder of text files (hidden ones are not read)")
-    yield from map(text_of, files)
+        what = "files" if asked.glob is None else f"file that fits {asked.glob!r}"
+        raise DataError(f"no {what} in {source}; give a folder of text files (hidden ones are not read)")
+    found = 0
+    for path in files:
+        try:
+            text = text_of(path, asked.encoding, rows=False)
+        except NoText:
+            asked.left_out.append(str(path.relative_to(root)))
+        else:
+            found += 1
+            yield text
+    if not found:
+        raise DataError(f"no text in {source}: {no_texts(asked.left_out)}; give text files, or their encoding=NAME")
+
+
+def _chosen(root: Path, glob: str | None) -> Iterable[Path]:
+    """Returns the paths that fit, from the folder on.
+
+    Raises:
+        DataError: not a pattern of paths below the folder.
+    """
+    pattern = "*" if glob is None else glob
+    try:
+        found = list(root.glob(pattern) if "/" in pattern else root.rglob(pattern) if pattern else [])
+        return [path.relative_to(root) for path in found if path != root]
+    except (ValueError, NotImplementedError):  # absolute, or out of the folder
+        raise DataError(f"glob {glob!r} is no pattern of files in {root}; write it like *.txt", "glob") from None
+
+
+def no_texts(files: list[str], most: int = 3) -> str:
+    """Says how many files are no text, with the names of the first ones."""
+    more = f" and {len(files) - most:,} more" if len(files) > most else ""
+    what = "1 file is no text" if len(files) == 1 else f"{len(files):,} files are no text"
+    return f"{what} ({', '.join(files[:most])}{more})"

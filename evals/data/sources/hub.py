@@ -10,6 +10,7 @@ from ....checkpoints.locating import hub_silence
 from ....errors import DataError
 from ....files.reading import local_path
 from ....formatting import first_line
+from .read_options import ReadOptions
 from .rows import Row, RowDocument, dataset_texts, one_split, text_in
 
 
@@ -20,18 +21,20 @@ def takes(source: str) -> bool:
     return bool(source) and not local
 
 
-def read(source: str, split: str | None, text_field: str | None) -> Iterator[RowDocument]:
+def read(source: str, asked: ReadOptions) -> Iterator[RowDocument]:
     """Reads the text of every row of one split.
 
     Raises:
         DataError: neither the Hub nor its cache has the dataset, or it lacks the split or the field.
     """
-    return dataset_texts(_loaded(source), source, split, text_field)
+    asked.only(source, "a dataset", "split", "text_field")
+    return dataset_texts(_loaded(source), source, asked)
 
 
-def stream(source: str, split: str | None, text_field: str | None) -> Iterator[RowDocument]:
+def stream(source: str, asked: ReadOptions) -> Iterator[RowDocument]:
     """Reads row by row, as the texts are asked for; raises as :func:`read`."""
-    return _streamed(source, one_split(_loaded(source, streaming=True), source, split), text_field)
+    asked.only(source, "a dataset", "split", "text_field")
+    return _streamed(source, one_split(_loaded(source, streaming=True), source, asked.split), asked.text_field)
 
 
 def _streamed(source: str, rows: Iterable[Row], text_field: str | None) -> Iterator[RowDocument]:

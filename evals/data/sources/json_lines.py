@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from ....errors import DataError
 from ....files.reading import local_path
 from ..texts import Text, TextFile
-from .rows import Row, RowDocument, refuse, text_in
+from .read_options import ReadOptions
+from .rows import Row, RowDocument, text_in
 from .text_file import text_of
 
 
@@ -18,20 +19,21 @@ def takes(source: str) -> bool:
     return path.is_file() and path.suffix.lower() in (".jsonl", ".ndjson")
 
 
-def read(source: str, split: str | None, text_field: str | None) -> Iterator[RowDocument]:
+def read(source: str, asked: ReadOptions) -> Iterator[RowDocument]:
     """Reads the text of every line, one after the other as they are asked for.
 
     Raises:
         DataError: a line is not a JSON object, or lacks the field; names the line.
     """
-    refuse(source, "a file of rows", split=split)
-    for number, row in _rows(source):
+    asked.only(source, "a file of rows", "text_field", "encoding")
+    text_field = asked.text_field
+    for number, row in _rows(source, asked.encoding):
         text, text_field = text_in(row, text_field, f"{source} line {number}", source)
         yield text
 
 
-def _rows(source: str) -> Iterator[tuple[int, Row]]:
-    for number, line in enumerate(_lines(text_of(local_path(source))), start=1):
+def _rows(source: str, encoding: str | None) -> Iterator[tuple[int, Row]]:
+    for number, line in enumerate(_lines(text_of(local_path(source), encoding)), start=1):
         if not line.strip():
             continue
         try:

@@ -8,7 +8,8 @@ from itertools import count
 from ....errors import DataError
 from ....files.reading import local_path
 from ....formatting import first_line
-from .rows import RowDocument, refuse, texts_of
+from .read_options import ReadOptions
+from .rows import RowDocument, texts_of
 
 
 def takes(source: str) -> bool:
@@ -17,7 +18,7 @@ def takes(source: str) -> bool:
     return path.is_file() and path.suffix.lower() == ".parquet"
 
 
-def read(source: str, split: str | None, text_field: str | None) -> Iterator[RowDocument]:
+def read(source: str, asked: ReadOptions) -> Iterator[RowDocument]:
     """Reads the text of every row.
 
     Raises:
@@ -26,12 +27,12 @@ def read(source: str, split: str | None, text_field: str | None) -> Iterator[Row
     import pyarrow
     import pyarrow.parquet
 
-    refuse(source, "a file of rows", split=split)
+    asked.only(source, "a file of rows", "text_field")
     try:
         with pyarrow.parquet.ParquetFile(local_path(source)) as file:
             batches = file.iter_batches(_TOGETHER)
             rows = (row for batch in batches for n in range(len(batch)) for row in batch[n : n + 1].to_pylist())
-            yield from texts_of(rows, (f"{source} row {i}" for i in count()), text_field, source)
+            yield from texts_of(rows, (f"{source} row {i}" for i in count()), asked.text_field, source)
     except (pyarrow.ArrowException, OSError) as error:
         raise DataError(f"{source} is not a readable parquet file: {first_line(error)}") from None
 

@@ -15,6 +15,7 @@ from ....formatting import cut
 from ..chats import Chat
 from ..documents import Document, of_ids
 from ..texts import Text
+from .read_options import ReadOptions
 
 Row = Mapping[str, object]
 RowDocument = Text | Chat | Document
@@ -23,22 +24,15 @@ CHAT, IDS = "messages", "input_ids"
 """The usual names of the fields of chats and of token ids."""
 
 
-def refuse(source: str, kind: str, **given: str | None) -> None:
-    """Refuses an option that this kind of source has no use for, which would be ignored without a word."""
-    for name, value in given.items():
-        if value is not None:
-            raise DataError(f"{name} is given, and {source} is {kind}, which has none; leave {name} out", name)
-
-
-def dataset_texts(loaded: Any, source: str, split: str | None, text_field: str | None) -> Iterator[RowDocument]:
+def dataset_texts(loaded: Any, source: str, asked: ReadOptions) -> Iterator[RowDocument]:
     """Returns the document in every row of one split.
 
     Raises:
         DataError: there is no such split or field, or which one is not said.
     """
-    rows = one_split(loaded, source, split)
-    part = f"{source} {_split_of(loaded, source, split)}" if isinstance(loaded, dict) else source
-    return texts_of(rows, (f"{part} row {i}" for i in count()), text_field, source)
+    rows = one_split(loaded, source, asked.split)
+    part = f"{source} {_split_of(loaded, source, asked.split)}" if isinstance(loaded, dict) else source
+    return texts_of(rows, (f"{part} row {i}" for i in count()), asked.text_field, source)
 
 
 def one_split(loaded: Any, source: str, split: str | None) -> Iterable[Row]:
@@ -49,7 +43,7 @@ def one_split(loaded: Any, source: str, split: str | None) -> Iterable[Row]:
     if isinstance(loaded, dict):
         loaded = loaded[_split_of(loaded, source, split)]
     else:
-        refuse(source, "one part of a dataset", split=split)
+        ReadOptions(split).only(source, "one part of a dataset")
     return loaded.with_format(None)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from ....errors import DataError
 from ....files.reading import local_path
 from ....formatting import first_line
+from .read_options import ReadOptions
 from .rows import RowDocument, dataset_texts
 
 
@@ -16,7 +17,7 @@ def takes(source: str) -> bool:
     return bool(source) and any((path / name).exists() for name in ("state.json", "dataset_dict.json"))
 
 
-def read(source: str, split: str | None, text_field: str | None) -> Iterator[RowDocument]:
+def read(source: str, asked: ReadOptions) -> Iterator[RowDocument]:
     """Reads the text of every row of one split.
 
     Raises:
@@ -24,8 +25,9 @@ def read(source: str, split: str | None, text_field: str | None) -> Iterator[Row
     """
     import datasets
 
+    asked.only(source, "a dataset", "split", "text_field")
     try:
         loaded = datasets.load_from_disk(str(local_path(source)))
     except Exception as error:
         raise DataError(f"{source} is not a readable datasets folder: {first_line(error)}") from None
-    return dataset_texts(loaded, source, split, text_field)
+    return dataset_texts(loaded, source, asked)

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 
 from ..texts import Text
-from .rows import refuse
+from .read_options import ReadOptions
 from .text_file import decoded
 
 
@@ -15,7 +15,7 @@ def takes(source: str) -> bool:
     return source == "-"
 
 
-def read(source: str, split: str | None, text_field: str | None) -> Iterator[Text]:
+def read(source: str, asked: ReadOptions) -> Iterator[Text]:
     """Reads all of it."""
-    refuse("standard input", "plain text", split=split, text_field=text_field)
-    yield decoded("standard input", sys.stdin.buffer.read())
+    asked.only("standard input", "plain text", "encoding")
+    yield decoded("standard input", sys.stdin.buffer.read(), asked.encoding)

@@ -157,6 +157,109 @@ def test_a_field_that_is_asked_for_and_missing_names_what_there_is(tmp_path):
         read_texts(tmp_path / "a.jsonl", text_field="body")
 
 
+# --- what lies in a folder beside its texts --------------------------------------------------------------------------
+
+PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"
+
+
+@pytest.fixture
+def mixed(tmp_path):
+    """Two texts among files that are none, one of them large."""
+    folder = tmp_path / "mixed"
+    (folder / "notes").mkdir(parents=True)
+    (folder / "a.txt").write_text("first")
+    (folder / "notes" / "b.md").write_text("second")
+    for name, content in {
+        "c.png": PNG,
+        "d.txt": "caf\u00e9".encode("latin-1"),
+        "e.txt.gz": b"\x1f\x8b\x08",
+        "f.jsonl": b'{"text": "x"}',
+        "g.bin": PNG + b"a" * 2**23,
+        "h.pdf": b"%PDF-1.4\n%\xe2\xe3\xcf\xd3\n",
+    }.items():
+        (folder / name).write_bytes(content)
+    return folder
+
+
+def test_a_folder_leaves_out_what_is_no_text_and_says_so(mixed, caplog):
+    assert contents(read_texts(mixed)) == ["first", "second"]
+    assert "6 files are no text (c.png, d.txt, e.txt.gz and 3 more)" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("glob", "found"), [("*.md", ["second"]), ("*.txt", ["first"]), ("notes/*", ["second"]), ("*.p*", [])]
+)
+def test_a_glob_chooses_files_and_those_that_are_no_text_are_still_left_out(mixed, glob, found):
+    if found:
+        assert contents(read_texts(mixed, glob=glob)) == found
+    else:
+        with pytest.raises(
+            DataError, match=r"no text in .*mixed: 2 files are no text \(c\.png, h\.pdf\); give text files"
+        ):
+            read_texts(mixed, glob=glob)
+
+
+@pytest.mark.parametrize(
+    ("glob", "said"),
+    [
+        ("*.rst", r"no file that fits '\*\.rst' in"),
+        ("", "no file that fits ''"),
+        ("/etc/*", "is no pattern"),
+        ("../*", r"no file that fits '\.\./\*'"),
+    ],
+)
+def test_a_glob_that_finds_nothing_or_leaves_the_folder_is_an_error(mixed, glob, said):
+    with pytest.raises(DataError, match=said):
+        read_texts(mixed, glob=glob)
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16", "utf-8", "cp1252"])
+def test_files_are_read_in_the_encoding_that_is_named(tmp_path, encoding):
+    text = "caf\u00e9\r\nna\u00efve"
+    (tmp_path / "a.txt").write_bytes(text.encode(encoding))
+    (tmp_path / "a.jsonl").write_bytes(json.dumps({"text": text}, ensure_ascii=False).encode(encoding))
+    plain = text.replace("\r", "")
+    assert contents(read_texts(tmp_path / "a.txt", encoding=encoding)) == [plain]
+    assert contents(read_texts(tmp_path / "a.jsonl", encoding=encoding)) == [text]
+    assert contents(read_texts(tmp_path, glob="*.txt", encoding=encoding)) == [plain]
+
+
+@pytest.mark.parametrize(
+    ("encoding", "said"),
+    [
+        ("klingon", "no encoding of text is called 'klingon'; name one that Python knows, like latin-1"),
+        ("base64", "no encoding of text is called 'base64'"),
+        ("", "no encoding of text is called ''"),
+        ("ascii", r"a\.txt is not ascii text: byte 3 does not decode; give another encoding=NAME"),
+        (None, r"a\.txt is not UTF-8 text: byte 3 does not decode; give encoding=NAME, like latin-1"),
+    ],
+)
+def test_an_encoding_that_is_unknown_or_does_not_fit_is_one_sentence(tmp_path, encoding, said):
+    (tmp_path / "a.txt").write_bytes("caf\u00e9".encode("latin-1"))
+    with pytest.raises(DataError, match=said):
+        read_texts(tmp_path / "a.txt", encoding=encoding)
+
+
+def test_the_command_line_says_what_it_left_out_and_counts_it(mixed, tmp_path, capsys):
+    from tiny import llama
+
+    from ropescale.cli.main import main
+
+    llama(vocab_size=258).save_pretrained(tmp_path / "model")
+    byte_tokenizer().save_pretrained(tmp_path / "model")
+    capsys.readouterr()
+    words = ["eval", str(tmp_path / "model"), "--lengths", "4", "--json", "--data", str(mixed)]
+    assert main(words) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["data"]["skipped"]["no_text"] == 6
+    assert len([line for line in err.splitlines() if "6 files are no text (c.png, d.txt" in line]) == 1
+    assert main([*words, "--encoding", "klingon"]) == 2 and "'klingon'" in capsys.readouterr().err
+    assert main([*words[:-1], str(mixed / "d.txt")]) == 2
+    assert "give --encoding NAME, like latin-1" in capsys.readouterr().err
+    assert main([*words[:-1], str(mixed / "f.jsonl"), "--glob", "*"]) == 2
+    assert "is a file of rows, which has none; leave --glob out" in capsys.readouterr().err
+
+
 def test_an_empty_folder_is_an_error(tmp_path):
     with pytest.raises(DataError, match=r"no files in .*; give a folder of text files"):
         read_texts(tmp_path)
@@ -454,7 +557,6 @@ def test_the_results_count_special_tokens_of_the_text(capsys):
 # --- what would be measured with its brackets and commas -----------------------------------------------------------
 
 
-@pytest.mark.parametrize("where", ["alone", "in a folder"])
 @pytest.mark.parametrize(
     ("name", "content", "sentence"),
     [
@@ -464,10 +566,13 @@ def test_the_results_count_special_tokens_of_the_text(capsys):
         ("rows.jsonl.gz", "", "is compressed; unpack it first"),
     ],
 )
-def test_a_file_that_holds_texts_in_another_form_is_refused(tmp_path, name, content, sentence, where):
+def test_a_file_that_holds_texts_in_another_form_is_refused(tmp_path, name, content, sentence, caplog):
     (tmp_path / name).write_text(content)
     with pytest.raises(DataError, match=re.escape(sentence)):
-        read_texts(tmp_path / name if where == "alone" else tmp_path)
+        read_texts(tmp_path / name)
+    (tmp_path / "a.txt").write_text("text")
+    assert contents(read_texts(tmp_path)) == ["text"]
+    assert f"1 file is no text ({name}) of {tmp_path}" in caplog.text
 
 
 def test_json_that_is_no_list_of_texts_is_a_text(tmp_path):
