@@ -11,7 +11,7 @@
   const tokens = (n) => (n >= 1024 && n % 1024 === 0 ? `${n / 1024}k` : String(n));
   const figures = (x, digits = 4) => {
     if (x >= 1e9) return x.toExponential(2);
-    return x >= 1000 ? Math.round(x).toLocaleString("en") : Number(x.toPrecision(digits)).toString();
+    return x >= 10 ** (digits - 1) ? Math.round(x).toLocaleString("en") : x.toPrecision(digits); // 67.0 beside 66.5
   };
   const isZero = (x) => Number(x.toFixed(4)) === 0; // as it is shown
   const signed = (x) => (isZero(x) ? "0.0000" : `${x < 0 ? "−" : "+"}${Math.abs(x).toFixed(4)}`);
@@ -65,11 +65,12 @@
     return `rgba(${n >> 16}, ${(n >> 8) & 255}, ${n & 255}, ${alpha})`;
   };
 
-  function line(series, points, text) {
-    const hue = colour(series);
+  /* A series with its intervals: bars, or a band, which of many series only the baseline has. */
+  function line(series, points, text, bars = false) {
+    const hue = colour(series), first = series.id === baseline().id;
     const traces = [];
-    const banded = points.filter((p) => p.low !== null && p.high !== null);
-    if (banded.length > 1) {
+    const banded = points.filter((p) => bounded(p));
+    if (!bars && banded.length > 1 && (first || shown().length <= data.few)) {
       traces.push({
         x: [...banded.map((p) => p.x), ...banded.map((p) => p.x).reverse()],
         y: [...banded.map((p) => p.high), ...banded.map((p) => p.low).reverse()],
@@ -79,9 +80,15 @@
     traces.push({
       x: points.map((p) => p.x), y: points.map((p) => p.mean), name: series.label, mode: "lines+markers",
       text: points.map(text), hovertemplate: "%{text}<extra></extra>", showlegend: false,
-      line: { color: hue, dash: series.dash, width: 2 }, marker: { color: hue, symbol: series.symbol, size: 8 },
+      line: { color: hue, dash: series.dash, width: first ? 4 : 2 }, marker: { color: hue, symbol: series.symbol, size: first ? 10 : 8 },
+      ...(bars && banded.length ? { error_y: errors(points, hue) } : {}),
     });
     return traces;
+  }
+
+  function errors(points, hue) {
+    const part = (end) => points.map((p) => (bounded(p) ? end(p) : 0));
+    return { type: "data", symmetric: false, array: part((p) => p.high - p.mean), arrayminus: part((p) => p.mean - p.low), color: hue, thickness: 1.5, width: 4 };
   }
 
   function layout(xTitle, yTitle, ticks, options = {}) {
@@ -135,15 +142,18 @@
 
   function change() {
     const base = baseline(), series = shown().filter((s) => s.id !== base.id);
-    const traces = series.flatMap((s) => {
-      const points = changes(s, base).map((d) => ({ x: d.length, ...d }));
-      return line(s, points, (p) => `${s.label}<br>${tokens(p.x)} tokens: ${signed(p.mean)}`);
+    const aside = (n) => 2 ** (0.05 * (n - (series.length - 1) / 2)); // so that bars do not cover each other
+    const traces = series.flatMap((s, n) => {
+      const points = changes(s, base).map((d) => ({ x: d.length * aside(n), ...d }));
+      return line(s, points, (p) => `${s.label}<br>${tokens(Math.round(p.length))} tokens: ${signed(p.mean)}`, true);
     });
     const apart = series.filter((s) => !changes(s, base).length).map((s) => s.label);
     find("change-text").textContent =
       `NLL per token minus that of ${base.label}, paired token by token; below zero is better.` +
       (apart.length ? ` Not on the same tokens, so not compared: ${apart.join(", ")}.` : "");
-    plot("change", traces, layout("context length (tokens)", "nats per token", lengthsOf(series)));
+    const form = layout("context length (tokens)", "nats per token", lengthsOf(series));
+    form.yaxis = { ...form.yaxis, zeroline: true, zerolinecolor: ink(), zerolinewidth: 1.5 };
+    plot("change", traces, form);
     const cells = new Map(series.map((s) => [s.id, new Map(changes(s, base).map((d) => [d.length, d]))]));
     table("change-table", `change against ${base.label}`, series, (row, s) => {
       const d = cells.get(s.id).get(row.length);
@@ -186,7 +196,9 @@
     if (section.hidden) return;
     const rows = shown().flatMap((s) => s.subsets.map((row) =>
       [s.label, tokens(row.length), positiveCell(row.far), positiveCell(row.other), positiveCell(row.key)]));
-    fill(find("subsets-table"), ["perplexity", "length", "far repeats", "others", "key tokens"], rows);
+    const keys = rows.some((row) => row[4] !== "-"); // nobody asked for them where there are none
+    const heads = ["perplexity", "length", "far repeats", "others", "key tokens"];
+    fill(find("subsets-table"), keys ? heads : heads.slice(0, 4), keys ? rows : rows.map((row) => row.slice(0, 4)));
   }
 
   function position() {
@@ -213,12 +225,13 @@
       return {
         x: waves.map((_, i) => i), y: waves, name: s.label + where, mode: "lines+markers", showlegend: false,
         text: waves.map((w, i) => `${s.label}${where}<br>pair ${i}: ${w === null ? "never turns" : figures(w) + " tokens"}`),
-        hovertemplate: "%{text}<extra></extra>", line: { color: colour(s), dash: s.dash, width: 1.5 },
+        hovertemplate: "%{text}<extra></extra>", line: { color: colour(s), dash: s.dash, width: s.id === baseline().id ? 4 : 1.5 },
         marker: { color: colour(s), symbol: s.symbol, size: 6 },
       };
     })));
     const form = layout("pair", "wavelength (tokens)", [], { log: traces, noMarks: true });
-    form.xaxis = { ...form.xaxis, type: "linear", tickvals: undefined, ticktext: undefined };
+    const pairs = Math.max(1, ...traces.map((t) => t.x.length));
+    form.xaxis = { ...form.xaxis, type: "linear", tickvals: undefined, ticktext: undefined, tick0: 0, dtick: Math.ceil(pairs / 16) };
     form.shapes = trained().map((n) => ({ type: "line", xref: "paper", x0: 0, x1: 1, y0: n, y1: n, line: { color: ink(), width: 1, dash: "dash" } }));
     form.annotations = trained().map((n) => ({ x: 0, xref: "paper", y: Math.log10(n), text: `trained at ${tokens(n)}`, showarrow: false, xanchor: "left", yanchor: "bottom", font: { size: 11 } }));
     plot("frequency", traces, form);
@@ -255,7 +268,13 @@
     const z = depths.map((d) => lengths.map((n) => (at(n, d) ? kind.value(at(n, d)) : null)));
     const text = z.map((row) => row.map((v) => (has(v) ? kind.text(v) : "")));
     const form = layout("context length (tokens)", "depth", []);
-    form.margin = { ...form.margin, t: 8, r: 8 };
+    form.margin = { ...form.margin, t: 36, r: 8 }; // room for Plotly's buttons above the map
+    const inside = lengths.filter((n) => n <= (map.trained || 0)).length;
+    if (inside && inside < lengths.length) {
+      const at = { type: "line", x0: inside - 0.5, x1: inside - 0.5, yref: "paper", y0: 0, y1: 1 };
+      form.shapes = [{ ...at, line: { color: "#fff", width: 4 } }, { ...at, line: { color: "#000", width: 1.5, dash: "dash" } }];
+      form.annotations = [{ x: 0, xref: "paper", y: 1, yref: "paper", text: `dashed: trained at ${tokens(map.trained)}`, showarrow: false, xanchor: "left", yanchor: "bottom", font: { size: 11 } }];
+    }
     form.xaxis = { ...form.xaxis, type: "category", tickvals: lengths.map(tokens), ticktext: lengths.map(tokens) };
     form.yaxis = { ...form.yaxis, type: "category", autorange: "reversed" };
     plot(id, [{
@@ -283,12 +302,18 @@
     target.replaceChildren(head, body);
   }
 
+  /* A label may break after a colon, a comma or an equals sign, and nowhere within a word. */
+  function breakable(text, isLabel) {
+    const parts = isLabel ? text.split(/(?<=[:,=/])/) : [text];
+    return parts.flatMap((part, n) => (n ? [document.createElement("wbr"), part] : [part]));
+  }
+
   function rowOf(values, heading) {
     const row = document.createElement("tr");
     row.append(...values.map((v, i) => {
       const made = document.createElement(heading || i === 0 ? "th" : "td");
       if (made.tagName === "TH") made.scope = heading ? "col" : "row";
-      made.textContent = v?.text ?? v ?? "-";
+      made.append(...breakable(String(v?.text ?? v ?? "-"), i === 0));
       if (v?.kind) made.className = v.kind;
       return made;
     }));
@@ -296,6 +321,7 @@
   }
 
   function draw() {
+    document.querySelectorAll("#controls .swatch line").forEach((each, n) => each.setAttribute("stroke-width", n === baseline().id ? 4 : 2));
     if (data.series.length) [curve, change, cost, subsets, position, frequency].forEach((part) => part());
     retrieval();
   }

@@ -16,16 +16,34 @@ from ...errors import CheckpointError, DataError, RopescaleError
 from ...plotting import is_want_of_memory
 from ..metrics import METRICS
 from ..metrics.base import Bounded
-from ..metrics.drawing import LINES
+from ..metrics.drawing import FEW, LINES
 from ..metrics.paired import difference
+from ..passkey.answers import chance
 from ..results import checking, replacing
 from ..results.checking import Wrong
 from ..results.formats import SERIES
 from ..results.result import Result
+from .headline import headline
 from .runs import StoredRun
 
 SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x", "triangle-left", "star")
 """Plotly's names of symbols; symbols and dashes tell series apart in grey print."""
+
+_MARKERS = {
+    "circle": "M6.5,5a3.5,3.5 0 1,0 7,0a3.5,3.5 0 1,0 -7,0Z",
+    "square": "M7,2h6v6h-6Z",
+    "triangle-up": "M10,1.5L14,8.2H6Z",
+    "triangle-down": "M10,8.5L14,1.8H6Z",
+    "triangle-left": "M6,5L12.7,1V9Z",
+    "diamond": "M10,.8L14.2,5L10,9.2L5.8,5Z",
+    "cross": "M8.7,1.2h2.6v2.5h2.5v2.6h-2.5v2.5h-2.6v-2.5h-2.5v-2.6h2.5Z",
+    "x": "M7.4,1L10,3.6L12.6,1L14,2.4L11.4,5L14,7.6L12.6,9L10,6.4L7.4,9L6,7.6L8.6,5L6,2.4Z",
+    "star": "M10,.6L11.2,3.8L14.6,3.9L11.9,6L12.9,9.3L10,7.4L7.1,9.3L8.1,6L5.4,3.9L8.8,3.8Z",
+}
+"""The symbols in the list of series, as paths of SVG in a box of 20 by 10."""
+
+TALL = 8
+"""With more series than this, their list does not stay on the screen."""
 
 DASHES = ("solid", "dash", "dot")
 
@@ -56,6 +74,9 @@ def page(runs: Sequence[StoredRun], title: str = "Context extension, measured") 
     return environment.get_template("page.html").render(
         title=title,
         data=data,
+        markers=_MARKERS,
+        few=FEW,
+        tall=len(data["series"]) > TALL,
         facts=list(dict.fromkeys(key for run in data["runs"] for key in run["facts"])),
         json=_script_json(data),
         css=(files / "page.css").read_text(encoding="utf-8"),
@@ -121,11 +142,19 @@ def page_data(runs: Sequence[StoredRun]) -> dict[str, Any]:
         )
     return {
         "runs": [_run(run) for run in runs],
+        "headlines": _headlines(runs),
+        "few": FEW,
         "series": [_series(number, each, len(measured) > 1) for number, each in enumerate(series)],
         "pairs": _pairs(series),
         "baseline": _baseline(series),
         "retrieval": [heat for run in runs if not run.result for heat in _heat_maps(run)],
     }
+
+
+def _headlines(runs: Sequence[StoredRun]) -> list[str]:
+    """Returns what each run found, with its name where there are several."""
+    said = [(run.name, headline(run)) for run in runs]
+    return [f"{name}: {text}" if len(runs) > 1 else text for name, text in said if text]
 
 
 def _run(run: StoredRun) -> dict[str, Any]:
@@ -217,12 +246,21 @@ def _baseline(series: Sequence[Series]) -> int:
 
 def _heat_maps(run: StoredRun) -> list[dict[str, Any]]:
     """Returns, per schedule of a retrieval run, the rows of each depth and the rows over all depths."""
-    found = []
+    found, digits = [], run.results["protocol"].get("digits")
     for schedule in dict.fromkeys(row["schedule"] for row in run.results["rows"]):
         mine = [row for row in run.results["rows"] if row["schedule"] == schedule]
         rows = [row for row in mine if row.get("depth") is not None]
         overall = [row for row in mine if row.get("depth") is None]
-        found.append({"run": run.name, "schedule": schedule, "rows": rows, "overall": overall})
+        found.append(
+            {
+                "run": run.name,
+                "schedule": schedule,
+                "rows": rows,
+                "overall": overall,
+                "trained": run.results["model"].get("trained_length"),
+                "chance": chance(digits) if isinstance(digits, int) else None,
+            }
+        )
     return [each for each in found if each["rows"]]
 
 

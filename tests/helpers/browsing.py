@@ -32,6 +32,12 @@ def look(page_file: Path, chromium: str, picture: Path) -> dict[str, Any]:
         tables = ("curve-table", "change-table", "cost-table", "subsets-table", "retrieval-table", "protocol-table")
         found |= {name: rows(page, name) for name in tables}
         found["coloured"] = page.eval_on_selector_all("#cost-table .better, #cost-table .worse", COLOURED)
+        found["legend"] = page.eval_on_selector_all(
+            "#controls .swatch path", "each => each.map(path => path.getAttribute('d'))"
+        )
+        found["thick"] = page.evaluate(THICK)
+        found["dashed"] = page.eval_on_selector_all(".heat", DASHED)
+        found["buttons on maps"] = page.evaluate(BUTTONS_ON_MAPS)
         found["heat"] = page.eval_on_selector_all(".heat", HEAT)
         found["titles in the way"] = page.evaluate(TITLES_IN_THE_WAY)
         with_keyboard(page, found)
@@ -50,6 +56,19 @@ def look(page_file: Path, chromium: str, picture: Path) -> dict[str, Any]:
 COLOURED = "each => each.map(cell => [cell.closest('tr').cells[0].textContent, cell.textContent, cell.className])"
 
 HEAT = "each => each.map(map => [map.id, [...map.querySelectorAll('.heatmap-label')].map(cell => cell.textContent)])"
+
+THICK = """() => ['curve', 'position', 'frequency'].map(id =>
+  [...document.querySelectorAll(`#${id} .js-line`)].map(line => parseFloat(line.style.strokeWidth)).filter(w => w))"""
+"""The width of every line of three plots."""
+
+DASHED = "each => each.map(map => map.querySelectorAll('.shapelayer path').length)"
+
+BUTTONS_ON_MAPS = """() => [...document.querySelectorAll('.heat')].filter(map => {
+  const low = map.querySelector('.modebar').getBoundingClientRect().bottom;
+  return [...map.querySelectorAll('.heatmaplayer, .colorbar .cbfills')].some(
+    part => part.getBoundingClientRect().top < low - 1);
+}).map(map => map.id)"""
+"""The heat maps whose cells or scale lie below Plotly's buttons."""
 
 TITLES_IN_THE_WAY = """() => [...document.querySelectorAll('.plot')].filter(plot => {
   const title = plot.querySelector('.ytitle')?.getBoundingClientRect();

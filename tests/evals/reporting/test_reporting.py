@@ -197,6 +197,25 @@ def test_the_page_is_one_file_that_asks_for_nothing(folder):
     assert embedded and json.loads(embedded[1]) == json.loads(json.dumps(page_data(load([folder]))))
 
 
+def test_the_first_sentence_says_which_schedule_lowers_the_loss_most_and_by_how_much(folder, tmp_path):
+    rows = [row for row in read(folder, "paired") if row["length"] == 128]
+    best, other = sorted(rows, key=lambda row: row["delta_nll"])
+    [said] = page_data(load([folder]))["headlines"]
+    assert "At 128 tokens, 2 times the 64 of its training" in said
+    if best["delta_nll"] < 0:
+        assert f"{best['schedule']} lowers the loss of as-is most, of 2: by {-best['delta_nll']:.4f} ± " in said
+        assert f"Next is {other['schedule']}, with" in said
+    else:
+        assert f"no schedule lowers the loss of as-is: {best['schedule']} changes it by" in said
+    assert said in page(load([folder]))
+
+
+def test_loss_by_position_comes_before_far_repeats(folder):
+    text = page(load([folder]))
+    titles = re.findall(r"<h2[^>]*>(.*?)</h2>", text)
+    assert titles.index("Loss by position") < titles.index("Tokens that need what is far back")
+
+
 def test_a_run_of_unknown_trained_length_is_said_to_have_no_cost_and_no_gain(folder, tmp_path):
     shutil.copytree(folder, tmp_path / "unknown")
     with edited(tmp_path / "unknown" / "results.json") as results:
@@ -478,6 +497,8 @@ def test_in_a_browser_the_page_shows_its_plots_and_works_by_keyboard_and_in_a_na
     assert seen["points"] == 3 * len(LENGTHS) + 2 * len(LENGTHS[1:])
     assert seen["overflow"] <= 0 and seen["narrowest label"] >= 90  # a label is words, not a column of letters
     assert seen["titles in the way"] == []
+    assert len(set(seen["legend"])) == 5  # every series has its marker
+    assert all(max(widths) == widths[0] > max(widths[1:]) for widths in seen["thick"])  # the baseline, in every plot
     assert [line[0] for line in seen["after hiding"][1:]] == [
         line[0] for line in seen["curve-table"][1:] if line[0] != "first: linear:factor=4"
     ]
@@ -503,9 +524,9 @@ def test_in_a_browser_the_tables_hold_the_stored_figures_and_a_gain_is_what_the_
             assert interval_is_shown(cell, row["ppl_low"], row["ppl"], row["ppl_high"]), cell
     assert {"±" in cell for line in seen["curve-table"][1:] for cell in line[1:] if cell} == {True, False}
     far = {r["schedule"]: r for r in read(folder, "repeats")}
-    assert seen["subsets-table"][0] == ["perplexity", "length", "far repeats", "others", "key tokens"]
+    assert seen["subsets-table"][0] == ["perplexity", "length", "far repeats", "others"]  # nobody asked for key tokens
     for line, row in zip(seen["subsets-table"][1:4], (far[s] for s in ["as-is", *SCHEDULES]), strict=True):
-        assert number(line[2]) == pytest.approx(row["far_ppl"], rel=1e-3) and line[4] == "-"
+        assert number(line[2]) == pytest.approx(row["far_ppl"], rel=1e-3)
         assert interval_is_shown(line[2], row["far_low"], row["far_ppl"], row["far_high"]), line[2]
 
     assert seen["cost-table"][0][3:5] == ["mean KL (nats)", "same top-1"]
@@ -546,6 +567,7 @@ def test_in_a_browser_a_dozen_series_can_be_hidden_and_shown_and_rounding_is_no_
     coloured = [(label, kind) for label, _, kind in seen["coloured"] if label.endswith("as-is")]
     assert coloured == 2 * [("better: as-is", "better")] + 2 * [("worse: as-is", "worse")]
 
+    assert seen["buttons on maps"] == []
     result, heat = asked[1], dict(seen["heat"])
     for place, schedule in enumerate(["as-is", "linear:factor=4"]):
         cells = [r for r in result.rows if r.schedule == schedule and r.depth is not None]

@@ -1,0 +1,77 @@
+"""The first sentences of the page: what each run found."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..metrics.cells import half, signed
+from ..metrics.paired import PairedRow, short_length
+from ..results.result import Result
+from .runs import StoredRun
+
+
+def headline(run: StoredRun) -> str | None:
+    """Returns a run's main result in a few sentences; None where there is nothing to say."""
+    return _answered(run.results["rows"]) if run.result is None else _compared(run.result)
+
+
+def _compared(result: Result) -> str | None:
+    longest = result.lengths[-1]
+    changes = sorted((row for row in result.paired if row.length == longest), key=lambda row: row.delta_nll)
+    if not changes:
+        return None
+    best, baseline = changes[0], changes[0].baseline
+    where = f"At {longest:,} tokens{_times(longest, result.trained_length)}"
+    if best.delta_nll >= 0:
+        return f"{where}, no schedule lowers the loss of {baseline}: {best.schedule} changes it by {_nats(best)}."
+    ppl = {row.schedule: row.ppl for row in result.rows if row.length == longest}
+    most = f" most, of {len(changes)}" if len(changes) > 1 else ""
+    said = (
+        f"{where}, {best.schedule} lowers the loss of {baseline}{most}: by {_nats(best, -1)} "
+        f"(perplexity {ppl[best.schedule]:#.4g} instead of {ppl[baseline]:#.4g}){_doubt(best)}."
+    )
+    return " ".join([said, *_cost(result, best), *_next(changes)])
+
+
+def _times(length: int, trained: int | None) -> str:
+    """Returns how the length stands to the trained one; nothing where that is not known or not exceeded."""
+    if trained is None or length <= trained:
+        return ""
+    return f", {length / trained:.3g} times the {trained:,} of its training"
+
+
+def _nats(row: PairedRow, sign: int = 1) -> str:
+    text = signed(sign * row.delta_nll)
+    text = text.lstrip("+") if sign < 0 else text.replace("-", "−")
+    return f"{text}{half(row.low, row.high)} nats per token"
+
+
+def _doubt(row: PairedRow) -> str:
+    if row.low is None or row.high is None:
+        return ", without an interval"
+    return ", which its interval does not tell from zero" if row.high >= 0 else ""
+
+
+def _next(changes: list[PairedRow]) -> list[str]:
+    if len(changes) < 2:
+        return []
+    return [f"Next is {changes[1].schedule}, with {_nats(changes[1])}."]
+
+
+def _cost(result: Result, best: PairedRow) -> list[str]:
+    """Returns what the best schedule costs within the trained length."""
+    short = short_length(result.lengths, result.trained_length)
+    found = [row for row in result.paired if (row.schedule, row.length) == (best.schedule, short)]
+    return [f"Within the trained length, at {short:,} tokens, it changes the loss by {_nats(row)}." for row in found]
+
+
+def _answered(rows: list[dict[str, Any]]) -> str | None:
+    overall = [row for row in rows if row.get("depth") is None]
+    if not overall:
+        return None
+    if not any(row["correct"] for row in overall):
+        return "No schedule answers anything at any length."
+    longest = max(row["length"] for row in overall)
+    there = sorted((row for row in overall if row["length"] == longest), key=lambda row: -row["accuracy"])
+    parts = [f"{row['schedule']} answers {row['accuracy']:.0%}" for row in there]
+    return f"At {longest:,} tokens {', '.join(parts)}."
