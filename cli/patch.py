@@ -65,6 +65,9 @@ def command(model: str, out: str | None, schedule: str, in_place: bool, as_json:
     The configuration changes, the weights are linked and never read. The copy loads in stock engines with no
     ropescale installed; where one of them would compute something else, a warning says so.
 
+    --schedule as-is keeps the frequencies, and adds what a folder lacks that save_pretrained wrote from a patched
+    model: the keys of transformers 4, and the tokenizer's new limit.
+
     \b
     Examples:
       ropescale patch Qwen/Qwen3-8B -o qwen3-128k --schedule yarn --target-length 128k

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import peft
 import pytest
@@ -96,6 +97,17 @@ def test_layer_types_and_the_keys_of_transformers_4_come_over_as_patch_has_them(
     assert contents(tmp_path / "saved") == contents(tmp_path / "patched")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", tiny_models.SHAPES)
+def test_every_family_is_saved_as_patch_writes_it(tmp_path, kind):
+    source = written(tiny_models.build(kind, vocab_size=258), tmp_path / "source")
+    model = loaded(source)
+    with ropescale.patch(model, "yarn:factor=4"):
+        ropescale.save(model, tmp_path / "saved")
+    ropescale.patch_checkpoint(source, tmp_path / "patched", "yarn:factor=4")
+    assert contents(tmp_path / "saved") == contents(tmp_path / "patched")
+
+
 def test_a_model_that_was_never_on_disk_is_saved_as_if_it_had_been(tmp_path):
     model = tiny.llama(vocab_size=258)
     with ropescale.patch(model, "yarn:factor=4"):
@@ -162,6 +174,14 @@ def test_what_cannot_be_saved_is_refused_in_one_line_and_leaves_nothing(source, 
             ropescale.save(model, tmp_path / "there")
         with pytest.raises(CheckpointError, match="inside one another"):
             ropescale.save(model, source / "out")
+        model.hf_quantizer = SimpleNamespace(quantization_config=SimpleNamespace(quant_method="some"))
+        with pytest.raises(CheckpointError, match="cannot be saved: The model is quantized with some"):
+            ropescale.save(model, tmp_path / "out")
+        del model.hf_quantizer
+        model.lm_head.weight.full_tensor = None  # as of one that several processes share
+        with pytest.raises(CheckpointError, match="spread over several processes"):
+            ropescale.save(model, tmp_path / "out")
+        del model.lm_head.weight.full_tensor
         model.generation_config.temperature = -1.0  # which transformers refuses to write
         with pytest.raises(RopescaleError, match="cannot be saved"):
             ropescale.save(model, tmp_path / "out")
