@@ -65,8 +65,8 @@ def command(model: str, out: str | None, schedule: str, in_place: bool, as_json:
     The configuration changes, the weights are linked and never read. The copy loads in stock engines with no
     ropescale installed; where one of them would compute something else, a warning says so.
 
-    --schedule as-is keeps the frequencies, and adds what a folder lacks that save_pretrained wrote from a patched
-    model: the keys of transformers 4, and the tokenizer's new limit.
+    With --schedule as-is the frequencies stay, and a folder that save_pretrained wrote from a patched model gets what
+    it lacks: the keys of transformers 4, and the tokenizer's new limit.
 
     \b
     Examples:

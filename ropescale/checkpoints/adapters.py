@@ -12,7 +12,7 @@ from ..configs.configuration import read_rope
 from ..errors import CheckpointError
 from ..escaping import named
 from ..files.reading import local_path, read_json
-from ..formatting import cut
+from ..formatting import cut, first_line
 from ..planning.grounds import describe_scaling
 from ..schedules import Frequencies
 from ..schedules.as_is import stock_table
@@ -71,11 +71,13 @@ def _adapter(folder: Path, weights: bool) -> Adapter:
     base, pinned = config.get("base_model_name_or_path"), config.get("revision")
     if not isinstance(base, str) or not 0 < len(base) <= _LONGEST:
         raise CheckpointError(f"{folder / CONFIG} names no base model; write its folder into base_model_name_or_path")
-    is_local = local_path(base).is_dir()
     try:
+        is_local = local_path(base).is_dir()
         there = find_model(base, pinned if isinstance(pinned, str) and not is_local else None, weights=weights)
-    except CheckpointError as error:
-        raise CheckpointError(f"the base of the adapter {folder}: {error} (base_model_name_or_path)") from error
+    except (OSError, ValueError) as error:  # no name at all, or nothing there
+        raise CheckpointError(
+            f"the base of the adapter {folder}: {first_line(error)} (base_model_name_or_path)"
+        ) from error
     return Adapter(folder, cut(base, 200), there, read_record(folder))
 
 

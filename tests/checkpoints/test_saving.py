@@ -323,6 +323,13 @@ def test_eval_measures_the_adapter_on_its_base(adapter_once, source, tmp_path, c
     assert json.loads(told.out)["rows"][1]["nll"] != pytest.approx(rows[1]["nll"], abs=1e-3)
 
 
+@pytest.mark.parametrize("base", ["\ud800", "x" * 3000, "a\0b", "/proc/self", "", 5])
+def test_a_base_that_is_no_name_is_refused(tmp_path, base):
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": base}))
+    with pytest.raises(CheckpointError, match="base_model_name_or_path"):
+        ropescale.verify(tmp_path)
+
+
 def test_what_an_adapter_lacks_is_one_line(adapter_once, source, tmp_path, capsys):
     assert main(["patch", str(adapter_once), "-o", str(tmp_path / "out"), "--schedule", "yarn:factor=4"]) == 2
     told = capsys.readouterr().err
