@@ -116,6 +116,7 @@ def command(
     """Measure perplexity against length, under each schedule, on the same tokens.
 
     MODEL may be a PEFT adapter's folder, which is loaded on the base that it names (extra adapters).
+
     The model as it is always runs, and is what the others are compared with unless --baseline says otherwise.
     --factor and --target-length give the factor to every schedule that takes one and does not say it itself; one
     that says another is an error, as in `ropescale patch`. --set gives a field to every schedule that has it. With -o,
