@@ -8,6 +8,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from difflib import get_close_matches
 from importlib import import_module
 
 import click
@@ -38,6 +39,14 @@ COMMANDS = {
 DONE, FAILED, WRONG_INPUT, INTERRUPTED = 0, 1, 2, 130
 
 
+class NoSuchCommand(click.UsageError):
+    """A command that does not exist, with the names that it may have been meant for; click has it since 8.4."""
+
+    def __init__(self, name: str, ctx: click.Context) -> None:
+        super().__init__(f"No such command {name!r}.", ctx)
+        self.possibilities = get_close_matches(name, COMMANDS)
+
+
 class LazyGroup(click.Group):
     """A group that imports a command's module when the command is called or its own help is wanted."""
 
@@ -54,7 +63,7 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if self.get_command(ctx, args[0]) is None:
-            raise click.NoSuchCommand(args[0], possibilities=COMMANDS, ctx=ctx)
+            raise NoSuchCommand(args[0], ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -155,6 +164,8 @@ def _usage_sentence(error: click.ClickException) -> str:
     """Rewrites click's message in our style: no capital, no full stop, and what to do after a semicolon."""
     near = getattr(error, "possibilities", None)
     message = _one_line(error.message if near else error.format_message()).rstrip(".")
+    if isinstance(error, click.NoSuchOption):  # before 8.2 without the quotes
+        message = f"no such option {_one_line(error.option_name)!r}"
     message = message[:1].lower() + message[1:]
     if near:
         return f"{message}; did you mean {near[0]!r}?"

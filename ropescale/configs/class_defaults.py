@@ -1,7 +1,9 @@
 """Defaults of transformers' configuration classes for ``config.json``, without importing transformers.
 
-``class_defaults.json`` is generated: ``python -m ropescale.configs.generating`` rewrites it from the installed
-transformers, and a test keeps the two equal. Per model type it holds ``{"text": TYPE}`` for a multimodal wrapper,
+``class_defaults.json`` is generated: ``python -m ropescale.configs.generating`` rewrites it from the newest
+transformers, and a test keeps the two equal. ``class_defaults_earlier.json`` holds what earlier versions have
+otherwise: under ``5.16.1`` the entries that hold up to that version and no longer. ``--earlier`` adds the installed
+version to it, from the newest to the oldest. Per model type an entry is ``{"text": TYPE}`` for a multimodal wrapper,
 null for a model that has no rotary embeddings driven by ``rope_parameters``, or:
 
 * the class's defaults for :data:`FIELDS`, under our names, and ``names`` where the class has others;
@@ -20,7 +22,9 @@ null for a model that has no rotary embeddings driven by ``rope_parameters``, or
 * ``ignores_type``: a class that reads ``rope_type`` in ``rope_scaling``, but not ``type``;
 * ``needs_every_type``: a class that does not complete ``rope_parameters`` that leave out a layer type;
 * ``ignores_partial``: the rope types (``default``; ``linear`` stands for every scaling) under which the class turns
-  the same coordinates whatever ``partial_rotary_factor`` says.
+  the same coordinates whatever ``partial_rotary_factor`` says;
+* ``own_partial``: the same, where it turns the part of a head that is its own default, unless a top-level key says
+  another (before transformers 5.17).
 
 All but the first three are tried out: the class is built with the key, and the effect is written down.
 """
@@ -28,12 +32,20 @@ All but the first three are tried out: the class is built with the key, and the 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from functools import cache
+from importlib import metadata
 from pathlib import Path
 from typing import TypedDict
 
+from ..errors import RopescaleError
+
+LOWEST = "5.16"
+"""The first version of transformers that ropescale works with, as pyproject.toml asks for it."""
+
 PATH = Path(__file__).with_suffix(".json")
+EARLIER = PATH.with_stem(f"{PATH.stem}_earlier")
 ALL_LAYERS = "all"
 """The key of the one geometry of a model that keeps one table for all its layers."""
 FIELDS = (
@@ -92,15 +104,62 @@ class Entry(TypedDict, total=False):
     ignores_type: bool
     needs_every_type: bool
     ignores_partial: list[str]
+    own_partial: list[str]
+
+
+Table = dict[str, Entry | None]
+"""Model type -> defaults, ``{"text": TYPE}`` or None."""
 
 
 @cache
-def load() -> dict[str, Entry | None]:
-    """Reads the table: model type -> defaults, ``{"text": TYPE}`` or None."""
-    return json.loads(PATH.read_text(encoding="utf-8"))
+def load() -> Table:
+    """Reads the table of the installed transformers; without one, that of the newest version known.
+
+    Raises:
+        RopescaleError: the installed version is older than :data:`LOWEST`.
+    """
+    return table_of(json.loads(EARLIER.read_text(encoding="utf-8")), _installed())
+
+
+def table_of(earlier: Mapping[str, Table], version: str) -> Table:
+    """Returns the newest table with the entries that ``earlier`` has for this version, which may be empty.
+
+    A type that came with a later version has the entry of that one.
+    """
+    table: Table = json.loads(PATH.read_text(encoding="utf-8"))
+    for last in sorted(earlier, key=release, reverse=True):
+        if version and release(version) <= release(last):
+            table |= earlier[last]
+    return table
+
+
+def release(version: str) -> tuple[int, ...]:
+    """Returns the numbers at the start of a version: ``5.16.0.dev0`` is (5, 16, 0)."""
+    words = re.match(r"[\d.]*", version)
+    return tuple(int(word) for word in words[0].split(".") if word) if words else ()
+
+
+def _installed() -> str:
+    try:
+        version = metadata.version("transformers")
+    except metadata.PackageNotFoundError:
+        return ""
+    if release(version) < release(LOWEST):
+        raise RopescaleError(
+            f"transformers {version} is installed, and ropescale needs {LOWEST} or newer; "
+            f"run pip install 'transformers>={LOWEST},<6'"
+        )
+    return version
 
 
 def is_nested(parameters: object) -> bool:
     """Whether rope parameters are kept per layer type: every value is an object or null."""
     values = parameters.values() if isinstance(parameters, Mapping) else ()
     return bool(values) and all(value is None or isinstance(value, Mapping) for value in values)
+
+
+def tables_alone(parameters: Mapping[str, object]) -> Mapping[str, object]:
+    """Returns parameters per layer type without the ``rope_type`` that transformers before 5.17 puts beside them."""
+    if not any(isinstance(value, Mapping) for value in parameters.values()):
+        return parameters
+    return {key: value for key, value in parameters.items() if key != "rope_type"}

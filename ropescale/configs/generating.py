@@ -9,14 +9,28 @@ import copy
 import importlib
 import json
 import logging
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import metadata
 from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from .class_defaults import ALL_LAYERS, FIELDS, PARTIAL_NAMES, PATH, THETA_NAMES, V4, is_nested
+from .class_defaults import (
+    ALL_LAYERS,
+    EARLIER,
+    FIELDS,
+    PARTIAL_NAMES,
+    PATH,
+    THETA_NAMES,
+    V4,
+    is_nested,
+    table_of,
+    tables_alone,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -76,11 +90,17 @@ def _built(cls: type[PreTrainedConfig], **fields: object) -> PreTrainedConfig | 
 
 
 def _entry(config: PreTrainedConfig) -> Json | None:
-    base = getattr(config, "rope_parameters", None)
+    base = _parameters_of(config)
     if base is None:
         return None
     layer_types: list[str] = sorted(set(getattr(config, "layer_types", None) or ()))
     return {**_fields(config), "rope_parameters": base, **_Probe(type(config), base, layer_types).entry(config)}
+
+
+def _parameters_of(config: PreTrainedConfig | None) -> Any:
+    """Returns the rope parameters themselves, which the configuration may still complete, or None."""
+    found = getattr(config, "rope_parameters", None)
+    return found and tables_alone(found)
 
 
 def _fields(config: PreTrainedConfig) -> Json:
@@ -122,7 +142,7 @@ class _Probe:
             "partial_of_slice": self._partial_of_slice(),
             "ignores_type": self._ignores_type(),
             "needs_every_type": self._needs_every_type(),
-            "ignores_partial": [kind for kind in ("default", "linear") if self._ignores_partial(kind)],
+            **self._ways_with_partial(),
         }
         kept = {key: value for key, value in found.items() if value or key == "default_theta"}
         return kept | ({"v4": self.v4} if self.v4 != V4 else {})
@@ -135,7 +155,7 @@ class _Probe:
     @cached_property
     def default_theta(self) -> object:
         """The theta of parameters that state none: tried out, or the class attribute."""
-        parameters = getattr(_built(self.cls, rope_scaling=dict(_SCALED)), "rope_parameters", None)
+        parameters = _parameters_of(_built(self.cls, rope_scaling=dict(_SCALED)))
         kept = parameters if parameters and is_nested(parameters) else self.base if self.per_type else None
         if kept is not None:
             return {key: value["rope_theta"] for key, value in sorted(kept.items()) if value}
@@ -180,7 +200,7 @@ class _Probe:
     def _parameters(self, fields: Json) -> dict[str, Json]:
         """Returns the parameters, by layer type, from which the class computes its tables; none where it refuses."""
         config = _built(self.cls, **copy.deepcopy(fields))  # the classes modify their arguments
-        parameters = getattr(config, "rope_parameters", None)
+        parameters = _parameters_of(config)
         if config is None or not parameters or is_nested(parameters) != self.per_type:
             return {}
         kept = parameters if self.per_type else {ALL_LAYERS: parameters}
@@ -266,6 +286,13 @@ class _Probe:
         found = self._parameters({"head_dim": 512, "qk_rope_head_dim": 96})
         return bool(found) and all(value.get("partial_rotary_factor") == 96 / 512 for value in found.values())
 
+    def _ways_with_partial(self) -> Json:
+        """Returns the rope types under which the partial factor in the parameters counts for nothing, by what does."""
+        kinds = [kind for kind in ("default", "linear") if self._ignores_partial(kind)]
+        whole = {} if "default" in kinds else self._pairs_with("default", 1.0)
+        own = [kind for kind in kinds if whole and self._pairs_with(kind, 1.0) != whole]
+        return {"ignores_partial": [kind for kind in kinds if kind not in own], "own_partial": own}
+
     def _ignores_partial(self, kind: str) -> bool:
         """Whether as many coordinates turn with half the head in ``partial_rotary_factor`` as with all of it."""
         half, full = (self._pairs_with(kind, part) for part in (0.5, 1.0))
@@ -317,5 +344,22 @@ def _modeling(cls: type[PreTrainedConfig]) -> ModuleType:
     return importlib.import_module(name if find_spec(name) else MODEL_FOR_CAUSAL_LM_MAPPING[cls].__module__)
 
 
+def _write(path: Path, table: object) -> None:
+    path.write_text(json.dumps(table, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _add(version: str) -> None:
+    """Adds to the earlier versions what this one, which is installed, has otherwise than the next one known."""
+    earlier = {
+        each: table for each, table in json.loads(EARLIER.read_text(encoding="utf-8")).items() if each != version
+    }
+    later, found = table_of(earlier, version), json.loads(json.dumps(generate()))
+    differs = {key: entry for key, entry in found.items() if key in later and entry != later[key]}
+    _write(EARLIER, earlier | ({version: differs} if differs else {}))
+
+
 if __name__ == "__main__":
-    PATH.write_text(json.dumps(generate(), indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    if sys.argv[1:] == ["--earlier"]:
+        _add(metadata.version("transformers"))
+    else:
+        _write(PATH, generate())

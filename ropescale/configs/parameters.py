@@ -77,6 +77,7 @@ def _filled(section: Section, key: str, given: Mapping[str, object]) -> Paramete
         check_parameters_beside(section, key, parameters)
     filled = section.fills(key, way)
     stated = parameters.get("partial_rotary_factor") if given else None
+    stated = None if _takes_own_partial(section, parameters["rope_type"]) else stated
     partial = _partial(section, stated, section.beside(key, PARTIAL_NAMES, way), filled)
     parameters["partial_rotary_factor"] = partial
     if partial is None or _ignores_partial(section, parameters["rope_type"], partial):
@@ -102,6 +103,11 @@ def _partial(
         if name and section.stated.get(name):
             return whole(section.stated[name], name) / whole(section.get("head_dim"), "head_dim")
     return filled.get("partial_rotary_factor")
+
+
+def _takes_own_partial(section: Section, kind: object) -> bool:
+    """Whether the class puts its own partial factor in the place of a stated one."""
+    return ("default" if kind == "default" else "linear") in section.defaults.get("own_partial", ())
 
 
 def _ignores_partial(section: Section, kind: object, stated: object) -> bool:

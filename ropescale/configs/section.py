@@ -62,7 +62,7 @@ class Section:
     @cached_property
     def new(self) -> Mapping[str, object]:
         """``rope_parameters`` as stated."""
-        return self._object("rope_parameters")
+        return class_defaults.tables_alone(self._object("rope_parameters"))
 
     @cached_property
     def old(self) -> Mapping[str, object]:

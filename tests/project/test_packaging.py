@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from ropescale.configs.class_defaults import LOWEST
+
 FOLDERS = {"ropescale": "ropescale", "ropescale.cli": "cli", "ropescale.evals": "evals"}
 SOURCES = ("ropescale", "cli", "evals", "pyproject.toml", "README.md", "LICENSE")
 
@@ -115,17 +117,36 @@ def test_a_cli_folder_beside_somebody_elses_project_is_not_ours(clone, python, t
     assert done.stdout.strip() == "1", done.stderr
 
 
+def pins_of(path: Path) -> dict[str, str]:
+    from packaging.utils import canonicalize_name
+
+    lines = path.read_text(encoding="utf-8").splitlines()
+    pins = dict(line.split("==") for line in lines if "==" in line and not line.startswith("#"))
+    return {canonicalize_name(name): version for name, version in pins.items()}
+
+
 def test_every_pin_satisfies_the_bounds(repository, settings):
     from packaging.requirements import Requirement
     from packaging.utils import canonicalize_name
 
-    lines = (repository / "constraints.txt").read_text(encoding="utf-8").splitlines()
-    pins = dict(line.split("==") for line in lines if "==" in line and not line.startswith("#"))
-    pins = {canonicalize_name(name): version for name, version in pins.items()}
-    project = settings["project"]
+    pins, project = pins_of(repository / "constraints.txt"), settings["project"]
     wanted = [*project["dependencies"], *chain(*project["optional-dependencies"].values())]
     for requirement in map(Requirement, wanted):
         assert pins[canonicalize_name(requirement.name)] in requirement.specifier, requirement
+
+
+def test_the_lowest_versions_that_are_tested_are_the_lower_bounds(repository, settings):
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
+    from packaging.version import Version
+
+    lowest = pins_of(repository / "constraints-lowest.txt")
+    wanted = {canonicalize_name(each.name): each for each in map(Requirement, settings["project"]["dependencies"])}
+    assert lowest.keys() == wanted.keys()
+    for name, requirement in wanted.items():
+        [bound] = [each.version for each in requirement.specifier if each.operator == ">="]
+        assert Version(lowest[name]) == Version(bound), requirement
+    assert Version(LOWEST) == Version(lowest["transformers"])
 
 
 def test_the_version_is_the_installed_one(python):
