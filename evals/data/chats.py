@@ -20,7 +20,8 @@ import numpy as np
 
 from ...errors import DataError
 from ...formatting import first_line
-from .documents import Document, byte_ends_of
+from .documents import Document
+from .encoding import byte_ends_of
 from .texts import Text, TextFile
 
 if TYPE_CHECKING:

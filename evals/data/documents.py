@@ -8,14 +8,15 @@ BOS is put in front once where they are fed.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from ...errors import DataError
 from . import token_cache
+from .encoding import TextEncoder
 from .texts import Text as Text
 from .texts import TextFile
 
@@ -35,9 +36,10 @@ class Document:
         ids: the tokens.
         byte_ends: per token, how many UTF-8 bytes of the text lie before its end, int64; None when unknown
             (ids without a text, or a tokenizer without offsets).
-        sha256: of the text's UTF-8 bytes, or of the ids as little-endian int64.
+        sha256: of the text's UTF-8 bytes, or of the ids as little-endian int64; of a window, that of its whole text.
         kind: "ids" or "chat" where its source says which tokens are fed, BOS included; else empty.
         scored: the tokens whose losses are wanted, bool [tokens]; None for all of them.
+        offset: bytes of the text before a window of it.
     """
 
     name: str
@@ -46,6 +48,19 @@ class Document:
     sha256: str
     kind: Kind = ""
     scored: np.ndarray | None = None
+    offset: int = 0
+
+    def part(self, start: int, stop: int) -> Document:
+        """Returns a window of its tokens."""
+        ends, scored = self.byte_ends, self.scored
+        before = int(ends[start - 1]) if ends is not None and start else 0
+        return replace(
+            self,
+            ids=self.ids[start:stop],
+            byte_ends=None if ends is None else ends[start:stop] - before,
+            scored=None if scored is None else scored[start:stop],
+            offset=self.offset + before,
+        )
 
     @property
     def ids_sha256(self) -> str:
@@ -128,6 +143,32 @@ def special_tokens(documents: Iterable[Document], tokenizer: PreTrainedTokenizer
     wanted = np.array(sorted(special - {getattr(tokenizer, "unk_token_id", None)}), np.int64)
     texts = (document.ids for document in documents if not document.kind)  # chats and given ids mean what they hold
     return sum(int(np.isin(np.asarray(ids, np.int64), wanted).sum()) for ids in texts)
+
+
+def sources_of(
+    documents: Iterable[Document | Text | TextFile | str | Sequence[int]], tokenizer: PreTrainedTokenizerBase | None
+) -> Iterator[Document | Text | TextFile]:
+    """Names texts and wraps token ids, one after the other, as they are asked for.
+
+    Raises:
+        DataError: texts without a tokenizer, or a mixture of texts and token ids.
+    """
+    given = [documents] if isinstance(documents, (str, Text, TextFile)) else documents
+    if isinstance(given, Sequence):
+        texts = [isinstance(each, (str, Text, TextFile)) for each in given if not isinstance(each, Document)]
+        if any(texts) and not all(texts):
+            raise DataError("documents are a mixture of texts and token ids; give one or the other")
+    for number, each in enumerate(given):
+        made = _named(number, each)
+        if tokenizer is None and not isinstance(made, Document):
+            raise DataError("documents are texts; give tokenizer= to encode them, or give token ids")
+        yield made
+
+
+def _named(number: int, given: Document | Text | TextFile | str | Sequence[int]) -> Document | Text | TextFile:
+    if isinstance(given, (Document, Text, TextFile)):
+        return given
+    return Text(f"document {number}", given) if isinstance(given, str) else of_ids(f"document {number}", given)
 
 
 def as_documents(
@@ -227,10 +268,10 @@ def select(
     enough = [document for document in pool if len(document.ids) >= needed]
     empty = sum(not len(document.ids) for document in pool)
     if not enough:
-        raise _too_short(pool, needed, "a smaller min_tokens" if needed == min_tokens else "shorter lengths")
+        raise too_short(_longest(pool), needed, "a smaller min_tokens" if needed == min_tokens else "shorter lengths")
     kept = enough if max_docs is None else enough[:max_docs]
     if all(len(document.ids) < one_with for document in kept):
-        raise _too_short(kept, one_with, "shorter lengths")
+        raise too_short(_longest(kept), one_with, "shorter lengths")
     skipped = {"too_short": len(pool) - len(enough) - empty, "empty": empty}
     return kept, skipped | ({"over_max_docs": len(enough) - len(kept)} if len(kept) < len(enough) else {})
 
@@ -271,29 +312,23 @@ def _in_memory(number: int, text: Text | TextFile | str) -> Text:
 
 
 def _tokens(text: Text, tokenizer: PreTrainedTokenizerBase, split_special_tokens: bool) -> token_cache.Tokens:
-    fast = bool(getattr(tokenizer, "is_fast", False))
-    how: dict[str, Any] = {"split_special_tokens": True} if split_special_tokens else {}
-    # verbose=False: a document may well be longer than model_max_length, which would be a warning.
-    encoded = tokenizer(text.text, add_special_tokens=False, return_offsets_mapping=fast, verbose=False, **how)
-    ends = byte_ends_of(text.text, encoded["offset_mapping"]) if fast else None
-    return token_cache.Tokens(list(encoded["input_ids"]), ends)
+    found = TextEncoder(tokenizer, split_special_tokens).whole([text.text])
+    return token_cache.Tokens(found.ids.tolist(), found.byte_ends)
 
 
-def byte_ends_of(text: str, offsets: Sequence[tuple[int, int]]) -> np.ndarray:
-    """Counts the UTF-8 bytes before each token's end; one that ends inside a character counts the whole character."""
-    points = np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
-    sizes = 1 + (points >= 0x80).astype(np.int64) + (points >= 0x800) + (points >= 0x10000)
-    before = np.concatenate([[0], np.cumsum(sizes)])
-    ends = np.fromiter((end for _, end in offsets), dtype=np.int64, count=len(offsets))
-    # A token of no characters (a dummy prefix) reports (0, 0); what is covered never shrinks.
-    return before[np.maximum.accumulate(ends)] if ends.size else ends
+def _longest(pool: list[Document]) -> tuple[str, int] | None:
+    return max(((each.name, len(each.ids)) for each in pool), key=lambda each: each[1], default=None)
 
 
-def _too_short(pool: list[Document], needed: int, instead: str) -> DataError:
-    longest = max(pool, key=lambda document: len(document.ids), default=None)
-    if longest is None or not len(longest.ids):
+def too_short(longest: tuple[str, int] | None, needed: int, instead: str) -> DataError:
+    """Returns the error where no document is long enough.
+
+    Args:
+        longest: the name and the tokens of the longest.
+    """
+    if longest is None or not longest[1]:
         return DataError("every document is empty; give documents with text in them")
     return DataError(
-        f"no document has the {needed:,} tokens needed; the longest, {longest.name}, has {len(longest.ids):,}: "
+        f"no document has the {needed:,} tokens needed; the longest, {longest[0]}, has {longest[1]:,}: "
         f"use {instead}, longer documents, or join them with concat=True"
     )

@@ -137,14 +137,14 @@ def load(path: str | Path) -> KeySpans:
 
 
 def places(document: Document) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the first byte of each token, and one past its last."""
+    """Returns the first byte of each token in the text, and one past its last."""
     if document.byte_ends is None:
         raise DataError(
             f"key tokens need the places of tokens in the text, which are not known for {document.name}; "
             "give texts, and a tokenizer with offsets (a fast one)"
         )
-    ends = np.asarray(document.byte_ends, np.int64)
-    return np.concatenate([[0], ends[:-1]]).astype(np.int64) if len(ends) else ends, ends
+    ends = np.asarray(document.byte_ends, np.int64) + document.offset
+    return np.concatenate([[document.offset], ends[:-1]]).astype(np.int64) if len(ends) else ends, ends
 
 
 def windows_of(trained: int | None, window: int | None, short: int | None) -> Sequence[int]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import codecs
+import hashlib
 import io
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO
+
+import numpy as np
 
 from ...errors import DataError
 
@@ -101,6 +104,7 @@ class Reading:
 
     Attributes:
         start: the byte at which it begins.
+        whole: whether it has read from the beginning to the end.
 
     Raises:
         DataError: bytes that are not UTF-8 text; names the place.
@@ -112,6 +116,9 @@ class Reading:
         self._decoder = decoder if plain else io.IncrementalNewlineDecoder(decoder, translate=True)
         self.start = self._at = self._seek(0) if plain and not offset else self._begin(offset)
         self._ended, self._wrong = False, ""
+        self.whole = False
+        self._digest, self._plain = hashlib.sha256(), plain
+        self._edges = [(0, 0)]  # bytes of the text, and of the file that they took, at the end of each piece
 
     def __iter__(self) -> Reading:
         return self
@@ -123,6 +130,25 @@ class Reading:
         if self._wrong:
             raise DataError(self._wrong)
         raise StopIteration
+
+    @property
+    def sha256(self) -> str:
+        """Of what has been read, as UTF-8."""
+        return self._digest.hexdigest()
+
+    def taken(self, size: int) -> int:
+        """Returns how many bytes of the file the first ``size`` bytes of text took, whose line ends may be shorter."""
+        if self._plain:
+            return size
+        text, file = zip(*self._edges)
+        return round(float(np.interp(size, text, file)))
+
+    def _note(self, piece: str) -> None:
+        """Keeps account of what has been read."""
+        encoded = piece.encode()
+        self._digest.update(encoded)
+        self._edges.append((self._edges[-1][0] + len(encoded), self._at - self.start))
+        self.whole = self._ended and not self._wrong and self.start <= len(codecs.BOM_UTF8)
 
     def _piece(self) -> str:
         """Reads a block. What comes before a byte that is wrong is text, and may be all that is asked for."""
@@ -140,6 +166,8 @@ class Reading:
             self._wrong = f"{self.name} is not UTF-8 text: byte {at} does not decode; give encoding=NAME, like latin-1"
             piece, self._ended = error.object[: error.start].decode(), True
         self._at += len(raw)
+        if not self._plain:
+            self._note(piece)
         if self._ended:
             self._file.close()
         return piece

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
-from ..results.statistics import DOCUMENTS, Estimate, consecutive, ratio
+from ..results.statistics import DOCUMENTS, Estimate, consecutive
 from ..results.stored import Measured, Stored, Totals, sums_of
 from .cells import exp
 
@@ -100,20 +100,24 @@ def bounds(mean: float | None, low: float | None, high: float | None) -> Bounded
     return None if mean is None else {"mean": mean, "low": low, "high": high}
 
 
-def mean_of(values: Sequence[np.ndarray]) -> Estimate | None:
-    """Returns the mean over all tokens that count, clustered by document; None without any."""
-    sums, counts = sums_of(values)
-    return ratio(sums, counts) if counts else None
-
-
-def masked(losses: Sequence[np.ndarray], masks: Sequence[np.ndarray]) -> tuple[int, Estimate | None]:
-    """Returns how many tokens are marked, and their mean loss over the documents that have any.
+def mean_of(stored: Stored, values: Sequence[np.ndarray]) -> Estimate | None:
+    """Returns the mean over all tokens that count; None without any.
 
     Args:
-        masks: per document, bool [its tokens], at least as many as it has losses.
+        values: per window; those of a window that is left out are empty.
+    """
+    sums, counts = sums_of(values)
+    return stored.estimate(sums, counts) if any(counts) else None
+
+
+def masked(stored: Stored, losses: Sequence[np.ndarray], masks: Sequence[np.ndarray]) -> tuple[int, Estimate | None]:
+    """Returns how many tokens are marked, and their mean loss over the windows that have any.
+
+    Args:
+        masks: per window, bool [its tokens], at least as many as it has losses.
     """
     picked = [nll[mask[: len(nll)]] for nll, mask in zip(losses, masks, strict=True)]
-    return sum(sums_of(picked)[1]), mean_of(picked)
+    return sum(sums_of(picked)[1]), mean_of(stored, picked)
 
 
 def perplexities(estimate: Estimate | None) -> tuple[float | None, float | None, float | None]:
@@ -125,14 +129,15 @@ def perplexities(estimate: Estimate | None) -> tuple[float | None, float | None,
 
 
 def estimated(stored: Stored, totals: Totals, tokens: np.ndarray) -> Estimate:
-    """Returns the mean and its interval: over documents, or over blocks of the tokens of a single one.
+    """Returns the mean and its interval: over documents, over their windows, or over the tokens of a single one.
 
     Args:
-        tokens: the values of the first document.
+        tokens: the values of the first document, all its windows.
     """
+    found = stored.estimate(totals.sums, totals.shares)
     tokens = tokens[~np.isnan(tokens)]
-    if len(totals.sums) > 1 or not stored.exact or not len(tokens):
-        return ratio(totals.sums, totals.shares)
+    if found.low is not None or stored.texts > 1 or not stored.exact or not len(tokens):
+        return found
     pieces = [tokens[start : start + PIECE] for start in range(0, len(tokens), PIECE)]
     sums = [float(each.sum(dtype=np.float64)) for each in pieces]
     return consecutive(sums, list(map(len, pieces)), of=f"its {len(pieces)} pieces of {PIECE:,} tokens")

@@ -111,8 +111,9 @@ def _follows_length(stored: Stored, schedule: str) -> bool:
 
 
 def _row(stored: Stored, run: Pass, start: int, stop: int) -> PositionRow | None:
-    """Returns the mean over the documents that reach the bin's end, None without a token; index 0 is position 1."""
-    estimate = mean_of([nll[start - 1 : stop - 1] for nll in stored.wanted(run.nll) if len(nll) >= stop - 1])
+    """Returns the mean over the windows that reach the bin's end, None without a token; index 0 is position 1."""
+    losses = stored.wanted(run.nll)
+    estimate = mean_of(stored, [nll[start - 1 : stop - 1 if len(nll) >= stop - 1 else 0] for nll in losses])
     if estimate is None:
         return None
     as_at = run.lengths[-1] if _follows_length(stored, run.schedule) else None

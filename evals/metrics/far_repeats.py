@@ -50,7 +50,7 @@ class FarRepeats(Metric[Stored, RepeatsRow]):
         for schedule, length in stored.read_from:
             if length > distance:
                 losses = stored.losses(schedule, length)
-                parts = [masked(losses, masks) for masks in (far, [~mask for mask in far])]
+                parts = [masked(stored, losses, masks) for masks in (far, [~mask for mask in far])]
                 (far_tokens, far_loss), (other_tokens, other_loss) = parts
                 there, others = perplexities(far_loss), perplexities(other_loss)
                 rows.append(RepeatsRow(schedule, length, distance, ORDER, far_tokens, *there, other_tokens, *others))

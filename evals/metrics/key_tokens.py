@@ -49,7 +49,7 @@ class KeyTokens(Metric[Stored, KeyTokensRow]):
         rows = []
         for schedule, length in stored.read_from:
             losses = stored.losses(schedule, length)
-            tokens, estimate = masked(losses, marks)
+            tokens, estimate = masked(stored, losses, marks)
             mean, share = estimate.mean if estimate else None, tokens / sum(sums_of(losses)[1])
             rows.append(KeyTokensRow(schedule, length, tokens, share, mean, *perplexities(estimate)))
         return rows

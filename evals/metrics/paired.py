@@ -6,12 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from ...escaping import escaped
 from ...formatting import markdown
 from ..results.checking import Length
-from ..results.statistics import Estimate, ratio
+from ..results.statistics import Estimate
 from ..results.stored import Divergence, Stored, Totals
 from . import drawing
 from .base import Metric, Picture, estimated, mark, mean_of
@@ -112,14 +110,14 @@ def difference(ours: Stored, schedule: str, theirs: Stored, baseline: str, lengt
 
     If tokens have different weights, it is the difference that the run found against its own baseline.
     """
-    if not ours.same_tokens(theirs):
+    if not ours.same_tokens(theirs, length):
         return None
     if not ours.exact:
         return _found(ours, schedule, baseline, length) if ours is theirs else None
     if (schedule, length) not in ours.read_from or (baseline, length) not in theirs.read_from:
         return None
     one, other = ours.totals(schedule, length), theirs.totals(baseline, length)
-    return None if one.shares != other.shares or not one.sums else ratio(_minus(one, other), one.shares)
+    return None if one.shares != other.shares or not one.sums else ours.estimate(_minus(one, other), one.shares)
 
 
 def _found(stored: Stored, schedule: str, baseline: str, length: int) -> Estimate | None:
@@ -140,8 +138,8 @@ def _minus(one: Totals, other: Totals) -> list[float]:
 def _row(stored: Stored, schedule: str, length: int) -> PairedRow:
     ours, theirs = stored.totals(schedule, length), stored.totals(stored.baseline, length)
     sums = Totals(_minus(ours, theirs), ours.shares)
-    first, base = (stored.losses(label, length)[0] for label in (schedule, stored.baseline))
-    estimate = estimated(stored, sums, first.astype(np.float64) - base)
+    first, base = (stored.first(label, length) for label in (schedule, stored.baseline))
+    estimate = estimated(stored, sums, first - base)
     compared = dict(zip(_COMPARED, _compared(stored, schedule, length)))
     return PairedRow(
         schedule=schedule,
@@ -162,7 +160,7 @@ def _compared(stored: Stored, schedule: str, length: int) -> list[float | None]:
         return []
     counts = stored.counts(stored.read_from[schedule, length], length)
     both = (stored.wanted(found.kl), stored.wanted(found.same))
-    means = [mean_of([each[:n] for each, n in zip(values, counts, strict=True)]) for values in both]
+    means = [mean_of(stored, [each[:n] for each, n in zip(values, counts, strict=True)]) for values in both]
     return [bound for each in means if each for bound in (each.mean, each.low, each.high)]
 
 

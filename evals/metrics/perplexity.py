@@ -12,6 +12,7 @@ import numpy as np
 from ..data.protocols import ROPESCALE
 from ..data.windows import prefix
 from ..results.checking import Count, Length, Positive
+from ..results.sampling import grouped
 from ..results.statistics import Estimate
 from ..results.stored import Pass, Stored, sums_of
 from . import drawing
@@ -27,9 +28,10 @@ class PerplexityRow:
     """The perplexity of one schedule at one length. The interval is None with one short document.
 
     ``tail_nll`` is over the tokens at positions [L/2, L) of the documents that have L. ``interval`` says what the
-    interval of ``ppl`` is over: "documents", or blocks of a single document. ``mode`` is "prefix" (the first L
-    positions) or "sliding" (whole documents, in windows of L positions), and ``documents_at_length`` counts the
-    documents that have L positions.
+    interval of ``ppl`` is over: "documents", or blocks of the windows or of the tokens of few. ``mode`` is "prefix"
+    (the first L positions of each window) or "sliding" (whole documents, in windows of L positions), and
+    ``documents_at_length`` counts the documents that have L positions. ``windows`` counts those of all documents; None
+    in a result of a version that fed one of each.
     """
 
     schedule: str
@@ -50,6 +52,7 @@ class PerplexityRow:
     tail_high: float | None = None
     interval: str | None = None
     protocol: str = ROPESCALE
+    windows: Count | None = None
 
 
 def draw(stored: Stored) -> Figure:
@@ -98,13 +101,14 @@ METRIC = Perplexity()
 
 def _row(stored: Stored, run: Pass, length: int) -> PerplexityRow:
     totals, losses = stored.totals(run.schedule, length), stored.losses(run.schedule, length)
-    estimate, tail = estimated(stored, totals, losses[0]), _tail(stored, run, length)
+    estimate, tail = estimated(stored, totals, stored.first(run.schedule, length)), _tail(stored, run, length)
     low, high = perplexities(estimate)[1:]
     return PerplexityRow(
         schedule=run.schedule,
         table_sha256=run.table_sha256,
         length=length,
-        documents=len(totals.sums),
+        documents=sum(map(bool, grouped(totals.shares, stored.windows))),
+        windows=sum(map(bool, totals.shares)),
         tokens=sum(sums_of(losses)[1]),
         nll=estimate.mean,
         ppl=exp(estimate.mean),
@@ -113,7 +117,7 @@ def _row(stored: Stored, run: Pass, length: int) -> PerplexityRow:
         bits_per_byte=_bits_per_byte(stored, estimate, losses),
         forward_passes=run.forward_passes,
         mode="sliding" if stored.sliding else "prefix",
-        documents_at_length=sum(len(each.ids) >= prefix(length, stored.bos).stop for each in stored.documents),
+        documents_at_length=sum(each >= prefix(length, stored.bos).stop for each in stored.longest),
         tail_nll=tail.mean if tail else None,
         tail_low=tail.low if tail else None,
         tail_high=tail.high if tail else None,
@@ -123,11 +127,11 @@ def _row(stored: Stored, run: Pass, length: int) -> PerplexityRow:
 
 
 def _tail(stored: Stored, run: Pass, length: int) -> Estimate | None:
-    """Returns the mean NLL at positions [L/2, L), over the documents that have them; index 0 is position 1."""
+    """Returns the mean NLL at positions [L/2, L), over the windows that have them; index 0 is position 1."""
     if not stored.exact:
         return None
     start, stop = max(1, length // 2) - 1, prefix(length, stored.bos).count
-    return mean_of([nll[start:stop] for nll in stored.wanted(run.nll) if len(nll) >= stop])
+    return mean_of(stored, [nll[start : stop if len(nll) >= stop else 0] for nll in stored.wanted(run.nll)])
 
 
 def _bits_per_byte(stored: Stored, estimate: Estimate, losses: Sequence[np.ndarray]) -> float | None:

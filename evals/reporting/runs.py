@@ -76,7 +76,7 @@ def unpaired(runs: Sequence[StoredRun]) -> list[str]:
     alike = [
         (run, other)
         for (run, one), (other, two) in itertools.combinations(measured, 2)
-        if one.same_text(two) and not one.same_tokens(two)
+        if one.same_text(two) and not any(one.same_tokens(two, length) for length in one.lengths)
     ]
     apart = [(a.name, b.name) for a, b in alike if a.ids is not None and b.ids is not None]
     old = dict.fromkeys(run.folder for pair in alike for run in pair if run.ids is None)

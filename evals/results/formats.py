@@ -8,7 +8,7 @@ from dataclasses import MISSING, fields
 from functools import partial
 from typing import Annotated, Any, Literal, NotRequired, get_type_hints
 
-from annotated_types import Ge, Len
+from annotated_types import Ge, Interval, Len
 from pydantic import AfterValidator, FailFast
 from typing_extensions import TypedDict
 
@@ -129,6 +129,8 @@ class StoredDocument(TypedDict):
     name: str
     sha256: str
     ids_sha256: NotRequired[str]
+    at: NotRequired[dict[str, str]]
+    windows: NotRequired[Annotated[int, Interval(ge=1, le=2**32)]]
     scored: NotRequired[Annotated[list[Annotated[list[Count], Len(2, 2)]], FailFast()]]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +29,7 @@ class Losses:
     passes: list[Pass]
     divergences: list[Divergence]
     sealed: bool
+    windows: list[int] = field(default_factory=list)
 
 
 def read_results(path: Path, kind: str | None = None) -> Results:
@@ -74,13 +75,13 @@ def read_losses(path: Path, results: Results) -> Losses:
         _divergence(one, next(ran, None), list(_arrays(at, index, one))) for one in index.get("divergences", [])
     ]
     named = [_identity(each) for each in index["documents"]]
-    return Losses(index["bos"], named, passes, compared, SEAL in index)
+    return Losses(index["bos"], named, passes, compared, SEAL in index, _windows(index))
 
 
 def _identity(document: StoredDocument) -> Identity:
     scored = document.get("scored")
     ranges = None if scored is None else [(start, stop) for start, stop in scored]
-    return Identity(document["name"], document["sha256"], document.get("ids_sha256"), ranges)
+    return Identity(document["name"], document["sha256"], document.get("ids_sha256"), ranges, document.get("at", {}))
 
 
 def damaged(path: Path, error: Wrong | OSError) -> DataError:
@@ -101,13 +102,21 @@ def _check_belongs(index: Index, results: Results) -> None:
 
 
 def _arrays(at: Path, index: Index, one: StoredPass | StoredComparison) -> Iterator[np.ndarray]:
-    """Yields the stored array of each document, for a pass or a comparison."""
-    for number in range(len(index["documents"])):
+    """Yields the stored array of each window, for a pass or a comparison."""
+    for number, count in enumerate(_windows(index)):
         path = at / nll.name_of(one["at"], number)
         try:
-            yield nll.read(path, one["files"][number] if "files" in one else None, 0 if "lengths" in one else 2)
+            whole = nll.read(path, one["files"][number] if "files" in one else None, 0 if "lengths" in one else 2)
+            if whole.shape[-1] % count:
+                raise Wrong(f"does not hold {count:,} windows of the same size")
         except (Wrong, OSError) as error:
             raise damaged(path, error) from None
+        yield from np.split(whole, count, axis=-1)
+
+
+def _windows(index: Index) -> list[int]:
+    """Returns the number of windows of each document."""
+    return [each.get("windows", 1) for each in index["documents"]]
 
 
 def _pass(one: StoredPass, spent: PassCost | None, losses: list[np.ndarray]) -> Pass:

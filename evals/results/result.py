@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -29,7 +29,7 @@ from . import coverage, folder, nll
 from .formats import SCHEMA, Results
 from .loading import Losses, read_losses, read_results
 from .saving import Saved
-from .statistics import PERCENT
+from .statistics import DOCUMENTS, PERCENT
 from .stored import Divergence, Pass, Stored, sums_of
 
 if TYPE_CHECKING:
@@ -80,6 +80,7 @@ class Result(Stored, Saved):
             repeat_distance=repeats[0].distance if repeats else None,
             key_spans=KeySpans({}, {name: about[name] for name in about if name != "rows"}) if about else None,
             identities=losses.identities,
+            windows=losses.windows,
         )
         stored = [each for each in cls.metrics if each.key in results or (each.key and not losses.passes)]
         made.figures |= {each.row: each.read(results) for each in stored}
@@ -158,13 +159,12 @@ class Result(Stored, Saved):
         """Returns a sentence that says how the numbers were measured."""
         once = self.protocol.get("bos_once") is not None
         bos = "BOS first" if self.bos else "BOS first in each document, in no other window" if once else "no BOS"
-        number, tokens, skipped = self.data["documents"], self.data["tokens"], self.data.get("skipped", {})
-        left_out = ", ".join(f"{count} {why.replace('_', ' ')}" for why, count in skipped.items() if count)
+        number, tokens, held = self.data["documents"], self.data["tokens"], self._windows()
         documents = f"{number} document{'s' * (number != 1)}{self._reaching()}{self._kinds()}"
         return (
             f"protocol {self.protocol['name']}: {self.title[0].lower()}{self.title[1:]} ({bos}), "
             f"{PROTOCOLS[self.protocol['name']].said}, {self.model['dtype']}; {documents}"
-            f"{f' (skipped: {left_out})' if left_out else ''}, {tokens:,} tokens; "
+            f"{f' ({held})' if held else ''}, {tokens:,} tokens; "
             f"{self._interval_line()}; "
             f"text sha256 {self.data['sha256'][:12]}"
         )
@@ -178,16 +178,26 @@ class Result(Stored, Saved):
 
     def _interval_line(self) -> str:
         number, interval = self.data["documents"], f"{self.protocol['interval']} interval"
-        if number > 1:
+        blocks = next((row.interval for row in reversed(self.rows) if row.interval not in (None, DOCUMENTS)), None)
+        if number > 1 and blocks is None:
             few = coverage.over_documents(number) if "skewness" in interval else ""  # older runs had another
             return f"± or (low to high) is the {interval}{few}"
-        blocks = next((row.interval for row in reversed(self.rows) if row.interval), None)
         if blocks is None:
             return f"± is the {interval} (it needs two documents)"
         return (
             f"± or (low to high) † is the {PERCENT} interval over {blocks}, which knows nothing of other documents and "
             f"covers {coverage.over_blocks()}"
         )
+
+    def _windows(self) -> str:
+        """Says how many windows there are, which share of the documents they hold, and what is left out."""
+        several = self.data.get("windows", 0) > self.data["documents"]
+        parts = [f"{self.data['windows']:,} windows"] if several else []
+        if "share" in self.data:
+            share, whole, unit = self.data["share"], self.data["whole"], self.data["unit"]
+            parts.append(f"{share:.1%} of {whole:,} {unit}" if share < 1 else f"all of {whole:,} {unit}")
+        left_out = ", ".join(f"{n} {why.replace('_', ' ')}" for why, n in self.data.get("skipped", {}).items() if n)
+        return "; ".join(filter(None, [", ".join(parts), f"skipped: {left_out}" if left_out else ""]))
 
     def _reaching(self) -> str:
         """Says how many documents are as long as the longest window, for protocols that do not require it."""
@@ -258,11 +268,11 @@ class Result(Stored, Saved):
     def _arrays(self) -> Iterator[nll.Array]:
         """Yields the files of ``nll/``: losses, and for comparisons both numbers of each token."""
         for run in self.passes:
-            for number, losses in enumerate(run.nll):
-                yield nll.name_of(_place(run), number), functools.partial(np.asarray, losses, np.float32)
+            for number, losses in enumerate(self.of_texts(run.nll)):
+                yield nll.name_of(_place(run), number), functools.partial(_together, losses)
         for each in self.divergences:
-            for number, both in enumerate(zip(each.kl, each.same, strict=True)):
-                yield nll.name_of(_place(each), number), functools.partial(np.stack, both)
+            for number, both in enumerate(zip(self.of_texts(each.kl), self.of_texts(each.same), strict=True)):
+                yield nll.name_of(_place(each), number), functools.partial(_stacked, both)
 
     def _index(self) -> dict[str, object]:
         passes = [
@@ -279,10 +289,19 @@ class Result(Stored, Saved):
             for each in self.divergences
         ]
         documents = [
-            {name: value for name, value in asdict(each).items() if name != "scored" or value is not None}
-            for each in self.identified()
+            {name: value for name, value in (asdict(each) | {"windows": count}).items() if value is not None}
+            for each, count in zip(self.identified(), self.windows or [1] * self.texts, strict=True)
         ]
         return {"bos": self.bos, "documents": documents, "passes": passes, "divergences": compared}
+
+
+def _together(windows: Sequence[np.ndarray]) -> np.ndarray:
+    """Returns the losses of a document's windows, one after the other."""
+    return np.concatenate([np.asarray(each, np.float32) for each in windows])
+
+
+def _stacked(both: Sequence[Sequence[np.ndarray]]) -> np.ndarray:
+    return np.stack([_together(each) for each in both])
 
 
 def _saved(figure: Figure, path: str | Path | None) -> Figure:

@@ -5,10 +5,12 @@ Every figure is a reduction of these numbers, see :mod:`ropescale.evals.metrics`
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NotRequired
+from itertools import accumulate, pairwise
+from typing import Any, NotRequired, TypeVar
 
 import numpy as np
 from typing_extensions import TypedDict
@@ -18,7 +20,11 @@ from ..data.key_tokens import KeySpans
 from ..data.protocols import ROPESCALE, published_windows, weighted
 from ..data.windows import prefix
 from ..running.batches import Cost
+from . import sampling
 from .checking import Count, Length
+from .statistics import Estimate
+
+T = TypeVar("T")
 
 
 class ModelFacts(TypedDict):
@@ -32,7 +38,16 @@ class ModelFacts(TypedDict):
     trained_length: NotRequired[Length | None]
 
 
-class DataFacts(TypedDict):
+class ShareFacts(TypedDict, total=False):
+    """How much of the documents is in the windows, in ``unit``: bytes, or tokens where they were given as such."""
+
+    measured: Count
+    whole: Count
+    unit: str
+    share: float
+
+
+class DataFacts(ShareFacts):
     """The "data" part of results.json."""
 
     source: str
@@ -41,6 +56,7 @@ class DataFacts(TypedDict):
     tokens: Count
     skipped: NotRequired[dict[str, Count]]
     special_tokens: NotRequired[Count]
+    windows: NotRequired[Count]
     chats: NotRequired[Count]
     pretokenized: NotRequired[Count]
     questions: NotRequired[Count]
@@ -106,22 +122,32 @@ class Divergence:
 
 @dataclass(frozen=True)
 class Identity:
-    """Hashes of a document's text and of its tokens; ``ids_sha256`` is None if it was not stored.
+    """Hashes of a document's text and of its tokens.
 
-    ``scored`` has the ranges of tokens whose losses count; None for all of them.
+    Attributes:
+        ids_sha256: of the tokens of its windows, one after the other; None if it was not stored.
+        scored: the ranges of these tokens whose losses count; None for all of them.
+        at: by length, the hash of the tokens that belong to it.
     """
 
     name: str
     sha256: str
     ids_sha256: str | None
     scored: Sequence[tuple[int, int]] | None = None
+    at: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, document: Document) -> Identity:
-        """Returns the identity of a document."""
-        marks = document.scored
-        scored = None if marks is None else [(int(start), int(stop)) for start, stop in _ranges(marks)]
-        return cls(document.name, document.sha256, document.ids_sha256, scored)
+    def of(cls, windows: Sequence[Document], stops: Mapping[int, int | None]) -> Identity:
+        """Returns the identity of a document.
+
+        Args:
+            stops: by length, how many tokens of a window belong to it; None for all.
+        """
+        marks = [each.scored for each in windows if each.scored is not None]
+        scored = [(int(start), int(stop)) for start, stop in _ranges(np.concatenate(marks))] if marks else None
+        ids = [np.asarray(window.ids, "<i8") for window in windows]
+        at = {str(length): _sha256([each[:stop] for each in ids]) for length, stop in stops.items()}
+        return cls(windows[0].name, windows[0].sha256, _sha256(ids), scored, at)
 
 
 @dataclass(frozen=True)
@@ -154,7 +180,9 @@ class Stored(Measured):
 
     Attributes:
         passes: the stored NLLs.
-        documents: the scored documents, in order; none in a measurement that was loaded from its folder.
+        documents: what was fed, in order: the windows of the documents, or whole ones that windows slide over; none in
+            a measurement that was loaded from its folder.
+        windows: per document, how many windows it has, in order; empty for one of each.
         bos: whether BOS was in front of every window.
         baseline: the label of the schedule that the others are compared with.
         trained_length: the model's trained context, if known; plots mark it.
@@ -175,6 +203,7 @@ class Stored(Measured):
     repeat_distance: int | None = None
     key_spans: KeySpans | None = None
     identities: list[Identity] = field(default_factory=list, repr=False)
+    windows: list[int] = field(default_factory=list, repr=False)
 
     @property
     def schedules(self) -> list[str]:
@@ -202,7 +231,27 @@ class Stored(Measured):
         if self.sliding:
             name = "" if self.exact else f" ({self.protocol['name']})"
             return f"Perplexity{name} in sliding windows of L positions, stride {self.protocol['stride']:,}"
-        return "Perplexity of the first L positions"
+        first = "the first L positions" if max(self.windows, default=1) == 1 else "windows of L positions"
+        return f"Perplexity of {first}"
+
+    @property
+    def texts(self) -> int:
+        """The number of documents."""
+        return len(self.windows or self.documents or self.identities or self.passes[0].nll)
+
+    def of_texts(self, items: Sequence[T]) -> list[Sequence[T]]:
+        """Returns what belongs to the windows of each document."""
+        edges = accumulate(self.windows or [1] * len(items), initial=0)
+        return [items[start:stop] for start, stop in pairwise(edges)]
+
+    @property
+    def longest(self) -> list[int]:
+        """The tokens of each document, or of its windows."""
+        return [max(len(window.ids) for window in text) for text in self.of_texts(self.documents)]
+
+    def estimate(self, sums: Sequence[float], counts: Sequence[float]) -> Estimate:
+        """Returns a mean and its interval from sums and counts per window, see :mod:`.sampling`."""
+        return sampling.estimate(sums, counts, self.windows)
 
     @cached_property
     def read_from(self) -> dict[tuple[str, int], Pass]:
@@ -235,7 +284,16 @@ class Stored(Measured):
 
     @cached_property
     def _scored(self) -> list[Sequence[tuple[int, int]] | None]:
-        return [each.scored for each in self.identified()]
+        counts = self.windows or [1] * self.texts
+        size = prefix(self.lengths[-1], self.bos).stop
+        found: list[Sequence[tuple[int, int]] | None] = []
+        for each, count in zip(self.identified(), counts, strict=True):
+            found += [each.scored] if count == 1 else [_within(each.scored, n * size, size) for n in range(count)]
+        return found
+
+    def first(self, schedule: str, length: int) -> np.ndarray:
+        """Returns the losses of the first document, all its windows, fp64."""
+        return np.concatenate(self.of_texts(self.losses(schedule, length))[0]).astype(np.float64)
 
     def totals(self, schedule: str, length: int) -> Totals:
         """Returns the sums of a length's losses, computed once, because every two schedules may be compared."""
@@ -258,19 +316,28 @@ class Stored(Measured):
 
     @cached_property
     def _identities(self) -> list[Identity]:
-        return [Identity.of(each) for each in self.documents]
+        stops = {length: None if self.sliding else prefix(length, self.bos).stop for length in self.lengths}
+        return [Identity.of(each, stops) for each in self.of_texts(self.documents)]
 
     def same_text(self, other: Stored) -> bool:
         """Whether the same texts were cut into windows in the same way."""
         one, two = ([(each.sha256, each.scored) for each in which.identified()] for which in (self, other))
-        windows = [(each.bos, each.protocol.get("stride"), each.protocol.get("name")) for each in (self, other)]
-        return one == two and windows[0] == windows[1]
+        windows = [each.windows or [1] * each.texts for each in (self, other)]
+        return one == two and windows[0] == windows[1] and self._how == other._how
 
-    def same_tokens(self, other: Stored) -> bool:
-        """Whether both are known to have scored the same tokens, so that losses can be paired."""
+    @property
+    def _how(self) -> tuple[object, ...]:
+        """How the texts are cut into windows."""
+        return self.bos, self.protocol.get("stride"), self.protocol.get("name"), self.protocol.get("score")
+
+    def same_tokens(self, other: Stored, length: int) -> bool:
+        """Whether both are known to have scored the same tokens at a length, so that losses can be paired."""
         if self is other:
             return True
-        return self.same_text(other) and self.ids is not None and self.ids == other.ids
+        if self.same_text(other) and (self.ids == other.ids or self.lengths[-1] == other.lengths[-1]):
+            return self.ids is not None and self.ids == other.ids
+        at = [[text.at.get(str(length)) for text in each.identified()] for each in (self, other)]
+        return all(map(all, at)) and at[0] == at[1] and self._how == other._how  # windows of another largest length
 
     @property
     def ids(self) -> tuple[str, ...] | None:
@@ -280,15 +347,22 @@ class Stored(Measured):
 
 
 def sums_of(values: Iterable[np.ndarray]) -> tuple[list[float], list[int]]:
-    """Returns, per document, the fp64 sum of its values and how many count; NaN does not, and documents without any."""
+    """Returns, per window, the fp64 sum of its values and how many count; NaN does not."""
     known = [each[~np.isnan(each)] for each in values]
-    known = [each for each in known if len(each)]
     return [float(each.sum(dtype=np.float64)) for each in known], list(map(len, known))
 
 
 def _ranges(marks: np.ndarray) -> np.ndarray:
     """Returns where marks begin and end, int64 [ranges, 2]."""
     return np.flatnonzero(np.diff(np.concatenate([[0], marks.astype(np.int8), [0]]))).reshape(-1, 2)
+
+
+def _within(ranges: Iterable[tuple[int, int]] | None, first: int, size: int) -> list[tuple[int, int]] | None:
+    """Returns the parts of ranges among ``size`` tokens from ``first`` on, counted from there."""
+    if ranges is None:
+        return None
+    inside = ((max(start - first, 0), min(stop - first, size)) for start, stop in ranges)
+    return [(start, stop) for start, stop in inside if start < stop]
 
 
 def _kept(values: np.ndarray, ranges: Iterable[tuple[int, int]], first: int) -> np.ndarray:
@@ -298,3 +372,10 @@ def _kept(values: np.ndarray, ranges: Iterable[tuple[int, int]], first: int) -> 
         here = slice(max(start - first, 0), max(stop - first, 0))
         found[here] = values[here]
     return found
+
+
+def _sha256(parts: Iterable[np.ndarray]) -> str:
+    digest = hashlib.sha256()
+    for each in parts:
+        digest.update(each.tobytes())
+    return digest.hexdigest()

@@ -19,6 +19,9 @@ class PerplexityKeywords(TypedDict, total=False):
     stride: int | None
     min_tokens: int
     max_docs: int | None
+    windows: int | str | None
+    budget_tokens: int | None
+    split_special_tokens: bool
     score: str
     batch_tokens: int | None
     logits_bytes: int

@@ -27,7 +27,7 @@ from ..parallel.processes import Group, World
 from ..results.folder import writable_folder
 from ..results.result import Result
 from ..results.statistics import PERCENT
-from ..results.stored import DataFacts, Divergence, ModelFacts, Pass, Tables
+from ..results.stored import Divergence, ModelFacts, Pass, Tables
 from . import fingerprints, memory
 from .batch_log import Scored
 from .batches import Batch, BatchPlan, Cost, plan_pass
@@ -176,22 +176,9 @@ class PerplexityRun:
     def result(self) -> Result:
         """Returns everything measured so far."""
         options, corpus, trained = self.options, self.corpus, trained_length(self.scorer.model)
-        data: DataFacts = {
-            "source": options.source or "in memory",
-            "sha256": data_documents.documents_sha256(corpus.documents),
-            "documents": len(corpus.documents),
-            "tokens": corpus.positions,
-            "skipped": corpus.skipped,
-        }
-        if corpus.special:
-            data["special_tokens"] = corpus.special
-        if corpus.count("chat"):
-            data["chats"] = corpus.count("chat")
-        if corpus.count("ids"):
-            data["pretokenized"] = corpus.count("ids")
         return Result(
             model=self.model_facts,
-            data=data,
+            data=corpus.facts,
             protocol={
                 "name": options.protocol,
                 "mode": "prefix" if options.stride is None else "sliding",
@@ -200,12 +187,13 @@ class PerplexityRun:
                 "stride": options.stride,
                 **({} if options.score == chats.ALL else {"score": options.score}),
                 "seed": options.seed,
-                "interval": f"document-clustered t, skewness-corrected, {PERCENT}",
+                "interval": f"{corpus.interval}, {PERCENT}",
                 "batch_tokens": self.batch_tokens,
             },
             versions=fingerprints.versions(),
             passes=self.passes,
             documents=corpus.documents,
+            windows=corpus.windows,
             bos=corpus.has_bos,
             baseline=self.baseline,
             trained_length=trained,
@@ -231,7 +219,7 @@ class PerplexityRun:
             **{name: self.model_facts[name] for name in ("weights", "config_sha256", "dtype")},
             **fingerprints.arithmetic(self.scorer.model),
             "logits_bytes": self.options.logits_bytes,
-            "text": data_documents.documents_sha256(self.corpus.documents),
+            "text": self.corpus.sha256,
             "tokens": fingerprints.tokens_sha256(self.corpus.documents),
             "bos": self.corpus.bos,
             "stride": self.options.stride,

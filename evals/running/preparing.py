@@ -26,7 +26,7 @@ from ..data.windows import check_lengths, check_stride
 from ..parallel.processes import World, team_of
 from .perplexity import PerplexityRun
 from .progress import Notes
-from .selection import Corpus, PerplexityOptions, tokens_needed
+from .selection import Corpus, PerplexityOptions
 from .variants import trained_length
 
 if TYPE_CHECKING:
@@ -172,15 +172,8 @@ def prepare(
         check_stride(options.stride, lengths)
     texts, asked = chain.from_iterable(source.texts().values()), checkpoint.asked(wanted)
     tokenizer = checkpoint.tokenizer()
-    texts, split = chats.written(texts, tokenizer, options.score), source.split_special_tokens
-    if source.streaming:
-        needed = tokens_needed(lengths, data_documents.bos_id(bos, tokenizer) is not None, options)
-        documents = data_documents.tokenize_until(
-            texts, tokenizer, needed, options.max_docs, split_special_tokens=split
-        )
-    else:
-        documents = data_documents.tokenize(texts, tokenizer, split_special_tokens=split)
-    corpus = Corpus(documents, lengths, tokenizer, bos, options)
+    options = dataclasses.replace(options, split_special_tokens=source.split_special_tokens)
+    corpus = Corpus(texts, lengths, tokenizer, bos, options)
     for remark in checkpoint.remarks():
         Notes.of(options.progress).warn(f"warning: {remark}")
     if source.asked.left_out:

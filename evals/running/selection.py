@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -12,10 +13,15 @@ from ...request import RequestOptions
 from ..data import chats, key_tokens, protocols
 from ..data import documents as data_documents
 from ..data.chats import Given
+from ..data.cutting import BUDGET, Cut, Cutter, Limits, Source
 from ..data.documents import Document, Kind, Text
+from ..data.encoding import TextEncoder
 from ..data.key_tokens import KeySpans
+from ..data.texts import TextFile
 from ..data.windows import check_lengths, check_stride, prefix
 from ..parallel.processes import Team
+from ..results import sampling
+from ..results.stored import DataFacts, ShareFacts
 from .progress import Notes
 from .scoring import LOGITS_BYTES
 
@@ -33,8 +39,13 @@ class PerplexityOptions:
         stride: None measures the first L positions of each document; a number measures whole documents in sliding
             windows of L positions, each this many tokens after the one before.
         min_tokens: skip documents with fewer tokens.
-        max_docs: measure on at most this many documents.
+        max_docs: measure on at most this many documents; what comes after them is not read.
         score: "all" tokens of a chat, or the "assistant" tokens alone; see :mod:`ropescale.evals.data.chats`.
+        windows: of each document, a number, or "all" that it holds; evenly spaced if it holds more, and 1 is the first.
+            None is as many as ``budget_tokens`` allows.
+        budget_tokens: positions fed under one schedule, shared out over the documents, but at least one window of
+            each. None is :data:`ropescale.evals.data.cutting.BUDGET`, or no limit where ``windows`` is given.
+        split_special_tokens: as for :func:`ropescale.evals.data.documents.tokenize`.
         batch_tokens: feed windows together up to this many positions (at least one window); None estimates what
             fits into memory.
         logits_bytes: budget for one block of fp32 logits.
@@ -56,6 +67,9 @@ class PerplexityOptions:
     min_tokens: int = 0
     max_docs: int | None = None
     score: str = chats.ALL
+    windows: int | str | None = 1
+    budget_tokens: int | None = None
+    split_special_tokens: bool = False
     batch_tokens: int | None = None
     logits_bytes: int = LOGITS_BYTES
     short_context: bool = True
@@ -83,10 +97,38 @@ class PerplexityOptions:
             raise DataError(f"score {self.score!r} is none of {', '.join(chats.SCORES)}", "score")
         if self.score == chats.ASSISTANT and not self.exact:
             raise DataError(f"{self.protocol} scores all tokens; leave score or protocol out", "score", "protocol")
-        for name in ("batch_tokens", "logits_bytes", "max_docs", "repeat_distance"):
+        self._check_windows()
+        for name in ("batch_tokens", "logits_bytes", "max_docs", "repeat_distance", "budget_tokens"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise DataError(f"{name} must be 1 or more, not {value}")
+
+    def _check_windows(self) -> None:
+        """Refuses windows that cannot be, or that nobody would feed."""
+        windows = int(self.windows) if isinstance(self.windows, str) and self.windows.isdecimal() else self.windows
+        object.__setattr__(self, "windows", windows)
+        whole = isinstance(windows, int) and not isinstance(windows, bool)
+        if not (windows in (None, "all") or (whole and windows >= 1)):
+            raise DataError(f"windows {windows!r} is neither 'all' nor a number of 1 or more", "windows")
+        given = [name for name in ("windows", "budget_tokens") if getattr(self, name) not in (None, 1)]
+        if self.stride is not None and given:
+            raise DataError(
+                f"{given[0]} is given, and windows {self.stride:,} tokens apart go over whole documents; leave "
+                f"{given[0]} or stride out",
+                given[0],
+                "stride",
+            )
+
+    @property
+    def windows_each(self) -> int | None:
+        """The windows of one document at most; None for no limit."""
+        return self.windows if isinstance(self.windows, int) else None
+
+    def windows_in_all(self, length: int) -> int | None:
+        """Returns how many windows of a length are measured at most, or one of each document; None for no limit."""
+        if self.budget_tokens is None and self.windows is not None:
+            return None
+        return max(1, (self.budget_tokens or BUDGET) // length)
 
     @property
     def sharers(self) -> int:
@@ -104,7 +146,10 @@ class Corpus:
 
     Attributes:
         lengths: ascending.
-        documents: the measured ones, as they are fed; ``skipped`` counts the others by the reason.
+        documents: what is fed: the windows of the texts, in order, or with a stride the whole texts.
+        windows: per text, how many of ``documents`` are from it.
+        skipped: counts the texts that are not measured, by the reason.
+        share: how much of the texts the windows hold, as results.json has it; empty if that is not known.
         bos: the id in front of every window, or None; ``bos_option`` is what was asked for.
         bos_once: the id that is the first token of each document and in no other window, or None.
         special: how many of the tokens are special ones of the tokenizer.
@@ -123,11 +168,20 @@ class Corpus:
         options: PerplexityOptions,
     ) -> None:
         self.lengths, self.bos_option, self.options = check_lengths(lengths), bos, options
-        given = data_documents.as_documents(_written(documents, tokenizer, options.score), tokenizer)
-        pool, self.bos, self.bos_once = protocols.placed(options.protocol, given, bos, tokenizer)
-        self.documents, self.skipped = self._selected(pool)
+        self.bos_once: int | None = None
+        self._silent = 0  # chats without a token of the assistant
+        self.share: ShareFacts = {}
         spans = options.key_spans
         self.key_spans = spans if spans is None or isinstance(spans, KeySpans) else key_tokens.load(spans)
+        given = _sources(documents, tokenizer, options.score)
+        if options.stride is None:
+            cuts = self._cut(given, tokenizer)
+            self.documents = [window for cut in cuts for window in cut.windows]
+            self.windows = [len(cut.windows) for cut in cuts]
+            self.share = _share(cuts)
+        else:
+            self.documents = self._whole(given, tokenizer)
+            self.windows = [1] * len(self.documents)
         if self.key_spans is not None:
             for document in self.documents:
                 self.key_spans.marks(document)
@@ -139,8 +193,19 @@ class Corpus:
         return self.bos is not None
 
     @property
+    def texts(self) -> list[Document]:
+        """The first window of each text."""
+        starts = itertools.accumulate([0, *self.windows[:-1]])
+        return [self.documents[start] for start in starts]
+
+    @property
+    def sha256(self) -> str:
+        """The hash of the texts' hashes, in order."""
+        return data_documents.documents_sha256(self.texts)
+
+    @property
     def positions(self) -> int:
-        """The tokens of the documents that are looked at, each document with its BOS."""
+        """The tokens of the documents that are looked at, each window with its BOS."""
         if self.options.stride is None:
             return len(self.documents) * self.lengths[-1]
         return sum(len(document.ids) + self.has_bos for document in self.documents)
@@ -150,42 +215,126 @@ class Corpus:
         """The tokens of the documents that have something before them."""
         return sum(len(document.ids) - (not self.has_bos) for document in self.documents)
 
+    @property
+    def facts(self) -> DataFacts:
+        """The "data" part of results.json."""
+        counts = {"special_tokens": self.special, "chats": self.count("chat"), "pretokenized": self.count("ids")}
+        facts: DataFacts = {
+            "source": self.options.source or "in memory",
+            "sha256": self.sha256,
+            "documents": len(self.windows),
+            "windows": len(self.documents),
+            "tokens": self.positions,
+            "skipped": self.skipped,
+        }
+        return cast(DataFacts, {**facts, **self.share, **{name: count for name, count in counts.items() if count}})
+
+    @property
+    def interval(self) -> str:
+        """What intervals rest on."""
+        few = sampling.rests_on_windows(self.windows)
+        return "t over blocks of consecutive windows" if few else "document-clustered t, skewness-corrected"
+
     def count(self, kind: Kind) -> int:
         """Counts the documents of a kind."""
-        return sum(document.kind == kind for document in self.documents)
+        return sum(document.kind == kind for document in self.texts)
 
-    def _selected(self, pool: Sequence[Document]) -> tuple[list[Document], dict[str, int]]:
-        """Selects the documents to measure on, and counts why others are skipped. Identical ones are taken once.
+    def _cut(self, given: Iterable[Source], tokenizer: PreTrainedTokenizerBase | None) -> list[Cut]:
+        """Cuts texts that reach the longest length into windows of it, the same for every length."""
+        options = self.options
+        given = self._fed(given, tokenizer)
+        needed = tokens_needed(self.lengths, self.has_bos, options)
+        size = prefix(self.lengths[-1], self.has_bos).stop
+        limits = Limits(size, needed, options.windows_each, options.windows_in_all(self.lengths[-1]))
+        cutter = Cutter(limits, None if tokenizer is None else TextEncoder(tokenizer, options.split_special_tokens))
+        cuts = cutter.cuts(given, options.max_docs)
+        self.skipped = _counted(
+            {name: cutter.skipped[name] for name in ("too_short", "empty")},
+            without_assistant=self._silent,
+            duplicates=cutter.skipped["duplicates"],
+        )
+        if not cuts:
+            instead = "a smaller min_tokens" if needed == options.min_tokens else "shorter lengths"
+            raise data_documents.too_short(cutter.longest, needed, instead)
+        stops = {n: prefix(n, self.has_bos).stop for n in self.lengths}
+        chats.answered([window for cut in cuts for window in cut.windows], stops)  # so that there is a figure at each
+        return cuts
 
-        Without a stride they are the ones that reach the longest length, the same for every length. Sliding windows
-        take every document with a token to score, but one must reach the longest length, or nothing would be measured
-        there.
-        """
-        options, bos = self.options, self.has_bos
+    def _fed(self, given: Iterable[Source], tokenizer: PreTrainedTokenizerBase | None) -> Iterable[Source]:
+        """Decides on BOS, and takes it off documents that begin with it; these are read first, up to ``max_docs``."""
+        given = iter(given)
+        first = next(given, None)
+        if not isinstance(first, Document):
+            self.bos = data_documents.bos_id(self.bos_option, tokenizer)
+            placed = (each if not isinstance(each, Document) else self._placed([each], tokenizer)[0] for each in given)
+            return [] if first is None else itertools.chain([first], placed)
+        held = list(_until(itertools.chain([first], given), self.lengths[-1], self.options.max_docs))
+        made = self._placed([each for each in held if isinstance(each, Document)], tokenizer)
+        first_only = self.options.windows == 1
+        stops = {n: prefix(n, self.has_bos).stop if first_only else None for n in self.lengths}
+        kept, self._silent = chats.answered(made, stops)
+        return [*kept, *(each for each in held if not isinstance(each, Document))]
+
+    def _placed(self, documents: Sequence[Document], tokenizer: PreTrainedTokenizerBase | None) -> list[Document]:
+        found, self.bos, self.bos_once = protocols.placed(self.options.protocol, documents, self.bos_option, tokenizer)
+        return found
+
+    def _whole(self, given: Iterable[Source], tokenizer: PreTrainedTokenizerBase | None) -> list[Document]:
+        """Takes every document with a token to score, but one must reach the longest length, or nothing would be
+        measured there."""
+        options = self.options
         if options.exact:
             check_stride(options.stride, self.lengths)
+        split = options.split_special_tokens
+        texts = list(given)
+        known = texts if tokenizer is None else data_documents.tokenize(texts, tokenizer, split_special_tokens=split)
+        pool = self._placed([each for each in known if isinstance(each, Document)], tokenizer)
         pool, duplicates = data_documents.distinct(pool)
-        stops = {n: prefix(n, bos).stop if options.stride is None else None for n in self.lengths}
-        pool, silent = chats.answered(pool, stops)
+        pool, silent = chats.answered(pool, dict.fromkeys(self.lengths))
         kept, skipped = data_documents.select(
             pool,
-            tokens_needed(self.lengths, bos, options),
+            tokens_needed(self.lengths, self.has_bos, options),
             min_tokens=options.min_tokens,
             max_docs=options.max_docs,
-            one_with=prefix(self.lengths[-1], bos).stop,
+            one_with=prefix(self.lengths[-1], self.has_bos).stop,
         )
         if not options.exact:
-            protocols.check_windows(options.protocol, kept, self.lengths, options.stride or 1, bos)
-        counted = {"without_assistant": silent, "duplicates": duplicates}
-        return kept, skipped | {reason: number for reason, number in counted.items() if number}
+            protocols.check_windows(options.protocol, kept, self.lengths, options.stride or 1, self.has_bos)
+        self.skipped = _counted(skipped, without_assistant=silent, duplicates=duplicates)
+        return kept
 
 
-def _written(
-    documents: Iterable[Given], tokenizer: PreTrainedTokenizerBase | None, score: str
-) -> list[Document | Text | str | Sequence[int]]:
-    """Renders the chats among documents; one text alone is a list of one."""
-    given: Iterable[Given] = [documents] if isinstance(documents, (str, Text)) else documents
-    return cast(list[Document | Text | str | Sequence[int]], list(chats.written(given, tokenizer, score)))
+def _counted(skipped: dict[str, int], **others: int) -> dict[str, int]:
+    """Adds the reasons for which something was left out."""
+    return skipped | {reason: number for reason, number in others.items() if number}
+
+
+def _sources(documents: Iterable[Given], tokenizer: PreTrainedTokenizerBase | None, score: str) -> Iterator[Source]:
+    """Renders the chats among documents, and names the others; one text alone is a list of one."""
+    given: Iterable[Given] = [documents] if isinstance(documents, (str, Text, TextFile)) else documents
+    written = chats.written(given, tokenizer, score)
+    return data_documents.sources_of(list(written) if isinstance(given, Sequence) else written, tokenizer)
+
+
+def _until(texts: Iterable[Source], tokens: int, most: int | None) -> Iterator[Source]:
+    """Yields texts up to the ``most``-th that is a document of so many tokens."""
+    found = 0
+    for each in texts:
+        yield each
+        scored = isinstance(each, Document) and (each.scored is None or bool(each.scored.any()))
+        found += scored and len(each.ids) >= tokens
+        if found == most:
+            return
+
+
+def _share(cuts: Sequence[Cut]) -> ShareFacts:
+    """Says which share of the texts is measured, where that is known of all and in the same unit."""
+    measured = [cut.measured for cut in cuts if cut.measured is not None]
+    units = {"bytes" if cut.in_bytes else "tokens" for cut in cuts}
+    whole = sum(cut.whole for cut in cuts)
+    if len(measured) < len(cuts) or len(units) > 1 or not whole:
+        return {}
+    return {"measured": sum(measured), "whole": whole, "unit": units.pop(), "share": sum(measured) / whole}
 
 
 def tokens_needed(lengths: Sequence[int], bos: bool, options: PerplexityOptions) -> int:

@@ -50,12 +50,12 @@ def text_of(path: Path, encoding: str | None = None, rows: bool = True) -> Text 
         DataError: it cannot be read.
     """
     suffix = path.suffix.lower()
-    kind = _NO_TEXT.get(suffix) or (_ROWS if suffix in (".jsonl", ".ndjson") and not rows else None)
+    kind = _NO_TEXT.get(suffix) or (_ROWS if suffix in _OF_ROWS and not rows else None)
     if kind:
         raise NoText(f"{path} is {kind}, or a text that should be called .txt")
     try:
         large = path.stat().st_size > SMALL and encoding is None
-        if large:
+        if large and suffix not in _OF_ROWS:  # a row is refused where it is reached
             _check_beginning(path)
         text = TextFile(str(path), path) if large else decoded(str(path), path.read_bytes(), encoding)
     except OSError as error:
@@ -90,6 +90,7 @@ def decoded(name: str, raw: bytes, encoding: str | None = None, whole: bool = Tr
 
 _TABLE = "a table; make it JSONL or parquet"
 _ROWS = "lines of JSON; give the file itself"
+_OF_ROWS = (".jsonl", ".ndjson")
 _COMPRESSED = "compressed; unpack it first"
 _NO_TEXT = {
     **dict.fromkeys((".csv", ".tsv"), _TABLE),

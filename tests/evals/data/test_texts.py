@@ -53,13 +53,13 @@ def test_json_lines_are_read_only_as_far_as_they_are_asked_for(tmp_path):
     """Twenty gigabytes, of which the file system holds one block."""
     (tmp_path / "a.jsonl").write_text('{"text": "one"}\n{"text": "two"}\n')
     os.truncate(tmp_path / "a.jsonl", 20 * 10**9)
-    documents = TextSource(str(tmp_path / "a.jsonl")).texts()
+    documents = TextSource([str(tmp_path / "a.jsonl")]).texts()[str(tmp_path / "a.jsonl")]
     assert [next(documents).text, next(documents).text] == ["one", "two"]
     with pytest.raises(DataError, match="zero byte at 32"):
         next(documents)
 
 
 def test_a_large_text_file_is_not_read_before_it_is_asked_for(tmp_path):
-    os.truncate(big(tmp_path / "a.txt", b"hello\n").path, 20 * 10**9)
-    (document,) = TextSource(str(tmp_path / "a.txt")).texts()
+    os.truncate(big(tmp_path / "a.txt", b"hello\n" * 20_000).path, 20 * 10**9)
+    (document,) = TextSource([str(tmp_path / "a.txt")]).texts()[str(tmp_path / "a.txt")]
     assert isinstance(document, TextFile) and document.size == 20 * 10**9 and document.stamp.startswith("20000000000 ")

@@ -166,7 +166,7 @@ def test_a_folder_that_does_not_say_which_tokens_it_scored_is_paired_with_itself
     shutil.copytree(tokenized[0], old)
     with edited(old / "nll" / "index.json") as index:
         for document in index["documents"]:
-            del document["ids_sha256"]
+            del document["ids_sha256"], document["at"]
     assert set(page_data(load([old, tokenized[1]]))["pairs"]) == {"0:1", "2:3"}
     assert main(["report", str(old), str(tokenized[1]), "-o", str(tmp_path / "report.html")]) == 0
     assert f"note: {old} has no hash of its token ids" in capsys.readouterr().err

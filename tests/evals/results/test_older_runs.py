@@ -103,7 +103,7 @@ def test_an_older_run_is_continued_where_it_was_and_has_the_same_figures(older, 
     now, then = leaves(figures(older / name)), leaves(figures(whole))
     floats = {name for name, value in then.items() if isinstance(value, float)}  # another processor rounds otherwise
     assert {name: now[name] for name in floats} == pytest.approx({name: then[name] for name in floats}, rel=1e-4)
-    assert {name: now[name] for name in now.keys() - floats} == {name: then[name] for name in then.keys() - floats}
+    assert {name: now[name] for name in then.keys() - floats} == {name: then[name] for name in then.keys() - floats}
     assert json.loads((older / name / "results.json").read_text()).keys() >= ADDED
     counted.clear()
     act(older / name)  # and from then on it is one of this version

@@ -126,13 +126,14 @@ def test_the_dictionary_has_the_published_keys(result):
     ]
     assert plain["schema"] == 1
     assert list(plain["model"]) == ["path", "config_sha256", "weights", "dtype", "parameters", "trained_length"]
-    assert list(plain["data"]) == ["source", "sha256", "documents", "tokens", "skipped"]
+    about = ["source", "sha256", "documents", "windows", "tokens", "skipped", "measured", "whole", "unit", "share"]
+    assert list(plain["data"]) == about
     assert list(plain["protocol"]) == [*["name", "mode", "bos", "stride", "seed", "interval", "batch_tokens"]]
     assert list(plain["versions"]) == ["ropescale", "torch", "transformers"]
     assert list(plain["rows"][0]) == [
         *["schedule", "table_sha256", "length", "documents", "tokens", "nll", "ppl", "ppl_low", "ppl_high"],
         *["bits_per_byte", "forward_passes", "mode", "documents_at_length", "tail_nll", "tail_low", "tail_high"],
-        *["interval", "protocol"],
+        *["interval", "protocol", "windows"],
     ]
     assert list(plain["paired"][0]) == [
         *["schedule", "baseline", "length", "delta_nll", "low", "high"],
@@ -265,7 +266,7 @@ def test_markdown_shows_the_paired_change_and_the_protocol(result):
     assert "Change in NLL against as-is" in text
     assert f"{result.paired[-1].delta_nll:+.4f} ± " in text
     line = text.splitlines()[-1]
-    for fact in ["protocol ropescale", "no BOS", "token-weighted", "float32", "3 documents (skipped: 1 too short)"]:
+    for fact in ["protocol ropescale", "no BOS", "token-weighted", "float32", "3 documents (", "skipped: 1 too short"]:
         assert fact in line
     assert "390 tokens" in line and result.data["sha256"][:12] in line
 

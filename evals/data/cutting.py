@@ -1,0 +1,242 @@
+"""Cuts texts into the windows that are measured: as many as a text holds, up to a budget.
+
+The windows of a text do not overlap, and have as many tokens each as the largest length feeds. A text that fits into
+its share of the budget is cut from its beginning, in the tokens of the whole text. Of a longer one, the windows begin
+at evenly spaced bytes, moved to the start of the next line, and each is read and tokenized alone. So little more is
+read than is measured, however large the text is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from .documents import Document
+from .encoding import PIECE, Encoded, TextEncoder, joined
+from .texts import Reading, Text, TextFile
+
+Source = Text | TextFile | Document
+"""What is cut."""
+
+BUDGET = 2**18
+"""Tokens that are fed under one schedule, where nothing else is asked for."""
+
+_CLEARLY = 1.5
+"""How many times its share a text must seem to hold before it is not even tried to cut it whole."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much of each text is measured.
+
+    Attributes:
+        size: tokens of a window, BOS not counted.
+        needed: tokens that a text must have; at least ``size``.
+        windows: of one text at most; None for as many as it holds.
+        total: of all texts at most, but at least one of each; None for no limit.
+    """
+
+    size: int
+    needed: int
+    windows: int | None = None
+    total: int | None = None
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The windows of one text, in order.
+
+    Attributes:
+        windows: each with the hash of the text that it is from.
+        measured, whole: bytes of the windows and of the text, or tokens of one that was given as tokens; ``measured``
+            is None where the places of tokens in the text are not known.
+        in_bytes: whether these are bytes.
+    """
+
+    windows: Sequence[Document]
+    measured: int | None
+    whole: int
+    in_bytes: bool = True
+
+
+class Cutter:
+    """Cuts texts, and counts those that are too short.
+
+    Args:
+        encoder: None where all documents are tokens already.
+
+    Attributes:
+        longest: the name and the tokens of the longest text that is too short.
+    """
+
+    def __init__(self, limits: Limits, encoder: TextEncoder | None) -> None:
+        self.limits, self._encoder = limits, encoder
+        self.longest: tuple[str, int] | None = None
+        self.skipped = {"too_short": 0, "empty": 0, "duplicates": 0}
+        self._known: set[tuple[int, str]] = set()
+
+    def cuts(self, texts: Iterable[Source], most: int | None = None) -> list[Cut]:
+        """Returns the windows of the first ``most`` texts that are long enough.
+
+        Where a budget is shared out, texts are held in memory until it is known how many there are, or that it is used
+        up by one window of each.
+        """
+        found: list[Cut] = []
+        held: list[Source] = []
+        total = self.limits.total
+        for text in texts:
+            first = self._first(text)
+            if first is None or self._is_known(text, first):
+                continue
+            found.append(first if total is not None else self._cut(text, self.limits.windows, first))
+            held.append(text)
+            if total is None or len(found) >= total:
+                held.clear()
+            if len(found) == most:
+                break
+        return self._shared_out(found, held) if len(held) == len(found) else found
+
+    def _is_known(self, text: Source, first: Cut) -> bool:
+        """Whether there was the same text before, which is counted: two of the same are not independent."""
+        sha256 = first.windows[0].ids_sha256 if isinstance(text, TextFile) else first.windows[0].sha256
+        key = first.whole, sha256
+        known = key in self._known
+        self.skipped["duplicates"] += known
+        self._known.add(key)
+        return known
+
+    def _shared_out(self, found: list[Cut], held: Sequence[Source]) -> list[Cut]:
+        """Gives every text as many windows as the others; what shorter ones leave goes to the longer ones."""
+        left = self.limits.total or 0
+        for done, number in enumerate(sorted(range(len(found)), key=lambda number: found[number].whole)):
+            share = max(1, left // (len(found) - done))
+            most = share if self.limits.windows is None else min(share, self.limits.windows)
+            found[number] = self._cut(held[number], most, found[number])
+            left -= len(found[number].windows)
+        return found
+
+    @property
+    def encoder(self) -> TextEncoder:
+        """What makes tokens of texts."""
+        if self._encoder is None:
+            raise TypeError("texts are given, and no encoder")
+        return self._encoder
+
+    def _first(self, text: Source) -> Cut | None:
+        """Returns the first window of a text; None, and it is counted, where it is too short."""
+        size, needed = self.limits.size, self.limits.needed
+        if isinstance(text, Text) and self.limits.windows == 1 and len(text.text) <= PIECE:
+            text = _document(text, self.encoder.whole([text.text]), 0, _identity(text, []))
+        if isinstance(text, Document):
+            tokens, cut = len(text.ids), _of_document(text, size, 1)
+            if self.limits.windows == 1:  # the plan feeds its first window; its hash is that of all its tokens
+                cut = replace(cut, windows=[text])
+        else:
+            head = _alone(text, self.encoder, 0, needed)
+            tokens, cut = len(head.tokens), _of_text(text, [head.first(size)])
+        if tokens >= needed:
+            return cut
+        self.skipped["too_short" if tokens else "empty"] += 1
+        if self.longest is None or tokens > self.longest[1]:
+            self.longest = text.name, tokens
+        return None
+
+    def _cut(self, text: Source, most: int | None, first: Cut) -> Cut:
+        if most == 1:
+            return first
+        if isinstance(text, Document):
+            return _of_document(text, self.limits.size, most)
+        clearly = most and first.measured and text.size > _CLEARLY * most * first.measured
+        whole = None if clearly else _whole(text, self.encoder, self.limits.size, most)
+        return whole or _of_text(text, _spread(text, self.encoder, self.limits.size, most or 1))
+
+
+def _of_document(document: Document, size: int, most: int | None) -> Cut:
+    """Cuts tokens: from the beginning where all windows are wanted, else evenly spaced."""
+    tokens, ends = len(document.ids), document.byte_ends
+    holds = tokens // size
+    count = holds if most is None else min(holds, most)
+    starts = [number * (size if count == holds else tokens / count) for number in range(count)]
+    windows = [document.part(int(start), int(start) + size) for start in starts]
+    if ends is None:
+        return Cut(windows, count * size, tokens, in_bytes=False)
+    return Cut(windows, sum(each.bytes_between(0, size) or 0 for each in windows), int(ends[-1]) if tokens else 0)
+
+
+# --- texts ---
+
+
+@dataclass(frozen=True)
+class _Window:
+    """Tokens of a text, from where a reading of it begins."""
+
+    tokens: Encoded
+    reading: Reading
+
+    @property
+    def bytes(self) -> int | None:
+        """How many bytes of the text they take; None where the places of tokens are not known."""
+        ends = self.tokens.byte_ends
+        return None if ends is None else self.reading.taken(int(ends[-1])) if len(ends) else 0
+
+    def first(self, count: int) -> _Window:
+        """Returns the first tokens."""
+        return _Window(self.tokens.part(0, count), self.reading)
+
+
+def _alone(text: Text | TextFile, encoder: TextEncoder, offset: int, count: int) -> _Window:
+    """Tokenizes a window alone."""
+    reading = text.reading(offset)
+    return _Window(encoder.first(reading, count), reading)
+
+
+def _spread(text: Text | TextFile, encoder: TextEncoder, size: int, most: int) -> list[_Window]:
+    """Returns windows that begin at evenly spaced bytes, each of them behind the one before."""
+    found: list[_Window] = []
+    reached = 0
+    for number in range(most):
+        window = _alone(text, encoder, max(text.size * number // most, reached), size)
+        if len(window.tokens) == size:
+            found.append(window)
+            reached = window.reading.start + (window.bytes or 0)
+    return found
+
+
+def _of_text(text: Text | TextFile, windows: Sequence[_Window]) -> Cut:
+    sha256 = _identity(text, [each.reading for each in windows])
+    sizes = [each.bytes for each in windows]
+    made = [_document(text, each.tokens, each.reading.start, sha256) for each in windows]
+    return Cut(made, None if None in sizes else sum(filter(None, sizes)), text.size)
+
+
+def _whole(text: Text | TextFile, encoder: TextEncoder, size: int, most: int | None) -> Cut | None:
+    """Cuts the tokens of the whole text from its beginning; returns None where there are more windows than wanted."""
+    reading, held, before = text.reading(), Encoded.none(), 0
+    found: list[tuple[Encoded, int]] = []
+    for tokens in encoder.stream(reading):
+        held = joined([held, tokens])
+        while len(held) >= size:
+            if len(found) == most:
+                return None
+            window, held = held.part(0, size), held.part(size)
+            found.append((window.behind(before), before))
+            before = before if window.byte_ends is None else int(window.byte_ends[-1])
+    sha256 = _identity(text, [reading])
+    known = bool(found) and found[-1][0].byte_ends is not None
+    made = [_document(text, tokens, start, sha256) for tokens, start in found]
+    return Cut(made, reading.taken(before) if known else None, text.size)
+
+
+def _document(text: Text | TextFile, tokens: Encoded, start: int, sha256: str) -> Document:
+    return Document(text.name, tokens.ids.tolist(), tokens.byte_ends, sha256, start)
+
+
+def _identity(text: Text | TextFile, readings: Sequence[Reading]) -> str:
+    """Hashes a text as far as it was read; where that is not to its end, with its size and modification time."""
+    if isinstance(text, Text):
+        return hashlib.sha256(text.encoded).hexdigest()
+    read = [each.sha256 for each in readings]
+    if len(read) == 1 and readings[0].whole:
+        return read[0]
+    return hashlib.sha256("\n".join([*read, text.stamp]).encode()).hexdigest()

@@ -1,0 +1,302 @@
+"""Tokenizing a text in pieces, with the ids that tokenizing it whole would give.
+
+Two neighbouring pieces overlap, and are joined inside the overlap where both have the same tokens at the same places,
+:data:`SAME` on either side of the joint. For BPE this proves the joint: a merge across a boundary that neither piece
+merges would need another neighbour first, and the nearest tokens on both sides are the same in both pieces, so in the
+whole text nothing can begin to cross a boundary of the left piece before the joint, or of the right one after it. A
+tokenizer that splits at words first is the same within each word. For Unigram, whose best path might shift as a whole,
+the joint must also stand before a word, at a boundary that no token of the vocabulary covers. Where pieces do not agree
+they are joined into a longer one, up to the whole text.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+LOG = logging.getLogger(__name__)
+
+PIECE = 2**16
+"""Characters that are tokenized at a time; a tokenizer takes up to 250 bytes for each."""
+
+OVERLAP = 2**11
+"""Characters that two pieces share at first."""
+
+SAME = 16
+"""Tokens that must be the same on either side of a joint."""
+
+MARGIN = 64
+"""Tokens at the end of a piece that what follows may change."""
+
+_WORD = "\u2581"
+"""The character that SentencePiece writes for a space, in front of a word."""
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Tokens of a text, or of a part of it.
+
+    Attributes:
+        ids: int64 [tokens].
+        byte_ends: as in :class:`ropescale.evals.data.documents.Document`.
+    """
+
+    ids: np.ndarray
+    byte_ends: np.ndarray | None
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @staticmethod
+    def none() -> Encoded:
+        """Returns no tokens."""
+        return Encoded(np.empty(0, np.int64), np.empty(0, np.int64))
+
+    def part(self, start: int, stop: int | None = None) -> Encoded:
+        """Returns some of them, with their places in the whole."""
+        ends = self.byte_ends
+        return Encoded(self.ids[start:stop], None if ends is None else ends[start:stop])
+
+    def behind(self, before: int) -> Encoded:
+        """Returns them with their places in what begins that many bytes later."""
+        return Encoded(self.ids, None if self.byte_ends is None else self.byte_ends - before)
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A tokenized piece of text.
+
+    Attributes:
+        text: its characters.
+        ids: int64 [tokens].
+        ends: per token, the characters of the text before its end.
+        begun: how many of its tokens belong to the piece before.
+    """
+
+    text: str
+    ids: np.ndarray
+    ends: np.ndarray
+    begun: int = 0
+
+
+class TextEncoder:
+    """A tokenizer that encodes texts piece by piece, without special tokens around them.
+
+    Args:
+        split_special_tokens: a special token's name in the text is text like any other.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, split_special_tokens: bool = False) -> None:
+        self.tokenizer = tokenizer
+        self.fast = bool(getattr(tokenizer, "is_fast", False))
+        self._how: dict[str, Any] = {"split_special_tokens": True} if split_special_tokens else {}
+        self._wide = 4.5  # characters per token, as far as is known
+
+    def whole(self, reading: Iterable[str]) -> Encoded:
+        """Encodes all of a text."""
+        return joined(list(self.stream(reading)))
+
+    def first(self, reading: Iterable[str], count: int) -> Encoded:
+        """Encodes the first ``count`` tokens of a text, or all where it has fewer, reading little more than it needs.
+
+        What follows a piece can change only its last tokens; :data:`MARGIN` of them, up to a space, are not used.
+        """
+        if count * self._wide > PIECE or not self.fast:
+            return self._first_of_many(reading, count)
+        pieces, text, ended = iter(reading), "", False
+        while True:
+            wanted = int((count + 2 * MARGIN) * self._wide) + 64
+            while len(text) < wanted and not ended:
+                more = next(pieces, None)
+                ended = more is None
+                text += more or ""
+            cut = text if ended and len(text) <= 2 * wanted else text[:wanted]
+            found = self._piece(cut)
+            if (len(cut) == len(text) and ended) or (len(found.ids) >= count + MARGIN and _spaced(found, count)):
+                break
+            self._wide = max(1.25 * self._wide, 1.1 * len(cut) / max(1, len(found.ids)))
+            if count * self._wide > PIECE:
+                return self._first_of_many(chain([text], pieces), count)
+        if len(found.ids) > count:
+            self._wide = 0.9 * self._wide + 0.1 * 1.15 * int(found.ends[count]) / (count + 1)
+        return Encoded(found.ids[:count], byte_places(found.text, found.ends[:count]))
+
+    def stream(self, reading: Iterable[str]) -> Iterator[Encoded]:
+        """Yields the tokens of a text piece by piece; together they are those of the whole text."""
+        if not self.fast or not self._joints_known:
+            yield self._in_one(reading)
+            return
+        texts, before = _of_size(reading, PIECE), 0  # bytes of the text before the piece
+        left = self._piece(next(texts, ""))
+        for more in texts:
+            joint = self._joined(left, more)
+            if joint is None:  # no place to join: both become one piece
+                whole = self._piece(left.text + more)
+                begun = int(np.searchsorted(whole.ends, left.ends[left.begun - 1], "right")) if left.begun else 0
+                left = _Piece(whole.text, whole.ids, whole.ends, begun)
+                continue
+            stop, right, start = joint
+            yield self._settled(left, stop, before)
+            before += len(left.text[:start].encode())
+            left = right
+        yield self._settled(left, len(left.ids), before)
+
+    def _first_of_many(self, reading: Iterable[str], count: int) -> Encoded:
+        parts, found = [], 0
+        for tokens in self.stream(reading):
+            parts.append(tokens)
+            found += len(tokens)
+            if found >= count:
+                break
+        return joined(parts).part(0, count)
+
+    def _joined(self, left: _Piece, more: str) -> tuple[int, _Piece, int] | None:
+        """Tokenizes the end of a piece together with what follows it.
+
+        Returns:
+            How many tokens of ``left`` count, the next piece, and where in ``left`` its text begins; None without a
+            place where both agree.
+        """
+        overlap = OVERLAP
+        while overlap < len(left.text):
+            start = _word_start(left.text, len(left.text) - overlap)
+            right = self._piece(left.text[start:] + more)
+            found = self._joint(left, right, start)
+            if found is not None:
+                stop, begun = found
+                return stop, _Piece(right.text, right.ids, right.ends, begun), start
+            overlap *= 4
+        return None
+
+    def _joint(self, left: _Piece, right: _Piece, start: int) -> tuple[int, int] | None:
+        """Returns how many tokens of the left piece come before a joint, and how many of the right one."""
+        last = len(left.ids) - MARGIN - SAME
+        for place in np.unique(right.ends[SAME:]):
+            i, j = (int(np.searchsorted(ends, at, "right")) for ends, at in
+                    ((left.ends, place + start), (right.ends, place)))  # fmt: skip
+            if i > last:
+                return None
+            if i < left.begun + SAME or j < SAME:
+                continue
+            mine, theirs = slice(i - SAME, i + SAME), slice(j - SAME, j + SAME)
+            if (
+                np.array_equal(left.ids[mine], right.ids[theirs])
+                and np.array_equal(left.ends[mine], right.ends[theirs] + start)
+                and self._is_certain(left.ids[i - 1], left.ids[i])
+            ):
+                return i, j
+        return None
+
+    def _settled(self, piece: _Piece, stop: int, before: int) -> Encoded:
+        places = byte_places(piece.text, piece.ends[:stop])[piece.begun :] + before
+        return Encoded(piece.ids[piece.begun : stop], places)
+
+    def _piece(self, text: str) -> _Piece:
+        encoded = self._encoded(text, offsets=True)
+        return _Piece(text, np.array(encoded["input_ids"], np.int64), _ends(encoded["offset_mapping"]))
+
+    def _in_one(self, reading: Iterable[str]) -> Encoded:
+        text = "".join(reading)
+        if len(text) > 16 * PIECE:
+            LOG.warning(
+                "the tokenizer does not show where a text can be cut; %s characters go in one", f"{len(text):,}"
+            )
+        if self.fast:
+            return self._settled(piece := self._piece(text), len(piece.ids), 0)
+        return Encoded(np.array(self._encoded(text)["input_ids"], np.int64), None)
+
+    def _encoded(self, text: str, offsets: bool = False) -> Any:
+        # verbose=False: a document may well be longer than model_max_length, which would be a warning.
+        return self.tokenizer(
+            text, add_special_tokens=False, return_offsets_mapping=offsets, verbose=False, **self._how
+        )
+
+    # --- Unigram ---
+
+    @cached_property
+    def _unigram(self) -> bool:
+        return _model(self.tokenizer).get("type") == "Unigram"
+
+    @cached_property
+    def _joints_known(self) -> bool:
+        """Whether a Unigram tokenizer has no token that runs on into another word."""
+        vocabulary = self.tokenizer.get_vocab() if self._unigram else ()
+        return not any(_WORD in token.lstrip(_WORD) for token in vocabulary)
+
+    def _is_certain(self, before: int, after: int) -> bool:
+        """Whether a boundary between two tokens is one whatever comes before and after them."""
+        if not self._unigram:
+            return True
+        last, first = self.tokenizer.convert_ids_to_tokens([int(before), int(after)])
+        return first.startswith(_WORD) and not last.endswith(_WORD)
+
+
+def joined(parts: Sequence[Encoded]) -> Encoded:
+    """Puts tokens one after the other."""
+    parts = [each for each in parts if len(each)] or [Encoded.none()]
+    ends = [each.byte_ends for each in parts if each.byte_ends is not None]
+    ids = np.concatenate([each.ids for each in parts])
+    return Encoded(ids, np.concatenate(ends) if len(ends) == len(parts) else None)
+
+
+def byte_ends_of(text: str, offsets: Sequence[tuple[int, int]]) -> np.ndarray:
+    """Counts the UTF-8 bytes before each token's end; one that ends inside a character counts the whole character."""
+    return byte_places(text, _ends(offsets))
+
+
+def _ends(offsets: Sequence[tuple[int, int]]) -> np.ndarray:
+    """Returns the characters before each token's end, int64."""
+    ends = np.fromiter((end for _, end in offsets), np.int64, len(offsets))
+    # A token of no characters (a dummy prefix) reports (0, 0); what is covered never shrinks.
+    return np.maximum.accumulate(ends) if ends.size else ends
+
+
+def byte_places(text: str, ends: np.ndarray) -> np.ndarray:
+    """Counts the UTF-8 bytes before places in a text that are given in characters, int64."""
+    points = np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
+    sizes = 1 + (points >= 0x80).astype(np.int64) + (points >= 0x800) + (points >= 0x10000)
+    return np.concatenate([[0], np.cumsum(sizes)])[ends]
+
+
+def _of_size(reading: Iterable[str], size: int) -> Iterator[str]:
+    """Yields a text in pieces of ``size`` characters; the last one has as many or fewer."""
+    held, count = [], 0
+    for piece in reading:
+        held.append(piece)
+        count += len(piece)
+        if count > size:
+            text = "".join(held)
+            stop = count - count % size - (count % size == 0) * size
+            yield from (text[at : at + size] for at in range(0, stop, size))
+            held, count = [text[stop:]], count - stop
+    if count:
+        yield "".join(held)
+
+
+def _word_start(text: str, place: int) -> int:
+    """Returns a place behind which a line or else a word begins, a little before another."""
+    line = text.rfind("\n", max(0, place - OVERLAP // 2), place)
+    space = text.rfind(" ", max(0, place - OVERLAP // 2), place)
+    return line + 1 if line >= 0 else max(space, 0) or place
+
+
+def _spaced(piece: _Piece, count: int) -> bool:
+    """Whether a space, or the like, lies behind the first tokens, and before the last ones."""
+    behind = piece.text[int(piece.ends[count - 1]) : int(piece.ends[-MARGIN // 2])]
+    return any(map(str.isspace, behind)) or len(behind) > OVERLAP
+
+
+def _model(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+    """Returns what a fast tokenizer's file says of its model."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    kind = type(getattr(backend, "model", None)).__name__
+    return {"type": kind}
