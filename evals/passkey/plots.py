@@ -69,7 +69,7 @@ def draw(result: Asked, every: Sequence[AccuracyRow]) -> Figure:
                 axes.set_visible(False)
             bar = figure.colorbar(images[0], ax=grid, label=kind.label, shrink=0.9, aspect=12 * bands)
             if kind.runs_backwards:
-                _mark_chance(bar, result.chance)
+                _mark_chance(bar, kind, result.chance)
         figure.suptitle(_title(result), x=0.01, ha="left", fontsize=10)
     return figure
 
@@ -110,10 +110,10 @@ def _value(row: AccuracyRow | None, kind: MapKind) -> float:
     return float("nan") if row is None else kind.value(row)
 
 
-def _mark_chance(bar: Colorbar, chance: float) -> None:
+def _mark_chance(bar: Colorbar, kind: MapKind, chance: float) -> None:
     """Draws the NLL of chance as a line on the scale, where it lies in it, and names it beside the figure's scale."""
     bar.set_label(f"answer NLL (nats), chance {chance:.1f}")
-    if bar.vmin < chance < bar.vmax:
+    if kind.low < chance < kind.high:
         bar.ax.axhline(chance, color="white", linewidth=3.6)
         bar.ax.axhline(chance, color="black", linewidth=1.4)
 
