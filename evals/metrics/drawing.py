@@ -156,7 +156,7 @@ def finish(figure: Figure, axes: Axes, result: Stored, title: str, drawn: str | 
         )
     documents = result.data["documents"]
     shown = drawn or ("bands" if len(result.schedules) <= FEW else f"band of {short(result.baseline)}")
-    bands = f", {shown}: {PERCENT}" if documents > 1 else ""
+    bands = f", {shown}: {PERCENT}" if axes.collections else ""
     about = f"{Path(result.model['path']).name}, {documents} document{'s' * (documents != 1)}{bands}"
     axes.set_title(f"{title}\n{about}", loc="left", fontsize=10)
     handles, labels = axes.get_legend_handles_labels()
