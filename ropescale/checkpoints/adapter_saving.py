@@ -62,6 +62,8 @@ def _fill(
         # PEFT reads a relative path from where it runs, not from the adapter.
         named = {"base_model_name_or_path": os.path.abspath(target / BASE), "revision": None}
         atomic.fill(path, as_json({**read_json(path), **named}, CONFIG))
+        if path.parent != folder:  # a further adapter, in a folder of its name
+            atomic.fill(path.parent / RECORD, as_json(found.record, RECORD))
     if tokenizer is not None:
         save_pretrained(tokenizer, folder)
         raised = raised_tokenizer(folder / "tokenizer_config.json", found.plan.length)

@@ -234,8 +234,10 @@ def refuse_parts(model: nn.Module) -> None:
     """Refuses a model whose weights are not all in this process, or have no numbers.
 
     Raises:
+        ConfigError: it is no transformers model.
         CheckpointError: says what to do instead.
     """
+    whole_config(model)  # anything else is no model of transformers
     for name, parameter in model.named_parameters():
         if parameter.is_meta and not hasattr(model, "hf_device_map"):
             raise CheckpointError(f"{name} is on the meta device and has no numbers; load the model's weights first")

@@ -165,6 +165,8 @@ def test_what_cannot_be_saved_is_refused_in_one_line_and_leaves_nothing(source, 
     (tmp_path / "there").mkdir()
     with pytest.raises(RopescaleError, match="carries no schedule"):
         ropescale.save(model, tmp_path / "out")
+    with pytest.raises(RopescaleError, match="give a transformers model"):
+        ropescale.save("source", tmp_path / "out")
     for spec, options, reason in [("dynamic-yarn", {}, "freeze_at"), ("yarn:factor=4", {"length": 99}, "held at 99")]:
         spec = "dynamic:factor=4" if options else spec
         with ropescale.patch(model, spec, **options), pytest.raises(RopescaleError, match=reason):
@@ -227,6 +229,18 @@ def test_an_adapter_on_a_patched_folder_gets_a_base_of_its_own(source, tmp_path)
     ropescale.save(with_adapter(loaded(tmp_path / "patched")), tmp_path / "out", tokenizer=tiny.byte_tokenizer())
     assert contents(tmp_path / "out" / "base") == contents(tmp_path / "patched")
     assert AutoTokenizer.from_pretrained(tmp_path / "out").model_max_length == 256
+
+
+def test_each_of_several_adapters_names_the_base_and_has_the_record(source, tmp_path):
+    model = loaded(source)
+    with ropescale.patch(model, "dynamic-yarn", freeze_at=200):
+        adapted = with_adapter(model)
+        adapted.add_adapter("second", adapted.peft_config["default"])
+        ropescale.save(adapted, tmp_path / "out")
+    for folder in (tmp_path / "out", tmp_path / "out" / "second"):
+        report = ropescale.verify(folder)
+        assert (report.intended, report.warnings) == ("all: dynamic-yarn frozen at 200 tokens", [])
+        assert report.base == str(tmp_path / "out" / "base")
 
 
 def test_an_adapter_on_a_base_without_a_folder_is_refused(tmp_path):
