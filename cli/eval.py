@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -47,8 +48,9 @@ _SECTIONS = {
     "source",
     type=Place(),
     required=True,
+    multiple=True,
     metavar="SRC",
-    help="File, folder, JSONL, parquet, Hub NAME[:CONFIG] or -.",
+    help="File, folder, JSONL, parquet, Hub NAME[:CONFIG] or -. May be repeated: a table of each, and over all.",
 )
 @lengths_option("Positions, BOS included: 2k,4k,8k. May be repeated.")
 @request_options("many")
@@ -111,7 +113,7 @@ _SECTIONS = {
 )
 @click.option("--fresh", is_flag=True, help="Measure again what is stored in OUT, instead of continuing.")
 def command(
-    model: str, source: str, lengths: list[int], as_json: bool, out: str | None, fresh: bool, **options: Any
+    model: str, source: Sequence[str], lengths: list[int], as_json: bool, out: str | None, fresh: bool, **options: Any
 ) -> None:
     """Measure perplexity against length, under each schedule, on the same tokens.
 
@@ -142,7 +144,9 @@ _LOADING = ("revision", "trust_remote_code", "dtype", "device", "device_map", "t
 _SOURCE = ("concat", "streaming", "split_special_tokens")
 
 
-def _prepared(model: str, source: str, lengths: list[int], options: dict[str, Any], here: World) -> PerplexityRun:
+def _prepared(
+    model: str, source: Sequence[str], lengths: list[int], options: dict[str, Any], here: World
+) -> PerplexityRun:
     from ..evals.data.sources import ReadOptions, TextSource
     from ..evals.running.preparing import Checkpoint, prepare
     from ..evals.running.selection import PerplexityOptions
@@ -150,7 +154,7 @@ def _prepared(model: str, source: str, lengths: list[int], options: dict[str, An
     request, schedules, baseline = request_of(options), options.pop("schedules"), options.pop("baseline")
     checkpoint = Checkpoint(model, **{name: options.pop(name) for name in _LOADING})
     asked = ReadOptions(**{name: options.pop(name) for name in READING})
-    text = TextSource([source], asked, **{name: options.pop(name) for name in _SOURCE})
+    text = TextSource(source, asked, **{name: options.pop(name) for name in _SOURCE})
     bos = options.pop("bos")
-    chosen = PerplexityOptions(**options, source=source, progress=notes(here))
+    chosen = PerplexityOptions(**options, source=text.name, progress=notes(here))
     return prepare(checkpoint, (schedules, baseline, request), text, lengths, bos, chosen, here)

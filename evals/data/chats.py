@@ -71,7 +71,7 @@ def written(
         DataError: as :func:`rendered`, or the assistant's tokens of what is no chat are asked for.
     """
     for number, each in enumerate(documents):
-        chat = _as_chat(each, number)
+        chat = as_chat(each, f"document {number}")
         if chat is not None:
             if tokenizer is None:
                 raise DataError("documents are chats; give tokenizer= to write them")
@@ -86,9 +86,10 @@ def written(
             yield cast(D, each)
 
 
-def _as_chat(given: object, number: int) -> Chat | None:
+def as_chat(given: object, name: str) -> Chat | None:
+    """Returns a chat, or a list of messages as one; None for anything else."""
     if isinstance(given, (list, tuple)) and given and isinstance(given[0], Mapping):
-        return Chat(f"document {number}", given)
+        return Chat(name, given)
     return given if isinstance(given, Chat) else None
 
 

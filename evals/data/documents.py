@@ -40,6 +40,7 @@ class Document:
         kind: "ids" or "chat" where its source says which tokens are fed, BOS included; else empty.
         scored: the tokens whose losses are wanted, bool [tokens]; None for all of them.
         offset: bytes of the text before a window of it.
+        source: the source that it is from, where there are several.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Document:
     kind: Kind = ""
     scored: np.ndarray | None = None
     offset: int = 0
+    source: str = ""
 
     def part(self, start: int, stop: int) -> Document:
         """Returns a window of its tokens."""
@@ -187,11 +189,11 @@ def as_documents(
         return made
     if len(ids) == len(given):
         return from_ids(ids)
-    if len(texts) < len(given):
+    if len(texts) + len(made) < len(given):
         raise DataError("documents are a mixture of texts and token ids; give one or the other")
     if tokenizer is None:
         raise DataError("documents are texts; give tokenizer= to encode them, or give token ids")
-    return tokenize(texts, tokenizer)
+    return tokenize([each for each in given if isinstance(each, (str, Text, Document))], tokenizer)
 
 
 def from_ids(documents: Iterable[Sequence[int]]) -> list[Document]:

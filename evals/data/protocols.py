@@ -156,13 +156,22 @@ def _once(documents: Sequence[Document], found: int | None, bos: str | int) -> t
     bare = [each for each in documents if each.kind == "chat" and len(each.ids) and each.ids[0] != found]
     if bare and bos == "auto":
         if len(bare) < sum(map(bool, (len(each.ids) for each in documents))):
-            raise DataError(
-                f"the chat template writes no BOS in front of {bare[0].name}, and other documents begin with one; say "
-                "bos='yes' or bos='no' for all of them",
-                "bos",
-            )
+            raise unequal_bos(bare[0].name)
         return list(documents), None
     return [_without_bos(each) if each.kind and list(each.ids[:1]) == [found] else each for each in documents], found
+
+
+def unequal_bos(name: str) -> DataError:
+    """Returns the error where documents do not agree on BOS.
+
+    Args:
+        name: a chat whose template writes none.
+    """
+    return DataError(
+        f"the chat template writes no BOS in front of {name}, and other documents begin with one; say bos='yes' or "
+        "bos='no' for all of them",
+        "bos",
+    )
 
 
 def _adds(tokenizer: PreTrainedTokenizerBase | None, bos: int) -> bool:

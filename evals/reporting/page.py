@@ -23,6 +23,7 @@ from ..results import checking, replacing
 from ..results.checking import Wrong
 from ..results.formats import SERIES
 from ..results.result import Result
+from . import by_source
 from .headline import headline
 from .runs import StoredRun
 
@@ -147,6 +148,7 @@ def page_data(runs: Sequence[StoredRun]) -> dict[str, Any]:
         "series": [_series(number, each, len(measured) > 1) for number, each in enumerate(series)],
         "pairs": _pairs(series),
         "baseline": _baseline(series),
+        "sources": by_source.tables((run.name, result) for run, result in measured),
         "retrieval": [heat for run in runs if not run.result for heat in _heat_maps(run)],
     }
 

@@ -96,6 +96,8 @@ def _rows(metric: Metric[Any, Any]) -> object:
 
 def _results_of(kind: str, metrics: Iterable[Metric[Any, Any]]) -> Shape[Results]:
     parts = {metric.key: _rows(metric) for metric in metrics if metric.key}
+    one = TypedDict("SourceResults", {"documents": Count, **parts})  # type: ignore[misc]
+    parts["sources"] = NotRequired[dict[str, one]]
     return Shape(TypedDict(kind, {**get_type_hints(Results, include_extras=True), **parts}))  # type: ignore[misc]
 
 
@@ -132,6 +134,7 @@ class StoredDocument(TypedDict):
     at: NotRequired[dict[str, str]]
     windows: NotRequired[Annotated[int, Interval(ge=1, le=2**32)]]
     scored: NotRequired[Annotated[list[Annotated[list[Count], Len(2, 2)]], FailFast()]]
+    source: NotRequired[str]
 
 
 class StoredPass(TypedDict):

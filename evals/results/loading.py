@@ -81,7 +81,8 @@ def read_losses(path: Path, results: Results) -> Losses:
 def _identity(document: StoredDocument) -> Identity:
     scored = document.get("scored")
     ranges = None if scored is None else [(start, stop) for start, stop in scored]
-    return Identity(document["name"], document["sha256"], document.get("ids_sha256"), ranges, document.get("at", {}))
+    found = document["name"], document["sha256"], document.get("ids_sha256"), ranges, document.get("at", {})
+    return Identity(*found, document.get("source", ""))
 
 
 def damaged(path: Path, error: Wrong | OSError) -> DataError:

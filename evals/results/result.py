@@ -7,6 +7,7 @@ import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -28,6 +29,7 @@ from ..metrics.perplexity import PerplexityRow
 from . import coverage, folder, nll
 from .formats import SCHEMA, Results
 from .loading import Losses, read_losses, read_results
+from .parts import parts_of
 from .saving import Saved
 from .statistics import DOCUMENTS, PERCENT
 from .stored import Divergence, Pass, Stored, sums_of
@@ -84,11 +86,22 @@ class Result(Stored, Saved):
         )
         stored = [each for each in cls.metrics if each.key in results or (each.key and not losses.passes)]
         made.figures |= {each.row: each.read(results) for each in stored}
+        for name, part in made.by_source.items():
+            found = results.get("sources", {}).get(name, {})
+            part.figures |= {each.row: each.read(found) for each in stored if each.key in found}
         for row in rows if losses.passes else ():
             if sum(sums_of(made.losses(row.schedule, row.length))[1]) != row.tokens:
                 where = f"{path / folder.NLL} does not have the tokens of {row.schedule} at {row.length:,}"
                 raise DataError(f"{where}; run the evaluation again")
         return made
+
+    @cached_property
+    def by_source(self) -> dict[str, Result]:
+        """The same measurement of each source's documents alone, by the source's name; empty where there is one source.
+
+        Nothing is measured again: these are the same losses.
+        """
+        return parts_of(self)
 
     @property
     def rows(self) -> list[PerplexityRow]:
@@ -121,7 +134,19 @@ class Result(Stored, Saved):
         """Returns the content of results.json."""
         model = self.model | {"trained_length": self.trained_length}
         meta = {"model": model, "data": self.data, "protocol": self.protocol, "versions": self.versions}
-        return {"schema": SCHEMA, **meta, **self._parts(), "cost": self.cost, "tables": self.tables}
+        found = {name: {"documents": part.data["documents"], **part._parts()} for name, part in self.by_source.items()}
+        sources = {"sources": found} if found else {}
+        return {"schema": SCHEMA, **meta, **self._parts(), **sources, "cost": self.cost, "tables": self.tables}
+
+    def to_markdown(self) -> str:
+        """Returns the tables of every metric, over all sources and then of each, and the protocol."""
+        tables = [part for each in self.metrics for part in each.to_markdown(self)]
+        if self.by_source:
+            tables.insert(0, f"All sources ({_documents(self)}):")
+        for name, part in self.by_source.items():
+            tables += [f"{escaped(name)} ({_documents(part)}):"]
+            tables += [table for each in self.metrics for table in each.to_markdown(part)]
+        return "\n\n".join([*tables, self.protocol_line()])
 
     def _summary(self) -> str:
         name, number = Path(self.model["path"]).name, self.data["documents"]
@@ -207,7 +232,17 @@ class Result(Stored, Saved):
         return f" ({longest[0].documents_at_length} of {longest[0].length:,} positions or more)"
 
     def _lines(self) -> list[list[Any]]:
-        """Returns the header and the lines of the CSV; None if a metric has no such row."""
+        """Returns the header and the lines of the CSV; None if a metric has no such row.
+
+        Where there are several sources, the first column says which one, or ``all``.
+        """
+        if self.by_source:
+            parts = {"all": self._own_lines(), **{name: part._own_lines() for name, part in self.by_source.items()}}
+            header = ["source", *parts["all"][0]]
+            return [header, *([name, *line] for name, (_, *lines) in parts.items() for line in lines)]
+        return self._own_lines()
+
+    def _own_lines(self) -> list[list[Any]]:
         shown = [(metric, {(row.schedule, row.length): row for row in metric.rows(self)})
                  for metric in self.metrics if metric.columns]  # fmt: skip
         header = [name for metric, _ in shown for name in metric.columns]
@@ -289,7 +324,7 @@ class Result(Stored, Saved):
             for each in self.divergences
         ]
         documents = [
-            {name: value for name, value in (asdict(each) | {"windows": count}).items() if value is not None}
+            {name: value for name, value in (asdict(each) | {"windows": count}).items() if value not in (None, "")}
             for each, count in zip(self.identified(), self.windows or [1] * self.texts, strict=True)
         ]
         return {"bos": self.bos, "documents": documents, "passes": passes, "divergences": compared}
@@ -302,6 +337,11 @@ def _together(windows: Sequence[np.ndarray]) -> np.ndarray:
 
 def _stacked(both: Sequence[Sequence[np.ndarray]]) -> np.ndarray:
     return np.stack([_together(each) for each in both])
+
+
+def _documents(result: Result) -> str:
+    number = result.data["documents"]
+    return f"{number:,} document{'s' * (number != 1)}"
 
 
 def _saved(figure: Figure, path: str | Path | None) -> Figure:

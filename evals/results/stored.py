@@ -128,6 +128,7 @@ class Identity:
         ids_sha256: of the tokens of its windows, one after the other; None if it was not stored.
         scored: the ranges of these tokens whose losses count; None for all of them.
         at: by length, the hash of the tokens that belong to it.
+        source: the source that it is from, where there are several.
     """
 
     name: str
@@ -135,6 +136,7 @@ class Identity:
     ids_sha256: str | None
     scored: Sequence[tuple[int, int]] | None = None
     at: dict[str, str] = field(default_factory=dict)
+    source: str = ""
 
     @classmethod
     def of(cls, windows: Sequence[Document], stops: Mapping[int, int | None]) -> Identity:
@@ -147,7 +149,7 @@ class Identity:
         scored = [(int(start), int(stop)) for start, stop in _ranges(np.concatenate(marks))] if marks else None
         ids = [np.asarray(window.ids, "<i8") for window in windows]
         at = {str(length): _sha256([each[:stop] for each in ids]) for length, stop in stops.items()}
-        return cls(windows[0].name, windows[0].sha256, _sha256(ids), scored, at)
+        return cls(windows[0].name, windows[0].sha256, _sha256(ids), scored, at, windows[0].source)
 
 
 @dataclass(frozen=True)

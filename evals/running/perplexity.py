@@ -10,7 +10,7 @@ All passes are planned before the first one runs: schedule -> tables at each len
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 def perplexity(
     model: PreTrainedModel,
-    documents: Iterable[Given],
+    documents: Iterable[Given] | Mapping[str, Iterable[Given]],
     lengths: int | str | Iterable[int | str],
     schedules: Iterable[object] = (AS_IS,),
     *,
@@ -68,8 +68,8 @@ def perplexity(
     Args:
         model: a causal language model of transformers, possibly compiled or PEFT-wrapped.
         documents: lists of token ids (fed as they are; BOS only if ``bos`` is an id or there is a tokenizer with
-            one), strings or :class:`Text` (with ``tokenizer``), chats (lists of messages, each a dict with role and
-            content; with ``tokenizer``, whose template writes them), or :class:`Document`.
+            one), and with ``tokenizer`` strings, :class:`Text`, or chats (lists of messages, dicts with role and
+            content); or :class:`Document`. A mapping of names to such lists is several sources: see ``by_source``.
         lengths: positions the model sees, BOS included; one or several, as numbers or like ``"2k,4k"``.
         schedules: specs like "yarn:factor=8", or schedule objects.
         tokenizer: encodes strings, and says what BOS is.

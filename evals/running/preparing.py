@@ -170,7 +170,7 @@ def prepare(
         )
     if options.exact:
         check_stride(options.stride, lengths)
-    texts, asked = chain.from_iterable(source.texts().values()), checkpoint.asked(wanted)
+    texts, asked = source.texts(), checkpoint.asked(wanted)
     tokenizer = checkpoint.tokenizer()
     options = dataclasses.replace(options, split_special_tokens=source.split_special_tokens)
     corpus = Corpus(texts, lengths, tokenizer, bos, options)
@@ -178,7 +178,7 @@ def prepare(
         Notes.of(options.progress).warn(f"warning: {remark}")
     if source.asked.left_out:
         corpus.skipped["no_text"] = len(source.asked.left_out)
-        Notes.of(options.progress).tell(f"{source.left_out} and left out")
+        Notes.of(options.progress).tell(f"left out: {source.left_out}")
     model, team = checkpoint.model(here), team_of(here) if here.team > 1 and not checkpoint.tp else None
     options = dataclasses.replace(options, patching=asked.patching, path=checkpoint.folder, team=team)
     return PerplexityRun(model, corpus, asked.schedules, asked.baseline, options)

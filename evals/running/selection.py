@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -18,6 +18,7 @@ from ..data.documents import Document, Kind, Text
 from ..data.encoding import TextEncoder
 from ..data.key_tokens import KeySpans
 from ..data.texts import TextFile
+from ..data.turns import InTurn
 from ..data.windows import check_lengths, check_stride, prefix
 from ..parallel.processes import Team
 from ..results import sampling
@@ -161,7 +162,7 @@ class Corpus:
 
     def __init__(
         self,
-        documents: Iterable[Given],
+        documents: Iterable[Given] | Mapping[str, Iterable[Given]],
         lengths: int | str | Iterable[int | str],
         tokenizer: PreTrainedTokenizerBase | None,
         bos: str | int,
@@ -171,6 +172,8 @@ class Corpus:
         self.bos_once: int | None = None
         self._silent = 0  # chats without a token of the assistant
         self.share: ShareFacts = {}
+        if isinstance(documents, Mapping):
+            documents = InTurn(documents)
         spans = options.key_spans
         self.key_spans = spans if spans is None or isinstance(spans, KeySpans) else key_tokens.load(spans)
         given = _sources(documents, tokenizer, options.score)
@@ -182,10 +185,27 @@ class Corpus:
         else:
             self.documents = self._whole(given, tokenizer)
             self.windows = [1] * len(self.documents)
+        if isinstance(documents, InTurn):
+            self._mark_sources(documents)
         if self.key_spans is not None:
             for document in self.documents:
                 self.key_spans.marks(document)
         self.special = data_documents.special_tokens(self.documents, tokenizer)
+
+    def _mark_sources(self, read: InTurn) -> None:
+        """Says of each document which source it is from, where there are several.
+
+        Raises:
+            DataError: nothing of a source is measured.
+        """
+        if len(read.sources) < 2:
+            return
+        self.documents = [replace(each, source=read.names[each.name]) for each in self.documents]
+        for name in read.sources - {each.source for each in self.documents}:
+            raise DataError(
+                f"no document of {name} is measured: they are too short, copies of another source's, or beyond "
+                "max_docs; leave it out, or use shorter lengths"
+            )
 
     @property
     def has_bos(self) -> bool:
@@ -266,14 +286,24 @@ class Corpus:
         first = next(given, None)
         if not isinstance(first, Document):
             self.bos = data_documents.bos_id(self.bos_option, tokenizer)
-            placed = (each if not isinstance(each, Document) else self._placed([each], tokenizer)[0] for each in given)
+            placed = (self._also(each, tokenizer) if isinstance(each, Document) else each for each in given)
             return [] if first is None else itertools.chain([first], placed)
         held = list(_until(itertools.chain([first], given), self.lengths[-1], self.options.max_docs))
         made = self._placed([each for each in held if isinstance(each, Document)], tokenizer)
+        if self.bos is None and len(made) < len(held) and data_documents.bos_id(self.bos_option, tokenizer) is not None:
+            raise protocols.unequal_bos(first.name)
         first_only = self.options.windows == 1
         stops = {n: prefix(n, self.has_bos).stop if first_only else None for n in self.lengths}
         kept, self._silent = chats.answered(made, stops)
         return [*kept, *(each for each in held if not isinstance(each, Document))]
+
+    def _also(self, document: Document, tokenizer: PreTrainedTokenizerBase | None) -> Document:
+        """Returns a document beside texts, which have decided on BOS."""
+        bos = self.bos
+        (found,) = self._placed([document], tokenizer)
+        if self.bos != bos:
+            raise protocols.unequal_bos(document.name)
+        return found
 
     def _placed(self, documents: Sequence[Document], tokenizer: PreTrainedTokenizerBase | None) -> list[Document]:
         found, self.bos, self.bos_once = protocols.placed(self.options.protocol, documents, self.bos_option, tokenizer)

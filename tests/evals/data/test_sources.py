@@ -227,9 +227,9 @@ def test_files_are_read_in_the_encoding_that_is_named(tmp_path, encoding):
 @pytest.mark.parametrize(
     ("encoding", "said"),
     [
-        ("klingon", "no encoding of text is called 'klingon'; name one that Python knows, like latin-1"),
-        ("base64", "no encoding of text is called 'base64'"),
-        ("", "no encoding of text is called ''"),
+        ("klingon", "encoding='klingon' is not known; name one that Python knows, like latin-1"),
+        ("base64", "encoding='base64' is not known"),
+        ("", "encoding='' is not known"),
         ("ascii", r"a\.txt is not ascii text: byte 3 does not decode; give another encoding=NAME"),
         (None, r"a\.txt is not UTF-8 text: byte 3 does not decode; give encoding=NAME, like latin-1"),
     ],
@@ -253,7 +253,7 @@ def test_the_command_line_says_what_it_left_out_and_counts_it(mixed, tmp_path, c
     out, err = capsys.readouterr()
     assert json.loads(out)["data"]["skipped"]["no_text"] == 6
     assert len([line for line in err.splitlines() if "6 files are no text (c.png, d.txt" in line]) == 1
-    assert main([*words, "--encoding", "klingon"]) == 2 and "'klingon'" in capsys.readouterr().err
+    assert main([*words, "--encoding", "klingon"]) == 2 and "--encoding klingon is not" in capsys.readouterr().err
     assert main([*words[:-1], str(mixed / "d.txt")]) == 2
     assert "give --encoding NAME, like latin-1" in capsys.readouterr().err
     assert main([*words[:-1], str(mixed / "f.jsonl"), "--glob", "*"]) == 2

@@ -1,0 +1,55 @@
+"""The page's tables of each source, for runs over several."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypedDict
+
+from ..metrics.cells import half, interval_cell, signed
+from ..results.result import Result
+
+
+class SourceLine(TypedDict):
+    """A schedule's line: per length, the perplexity and the change against the baseline."""
+
+    schedule: str
+    cells: list[tuple[str, str]]
+
+
+class SourceTable(TypedDict):
+    """The table of one source of a run."""
+
+    run: str
+    source: str
+    documents: int
+    lengths: list[int]
+    lines: list[SourceLine]
+
+
+def tables(runs: Iterable[tuple[str, Result]]) -> list[SourceTable]:
+    """Returns a table of each source of each run.
+
+    Args:
+        runs: each with its name.
+    """
+    return [_table(run, name, part) for run, result in runs for name, part in result.by_source.items()]
+
+
+def _table(run: str, name: str, part: Result) -> SourceTable:
+    rows = {(row.schedule, row.length): row for row in part.rows}
+    changes = {(row.schedule, row.length): row for row in part.paired}
+    lines: list[SourceLine] = []
+    for schedule in part.schedules:
+        cells = []
+        for length in part.lengths:
+            row, change = rows.get((schedule, length)), changes.get((schedule, length))
+            ppl = "-" if row is None else interval_cell(row.ppl, row.ppl_low, row.ppl_high)
+            cells.append((ppl, "" if change is None else signed(change.delta_nll) + half(change.low, change.high)))
+        lines.append({"schedule": schedule, "cells": cells})
+    return {
+        "run": run,
+        "source": name,
+        "documents": part.data["documents"],
+        "lengths": part.lengths,
+        "lines": lines,
+    }

@@ -1,0 +1,53 @@
+"""The part of a measurement that each of several sources has: the same stored numbers, of its documents alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import accumulate
+from typing import TypeVar
+
+from .stored import DataFacts, Stored
+
+S = TypeVar("S", bound=Stored)
+V = TypeVar("V")
+
+
+def parts_of(stored: S) -> dict[str, S]:
+    """Returns the measurement of each source's documents, by the source's name; nothing where there is one source."""
+    sources = [each.source for each in stored.identified()]
+    names = list(dict.fromkeys(sources))
+    if len(names) < 2:
+        return {}
+    return {name: _part(stored, name, [n for n, each in enumerate(sources) if each == name]) for name in names}
+
+
+def _part(stored: S, name: str, numbers: Sequence[int]) -> S:
+    """Returns the part of some documents, which may have several windows each."""
+    counts = stored.windows or [1] * len(stored.identified())
+    starts = [0, *accumulate(counts)]
+    windows = [place for number in numbers for place in range(starts[number], starts[number + 1])]
+    passes = [replace(run, nll=_picked(run.nll, windows)) for run in stored.passes]
+    longest = max(passes, key=lambda run: run.lengths[-1])
+    data: DataFacts = {
+        "source": name,
+        "sha256": stored.data["sha256"],
+        "documents": len(numbers),
+        "windows": len(windows),
+        "tokens": sum(len(nll) + 1 for nll in longest.nll),  # with BOS, or the first token, which is not scored
+    }
+    return replace(
+        stored,
+        data=data,
+        passes=passes,
+        documents=_picked(stored.documents, windows),
+        identities=_picked(stored.identities, numbers),
+        windows=_picked(stored.windows, numbers),
+        divergences=[
+            replace(each, kl=_picked(each.kl, windows), same=_picked(each.same, windows)) for each in stored.divergences
+        ],
+    )
+
+
+def _picked(values: Sequence[V], numbers: Sequence[int]) -> list[V]:
+    return [values[number] for number in numbers] if values else []

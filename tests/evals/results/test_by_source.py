@@ -1,0 +1,136 @@
+"""Several sources: a table of each and one over all, from one measurement."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+from tiny import byte_tokenizer, documents, llama, naive_nll
+
+from ropescale.cli.main import main
+from ropescale.errors import DataError
+from ropescale.evals import Result, perplexity
+from ropescale.evals.data.sources import ReadOptions, TextSource
+from ropescale.evals.data.turns import InTurn
+from ropescale.evals.running.scoring import Scorer
+
+BOOKS, CODE = documents(3, 40), documents(2, 44, seed=9)
+
+
+@pytest.fixture(scope="module")
+def run():
+    """Two sources, under two schedules."""
+    return perplexity(llama(), {"books": BOOKS, "code": CODE}, [16, 32], ["yarn:factor=2"])
+
+
+def figures(result):
+    return [(row.schedule, row.length, row.documents, row.tokens, row.nll, row.ppl_low) for row in result.rows]
+
+
+def test_each_source_has_the_figures_of_a_measurement_of_it_alone_and_all_those_of_both(run):
+    assert list(run.by_source) == ["books", "code"]
+    for name, alone in (("books", BOOKS), ("code", CODE)):
+        found, other = run.by_source[name], perplexity(llama(), alone, [16, 32], ["yarn:factor=2"])
+        assert figures(found) == figures(other) and found.paired == other.paired
+        assert found.by_position("as-is") == other.by_position("as-is")
+    losses = [loss for ids in (*BOOKS, *CODE) for loss in naive_nll(llama(), ids[:32])]
+    assert run.rows[1].nll == pytest.approx(np.mean(losses), abs=2e-6) and run.rows[1].documents == 5
+
+
+def test_every_window_is_fed_once(monkeypatch):
+    score, fed = Scorer.score, []
+
+    def counting(self, ids, chunk=None):
+        fed.append(ids.shape[0])
+        return score(self, ids, chunk)
+
+    monkeypatch.setattr(Scorer, "score", counting)
+    perplexity(llama(), {"books": BOOKS, "code": CODE}, [32])
+    assert sum(fed) == 5
+
+
+def test_every_file_has_each_source_and_loads_again(run, tmp_path):
+    loaded = Result.load(run.save(tmp_path / "out"))
+    assert loaded.to_markdown() == run.to_markdown() and loaded.to_csv() == run.to_csv()
+    assert {name: figures(part) for name, part in loaded.by_source.items()} == {
+        name: figures(part) for name, part in run.by_source.items()
+    }
+    stored = json.loads((tmp_path / "out" / "results.json").read_text())["sources"]
+    assert stored["code"]["documents"] == 2 and stored["code"]["rows"][0]["nll"] == run.by_source["code"].rows[0].nll
+    lines = list(csv.DictReader((tmp_path / "out" / "results.csv").read_text().splitlines()))
+    assert [line["source"] for line in lines] == ["all"] * 4 + ["books"] * 4 + ["code"] * 4
+    assert float(lines[4]["nll"]) == run.by_source["books"].rows[0].nll
+    report = (tmp_path / "out" / "REPORT.md").read_text()
+    places = [report.index(title) for title in ("All sources (5 documents):", "books (3 doc", "code (2 doc")]
+    assert places == sorted(places)
+
+
+def test_the_page_has_a_table_of_each_source(run, tmp_path):
+    pytest.importorskip("plotly")
+    from ropescale.evals.reporting import page, runs
+
+    text = page.page(runs.load([run.save(tmp_path / "out")]))
+    assert text.count("<caption>") == 2 and "<caption>code (2 documents)</caption>" in text
+    row = run.by_source["code"].rows[0]
+    assert f"<td>{row.ppl:#.4g} (" in text or f"<td>{row.ppl:#.4g} ±" in text
+    assert "Each source" not in page.page(runs.load([run.by_source["code"].save(tmp_path / "one")]))
+
+
+def test_one_source_is_written_as_before():
+    found = perplexity(llama(), {"books": BOOKS}, [16])
+    assert found.by_source == {} and "sources" not in found.to_dict() and "source" not in found.to_csv().split("\n")[0]
+    assert found.to_csv() == perplexity(llama(), BOOKS, [16]).to_csv()
+
+
+def test_sources_of_all_kinds_are_measured_together():
+    tokenizer = byte_tokenizer()
+    texts = {"text": ["a text " * 5] * 1, "ids": [[256, *range(40)]], "chat": [[{"role": "user", "content": "x" * 40}]]}
+    tokenizer.chat_template = "{{ bos_token }}{% for each in messages %}{{ each.content }}{% endfor %}"
+    found = perplexity(llama(vocab_size=257), texts, [16], tokenizer=tokenizer)
+    assert {name: part.rows[0].documents for name, part in found.by_source.items()} == dict.fromkeys(texts, 1)
+    tokenizer.chat_template = tokenizer.chat_template.replace("{{ bos_token }}", "")
+    for names in (("text", "chat"), ("chat", "text"), ("ids", "chat")):
+        with pytest.raises(DataError, match=r"no BOS in front of chat document 0.*say bos='yes'"):
+            perplexity(llama(vocab_size=257), {name: texts[name] for name in names}, [16], tokenizer=tokenizer)
+
+
+def test_documents_are_read_in_turn():
+    turns = InTurn({"a": ["1", "2", "3"], "b": "one", "c": ["x", "y"]})
+    assert [each.text for each in turns] == ["1", "one", "x", "2", "y", "3"]
+    assert turns.names["b document 0"] == "b" and len(turns.names) == 6
+
+
+def test_a_source_of_which_nothing_is_measured_is_named():
+    with pytest.raises(DataError, match="no document of tiny is measured: they are too short"):
+        perplexity(llama(), {"books": BOOKS, "tiny": [[1, 2, 3]]}, [16])
+    with pytest.raises(DataError, match="at least one"):
+        perplexity(llama(), {}, [16])
+
+
+def test_data_may_be_repeated(tmp_path, capsys):
+    llama(vocab_size=257).save_pretrained(tmp_path / "model")
+    byte_tokenizer().save_pretrained(tmp_path / "model")
+    (tmp_path / "a.txt").write_text("It was a bright cold day in April. ")
+    rows = [{"body": f"row {n}, and the clocks were striking"} for n in range(3)]
+    (tmp_path / "b.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    capsys.readouterr()
+    sources = [str(tmp_path / "a.txt"), str(tmp_path / "b.jsonl")]
+    words = ["eval", str(tmp_path / "model"), "--lengths", "16", *(w for each in sources for w in ("--data", each))]
+    assert main([*words, "--text-field", "body", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {name: part["rows"][0]["documents"] for name, part in found["sources"].items()} == dict(zip(sources, (1, 3)))
+    assert (found["data"]["source"], found["rows"][0]["documents"]) == (", ".join(sources), 4)
+    assert main([*words, "--text-field", "body"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("| perplexity") == 3 and f"{sources[1]} (3 documents):" in out
+    assert main([*words, "--split", "test"]) == 2  # neither has a use for it
+    assert "leave --split out" in capsys.readouterr().err
+    assert main([*words, "--data", sources[0]]) == 2
+    assert f"{sources[0]} is given twice" in capsys.readouterr().err
+
+
+def test_an_option_is_for_the_sources_that_have_a_use_for_it(tmp_path):
+    (tmp_path / "a.txt").write_text("text")
+    (tmp_path / "b.jsonl").write_text('{"body": "row"}')
+    source = TextSource([str(tmp_path / "a.txt"), str(tmp_path / "b.jsonl")], ReadOptions(text_field="body"))
+    assert [[each.text for each in texts] for texts in source.texts().values()] == [["text"], ["row"]]
