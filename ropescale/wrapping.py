@@ -56,8 +56,16 @@ def read_table(block: str) -> Grid | None:
 
 def blocks(text: str) -> Iterator[str]:
     """Yields what blank lines separate: paragraphs, tables, and blocks of code in one piece."""
-    for part in re.split(r"(^```.*?^```$)", text, flags=re.DOTALL | re.MULTILINE):
-        yield from [part] if part.startswith("```") else filter(None, re.split(r"\n{2,}", part.strip("\n")))
+    begin = 0
+    for code in re.finditer(r"^(`{3,})[^`\n]*\n.*?^\1$", text, re.DOTALL | re.MULTILINE):
+        yield from _paragraphs(text[begin : code.start()])
+        yield code[0]
+        begin = code.end()
+    yield from _paragraphs(text[begin:])
+
+
+def _paragraphs(text: str) -> Iterator[str]:
+    return filter(None, re.split(r"\n{2,}", text.strip("\n")))
 
 
 def fitted(text: str, width: int) -> str:

@@ -41,8 +41,9 @@ def test_columns_of_numbers_go_below_with_the_first_column_again() -> None:
     assert all(table and table.rows[0][0] == "yarn:factor=4" for table in tables)
 
 
-def test_code_is_never_folded() -> None:
-    assert fitted(f"{CODE}\n\n{PROSE}", 40).startswith(CODE)
+@pytest.mark.parametrize("code", [CODE, CODE.replace("```", "````").replace("vllm", "```\nvllm")])
+def test_code_is_never_folded(code: str) -> None:
+    assert fitted(f"{code}\n\n{PROSE}", 40).startswith(f"{code}\n\nprotocol")
 
 
 def test_a_bar_in_a_cell_is_no_border() -> None:
