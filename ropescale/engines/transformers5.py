@@ -41,6 +41,15 @@ def _differences(layers: Layers) -> Iterator[Difference]:
         yield Difference("switch", "honoured", "at every call; cached keys keep old angles")
     if layers.key != ALL_LAYERS:
         yield from _kept_per_layer_type(layers)
+    if layers.model_type == "phi3":
+        yield _forgets(layers.rope.original_length)
+
+
+def _forgets(length: int) -> Difference:
+    """Returns the fault of Phi-3 in earlier versions: they drop the cache, and feed the newest token alone."""
+    text = f"forget{{s}} the text before once generation passes {length} tokens; use 5.20 or later"
+    who, computes = "transformers 5.0 to 5.19", "generation past the switch forgets"
+    return Difference("max length", "recomputed", computes, text, who, "run", "5.0 to 5.19.0")
 
 
 def _kept_per_layer_type(layers: Layers) -> Iterator[Difference]:

@@ -228,7 +228,7 @@ def softmax_scale(module: nn.Module, config: PreTrainedConfig) -> float | None:
     if (parameters or {}).get("mscale_all_dim") and reads_mscale(type(module)):
         raise ConfigError(
             f"{type(module).__name__} scales its softmax by mscale_all_dim, and not through a function that ropescale "
-            "knows; install transformers 5.20.2 or a later one that has yarn_apply_mscale"
+            "knows; install a transformers that has yarn_apply_mscale"
         )
     return None
 

@@ -37,8 +37,8 @@ from ropescale.engines import engine_warnings, transformers4
 from ropescale.schedules import LongRope, Schedule, Yarn, compute
 
 CURRENT = importlib.metadata.version("transformers")
-VERSIONS = ("4.45.2", "4.51.3", "4.57.1", "5.20.2", CURRENT)
-LOWEST = "5.20.2"
+VERSIONS = ("4.45.2", "4.51.3", "4.57.1", "5.16.0", CURRENT)
+LOWEST = "5.16.0"
 """What pyproject.toml asks for at least."""
 
 # ---------------------------------------------------------------------------------------------------------
@@ -543,6 +543,11 @@ def loses_softmax_scale(version: str, written: Written) -> bool:
     return is_v2 and int(version[0]) < 5 and softmax_scale(written) != 1 / math.sqrt(_LATENT["qk_head_dim"])
 
 
+def forgets(version: str, written: Written) -> bool:
+    """Phi-3 drops its cache where generation passes its first length, and before 5.20 fed one token without it."""
+    return written.case.model_type == "phi3" and (5, 0) <= _number(version) < (5, 20)
+
+
 @pytest.fixture(params=VERSIONS)
 def version(request: pytest.FixtureRequest) -> str:
     return request.param
@@ -599,6 +604,7 @@ def test_patch_warns_of_a_version_exactly_where_it_computes_something_else(
     for written in present:
         warned = any(mentions(sentence, version) for sentence in written.patched.warnings)
         differs = instead(version, written) is not None or loses_softmax_scale(version, written)
+        differs = differs or forgets(version, written)
         if warned != differs:
             (silent if differs else needless).append(written.case.name)
     assert (silent, needless) == ([], [])
@@ -702,5 +708,5 @@ def test_what_is_said_to_be_run_in_version_4_is_what_is_read_here() -> None:
 
 
 def test_the_lowest_version_tried_is_the_lowest_that_the_package_accepts(repository: Path) -> None:
-    assert f'"transformers>={LOWEST},<' in (repository / "pyproject.toml").read_text()
+    assert f'"transformers>={LOWEST.removesuffix(".0")},<' in (repository / "pyproject.toml").read_text()
     assert LOWEST in VERSIONS

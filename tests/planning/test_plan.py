@@ -704,6 +704,7 @@ WARNINGS = {
         },
     ),
     "transformers before 4.55": ("always rounds the ramp", {("llama", "no rounding")}),
+    "Phi-3's generation": ("transformers 5.0 to 5.19: forgets the text", {("phi3", "two lists")}),
     "early transformers 5": ("transformers 5.0 to 5.8: stops with a KeyError", {("gemma3", "sliding")}),
     "llama.cpp's llama3": ("llama.cpp: does not apply llama3 scaling", {("qwen3", "llama3:factor=4")}),
     "proportional": ("the factor of proportional RoPE", {("lfm3", "linear:factor=4")}),
