@@ -118,7 +118,7 @@ def load() -> Table:
     Raises:
         RopescaleError: the installed version is older than :data:`LOWEST`.
     """
-    return table_of(json.loads(EARLIER.read_text(encoding="utf-8")), _installed())
+    return table_of(json.loads(EARLIER.read_text(encoding="utf-8")), installed())
 
 
 def table_of(earlier: Mapping[str, Table], version: str) -> Table:
@@ -139,7 +139,8 @@ def release(version: str) -> tuple[int, ...]:
     return tuple(int(word) for word in words[0].split(".") if word) if words else ()
 
 
-def _installed() -> str:
+def installed() -> str:
+    """Returns the version of the installed transformers, "" without one; raises as :func:`load`."""
     try:
         version = metadata.version("transformers")
     except metadata.PackageNotFoundError:

@@ -41,6 +41,9 @@ def _differences(layers: Layers) -> Iterator[Difference]:
         yield Difference("switch", "honoured", "at every call; cached keys keep old angles")
     if layers.key != ALL_LAYERS:
         yield from _kept_per_layer_type(layers)
+    if layers.model_type == "recurrent_gemma" and layers.is_partial:
+        text = "turn{s} whole heads of recurrent_gemma; use 5.17 or later"
+        yield Difference("rotary dim", "recomputed", "whole heads", text, "transformers 5.16", "run", "5.16.1")
     if layers.model_type == "phi3":
         yield _forgets(layers.rope.original_length)
 

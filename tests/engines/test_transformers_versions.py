@@ -354,7 +354,11 @@ def _number(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".")[:2])
 
 
-def _in_5(version: tuple[int, ...], written: Written) -> Stops | None:
+def _in_5(version: tuple[int, ...], written: Written) -> Stops | Tables | None:
+    if written.case.model_type == "recurrent_gemma" and version == (5, 16):
+        theta = written.parameters[ALL_LAYERS]["rope_theta"]
+        whole = Frequencies([theta ** (-2 * pair / _HEAD["head_dim"]) for pair in range(_HEAD["head_dim"] // 2)])
+        return lambda length: {ALL_LAYERS: whole}
     if version < (5, 21) and ALL_LAYERS not in written.ropes and written.has("longrope"):
         return Stops(("UnboundLocalError",), calls=2)
     return None
@@ -497,7 +501,8 @@ def agrees(array: np.ndarray, table: Frequencies, length: int, scale_error: floa
     angles = np.outer(rotary_reader.positions(length), np.array(table.inv_freq))
     wanted = table.attention_scale * np.stack([np.cos(angles), np.sin(angles)])
     error = table.attention_scale * (2e-6 * angles + 1e-6) + scale_error
-    return bool((np.abs(by_pair(array, len(table.inv_freq)) - wanted) <= error).all())
+    pairs = len(table.inv_freq)
+    return array.shape[-1] in (pairs, 2 * pairs) and bool((np.abs(by_pair(array, pairs) - wanted) <= error).all())
 
 
 def disagreements(reading: Reading, written: Written, tables: Tables) -> list[str]:
