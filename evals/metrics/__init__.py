@@ -15,6 +15,7 @@ _NAMES = (
     "perplexity",
     "by_position",
     "paired",
+    "best",
     "far_repeats",
     "key_tokens",
 )

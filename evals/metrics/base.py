@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
-from ..results.statistics import DOCUMENTS, Estimate, consecutive
+from ..results.statistics import DOCUMENTS, LEVEL, Estimate, consecutive
 from ..results.stored import Measured, Stored, Totals, sums_of
 from .cells import exp
 
@@ -128,19 +128,20 @@ def perplexities(estimate: Estimate | None) -> tuple[float | None, float | None,
     return exp(estimate.mean), low, high
 
 
-def estimated(stored: Stored, totals: Totals, tokens: np.ndarray) -> Estimate:
+def estimated(stored: Stored, totals: Totals, tokens: np.ndarray, level: float = LEVEL) -> Estimate:
     """Returns the mean and its interval: over documents, over their windows, or over the tokens of a single one.
 
     Args:
         tokens: the values of the first document, all its windows.
+        level: two-sided coverage.
     """
-    found = stored.estimate(totals.sums, totals.shares)
+    found = stored.estimate(totals.sums, totals.shares, level)
     tokens = tokens[~np.isnan(tokens)]
     if found.low is not None or stored.texts > 1 or not stored.exact or not len(tokens):
         return found
     pieces = [tokens[start : start + PIECE] for start in range(0, len(tokens), PIECE)]
     sums = [float(each.sum(dtype=np.float64)) for each in pieces]
-    return consecutive(sums, list(map(len, pieces)), of=f"its {len(pieces)} pieces of {PIECE:,} tokens")
+    return consecutive(sums, list(map(len, pieces)), level, of=f"its {len(pieces)} pieces of {PIECE:,} tokens")
 
 
 def mark(interval: str | None) -> str:

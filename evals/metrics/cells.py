@@ -14,6 +14,9 @@ _WIDE = 0.3
 """The widest half-interval, as a share of a perplexity, that is written with a ±. There the bounds of exp(nats) are
 26% below and 34% above it."""
 
+_LEANING = 1.4
+"""How many times longer one side of an interval may be to be written with a ±."""
+
 
 def table(
     lengths: Sequence[int],
@@ -48,7 +51,7 @@ def exp(value: float) -> float:
 
 
 def interval_cell(value: float | None, low: float | None, high: float | None) -> str:
-    """Writes ``13.82 ± 2.2``, or ``96.44 (12.3 to 756)`` for a wide interval.
+    """Writes ``13.82 ± 2.2``, or ``96.44 (12.3 to 756)`` for a wide interval, or one with a longer side.
 
     An interval that is symmetric in nats is not symmetric as a perplexity, so ± would be wrong for a wide one.
     """
@@ -57,7 +60,7 @@ def interval_cell(value: float | None, low: float | None, high: float | None) ->
     if low is None or high is None:
         return _digits(value, 4)
     half = (high - low) / 2
-    if half > _WIDE * value:
+    if half > _WIDE * value or leans(value, low, high):
         return f"{_digits(value, 4)} ({_digits(low, 3)} to {_digits(high, 3)})"
     return f"{_digits(value, 4)} ± {f'{half:,.0f}' if half >= 10 else f'{half:#.2g}'}"
 
@@ -75,9 +78,23 @@ def signed(value: float) -> str:
     return text if float(text) else text[1:]
 
 
-def half(low: float | None, high: float | None, form: str = ".4f") -> str:
-    """Writes half an interval; a positive one that rounds to zero is not shown as zero."""
+def leans(value: float, low: float, high: float) -> bool:
+    """Whether an interval reaches so much further to one side that ± would be wrong."""
+    below, above = value - low, high - value
+    return max(below, above) > max(_LEANING * min(below, above), 1e-6 * abs(value))
+
+
+def around(value: float, low: float | None, high: float | None, form: str = ".4f", sign: str = "") -> str:
+    """Writes the interval behind its value: `` ± 0.1000``, or `` (-0.0512 to 0.2500)`` where it leans.
+
+    A half that rounds to zero and is not zero is not shown as zero.
+
+    Args:
+        form, sign: how bounds are formatted; a sign of "+" is theirs alone.
+    """
     if low is None or high is None:
         return ""
+    if leans(value, low, high) and high - low > 1e-4:
+        return f" ({low:{sign}{form}} to {high:{sign}{form}})"
     width, least = (high - low) / 2, 1e-4
     return f" ± <{least:{form}}" if 0 < width < least / 2 else f" ± {width:{form}}"

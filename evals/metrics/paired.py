@@ -13,7 +13,7 @@ from ..results.statistics import Estimate
 from ..results.stored import Divergence, Stored, Totals
 from . import drawing
 from .base import Metric, Picture, estimated, mark, mean_of
-from .cells import half, signed, table
+from .cells import around, signed, table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -176,7 +176,9 @@ def _divergence(stored: Stored, schedule: str, length: int) -> Divergence | None
 
 def _change(row: PairedRow, sign: int = 1) -> str:
     """Writes the change of the loss with half its interval; ``sign`` -1 turns it into a gain."""
-    return f"{signed(sign * row.delta_nll)}{half(row.low, row.high)}{mark(row.interval)}"
+    low, high = (row.low, row.high) if sign > 0 or row.low is None or row.high is None else (-row.high, -row.low)
+    value = sign * row.delta_nll
+    return f"{signed(value)}{around(value, low, high, sign='+')}{mark(row.interval)}"
 
 
 def short_length(lengths: Iterable[int], trained: int | None) -> int | None:
@@ -185,7 +187,10 @@ def short_length(lengths: Iterable[int], trained: int | None) -> int | None:
 
 
 def _short_context(stored: Stored, rows: dict[tuple[str, int], PairedRow]) -> list[str]:
-    """Returns the cost within the trained length beside the gain beyond it, or why the cost is not known."""
+    """Returns the cost within the trained length beside the gain beyond it, or why the cost is not known.
+
+    Nothing where predictions were not compared: the table of changes has the rest.
+    """
     trained, long = stored.trained_length, stored.lengths[-1]
     if trained is None:
         repeats = ", nor are far repeats told apart (repeat_distance=N)" if stored.repeat_distance is None else ""
@@ -193,6 +198,8 @@ def _short_context(stored: Stored, rows: dict[tuple[str, int], PairedRow]) -> li
     short = short_length(stored.lengths, trained)
     if short is None:
         return [f"The short-context cost is not known: no length up to the trained {trained:,} was measured."]
+    if all(row.kl is None for (_, length), row in rows.items() if length == short):
+        return []
     gains = [f"gain at {long:,} (nats)"] if long > trained else []
     header = ["schedule", f"cost at {short:,} (nats)", "mean KL (nats)", "same top-1", *gains]
     lines = [
@@ -206,6 +213,6 @@ def _short_context(stored: Stored, rows: dict[tuple[str, int], PairedRow]) -> li
 
 def _short_cells(row: PairedRow) -> list[str]:
     """Writes the change, the mean KL and the agreement, each with half its interval if known."""
-    kl = "-" if row.kl is None else f"{row.kl:z.4f}{half(row.kl_low, row.kl_high)}"
-    top1 = "-" if row.top1 is None else f"{row.top1:.2%}{half(row.top1_low, row.top1_high, '.2%')}"
+    kl = "-" if row.kl is None else f"{row.kl:z.4f}{around(row.kl, row.kl_low, row.kl_high)}"
+    top1 = "-" if row.top1 is None else f"{row.top1:.2%}{around(row.top1, row.top1_low, row.top1_high, '.2%')}"
     return [_change(row), kl, top1]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ...escaping import escaped
 from ...formatting import markdown
 from ..metrics.base import Metric, Picture
-from ..metrics.cells import table
+from ..metrics.cells import leans, table
 from ..results.checking import Count, Length
 from ..results.statistics import PERCENT, Estimate, mcnemar, ratio, wilson
 from . import plots
@@ -131,7 +131,7 @@ class Gains(Metric[Asked, GainsRow]):
         if not rows:
             return []
         change = {(row.schedule, row.length): f"+{row.gained} −{row.lost} (p = {row.p_value:.2g})" for row in rows}
-        delta = {(row.schedule, row.length): _with_half(f"{row.delta_nll:+.3f}", row.low, row.high) for row in rows}
+        delta = {(row.schedule, row.length): _around(row.delta_nll, row.low, row.high, "+.3f") for row in rows}
         baseline = escaped(stored.baseline)
         return [
             f"Questions gained and lost against {baseline} (exact McNemar p):",
@@ -256,8 +256,12 @@ def accuracy_cell(row: AccuracyRow) -> str:
 
 
 def _nll_cell(row: AccuracyRow) -> str:
-    return _with_half(f"{row.answer_nll:#.4g}".rstrip("."), row.answer_nll_low, row.answer_nll_high)
+    return _around(row.answer_nll, row.answer_nll_low, row.answer_nll_high, "#.4g")
 
 
-def _with_half(figure: str, low: float | None, high: float | None) -> str:
-    return figure if low is None or high is None else f"{figure} ± {(high - low) / 2:.2g}"
+def _around(value: float, low: float | None, high: float | None, form: str) -> str:
+    figure = f"{value:{form}}".rstrip(".")
+    if low is None or high is None:
+        return figure
+    bounds = f"({low:.3g} to {high:.3g})" if leans(value, low, high) else f"± {(high - low) / 2:.2g}"
+    return f"{figure} {bounds}"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..metrics.cells import half, signed
+from ...formatting import listed
+from ..metrics.cells import around, signed
 from ..metrics.paired import PairedRow, short_length
 from ..results.result import Result
 from .runs import StoredRun
@@ -28,7 +29,7 @@ def _compared(result: Result) -> str | None:
     most = f" most, of {len(changes)}" if len(changes) > 1 else ""
     said = (
         f"{where}, {best.schedule} lowers the loss of {baseline}{most}: by {_nats(best, -1)} "
-        f"(perplexity {ppl[best.schedule]:#.4g} instead of {ppl[baseline]:#.4g}){_doubt(best)}."
+        f"(perplexity {ppl[best.schedule]:#.4g} instead of {ppl[baseline]:#.4g}){_doubt(result, best)}."
     )
     return " ".join([said, *_cost(result, best), *_next(changes)])
 
@@ -43,13 +44,20 @@ def _times(length: int, trained: int | None) -> str:
 def _nats(row: PairedRow, sign: int = 1) -> str:
     text = signed(sign * row.delta_nll)
     text = text.lstrip("+") if sign < 0 else text.replace("-", "−")
-    return f"{text}{half(row.low, row.high)} nats per token"
+    bounds = (row.low, row.high) if sign > 0 or row.low is None or row.high is None else (-row.high, -row.low)
+    return f"{text}{around(sign * row.delta_nll, *bounds)} nats per token"
 
 
-def _doubt(row: PairedRow) -> str:
+def _doubt(result: Result, row: PairedRow) -> str:
+    """Says what the schedule is not told apart from, by intervals that hold for all schedules and lengths together."""
     if row.low is None or row.high is None:
         return ", without an interval"
-    return ", which its interval does not tell from zero" if row.high >= 0 else ""
+    if row.high >= 0:
+        return ", which its interval does not tell from zero"
+    others = [each.not_apart for each in result.best if (each.length, each.schedule) == (row.length, row.schedule)]
+    if not any(others):
+        return ""
+    return f", and is not told apart from {listed(others[0])} where the intervals hold for all comparisons together"
 
 
 def _next(changes: list[PairedRow]) -> list[str]:

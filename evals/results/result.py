@@ -20,7 +20,8 @@ from ...plotting import save
 from ..data.chats import ASSISTANT
 from ..data.key_tokens import KeySpans
 from ..data.protocols import PROTOCOLS
-from ..metrics import METRICS, by_position, far_repeats, key_tokens, paired, perplexity
+from ..metrics import METRICS, best, by_position, far_repeats, key_tokens, paired, perplexity
+from ..metrics.best import BestRow
 from ..metrics.by_position import PositionRow
 from ..metrics.far_repeats import RepeatsRow
 from ..metrics.key_tokens import KeyTokensRow
@@ -112,6 +113,11 @@ class Result(Stored, Saved):
     def paired(self) -> list[PairedRow]:
         """The change of every schedule against the baseline, at every length that both have."""
         return paired.METRIC.rows(self)
+
+    @property
+    def best(self) -> list[BestRow]:
+        """The schedule with the lowest loss at each length, and which others it is told apart from."""
+        return best.METRIC.rows(self)
 
     @property
     def repeats(self) -> list[RepeatsRow]:

@@ -22,7 +22,7 @@ from ..data.windows import prefix
 from ..running.batches import Cost
 from . import sampling
 from .checking import Count, Length
-from .statistics import Estimate
+from .statistics import LEVEL, Estimate
 
 T = TypeVar("T")
 
@@ -251,9 +251,9 @@ class Stored(Measured):
         """The tokens of each document, or of its windows."""
         return [max(len(window.ids) for window in text) for text in self.of_texts(self.documents)]
 
-    def estimate(self, sums: Sequence[float], counts: Sequence[float]) -> Estimate:
+    def estimate(self, sums: Sequence[float], counts: Sequence[float], level: float = LEVEL) -> Estimate:
         """Returns a mean and its interval from sums and counts per window, see :mod:`.sampling`."""
-        return sampling.estimate(sums, counts, self.windows)
+        return sampling.estimate(sums, counts, self.windows, level)
 
     @cached_property
     def read_from(self) -> dict[tuple[str, int], Pass]:

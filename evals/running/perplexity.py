@@ -307,7 +307,7 @@ class PerplexityRun:
 
     def _announce_special(self) -> None:
         if again := self.corpus.skipped.get("duplicates"):
-            self.notes.tell(f"{again:,} documents have the same tokens as an earlier one, and are left out")
+            self.notes.tell(f"duplicates left out: {again:,} (documents with the same tokens as an earlier one)")
         if given := self.corpus.count("ids"):
             self.notes.tell(
                 f"{given:,} documents are token ids; bits per byte are not known, because their text is not"

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from ropescale.evals.metrics.cells import exp, half, interval_cell, signed
+from ropescale.evals.metrics.cells import around, exp, interval_cell, signed
 from ropescale.evals.metrics.drawing import plain_numbers, tokens
 
 
@@ -17,6 +17,7 @@ from ropescale.evals.metrics.drawing import plain_numbers, tokens
         (13.816, None, None, "13.82"),
         (13.816, 11.6, 16.0, "13.82 ± 2.2"),
         (10.0, 7.1, 12.9, "10.00 ± 2.9"),  # half of it is 29% of the value
+        (10.0, 9.0, 11.5, "10.00 (9.00 to 11.5)"),  # one side is longer than the other by half
         (10.0, 6.9, 13.1, "10.00 (6.90 to 13.1)"),  # 31%: no longer written with ±
         (96.44, 12.3, 756.0, "96.44 (12.3 to 756)"),
         (1234.4, 1200.0, 1268.8, "1,234 ± 34"),
@@ -37,12 +38,17 @@ def test_differences_have_a_sign_unless_they_round_to_zero():
 
 
 def test_half_an_interval_that_is_not_zero_is_not_shown_as_zero():
-    assert [half(0.0, 0.2), half(0.0, 0.00009), half(1.0, 1.0), half(None, 1.0)] == [
+    assert [around(0.1, 0.0, 0.2), around(0.000045, 0.0, 0.00009), around(1.0, 1.0, 1.0), around(1.0, None, 1.0)] == [
         " ± 0.1000",
         " ± <0.0001",
         " ± 0.0000",
         "",
     ]
+
+
+def test_an_interval_that_leans_to_one_side_is_not_written_with_a_half():
+    """With ± 0.11 it would seem to keep away from zero."""
+    assert around(0.12, -0.02, 0.2, sign="+") == " (-0.0200 to +0.2000)"
 
 
 def test_a_huge_loss_is_a_huge_perplexity_and_no_overflow():

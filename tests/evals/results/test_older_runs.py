@@ -24,6 +24,7 @@ pytestmark = pytest.mark.usefixtures("no_plots")
 
 OLDER = Path(__file__).parents[2] / "fixtures" / "runs_without_checksums"
 ADDED = {"files", "sha256"}
+OTHERS = {"best", "versions"}
 INTERVAL = re.compile(r"^(.+_)?(low|high)$|^(bootstrap|resamples|interval)$")
 
 
@@ -62,7 +63,7 @@ def figures(out):
     Intervals have been computed in another way since, and there were some by resampling.
     """
     content = json.loads((out / "results.json").read_text())
-    return {name: _without_intervals(value) for name, value in content.items() if name not in ADDED | {"versions"}}
+    return {name: _without_intervals(value) for name, value in content.items() if name not in ADDED | OTHERS}
 
 
 def _without_intervals(value):

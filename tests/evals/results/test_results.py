@@ -19,7 +19,7 @@ from ropescale.evals import Result, perplexity
 from ropescale.evals.data.documents import from_ids
 from ropescale.evals.results.folder import writable_folder
 from ropescale.evals.results.statistics import consecutive
-from ropescale.evals.results.stored import Pass
+from ropescale.evals.results.stored import Divergence, Pass
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def made_up(*losses: list[float]) -> Result:
     """Two schedules over ``len(losses[0])`` documents of two scored tokens, whose losses are given."""
     runs = [
         Pass(name, "0" * 64, (3,), [np.full(2, value, np.float32) for value in values], len(values))
-        for name, values in zip(["as-is", "other"], losses)
+        for name, values in zip(["as-is", "other", "third"], losses)
     ]
     scored = from_ids([[1, 2, 3]] * len(losses[0]))
     facts = {"source": "x", "sha256": "f" * 64, "documents": len(scored), "tokens": 6, "skipped": {"too_short": 0}}
@@ -65,6 +65,18 @@ def test_pairing_removes_what_the_documents_have_in_common():
     (pair,) = made_up([1.0, 2.0], [1.25, 2.25]).paired
     assert (pair.schedule, pair.baseline, pair.delta_nll) == ("other", "as-is", 0.25)
     assert (pair.low, pair.high) == (0.25, 0.25)
+
+
+def test_the_best_schedule_is_named_with_intervals_that_hold_together():
+    # Three schedules make three comparisons, at 0.95 ** (1 / 3) each: t(3) is 5.04 there, and 3.18 at 0.95.
+    base, spread = np.array([1.0, 2.0, 3.0, 4.0]), np.array([-1.0, 1.0, -1.0, 1.0])  # SE = 0.58 of the spread
+    result = made_up(list(base), list(base + 0.2 + 0.08 * spread), list(base + 0.2 + 0.05 * spread))
+    (row,) = result.best
+    assert (row.schedule, row.comparisons, row.apart, row.not_apart) == ("as-is", 3, ["third"], ["other"])
+    assert result.paired[0].low == pytest.approx(0.2 - 3.1824 * 0.08 / math.sqrt(3), abs=1e-4)  # on its own it is apart
+    said = "Lowest loss at 3: as-is, not told apart from other (by 95% paired intervals, which hold for all 3 comp"
+    assert said in result.to_markdown()
+    assert made_up([1.0, 2.0]).best == [] and made_up([1.0], [2.0]).best == []
 
 
 def test_the_tail_is_the_mean_over_the_second_half_of_the_positions():
@@ -98,7 +110,7 @@ def test_six_copies_of_a_document_are_one_document(capsys):
     copied = perplexity(llama(), [one] * 6, [32], progress=True)
     assert copied.data["documents"] == 1 and copied.data["skipped"]["duplicates"] == 5
     assert copied.rows[0].ppl_low is None and "5 duplicates" in copied.protocol_line()
-    assert "5 documents have the same tokens as an earlier one" in capsys.readouterr().err
+    assert "duplicates left out: 5 " in capsys.readouterr().err
     mixed = perplexity(llama(), [one, other, one], [32], max_docs=2)
     assert mixed.rows == perplexity(llama(), [one, other], [32]).rows
 
@@ -120,6 +132,7 @@ def test_the_dictionary_has_the_published_keys(result):
         "versions",
         "rows",
         "paired",
+        "best",
         "repeats",
         "cost",
         "tables",
@@ -247,6 +260,8 @@ def test_a_gain_is_positive_where_the_loss_falls():
     result = made_up([1.0, 2.0], [0.75, 1.75])
     result.passes[:] = [Pass(run.schedule, "0" * 64, (2, 3), run.nll, 2) for run in result.passes]
     result.trained_length = 2
+    same = [np.zeros(2, np.float32)] * 2
+    result.divergences.append(Divergence("other", "as-is", 2, same, same, 2, 4))
     assert cells_of(result.to_markdown().split("Short-context")[1], "schedule")[-1] == "gain at 3 (nats)"
     shown = cells_of(result.to_markdown().split("Short-context")[1], "other")
     assert shown[1] == "-0.2500 ± 0.0000" and shown[-1] == "+0.2500 ± 0.0000"
@@ -264,7 +279,7 @@ def test_a_trained_length_that_nobody_knows_is_said():
 def test_markdown_shows_the_paired_change_and_the_protocol(result):
     text = result.to_markdown()
     assert "Change in NLL against as-is" in text
-    assert f"{result.paired[-1].delta_nll:+.4f} ± " in text
+    assert f"{result.paired[-1].delta_nll:+.4f} " in text
     line = text.splitlines()[-1]
     for fact in ["protocol ropescale", "no BOS", "token-weighted", "float32", "3 documents (", "skipped: 1 too short"]:
         assert fact in line

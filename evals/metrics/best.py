@@ -1,0 +1,89 @@
+"""The schedule with the lowest loss at each length, and which others it is told apart from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import groupby
+from math import comb
+
+from ...escaping import escaped
+from ...formatting import listed
+from ..results.checking import Count, Length
+from ..results.statistics import LEVEL, PERCENT
+from ..results.stored import Stored, Totals
+from .base import Metric, estimated
+
+
+@dataclass(frozen=True)
+class BestRow:
+    """The schedule with the lowest loss at a length.
+
+    ``apart`` are the others whose paired change against it has an interval above zero, and ``not_apart`` the rest. The
+    intervals hold for all ``comparisons`` of the run together, with the level of all tables.
+    """
+
+    length: Length
+    schedule: str
+    comparisons: Count
+    apart: list[str]
+    not_apart: list[str]
+
+
+class Best(Metric[Stored, BestRow]):
+    """The best schedule at each length.
+
+    Which one is best is only known afterwards, so every pair of schedules counts as a comparison, at every length: with
+    c of them, each has the level ``0.95 ** (1 / c)`` (Sidak, JASA 62, 1967).
+    """
+
+    row, key = BestRow, "best"
+
+    def reduce(self, stored: Stored) -> list[BestRow]:
+        """Returns a row for every length; none with one schedule, or where there is too little for an interval."""
+        if not stored.exact or not all(run.nll for run in stored.passes):
+            return []
+        there = {length: [each for each in stored.schedules if (each, length) in stored.read_from]
+                 for length in stored.lengths}  # fmt: skip
+        comparisons = sum(comb(len(labels), 2) for labels in there.values())
+        rows = (
+            _row(stored, length, labels, comparisons)
+            for length, labels in there.items()
+            if len(labels) > 1 and any(stored.totals(labels[0], length).shares)
+        )
+        return [row for row in rows if row]
+
+    def to_markdown(self, stored: Stored) -> list[str]:
+        """Returns one paragraph; lengths that say the same stand together."""
+        rows = self.rows(stored)
+        if not rows:
+            return []
+        parts = [f"{', '.join(f'{row.length:,}' for row in group)}: {said}" for said, group in groupby(rows, key=_said)]
+        count = rows[0].comparisons
+        held = "interval" if count == 1 else f"intervals, which hold for all {count:,} comparisons together"
+        return [f"Lowest loss at {'; '.join(parts)} (by {PERCENT} paired {held})."]
+
+
+METRIC = Best()
+
+
+def _row(stored: Stored, length: int, labels: list[str], comparisons: int) -> BestRow | None:
+    totals = {label: stored.totals(label, length) for label in labels}
+    best = min(labels, key=lambda label: sum(totals[label].sums) / sum(totals[label].shares))
+    apart, rest = [], []
+    for label in labels:
+        if label == best:
+            continue
+        sums = [one - other for one, other in zip(totals[label].sums, totals[best].sums, strict=True)]
+        first, base = (stored.first(each, length) for each in (label, best))
+        level = LEVEL ** (1 / comparisons)
+        low = estimated(stored, Totals(sums, totals[best].shares), first - base, level).low
+        if low is None:
+            return None
+        (apart if low > 0 else rest).append(label)
+    return BestRow(length, best, comparisons, apart, rest)
+
+
+def _said(row: BestRow) -> str:
+    if not row.not_apart:
+        return f"{escaped(row.schedule)}, apart from {'every other' if len(row.apart) > 1 else escaped(row.apart[0])}"
+    return f"{escaped(row.schedule)}, not told apart from {escaped(listed(row.not_apart))}"
