@@ -5,10 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
+from ..results import coverage
 from ..results.statistics import DOCUMENTS, LEVEL, Estimate, consecutive
 from ..results.stored import Measured, Stored, Totals, sums_of
 from .cells import exp
@@ -110,14 +111,33 @@ def mean_of(stored: Stored, values: Sequence[np.ndarray]) -> Estimate | None:
     return stored.estimate(sums, counts) if any(counts) else None
 
 
-def masked(stored: Stored, losses: Sequence[np.ndarray], masks: Sequence[np.ndarray]) -> tuple[int, Estimate | None]:
-    """Returns how many tokens are marked, and their mean loss over the windows that have any.
+class Marked(NamedTuple):
+    """How many tokens are marked, in how many documents and windows, and their mean loss; None without any."""
+
+    tokens: int
+    documents: int
+    windows: int
+    loss: Estimate | None
+
+
+def masked(stored: Stored, losses: Sequence[np.ndarray], masks: Sequence[np.ndarray]) -> Marked:
+    """Counts the marked tokens, and computes their mean loss over the windows that have any.
 
     Args:
         masks: per window, bool [its tokens], at least as many as it has losses.
     """
     picked = [nll[mask[: len(nll)]] for nll, mask in zip(losses, masks, strict=True)]
-    return sum(sums_of(picked)[1]), mean_of(stored, picked)
+    counts = sums_of(picked)[1]
+    documents = sum(any(each) for each in stored.of_texts(counts))
+    return Marked(sum(counts), documents, sum(map(bool, counts)), mean_of(stored, picked))
+
+
+def rests_on(stored: Stored) -> str:
+    """Says how many documents and windows the measurement rests on; windows that slide are not counted."""
+    number = stored.data["documents"]
+    said = f"{number:,} document{'s' * (number != 1)}"
+    windows = stored.data.get("windows", number)
+    return said if stored.sliding else f"{said}, {windows:,} window{'s' * (windows != 1)}"
 
 
 def perplexities(estimate: Estimate | None) -> tuple[float | None, float | None, float | None]:
@@ -147,3 +167,19 @@ def estimated(stored: Stored, totals: Totals, tokens: np.ndarray, level: float =
 def mark(interval: str | None) -> str:
     """Returns the mark of an interval that is not over documents, and so knows nothing of other texts."""
     return "" if interval in (None, DOCUMENTS) else " †"
+
+
+def held(stored: Stored, documents: int | None, windows: int | None) -> str:
+    """Says in how many documents and windows the tokens of a table are; nothing where that is not known.
+
+    Where these documents are few, and those of the run are not, it says how often an interval over so few holds.
+    """
+    if documents is None:
+        return ""
+    number = stored.data["documents"]
+    said = f", in {documents:,} of {number:,} document{'s' * (number != 1)}"
+    if windows is not None and not stored.sliding:
+        number = stored.data.get("windows", number)
+        said += f", {windows:,} of {number:,} window{'s' * (number != 1)}"
+    few = "" if stored.data["documents"] in coverage.FEW else coverage.over_documents(documents)
+    return said + (f"; their interval {few}" if few else "")

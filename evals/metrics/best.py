@@ -11,7 +11,7 @@ from ...formatting import listed
 from ..results.checking import Count, Length
 from ..results.statistics import LEVEL, PERCENT
 from ..results.stored import Stored, Totals
-from .base import Metric, estimated
+from .base import Metric, estimated, rests_on
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Best(Metric[Stored, BestRow]):
         parts = [f"{', '.join(f'{row.length:,}' for row in group)}: {said}" for said, group in groupby(rows, key=_said)]
         count = rows[0].comparisons
         held = "interval" if count == 1 else f"intervals, which hold for all {count:,} comparisons together"
-        return [f"Lowest loss at {'; '.join(parts)} (by {PERCENT} paired {held})."]
+        return [f"Lowest loss at {'; '.join(parts)} ({rests_on(stored)}; by {PERCENT} paired {held})."]
 
 
 METRIC = Best()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ...plotting import COLOURS, STYLE, new_figure
 from ..results.statistics import PERCENT
 from ..results.stored import Stored
+from .base import rests_on
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -154,10 +155,9 @@ def finish(figure: Figure, axes: Axes, result: Stored, title: str, drawn: str | 
             fontsize=8,
             color="#555555",
         )
-    documents = result.data["documents"]
     shown = drawn or ("bands" if len(result.schedules) <= FEW else f"band of {short(result.baseline)}")
     bands = f", {shown}: {PERCENT}" if axes.collections else ""
-    about = f"{Path(result.model['path']).name}, {documents} document{'s' * (documents != 1)}{bands}"
+    about = f"{Path(result.model['path']).name}, {rests_on(result)}{bands}"
     axes.set_title(f"{title}\n{about}", loc="left", fontsize=10)
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles, [short(label) for label in labels], loc="outside right upper", fontsize=8, frameon=False)

@@ -9,7 +9,7 @@ from ...formatting import markdown
 from ..data.far_repeats import ORDER, far_repeats
 from ..results.checking import Count, Length, Positive
 from ..results.stored import Stored
-from .base import Bounded, Metric, bounds, masked, perplexities
+from .base import Bounded, Metric, bounds, held, masked, perplexities
 from .cells import interval_cell
 
 
@@ -18,6 +18,7 @@ class RepeatsRow:
     """The perplexity of the far repeats and of the other tokens; see :mod:`ropescale.evals.data.far_repeats`.
 
     The interval is None with fewer than two documents, and the perplexity is None without such tokens.
+    ``far_documents`` and ``far_windows`` count those that have far repeats; None in a result of an older version.
     """
 
     schedule: str
@@ -32,6 +33,8 @@ class RepeatsRow:
     other_ppl: Positive | None
     other_low: Positive | None
     other_high: Positive | None
+    far_documents: Count | None = None
+    far_windows: Count | None = None
 
 
 class FarRepeats(Metric[Stored, RepeatsRow]):
@@ -51,9 +54,9 @@ class FarRepeats(Metric[Stored, RepeatsRow]):
             if length > distance:
                 losses = stored.losses(schedule, length)
                 parts = [masked(stored, losses, masks) for masks in (far, [~mask for mask in far])]
-                (far_tokens, far_loss), (other_tokens, other_loss) = parts
-                there, others = perplexities(far_loss), perplexities(other_loss)
-                rows.append(RepeatsRow(schedule, length, distance, ORDER, far_tokens, *there, other_tokens, *others))
+                figures = [figure for part in parts for figure in (part.tokens, *perplexities(part.loss))]
+                where = (parts[0].documents, parts[0].windows)
+                rows.append(RepeatsRow(schedule, length, distance, ORDER, *figures, *where))
         return rows
 
     def to_markdown(self, stored: Stored) -> list[str]:
@@ -62,9 +65,10 @@ class FarRepeats(Metric[Stored, RepeatsRow]):
         if not rows:
             return []
         far, tokens = rows[0], rows[0].far_tokens + rows[0].other_tokens
+        there = f"{far.far_tokens:,} of {tokens:,} at {far.length:,}{held(stored, far.far_documents, far.far_windows)}"
         title = (
-            f"Tokens that repeat something {far.distance:,} or more tokens back ({far.far_tokens:,} of {tokens:,} at "
-            f"{far.length:,}: the {far.order} tokens up to there, last seen so far back), and the others:"
+            f"Tokens that repeat something {far.distance:,} or more tokens back ({there}: the {far.order} tokens up to "
+            "there, last seen so far back), and the others:"
         )
         lines = [
             [

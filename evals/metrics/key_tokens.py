@@ -12,7 +12,7 @@ from ...escaping import escaped
 from ..data.key_tokens import KeySpans, places
 from ..results.checking import Count, Length, Positive, Share
 from ..results.stored import Stored, sums_of
-from .base import Bounded, Metric, bounds, masked, perplexities
+from .base import Bounded, Metric, bounds, held, masked, perplexities
 from .cells import interval_cell, table
 
 ALPHA, BETA = 2.0, -2.0
@@ -22,7 +22,8 @@ ALPHA, BETA = 2.0, -2.0
 class KeyTokensRow:
     """The perplexity of the key tokens under one schedule at one length.
 
-    It is None without key tokens; its interval is None with fewer than two documents.
+    It is None without key tokens; its interval is None with fewer than two documents. ``documents`` and
+    ``windows`` count those that have key tokens; None in a result of an older version.
     """
 
     schedule: str
@@ -33,6 +34,8 @@ class KeyTokensRow:
     ppl: Positive | None
     ppl_low: Positive | None
     ppl_high: Positive | None
+    documents: Count | None = None
+    windows: Count | None = None
 
 
 class KeyTokens(Metric[Stored, KeyTokensRow]):
@@ -49,9 +52,11 @@ class KeyTokens(Metric[Stored, KeyTokensRow]):
         rows = []
         for schedule, length in stored.read_from:
             losses = stored.losses(schedule, length)
-            tokens, estimate = masked(stored, losses, marks)
+            tokens, documents, windows, estimate = masked(stored, losses, marks)
             mean, share = estimate.mean if estimate else None, tokens / sum(sums_of(losses)[1])
-            rows.append(KeyTokensRow(schedule, length, tokens, share, mean, *perplexities(estimate)))
+            rows.append(
+                KeyTokensRow(schedule, length, tokens, share, mean, *perplexities(estimate), documents, windows)
+            )
         return rows
 
     def to_json(self, stored: Stored) -> dict[str, object]:
@@ -70,7 +75,8 @@ class KeyTokens(Metric[Stored, KeyTokensRow]):
         cells = {(row.schedule, row.length): interval_cell(row.ppl, row.ppl_low, row.ppl_high) for row in rows}
         model = Path(str(made.get("key_model", {}).get("path", "?"))).name
         title = (
-            f"Key tokens ({last.tokens:,}, {last.fraction:.2%} of all, at {last.length:,}), by {escaped(model)} with "
+            f"Key tokens ({last.tokens:,}, {last.fraction:.2%} of all, at {last.length:,}"
+            f"{held(stored, last.documents, last.windows)}), by {escaped(model)} with "
             f"{made.get('window', 0):,} positions against {made.get('short', 0):,}:"
         )
         return [title, table(stored.lengths, "perplexity", cells, stored.schedules)]

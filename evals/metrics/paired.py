@@ -12,7 +12,7 @@ from ..results.checking import Length
 from ..results.statistics import Estimate
 from ..results.stored import Divergence, Stored, Totals
 from . import drawing
-from .base import Metric, Picture, estimated, mark, mean_of
+from .base import Metric, Picture, estimated, mark, mean_of, rests_on
 from .cells import around, signed, table
 
 if TYPE_CHECKING:
@@ -89,8 +89,9 @@ class Paired(Metric[Stored, PairedRow]):
         if not rows:
             return []
         others = [label for label in stored.schedules if label != stored.baseline]
-        title = f"Change in NLL against {escaped(stored.baseline)} on the same tokens (nats per token):"
-        cells = {key: _change(row) for key, row in rows.items()}
+        what = f"nats per token; {rests_on(stored)}"
+        title = f"Change in NLL against {escaped(stored.baseline)} on the same tokens ({what}):"
+        cells = {key: change_cell(row) for key, row in rows.items()}
         return [title, table(stored.lengths, "change", cells, others), *_short_context(stored, rows)]
 
     def has_picture(self, stored: Stored) -> bool:
@@ -174,7 +175,7 @@ def _divergence(stored: Stored, schedule: str, length: int) -> Divergence | None
     return None
 
 
-def _change(row: PairedRow, sign: int = 1) -> str:
+def change_cell(row: PairedRow, sign: int = 1) -> str:
     """Writes the change of the loss with half its interval; ``sign`` -1 turns it into a gain."""
     low, high = (row.low, row.high) if sign > 0 or row.low is None or row.high is None else (-row.high, -row.low)
     value = sign * row.delta_nll
@@ -203,11 +204,12 @@ def _short_context(stored: Stored, rows: dict[tuple[str, int], PairedRow]) -> li
     gains = [f"gain at {long:,} (nats)"] if long > trained else []
     header = ["schedule", f"cost at {short:,} (nats)", "mean KL (nats)", "same top-1", *gains]
     lines = [
-        [escaped(label), *_short_cells(rows[label, short]), *(_change(rows[label, long], -1) for _ in gains)]
+        [escaped(label), *_short_cells(rows[label, short]), *(change_cell(rows[label, long], -1) for _ in gains)]
         for label in stored.schedules
         if (label, short) in rows and (label, long) in rows
     ]
-    title = f"Short-context cost against {escaped(stored.baseline)}, trained at {trained:,} tokens:"
+    where = f"trained at {trained:,} tokens ({rests_on(stored)})"
+    title = f"Short-context cost against {escaped(stored.baseline)}, {where}:"
     return [title, markdown(header, lines, right=range(1, len(header)))]
 
 
@@ -215,4 +217,4 @@ def _short_cells(row: PairedRow) -> list[str]:
     """Writes the change, the mean KL and the agreement, each with half its interval if known."""
     kl = "-" if row.kl is None else f"{row.kl:z.4f}{around(row.kl, row.kl_low, row.kl_high)}"
     top1 = "-" if row.top1 is None else f"{row.top1:.2%}{around(row.top1, row.top1_low, row.top1_high, '.2%')}"
-    return [_change(row), kl, top1]
+    return [change_cell(row), kl, top1]

@@ -13,7 +13,8 @@ def over_documents(documents: int) -> str:
     """Says how often the interval over few documents holds; nothing for enough of them."""
     if documents not in FEW:
         return ""
-    return f", which covers {int(100 * FEW[documents])}% or more in our simulations of {documents} (docs/intervals.md)"
+    share = int(100 * FEW[documents])
+    return f"covers {share}% or more in our simulations of {documents} documents (docs/intervals.md)"
 
 
 def over_blocks() -> str:

@@ -195,7 +195,7 @@ class Result(Stored, Saved):
         return (
             f"protocol {self.protocol['name']}: {self.title[0].lower()}{self.title[1:]} ({bos}), "
             f"{PROTOCOLS[self.protocol['name']].said}, {self.model['dtype']}; {documents}"
-            f"{f' ({held})' if held else ''}, {tokens:,} tokens; "
+            f"{f' ({held})' if held else ''}, {tokens:,} scored tokens; "
             f"{self._interval_line()}; "
             f"text sha256 {self.data['sha256'][:12]}"
         )
@@ -212,7 +212,7 @@ class Result(Stored, Saved):
         blocks = next((row.interval for row in reversed(self.rows) if row.interval not in (None, DOCUMENTS)), None)
         if number > 1 and blocks is None:
             few = coverage.over_documents(number) if "skewness" in interval else ""  # older runs had another
-            return f"± or (low to high) is the {interval}{few}"
+            return f"± or (low to high) is the {interval}{f', which {few}' if few else ''}"
         if blocks is None:
             return f"± is the {interval} (it needs two documents)"
         return (
@@ -222,8 +222,8 @@ class Result(Stored, Saved):
 
     def _windows(self) -> str:
         """Says how many windows there are, which share of the documents they hold, and what is left out."""
-        several = self.data.get("windows", 0) > self.data["documents"]
-        parts = [f"{self.data['windows']:,} windows"] if several else []
+        number = 0 if self.sliding else self.data.get("windows", 0)  # windows that slide differ from length to length
+        parts = [f"{number:,} window{'s' * (number != 1)}"] if number else []
         if "share" in self.data:
             share, whole, unit = self.data["share"], self.data["whole"], self.data["unit"]
             parts.append(f"{share:.1%} of {whole:,} {unit}" if share < 1 else f"all of {whole:,} {unit}")

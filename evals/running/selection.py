@@ -224,11 +224,13 @@ class Corpus:
         return data_documents.documents_sha256(self.texts)
 
     @property
-    def positions(self) -> int:
-        """The tokens of the documents that are looked at, each window with its BOS."""
-        if self.options.stride is None:
-            return len(self.documents) * self.lengths[-1]
-        return sum(len(document.ids) + self.has_bos for document in self.documents)
+    def scored(self) -> int:
+        """The tokens that are scored at the longest length: BOS is not, nor what has nothing before it."""
+        first = 0 if self.has_bos else 1
+        stop = None if self.options.stride is not None else prefix(self.lengths[-1], self.has_bos).stop
+        parts = (document.ids[first:stop] if document.scored is None else document.scored[first:stop].nonzero()[0]
+                 for document in self.documents)  # fmt: skip
+        return sum(map(len, parts))
 
     @property
     def scorable(self) -> int:
@@ -244,7 +246,7 @@ class Corpus:
             "sha256": self.sha256,
             "documents": len(self.windows),
             "windows": len(self.documents),
-            "tokens": self.positions,
+            "tokens": self.scored,
             "skipped": self.skipped,
         }
         return cast(DataFacts, {**facts, **self.share, **{name: count for name, count in counts.items() if count}})

@@ -60,7 +60,10 @@ def test_the_perplexities_are_those_of_the_marked_tokens(tmp_path):
         assert found.other_ppl == pytest.approx(math.exp(np.mean(rest)), rel=1e-6)
         assert found.far_low < found.far_ppl < found.far_high
         assert (found.distance, found.order) == (64, 8)
-    assert "Tokens that repeat something 64 or more tokens back (39 of 417 at 140: " in result.to_markdown()
+    assert (
+        "Tokens that repeat something 64 or more tokens back (39 of 417 at 140, in 3 of 3 documents, 3 of 3 windows: "
+        in result.to_markdown()
+    )
 
 
 def test_a_distance_of_ones_own_and_none_at_all():

@@ -63,6 +63,7 @@ def figures(out):
     Intervals have been computed in another way since, and there were some by resampling.
     """
     content = json.loads((out / "results.json").read_text())
+    content["data"].pop("tokens", None)  # counted BOS
     return {name: _without_intervals(value) for name, value in content.items() if name not in ADDED | OTHERS}
 
 

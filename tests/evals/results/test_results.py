@@ -74,7 +74,7 @@ def test_the_best_schedule_is_named_with_intervals_that_hold_together():
     (row,) = result.best
     assert (row.schedule, row.comparisons, row.apart, row.not_apart) == ("as-is", 3, ["third"], ["other"])
     assert result.paired[0].low == pytest.approx(0.2 - 3.1824 * 0.08 / math.sqrt(3), abs=1e-4)  # on its own it is apart
-    said = "Lowest loss at 3: as-is, not told apart from other (by 95% paired intervals, which hold for all 3 comp"
+    said = "Lowest loss at 3: as-is, not told apart from other (4 documents, 4 windows; by 95% paired intervals, which"
     assert said in result.to_markdown()
     assert made_up([1.0, 2.0]).best == [] and made_up([1.0], [2.0]).best == []
 
@@ -113,6 +113,24 @@ def test_six_copies_of_a_document_are_one_document(capsys):
     assert "duplicates left out: 5 " in capsys.readouterr().err
     mixed = perplexity(llama(), [one, other, one], [32], max_docs=2)
     assert mixed.rows == perplexity(llama(), [one, other], [32]).rows
+
+
+def test_every_table_says_how_many_documents_and_windows_it_rests_on(result):
+    tables = [part for part in result.to_markdown().split("\n\n") if not part.startswith("|")]
+    assert [("3 documents, 3 windows" in part or "3 documents (3 windows" in part) for part in tables] == [True] * len(
+        tables
+    )
+    assert f"{result.rows[-1].tokens:,} scored tokens" in tables[-1] and len(tables) >= 4
+
+
+def test_far_repeats_in_few_documents_say_how_often_their_interval_holds():
+    ids = documents(9, 140)
+    for document in ids[:2]:
+        document[110:130] = document[10:30]
+    result = perplexity(llama(), ids, [140], ["linear:factor=4"])
+    assert (result.repeats[0].far_documents, result.repeats[0].far_windows) == (2, 2)
+    said = "in 2 of 9 documents, 2 of 9 windows; their interval covers 88% or more in our simulations of 2 documents"
+    assert said in result.to_markdown() and "covers" not in result.protocol_line()
 
 
 def test_nothing_is_drawn_at_random():
@@ -283,7 +301,7 @@ def test_markdown_shows_the_paired_change_and_the_protocol(result):
     line = text.splitlines()[-1]
     for fact in ["protocol ropescale", "no BOS", "token-weighted", "float32", "3 documents (", "skipped: 1 too short"]:
         assert fact in line
-    assert "390 tokens" in line and result.data["sha256"][:12] in line
+    assert "387 scored tokens" in line and result.data["sha256"][:12] in line
 
 
 def test_one_document_has_no_interval_and_says_so():

@@ -227,7 +227,10 @@ def test_markdown_csv_and_files_have_them(tmp_path):
     out = result.save(tmp_path / "out")
     pair, gain = at(result, SCHEDULES[1], 64), at(result, SCHEDULES[1], 128)
     text = result.to_markdown()
-    assert "Short-context cost against as-is, trained at 64 tokens:" in text and text in (out / "REPORT.md").read_text()
+    assert (
+        "Short-context cost against as-is, trained at 64 tokens (4 documents, 4 windows):" in text
+        and text in (out / "REPORT.md").read_text()
+    )
     (line,) = [line for line in text.split("Short-context")[1].splitlines() if line.startswith("| yarn:factor=4")]
     cells = [cell.strip() for cell in line.strip("|").split("|")]
     assert cells[1] == f"{pair.delta_nll:+.4f}{around(pair.delta_nll, pair.low, pair.high, sign='+')}"

@@ -194,7 +194,8 @@ def test_the_same_documents_are_used_at_every_length():
     result = perplexity(llama(), ids, [16, 130])
     assert [row.documents for row in result.rows] == [3, 3]
     assert result.data["skipped"] == {"too_short": 1, "empty": 1}
-    assert result.data["tokens"] == 3 * 130
+    assert result.data["tokens"] == 3 * 129  # that are scored: nothing is before the first
+    assert perplexity(llama(), ids, [130], bos=3).data["tokens"] == 3 * 129  # BOS is none of them
 
 
 def test_a_length_counts_bos():
