@@ -53,6 +53,7 @@ def draw(stored: Stored) -> Figure:
         for schedule, bins in shown.items()
     }
     drawing.lines(axes, stored, curves)
+    drawing.keep_near(axes, curves)
     first, last = min(bins[0].start for bins in shown.values()), max(bins[-1].stop for bins in shown.values())
     powers = [2**k for k in range(last.bit_length() + 1) if first <= 2**k <= last]
     drawing.length_axis(axes, powers or [first, last], "position (tokens before)")

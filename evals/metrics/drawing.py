@@ -55,6 +55,18 @@ def lines(axes: Axes, stored: Stored, curves: Mapping[str, Sequence[Point]]) -> 
             _band(axes, number, points)
 
 
+def keep_near(axes: Axes, curves: Mapping[str, Sequence[Point]]) -> None:
+    """Keeps the y axis near the points: a vast interval would flatten them, so its band is cut off at the edge."""
+    values = [point[1] for points in curves.values() for point in points]
+    low, high = axes.get_ylim()
+    if axes.get_yscale() == "log":
+        least, most = min(values) / 4, max(values) * 4
+    else:
+        room = max(values) - min(values) + 1
+        least, most = min(values) - room, max(values) + room
+    axes.set_ylim(max(low, least), min(high, most))
+
+
 def _band(axes: Axes, number: int, points: Sequence[Point]) -> None:
     banded = [point for point in points if point[2] is not None]
     if banded:

@@ -68,6 +68,7 @@ def draw(stored: Stored) -> Figure:
         curves[row.schedule].append((row.length, row.ppl, row.ppl_low, row.ppl_high))
     drawing.lines(axes, stored, curves)
     axes.set_yscale("log")
+    drawing.keep_near(axes, curves)
     drawing.length_axis(axes, stored.lengths, "context length (tokens)")
     axes.set_ylabel("perplexity")
     drawing.plain_numbers(axes)

@@ -106,12 +106,24 @@
     };
   }
 
+  /* Keeps the axis near the points: a vast interval would flatten them, so its band is cut off at the edge. */
+  function keepNear(form, traces, log) {
+    const scale = log ? Math.log10 : (v) => v, kept = (t) => t.y.filter((v) => has(v) && (!log || v > 0)).map(scale);
+    const points = traces.filter((t) => !t.fill).flatMap(kept), all = traces.flatMap(kept);
+    if (!points.length) return form;
+    const low = Math.min(...points), high = Math.max(...points), room = log ? Math.log10(4) : high - low + 1;
+    if (Math.min(...all) >= low - room && Math.max(...all) <= high + room) return form;
+    form.yaxis = { ...form.yaxis, range: [Math.max(Math.min(...all), low - room), Math.min(Math.max(...all), high + room)] };
+    return form;
+  }
+
   /* 1, 2, 5, 10, 20, ... over the range of some traces; powers of ten alone where that would be too many. */
   function logTicks(traces) {
-    const values = traces.flatMap((t) => t.y).filter((v) => v > 0);
+    const values = traces.filter((t) => !t.fill).flatMap((t) => t.y).filter((v) => v > 0);
     if (!values.length) return {};
-    const low = Math.floor(Math.log10(Math.min(...values))), high = Math.ceil(Math.log10(Math.max(...values)));
-    const steps = high - low <= 3 ? [1, 2, 5] : [1];
+    const ends = [Math.min(...values) / 4, Math.max(...values) * 4].map(Math.log10); // as far as bands are shown
+    const low = Math.floor(ends[0]), high = Math.ceil(ends[1]);
+    const steps = high - low <= 4 ? [1, 2, 5] : [1];
     const vals = [];
     for (let power = low; power <= high; power++) vals.push(...steps.map((step) => step * 10 ** power));
     return { tickmode: "array", tickvals: vals, ticktext: vals.map((v) => (v >= 1 ? v.toLocaleString("en") : String(v))) };
@@ -136,7 +148,8 @@
       const points = s.rows.map((row) => ({ x: row.length, ...value(row) })).filter((p) => p.mean !== undefined);
       return line(s, points, (p) => `${s.label}<br>${tokens(p.x)} tokens: ${figures(p.mean)}`);
     });
-    plot("curve", traces, layout("context length (tokens)", name, lengthsOf(series), { log: quantity() === "ppl" && traces }));
+    const log = quantity() === "ppl";
+    plot("curve", traces, keepNear(layout("context length (tokens)", name, lengthsOf(series), { log: log && traces }), traces, log));
     table("curve-table", name, series, (row) => positiveCell(value(row)));
   }
 
@@ -211,7 +224,7 @@
     });
     const ends = traces.flatMap((t) => t.x), ticks = [];
     for (let n = 1; ends.length && n <= 2 * Math.max(...ends); n *= 2) if (n >= Math.min(...ends) / 1.5) ticks.push(n);
-    plot("position", traces, layout("position (tokens before)", "loss (nats per token)", ticks));
+    plot("position", traces, keepNear(layout("position (tokens before)", "loss (nats per token)", ticks), traces, false));
   }
 
   function frequency() {

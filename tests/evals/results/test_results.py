@@ -416,6 +416,13 @@ def test_of_many_schedules_only_the_baseline_has_a_band():
         assert said in axes.get_title(loc="left")
 
 
+def test_a_vast_interval_does_not_flatten_the_lines():
+    pytest.importorskip("matplotlib")
+    (axes,) = made_up([1.0, 9.0], [1.5, 9.5]).plot().axes  # the intervals span 40 nats to either side
+    low, high = axes.get_ylim()
+    assert math.exp(5.0) / 4 == pytest.approx(low) and high == pytest.approx(4 * math.exp(5.5))
+
+
 def test_the_picture_of_the_change_has_the_rows_and_their_intervals(result):
     pytest.importorskip("matplotlib")
     (axes,) = result.plot_change().axes
