@@ -38,8 +38,10 @@ def command(model: str, engine: str, as_json: bool, **options: Any) -> None:
     """Show how to serve MODEL (a folder or a Hub id) in an engine, and what that engine will compute.
 
     Prints the command to paste, and a table with a row per field of the schedule: honoured, recomputed (the engine has
-    its own number), dropped or unsupported; what it computes; and how that is known: run (a test runs that
-    engine's rotary code), source (its code was read) or docs. Nothing is loaded or written.
+    its own number), dropped or unsupported; what it computes; and how that is known: served (a test serves such a
+    model in that version and compares log-probabilities with transformers), run (a test runs the engine's code: whole
+    models in mlx-lm, the rotary layer in vLLM and SGLang), source (its code was read) or docs. Nothing is loaded or
+    written.
 
     Without --schedule MODEL is served as it is: patched by ropescale, or with its vendor's scaling. With --schedule
     its weights are served under that schedule, and no patched folder is needed.
@@ -51,6 +53,7 @@ def command(model: str, engine: str, as_json: bool, **options: Any) -> None:
       ropescale export qwen3-128k --for vllm
       ropescale export Qwen/Qwen3-8B --for sglang --schedule yarn --target-length 128k
       ropescale export ./llama --for llama.cpp --schedule yarn:factor=8
+      ropescale export ./llama --for mlx-lm --schedule llama3:factor=8
     """
     from ..engines.exporting import export
     from ..errors import RunError
@@ -72,7 +75,7 @@ def _page(done: Export) -> str:
 def _table(done: Export) -> str:
     """Returns the table of fields; a column for the layers only where there is more than one kind."""
     header = ["field", "asked", "status", f"{done.engine} {done.version} computes", "known from"]
-    rows = [[_field(done, row), row.asked, row.status, row.computes, row.how] for row in done.rows]
+    rows = [[_field(done, row), row.asked, row.status, row.computes, _how(done, row)] for row in done.rows]
     if len({row.layers for row in done.rows}) > 1:
         header, rows = ["layers", *header], [[row.layers, *cells] for row, cells in zip(done.rows, rows)]
     return markdown(header, rows)
@@ -80,3 +83,7 @@ def _table(done: Export) -> str:
 
 def _field(done: Export, row: FieldRow) -> str:
     return row.field if row.version == done.version else f"{row.field} ({row.version})"
+
+
+def _how(done: Export, row: FieldRow) -> str:
+    return f"served ({done.served_version})" if row.how == "served" else row.how

@@ -9,8 +9,9 @@ from typing import Literal
 Status = Literal["honoured", "recomputed", "dropped", "unsupported"]
 """Computed as asked; replaced by the engine's own number; ignored; not supported, or not configurable."""
 
-How = Literal["run", "source", "docs"]
-"""A test runs that engine's code; its code was read; its documentation says so."""
+How = Literal["served", "run", "source", "docs"]
+"""A test serves such a model and compares log-probabilities; a test runs that engine's code (of vLLM and SGLang the
+rotary layer, of mlx-lm whole models); its code was read; its documentation says so."""
 
 LOST = ("dropped", "unsupported")
 

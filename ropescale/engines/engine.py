@@ -25,6 +25,7 @@ class Engine:
         spelled: the same schedule in the engine's own keys, if any.
         remaining: the differences that remain with the commands of ``serve``, if not ``differences``.
         in_card: whether model cards show its commands.
+        served_version: the version that tests serve whole models with, if they do.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Engine:
     spelled: Callable[[Serving], Serving] = lambda serving: serving
     remaining: Callable[[Serving, Layers], Iterable[Difference]] | None = None
     in_card: bool = False
+    served_version: str = ""
 
     def found(self, serving: Serving, layers: Layers) -> list[Difference]:
         """Returns its differences under its commands, for one kind of layer in the engine's own keys."""

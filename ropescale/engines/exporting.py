@@ -47,6 +47,7 @@ class Export:
         rows: the table, a row per field of the schedule.
         warnings: the engine's differences, in sentences.
         notes: remarks on the origin of the schedule's numbers.
+        served_version: the version in which tests served what the table calls served; empty if none did.
         refusal: why there is no command and what to do instead, or None.
     """
 
@@ -60,6 +61,7 @@ class Export:
     warnings: list[str]
     refusal: str | None
     notes: tuple[str, ...] = ()
+    served_version: str = ""
 
     def to_dict(self) -> Mapping[str, object]:
         """Returns the export as plain data."""
@@ -204,6 +206,7 @@ def exported(engine: Engine, serving: Serving, schedules: Mapping[str, str]) -> 
         rows=list(chain(*tables)),
         warnings=warnings if commands else [text for text in warnings if text != why],
         refusal=None if commands else _refusal(engine, spelled.layers[lost or 0], why),
+        served_version=engine.served_version,
     )
 
 

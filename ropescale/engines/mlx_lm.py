@@ -1,18 +1,22 @@
 """mlx-lm: frequencies computed when the model is loaded, from the keys of transformers 4.
 
-A factory for rotary layers (models/rope_utils.py) has every rope type; most models call it, some know only a theta.
+A factory for rotary layers (models/rope_utils.py) has every rope type; most models call it, some know only a theta. It
+passes on no attention factor: yarn's comes from ``mscale``, that of per-pair factors from the lengths. Both can be
+written so that the wanted number comes out, which :func:`_spelled` does.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from ..configs.class_defaults import ALL_LAYERS
 from ..schedules.longrope import usual_scale
+from ..schedules.yarn import temperature
 from . import vllm
 from .commands import Command, shell
-from .differences import Difference, always_truncates, base_rope, recomputed_scale, stops
+from .differences import Difference, How, always_truncates, base_rope, recomputed_scale, stops
 from .engine import Engine
 from .layers import Layers
 from .serving import Serving
@@ -65,7 +69,7 @@ _NEVER_PLAIN = frozenset(["phimoe", "minicpm3", "deepseek_v2"])
 
 _THETA_ALONE = frozenset(
     "Klear afm7 baichuan_m1 cohere cohere2 dbrx ernie4_5 ernie4_5_moe gemma gemma2 gemma3n gemma3n_text glm glm4 "
-    "glm4_moe gpt_neox granitemoehybrid helium lfm2 lfm2_moe llama4_text mimo_v2_flash minimax mixtral olmo openelm "
+    "glm4_moe gpt_neox granitemoehybrid helium lfm2 lfm2_moe llama4_text mimo_v2_flash minimax mixtral openelm "
     "phi phi3small plamo plamo2 qwen qwen3_moe recurrent_gemma stablelm starcoder2".split()
 )
 """Types that ignore any scaling, even where they list the key."""
@@ -77,10 +81,31 @@ _WINDOWS_ARE_PLAIN = frozenset(["gemma3_text", "olmo3"])
 """Types whose layers with a window have a theta and no scaling."""
 
 
+_EVERY = frozenset("default yarn linear llama3 dynamic longrope".split())
+
+_BY_PYTHON = "mlx_lm.server and mlx_lm.generate read the folder alone, which does not say it in mlx-lm's words"
+
+_NEIGHBOURS = frozenset("deepseek_v3 deepseek_v32 glm4_moe_lite glm_moe_dsa llama4 longcat_flash youtu_llm".split())
+"""Types that rotate neighbouring coordinates, which the layer for per-pair factors does not."""
+
+RUN = {
+    **dict.fromkeys(("llama", "qwen3", "mistral", "gemma3_text", "olmo2"), _EVERY),
+    "phi3": frozenset(["default", "longrope"]),
+    "gpt_neox": frozenset(["default"]),
+}
+"""The rope types that tests run, per model type."""
+
+
+def _how(layers: Layers, field: str) -> How:
+    """Returns ``run`` for model and rope types that tests run, or ``source``."""
+    return "run" if layers.kind in RUN.get(layers.whole_type, ()) else "source"
+
+
 def _serve(serving: Serving) -> list[Command]:
     """Returns ``mlx_lm.server``; Python where the folder lacks the configuration, because no option changes it."""
-    if not serving.is_written or serving.revision:
-        return [Command("python", _snippet(serving))]
+    changed = _changes(serving)
+    if changed or serving.revision:
+        return [Command("python", _snippet(serving, changed), _BY_PYTHON if serving.is_written else "")]
     generate = shell("mlx_lm.generate", "--model", serving.model, "--prompt", "-", "--max-tokens", "256")
     return [
         Command("sh", shell("mlx_lm.server", "--model", serving.model)),
@@ -88,17 +113,67 @@ def _serve(serving: Serving) -> list[Command]:
     ]
 
 
-def _snippet(serving: Serving) -> str:
-    """Returns Python that loads the model with some keys of its configuration replaced."""
+def _changes(serving: Serving) -> dict[str, object]:
+    """Returns the keys to replace in the configuration of the folder, at its top level."""
     changed = {} if serving.is_written else serving.changes()
+    for wanted, own in zip(serving.layers, _spelled(serving).layers):
+        added = {key: value for key, value in own.parameters.items() if wanted.parameters.get(key) != value}
+        if added:
+            name = "rope_parameters" if _code(own) in _READS_V5 else "rope_scaling"
+            changed[name] = _with(changed.get(name, serving.stored.section.get(name)), own.key, added)
     if changed and serving.stored.is_multimodal:
-        changed = {"text_config": {**serving.stored.section, **changed}}
+        return {"text_config": {**serving.stored.section, **changed}}
+    return changed
+
+
+def _with(parameters: object, key: str, added: Mapping[str, object]) -> dict[str, object]:
+    """Returns rope parameters with more keys, in those of one kind of layer where there are several."""
+    stated = dict(parameters) if isinstance(parameters, Mapping) else {}
+    inner = stated.get(key)
+    return {**stated, key: {**inner, **added}} if isinstance(inner, Mapping) else {**stated, **added}
+
+
+def _snippet(serving: Serving, changed: Mapping[str, object]) -> str:
+    """Returns Python that loads the model with some keys of its configuration replaced."""
     words = [repr(serving.model)]
     words += [f"revision={serving.source.revision!r}"] if serving.revision else []
     words += ["model_config=changes"] if changed else []
     lines = ["from mlx_lm import generate, load", "", *([f"changes = {changed!r}"] if changed else [])]
     lines += [f"model, tokenizer = load({', '.join(words)})", "print(generate(model, tokenizer, 'Hello'))"]
     return "\n".join(lines)
+
+
+def _spelled(serving: Serving) -> Serving:
+    """Returns the same schedule with the keys from which mlx-lm computes the wanted attention factor."""
+    return serving.spelled({layers.key: _own_keys(layers) for layers in serving.layers})
+
+
+def _own_keys(layers: Layers) -> Mapping[str, object]:
+    asked = layers.attention_factor
+    if layers.kind == "longrope" and asked >= 1 and not _has_scale(layers) and _takes_original(layers):
+        return {**layers.parameters, "original_max_position_embeddings": _original_for(layers, asked)}
+    if layers.kind == "yarn" and not math.isclose(asked, vllm.deepseek_scale(layers.parameters)):
+        return {**layers.parameters, **_mscales_for(layers, asked)}
+    return layers.parameters
+
+
+def _takes_original(layers: Layers) -> bool:
+    """Whether the original length is read from the rope parameters: not from beside them, as for phi3."""
+    return _code(layers) not in ("phi3", "phimoe")
+
+
+def _original_for(layers: Layers, scale: float) -> float:
+    """Returns the original length at which ``sqrt(1 + ln(max / original) / ln original)`` is the scale.
+
+    Nothing else is computed from it: the long list is used at every length.
+    """
+    return float(layers.configuration.max_length ** (scale**-2))
+
+
+def _mscales_for(layers: Layers, scale: float) -> dict[str, float]:
+    """Returns the ``mscale`` at which yarn's attention factor is this one; ``mscale_all_dim`` stays as it is."""
+    slope, under = temperature(layers.parameters["factor"]) - 1, layers.parameters.get("mscale_all_dim") or 0.0
+    return {"mscale": (scale * (1 + under * slope) - 1) / slope, "mscale_all_dim": under} if slope else {}
 
 
 def _way_out(layers: Layers) -> str:
@@ -124,8 +199,13 @@ def longrope_scale(layers: Layers) -> float:
     stated = layers.parameters.get("long_mscale")
     if _code(layers) == "phimoe" and stated:
         return stated
-    original = layers.rope.original_length
+    original = layers.parameters.get("original_max_position_embeddings", layers.rope.original_length)
     return usual_scale(layers.configuration.max_length / original, original)
+
+
+def _has_scale(layers: Layers) -> bool:
+    """Whether the scale of per-pair factors is computed as asked."""
+    return math.isclose(layers.attention_factor, longrope_scale(layers), rel_tol=1e-5)
 
 
 def _code(layers: Layers) -> str:
@@ -155,6 +235,9 @@ def _lost(layers: Layers) -> Iterator[Difference]:
             f"does not read rope_parameters for {code}, silently leaving base RoPE; patched folders have both spellings"
         )
         yield base_rope(text)
+    elif code in _NEIGHBOURS and layers.kind == "longrope":
+        text = f"cannot turn the pairs of {layers.model_type} by per-pair factors; serve it with transformers"
+        yield stops(text, "turns the wrong pairs")
     elif code == "mellum" and layers.kind == "linear":
         yield base_rope(f"does not scale {code} by linear, silently leaving base RoPE; use yarn")
     elif code == "deepseek_v2" and layers.kind != "yarn":
@@ -190,16 +273,26 @@ def _stops(layers: Layers, code: str) -> bool:
 
 def _longrope(layers: Layers) -> Iterator[Difference]:
     asked, computed = layers.attention_factor, longrope_scale(layers)
-    if not math.isclose(asked, computed, rel_tol=1e-5):
-        yield recomputed_scale(asked, computed, " of per-pair factors", of_lengths=True)
+    if not _has_scale(layers) and asked < 1:
+        text = f"cannot multiply by less than 1 with per-pair factors ({asked:.4g} asked); serve it with transformers"
+        yield Difference("attention factor", "unsupported", f"{computed:.6g}", text)
+    elif not _has_scale(layers):
+        found = recomputed_scale(asked, computed, " of per-pair factors", of_lengths=True)
+        yield _supplied(found) if _takes_original(layers) else found
     if layers.changes_with_length:
         yield Difference("switch", "dropped", "the long list, always", "always use{s} the long list")
+
+
+def _supplied(found: Difference) -> Difference:
+    """Returns the difference with the remark that the exported command takes it away."""
+    return replace(found, warning=f"{found.warning}; `ropescale export --for mlx-lm` supplies it")
 
 
 def _yarn(layers: Layers) -> Iterator[Difference]:
     asked, computed = layers.attention_factor, vllm.deepseek_scale(layers.parameters)
     if not math.isclose(asked, computed):
-        yield recomputed_scale(asked, computed)
+        found = recomputed_scale(asked, computed)
+        yield _supplied(found) if layers.parameters["factor"] > 1 else found
     if _code(layers) == "youtu_llm" and layers.parameters.get("mscale_all_dim"):
         text = "drops the softmax scale that mscale_all_dim asks for in youtu_llm"
         yield Difference("softmax scale", "dropped", "1", text)
@@ -219,9 +312,10 @@ _BY_KIND = {"longrope": _longrope, "yarn": _yarn, "dynamic": _dynamic}
 
 ENGINE = Engine(
     name="mlx-lm",
-    version="0.32.0 (d78bf58e)",
+    version="0.32.2",
     differences=_differences,
-    how=lambda layers, field: "source",
+    how=_how,
     serve=_serve,
     way_out=_way_out,
+    spelled=_spelled,
 )

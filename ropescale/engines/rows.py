@@ -126,5 +126,5 @@ def version_of(engine: Engine, found: Iterable[Difference]) -> str:
 
 def is_served(table: list[FieldRow]) -> bool:
     """Whether the engine can compute the schedule at all, from the rows of one kind of layer."""
-    scales = [row.status for row in table if row.field == "softmax scale"]
+    scales = [row.status for row in table if row.field in ("softmax scale", "attention factor")]
     return table[0].status not in LOST and "unsupported" not in scales

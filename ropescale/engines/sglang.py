@@ -22,7 +22,7 @@ _MULTIPLIED = ("linear", "dynamic")
 def _how(layers: Layers, field: str) -> How:
     """Returns ``run`` for types and fields whose rotary layer tests run; the code that sets its width was read."""
     by_model = field in ("rotary dim", "partial_rotary_factor") or code("sglang", layers) != "own"
-    return "source" if by_model else vllm.how(layers, field)
+    return "source" if by_model else vllm.rotary_how(layers, field)
 
 
 def _serve(serving: Serving) -> list[Command]:

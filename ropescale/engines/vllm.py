@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from ..schedules.longrope import usual_scale
 from ..schedules.yarn import temperature
@@ -23,6 +24,14 @@ RUN = frozenset(
 )
 """Types for which tests run the rotary layer with their parameters."""
 
+_EVERY = frozenset("default yarn linear llama3 dynamic longrope".split())
+
+SERVED = {
+    **dict.fromkeys("llama qwen3 mistral gemma3_text olmo olmo2 gpt_neox".split(), _EVERY),
+    "phi3": frozenset(["default", "longrope"]),
+}
+"""The rope types, per model type, with which tests serve whole models."""
+
 _PLAIN = {("deepseek_v4", "main"), ("dots3_note", "sliding_attention"), ("dots3_note_text", "sliding_attention")}
 """Layers that rotate by a theta alone, whatever the configuration says (models/deepseek_v4, models/dots3_note)."""
 
@@ -40,7 +49,16 @@ _RUN += ("attention factor", "low_freq_factor", "high_freq_factor", "partial_rot
 """Fields that the rotary layer uses, which tests run; the others belong to the engine around it."""
 
 
-def how(layers: Layers, field: str) -> How:
+def _how(layers: Layers, field: str) -> How:
+    """Returns ``served`` for model and rope types that tests serve; otherwise as :func:`rotary_how`."""
+    return "served" if _is_served(layers) else rotary_how(layers, field)
+
+
+def _is_served(layers: Layers) -> bool:
+    return layers.kind in SERVED.get(layers.whole_type, ())
+
+
+def rotary_how(layers: Layers, field: str) -> How:
     """Returns ``run`` for types and fields whose rotary layer tests run, or ``source``."""
     return "run" if field in _RUN and layers.model_type in RUN and code("vllm", layers) == "own" else "source"
 
@@ -111,7 +129,12 @@ def deepseek_scale(parameters: Mapping[str, float]) -> float:
 
 
 def _differences(layers: Layers) -> Iterator[Difference]:
-    """Yields the differences of vLLM for this kind of layer."""
+    """Yields the differences of vLLM for this kind of layer, and how they are known."""
+    for found in _found(layers):
+        yield replace(found, how="served") if _is_served(layers) else found
+
+
+def _found(layers: Layers) -> Iterator[Difference]:
     if code("vllm", layers) == "own":
         yield from _in_its_own_code(layers)
     else:
@@ -126,8 +149,13 @@ def _max_length(layers: Layers) -> Iterator[Difference]:
     if layers.kind == "longrope" and layers.length > layers.rope.original_length and not refused:
         text = f"serve{{s}} the original length unless told otherwise; pass --max-model-len {layers.length}"
         yield Difference("max length", "honoured", f"{layers.length}, because --max-model-len says so", text)
-    if layers.kind == "linear":
+    if layers.kind == "linear" and "gemma3" not in layers.model_type:
         yield multiplied_length(layers)
+    elif layers.kind == "linear":
+        text = (
+            f"does not multiply max_position_embeddings of {layers.model_type}; `ropescale export --for vllm` raises it"
+        )
+        yield Difference("max length", "honoured", f"{layers.length}, because max_position_embeddings says so", text)
 
 
 def multiplied_length(layers: Layers) -> Difference:
@@ -211,8 +239,9 @@ def _dynamic(layers: Layers) -> Iterator[Difference]:
         yield Difference("switch", "recomputed", f"one table, that of {layers.length} tokens", text, how="run")
     else:
         text = (
-            "computes one static table for its maximum length, which without max_trained_positions is base RoPE; "
-            "`ropescale export --for vllm` supplies it"
+            f"computes one static table, base RoPE of {layers.rope.original_length} positions, without "
+            "max_trained_positions, and reads past its end for longer texts (NaN); `ropescale export --for vllm` "
+            "supplies it and the length"
         )
         yield base_rope(text, "run")
 
@@ -230,8 +259,9 @@ _BY_KIND = {"longrope": _longrope, "yarn": _yarn, "dynamic": _dynamic, "proporti
 ENGINE = Engine(
     name="vLLM",
     version="0.33.0",
+    served_version="0.32.0",
     differences=_differences,
-    how=how,
+    how=_how,
     serve=_serve,
     way_out=way_out,
     spelled=_spelled,

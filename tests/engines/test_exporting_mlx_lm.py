@@ -1,6 +1,6 @@
 """``ropescale export --for mlx-lm``, and what patching says of mlx-lm: the numbers that its code computes.
 
-mlx-lm is not run here. The closed forms are those of its models/rope_utils.py: under longrope queries and keys are
+test_mlx_lm.py runs it. The closed forms are those of its models/rope_utils.py: under longrope queries and keys are
 multiplied by ``sqrt(1 + ln s / ln L0)``, where s is max_position_embeddings over the original length L0.
 """
 
@@ -35,27 +35,68 @@ def changed(done: Export) -> dict[str, tuple[str, str]]:
     return {row.field: (row.status, row.computes) for row in done.rows if row.status != "honoured"}
 
 
+def told(done: Export) -> dict[str, Any]:
+    """The rope parameters in an exported command."""
+    line = next(line for line in done.commands[0].text.splitlines() if line.startswith("changes = "))
+    return eval(line.removeprefix("changes = "))["rope_scaling"]
+
+
 @pytest.mark.parametrize(
     ("target", "stretched"),
     [(4096, 1), (8192, 2), (32768, 8), (131072, 32)],
 )
-def test_per_pair_factors_are_computed_with_a_scale_of_the_lengths(target: int, stretched: int, tmp_path: Path) -> None:
-    done = exported(LLAMA, FACTORS, tmp_path, target_length=target)
+def test_patching_says_which_scale_of_the_lengths_is_computed_and_export_supplies_the_wanted_one(
+    target: int, stretched: int, tmp_path: Path
+) -> None:
     computed = math.sqrt(1 + math.log(stretched) / math.log(4096))
-    assert changed(done) == {"attention factor": ("recomputed", f"{computed:.6g}")}
-    text = "mlx-lm: computes the attention factor of per-pair factors from the lengths"
-    assert done.warnings == [f"{text} ({computed:.4g} instead of 1.2)"]
-    assert done.warnings[0] in engine_warnings(make_plan(LLAMA, FACTORS, target_length=target))
+    text = f"computes the attention factor of per-pair factors from the lengths ({computed:.4g} instead of 1.2)"
+    supplied = f"mlx-lm: {text}; `ropescale export --for mlx-lm` supplies it"
+    assert supplied in engine_warnings(make_plan(LLAMA, FACTORS, target_length=target))
+    done = exported(LLAMA, FACTORS, tmp_path, target_length=target)
+    assert changed(done) == {} and done.warnings == []
+    original = told(done)["original_max_position_embeddings"]
+    assert math.sqrt(1 + math.log(target / original) / math.log(original)) == pytest.approx(1.2, rel=1e-9)
+    assert told(done)["long_factor"] == pytest.approx(FACTORS["factors"], rel=1e-12)
 
 
-def test_patching_says_the_number(tmp_path: Path) -> None:
+@pytest.mark.parametrize("scale", [0.8, 1.0, 1.5])
+@pytest.mark.parametrize("weight", [0.0, 0.5])
+def test_an_attention_factor_of_yarn_is_carried_by_mscale(scale: float, weight: float, tmp_path: Path) -> None:
+    spec = f"yarn:factor=8,attention_factor={scale},mscale_all_dim={weight}"
+    done = exported(LLAMA, spec, tmp_path)
+    assert changed(done) == {}
+    mscale, under = told(done)["mscale"], told(done)["mscale_all_dim"]
+    slope = 0.1 * math.log(8)
+    assert (slope * mscale + 1) / (slope * under + 1) == pytest.approx(scale, rel=1e-12)
+
+
+def test_per_pair_factors_with_a_scale_below_1_are_refused(tmp_path: Path) -> None:
+    below = FACTORS | {"attention_factor": 0.9}
+    done = exported(LLAMA, below, tmp_path, target_length="16k")
+    assert done.commands == [] and done.refusal is not None
+    assert "cannot multiply by less than 1" in done.refusal and "0.9" in done.refusal
+    [warning] = [text for text in engine_warnings(make_plan(LLAMA, below)) if text.startswith("mlx-lm")]
+    assert "(0.9 asked)" in warning
+
+
+def test_a_patched_folder_whose_scale_is_not_read_is_loaded_from_python(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "config.json").write_text(json.dumps(LLAMA))
     done = ropescale.patch_checkpoint(tmp_path / "in", tmp_path / "out", FACTORS, target_length="16k")
     [warning] = [text for text in done.warnings if text.startswith("mlx-lm")]
     assert "(1.08 instead of 1.2)" in warning  # sqrt(1 + ln 4 / ln 4096)
     assert warning in (tmp_path / "out" / "README.md").read_text()
-    assert export(tmp_path / "out", "mlx-lm").warnings == [warning]
+    found = export(tmp_path / "out", "mlx-lm")
+    assert found.warnings == []
+    assert [command.language for command in found.commands] == ["python"]
+    assert "mlx_lm.server" in found.commands[0].note
+    stored = json.loads((tmp_path / "out" / "config.json").read_text())["rope_scaling"]
+    assert told(found).keys() >= stored.keys()
+
+
+def test_neighbouring_pairs_have_no_factors_of_their_own(tmp_path: Path) -> None:
+    done = exported(DEEPSEEK, {"name": "table", "factors": [2.0] * 16}, tmp_path)
+    assert done.refusal is not None and "cannot turn the pairs of deepseek_v3" in done.refusal
 
 
 @pytest.mark.parametrize("model_type", ["phi3", "phimoe"])
@@ -70,7 +111,7 @@ def test_types_whose_configuration_can_say_the_scale_are_given_it(model_type: st
 ROWS: dict[str, tuple[dict[str, Any], Any, dict[str, tuple[str, str]]]] = {
     "yarn": (LLAMA, "yarn:factor=8", {}),
     "yarn with weights": (LLAMA, "yarn:factor=8,mscale=1,mscale_all_dim=0.5", {}),
-    "yarn with a scale": (LLAMA, "yarn:factor=8,attention_factor=1", {"attention factor": ("recomputed", "1.20794")}),
+    "yarn with a scale": (LLAMA, "yarn:factor=8,attention_factor=1", {}),
     "no rounding": (
         LLAMA,
         "yarn:factor=8,truncate=false",
@@ -95,19 +136,23 @@ ROWS: dict[str, tuple[dict[str, Any], Any, dict[str, tuple[str, str]]]] = {
 }
 
 
+RAN = {"yarn": {"run"}, "latent attention": {"source"}, "theta in a type that reads no more": {"source"}}
+
+
 @pytest.mark.parametrize("case", ROWS)
 def test_the_rows_that_are_not_honoured_are_these(case: str, tmp_path: Path) -> None:
     config, spec, rows = ROWS[case]
     done = exported(config, spec, tmp_path)
     assert changed(done) == rows
     assert done.refusal is None
-    assert {row.how for row in done.rows} == {"source"}
+    assert {row.how for row in done.rows if row.version == mlx_lm.ENGINE.version} <= RAN.get(case, {"run", "source"})
 
 
 REFUSED = {
     "mixtral": "reads no scaling for mixtral, silently leaving base RoPE; use another rope_theta (ntk, abf)",
     "qwen3_moe": "reads no scaling for qwen3_moe, silently leaving base RoPE; use another rope_theta (ntk, abf)",
     "qwen2_moe": "stops with an error at yarn for qwen2_moe; use another rope_theta (ntk, abf)",
+    "olmo": "mlx-lm cannot compute this schedule",
     "lfm3": "mlx-lm cannot compute this schedule",
 }
 

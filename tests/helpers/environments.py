@@ -21,7 +21,11 @@ CACHE = Path(os.environ.get("ROPESCALE_TEST_CACHE") or Path.home() / ".cache" / 
 
 
 def environment(
-    name: str, *requirements: str, options: tuple[str, ...] = (), env: dict[str, str] | None = None
+    name: str,
+    *requirements: str,
+    options: tuple[str, ...] = (),
+    env: dict[str, str] | None = None,
+    without: tuple[str, ...] = (),
 ) -> Path:
     """The interpreter of an environment with these requirements; the second call finds it made.
 
@@ -30,11 +34,12 @@ def environment(
         requirements: as pip takes them; pin them, because an environment is never updated.
         options: more words for ``pip install``, such as ``--no-deps``.
         env: more variables for ``pip install``, such as ``CMAKE_ARGS``.
+        without: packages that are required, and removed again after the installation.
 
     Raises:
         RuntimeError: pip failed; the message holds the end of what it said.
     """
-    asked = repr((sys.version, torch.__version__, requirements, options, sorted((env or {}).items())))
+    asked = repr((sys.version, torch.__version__, requirements, options, sorted((env or {}).items()), *without))
     folder = CACHE / f"{name}-{hashlib.sha256(asked.encode()).hexdigest()[:12]}"
     python, done = folder / "bin" / "python", folder / ".done"
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -42,7 +47,9 @@ def environment(
         if not done.exists():
             venv.create(folder, clear=True)
             _lend(folder)
-            _install(python, requirements, options, env or {})
+            _pip(python, "install", *options, *requirements, env=env or {})
+            if without:
+                _pip(python, "uninstall", "--yes", *without)
             done.touch()
     return python
 
@@ -54,9 +61,13 @@ def _lend(folder: Path) -> None:
     (own / "libraries.pth").write_text(f"{libraries}\n")
 
 
-def _install(python: Path, requirements: tuple[str, ...], options: tuple[str, ...], env: dict[str, str]) -> None:
-    words = [sys.executable, "-m", "pip", "--python", str(python), "install", *options, *requirements]
-    done = subprocess.run(words, env=os.environ | env, capture_output=True, text=True)
+def _pip(python: Path, *words: str, env: dict[str, str] | None = None) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "--python", str(python), *words],
+        env=os.environ | (env or {}),
+        capture_output=True,
+        text=True,
+    )
     if done.returncode:
         said = f"{done.stdout[-2000:]}{done.stderr[-2000:]}"
-        raise RuntimeError(f"pip could not install {' '.join(requirements)}:\n{said}")
+        raise RuntimeError(f"pip {words[0]} failed for {' '.join(words[1:])}:\n{said}")

