@@ -53,7 +53,7 @@ class Chat:
 Unread = Text | TextFile | Chat | Document
 """A document as its source holds it."""
 
-Given = Document | Text | Chat | str | Sequence[int] | Sequence[Message]
+Given = Document | Text | TextFile | Chat | str | Sequence[int] | Sequence[Message]
 """A document as a caller in Python may give it."""
 
 D = TypeVar("D")
@@ -79,7 +79,7 @@ def written(
         elif score == ASSISTANT and getattr(each, "scored", None) is None:
             name = getattr(each, "name", f"document {number}")
             raise DataError(
-                f"score='{ASSISTANT}' is for chats, and {name} is none; give rows of messages, or leave score out",
+                f"score='{ASSISTANT}' is for chats, and {name} is none; give messages, or leave it out",
                 "score",
             )
         else:
@@ -166,8 +166,13 @@ def _written(
     given = [{key: value for key, value in each.items() if value is not None} for each in messages]
     try:
         text = tokenizer.apply_chat_template(
-            given, tools=chat.tools, tokenize=False, chat_template=chat_template, add_generation_prompt=prompt
+            given,  # type: ignore[arg-type]
+            tools=chat.tools,  # type: ignore[arg-type]
+            tokenize=False,
+            chat_template=chat_template,
+            add_generation_prompt=prompt,
         )
+        text = cast(str, text)
         text.encode()
     except UnicodeEncodeError:
         raise DataError(f"{chat.name} has a lone surrogate; it is not valid text; repair or remove it") from None
@@ -184,7 +189,7 @@ def _written(
 
 def _spans(chat: Chat, tokenizer: PreTrainedTokenizerBase, text: str) -> list[Span]:
     write = partial(_written, chat, tokenizer)
-    template = tokenizer.get_chat_template(None, chat.tools)
+    template = tokenizer.get_chat_template(None, chat.tools)  # type: ignore[arg-type]
     if _GENERATION.search(template):
         return _marked_spans(chat, write, template, text)
     ends = tuple(map(str, {*tokenizer.all_special_tokens, *_added_special(tokenizer)}))

@@ -290,9 +290,12 @@ def check_ids(documents: Iterable[Document], vocabulary: int, bos: int | None = 
         ids = np.asarray(document.ids)
         wrong = np.flatnonzero((ids < 0) | (ids >= vocabulary))
         if wrong.size:
+            whose = (
+                "these ids are another tokenizer's" if document.kind == "ids" else "the tokenizer is another model's"
+            )
             raise DataError(
                 f"{document.name} has token id {ids[wrong[0]]} at position {wrong[0]}, outside the model's vocabulary "
-                f"of {vocabulary}; the tokenizer and the model do not belong together"
+                f"of {vocabulary}; {whose}"
             )
 
 

@@ -156,8 +156,8 @@ class Identity:
 class Totals:
     """Per document, the fp64 sum of its losses and its weight: its tokens, or the weight of a published script."""
 
-    sums: list[float]
-    shares: list[float]
+    sums: Sequence[float]
+    shares: Sequence[float]
 
 
 @dataclass

@@ -172,11 +172,10 @@ class Corpus:
         self.bos_once: int | None = None
         self._silent = 0  # chats without a token of the assistant
         self.share: ShareFacts = {}
-        if isinstance(documents, Mapping):
-            documents = InTurn(documents)
+        turns = InTurn(cast(Mapping[str, Iterable[Given]], documents)) if isinstance(documents, Mapping) else None
         spans = options.key_spans
         self.key_spans = spans if spans is None or isinstance(spans, KeySpans) else key_tokens.load(spans)
-        given = _sources(documents, tokenizer, options.score)
+        given = _sources(turns or cast(Iterable[Given], documents), tokenizer, options.score)
         if options.stride is None:
             cuts = self._cut(given, tokenizer)
             self.documents = [window for cut in cuts for window in cut.windows]
@@ -185,8 +184,8 @@ class Corpus:
         else:
             self.documents = self._whole(given, tokenizer)
             self.windows = [1] * len(self.documents)
-        if isinstance(documents, InTurn):
-            self._mark_sources(documents)
+        if turns is not None:
+            self._mark_sources(turns)
         if self.key_spans is not None:
             for document in self.documents:
                 self.key_spans.marks(document)
@@ -344,7 +343,8 @@ def _counted(skipped: dict[str, int], **others: int) -> dict[str, int]:
 def _sources(documents: Iterable[Given], tokenizer: PreTrainedTokenizerBase | None, score: str) -> Iterator[Source]:
     """Renders the chats among documents, and names the others; one text alone is a list of one."""
     given: Iterable[Given] = [documents] if isinstance(documents, (str, Text, TextFile)) else documents
-    written = chats.written(given, tokenizer, score)
+    made = chats.written(given, tokenizer, score)
+    written = cast(Iterator[Document | Text | TextFile | str | Sequence[int]], made)
     return data_documents.sources_of(list(written) if isinstance(given, Sequence) else written, tokenizer)
 
 

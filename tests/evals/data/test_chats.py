@@ -238,6 +238,11 @@ def test_only_texts_are_joined(tmp_path, row):
 # --- measured ------------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture(autouse=True)
+def _no_pictures(monkeypatch):
+    monkeypatch.setattr(Result, "_plots", lambda self: {})
+
+
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
     """A tiny Llama with a tokenizer of bytes and a template that writes BOS."""
