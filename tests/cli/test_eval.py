@@ -60,7 +60,7 @@ def test_stdout_is_the_table_alone(capsys, checkpoint, texts):
     )
     assert code == 0
     assert out.startswith("| perplexity") and "| yarn:factor=2 " in out
-    assert "2 documents (skipped: 1 too short)" in out
+    assert "2 documents (2 windows, " in out and "skipped: 1 too short)" in out
     assert "error" not in err and "exceed" not in err and "longer than" not in err
 
 
