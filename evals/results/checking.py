@@ -143,9 +143,9 @@ class Shape(Generic[T]):
 
     @cached_property
     def _adapter(self) -> TypeAdapter[T]:
-        from pydantic import TypeAdapter, with_config
+        from pydantic import ConfigDict, TypeAdapter, with_config
 
-        return TypeAdapter(with_config(strict=True, allow_inf_nan=False)(self._kind))  # type: ignore[type-var]
+        return TypeAdapter(with_config(ConfigDict(strict=True, allow_inf_nan=False))(self._kind))  # type: ignore[type-var]
 
     def __call__(self, value: T) -> T:
         """Returns the value if it fits.
