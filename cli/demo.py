@@ -96,7 +96,7 @@ def _evaluate(source: Path, out: Path) -> None:
     from ..models.loading import load_model, load_tokenizer
 
     texts = [Text(name, text) for name, text in zip(HELD_OUT, held_out_documents(), strict=True)]
-    options = PerplexityOptions(source=_SOURCE, path=source, progress=Notes(True, spelled))
+    options = PerplexityOptions(windows=1, source=_SOURCE, path=source, progress=Notes(True, spelled))
     corpus = Corpus(texts, LENGTHS, load_tokenizer(source), "auto", options)
     run = PerplexityRun(load_model(source), corpus, SCHEDULES, "base", options)
     # The model comes unscaled, so as-is would only repeat base.

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 _SECTIONS = {
     "What is measured": "source lengths",
     **REQUEST_SECTIONS,
-    "The text": "split text_field score glob encoding concat min_tokens max_docs streaming split_special_tokens bos",
+    "The text": "split text_field score glob encoding concat min_tokens "
+    "max_docs windows budget_tokens streaming split_special_tokens bos",
     "How": "protocol stride short_context repeat_distance key_spans seed",
     "The result": "out fresh as_json",
     **MODEL_SECTION,
@@ -62,6 +63,10 @@ _SECTIONS = {
 @click.option("--concat", is_flag=True, help="Join all documents into one, a blank line between two.")
 @click.option("--min-tokens", type=click.IntRange(0), default=0, metavar="N", help="Skip documents with fewer tokens.")
 @click.option("--max-docs", type=click.IntRange(1), metavar="N", help="At most this many documents.")
+@click.option("--windows", metavar="N|all", help="Windows of each document; 1 is the first (default: the budget's).")
+@click.option(
+    "--budget-tokens", type=Length(), metavar="N", help="Fed under one schedule (default: 256k without --windows)."
+)
 @click.option("--streaming", is_flag=True, help="Read a Hub dataset only as far as --max-docs needs.")
 @click.option("--split-special-tokens", is_flag=True, help="Special tokens named in the text are text like any other.")
 @click.option(

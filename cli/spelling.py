@@ -13,7 +13,8 @@ PARAMETERS = (
     "schedule target_length original_length layers replace_scaling on_top freeze_at out in_place dry_run force link "
     "private push_to_hub revision dtype device "
     "batch_tokens short_context split_special_tokens generate lengths trust_remote_code tp sequence_parallel "
-    "device_map repeat_distance stride fresh key_spans max_docs streaming concat split text_field glob encoding score"
+    "device_map repeat_distance stride fresh key_spans max_docs "
+    "windows budget_tokens streaming concat split text_field glob encoding score"
 ).split()
 """Parameters that notes and warnings name; ``factor`` is also a field of schedules, which stay as they are."""
 

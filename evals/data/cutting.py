@@ -229,7 +229,7 @@ def _whole(text: Text | TextFile, encoder: TextEncoder, size: int, most: int | N
 
 
 def _document(text: Text | TextFile, tokens: Encoded, start: int, sha256: str) -> Document:
-    return Document(text.name, tokens.ids.tolist(), tokens.byte_ends, sha256, start)
+    return Document(text.name, tokens.ids.tolist(), tokens.byte_ends, sha256, offset=start)
 
 
 def _identity(text: Text | TextFile, readings: Sequence[Reading]) -> str:

@@ -226,7 +226,8 @@ class Result(Stored, Saved):
         parts = [f"{number:,} window{'s' * (number != 1)}"] if number else []
         if "share" in self.data:
             share, whole, unit = self.data["share"], self.data["whole"], self.data["unit"]
-            parts.append(f"{share:.1%} of {whole:,} {unit}" if share < 1 else f"all of {whole:,} {unit}")
+            percent = f"{share:.1%}" if share >= 0.01 else f"{100 * share:.2g}%"
+            parts.append(f"{percent} of {whole:,} {unit}" if share < 1 else f"all of {whole:,} {unit}")
         left_out = ", ".join(f"{n} {why.replace('_', ' ')}" for why, n in self.data.get("skipped", {}).items() if n)
         return "; ".join(filter(None, [", ".join(parts), f"skipped: {left_out}" if left_out else ""]))
 

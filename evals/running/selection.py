@@ -68,7 +68,7 @@ class PerplexityOptions:
     min_tokens: int = 0
     max_docs: int | None = None
     score: str = chats.ALL
-    windows: int | str | None = 1
+    windows: int | str | None = None
     budget_tokens: int | None = None
     split_special_tokens: bool = False
     batch_tokens: int | None = None

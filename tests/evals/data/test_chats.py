@@ -315,7 +315,7 @@ def test_chats_in_python_are_lists_of_messages():
     ("words", "said"),
     [
         (
-            ["--lengths", "20"],
+            ["--lengths", "20", "--windows", "1"],
             "no chat has a token of the assistant within its first 20 positions; use longer --lengths",
         ),
         (["--lengths", "64", "--protocol", "hf-docs"], "hf-docs scores all tokens; leave --score or --protocol out"),
@@ -339,5 +339,5 @@ def test_token_ids_cost_what_a_plain_loop_says_and_have_no_bytes(capsys, checkpo
 
 
 def test_token_ids_outside_the_vocabulary_are_refused(capsys, checkpoint, tmp_path):
-    code, err = measured(capsys, checkpoint, saved(tmp_path, "jsonl", [{"input_ids": [1, 2, 259]}]), "--lengths", "3")
+    code, err = measured(capsys, checkpoint, saved(tmp_path, "jsonl", [{"input_ids": [1, 2, 259]}]), "--lengths", "4")
     assert code == 2 and "line 1 has token id 259 at position 2, outside the model's vocabulary of 259" in err

@@ -548,7 +548,7 @@ def test_the_results_count_special_tokens_of_the_text(capsys):
     from ropescale.evals import perplexity
 
     model, texts = llama(vocab_size=258), ["abc<s>" * 5, "plain text"]
-    found = perplexity(model, texts, [8], tokenizer=byte_tokenizer(), progress=True).to_dict()
+    found = perplexity(model, texts, [8], tokenizer=byte_tokenizer(), windows=1, progress=True).to_dict()
     assert found["data"]["special_tokens"] == 5
     assert "5 tokens of the text are special ones of the tokenizer" in capsys.readouterr().err
     assert "special_tokens" not in perplexity(model, texts[1:], [8], tokenizer=byte_tokenizer()).to_dict()["data"]

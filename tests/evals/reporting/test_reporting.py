@@ -100,7 +100,7 @@ def test_the_page_has_the_far_repeats_and_the_key_tokens(folder, tmp_path):
     text = "It was a bright cold day in April, and the clocks. "
     spans = KeySpans({hashlib.sha256(text.encode()).hexdigest(): [(3, 9)]})
     model, tokenizer = tiny.llama(vocab_size=257), tiny.byte_tokenizer()
-    result = perplexity(model, [text], [20], tokenizer=tokenizer, key_spans=spans)
+    result = perplexity(model, [text], [20], tokenizer=tokenizer, key_spans=spans, windows=1)
     result.save(tmp_path / "keys")
     [row] = page_data(load([tmp_path / "keys"]))["series"][0]["subsets"]
     assert (row["length"], row["far"], row["key"]["mean"]) == (20, None, result.key_rows[0].ppl)
@@ -143,7 +143,7 @@ def tokenized(tmp_path_factory):
     made = {"bytes": tiny.byte_tokenizer(), "again": tiny.byte_tokenizer(), "pairs": pair_tokenizer()}
     for number, (name, tokenizer) in enumerate(made.items()):
         model = tiny.llama(seed=number, vocab_size=258)
-        perplexity(model, [TEXT], [16, 64], ["linear:factor=2"], tokenizer=tokenizer).save(out / name)
+        perplexity(model, [TEXT], [16, 64], ["linear:factor=2"], tokenizer=tokenizer, windows=1).save(out / name)
     return [out / name for name in made]
 
 

@@ -84,7 +84,7 @@ def leaves(value, where=""):
 
 def evaluated(out):
     texts = [Text(f"texts/{name}.txt", (OLDER / "texts" / f"{name}.txt").read_text()) for name in "ab"]
-    given = {"tokenizer": byte_tokenizer(), "batch_tokens": 96, "source": "texts"}
+    given = {"tokenizer": byte_tokenizer(), "batch_tokens": 96, "source": "texts", "windows": 1}
     return perplexity(llama(vocab_size=257), texts, [16, 96], ["yarn:factor=2"], out=out, **given)
 
 

@@ -67,7 +67,11 @@ def measured(model, ids, lengths, stride, bos, batch_tokens, chunk, schedule):
     """The rows of a schedule, by length."""
     with chunks_of(chunk):
         result = perplexity(
-            *(model, ids, lengths, [schedule]), stride=stride, bos=BOS if bos else "no", batch_tokens=batch_tokens
+            *(model, ids, lengths, [schedule]),
+            windows=1,
+            stride=stride,
+            bos=BOS if bos else "no",
+            batch_tokens=batch_tokens,
         )
     assert {run.split_batches > 0 for run in result.passes} <= {chunk is not None, False}
     return {row.length: row for row in result.rows if row.schedule == schedule}

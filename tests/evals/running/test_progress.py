@@ -33,7 +33,8 @@ def clock(monkeypatch):
 
 def test_the_bar_ends_with_the_perplexity_of_the_table(monkeypatch):
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
-    result = perplexity(llama(), documents(3, 130), [64], ["yarn:factor=2"], batch_tokens=64, progress=True)
+    options = {"windows": 1, "batch_tokens": 64, "progress": True}
+    result = perplexity(llama(), documents(3, 130), [64], ["yarn:factor=2"], **options)
     drawn = re.split("[\r\n]", terminal.getvalue())
     for row in result.rows:
         last = [line for line in drawn if line.startswith(f"{row.schedule} at 64: 100%")][-1]

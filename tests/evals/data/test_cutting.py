@@ -1,0 +1,136 @@
+"""The windows of texts: how many, where they begin, and what is read for them."""
+
+import hashlib
+
+import pytest
+from tiny import byte_tokenizer
+
+from ropescale.errors import DataError
+from ropescale.evals.data.cutting import Cutter, Limits
+from ropescale.evals.data.documents import Text, from_ids
+from ropescale.evals.data.encoding import TextEncoder
+from ropescale.evals.data.texts import TextFile
+from ropescale.evals.running.selection import Corpus, PerplexityOptions
+
+LINES = "".join(f"{'x' * (number % 17)} line {number}\n" for number in range(2500))
+
+
+@pytest.fixture
+def file(tmp_path):
+    (tmp_path / "a.txt").write_text(LINES)
+    return TextFile("a.txt", tmp_path / "a.txt")
+
+
+def cut(texts, size, windows=None, total=None, most=None):
+    return Cutter(Limits(size, size, windows, total), TextEncoder(byte_tokenizer())).cuts(texts, most)
+
+
+def ids_of(cuts):
+    return [[bytes(window.ids).decode() for window in each.windows] for each in cuts]
+
+
+@pytest.fixture(autouse=True)
+def bytes_as_ids(monkeypatch):
+    """Ids that are the bytes themselves, so that a window can be read."""
+    order = sorted(__import__("tokenizers").pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = byte_tokenizer()
+    table = {tokenizer(chr(code), add_special_tokens=False).input_ids[0]: code for code in range(128)}
+    assert len(order) == 256
+    real = TextEncoder._encoded
+
+    def encoded(self, text, offsets=False):
+        found = real(self, text, offsets)
+        return {**found, "input_ids": [table[each] for each in found["input_ids"]]}
+
+    monkeypatch.setattr(TextEncoder, "_encoded", encoded)
+
+
+def test_all_windows_are_the_text_in_order_and_the_rest_is_left(file):
+    (found,) = ids_of(cut([file], 1000))
+    assert "".join(found) == LINES[: len(found) * 1000] and len(LINES) - len(found) * 1000 < 1000
+
+
+def test_windows_of_a_longer_text_begin_at_evenly_spaced_lines(file):
+    (found,) = cut([file], 1000, total=10)
+    starts = [window.offset for window in found.windows]
+    at = [len(LINES) * number // 10 for number in range(10)]
+    assert starts == [LINES.rindex("\n", 0, a) + 1 if LINES[a - 1 : a] == "\n" else LINES.find("\n", a) + 1 if a else 0
+                      for a in at]  # fmt: skip
+    assert ids_of([found]) == [[LINES[start : start + 1000] for start in starts]]
+    assert (found.measured, found.whole) == (10_000, len(LINES))
+
+
+def test_one_window_is_the_first(file):
+    found = ids_of(cut([file, Text("b", LINES[5:])], 50, windows=1))
+    assert [each[0][:50] for each in found] == [LINES[:50], LINES[5:55]] and list(map(len, found)) == [1, 1]
+
+
+def test_a_budget_is_shared_out_and_what_short_texts_leave_goes_to_the_others():
+    texts = [Text(str(n), LINES[n : n + size]) for n, size in enumerate((150, 5000, 350, 9000))]
+    assert [len(each.windows) for each in cut(texts, 100, total=14)] == [1, 5, 3, 5]
+    assert [len(each.windows) for each in cut(texts, 100, total=2)] == [1, 1, 1, 1]
+    assert [len(each.windows) for each in cut(texts, 100, windows=4)] == [1, 4, 3, 4]
+
+
+def test_a_text_that_fits_its_share_is_cut_from_the_beginning():
+    (found,) = ids_of(cut([Text("a", LINES[:1050])], 100, total=10))
+    assert "".join(found) == LINES[:1000]
+
+
+def test_the_identity_of_a_text_is_its_hash_or_of_what_was_read_with_its_size_and_time(file):
+    def identity(**limits):
+        return cut([file], 1000, **limits)[0].windows[0].sha256
+
+    assert identity() == hashlib.sha256(LINES.encode()).hexdigest()  # read to its end
+    once = identity(windows=1)
+    assert once == identity(windows=1) != identity()
+    file.path.write_text(LINES + "more\n")
+    again = TextFile("a.txt", file.path)
+    assert cut([again], 1000, windows=1)[0].windows[0].sha256 != once
+    assert cut([Text("b", LINES)], 1000, windows=1)[0].windows[0].sha256 == hashlib.sha256(LINES.encode()).hexdigest()
+
+
+def test_texts_that_are_short_empty_or_the_same_are_counted():
+    cutter = Cutter(Limits(10, 10), TextEncoder(byte_tokenizer()))
+    cutter.cuts([Text("a", LINES[:30]), Text("b", ""), Text("c", "abc"), Text("d", LINES[:30])])
+    assert cutter.skipped == {"too_short": 1, "empty": 1, "duplicates": 1} and cutter.longest == ("c", 3)
+
+
+def test_no_more_texts_are_asked_for_than_are_measured():
+    texts = iter([Text(str(n), LINES[n : n + 300]) for n in range(9)])
+    assert len(cut(texts, 100, total=100, most=2)) == 2 and next(texts).name == "2"
+
+
+def test_line_ends_of_two_bytes_count_as_they_lie_in_the_file(tmp_path):
+    (tmp_path / "a.txt").write_bytes(LINES.replace("\n", "\r\n").encode())
+    file = TextFile("a", tmp_path / "a.txt")
+    (found,) = cut([file], 1000, total=4)
+    assert found.whole == file.size and 0.998 < found.measured / (4000 * file.size / len(LINES)) < 1.05
+    assert ids_of([found])[0][0] == LINES[:1000]
+
+
+def test_ids_are_cut_like_texts():
+    (found,) = Cutter(Limits(10, 10, 3), None).cuts(from_ids([range(95)]))
+    assert [window.ids[0] for window in found.windows] == [0, 31, 63]
+    assert (found.measured, found.whole, found.in_bytes) == (30, 95, False)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"windows": 0}, "windows 0 is neither 'all' nor"),
+        ({"windows": "some"}, "windows 'some' is neither"),
+        ({"windows": "all", "stride": 8}, "leave windows or stride out"),
+        ({"budget_tokens": 64, "stride": 8}, "leave budget_tokens or stride out"),
+        ({"budget_tokens": 0}, "budget_tokens must be 1 or more"),
+    ],
+)
+def test_windows_that_cannot_be_are_refused(options, message):
+    with pytest.raises(DataError, match=message):
+        PerplexityOptions(**options)
+
+
+def test_a_corpus_says_how_much_of_the_text_it_holds():
+    corpus = Corpus([LINES], [101], byte_tokenizer(), "auto", PerplexityOptions(budget_tokens=1010))
+    assert (len(corpus.documents), corpus.windows, corpus.scored) == (10, [10], 1000)
+    assert corpus.share == {"measured": 1000, "whole": len(LINES), "unit": "bytes", "share": 1000 / len(LINES)}

@@ -1,0 +1,104 @@
+"""Texts that are tokenized in pieces have the ids of the whole."""
+
+import random
+from functools import cache
+
+import numpy as np
+import pytest
+from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+from ropescale.evals.data import encoding
+from ropescale.evals.data.encoding import TextEncoder
+from ropescale.evals.reference import held_out_documents
+
+LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+    r"|\s+(?!\S)|\s+"
+)
+
+
+@cache
+def text() -> str:
+    """A real text with runs, digits, characters of several bytes and a special token's name in it."""
+    real, dice = held_out_documents()[0][:12_000], random.Random(1)
+    odd = ["=" * 700, " " * 300, "\n" * 200, "1234567890" * 60, "漢字仮名" * 150, "e\u0301ﬁ😀" * 40, "<s>", "ab" * 400]
+    places = sorted(dice.sample(range(len(real)), 2 * len(odd)))
+    return "".join(real[a:b] + odd[n % len(odd)] for n, (a, b) in enumerate(zip([0, *places], places)))
+
+
+def made(kind: str) -> PreTrainedTokenizerFast:
+    learned, alphabet = [held_out_documents()[1][:20_000]], pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=500, initial_alphabet=alphabet, show_progress=False)
+    tokenizer = Tokenizer(models.BPE())
+    if kind == "byte-level":
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    elif kind == "llama-3":
+        split = pre_tokenizers.Split(Regex(LLAMA3), "isolated")
+        bytes_ = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, bytes_])
+    elif kind == "llama-2":  # no words: merges go over the whole text
+        vocabulary = {"<unk>": 0, **{f"<0x{byte:02X}>": byte + 1 for byte in range(256)}, "<s>": 257}
+        merges = [
+            ("t", "h"),
+            ("\u2581", "th"),
+            ("\u2581th", "e"),
+            ("=", "="),
+            ("==", "=="),
+            ("i", "n"),
+            ("\u2581", "\u2581"),
+        ]
+        for token in [*"abcdefghijklmnopqrstuvwxyz=\u2581", *("".join(pair) for pair in merges)]:
+            vocabulary.setdefault(token, len(vocabulary))
+        tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, byte_fallback=True, unk_token="<unk>"))
+        tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
+        return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>")
+    elif kind == "metaspace":
+        tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+        trainer = trainers.BpeTrainer(vocab_size=500, special_tokens=["<unk>"], show_progress=False)
+    else:
+        tokenizer = Tokenizer(models.Unigram())
+        tokenizer.normalizer, tokenizer.pre_tokenizer = normalizers.NFKC(), pre_tokenizers.Metaspace()
+        trainer = trainers.UnigramTrainer(
+            vocab_size=500, special_tokens=["<unk>"], unk_token="<unk>", show_progress=False
+        )
+    tokenizer.train_from_iterator(learned, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>")
+
+
+@pytest.mark.parametrize("kind", ["byte-level", "llama-3", "llama-2", "metaspace", "unigram"])
+def test_pieces_have_the_ids_and_the_places_of_the_whole(kind, monkeypatch):
+    monkeypatch.setattr(encoding, "PIECE", 3000)
+    monkeypatch.setattr(encoding, "OVERLAP", 512)
+    tokenizer, read = made(kind), [text()[at : at + 1000] for at in range(0, len(text()), 1000)]
+    whole = tokenizer(text(), add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+    ends = np.maximum.accumulate([len(text()[:end].encode()) for _, end in whole["offset_mapping"]])
+    encoder, longest = TextEncoder(tokenizer), []
+    monkeypatch.setattr(encoder, "_encoded", lambda text, **how: longest.append(len(text)) or _real(encoder, text))
+    found = encoder.whole(read)
+    assert found.ids.tolist() == whole["input_ids"] and found.byte_ends.tolist() == ends.tolist()
+    assert max(longest) < len(text()) / 2  # it was in pieces
+    for count in (1, 500):
+        first = encoder.first(read, count)
+        assert first.ids.tolist() == whole["input_ids"][:count] and first.byte_ends.tolist() == ends[:count].tolist()
+
+
+def _real(encoder: TextEncoder, text: str):
+    return encoder.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+
+
+def test_a_unigram_tokenizer_with_tokens_over_words_goes_in_one(monkeypatch):
+    """No boundary between its tokens is certain."""
+    monkeypatch.setattr(encoding, "PIECE", 50)
+    scores = [("<unk>", 0.0), ("\u2581a", -1.0), ("\u2581b", -1.0), ("\u2581a\u2581b", -1.5)]
+    tokenizer = Tokenizer(models.Unigram(scores, unk_id=0))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
+    found = TextEncoder(PreTrainedTokenizerFast(tokenizer_object=tokenizer)).whole(["a b " * 30, "a b " * 30 + "a"])
+    assert found.ids.tolist() == [3] * 60 + [1]
+
+
+def test_only_as_much_is_read_as_the_first_tokens_need():
+    read = iter([text()[at : at + 1000] for at in range(0, len(text()), 1000)])
+    TextEncoder(made("byte-level")).first(read, 300)
+    assert len(list(read)) > len(text()) / 1000 - 6
