@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...escaping import escaped
 from ...formatting import markdown
@@ -55,8 +55,8 @@ class FarRepeats(Metric[Stored, RepeatsRow]):
                 losses = stored.losses(schedule, length)
                 parts = [masked(stored, losses, masks) for masks in (far, [~mask for mask in far])]
                 figures = [figure for part in parts for figure in (part.tokens, *perplexities(part.loss))]
-                where = (parts[0].documents, parts[0].windows)
-                rows.append(RepeatsRow(schedule, length, distance, ORDER, *figures, *where))
+                row = RepeatsRow(schedule, length, distance, ORDER, *figures)
+                rows.append(replace(row, far_documents=parts[0].documents, far_windows=parts[0].windows))
         return rows
 
     def to_markdown(self, stored: Stored) -> list[str]:

@@ -225,7 +225,7 @@ class Result(Stored, Saved):
         number = 0 if self.sliding else self.data.get("windows", 0)  # windows that slide differ from length to length
         parts = [f"{number:,} window{'s' * (number != 1)}"] if number else []
         if "share" in self.data:
-            share, whole, unit = self.data["share"], self.data["whole"], self.data["unit"]
+            share, whole, unit = self.data["share"], self.data.get("whole", 0), self.data.get("unit", "")
             percent = f"{share:.1%}" if share >= 0.01 else f"{100 * share:.2g}%"
             parts.append(f"{percent} of {whole:,} {unit}" if share < 1 else f"all of {whole:,} {unit}")
         left_out = ", ".join(f"{n} {why.replace('_', ' ')}" for why, n in self.data.get("skipped", {}).items() if n)

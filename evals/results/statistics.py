@@ -137,8 +137,8 @@ def consecutive(sums: Sequence[float], counts: Sequence[float], level: float = L
     blocks = blocks_of(windows) if windows >= LEAST_WINDOWS else 1
     edges = [windows * block // blocks for block in range(blocks + 1)]
     parts = [slice(first, last) for first, last in pairwise(edges)]
-    totals = ([math.fsum(each[part]) for part in parts] for each in (sums, counts))
-    found = _student(*totals, level, leaning=False)
+    total, tokens = ([math.fsum(each[part]) for part in parts] for each in (sums, counts))
+    found = _student(total, tokens, level, leaning=False)
     return found if found.low is None else replace(found, over=f"{blocks} blocks of {of}")
 
 

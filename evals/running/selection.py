@@ -108,8 +108,8 @@ class PerplexityOptions:
         """Refuses windows that cannot be, or that nobody would feed."""
         windows = int(self.windows) if isinstance(self.windows, str) and self.windows.isdecimal() else self.windows
         object.__setattr__(self, "windows", windows)
-        whole = isinstance(windows, int) and not isinstance(windows, bool)
-        if not (windows in (None, "all") or (whole and windows >= 1)):
+        number = windows if isinstance(windows, int) and not isinstance(windows, bool) else 0
+        if windows not in (None, "all") and number < 1:
             raise DataError(f"windows {windows!r} is neither 'all' nor a number of 1 or more", "windows")
         given = [name for name in ("windows", "budget_tokens") if getattr(self, name) not in (None, 1)]
         if self.stride is not None and given:
