@@ -767,7 +767,7 @@ def test_a_softmax_scale_that_cannot_be_known_is_refused(monkeypatch):
     model = build("deepseek_v3")
     before = snapshot(model)
     monkeypatch.delattr(sys.modules[type(model).__module__], "yarn_apply_mscale")
-    with pytest.raises(ConfigError, match=r"install transformers 5\.20\.2"):
+    with pytest.raises(ConfigError, match="install a transformers that has yarn_apply_mscale"):
         ropescale.patch(model, "yarn:factor=40,mscale=1.0,mscale_all_dim=1.0")
     assert_same(before, snapshot(model))
     with ropescale.patch(model, "yarn:factor=40"):
@@ -778,7 +778,7 @@ def test_taking_out_a_softmax_scale_that_cannot_be_known_is_refused(monkeypatch)
     yarn = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 40.0, "original_max_position_embeddings": TRAINED}
     model = build("deepseek_v3", rope_parameters={**yarn, "mscale": 1.0, "mscale_all_dim": 1.0})
     monkeypatch.delattr(sys.modules[type(model).__module__], "yarn_apply_mscale")
-    with pytest.raises(ConfigError, match=r"install transformers 5\.20\.2"):
+    with pytest.raises(ConfigError, match="install a transformers that has yarn_apply_mscale"):
         ropescale.patch(model, "base", replace_scaling=True)
 
 

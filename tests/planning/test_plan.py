@@ -661,7 +661,11 @@ WARNINGS = {
     "long list": ("mlx-lm: always uses the long list", {("phi3", "two lists")}),
     "mlx-lm's lists": (
         "mlx-lm: computes the attention factor of per-pair factors from the lengths (1.08",
-        {(model, PER_PAIR) for model in ("llama", "deepseek", "olmo2")},
+        {(model, PER_PAIR) for model in ("llama", "olmo2")},
+    ),
+    "mlx-lm's neighbouring pairs": (
+        "mlx-lm: cannot turn the pairs of deepseek_v3 by per-pair factors",
+        {("deepseek", PER_PAIR), ("deepseek", "yarn:factor=4,extrapolation_factor=0.5")},
     ),
     "mlx-lm stops": ("mlx-lm: stops with an error at longrope for nemotron", {("nemotron", PER_PAIR)}),
     "mlx-lm's windows": (
@@ -688,9 +692,10 @@ WARNINGS = {
     "llama.cpp's dynamic": ("llama.cpp: has no dynamic scaling", {("llama", "dynamic:factor=2")}),
     "transformers' dynamic": ("transformers: keeps state between calls", {("llama", "dynamic:factor=2")}),
     "attention factor": (
-        "llama.cpp and mlx-lm: recompute the attention factor (1.139 instead of 1)",
+        "SGLang and llama.cpp: recompute the attention factor (1.139 instead of 1)",
         {("llama", "scale 1")},
     ),
+    "mlx-lm's attention factor": ("mlx-lm: recomputes the attention factor", {("llama", "scale 1")}),
     "mscale": ("llama.cpp: recomputes the attention factor (1 instead of 1.065)", {("deepseek", "mscale")}),
     "softmax scale": ("llama.cpp: derives a softmax scale of its own", {("deepseek", "linear:factor=4")}),
     "truncate": ("llama.cpp and mlx-lm: always round the ramp", {("llama", "no rounding")}),

@@ -193,7 +193,7 @@ def test_a_long_run_says_after_its_first_batch_how_long_it_will_be(caplog, monke
     times = iter(range(0, 10_000, 100))  # every batch takes 100 seconds
     monkeypatch.setattr("ropescale.evals.running.runner.time.perf_counter", lambda: next(times))
     with caplog.at_level("INFO", "ropescale.evals.running.progress"):
-        perplexity(llama(), IDS, [20], batch_tokens=20)
+        perplexity(llama(), IDS, [20], batch_tokens=20, windows=1)
     assert [line for line in caplog.messages if "to go" in line] == [
         "20 tokens in 100.0 s; at this speed about 13 min to go"
     ]
@@ -236,7 +236,7 @@ def told(monkeypatch, ids, lengths, **options):
     monkeypatch.setattr("ropescale.evals.running.perplexity.Scorer", Timed, raising=False)
     monkeypatch.setattr("ropescale.evals.running.perplexity._scorer", lambda model, options: Timed(model))
     monkeypatch.setattr("ropescale.evals.running.executor.time.perf_counter", lambda: Timed.clock)
-    perplexity(llama(), ids, lengths, bos="no", **options)
+    perplexity(llama(), ids, lengths, bos="no", windows=1, **options)
     return [line for line in lines if line.startswith("time:")]
 
 
