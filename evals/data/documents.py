@@ -173,29 +173,6 @@ def _named(number: int, given: Document | Text | TextFile | str | Sequence[int])
     return Text(f"document {number}", given) if isinstance(given, str) else of_ids(f"document {number}", given)
 
 
-def as_documents(
-    documents: Iterable[Document | Text | str | Sequence[int]], tokenizer: PreTrainedTokenizerBase | None
-) -> list[Document]:
-    """Tokenizes texts, wraps ids, and returns documents as they are.
-
-    Raises:
-        DataError: texts without a tokenizer, or a mixture.
-    """
-    given = [documents] if isinstance(documents, (str, Text)) else list(documents)
-    made = [document for document in given if isinstance(document, Document)]
-    texts = [document for document in given if isinstance(document, (str, Text))]
-    ids = [document for document in given if not isinstance(document, (str, Text, Document))]
-    if len(made) == len(given):
-        return made
-    if len(ids) == len(given):
-        return from_ids(ids)
-    if len(texts) + len(made) < len(given):
-        raise DataError("documents are a mixture of texts and token ids; give one or the other")
-    if tokenizer is None:
-        raise DataError("documents are texts; give tokenizer= to encode them, or give token ids")
-    return tokenize([each for each in given if isinstance(each, (str, Text, Document))], tokenizer)
-
-
 def from_ids(documents: Iterable[Sequence[int]]) -> list[Document]:
     """Wraps documents that are token ids already (lists, arrays or tensors of whole numbers)."""
     return [of_ids(f"document {i}", ids) for i, ids in enumerate(documents)]

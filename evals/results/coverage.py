@@ -5,7 +5,7 @@ from __future__ import annotations
 FEW = {2: 0.889, 3: 0.874, 4: 0.847, 5: 0.857, 6: 0.883, 7: 0.907, 8: 0.927}
 """The lowest coverage of the 95% interval over so many documents; from 9 on it is 93% or more."""
 
-NEIGHBOURS = 0.92
+NEIGHBOURS = 0.93
 """The lowest coverage over blocks of windows whose neighbours correlate by 0.5 at most."""
 
 

@@ -114,8 +114,7 @@ class PerplexityOptions:
         given = [name for name in ("windows", "budget_tokens") if getattr(self, name) not in (None, 1)]
         if self.stride is not None and given:
             raise DataError(
-                f"{given[0]} is given, and windows {self.stride:,} tokens apart go over whole documents; leave "
-                f"{given[0]} or stride out",
+                f"{given[0]} is given, and stride={self.stride} slides over whole documents; leave one of the two out",
                 given[0],
                 "stride",
             )
@@ -353,8 +352,8 @@ def _until(texts: Iterable[Source], tokens: int, most: int | None) -> Iterator[S
     found = 0
     for each in texts:
         yield each
-        scored = isinstance(each, Document) and (each.scored is None or bool(each.scored.any()))
-        found += scored and len(each.ids) >= tokens
+        if isinstance(each, Document) and len(each.ids) >= tokens:
+            found += each.scored is None or bool(each.scored.any())
         if found == most:
             return
 
