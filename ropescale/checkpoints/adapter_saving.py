@@ -16,7 +16,7 @@ from ..files.reading import read_json
 from . import model_card
 from .adapters import BASE, CONFIG
 from .contents import with_files
-from .folders import bring, files_of, is_weight, refuse_missing_shards, translated
+from .folders import bring, files_of, is_weight, refuse_missing_shards, share, translated
 from .in_memory import Carried, save_pretrained
 from .record import NAME as RECORD
 from .record import as_json
@@ -70,6 +70,7 @@ def _fill(
         if raised:
             atomic.fill(folder / "tokenizer_config.json", raised)
     atomic.fill(folder / "README.md", model_card.adapter_card(folder / "README.md", found.record))
+    share(folder, "README.md")
     return {f"{BASE}/{name}": how for name, how in _write_base(found, source, folder / BASE).items()}
 
 

@@ -6,6 +6,7 @@ import errno
 import fnmatch
 import os
 import shutil
+import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
@@ -221,6 +222,19 @@ def bring(source: Path, folder: Path, files: Mapping[str, bytes], link: str, wei
     for text, content in files.items():
         atomic.fill(folder / text, content)
     return links
+
+
+def share(folder: Path, like: str) -> None:
+    """Gives weights that a library wrote the mode of another new file; safetensors makes them for their owner alone.
+
+    Args:
+        folder: has no linked weights yet, whose mode would change at their source.
+        like: the name of that file.
+    """
+    mode = stat.S_IMODE((folder / like).stat().st_mode)
+    for name in files_of(folder):
+        if is_weight(name.name):
+            (folder / name).chmod(mode)
 
 
 def _is_beside_weights(name: str) -> bool:

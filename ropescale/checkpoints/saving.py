@@ -14,7 +14,7 @@ from ..files.building import recover
 from ..files.reading import local_path
 from . import adapter_saving
 from .contents import with_files
-from .folders import bring, build_folder, check_target, is_weight, remove_ours, translated, why_not_ours
+from .folders import bring, build_folder, check_target, is_weight, remove_ours, share, translated, why_not_ours
 from .in_memory import Carried, carried, refuse_parts, save_pretrained
 
 if TYPE_CHECKING:
@@ -87,6 +87,7 @@ def _fill(
     if tokenizer is not None:
         save_pretrained(tokenizer, folder)
     found.write(folder)
+    share(folder, "config.json")
     return {name: "copy" for name in sorted(os.listdir(folder)) if is_weight(name)}
 
 
