@@ -35,12 +35,15 @@ class Limits:
         needed: tokens that a text must have; at least ``size``.
         windows: of one text at most; None for as many as it holds.
         total: of all texts at most, but at least one of each; None for no limit.
+        placed: whether the windows of a file must know the hash of its whole text and their places in it, which means
+            to read it to its end.
     """
 
     size: int
     needed: int
     windows: int | None = None
     total: int | None = None
+    placed: bool = False
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,7 @@ class Cutter:
         self.limits, self._encoder = limits, encoder
         self.longest: tuple[str, int] | None = None
         self.skipped = {"too_short": 0, "empty": 0, "duplicates": 0}
-        self._known: set[tuple[int, str]] = set()
+        self._known: dict[tuple[int, str], list[TextFile | None]] = {}
 
     def cuts(self, texts: Iterable[Source], most: int | None = None) -> list[Cut]:
         """Returns the windows of the first ``most`` texts that are long enough.
@@ -99,11 +102,13 @@ class Cutter:
 
     def _is_known(self, text: Source, first: Cut) -> bool:
         """Whether there was the same text before, which is counted: two of the same are not independent."""
-        sha256 = first.windows[0].ids_sha256 if isinstance(text, TextFile) else first.windows[0].sha256
-        key = first.whole, sha256
-        known = key in self._known
+        file = text if isinstance(text, TextFile) else None
+        begins = first.windows[0].ids_sha256 if file else first.windows[0].sha256
+        alike = self._known.setdefault((first.whole, begins), [])
+        known = any(_is_same(each, file) for each in alike)
         self.skipped["duplicates"] += known
-        self._known.add(key)
+        if not known:
+            alike.append(file)
         return known
 
     def _shared_out(self, found: list[Cut], held: Sequence[Source]) -> list[Cut]:
@@ -133,8 +138,8 @@ class Cutter:
             if self.limits.windows == 1:  # the plan feeds its first window; its hash is that of all its tokens
                 cut = replace(cut, windows=[text])
         else:
-            head = _alone(text, self.encoder, 0, needed)
-            tokens, cut = len(head.tokens), _of_text(text, [head.first(size)])
+            head = _alone(text, self.encoder, 0, size, needed)
+            tokens, cut = head.found, _of_text(text, [head], self.limits.placed)
         if tokens >= needed:
             return cut
         self.skipped["too_short" if tokens else "empty"] += 1
@@ -147,9 +152,11 @@ class Cutter:
             return first
         if isinstance(text, Document):
             return _of_document(text, self.limits.size, most)
-        clearly = most and first.measured and text.size > _CLEARLY * most * first.measured
+        if first.measured is None:  # places are not known, so the tokens of the whole text are needed
+            return _of_document(_in_tokens(text, self.encoder), self.limits.size, most)
+        clearly = most and text.size > _CLEARLY * most * first.measured
         whole = None if clearly else _whole(text, self.encoder, self.limits.size, most)
-        return whole or _of_text(text, _spread(text, self.encoder, self.limits.size, most or 1))
+        return whole or _of_text(text, _spread(text, self.encoder, self.limits.size, most or 1), self.limits.placed)
 
 
 def _of_document(document: Document, size: int, most: int | None) -> Cut:
@@ -168,27 +175,48 @@ def _of_document(document: Document, size: int, most: int | None) -> Cut:
 
 
 @dataclass(frozen=True)
+class _Read:
+    """What is known of a reading of a text when it is closed.
+
+    Attributes:
+        start: the byte at which it began.
+        sha256: of what was read.
+        whole: whether that was all of the text.
+    """
+
+    start: int
+    sha256: str
+    whole: bool
+
+    @staticmethod
+    def of(reading: Reading) -> _Read:
+        """Takes these from a reading."""
+        return _Read(reading.start, reading.sha256, reading.whole)
+
+
+@dataclass(frozen=True)
 class _Window:
-    """Tokens of a text, from where a reading of it begins."""
+    """Tokens of a text, from where a reading of it begins.
+
+    Attributes:
+        bytes: how many bytes of the text they take; None where the places of tokens are not known.
+        found: how many tokens were made, of which these are the first.
+    """
 
     tokens: Encoded
-    reading: Reading
-
-    @property
-    def bytes(self) -> int | None:
-        """How many bytes of the text they take; None where the places of tokens are not known."""
-        ends = self.tokens.byte_ends
-        return None if ends is None else self.reading.taken(int(ends[-1])) if len(ends) else 0
-
-    def first(self, count: int) -> _Window:
-        """Returns the first tokens."""
-        return _Window(self.tokens.part(0, count), self.reading)
+    read: _Read
+    bytes: int | None
+    found: int
 
 
-def _alone(text: Text | TextFile, encoder: TextEncoder, offset: int, count: int) -> _Window:
-    """Tokenizes a window alone."""
-    reading = text.reading(offset)
-    return _Window(encoder.first(reading, count), reading)
+def _alone(text: Text | TextFile, encoder: TextEncoder, offset: int, size: int, needed: int = 0) -> _Window:
+    """Tokenizes a window alone, and as many tokens behind it as are needed."""
+    with text.reading(offset) as reading:
+        found = encoder.first(reading, max(size, needed))
+    tokens = found.part(0, size)
+    ends = tokens.byte_ends
+    taken = None if ends is None else reading.taken(int(ends[-1])) if len(ends) else 0
+    return _Window(tokens, _Read.of(reading), taken, len(found))
 
 
 def _spread(text: Text | TextFile, encoder: TextEncoder, size: int, most: int) -> list[_Window]:
@@ -199,40 +227,50 @@ def _spread(text: Text | TextFile, encoder: TextEncoder, size: int, most: int) -
         window = _alone(text, encoder, max(text.size * number // most, reached), size)
         if len(window.tokens) == size:
             found.append(window)
-            reached = window.reading.start + (window.bytes or 0)
+            reached = window.read.start + (window.bytes or 0)
     return found
 
 
-def _of_text(text: Text | TextFile, windows: Sequence[_Window]) -> Cut:
-    sha256 = _identity(text, [each.reading for each in windows])
+def _of_text(text: Text | TextFile, windows: Sequence[_Window], placed: bool) -> Cut:
+    sha256 = _identity(text, [each.read for each in windows])
     sizes = [each.bytes for each in windows]
-    made = [_document(text, each.tokens, each.reading.start, sha256) for each in windows]
+    made = [_document(text, each.tokens, each.read.start, sha256) for each in windows]
+    if placed and isinstance(text, TextFile):
+        through = text.read_through
+        made = [replace(each, offset=through.before(each.offset), text_sha256=through.sha256) for each in made]
     return Cut(made, None if None in sizes else sum(filter(None, sizes)), text.size)
+
+
+def _in_tokens(text: Text | TextFile, encoder: TextEncoder) -> Document:
+    """Tokenizes a whole text."""
+    with text.reading() as reading:
+        tokens = encoder.whole(reading)
+    return _document(text, tokens, 0, _identity(text, [_Read.of(reading)]))
 
 
 def _whole(text: Text | TextFile, encoder: TextEncoder, size: int, most: int | None) -> Cut | None:
     """Cuts the tokens of the whole text from its beginning; returns None where there are more windows than wanted."""
-    reading, held, before = text.reading(), Encoded.none(), 0
+    held, before = Encoded.none(), 0
     found: list[tuple[Encoded, int]] = []
-    for tokens in encoder.stream(reading):
-        held = joined([held, tokens])
-        while len(held) >= size:
-            if len(found) == most:
-                return None
-            window, held = held.part(0, size), held.part(size)
-            found.append((window.behind(before), before))
-            before = before if window.byte_ends is None else int(window.byte_ends[-1])
-    sha256 = _identity(text, [reading])
-    known = bool(found) and found[-1][0].byte_ends is not None
+    with text.reading() as reading:
+        for tokens in encoder.stream(reading):
+            held = joined([held, tokens])
+            while len(held) >= size:
+                if len(found) == most:
+                    return None
+                window, held = held.part(0, size), held.part(size)
+                found.append((window.behind(before), before))
+                before = before if window.byte_ends is None else int(window.byte_ends[-1])
+    sha256 = _identity(text, [_Read.of(reading)])
     made = [_document(text, tokens, start, sha256) for tokens, start in found]
-    return Cut(made, reading.taken(before) if known else None, text.size)
+    return Cut(made, reading.taken(before), text.size)
 
 
 def _document(text: Text | TextFile, tokens: Encoded, start: int, sha256: str) -> Document:
     return Document(text.name, tokens.ids.tolist(), tokens.byte_ends, sha256, offset=start)
 
 
-def _identity(text: Text | TextFile, readings: Sequence[Reading]) -> str:
+def _identity(text: Text | TextFile, readings: Sequence[_Read]) -> str:
     """Hashes a text as far as it was read; where that is not to its end, with its size and modification time."""
     if isinstance(text, Text):
         return hashlib.sha256(text.encoded).hexdigest()
@@ -240,3 +278,8 @@ def _identity(text: Text | TextFile, readings: Sequence[Reading]) -> str:
     if len(read) == 1 and readings[0].whole:
         return read[0]
     return hashlib.sha256("\n".join([*read, text.stamp]).encode()).hexdigest()
+
+
+def _is_same(one: TextFile | None, other: TextFile | None) -> bool:
+    """Whether two texts that begin alike are the same; those in memory are, as their hashes are of all of them."""
+    return one is None or other is None or one.file_sha256 == other.file_sha256

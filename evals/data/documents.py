@@ -41,6 +41,8 @@ class Document:
         scored: the tokens whose losses are wanted, bool [tokens]; None for all of them.
         offset: bytes of the text before a window of it.
         source: the source that it is from, where there are several.
+        text_sha256: of the whole text's UTF-8 bytes, where that was asked for and ``sha256`` may be another; else
+            empty.
     """
 
     name: str
@@ -51,6 +53,7 @@ class Document:
     scored: np.ndarray | None = None
     offset: int = 0
     source: str = ""
+    text_sha256: str = ""
 
     def part(self, start: int, stop: int) -> Document:
         """Returns a window of its tokens."""

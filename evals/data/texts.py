@@ -84,6 +84,31 @@ class TextFile:
         found = self.path.stat()
         return f"{found.st_size} {found.st_mtime_ns}"
 
+    @cached_property
+    def file_sha256(self) -> str:
+        """The hash of the bytes of the whole file.
+
+        Raises:
+            DataError: it cannot be read.
+        """
+        try:
+            with open(self.path, "rb") as file:
+                return hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise DataError(f"{self.path} cannot be read: {error.strerror or error}") from None
+
+    @cached_property
+    def read_through(self) -> Reading:
+        """A reading that has gone over the whole file: it knows the hash of the text, and where its lines end.
+
+        Raises:
+            DataError: it cannot be read, or is not UTF-8 text.
+        """
+        with self.reading() as reading:
+            for _ in reading:
+                pass
+        return reading
+
     def reading(self, offset: int = 0) -> Reading:
         """Reads from a byte on, see :class:`Reading`."""
         try:
@@ -118,7 +143,15 @@ class Reading:
         self._ended, self._wrong = False, ""
         self.whole = False
         self._digest, self._plain = hashlib.sha256(), plain
-        self._edges = [(0, 0)]  # bytes of the text, and of the file that they took, at the end of each piece
+        self._pairs: list[np.ndarray] = []  # the bytes from the start to the end of each line end of two bytes
+        self._open_pair = False  # whether the last byte that was read may be the first one of two
+
+    def __enter__(self) -> Reading:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Closes the file; what was read is still known."""
+        self._file.close()
 
     def __iter__(self) -> Reading:
         return self
@@ -138,22 +171,32 @@ class Reading:
 
     def taken(self, size: int) -> int:
         """Returns how many bytes of the file the first ``size`` bytes of text took, whose line ends may be shorter."""
-        if self._plain:
-            return size
-        text, file = zip(*self._edges)
-        return round(float(np.interp(size, text, file)))
+        pairs = self._line_ends
+        return size + int(np.searchsorted(pairs - np.arange(1, len(pairs) + 1), size, side="right"))
 
-    def _note(self, piece: str) -> None:
+    def before(self, place: int) -> int:
+        """Returns how many bytes of text come before a byte of the file."""
+        place -= self.start
+        return place - int(np.searchsorted(self._line_ends, place, side="right"))
+
+    @property
+    def _line_ends(self) -> np.ndarray:
+        return np.concatenate([np.empty(0, np.int64), *self._pairs])
+
+    def _note(self, raw: bytes, piece: str) -> None:
         """Keeps account of what has been read."""
-        encoded = piece.encode()
-        self._digest.update(encoded)
-        self._edges.append((self._edges[-1][0] + len(encoded), self._at - self.start))
+        self._digest.update(piece.encode())
+        if b"\r" in raw or self._open_pair:
+            codes = np.frombuffer((b"\r" if self._open_pair else b" ") + raw, np.uint8)
+            ends = np.flatnonzero((codes[:-1] == ord("\r")) & (codes[1:] == ord("\n"))) + 1
+            self._pairs.append(ends + (self._at - len(raw) - self.start))
+            self._open_pair = bool(codes[-1] == ord("\r"))
         self.whole = self._ended and not self._wrong and self.start <= len(codecs.BOM_UTF8)
 
     def _piece(self) -> str:
         """Reads a block. What comes before a byte that is wrong is text, and may be all that is asked for."""
         raw = self._read(BLOCK)
-        zero = raw.find(b"\0")
+        zero = -1 if self._plain else raw.find(b"\0")
         if zero >= 0:
             at = self._at + zero
             self._wrong = f"{self.name} is not text: it has a zero byte at {at}; give UTF-8 text, or encoding=NAME"
@@ -167,7 +210,7 @@ class Reading:
             piece, self._ended = error.object[: error.start].decode(), True
         self._at += len(raw)
         if not self._plain:
-            self._note(piece)
+            self._note(raw, piece)
         if self._ended:
             self._file.close()
         return piece

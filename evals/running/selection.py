@@ -265,7 +265,8 @@ class Corpus:
         given = self._fed(given, tokenizer)
         needed = tokens_needed(self.lengths, self.has_bos, options)
         size = prefix(self.lengths[-1], self.has_bos).stop
-        limits = Limits(size, needed, options.windows_each, options.windows_in_all(self.lengths[-1]))
+        in_all = options.windows_in_all(self.lengths[-1])
+        limits = Limits(size, needed, options.windows_each, in_all, placed=self.key_spans is not None)
         cutter = Cutter(limits, None if tokenizer is None else TextEncoder(tokenizer, options.split_special_tokens))
         cuts = cutter.cuts(given, options.max_docs)
         self.skipped = _counted(
@@ -348,13 +349,13 @@ def _sources(documents: Iterable[Given], tokenizer: PreTrainedTokenizerBase | No
 
 
 def _until(texts: Iterable[Source], tokens: int, most: int | None) -> Iterator[Source]:
-    """Yields texts up to the ``most``-th that is a document of so many tokens."""
-    found = 0
+    """Yields texts up to the ``most``-th that is a document of so many tokens; the same one again does not count."""
+    found: set[str] = set()
     for each in texts:
         yield each
-        if isinstance(each, Document) and len(each.ids) >= tokens:
-            found += each.scored is None or bool(each.scored.any())
-        if found == most:
+        if isinstance(each, Document) and len(each.ids) >= tokens and (each.scored is None or each.scored.any()):
+            found.add(each.sha256)
+        if len(found) == most:
             return
 
 

@@ -63,3 +63,19 @@ def test_a_large_text_file_is_not_read_before_it_is_asked_for(tmp_path):
     os.truncate(big(tmp_path / "a.txt", b"hello\n" * 20_000).path, 20 * 10**9)
     (document,) = TextSource([str(tmp_path / "a.txt")]).texts()[str(tmp_path / "a.txt")]
     assert isinstance(document, TextFile) and document.size == 20 * 10**9 and document.stamp.startswith("20000000000 ")
+
+
+def test_a_zero_byte_is_refused_in_a_file_and_not_in_memory():
+    assert "".join(Text("here", "a\0b" * 30_000).reading()) == "a\0b" * 30_000
+
+
+@pytest.mark.parametrize("block", [1, 2, 7, 2**16])
+def test_places_in_the_file_and_in_the_text_are_exact(tmp_path, monkeypatch, block):
+    monkeypatch.setattr(texts, "BLOCK", block)
+    raw = b"\xef\xbb\xbf" + "one\r\n\r\ntwo é\rthree\nfour\n\r€\r\r\nfive\r".encode()
+    reading = big(tmp_path / "a.txt", raw).reading()
+    text = "".join(reading).encode()
+    for size in range(len(text) + 1):
+        taken = reading.taken(size)
+        assert raw[3 : 3 + taken].replace(b"\r\n", b"\n").replace(b"\r", b"\n") == text[:size]
+        assert reading.before(3 + taken) == size
