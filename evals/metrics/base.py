@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -101,14 +102,15 @@ def bounds(mean: float | None, low: float | None, high: float | None) -> Bounded
     return None if mean is None else {"mean": mean, "low": low, "high": high}
 
 
-def mean_of(stored: Stored, values: Sequence[np.ndarray]) -> Estimate | None:
-    """Returns the mean over all tokens that count; None without any.
+def mean_of(stored: Stored, values: Sequence[np.ndarray], most: float = math.inf) -> Estimate | None:
+    """Returns the mean over all tokens that count, its interval clipped to what is possible; None without any.
 
     Args:
-        values: per window; those of a window that is left out are empty.
+        values: per window, none below zero; those of a window that is left out are empty.
+        most: the largest possible value.
     """
     sums, counts = sums_of(values)
-    return stored.estimate(sums, counts) if any(counts) else None
+    return stored.estimate(sums, counts).within(0, most) if any(counts) else None
 
 
 class Marked(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
@@ -160,8 +161,11 @@ def _compared(stored: Stored, schedule: str, length: int) -> list[float | None]:
     if found is None:
         return []
     counts = stored.counts(stored.read_from[schedule, length], length)
-    both = (stored.wanted(found.kl), stored.wanted(found.same))
-    means = [mean_of(stored, [each[:n] for each, n in zip(values, counts, strict=True)]) for values in both]
+    both = ((found.kl, math.inf), (found.same, 1.0))
+    means = [
+        mean_of(stored, [each[:n] for each, n in zip(stored.wanted(values), counts, strict=True)], most)
+        for values, most in both
+    ]
     return [bound for each in means if each for bound in (each.mean, each.low, each.high)]
 
 

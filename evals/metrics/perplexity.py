@@ -102,7 +102,8 @@ METRIC = Perplexity()
 
 def _row(stored: Stored, run: Pass, length: int) -> PerplexityRow:
     totals, losses = stored.totals(run.schedule, length), stored.losses(run.schedule, length)
-    estimate, tail = estimated(stored, totals, stored.first(run.schedule, length)), _tail(stored, run, length)
+    estimate = estimated(stored, totals, stored.first(run.schedule, length)).within(0)
+    tail = _tail(stored, run, length)
     low, high = perplexities(estimate)[1:]
     return PerplexityRow(
         schedule=run.schedule,

@@ -171,7 +171,7 @@ def _accuracy(stored: Asked, schedule: str, length: int, depth: float | None) ->
     asked = [answer for answer in stored.by_length[schedule, length] if depth is None or answer.depth == depth]
     correct = sum(answer.correct for answer in asked)
     low, high = wilson(correct, len(asked))
-    nll = _by_prompt((answer, answer.nll) for answer in asked)
+    nll = _by_prompt((answer, answer.nll) for answer in asked).within(0)
     return AccuracyRow(
         schedule=schedule,
         table_sha256=stored.tables[schedule, length],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from .statistics import LEAST_WINDOWS
+
 FEW = {2: 0.889, 3: 0.874, 4: 0.847, 5: 0.857, 6: 0.883, 7: 0.907, 8: 0.927}
 """The lowest coverage of the 95% interval over so many documents; from 9 on it is 93% or more."""
 
@@ -15,6 +17,11 @@ def over_documents(documents: int) -> str:
         return ""
     share = int(100 * FEW[documents])
     return f"covers {share}% or more in our simulations of {documents} documents (docs/intervals.md)"
+
+
+def least(sliding: bool) -> str:
+    """Says how long a single document must be for an interval."""
+    return f"{LEAST_WINDOWS} pieces of 1,024 tokens" if sliding else f"{LEAST_WINDOWS} windows"
 
 
 def over_blocks() -> str:

@@ -214,7 +214,7 @@ class Result(Stored, Saved):
             few = coverage.over_documents(number) if "skewness" in interval else ""  # older runs had another
             return f"± or (low to high) is the {interval}{f', which {few}' if few else ''}"
         if blocks is None:
-            return f"± is the {interval} (it needs two documents)"
+            return f"there is no interval: it needs two documents, or one of {coverage.least(self.sliding)}"
         return (
             f"± or (low to high) † is the {PERCENT} interval over {blocks}, which knows nothing of other documents and "
             f"covers {coverage.over_blocks()}"

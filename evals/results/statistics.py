@@ -35,6 +35,12 @@ class Estimate:
     high: float | None
     over: str | None = None
 
+    def within(self, least: float, most: float = math.inf) -> Estimate:
+        """Clips the interval to the values that are possible, but never past the mean."""
+        if self.low is None or self.high is None:
+            return self
+        return replace(self, low=max(self.low, min(least, self.mean)), high=min(self.high, max(most, self.mean)))
+
 
 def ratio(sums: Sequence[float], counts: Sequence[float], level: float = LEVEL) -> Estimate:
     """Returns the token-weighted mean ``r = sum S_d / sum m_d`` of independent documents and its interval.

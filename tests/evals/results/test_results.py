@@ -57,7 +57,7 @@ def test_rows_and_intervals_by_hand():
     assert (row.nll, row.documents, row.tokens) == (1.5, 2, 4)
     assert row.ppl == pytest.approx(math.exp(1.5))
     assert row.ppl_high == pytest.approx(math.exp(1.5 + 12.7062 * 0.5), rel=1e-4)
-    assert row.ppl_low == pytest.approx(math.exp(1.5 - 12.7062 * 0.5), rel=1e-4)
+    assert row.ppl_low == 1  # a loss is never below zero
 
 
 def test_pairing_removes_what_the_documents_have_in_common():
@@ -252,9 +252,9 @@ def cells_of(text: str, start: str) -> list[str]:
 
 
 def test_a_wide_interval_of_a_perplexity_is_shown_by_its_bounds():
-    """Mean 1.5 and t(1) = 12.7062: e^(1.5 +- 12.7062 / 2) for 1 and 2 nats, +- 0.6353 for 1.45 and 1.55 nats."""
+    """Mean 1.5 and t(1) = 12.7062: 1 to e^(1.5 + 12.7062 / 2) for 1 and 2 nats, +- 0.6353 for 1.45 and 1.55 nats."""
     wide, middling, close = (made_up(each).to_markdown() for each in ([1.0, 2.0], [1.45, 1.55], [1.49, 1.51]))
-    assert cells_of(wide, "as-is")[1] == "4.482 (0.00780 to 2,574)"
+    assert cells_of(wide, "as-is")[1] == "4.482 (1.00 to 2,574)"
     assert cells_of(middling, "as-is")[1] == "4.482 (2.37 to 8.46)"
     assert cells_of(close, "as-is")[1] == f"4.482 ± {4.48169 * math.sinh(12.7062 * 0.01):.2f}"
     assert "± or (low to high) is the document-clustered t, 95% interval" in wide
@@ -307,6 +307,23 @@ def test_markdown_shows_the_paired_change_and_the_protocol(result):
 def test_one_document_has_no_interval_and_says_so():
     text = made_up([1.0], [1.5]).to_markdown()
     assert f"| {math.exp(1):.3f} |" in text and "| +0.5000 |" in text and "needs two documents" in text
+
+
+def test_one_document_of_a_few_windows_has_no_interval_and_says_what_it_needs():
+    result = made_up([1.0, 2.0, 3.0])
+    result.windows, result.data["documents"] = [3], 1
+    assert result.rows[0].ppl_low is None
+    assert "there is no interval: it needs two documents, or one of 8 windows;" in result.to_markdown()
+
+
+def test_bounds_stay_within_what_is_possible_and_changes_are_free():
+    result = made_up([0.1, 3.0], [0.2, 4.0])
+    kl, same = ([np.full(2, value, np.float32) for value in values] for values in ([0.0, 1.0], [1.0, 0.5]))
+    result.divergences = [Divergence("other", "as-is", 3, kl, same, 2, 6)]
+    (pair,) = result.paired
+    assert pair.low < 0 < pair.delta_nll and pair.kl_low == 0 and (pair.top1_low, pair.top1_high) == (0, 1)
+    assert pair.kl_high > 1 and [row.ppl_low for row in result.rows] == [1, 1]
+    assert [row.tail_low for row in result.rows] == [0, 0]
 
 
 def test_loss_by_position_averages_to_the_whole(result):
