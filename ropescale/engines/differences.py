@@ -10,8 +10,8 @@ Status = Literal["honoured", "recomputed", "dropped", "unsupported"]
 """Computed as asked; replaced by the engine's own number; ignored; not supported, or not configurable."""
 
 How = Literal["served", "run", "source", "docs"]
-"""A test serves such a model and compares log-probabilities; a test runs that engine's code (of vLLM and SGLang the
-rotary layer, of mlx-lm whole models); its code was read; its documentation says so."""
+"""A test serves such a model, with such a value, and compares log-probabilities; a test runs that engine's code (of
+vLLM and SGLang the rotary layer, of mlx-lm whole models); its code was read; its documentation says so."""
 
 LOST = ("dropped", "unsupported")
 

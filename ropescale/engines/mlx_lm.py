@@ -20,6 +20,7 @@ from .differences import Difference, How, always_truncates, base_rope, recompute
 from .engine import Engine
 from .layers import Layers
 from .serving import Serving
+from .untried import untried
 
 _LOADED_AS = {
     "mistral": "llama",
@@ -95,10 +96,14 @@ RUN = {
 }
 """The rope types that tests run, per model type."""
 
+_ANY_SCALE = ("llama", "yarn", "attention factor")
+"""What tests run with several scales, and with ``mscale`` and ``mscale_all_dim``."""
+
 
 def _how(layers: Layers, field: str) -> How:
-    """Returns ``run`` for model and rope types that tests run, or ``source``."""
-    return "run" if layers.kind in RUN.get(layers.whole_type, ()) else "source"
+    """Returns ``run`` for types, fields and values that tests run, or ``source``."""
+    is_run = field not in untried(layers) or (layers.whole_type, layers.kind, field) == _ANY_SCALE
+    return "run" if is_run and layers.kind in RUN.get(layers.whole_type, ()) else "source"
 
 
 def _serve(serving: Serving) -> list[Command]:

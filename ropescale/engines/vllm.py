@@ -14,6 +14,7 @@ from .engine import Engine
 from .layers import Layers
 from .registries import architecture, code, not_its_own
 from .serving import Serving, needed_positions, overrides
+from .untried import untried
 
 TURN_HALVES_AFTER_ALL = frozenset(["llama4", "llama4_text"])
 """Interleaved types whose weights vLLM permutes as it loads them, so that halves turn (models/llama4.py)."""
@@ -31,6 +32,9 @@ SERVED = {
     "phi3": frozenset(["default", "longrope"]),
 }
 """The rope types, per model type, with which tests serve whole models."""
+
+_AS_IT_LIES = ("dynamic", "llama", "frequencies")
+"""Dynamic NTK without ``max_trained_positions``, which a test serves of one type."""
 
 _PLAIN = {("deepseek_v4", "main"), ("dots3_note", "sliding_attention"), ("dots3_note_text", "sliding_attention")}
 """Layers that rotate by a theta alone, whatever the configuration says (models/deepseek_v4, models/dots3_note)."""
@@ -50,12 +54,20 @@ _RUN += ("attention factor", "low_freq_factor", "high_freq_factor", "partial_rot
 
 
 def _how(layers: Layers, field: str) -> How:
-    """Returns ``served`` for model and rope types that tests serve; otherwise as :func:`rotary_how`."""
-    return "served" if _is_served(layers) else rotary_how(layers, field)
+    """Returns ``served`` for types, fields and values that tests serve; otherwise as :func:`rotary_how`."""
+    return "served" if _is_served(layers, field) else rotary_how(layers, field)
 
 
-def _is_served(layers: Layers) -> bool:
-    return layers.kind in SERVED.get(layers.whole_type, ())
+def _is_served(layers: Layers, field: str) -> bool:
+    is_known = code("vllm", layers) in ("own", "transformers") and layers.kind in SERVED.get(layers.whole_type, ())
+    return is_known and field not in untried(layers)
+
+
+def _is_seen(layers: Layers, found: Difference) -> bool:
+    """Whether tests see a difference in the models that they serve."""
+    seen = found.status == "honoured" or found.field == "switch"
+    as_it_lies = (layers.kind, layers.whole_type, found.field) == _AS_IT_LIES
+    return _is_served(layers, found.field) and (seen or as_it_lies)
 
 
 def rotary_how(layers: Layers, field: str) -> How:
@@ -131,7 +143,7 @@ def deepseek_scale(parameters: Mapping[str, float]) -> float:
 def _differences(layers: Layers) -> Iterator[Difference]:
     """Yields the differences of vLLM for this kind of layer, and how they are known."""
     for found in _found(layers):
-        yield replace(found, how="served") if _is_served(layers) else found
+        yield replace(found, how="served") if _is_seen(layers, found) else found
 
 
 def _found(layers: Layers) -> Iterator[Difference]:

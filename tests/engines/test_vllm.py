@@ -23,9 +23,12 @@ from engine_models import (
     PROMPTS,
     ROUTES,
     TRAINED,
+    UNTRIED,
     Apart,
     checkpoints,
     expected,
+    known,
+    known_of_untried,
     patched,
     schedule,
     selected,
@@ -143,3 +146,17 @@ def test_the_rows_that_say_served_are_those_that_were_served() -> None:
     for family, route in CASES:
         served.setdefault(family, set()).add(engine_models.kind(family, route))
     assert served == {family: set(kinds) for family, kinds in vllm.SERVED.items()}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_field_of_what_was_served_says_so(family: str, tmp_path: Path) -> None:
+    folder = checkpoints(family, tmp_path)
+    for route in (route for each, route in CASES if each == family):
+        assert set(known(folder / route, "vllm").values()) == {"served"}, route
+
+
+@pytest.mark.parametrize("name", UNTRIED)
+def test_a_value_that_was_not_served_does_not_say_so(name: str, tmp_path: Path) -> None:
+    told = known_of_untried(name, tmp_path, "vllm")
+    assert {field for field, how in told.items() if how != "served"} == UNTRIED[name][1]
+    assert set(told.values()) <= {"served", "run", "source"}
