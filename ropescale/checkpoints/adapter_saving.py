@@ -15,6 +15,7 @@ from ..files import atomic, ownership
 from ..files.reading import read_json
 from . import model_card
 from .adapters import BASE, CONFIG
+from .base_weights import refuse_changed
 from .contents import with_files
 from .folders import bring, files_of, is_weight, refuse_missing_shards, share, translated
 from .in_memory import Carried, save_pretrained
@@ -58,6 +59,8 @@ def _fill(
     folder: Path,
 ) -> dict[str, str]:
     save_pretrained(model, folder)
+    with translated(source, "read"):
+        refuse_changed(model, source, folder)
     for path in sorted(folder.rglob(CONFIG)):
         # PEFT reads a relative path from where it runs, not from the adapter.
         named = {"base_model_name_or_path": os.path.abspath(target / BASE), "revision": None}

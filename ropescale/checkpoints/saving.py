@@ -36,8 +36,8 @@ def save(
     (more tokens, another dtype) is kept.
 
     Of a PEFT model the adapter is written, and its base in the folder ``base`` inside: the configuration with the
-    schedule, and the weights linked: those of the source, without what was changed in them in memory. The adapter names
-    that base, so that stock PEFT loads both.
+    schedule, and the weights linked; it is refused where they were changed in memory. The adapter names that
+    base, so that stock PEFT loads both.
 
     Args:
         model: a transformers model that :func:`ropescale.patch` changed, or that was loaded from a patched folder;

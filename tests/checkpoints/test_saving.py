@@ -261,6 +261,22 @@ def test_each_of_several_adapters_names_the_base_and_has_the_record(source, tmp_
         assert report.base == str(tmp_path / "out" / "base")
 
 
+def test_a_base_that_was_changed_in_memory_is_refused(source, tmp_path):
+    model = loaded(source)
+    with ropescale.patch(model, "yarn:factor=4"):
+        adapted = with_adapter(model)
+        before = model.model.layers[1].self_attn.q_proj.base_layer.weight.data.clone()
+        adapted.merge_adapter()  # which the adapter's files hold
+        ropescale.save(adapted, tmp_path / "merged")
+        adapted.unmerge_adapter()
+        model.model.layers[1].self_attn.q_proj.base_layer.weight.data.copy_(before)
+        ropescale.save(adapted.to(torch.bfloat16).float(), tmp_path / "cast")
+        model.model.layers[1].self_attn.q_proj.base_layer.weight.data[0, 0] += 1
+        with pytest.raises(CheckpointError, match=r"differ from those in .*layers\.1\.self_attn\.q_proj\.weight"):
+            ropescale.save(adapted, tmp_path / "out")
+    assert sorted(os.listdir(tmp_path)) == ["cast", "merged", "source"]
+
+
 def test_an_adapter_on_a_base_without_a_folder_is_refused(tmp_path):
     model = tiny.llama()
     with ropescale.patch(model, "yarn:factor=4"), pytest.raises(CheckpointError, match="no folder with weights"):
