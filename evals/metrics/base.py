@@ -25,8 +25,8 @@ R = TypeVar("R")
 PIECE = 1024
 """Tokens of a piece of a document that was not cut into windows: neighbours hang together over hundreds of tokens."""
 
-Bounded = dict[str, float | None]
-"""An estimate for the page's script: mean, low and high."""
+Bounded = dict[str, float | str | None]
+"""An estimate for the page's script: mean, low and high, and what the interval is over."""
 
 
 @dataclass(frozen=True)
@@ -97,9 +97,9 @@ class Metric(ABC, Generic[S_contra, R]):
         return {}
 
 
-def bounds(mean: float | None, low: float | None, high: float | None) -> Bounded | None:
+def bounds(mean: float | None, low: float | None, high: float | None, over: str | None = None) -> Bounded | None:
     """Returns an estimate for the page's script; None without a mean."""
-    return None if mean is None else {"mean": mean, "low": low, "high": high}
+    return None if mean is None else {"mean": mean, "low": low, "high": high, "over": over}
 
 
 def mean_of(stored: Stored, values: Sequence[np.ndarray], most: float = math.inf) -> Estimate | None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ...escaping import escaped
 from ...formatting import markdown
 from ..data.far_repeats import ORDER, far_repeats
 from ..results.checking import Count, Length, Positive
 from ..results.stored import Stored
-from .base import Bounded, Metric, bounds, held, masked, perplexities
+from .base import Bounded, Marked, Metric, bounds, held, mark, masked, perplexities
 from .cells import interval_cell
 
 
@@ -18,7 +18,8 @@ class RepeatsRow:
     """The perplexity of the far repeats and of the other tokens; see :mod:`ropescale.evals.data.far_repeats`.
 
     The interval is None with fewer than two documents, and the perplexity is None without such tokens.
-    ``far_documents`` and ``far_windows`` count those that have far repeats; None in a result of an older version.
+    ``far_documents`` and ``far_windows`` count those that have far repeats, and ``far_interval`` and
+    ``other_interval`` say what the intervals are over; None in a result of an older version.
     """
 
     schedule: str
@@ -35,6 +36,8 @@ class RepeatsRow:
     other_high: Positive | None
     far_documents: Count | None = None
     far_windows: Count | None = None
+    far_interval: str | None = None
+    other_interval: str | None = None
 
 
 class FarRepeats(Metric[Stored, RepeatsRow]):
@@ -54,9 +57,7 @@ class FarRepeats(Metric[Stored, RepeatsRow]):
             if length > distance:
                 losses = stored.losses(schedule, length)
                 parts = [masked(stored, losses, masks) for masks in (far, [~mask for mask in far])]
-                figures = [figure for part in parts for figure in (part.tokens, *perplexities(part.loss))]
-                row = RepeatsRow(schedule, length, distance, ORDER, *figures)
-                rows.append(replace(row, far_documents=parts[0].documents, far_windows=parts[0].windows))
+                rows.append(_row(schedule, length, distance, *parts))
         return rows
 
     def to_markdown(self, stored: Stored) -> list[str]:
@@ -73,8 +74,8 @@ class FarRepeats(Metric[Stored, RepeatsRow]):
         lines = [
             [
                 escaped(row.schedule),
-                interval_cell(row.far_ppl, row.far_low, row.far_high),
-                interval_cell(row.other_ppl, row.other_low, row.other_high),
+                interval_cell(row.far_ppl, row.far_low, row.far_high) + mark(row.far_interval),
+                interval_cell(row.other_ppl, row.other_low, row.other_high) + mark(row.other_interval),
             ]
             for row in rows
         ]
@@ -85,9 +86,32 @@ class FarRepeats(Metric[Stored, RepeatsRow]):
         if not row.far_tokens:
             return {}
         return {
-            "far": bounds(row.far_ppl, row.far_low, row.far_high),
-            "other": bounds(row.other_ppl, row.other_low, row.other_high),
+            "far": bounds(row.far_ppl, row.far_low, row.far_high, row.far_interval),
+            "other": bounds(row.other_ppl, row.other_low, row.other_high, row.other_interval),
         }
 
 
 METRIC = FarRepeats()
+
+
+def _row(schedule: str, length: int, distance: int, far: Marked, other: Marked) -> RepeatsRow:
+    far_ppl, far_low, far_high = perplexities(far.loss)
+    other_ppl, other_low, other_high = perplexities(other.loss)
+    return RepeatsRow(
+        schedule=schedule,
+        length=length,
+        distance=distance,
+        order=ORDER,
+        far_tokens=far.tokens,
+        far_ppl=far_ppl,
+        far_low=far_low,
+        far_high=far_high,
+        other_tokens=other.tokens,
+        other_ppl=other_ppl,
+        other_low=other_low,
+        other_high=other_high,
+        far_documents=far.documents,
+        far_windows=far.windows,
+        far_interval=far.loss.over if far.loss else None,
+        other_interval=other.loss.over if other.loss else None,
+    )

@@ -12,7 +12,7 @@ from ...escaping import escaped
 from ..data.key_tokens import KeySpans, places
 from ..results.checking import Count, Length, Positive, Share
 from ..results.stored import Stored, sums_of
-from .base import Bounded, Metric, bounds, held, masked, perplexities
+from .base import Bounded, Metric, bounds, held, mark, masked, perplexities
 from .cells import interval_cell, table
 
 ALPHA, BETA = 2.0, -2.0
@@ -23,7 +23,8 @@ class KeyTokensRow:
     """The perplexity of the key tokens under one schedule at one length.
 
     It is None without key tokens; its interval is None with fewer than two documents. ``documents`` and
-    ``windows`` count those that have key tokens; None in a result of an older version.
+    ``windows`` count those that have key tokens, and ``interval`` says what its interval is over; None in a result
+    of an older version.
     """
 
     schedule: str
@@ -36,6 +37,7 @@ class KeyTokensRow:
     ppl_high: Positive | None
     documents: Count | None = None
     windows: Count | None = None
+    interval: str | None = None
 
 
 class KeyTokens(Metric[Stored, KeyTokensRow]):
@@ -54,9 +56,8 @@ class KeyTokens(Metric[Stored, KeyTokensRow]):
             losses = stored.losses(schedule, length)
             tokens, documents, windows, estimate = masked(stored, losses, marks)
             mean, share = estimate.mean if estimate else None, tokens / sum(sums_of(losses)[1])
-            rows.append(
-                KeyTokensRow(schedule, length, tokens, share, mean, *perplexities(estimate), documents, windows)
-            )
+            held_in, over = (documents, windows), estimate.over if estimate else None
+            rows.append(KeyTokensRow(schedule, length, tokens, share, mean, *perplexities(estimate), *held_in, over))
         return rows
 
     def to_json(self, stored: Stored) -> dict[str, object]:
@@ -72,7 +73,10 @@ class KeyTokens(Metric[Stored, KeyTokensRow]):
         if stored.key_spans is None or not rows:
             return []
         made, last = stored.key_spans.made, rows[-1]
-        cells = {(row.schedule, row.length): interval_cell(row.ppl, row.ppl_low, row.ppl_high) for row in rows}
+        cells = {
+            (row.schedule, row.length): interval_cell(row.ppl, row.ppl_low, row.ppl_high) + mark(row.interval)
+            for row in rows
+        }
         model = Path(str(made.get("key_model", {}).get("path", "?"))).name
         title = (
             f"Key tokens ({last.tokens:,}, {last.fraction:.2%} of all, at {last.length:,}"
@@ -83,7 +87,7 @@ class KeyTokens(Metric[Stored, KeyTokensRow]):
 
     def subset(self, row: KeyTokensRow) -> dict[str, Bounded | None]:
         """Returns the perplexity of the key tokens."""
-        return {"key": bounds(row.ppl, row.ppl_low, row.ppl_high)}
+        return {"key": bounds(row.ppl, row.ppl_low, row.ppl_high, row.interval)}
 
 
 METRIC = KeyTokens()

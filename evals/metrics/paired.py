@@ -126,11 +126,11 @@ def _found(stored: Stored, schedule: str, baseline: str, length: int) -> Estimat
     rows = {(row.schedule, row.baseline, row.length): row for row in METRIC.rows(stored)}
     row, turned = rows.get((schedule, baseline, length)), rows.get((baseline, schedule, length))
     if row is not None:
-        return Estimate(row.delta_nll, row.low, row.high)
+        return Estimate(row.delta_nll, row.low, row.high, row.interval)
     if turned is None:
         return None
     low, high = (None if bound is None else -bound for bound in (turned.high, turned.low))
-    return Estimate(-turned.delta_nll, low, high)
+    return Estimate(-turned.delta_nll, low, high, turned.interval)
 
 
 def _minus(one: Totals, other: Totals) -> list[float]:
@@ -219,6 +219,7 @@ def _short_context(stored: Stored, rows: dict[tuple[str, int], PairedRow]) -> li
 
 def _short_cells(row: PairedRow) -> list[str]:
     """Writes the change, the mean KL and the agreement, each with half its interval if known."""
-    kl = "-" if row.kl is None else f"{row.kl:z.4f}{around(row.kl, row.kl_low, row.kl_high)}"
-    top1 = "-" if row.top1 is None else f"{row.top1:.2%}{around(row.top1, row.top1_low, row.top1_high, '.2%')}"
+    over = "" if row.kl_low is None else mark(row.interval)
+    kl = "-" if row.kl is None else f"{row.kl:z.4f}{around(row.kl, row.kl_low, row.kl_high)}{over}"
+    top1 = "-" if row.top1 is None else f"{row.top1:.2%}{around(row.top1, row.top1_low, row.top1_high, '.2%')}{over}"
     return [change_cell(row), kl, top1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypedDict
 
+from ..metrics.base import mark
 from ..metrics.cells import interval_cell
 from ..metrics.paired import change_cell
 from ..results.result import Result
@@ -44,7 +45,7 @@ def _table(run: str, name: str, part: Result) -> SourceTable:
         cells = []
         for length in part.lengths:
             row, change = rows.get((schedule, length)), changes.get((schedule, length))
-            ppl = "-" if row is None else interval_cell(row.ppl, row.ppl_low, row.ppl_high)
+            ppl = "-" if row is None else interval_cell(row.ppl, row.ppl_low, row.ppl_high) + mark(row.interval)
             cells.append((ppl, "" if change is None else change_cell(change)))
         lines.append({"schedule": schedule, "cells": cells})
     return {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...formatting import listed
+from ..metrics.base import mark
 from ..metrics.cells import around, signed
 from ..metrics.paired import PairedRow, short_length
 from ..results.result import Result
@@ -45,7 +46,7 @@ def _nats(row: PairedRow, sign: int = 1) -> str:
     text = signed(sign * row.delta_nll)
     text = text.lstrip("+") if sign < 0 else text.replace("-", "−")
     bounds = (row.low, row.high) if sign > 0 or row.low is None or row.high is None else (-row.high, -row.low)
-    return f"{text}{around(sign * row.delta_nll, *bounds)} nats per token"
+    return f"{text}{around(sign * row.delta_nll, *bounds)}{mark(row.interval)} nats per token"
 
 
 def _doubt(result: Result, row: PairedRow) -> str:

@@ -17,7 +17,8 @@
   const signed = (x) => (isZero(x) ? "0.0000" : `${x < 0 ? "−" : "+"}${Math.abs(x).toFixed(4)}`);
   const has = (bound) => bound !== null && bound !== undefined;
   const bounded = (v) => has(v.low) && has(v.high);
-  const signedCell = (d) => (bounded(d) ? `${signed(d.mean)} ± ${((d.high - d.low) / 2).toFixed(4)}` : signed(d.mean));
+  const dagger = (v) => (bounded(v) && has(v.over) && v.over !== "documents" ? " †" : ""); // over blocks of windows
+  const signedCell = (d) => (bounded(d) ? `${signed(d.mean)} ± ${((d.high - d.low) / 2).toFixed(4)}${dagger(d)}` : signed(d.mean));
   const shown = () => {
     const boxes = [...document.querySelectorAll("#controls input[name=series]:checked")];
     return boxes.map((box) => data.series[Number(box.value)]);
@@ -32,8 +33,8 @@
     if (!v) return "-";
     if (!bounded(v)) return figures(v.mean);
     const half = (v.high - v.low) / 2;
-    if (half <= 0.3 * v.mean) return `${figures(v.mean)} ± ${figures(half, 2)}`;
-    return `${figures(v.mean)} (${figures(v.low, 3)} to ${figures(v.high, 3)})`;
+    if (half <= 0.3 * v.mean) return `${figures(v.mean)} ± ${figures(half, 2)}${dagger(v)}`;
+    return `${figures(v.mean)} (${figures(v.low, 3)} to ${figures(v.high, 3)})${dagger(v)}`;
   }
 
   const minus = (x) => (has(x) ? -x : null);
@@ -50,14 +51,15 @@
   /* Perplexity has its interval in the results; loss has its logarithm; bits per byte are in proportion to the loss. */
   function value(row) {
     const kind = quantity();
-    if (kind === "ppl") return { mean: row.ppl, low: row.ppl_low, high: row.ppl_high };
+    const over = row.interval;
+    if (kind === "ppl") return { mean: row.ppl, low: row.ppl_low, high: row.ppl_high, over };
     const log = (x) => (x === null ? null : Math.log(x));
-    const loss = { mean: row.nll, low: log(row.ppl_low), high: log(row.ppl_high) };
+    const loss = { mean: row.nll, low: log(row.ppl_low), high: log(row.ppl_high), over };
     if (kind === "nll") return loss;
-    if (kind === "tail_nll") return typeof row.tail_nll === "number" ? { mean: row.tail_nll, low: row.tail_low, high: row.tail_high } : null;
+    if (kind === "tail_nll") return typeof row.tail_nll === "number" ? { mean: row.tail_nll, low: row.tail_low, high: row.tail_high, over } : null;
     if (row.bits_per_byte === null) return null;
     const scale = (x) => (x === null ? null : (x * row.bits_per_byte) / row.nll);
-    return { mean: row.bits_per_byte, low: scale(loss.low), high: scale(loss.high) };
+    return { mean: row.bits_per_byte, low: scale(loss.low), high: scale(loss.high), over };
   }
 
   const rgba = (hex, alpha) => {
@@ -194,7 +196,7 @@
     const mean = pair[name], low = pair[`${name}_low`], high = pair[`${name}_high`];
     if (!has(mean)) return "-";
     const text = (x) => (name === "top1" ? `${(100 * x).toFixed(2)}%` : (isZero(x) ? 0 : x).toFixed(4));
-    return bounded({ low, high }) ? `${text(mean)} ± ${text((high - low) / 2)}` : text(mean);
+    return bounded({ low, high }) ? `${text(mean)} ± ${text((high - low) / 2)}${dagger({ low, high, over: pair.interval })}` : text(mean);
   };
 
   /* In colour where the interval keeps away from what is shown as zero; `better` is the sign of the better side. */

@@ -135,6 +135,7 @@ class StoredDocument(TypedDict):
     windows: NotRequired[Annotated[int, Interval(ge=1, le=2**32)]]
     scored: NotRequired[Annotated[list[Annotated[list[Count], Len(2, 2)]], FailFast()]]
     source: NotRequired[str]
+    size: NotRequired[Length]
 
 
 class StoredPass(TypedDict):

@@ -82,7 +82,7 @@ def _identity(document: StoredDocument) -> Identity:
     scored = document.get("scored")
     ranges = None if scored is None else [(start, stop) for start, stop in scored]
     found = document["name"], document["sha256"], document.get("ids_sha256"), ranges, document.get("at", {})
-    return Identity(*found, document.get("source", ""))
+    return Identity(*found, document.get("source", ""), document.get("size"))
 
 
 def damaged(path: Path, error: Wrong | OSError) -> DataError:

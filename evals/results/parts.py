@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import TypeVar
 
-from .stored import DataFacts, Stored
+from .stored import DataFacts, Stored, sums_of
 
 S = TypeVar("S", bound=Stored)
 V = TypeVar("V")
@@ -28,15 +28,14 @@ def _part(stored: S, name: str, numbers: Sequence[int]) -> S:
     starts = [0, *accumulate(counts)]
     windows = [place for number in numbers for place in range(starts[number], starts[number + 1])]
     passes = [replace(run, nll=_picked(run.nll, windows)) for run in stored.passes]
-    longest = max(passes, key=lambda run: run.lengths[-1])
     data: DataFacts = {
         "source": name,
         "sha256": stored.data["sha256"],
         "documents": len(numbers),
         "windows": len(windows),
-        "tokens": sum(map(len, longest.nll)),
+        "tokens": 0,
     }
-    return replace(
+    part = replace(
         stored,
         data=data,
         passes=passes,
@@ -47,6 +46,9 @@ def _part(stored: S, name: str, numbers: Sequence[int]) -> S:
             replace(each, kl=_picked(each.kl, windows), same=_picked(each.same, windows)) for each in stored.divergences
         ],
     )
+    longest = max(part.passes, key=lambda run: run.lengths[-1])
+    data["tokens"] = sum(sums_of(part.wanted(longest.nll))[1])
+    return part
 
 
 def _picked(values: Sequence[V], numbers: Sequence[int]) -> list[V]:

@@ -129,6 +129,7 @@ class Identity:
         scored: the ranges of these tokens whose losses count; None for all of them.
         at: by length, the hash of the tokens that belong to it.
         source: the source that it is from, where there are several.
+        size: the tokens of each of its windows, where it has several and ``scored``; None if it was not stored.
     """
 
     name: str
@@ -137,6 +138,7 @@ class Identity:
     scored: Sequence[tuple[int, int]] | None = None
     at: dict[str, str] = field(default_factory=dict)
     source: str = ""
+    size: int | None = None
 
     @classmethod
     def of(cls, windows: Sequence[Document], stops: Mapping[int, int | None]) -> Identity:
@@ -149,7 +151,8 @@ class Identity:
         scored = [(int(start), int(stop)) for start, stop in _ranges(np.concatenate(marks))] if marks else None
         ids = [np.asarray(window.ids, "<i8") for window in windows]
         at = {str(length): _sha256([each[:stop] for each in ids]) for length, stop in stops.items()}
-        return cls(windows[0].name, windows[0].sha256, _sha256(ids), scored, at, windows[0].source)
+        size = len(ids[0]) if marks and len(ids) > 1 else None
+        return cls(windows[0].name, windows[0].sha256, _sha256(ids), scored, at, windows[0].source, size)
 
 
 @dataclass(frozen=True)
@@ -287,9 +290,10 @@ class Stored(Measured):
     @cached_property
     def _scored(self) -> list[Sequence[tuple[int, int]] | None]:
         counts = self.windows or [1] * self.texts
-        size = prefix(self.lengths[-1], self.bos).stop
+        longest = prefix(self.lengths[-1], self.bos).stop
         found: list[Sequence[tuple[int, int]] | None] = []
         for each, count in zip(self.identified(), counts, strict=True):
+            size = each.size or longest
             found += [each.scored] if count == 1 else [_within(each.scored, n * size, size) for n in range(count)]
         return found
 

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("no_plots")
 OLDER = Path(__file__).parents[2] / "fixtures" / "runs_without_checksums"
 ADDED = {"files", "sha256"}
 OTHERS = {"best", "versions"}
-INTERVAL = re.compile(r"^(.+_)?(low|high)$|^(bootstrap|resamples|interval)$")
+INTERVAL = re.compile(r"^(.+_)?(low|high|interval)$|^(bootstrap|resamples)$")
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from ropescale.errors import CheckpointError, RopescaleError
 from ropescale.escaping import escaped
 from ropescale.evals import Result, perplexity
 from ropescale.evals.data.documents import from_ids
+from ropescale.evals.metrics import paired
 from ropescale.evals.results.folder import writable_folder
 from ropescale.evals.results.statistics import consecutive
 from ropescale.evals.results.stored import Divergence, Pass
@@ -314,6 +315,36 @@ def test_one_document_of_a_few_windows_has_no_interval_and_says_what_it_needs():
     result.windows, result.data["documents"] = [3], 1
     assert result.rows[0].ppl_low is None
     assert "there is no interval: it needs two documents, or one of 8 windows;" in result.to_markdown()
+
+
+def test_the_windows_of_an_interrupted_run_keep_their_size_and_sources_count_scored_tokens():
+    marks = np.array([[0, 1, 1, 0, 1], [0, 0, 0, 1, 1], [0, 1, 0, 1, 0]], bool)
+    texts = [
+        dataclasses.replace(each, scored=mark, source=source)
+        for each, mark, source in zip(from_ids([[1, 2, 3, 4, 5]] * 3), marks, ["a", "a", "b"])
+    ]
+    result = made_up([1.0])
+    result.documents, result.windows = texts, [2, 1]
+    result.passes[:] = [Pass("as-is", "0", (4,), [np.ones(3, np.float32)] * 3, 1)]  # 5 was not finished
+    assert result.rows[0].tokens == 2 + 1 + 2
+    assert [part.data["tokens"] for part in result.by_source.values()] == [3, 2]
+    stored = dataclasses.replace(result, documents=[], identities=result.identified())
+    assert stored.identities[0].size == 5 and sum(result.totals("as-is", 4).shares) == 5
+    assert stored.totals("as-is", 4) == result.totals("as-is", 4)
+
+
+def test_every_interval_over_blocks_is_marked():
+    losses = np.random.default_rng(1).uniform(1, 2, 9)
+    result = made_up(list(losses), list(losses + 0.1))
+    result.windows, result.data["documents"], result.trained_length, result.repeat_distance = [9], 1, 3, 1
+    result.documents = [dataclasses.replace(each, ids=[1, 1, 2]) for each in result.documents]
+    kl = [np.full(2, value, np.float32) for value in losses]
+    result.divergences = [Divergence("other", "as-is", 3, kl, kl, 3, 27)]
+    cost = next(table for table in paired.METRIC.to_markdown(result) if table.startswith("| schedule"))
+    assert cost.count(" †") == 3
+    assert result.repeats[0].other_interval == "3 blocks of 9 windows"
+    marked = paired.difference(result, "other", result, "as-is", 3)
+    assert marked is not None and marked.over == "3 blocks of 9 windows"
 
 
 def test_bounds_stay_within_what_is_possible_and_changes_are_free():
