@@ -170,7 +170,12 @@ def _run(run: StoredRun) -> dict[str, Any]:
         "parameters": f"{model['parameters']:,}",
         "dtype": model["dtype"],
         "weights": model["weights"][:12],
-        **{key: _plain(data[key]) for key in ("source", "documents", "tokens") if key in data},
+        **{key: _plain(data[key]) for key in ("source", "documents", "windows", "tokens") if key in data},
+        **(
+            {"share of the documents": run.result.share, "tokens": f"{run.result.scored_tokens:,}"}
+            if run.result
+            else {}
+        ),
         "skipped": ", ".join(f"{n} {why.replace('_', ' ')}" for why, n in data.get("skipped", {}).items() if n),
         "text sha256": str(data.get("sha256", ""))[:12],
         "token ids sha256": _tokens(run),

@@ -190,7 +190,7 @@ class Result(Stored, Saved):
         """Returns a sentence that says how the numbers were measured."""
         once = self.protocol.get("bos_once") is not None
         bos = "BOS first" if self.bos else "BOS first in each document, in no other window" if once else "no BOS"
-        number, tokens, held = self.data["documents"], self.data["tokens"], self._windows()
+        number, tokens, held = self.data["documents"], self.scored_tokens, self._windows()
         documents = f"{number} document{'s' * (number != 1)}{self._reaching()}{self._kinds()}"
         return (
             f"protocol {self.protocol['name']}: {self.title[0].lower()}{self.title[1:]} ({bos}), "
@@ -220,14 +220,26 @@ class Result(Stored, Saved):
             f"covers {coverage.over_blocks()}"
         )
 
+    @property
+    def scored_tokens(self) -> int:
+        """The tokens scored at the longest length; runs of version 0.1.0 wrote down how many were fed, with BOS."""
+        return self.data["tokens"] if "windows" in self.data else max(row.tokens for row in self.rows)
+
+    @property
+    def share(self) -> str:
+        """Says how much of the measured documents is in the windows; nothing where that is not known."""
+        if "share" not in self.data:
+            return ""
+        share, whole, unit = self.data["share"], self.data.get("whole", 0), self.data.get("unit", "")
+        percent = f"{share:.1%}" if share >= 0.01 else f"{100 * share:.2g}%"
+        which = "its" if self.data["documents"] == 1 else "their"
+        return f"{percent if share < 1 else 'all'} of {which} {whole:,} {unit}"
+
     def _windows(self) -> str:
         """Says how many windows there are, which share of the documents they hold, and what is left out."""
         number = 0 if self.sliding else self.data.get("windows", 0)  # windows that slide differ from length to length
         parts = [f"{number:,} window{'s' * (number != 1)}"] if number else []
-        if "share" in self.data:
-            share, whole, unit = self.data["share"], self.data.get("whole", 0), self.data.get("unit", "")
-            percent = f"{share:.1%}" if share >= 0.01 else f"{100 * share:.2g}%"
-            parts.append(f"{percent} of {whole:,} {unit}" if share < 1 else f"all of {whole:,} {unit}")
+        parts += [self.share] if self.share else []
         left_out = ", ".join(f"{n} {why.replace('_', ' ')}" for why, n in self.data.get("skipped", {}).items() if n)
         return "; ".join(filter(None, [", ".join(parts), f"skipped: {left_out}" if left_out else ""]))
 

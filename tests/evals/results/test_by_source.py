@@ -76,6 +76,8 @@ def test_the_page_has_a_table_of_each_source(run, tmp_path):
 
     text = page.page(runs.load([run.save(tmp_path / "out")]))
     assert "<h3>books (3 documents)</h3>" in text and "<h3>code (2 documents)</h3>" in text
+    assert '<th scope="row">windows</th><td>5</td>' in text
+    assert f'<th scope="row">share of the documents</th><td>{run.share}</td>' in text and run.share
     row = run.by_source["code"].rows[0]
     assert f"<td>{row.ppl:#.4g} (" in text or f"<td>{row.ppl:#.4g} ±" in text
     assert page.page_data(runs.load([run.by_source["code"].save(tmp_path / "one")]))["sources"] == []

@@ -12,7 +12,7 @@ from tiny import byte_tokenizer, llama
 
 from ropescale.cli.main import main
 from ropescale.errors import CheckpointError
-from ropescale.evals import perplexity, retrieval
+from ropescale.evals import Result, perplexity, retrieval
 from ropescale.evals.data.documents import Text
 from ropescale.evals.data.key_tokens import load as load_keys
 from ropescale.evals.passkey.answering import Answerer
@@ -32,6 +32,12 @@ INTERVAL = re.compile(r"^(.+_)?(low|high|interval)$|^(bootstrap|resamples)$")
 def older(tmp_path):
     shutil.copytree(OLDER, tmp_path / "older")
     return tmp_path / "older"
+
+
+def test_scored_tokens_of_an_older_run_are_those_of_its_rows():
+    run = Result.load(OLDER / "eval")
+    assert run.data["tokens"] == 192 and run.scored_tokens == 190
+    assert "190 scored tokens" in run.to_markdown()
 
 
 @pytest.fixture

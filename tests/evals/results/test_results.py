@@ -347,6 +347,12 @@ def test_every_interval_over_blocks_is_marked():
     assert marked is not None and marked.over == "3 blocks of 9 windows"
 
 
+def test_the_share_that_was_measured_is_of_the_documents_that_were_read():
+    result = made_up([1.0, 2.0])
+    result.data |= {"windows": 2, "measured": 5, "whole": 2000, "unit": "bytes", "share": 0.0025}
+    assert "2 documents (2 windows, 0.25% of their 2,000 bytes), 6 scored tokens" in result.protocol_line()
+
+
 def test_bounds_stay_within_what_is_possible_and_changes_are_free():
     result = made_up([0.1, 3.0], [0.2, 4.0])
     kl, same = ([np.full(2, value, np.float32) for value in values] for values in ([0.0, 1.0], [1.0, 0.5]))
