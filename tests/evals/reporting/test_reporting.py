@@ -95,7 +95,12 @@ def test_the_page_has_the_far_repeats_and_the_key_tokens(folder, tmp_path):
     [linear] = [row for row in saved if row["schedule"] == "linear:factor=4"]
     assert (linear["length"], linear["far_tokens"]) == (128, 4 * (128 - 110 - 7))
     series = page_data(load([folder]))["series"]
-    found = {"mean": linear["far_ppl"], "low": linear["far_low"], "high": linear["far_high"]}
+    found = {
+        "mean": linear["far_ppl"],
+        "low": linear["far_low"],
+        "high": linear["far_high"],
+        "over": linear["far_interval"],
+    }
     assert [(s["length"], s["far"], s["key"]) for s in series[1]["subsets"]] == [(128, found, None)]
     text = "It was a bright cold day in April, and the clocks. "
     spans = KeySpans({hashlib.sha256(text.encode()).hexdigest(): [(3, 9)]})
