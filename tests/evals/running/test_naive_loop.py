@@ -50,7 +50,7 @@ def compare(folder, texts, length: int, stride: int | None, longest: int) -> str
     tokenizer = AutoTokenizer.from_pretrained(folder)
     ids = [document.ids[:longest] for document in tokenize(texts, tokenizer)]
     bos = tokenizer.bos_token_id
-    result = perplexity(model, ids, [length], stride=stride, bos=bos)
+    result = perplexity(model, ids, [length], stride=stride, windows=1, bos=bos)
     ours = np.concatenate(result.passes[0].nll).astype(np.float64)
     if stride is None:
         theirs = [naive_prefix(model, each, length, bos) for each in ids if len(each) >= length - 1]
