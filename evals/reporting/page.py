@@ -170,7 +170,7 @@ def _run(run: StoredRun) -> dict[str, Any]:
         "parameters": f"{model['parameters']:,}",
         "dtype": model["dtype"],
         "weights": model["weights"][:12],
-        **{key: _plain(data[key]) for key in ("source", "documents", "windows", "tokens") if key in data},
+        **{key: _plain(data.get(key)) for key in ("source", "documents", "windows", "tokens") if key in data},
         **(
             {"share of the documents": run.result.share, "tokens": f"{run.result.scored_tokens:,}"}
             if run.result
