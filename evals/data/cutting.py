@@ -17,7 +17,7 @@ from .encoding import PIECE, Encoded, TextEncoder, joined
 from .texts import Reading, Text, TextFile
 
 Source = Text | TextFile | Document
-"""What is cut."""
+"""A document before it is cut."""
 
 BUDGET = 2**18
 """Tokens that are fed under one schedule, where nothing else is asked for."""
@@ -123,7 +123,7 @@ class Cutter:
 
     @property
     def encoder(self) -> TextEncoder:
-        """What makes tokens of texts."""
+        """Returns the encoder; documents that are tokens already need none."""
         if self._encoder is None:
             raise TypeError("texts are given, and no encoder")
         return self._encoder
@@ -176,7 +176,7 @@ def _of_document(document: Document, size: int, most: int | None) -> Cut:
 
 @dataclass(frozen=True)
 class _Read:
-    """What is known of a reading of a text when it is closed.
+    """A reading of a text, once it is closed.
 
     Attributes:
         start: the byte at which it began.

@@ -116,30 +116,6 @@ def tokenize(
     return [each if isinstance(each, Document) else next(made) for each in given]
 
 
-def tokenize_until(
-    texts: Iterable[Text | TextFile | Document],
-    tokenizer: PreTrainedTokenizerBase,
-    needed: int,
-    count: int | None,
-    *,
-    split_special_tokens: bool = False,
-) -> list[Document]:
-    """Encodes a stream up to the ``count``-th distinct document with ``needed`` tokens, all between included.
-
-    Raises:
-        DataError: as :func:`tokenize`.
-    """
-    found: list[Document] = []
-    enough: set[str] = set()
-    for text in texts:
-        found += tokenize([text], tokenizer, split_special_tokens=split_special_tokens)
-        if len(found[-1].ids) >= needed:
-            enough.add(found[-1].ids_sha256)
-        if len(enough) == count:
-            break
-    return found
-
-
 def special_tokens(documents: Iterable[Document], tokenizer: PreTrainedTokenizerBase | None) -> int:
     """Counts the documents' special tokens, which a model reads as the end of a text and the like. The one for unknown
     text is not counted: text may be unknown."""

@@ -166,7 +166,7 @@ class Reading:
 
     @property
     def sha256(self) -> str:
-        """Of what has been read, as UTF-8."""
+        """The hash of the text read so far, as UTF-8."""
         return self._digest.hexdigest()
 
     def taken(self, size: int) -> int:

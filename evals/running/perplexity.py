@@ -185,6 +185,7 @@ class PerplexityRun:
                 "bos": corpus.bos_option,
                 **({} if corpus.bos_once is None else {"bos_once": corpus.bos_once}),
                 "stride": options.stride,
+                **({} if options.stride else {"windows": options.windows, "budget_tokens": options.budget}),
                 **({} if options.score == chats.ALL else {"score": options.score}),
                 "seed": options.seed,
                 "interval": f"{corpus.interval}, {PERCENT}",

@@ -124,11 +124,14 @@ class PerplexityOptions:
         """The windows of one document at most; None for no limit."""
         return self.windows if isinstance(self.windows, int) else None
 
+    @property
+    def budget(self) -> int | None:
+        """The positions fed under one schedule at most; None for no limit."""
+        return BUDGET if self.budget_tokens is None and self.windows is None else self.budget_tokens
+
     def windows_in_all(self, length: int) -> int | None:
         """Returns how many windows of a length are measured at most, or one of each document; None for no limit."""
-        if self.budget_tokens is None and self.windows is not None:
-            return None
-        return max(1, (self.budget_tokens or BUDGET) // length)
+        return None if self.budget is None else max(1, self.budget // length)
 
     @property
     def sharers(self) -> int:
@@ -251,7 +254,7 @@ class Corpus:
 
     @property
     def interval(self) -> str:
-        """What intervals rest on."""
+        """The formula of intervals: over documents, or over windows where there are few documents."""
         few = sampling.rests_on_windows(self.windows)
         return "t over blocks of consecutive windows" if few else "document-clustered t, skewness-corrected"
 

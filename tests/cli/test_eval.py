@@ -64,6 +64,25 @@ def test_stdout_is_the_table_alone(capsys, checkpoint, texts):
     assert "error" not in err and "exceed" not in err and "longer than" not in err
 
 
+def test_a_book_is_measured_in_many_windows_which_are_stored_and_continued(capsys, checkpoint, tmp_path, monkeypatch):
+    book, out = tmp_path / "book.txt", str(tmp_path / "out")
+    book.write_text("".join(f"{number} {TEXT}\n" for number in range(150)))
+    words = [checkpoint, "--data", str(book), "--lengths", "16,64", "--schedule", "yarn:factor=2", "-o", out]
+    code, said, _ = run(capsys, *words, "--budget-tokens", "2560")
+    assert code == 0
+    stored = json.loads((tmp_path / "out" / "results.json").read_text())
+    data, size = stored["data"], len(book.read_bytes())
+    assert (data["documents"], data["windows"], data["tokens"]) == (1, 40, 40 * 63)
+    assert (data["whole"], data["unit"]) == (size, "bytes") and data["share"] == data["measured"] / size
+    assert (stored["protocol"]["windows"], stored["protocol"]["budget_tokens"]) == (None, 2560)
+    assert f"40 windows, {data['share']:.1%} of its {size:,} bytes" in said
+    assert {row["interval"] for row in stored["rows"]} == {"5 blocks of 40 windows"}
+    assert all(row["ppl_low"] < row["ppl"] < row["ppl_high"] for row in stored["rows"])
+    assert Result.load(out).to_markdown() in said
+    monkeypatch.setattr(Scorer, "score", lambda *args, **more: pytest.fail("scored again"))
+    assert run(capsys, *words, "--budget-tokens", "2560")[:2] == (0, said)
+
+
 def test_json_has_every_digit_and_equals_the_naive_loop(capsys, checkpoint, texts):
     code, out, _ = run(
         capsys, checkpoint, "--data", texts, "--lengths", "64", "--lengths", "16,32", "--windows", "1", "--json"

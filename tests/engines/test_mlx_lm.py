@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from engine_models import (
     UNTRIED,
     Apart,
     checkpoints,
+    checkpoints_of,
     expected,
     known,
     known_of_untried,
@@ -85,8 +86,7 @@ def score(python: Path, jobs: list[list[Any]]) -> None:
 @pytest.fixture(scope="module")
 def folders(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
     """The checkpoints of the families that are asked for."""
-    families = {"llama", *(family for family, _ in selected(request, CASES))}
-    return {family: checkpoints(family, tmp_path_factory.mktemp(family)) for family in families}
+    return checkpoints_of(selected(request, CASES), tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
@@ -111,12 +111,7 @@ def computed(python: Path, folder: Path, beside: Path, **more: Any) -> Any:
     return json.loads((beside / "found.json").read_text())
 
 
-@pytest.fixture(scope="module")
-def table() -> Iterator[dict[tuple[str, str], Apart]]:
-    """The differences, printed as a table at the end: ``make engines ARGS="tests/engines/test_mlx_lm.py -s"``."""
-    measured: dict[tuple[str, str], Apart] = {}
-    yield measured
-    print("\n" + engine_models.markdown(measured))
+table = pytest.fixture(scope="module")(engine_models.differences)
 
 
 @pytest.mark.engines

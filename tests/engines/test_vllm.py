@@ -11,7 +11,7 @@ import json
 import os
 import shlex
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from engine_models import (
     UNTRIED,
     Apart,
     checkpoints,
+    checkpoints_of,
     expected,
     known,
     known_of_untried,
@@ -81,8 +82,7 @@ def python() -> Path:
 @pytest.fixture(scope="module")
 def folders(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
     """The checkpoints of the families that are asked for."""
-    families = {"llama", *(family for family, _ in selected(request, CASES))}
-    return {family: checkpoints(family, tmp_path_factory.mktemp(family)) for family in families}
+    return checkpoints_of(selected(request, CASES), tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
@@ -103,12 +103,7 @@ def found(
     return {case: json.loads(output.read_text()) for case, output in outputs.items()}
 
 
-@pytest.fixture(scope="module")
-def table() -> Iterator[dict[tuple[str, str], Apart]]:
-    """The differences, printed as a table at the end: ``make engines ARGS="tests/engines/test_vllm.py -s"``."""
-    measured: dict[tuple[str, str], Apart] = {}
-    yield measured
-    print("\n" + engine_models.markdown(measured))
+table = pytest.fixture(scope="module")(engine_models.differences)
 
 
 @pytest.mark.engines

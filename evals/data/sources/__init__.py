@@ -87,7 +87,9 @@ class TextSource:
     @property
     def left_out(self) -> str:
         """Says which files of folders were no text, as far as they were read; empty without any."""
-        return no_texts(self.asked.left_out) if self.asked.left_out else ""
+        if not self.asked.left_out:
+            return ""
+        return f"{no_texts(self.asked.left_out)}; encoding=NAME reads text that is not UTF-8"
 
     def texts(self) -> dict[str, Iterator[Unread]]:
         """Reads each source's documents one after the other, as they are asked for; the first one now.
@@ -158,18 +160,6 @@ def joined(texts: Iterable[Unread]) -> str:
             raise DataError(f"{each.name} is no text that can be joined with others; give a field of text")
         parts.append(each.text)
     return "\n\n".join(parts)
-
-
-def stream_texts(source: str, *, split: str | None = None, text_field: str | None = None) -> Iterator[Unread]:
-    """Reads the documents of a dataset on the Hub one after the other, as they are asked for.
-
-    Args:
-        source, split, text_field: as in :func:`read_texts`.
-
-    Raises:
-        DataError: not the name of a dataset, or as :func:`read_texts`.
-    """
-    return _streamed(source, ReadOptions(split, text_field))
 
 
 def _streamed(source: str, asked: ReadOptions) -> Iterator[Unread]:

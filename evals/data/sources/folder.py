@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from ....errors import DataError
@@ -10,6 +12,9 @@ from ....files.reading import local_path
 from ..texts import Text, TextFile
 from .read_options import ReadOptions
 from .text_file import NoText, text_of
+
+_LARGEST = 2**28
+"""Bytes of a ``results.json`` that is looked into."""
 
 
 def takes(source: str) -> bool:
@@ -30,12 +35,16 @@ def read(source: str, asked: ReadOptions) -> Iterator[Text | TextFile]:
     if not files:
         what = "files" if asked.glob is None else f"file that fits {asked.glob!r}"
         raise DataError(f"no {what} in {source}; give a folder of text files (hidden ones are not read)")
-    found = 0
+    found, of_runs = 0, _of_runs(files)
     for path in files:
+        name = str(path.relative_to(root))
+        if path in of_runs:
+            asked.left_out.append(f"{name} of a run")
+            continue
         try:
             text = text_of(path, asked.encoding, rows=False)
         except NoText:
-            asked.left_out.append(str(path.relative_to(root)))
+            asked.left_out.append(name)
         else:
             found += 1
             yield text
@@ -55,6 +64,28 @@ def _chosen(root: Path, glob: str | None) -> Iterable[Path]:
         return [path.relative_to(root) for path in found if path != root]
     except (ValueError, NotImplementedError):  # absolute, or out of the folder
         raise DataError(f"glob {glob!r} is no pattern of files in {root}; write it like *.txt", "glob") from None
+
+
+def _of_runs(files: Iterable[Path]) -> set[Path]:
+    """Returns the files that runs wrote, where their folders lie among the texts: their ``results.json`` tells."""
+    files = list(files)
+    found: set[Path] = set()
+    for folder, written in _runs(files):
+        beside = {folder / name for name in ("results.json", *written)}
+        below = {folder / "nll", folder / "resume"}
+        found |= {path for path in files if path in beside or below & set(path.parents)}
+    return found
+
+
+def _runs(files: Iterable[Path]) -> Iterator[tuple[Path, Iterable[str]]]:
+    """Yields the folders of runs, and the files that each lists; version 0.1.0 listed none."""
+    for path in files:
+        if path.name == "results.json" and path.stat().st_size < _LARGEST:
+            with suppress(OSError, ValueError, RecursionError):
+                content = json.loads(path.read_bytes())
+                if isinstance(content, dict) and {"schema", "versions", "rows"} <= content.keys():
+                    listed = content.get("files")
+                    yield path.parent, listed if isinstance(listed, dict) else ("results.csv", "REPORT.md")
 
 
 def no_texts(files: list[str], most: int = 3) -> str:

@@ -1,6 +1,8 @@
 """The windows of texts: how many, where they begin, and what is read for them."""
 
 import hashlib
+import json
+import os
 
 import pytest
 from tiny import byte_tokenizer
@@ -188,3 +190,34 @@ def test_the_same_document_again_does_not_count_towards_max_docs():
     rows = [list(range(20)), list(range(20)), list(range(1, 21)), list(range(2, 22))]
     corpus = Corpus(rows, [16], None, "no", PerplexityOptions(max_docs=2))
     assert [each.ids[0] for each in corpus.texts] == [0, 1] and corpus.skipped["duplicates"] == 1
+
+
+MEASURE = """
+import resource, sys
+from ropescale.evals.data.sources import TextSource
+from ropescale.evals.reference import CHECKPOINT
+from ropescale.evals.running.selection import Corpus, PerplexityOptions
+from ropescale.models.loading import load_tokenizer
+
+options = PerplexityOptions(budget_tokens=8192, max_docs=1)
+corpus = Corpus(TextSource([sys.argv[1]]).texts()[sys.argv[1]], 512, load_tokenizer(CHECKPOINT), "auto", options)
+print(len(corpus.documents), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+"""
+
+
+@pytest.mark.slow
+def test_a_vast_text_takes_no_more_memory_than_a_small_one(python, tmp_path):
+    """200 MB of text, and 20 GB of JSON lines of which one is asked for, within 120 MB of 30 kB."""
+    small, book, rows = (tmp_path / name for name in ("small.txt", "book.txt", "rows.jsonl"))
+    small.write_text(LINES[:30_000])
+    book.write_text(LINES * (200_000_000 // len(LINES) + 1))
+    rows.write_text(json.dumps({"text": LINES}) + "\n")
+    os.truncate(rows, 20 * 2**30)
+    taken = []
+    for path in (small, book, rows):
+        done = python("-c", MEASURE, str(path))
+        assert done.returncode == 0, done.stderr
+        windows, megabytes = map(int, done.stdout.split())
+        assert windows == 16
+        taken.append(megabytes)
+    assert max(taken[1:]) < taken[0] + 120

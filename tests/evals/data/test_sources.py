@@ -23,9 +23,10 @@ from ropescale.evals.data.documents import (
     select,
     special_tokens,
     tokenize,
-    tokenize_until,
 )
-from ropescale.evals.data.sources import read_texts, stream_texts
+from ropescale.evals.data.sources import TextSource, read_texts
+from ropescale.evals.data.sources.read_options import ReadOptions
+from ropescale.evals.running.selection import Corpus, PerplexityOptions
 
 
 def contents(texts):
@@ -240,6 +241,25 @@ def test_an_encoding_that_is_unknown_or_does_not_fit_is_one_sentence(tmp_path, e
         read_texts(tmp_path / "a.txt", encoding=encoding)
 
 
+def test_a_run_among_the_texts_is_no_text(tmp_path, caplog):
+    (tmp_path / "a.txt").write_text("first")
+    (tmp_path / "results.json").write_text('{"text": "of the user"}')
+    run = tmp_path / "run"
+    for folder in (run / "nll", run / "resume"):
+        folder.mkdir(parents=True)
+    listed = {"schema": 1, "versions": {}, "rows": [], "files": {"REPORT.md": "0" * 64}}
+    for name, content in {
+        "results.json": json.dumps(listed),
+        "REPORT.md": "of the run",
+        "notes.md": "of the user",
+        "nll/index.json": "{}",
+        "resume/run.json": "{}",
+    }.items():
+        (run / name).write_text(content)
+    assert contents(read_texts(tmp_path)) == ["first", '{"text": "of the user"}', "of the user"]
+    assert "4 files are no text (run/REPORT.md of a run, run/nll/index.json of a run" in caplog.text
+
+
 def test_the_command_line_says_what_it_left_out_and_counts_it(mixed, tmp_path, capsys):
     from tiny import llama
 
@@ -432,27 +452,38 @@ def test_the_hub_is_asked_for_a_dataset_once_and_in_vain(monkeypatch):
     assert asked == [("nobody/nothing-at-all", 10.0)] and time.monotonic() - started < 5
 
 
+def streamed(name, **asked):
+    return TextSource([name], ReadOptions(**asked), streaming=True).texts()[name]
+
+
+def taken(texts, needed, count):
+    """The documents of a stream that are measured: the first ``count`` of so many tokens."""
+    options = PerplexityOptions(max_docs=count, windows=1, min_tokens=needed)
+    return Corpus(texts, 26, byte_tokenizer(), "no", options)
+
+
 def test_a_stream_is_read_until_enough_documents_are_long_enough(hub):
     seen = []
-    texts = (seen.append(text.name) or text for text in stream_texts("org/books", split="train"))
-    found = tokenize_until(texts, byte_tokenizer(), needed=26, count=2)
-    assert [len(document.ids) for document in found] == [6, 16, 26, 36]
+    texts = (seen.append(text.name) or text for text in streamed("org/books", split="train"))
+    found = taken(texts, 26, 2)
+    assert [len(document.ids) for document in found.documents] == [26, 36]
     assert seen == [f"org/books row {i}" for i in range(4)] and hub[0][2] is True
-    assert select(found, 26, max_docs=2)[1] == {"too_short": 2, "empty": 0}
+    assert found.skipped == {"too_short": 2, "empty": 0}
 
 
 def test_a_stream_that_ends_early_is_all_there_is(hub):
-    assert len(tokenize_until(stream_texts("org/books", split="train"), byte_tokenizer(), 26, 100)) == 6
+    found = taken(streamed("org/books", split="train"), 26, 100)
+    assert len(found.documents) + found.skipped["too_short"] == 6
 
 
 def test_streaming_takes_a_name_on_the_hub_and_an_existing_split(hub, tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": "one"}')
     with pytest.raises(DataError, match=r"a\.jsonl.*streaming.*Hub"):
-        stream_texts(str(tmp_path / "a.jsonl"))
+        streamed(str(tmp_path / "a.jsonl"))
     with pytest.raises(DataError, match=r"'dev'.*split=NAME: train, test"):
-        stream_texts("org/books", split="dev")
+        streamed("org/books", split="dev")
     with pytest.raises(DataError, match=r"org/books row 0.*'body'.*text, id"):
-        list(stream_texts("org/books", split="train", text_field="body"))
+        list(streamed("org/books", split="train", text_field="body"))
 
 
 # --- tokenizers ---
