@@ -21,6 +21,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from .corpus import training_documents
 
 BOS = "<|bos|>"
+_WIDTH = 256
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,8 @@ class Recipe:
     warmup: int = 100
     weight_decay: float = 0.1
     vocabulary: int = 2048
+    head_dim: int = 64
+    theta: float = 10000.0
 
 
 def train_tokenizer(documents: list[str], recipe: Recipe) -> PreTrainedTokenizerFast:
@@ -65,18 +68,18 @@ def tokenize(documents: list[str], tokenizer: PreTrainedTokenizerFast) -> torch.
 
 
 def build_model(tokenizer: PreTrainedTokenizerFast, recipe: Recipe) -> LlamaForCausalLM:
-    """Builds the untrained model: 4 layers, 4 heads of 64 over 2 KV heads, tied embeddings."""
-    special = tokenizer.backend_tokenizer.token_to_id(BOS)
+    """Builds the untrained model: 4 layers, 4 heads of 64 over 2 KV heads (or more, narrower ones), tied embeddings."""
+    special, heads = tokenizer.backend_tokenizer.token_to_id(BOS), _WIDTH // recipe.head_dim
     config = LlamaConfig(
         vocab_size=len(tokenizer),
-        hidden_size=256,
+        hidden_size=_WIDTH,
         intermediate_size=704,
         num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=64,
+        num_attention_heads=heads,
+        num_key_value_heads=heads // 2,
+        head_dim=recipe.head_dim,
         max_position_embeddings=recipe.length,
-        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+        rope_parameters={"rope_type": "default", "rope_theta": recipe.theta},
         tie_word_embeddings=True,
         bos_token_id=special,
         eos_token_id=special,

@@ -160,7 +160,9 @@ def test_the_dictionary_has_the_published_keys(result):
     assert list(plain["model"]) == ["path", "config_sha256", "weights", "dtype", "parameters", "trained_length"]
     about = ["source", "sha256", "documents", "windows", "tokens", "skipped", "measured", "whole", "unit", "share"]
     assert list(plain["data"]) == about
-    assert list(plain["protocol"]) == [*["name", "mode", "bos", "stride", "seed", "interval", "batch_tokens"]]
+    assert list(plain["protocol"]) == [
+        *["name", "mode", "bos", "stride", "windows", "budget_tokens", "seed", "interval", "batch_tokens"]
+    ]
     assert list(plain["versions"]) == ["ropescale", "torch", "transformers"]
     assert list(plain["rows"][0]) == [
         *["schedule", "table_sha256", "length", "documents", "tokens", "nll", "ppl", "ppl_low", "ppl_high"],
