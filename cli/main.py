@@ -13,11 +13,11 @@ from importlib import import_module
 
 import click
 
-from .. import __version__
 from ..errors import RopescaleError, RunError, VerificationError
 from ..escaping import visible
 from ..files.interrupts import Terminated, terminable
 from ..formatting import cut
+from . import environment
 from .spelling import spelled
 
 COMMANDS = {
@@ -82,13 +82,22 @@ def _debug_option() -> click.Option:
     return click.Option(["--debug"], is_flag=True, expose_value=False, help="Show the traceback of an error.")
 
 
+_VERSION = "Show the version, and for reports of errors Python's and the libraries'."
+
+
+def _print_versions(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        click.echo(environment.described())
+        ctx.exit()
+
+
 @click.group(
     cls=LazyGroup,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
     params=[_debug_option()],
 )
-@click.version_option(__version__, prog_name="ropescale", message="%(prog)s %(version)s")
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_versions, help=_VERSION)
 @click.pass_context
 def group(ctx: click.Context) -> None:
     """Extend the context of RoPE language models, and measure what that did."""

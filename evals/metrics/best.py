@@ -32,8 +32,9 @@ class BestRow:
 class Best(Metric[Stored, BestRow]):
     """The best schedule at each length.
 
-    Which one is best is only known afterwards, so every pair of schedules counts as a comparison, at every length: with
-    c of them, each has the level ``0.95 ** (1 / c)`` (Sidak, JASA 62, 1967).
+    Which one is best is only known afterwards, so every pair of schedules counts as a comparison, at every length, and
+    in every source where there are several: with c of them, each has the level ``0.95 ** (1 / c)`` (Sidak, JASA 62,
+    1967).
     """
 
     row, key = BestRow, "best"
@@ -44,7 +45,7 @@ class Best(Metric[Stored, BestRow]):
             return []
         there = {length: [each for each in stored.schedules if (each, length) in stored.read_from]
                  for length in stored.lengths}  # fmt: skip
-        comparisons = sum(comb(len(labels), 2) for labels in there.values())
+        comparisons = stored.groups * sum(comb(len(labels), 2) for labels in there.values())
         rows = (
             _row(stored, length, labels, comparisons)
             for length, labels in there.items()

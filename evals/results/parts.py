@@ -42,6 +42,7 @@ def _part(stored: S, name: str, numbers: Sequence[int]) -> S:
         documents=_picked(stored.documents, windows),
         identities=_picked(stored.identities, numbers),
         windows=_picked(stored.windows, numbers),
+        whole=stored.groups,
         divergences=[
             replace(each, kl=_picked(each.kl, windows), same=_picked(each.same, windows)) for each in stored.divergences
         ],

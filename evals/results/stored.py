@@ -196,6 +196,7 @@ class Stored(Measured):
         repeat_distance: how many tokens back "far" is for the far repeats; None leaves them out.
         key_spans: the key tokens; None leaves them out.
         identities: hashes of the documents, in a measurement that was loaded.
+        whole: how many groups of documents the measurement has tables of that this is a part of; None in a whole one.
     """
 
     passes: list[Pass]
@@ -209,6 +210,13 @@ class Stored(Measured):
     key_spans: KeySpans | None = None
     identities: list[Identity] = field(default_factory=list, repr=False)
     windows: list[int] = field(default_factory=list, repr=False)
+    whole: int | None = None
+
+    @property
+    def groups(self) -> int:
+        """The number of groups of documents that have tables: all of them, and each source where there are several."""
+        sources = len({each.source for each in self.identified()})
+        return self.whole or (1 + sources if sources > 1 else 1)
 
     @property
     def schedules(self) -> list[str]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import json
+import platform
 import re
-from importlib import import_module
+from importlib import import_module, metadata
 
 import click
 import pytest
 
+import ropescale
 from ropescale import errors
 from ropescale.cli import main as shell
 from ropescale.cli import options
@@ -72,6 +74,16 @@ def test_help_lists_every_command_with_its_line(capsys):
     for name, line in shell.COMMANDS.items():
         assert f"  {name}" in out
         assert line[:40] in out
+
+
+def test_the_version_comes_with_what_a_report_of_an_error_needs(capsys):
+    assert shell.main(["--version"]) == 0
+    first, python, libraries, extras = capsys.readouterr().out.splitlines()
+    assert first == f"ropescale {ropescale.__version__}"
+    assert platform.python_version() in python and platform.machine() in python
+    for name in ("torch", "transformers", "datasets", "accelerate", "click"):
+        assert f"{name} {metadata.version(name)}" in libraries
+    assert extras.startswith("extras: ")
 
 
 def test_nothing_asked_shows_the_help(capsys):

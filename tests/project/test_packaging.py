@@ -11,6 +11,7 @@ from itertools import chain
 from pathlib import Path
 
 import pytest
+import yaml
 
 from ropescale.configs.class_defaults import LOWEST
 
@@ -153,4 +154,15 @@ def test_the_version_is_the_installed_one(python):
     done = python("-m", "ropescale", "--version")
     import ropescale
 
-    assert done.stdout == f"ropescale {ropescale.__version__}\n"
+    assert done.stdout.splitlines()[0] == f"ropescale {ropescale.__version__}"
+
+
+def test_the_citation_and_the_templates_can_be_read(repository):
+    import ropescale
+
+    citation = yaml.safe_load((repository / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["version"] == ropescale.__version__
+    assert {"cff-version", "message", "title", "authors"} <= citation.keys()
+    for template in sorted((repository / ".github" / "ISSUE_TEMPLATE").iterdir()):
+        found = yaml.safe_load(template.read_text(encoding="utf-8"))
+        assert found["name"] and found["description"] and all(each["attributes"]["label"] for each in found["body"])

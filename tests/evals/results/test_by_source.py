@@ -42,6 +42,13 @@ def test_each_source_has_the_figures_of_a_measurement_of_it_alone_and_all_those_
     assert run.rows[1].nll == pytest.approx(np.mean(losses), abs=2e-6) and run.rows[1].documents == 5
 
 
+def test_winners_are_named_with_intervals_that_hold_for_all_the_sources_together(run):
+    # Two schedules are one pair, at two lengths, over both sources and in each.
+    for result in (run, *run.by_source.values()):
+        assert [row.comparisons for row in result.best] == [6, 6]
+    assert [row.comparisons for row in perplexity(llama(), BOOKS, [16, 32], ["yarn:factor=2"]).best] == [2, 2]
+
+
 def test_every_window_is_fed_once(monkeypatch):
     score, fed = Scorer.score, []
 
