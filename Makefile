@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 NEEDED := pyproject.toml constraints.txt
 
-.PHONY: demo test slow engines fuzz kill mutants lint format wheel clean help
+.PHONY: demo test slow engines fuzz kill mutants docs lint format wheel clean help
 
 help:
 	@echo "make demo    the main job on the bundled model, under a minute once installed"
@@ -16,6 +16,7 @@ help:
 	@echo "make fuzz    mutated input, for SECONDS=600 from SEED=0 in PROCESSES=1; REPLAY=FOLDER runs one kept case again"
 	@echo "make kill    every command that writes, killed KILLS=50 times by each of three signals (half an hour)"
 	@echo "make mutants  changes one operator or number of the source at a time, and shows which test notices"
+	@echo "make docs    write the site to docs/_build/html; a broken link is an error"
 	@echo "make lint    ruff, as the continuous integration runs it"
 	@echo "make format  ruff's formatter and safe fixes"
 	@echo "make wheel   build dist/ropescale-*.whl"
@@ -51,6 +52,9 @@ kill: $(VENV)/.for-test
 mutants: $(VENV)/.for-test
 	PYTHONPATH=tests/helpers $(BIN)/python -m mutants $(ARGS)
 
+docs: $(VENV)/.for-docs
+	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
+
 lint: $(VENV)/.for-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -65,7 +69,7 @@ wheel: $(VENV)/.for-test
 	$(BIN)/python -m build --wheel --outdir dist .
 
 clean:
-	rm -rf $(VENV) $(VENV)-wheel build dist *.egg-info .pytest_cache .ruff_cache ropescale-demo
+	rm -rf $(VENV) $(VENV)-wheel build dist docs/_build *.egg-info .pytest_cache .ruff_cache ropescale-demo
 
 $(VENV)/.for-demo: $(NEEDED) | $(BIN)/python
 	$(BIN)/python -m pip install -c constraints.txt -e '.[plot]'
@@ -74,6 +78,10 @@ $(VENV)/.for-demo: $(NEEDED) | $(BIN)/python
 # What the tests need includes what the demo needs, so a `make demo` after `make test` installs nothing.
 $(VENV)/.for-test: $(NEEDED) | $(BIN)/python
 	$(BIN)/python -m pip install -c constraints.txt -e '.[plot,dev]'
+	@touch $(VENV)/.for-demo $@
+
+$(VENV)/.for-docs: $(NEEDED) | $(BIN)/python
+	$(BIN)/python -m pip install -c constraints.txt -e '.[plot,docs]'
 	@touch $(VENV)/.for-demo $@
 
 $(BIN)/python:
