@@ -1,12 +1,12 @@
 """The schedules, one paper per file. Standard library only: importing this imports neither torch nor transformers.
 
-Adding one: a file beside these, a line here, a row in the README, a case in the tests.
+Adding one: a file beside these, a line here, a row in docs/schedules.md, a case in the tests.
 """
 
 from __future__ import annotations
 
 # isort: off
-# In the order of the README's table, which is the order of `names()`.
+# In the order of the table in docs/schedules.md, which is the order of `names()`.
 from .as_is import AsIs as AsIs
 from .as_is import from_rope_parameters as from_rope_parameters
 from .plain import Base as Base

@@ -128,7 +128,7 @@ def register(name: str) -> Callable[[S], S]:
 
 
 def names() -> list[str]:
-    """Returns the registered schedules' names, in the order the README lists them."""
+    """Returns the registered schedules' names, in the order docs/schedules.md lists them."""
     return list(_REGISTRY)
 
 

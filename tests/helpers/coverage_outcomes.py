@@ -2,7 +2,7 @@
 
 ``coverage.json`` holds what the sweep measured and asserts (see ``coverage_measuring.measure``).
 
-    python tests/helpers/coverage_outcomes.py --write      writes docs/models.md and the README's section from it
+    python tests/helpers/coverage_outcomes.py --write      writes docs/models.md from it
     python tests/helpers/coverage_outcomes.py --measure    measures every type again first (minutes)
 """
 
@@ -22,11 +22,7 @@ from ropescale.rope import Rope
 
 PATH = Path(__file__).with_name("coverage.json")
 ROOT = Path(__file__).resolve().parents[2]
-PAGE, README = ROOT / "docs" / "models.md", ROOT / "README.md"
-START, END = (
-    "<!-- supported models: written by tests/helpers/coverage_outcomes.py -->",
-    "<!-- end of supported models -->",
-)
+PAGE = ROOT / "docs" / "models.md"
 
 SCHEDULES = ("linear", "yarn", "llama3", "table")
 
@@ -146,7 +142,7 @@ def page(outcomes: Mapping[str, Mapping[str, Any]]) -> str:
         + f" | {_notes(name, outcome)} |"
         for name, outcome in sorted(outcomes.items())
     ]
-    return "\n".join([_HEAD.format(len(outcomes)), *rows, ""])
+    return "\n".join([_HEAD.format(len(outcomes), section(outcomes)), *rows, ""])
 
 
 _HEAD = """# Supported models
@@ -157,6 +153,8 @@ model of each type is patched with `linear`, `yarn`, `llama3` and a user's own t
 Its cos and sin, in every layer and at positions within and beyond the trained length, must be those of the formula
 in float64; the checkpoint that stock transformers loads must give the patched model's logits bit for bit; and
 reverting the patch must restore everything bit for bit.
+
+{}
 
 * **rotates**: how many coordinates of a head, in a default model of the type; where there is a table per layer type,
   which of them `--layers full` changes (`--layers all` changes all).
@@ -251,24 +249,20 @@ def _sentence(text: str) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------
-# The README's section
+# The groups of types
 
 
 def section(outcomes: Mapping[str, Mapping[str, Any]]) -> str:
-    """Returns what stands between the markers in the README."""
+    """Returns the table of the groups."""
     rows = [
         (what, [name for name, outcome in sorted(outcomes.items()) if holds(name, outcome)]) for what, holds in _GROUPS
     ]
     assert sum(len(names) for _, names in rows) == len(outcomes), "every type is in one group"
     table = [f"| {what} | {len(names)} | {_named(names)} |" for what, names in rows]
-    return "\n".join([_INTRODUCTION.format(len(outcomes)), *table])
+    return "\n".join([_INTRODUCTION, *table])
 
 
-_INTRODUCTION = """[docs/models.md](docs/models.md) has a row for each of the {} model types of
-`AutoModelForCausalLM` in transformers 5.23.0, written by the test that patches a tiny model of each with four
-schedules, in memory and on disk.
-
-| model types | count | |
+_INTRODUCTION = """| model types | count | |
 |---|---:|---|"""
 
 
@@ -300,12 +294,6 @@ def _named(names: list[str]) -> str:
     return ", ".join(names) if len(names) <= 12 else f"{', '.join(names[:4])}, ..., {names[-1]}"
 
 
-def readme(text: str, outcomes: Mapping[str, Mapping[str, Any]]) -> str:
-    """Returns the README with its section written again."""
-    before, rest = text.split(START)
-    return f"{before}{START}\n{section(outcomes)}\n{END}{rest.split(END)[1]}"
-
-
 # ---------------------------------------------------------------------------------------------------------
 
 
@@ -325,14 +313,13 @@ def measured() -> dict[str, dict[str, Any]]:
 def main() -> None:
     """Writes the tables, and measures first if asked."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="write docs/models.md and the README's section")
+    parser.add_argument("--write", action="store_true", help="write docs/models.md")
     parser.add_argument("--measure", action="store_true", help="measure every type again first")
     asked = parser.parse_args()
     if asked.measure:
         PATH.write_text(json.dumps(measured(), indent=1) + "\n", encoding="utf-8")
     if asked.write or asked.measure:
         PAGE.write_text(page(load()), encoding="utf-8")
-        README.write_text(readme(README.read_text(encoding="utf-8"), load()), encoding="utf-8")
     else:
         parser.print_help()
 

@@ -1,4 +1,4 @@
-"""Everything the README shows is run, and what it lists is what there is."""
+"""Everything that the README and the guides show is run, and what they list is what there is."""
 
 from __future__ import annotations
 
@@ -8,36 +8,66 @@ import shlex
 from pathlib import Path
 
 import pytest
+from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from ropescale.cli.main import main
 from ropescale.evals.reference import CHECKPOINT, held_out_documents
 from ropescale.schedules import lookup, names
 
-README = Path(__file__).parents[2] / "README.md"
-BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", README.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+ROOT = Path(__file__).parents[2]
+GUIDES = ("patching", "serving", "retrieval")
+PAGES = {"README": ROOT / "README.md", **{name: ROOT / "docs" / f"{name}.md" for name in GUIDES}}
 MAKE = {"make demo", "make test"}
 """Run by the continuous integration itself, which starts with them."""
 
 
+def blocks(page: str) -> list[tuple[str, str]]:
+    """The language and the text of each block of code."""
+    text = PAGES[page].read_text(encoding="utf-8") if PAGES[page].exists() else ""
+    return re.findall(r"^```(\w+)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+
+
 @pytest.fixture
 def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that holds what the README's blocks speak of."""
+    """A folder that holds what the blocks speak of; no hub is asked for Qwen's model, a tiny one lies in its place."""
     (tmp_path / "CKPT").symlink_to(CHECKPOINT)
     (tmp_path / "book.txt").write_text(held_out_documents()[0][:12_000], encoding="utf-8")
     monkeypatch.chdir(tmp_path)
+    config = Qwen3Config(
+        hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
+        head_dim=16, vocab_size=2048, max_position_embeddings=40_960, rope_parameters=QWEN3_ROPE,
+    )  # fmt: skip
+    Qwen3ForCausalLM(config).save_pretrained(tmp_path / "Qwen" / "Qwen3-8B")
     return tmp_path
 
 
-def test_every_block_runs_in_order(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+QWEN3_ROPE = {"rope_type": "default", "rope_theta": 1_000_000.0}
+"""As Qwen3-8B's configuration has it, like its max_position_embeddings."""
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_runs_in_order(page: str, workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names_so_far: dict[str, object] = {}
-    for language, text in BLOCKS:
+    if page == "serving":
+        assert main(["patch", "CKPT", "-o", "CKPT-2k", "--schedule", "yarn", "--target-length", "2k"]) == 0
+    assert blocks(page)
+    for language, text in blocks(page):
         if language == "python":
             run_python(text, names_so_far)
         else:
             run_shell(text)
-    assert (workplace / "CKPT-2k" / "ropescale.json").exists()
-    assert (workplace / "half.png").stat().st_size > 10_000
-    assert "| yarn:factor=8" in capsys.readouterr().out
+    made, said = MADE[page]
+    assert all((workplace / name).exists() for name in made)
+    assert said in capsys.readouterr().out
+
+
+MADE = {
+    "README": (["Qwen3-8B-128k/ropescale.json", "CKPT-8x/ropescale.json", "report.html"], "| yarn:factor=8"),
+    "patching": (["CKPT-2k/ropescale.json", "CKPT-half/ropescale.json", "half.png"], "live: yes"),
+    "serving": ([], "--context-length 2048"),
+    "retrieval": (["KEYS/results.json"], "passkey"),
+}
+"""The files that a page's blocks write, and what they print."""
 
 
 def run_python(text: str, names_so_far: dict[str, object]) -> None:
@@ -57,12 +87,17 @@ def run_shell(text: str) -> None:
             assert main(command[1:]) == 0, line
 
 
-def test_the_languages_of_the_blocks_are_known() -> None:
-    assert {language for language, _ in BLOCKS} == {"sh", "python"}
+@pytest.mark.parametrize("page", PAGES)
+def test_the_languages_of_the_blocks_are_known(page: str) -> None:
+    assert {language for language, _ in blocks(page)} <= {"sh", "python"}
+
+
+def test_the_readme_is_short() -> None:
+    assert len(PAGES["README"].read_text(encoding="utf-8").splitlines()) <= 150
 
 
 def test_the_table_of_schedules_is_what_there_is() -> None:
-    section = README.read_text(encoding="utf-8").split("## The schedules")[1].split("\n## ")[0]
+    section = (ROOT / "docs" / "schedules.md").read_text(encoding="utf-8").split("# The schedules")[1].split("\n## ")[0]
     rows = re.findall(r"^\| `([\w-]+)` \|[^|]*\| ([^|]*) \|", section, re.MULTILINE)
     assert [name for name, _ in rows] == names()
     for name, fields in rows:
