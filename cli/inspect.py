@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -24,46 +25,99 @@ from .options import (
 from .sections import in_sections
 
 if TYPE_CHECKING:
-    from ..inspecting import Geometry, Pair
+    from ..inspecting import Geometry, Inspection, Inspections, Pair
 
 _SECTIONS = {**REQUEST_SECTIONS, **MODEL_SECTION, "The result": "plot as_json"}
 
 
 @click.command("inspect", cls=in_sections(_SECTIONS))
 @model_argument()
-@request_options()
+@request_options("many")
 @click.option("--plot", type=Place(), metavar="FILE", help="Draw wavelength and turns per pair (png, svg or pdf).")
 @revision_option()
 @json_option()
-def command(model: str, schedule: str | None, plot: str | None, as_json: bool, **options: Any) -> None:
+def command(model: str, schedules: tuple[str, ...], plot: str | None, as_json: bool, **options: Any) -> None:
     """Show the rotary geometry of MODEL (a folder or a Hub id; of an adapter, its base) per layer type.
 
     For every pair: the wavelength in tokens, the turns inside the trained length (of layers that see a window, inside
-    the window), and with --schedule what it would become. No weights are read. The options of a schedule are those of
-    `ropescale patch`.
+    the window), and with --schedule what it would become; several schedules stand side by side. No weights are read.
+    The options of a schedule are those of `ropescale patch`; of several schedules each takes those that it has.
     """
-    from ..inspecting import inspect
+    from ..inspecting import compare, inspect
 
-    found = inspect(model, schedule, **options)
+    many = len(schedules) > 1
+    found = compare(model, schedules, **options) if many else inspect(model, *schedules, **options)
     tell(warning=found.warnings)
     if plot is not None:
-        from ..plotting import plot_geometry
-
-        plot_geometry(found.geometries, plot)
+        _draw(found, plot)
     if as_json:
         print_json(found.to_dict())
     else:
-        show("\n\n".join(_page(each) for each in found.geometries))
+        show("\n\n".join(_pages(found)))
+
+
+def _draw(found: Inspection | Inspections, path: str) -> None:
+    from ..inspecting import Inspections
+    from ..inspecting.drawing import plot_comparison, plot_geometry
+
+    if isinstance(found, Inspections):
+        plot_comparison(found.layers, path)
+    else:
+        plot_geometry(found.geometries, path)
+
+
+def _pages(found: Inspection | Inspections) -> list[str]:
+    from ..inspecting import Inspections
+
+    if isinstance(found, Inspections):
+        return [_compared(each) for each in found.layers.values()]
+    return [_page(each) for each in found.geometries]
 
 
 def _page(geometry: Geometry) -> str:
-    heading = "" if geometry.layer_type == "all" else f"## {geometry.layer_type}\n\n"
-    return f"{heading}{markdown(['geometry', 'value'], _summary(geometry))}\n\n{_pairs(geometry)}"
+    rows = _summary(geometry)
+    if geometry.frequencies:
+        rows += [
+            ["schedule", str(geometry.schedule)],
+            ["length it is shown for", f"{geometry.target_length} tokens"],
+            ["attention scale", f"{geometry.frequencies.attention_scale:.6g}"],
+        ]
+    return f"{_heading(geometry)}{markdown(['geometry', 'value'], rows)}\n\n{_pairs(geometry)}"
+
+
+def _compared(geometries: Sequence[Geometry]) -> str:
+    """Returns the page of a layer type under several schedules: what is common, each schedule, each pair."""
+    first, changed = geometries[0], [each for each in geometries if each.schedule]
+    common = f"{_heading(first)}{markdown(['geometry', 'value'], _summary(first))}"
+    if not changed:
+        return f"{common}\n\n{_pairs(first)}"
+    header = ["schedule", "length it is shown for", "attention scale", "its pairs"]
+    schedules = markdown(header, [_of_schedule(each) for each in changed], right=[2])
+    return f"{common}\n\n{schedules}\n\nHow many times slower each pair turns:\n\n{_divisors(first, changed)}"
+
+
+def _of_schedule(geometry: Geometry) -> list[str]:
+    scale = geometry.frequencies.attention_scale if geometry.frequencies else 1.0
+    kinds = Counter(str(pair.kind) for pair in geometry.pairs())
+    pairs = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+    return [cut(str(geometry.schedule), 100), f"{geometry.target_length} tokens", f"{scale:.6g}", pairs]
+
+
+def _divisors(first: Geometry, changed: Sequence[Geometry]) -> str:
+    """Returns a row per pair with its divisor under each schedule."""
+    header = ["pair", "wavelength", "turns", "full turn", *(cut(str(each.schedule), 40) for each in changed)]
+    columns = [[_number(pair.divisor or 0.0) for pair in each.pairs()] for each in changed]
+    rows = [[*_before(pair), *divisors] for pair, *divisors in zip(first.pairs(), *columns)]
+    return markdown(header, rows, right=[0, 1, 2, *range(4, len(header))])
+
+
+def _heading(geometry: Geometry) -> str:
+    return "" if geometry.layer_type == "all" else f"## {geometry.layer_type}\n\n"
 
 
 def _summary(geometry: Geometry) -> list[list[str]]:
     rope = geometry.rope
-    rows = [
+    return [
         ["head dim", str(rope.head_dim)],
         ["rotary dim", f"{rope.rotary_dim} ({rope.pairs} pairs)"],
         ["rope_theta", f"{rope.theta:,g}" if rope.theta < 1e6 else f"{rope.theta:g}"],
@@ -74,13 +128,6 @@ def _summary(geometry: Geometry) -> list[list[str]]:
         ["scaling in the config", _scaling(geometry.scaling)],
         ["pairs without a full turn in training", _unturned(geometry)],
     ]
-    if geometry.frequencies:
-        rows += [
-            ["schedule", str(geometry.schedule)],
-            ["length it is shown for", f"{geometry.target_length} tokens"],
-            ["attention scale", f"{geometry.frequencies.attention_scale:.6g}"],
-        ]
-    return rows
 
 
 def _scaling(scaling: Mapping[str, object] | None) -> str:
@@ -111,10 +158,18 @@ def _pairs(geometry: Geometry) -> str:
 
 
 def _row(pair: Pair) -> list[str]:
-    row = [str(pair.pair), _number(pair.wavelength), _number(pair.turns), "yes" if pair.completes_a_turn else "NEVER"]
     if pair.new_wavelength is None or pair.divisor is None:
-        return row
-    return [*row, _number(pair.new_wavelength), _number(pair.divisor), str(pair.kind)]
+        return _before(pair)
+    return [*_before(pair), _number(pair.new_wavelength), _number(pair.divisor), str(pair.kind)]
+
+
+def _before(pair: Pair) -> list[str]:
+    return [
+        str(pair.pair),
+        _number(pair.wavelength),
+        _number(pair.turns),
+        "yes" if pair.completes_a_turn else "NEVER",
+    ]
 
 
 def _number(value: float) -> str:

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from .checkpoints.saving import save
     from .errors import RopescaleError
     from .gguf.patching import patch_gguf
+    from .inspecting.drawing import plot
     from .models.patching import Patch, patch
     from .models.verifying import verify
-    from .plotting import plot
     from .rope import Rope
     from .schedules import Frequencies, Schedule
     from .tables import frequencies
@@ -66,7 +66,7 @@ _HOMES = {
     "patch": "models.patching",
     "patch_checkpoint": "checkpoints.patching",
     "patch_gguf": "gguf.patching",
-    "plot": "plotting",
+    "plot": "inspecting.drawing",
     "restore": "checkpoints.patching",
     "save": "checkpoints.saving",
     "verify": "models.verifying",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +16,8 @@ from ...checkpoints.record import original_config
 from ...errors import DataError, ScheduleError
 from ...models.adapting import attached
 from ...models.loading import has_tokenizer, load_model, load_tokenizer
-from ...planning.plan import Plan, is_as_is, make_plan
+from ...planning.plan import Plan, make_plan
+from ...planning.sharing import check_taken, share_of
 from ...schedules import specs
 from ...schedules.specs import Spec
 from ..data import chats, key_tokens
@@ -111,8 +112,8 @@ class Checkpoint:
         schedules, baseline, request = wanted
         config = original_config(read_config(folder), folder)
         named = [specs.parse(spec) for spec in [*schedules, *([] if baseline is None else [baseline])]]
-        _check_taken(named, request)
-        plans = [make_plan(config, _own(spec, request)) for spec in named]
+        check_taken(named, request)
+        plans = [make_plan(config, share_of(spec, request)) for spec in named]
         if request.freeze_at and not any(layer.is_frozen for plan in plans for layer in plan.layers.values()):
             raise ScheduleError(
                 "freeze_at is given, and no schedule whose tables depend on the length; name one, such as dynamic, "
@@ -210,36 +211,6 @@ def prepare_keys(
         short_context=False,
     )
     return PerplexityRun(model, Corpus(documents, lengths, tokenizer, bos, options), [], None, options)
-
-
-def _check_taken(named: Sequence[Spec | Mapping[str, Spec]], request: Request) -> None:
-    """Refuses a field that no schedule takes: it would be measured nowhere, and nobody would know."""
-    given = {name: "factor" for name in ("factor", "target_length") if getattr(request, name) is not None}
-    for name, key in given.items():
-        if not any(map(partial(_takes, key), named)):
-            raise ScheduleError(
-                f"{name} is given, and no schedule takes a scaling factor; name one that does, such as yarn, "
-                f"or leave {name} out",
-                name,
-            )
-    for key in request.overrides:
-        if not any(map(partial(_takes, key), named)):
-            raise ScheduleError(
-                f"overrides has {key!r}, and no schedule has this field; name one that has, or leave it out",
-                "overrides",
-            )
-
-
-def _takes(key: str, spec: Spec | Mapping[str, Spec]) -> bool:
-    return any(part.accepts(key) for part in (spec.values() if isinstance(spec, Mapping) else [spec]))
-
-
-def _own(spec: Spec | Mapping[str, Spec], request: Request) -> Request:
-    """Returns a schedule's share of the request: the fields that it takes."""
-    taken = {key: text for key, text in request.overrides.items() if _takes(key, spec)}
-    factor = request.factor if _takes("factor", spec) else None
-    freeze_at = None if is_as_is(spec) else request.freeze_at
-    return dataclasses.replace(request, spec=spec, factor=factor, overrides=taken, freeze_at=freeze_at)
 
 
 def _filled(spec: Spec | Mapping[str, Spec], plan: Plan) -> Spec | Mapping[str, Spec]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -12,6 +11,7 @@ from ...configs.configuration import read_rope
 from ...errors import DataError, RopescaleError, RunError
 from ...models import patching
 from ...models.rotary_modules import text_config, unwrapped
+from ...planning.sharing import spelled_out
 from ...schedules import specs
 from . import fingerprints
 
@@ -141,10 +141,7 @@ def label(schedule: object) -> str:
     Raises:
         ScheduleError: a spec that cannot be read.
     """
-    parsed = specs.parse(schedule)
-    if isinstance(parsed, Mapping):
-        return json.dumps({layers: spec.text for layers, spec in parsed.items()})
-    return parsed.text
+    return spelled_out(specs.parse(schedule))
 
 
 def _updates_itself(model: nn.Module) -> bool:

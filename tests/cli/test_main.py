@@ -61,7 +61,7 @@ def test_the_help_of_every_command_is_in_the_same_sections(name, capsys):
 
 
 @pytest.mark.parametrize(
-    "words", [["inspect", "m", "--schedule", "yarn", "--schedule", "ntk"], ["patch", "m", "-o", "a", "--out", "b"]]
+    "words", [["verify", "m", "--dtype", "float32", "--dtype", "float16"], ["patch", "m", "-o", "a", "--out", "b"]]
 )
 def test_an_option_that_counts_once_is_refused_twice(words, capsys):
     assert shell.main(words) == 2

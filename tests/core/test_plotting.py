@@ -16,7 +16,7 @@ import tiny
 import ropescale
 from ropescale import Rope, RopescaleError
 from ropescale.cli.main import main
-from ropescale.inspecting import Geometry
+from ropescale.inspecting import Geometry, drawing
 from ropescale.schedules import Yarn
 
 pytest.importorskip("matplotlib")
@@ -33,8 +33,8 @@ def drawn(monkeypatch):
 
     def draw(*geometries):
         caught = []
-        monkeypatch.setattr(plotting, "save", lambda figure, path: caught.append(figure))
-        plotting.plot_geometry(geometries, "unused.png")
+        monkeypatch.setattr(drawing, "save", lambda figure, path: caught.append(figure))
+        drawing.plot_geometry(geometries, "unused.png")
         return caught[0]
 
     return draw
@@ -109,7 +109,7 @@ def test_the_command_writes_the_file_and_nothing_else(tmp_path, capsys):
 @pytest.mark.parametrize(("name", "words"), [("rope.bmp", "must end in"), ("missing/rope.png", "there is no folder")])
 def test_a_plot_that_cannot_be_written_says_why(tmp_path, name, words):
     with pytest.raises(RopescaleError, match=words):
-        plotting.plot_geometry([SCHEDULED], tmp_path / name)
+        drawing.plot_geometry([SCHEDULED], tmp_path / name)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -123,13 +123,13 @@ def test_without_matplotlib_the_extra_is_named(monkeypatch, tmp_path):
 
     monkeypatch.setattr(builtins, "__import__", refuse)
     with pytest.raises(RopescaleError, match=r"pip install 'ropescale\[plot\]'"):
-        plotting.plot_geometry([SCHEDULED], tmp_path / "rope.png")
+        drawing.plot_geometry([SCHEDULED], tmp_path / "rope.png")
 
 
 def test_a_picture_that_cannot_be_written_names_its_own_path(tmp_path):
     (tmp_path / "out.png").mkdir()
     with pytest.raises(RopescaleError, match=r"cannot write a plot to \S*/out\.png: Is a directory"):
-        plotting.plot_geometry([SCHEDULED], tmp_path / "out.png")
+        drawing.plot_geometry([SCHEDULED], tmp_path / "out.png")
     assert [path.name for path in tmp_path.iterdir()] == ["out.png"]
 
 
@@ -209,4 +209,4 @@ def test_a_want_of_memory_is_not_called_a_missing_library(monkeypatch, tmp_path,
 
     monkeypatch.setattr(builtins, "__import__", refuse)
     with pytest.raises(RopescaleError, match="there is not enough memory to draw plots"):
-        plotting.plot_geometry([SCHEDULED], tmp_path / "rope.png")
+        drawing.plot_geometry([SCHEDULED], tmp_path / "rope.png")

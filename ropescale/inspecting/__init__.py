@@ -1,0 +1,9 @@
+"""What a model's rotary geometry is, and what schedules would make of it: numbers, warnings, pictures."""
+
+from __future__ import annotations
+
+from .geometry import Geometry, Pair
+from .inspection import Inspection, Inspections, compare, geometries_of, inspect
+from .traps import traps
+
+__all__ = ["Geometry", "Inspection", "Inspections", "Pair", "compare", "geometries_of", "inspect", "traps"]

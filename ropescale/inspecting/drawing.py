@@ -1,0 +1,289 @@
+"""Pictures of the rotary geometry: wavelength and turns per pair, before and after schedules."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..formatting import cut
+from ..keywords import refuse_unknown
+from ..plotting import COLOURS, STYLE, new_figure, save
+from ..request import Request, RequestOptions
+from ..tables import configuration_of
+from .geometry import Geometry, Pair
+from .inspection import compare, geometries_of, inspect, requests_of, side_by_side
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+def plot(
+    model: Any, schedule: object = None, path: str | Path | None = None, **options: Unpack[RequestOptions]
+) -> Figure:
+    """Draws a model's wavelength and turns per pair, and what a schedule makes of them, or several.
+
+    Args:
+        model: a checkpoint's folder or Hub id (no weights are read), a configuration, or a loaded model.
+        schedule: a schedule or a spec such as ``"yarn:factor=8"``, or a list of them, which are drawn over each other;
+            without one, the scaling that it has is shown.
+        path: also write the picture to this file (png, svg or pdf).
+        options: the fields of :class:`ropescale.request.Request`; of several schedules each takes those that it has.
+
+    Returns:
+        A matplotlib ``Figure`` that belongs to no window; a notebook shows it. See :func:`draw_geometry` and
+        :func:`draw_comparison`.
+
+    Raises:
+        RopescaleError: matplotlib is not installed, or the model or the schedule cannot be read.
+    """
+    refuse_unknown("ropescale.plot", options, RequestOptions.__annotations__)
+    if isinstance(schedule, (list, tuple)) and len(schedule) != 1:
+        figure = draw_comparison(_layers(model, schedule, options))
+    else:
+        alone = schedule[0] if isinstance(schedule, (list, tuple)) else schedule
+        figure = draw_geometry(_geometries(model, alone, options))
+    if path is not None:
+        save(figure, path)
+    return figure
+
+
+def _geometries(model: Any, schedule: object, options: RequestOptions) -> Sequence[Geometry]:
+    if isinstance(model, (str, Path)):
+        return inspect(str(model), schedule, **options).geometries
+    config = configuration_of(model, "as-is" if schedule is None else schedule)
+    return geometries_of(config, Request.of(schedule, **options))
+
+
+def _layers(model: Any, schedules: Sequence[object], options: RequestOptions) -> Mapping[str, Sequence[Geometry]]:
+    if isinstance(model, (str, Path)):
+        return compare(str(model), schedules, **options).layers
+    shares = requests_of(schedules, Request.of(None, **options))
+    return side_by_side(
+        {name: geometries_of(configuration_of(model, share.spec), share) for name, share in shares.items()}
+    )
+
+
+def plot_geometry(geometries: Sequence[Geometry], path: str | Path) -> None:
+    """Writes the picture of :func:`draw_geometry`."""
+    save(draw_geometry(geometries), path)
+
+
+def plot_comparison(layers: Mapping[str, Sequence[Geometry]], path: str | Path) -> None:
+    """Writes the picture of :func:`draw_comparison`."""
+    save(draw_comparison(layers), path)
+
+
+def draw_geometry(geometries: Sequence[Geometry]) -> Figure:
+    """Draws wavelength and turns per pair, before and after a schedule: one row of two panels per layer type.
+
+    Left: tokens per full turn, with the trained and the target length as lines, or the window of layers that see no
+    more. A pair above the trained length's line never completed a turn in training. Right: turns inside the trained
+    length before the schedule, inside the target length after it, and inside the target length had nothing been done.
+    """
+    figure = new_figure(9.6, 3.9 * len(geometries))
+    from matplotlib import rc_context
+
+    with rc_context(STYLE):
+        panels = figure.subplots(len(geometries), 2, squeeze=False)
+        for row, geometry in zip(panels, geometries):
+            _wavelength_panel(row[0], geometry)
+            _turns_panel(row[1], geometry)
+    return figure
+
+
+def draw_comparison(layers: Mapping[str, Sequence[Geometry]]) -> Figure:
+    """Draws several schedules over each other: one row of three panels per layer type, and one list of the colours.
+
+    Left and middle as :func:`draw_geometry`. Right: how much slower each pair turns, ``inv_freq / new_inv_freq``; a
+    pair that was stopped has no place there.
+
+    Args:
+        layers: for each layer type its geometry under each schedule, as :attr:`Inspections.layers` has them.
+    """
+    figure = new_figure(13.2, 3.9 * len(layers) + 0.5)
+    from matplotlib import rc_context
+
+    with rc_context(STYLE):
+        panels = figure.subplots(len(layers), 3, squeeze=False)
+        named = list(dict.fromkeys(each.label for row in layers.values() for each in row if each.schedule))
+        for row, geometries in zip(panels, layers.values()):
+            _compared_wavelengths(row[0], geometries, named)
+            _compared_turns(row[1], geometries, named)
+            _compared_divisors(row[2], geometries, named)
+        shown = {label: line for axes in figure.axes for line, label in zip(*axes.get_legend_handles_labels())}
+        order = [label for label in ["as trained", *named, *shown] if label in shown]
+        labels = list(dict.fromkeys(order))
+        figure.legend(
+            [shown[label] for label in labels],
+            [cut(str(label), 60) for label in labels],
+            loc="outside lower center",
+            ncols=min(4, len(labels)),
+        )
+    return figure
+
+
+def _compared_wavelengths(axes: Axes, geometries: Sequence[Geometry], named: Sequence[str | None]) -> None:
+    first = geometries[0]
+    _title(axes, first, "Wavelength per pair", "tokens per full turn")
+    _curve(axes, first.pairs(), "wavelength", label="as trained", **BEFORE)
+    for geometry in _changed(geometries):
+        _curve(axes, geometry.pairs(), "new_wavelength", label=geometry.label, **_style(geometry, named))
+    _levels(axes, geometries)
+    _shade_unturned(axes, first)
+
+
+def _compared_turns(axes: Axes, geometries: Sequence[Geometry], named: Sequence[str | None]) -> None:
+    first = geometries[0]
+    trained = first.seen(first.rope.original_length)
+    _title(axes, first, "Turns per pair within its length", "full turns")
+    _curve(axes, first.pairs(), "turns", label="as trained", **BEFORE)
+    targets = _targets(geometries)
+    for target in targets:
+        undone = [_positive(pair.turns * target / trained) for pair in first.pairs()]
+        axes.plot(
+            range(len(undone)),
+            undone,
+            label=f"unchanged, in {' or '.join(f'{each:,}' for each in targets)} tokens",
+            **_UNDONE,
+        )
+    for geometry in _changed(geometries):
+        _curve(axes, geometry.pairs(), "new_turns", label=geometry.label, **_style(geometry, named))
+    _level(axes, 1, "one full turn", "--")
+    _shade_unturned(axes, first)
+
+
+def _compared_divisors(axes: Axes, geometries: Sequence[Geometry], named: Sequence[str | None]) -> None:
+    _title(axes, geometries[0], "How much slower each pair turns", "times slower")
+    for geometry in _changed(geometries):
+        _curve(axes, geometry.pairs(), "divisor", label=geometry.label, **_style(geometry, named))
+    _level(axes, 1, "" if _changed(geometries) else "these layers stay as they are", "--")
+    _shade_unturned(axes, geometries[0])
+
+
+def _changed(geometries: Sequence[Geometry]) -> list[Geometry]:
+    return [geometry for geometry in geometries if geometry.schedule]
+
+
+def _targets(geometries: Sequence[Geometry]) -> list[int]:
+    """Returns the lengths that these layers see under the schedules, where they differ from the trained one."""
+    trained = geometries[0].seen(geometries[0].rope.original_length)
+    seen = {each.seen(each.target_length) for each in geometries if each.target_length}
+    return sorted(seen - {trained})
+
+
+def _style(geometry: Geometry, named: Sequence[str | None]) -> dict[str, Any]:
+    """Returns the colour, marker and dashes of a schedule, the same in every panel.
+
+    Earlier ones are wider, so that they are seen under later ones where the curves coincide.
+    """
+    place = named.index(geometry.label)
+    turn, number = divmod(place, len(_HUES))
+    width = 1 - place / max(1, len(named) - 1)
+    return {
+        "color": _HUES[number],
+        "marker": _SHAPES[(turn + number) % len(_SHAPES)],
+        "markersize": 2.6 + 3.4 * width,
+        "markevery": max(1, geometry.rope.pairs // 21),
+        "linewidth": 0.9 + 2.1 * width,
+        "linestyle": _DASHES[turn % len(_DASHES)],
+    }
+
+
+_HUES = [COLOURS[name] for name in ("vermilion", "green", "purple", "orange", "black", "sky")]
+_UNDONE: dict[str, Any] = {"color": "#888888", "linestyle": (0, (4, 2)), "linewidth": 1.4}
+_SHAPES = ("s", "^", "D", "v", "P", "X")
+_DASHES = ("-", (0, (3, 1.5)), (0, (1, 1)))
+
+
+# Open circles under small squares: where the two curves coincide, both are seen.
+BEFORE: dict[str, Any] = {
+    "color": COLOURS["blue"], "marker": "o", "markersize": 5.5, "markerfacecolor": "none", "linewidth": 1.2
+}  # fmt: skip
+AFTER: dict[str, Any] = {"color": COLOURS["vermilion"], "marker": "s", "markersize": 2.6, "linewidth": 1.2}
+UNDONE: dict[str, Any] = {"color": COLOURS["sky"], "linestyle": (0, (4, 2)), "linewidth": 1.4}
+
+
+def _wavelength_panel(axes: Axes, geometry: Geometry) -> None:
+    pairs = geometry.pairs()
+    _title(axes, geometry, "Wavelength per pair", "tokens per full turn")
+    _curve(axes, pairs, "wavelength", label="as trained", **BEFORE)
+    if geometry.schedule:
+        _curve(axes, pairs, "new_wavelength", label=geometry.label, **AFTER)
+    _levels(axes, [geometry])
+    _shade_unturned(axes, geometry)
+    axes.legend(loc="lower right")
+
+
+def _turns_panel(axes: Axes, geometry: Geometry) -> None:
+    pairs, trained = geometry.pairs(), geometry.seen(geometry.rope.original_length)
+    target = geometry.seen(geometry.target_length) if geometry.target_length else None
+    _title(axes, geometry, "Turns per pair", "full turns")
+    _curve(axes, pairs, "turns", label=f"as trained, in {trained:,} tokens", **BEFORE)
+    if geometry.schedule and target:
+        if target != trained:
+            undone = [pair.turns * target / trained for pair in pairs]
+            axes.plot(range(len(undone)), [_positive(v) for v in undone], label=f"unchanged, in {target:,}", **UNDONE)
+        _curve(axes, pairs, "new_turns", label=f"{geometry.label}, in {target:,}", **AFTER)
+    _level(axes, 1, "one full turn", "--")
+    _shade_unturned(axes, geometry)
+    axes.legend(loc="lower left")
+
+
+def _title(axes: Axes, geometry: Geometry, title: str, quantity: str) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    layers = "" if geometry.layer_type == "all" else f" ({geometry.layer_type})"
+    axes.set_title(f"{title}{layers}", fontsize=10, loc="left")
+    axes.set_xlabel("pair (0 turns fastest)")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_ylabel(quantity)
+    axes.set_yscale("log")
+    axes.set_xlim(-0.5, geometry.rope.pairs - 0.5)
+
+
+def _curve(axes: Axes, pairs: Sequence[Pair], field: str, **style: Any) -> None:
+    """Draws a line through the pairs; those that never turn have no place on a log axis and are left out."""
+    axes.plot([pair.pair for pair in pairs], [_positive(getattr(pair, field)) for pair in pairs], **style)
+
+
+def _positive(value: float) -> float:
+    return value if math.isfinite(value) and value > 0 else math.nan
+
+
+def _levels(axes: Axes, geometries: Sequence[Geometry]) -> None:
+    """Draws the trained length, or the window of layers that see no more, and every target length."""
+    window, trained = geometries[0].window, geometries[0].rope.original_length
+    if window and window < trained:
+        _level(axes, window, f"window {window:,}", "--")
+    else:
+        _level(axes, trained, f"trained length {trained:,}", "--")
+    targets = sorted({each.target_length for each in geometries if each.target_length} - {trained, window})
+    name = f"target length{'s' if len(targets) > 1 else ''} {', '.join(f'{each:,}' for each in targets)}"
+    for target in targets:
+        _level(axes, target, name if target == targets[-1] else "", ":")
+
+
+def _level(axes: Axes, height: float, text: str, style: str) -> None:
+    """Draws a horizontal line with its name written on it."""
+    axes.axhline(height, color=COLOURS["black"], linestyle=style, linewidth=1)
+    axes.annotate(
+        text, (0.01, height), xycoords=("axes fraction", "data"), xytext=(0, 2), textcoords="offset points", fontsize=8
+    )
+
+
+def _shade_unturned(axes: Axes, geometry: Geometry) -> None:
+    """Shades the pairs that never completed a turn in training."""
+    low, high = axes.get_ylim()
+    axes.set_ylim(low, high * (high / low) ** 0.12)  # room for the words above the highest point
+    unturned = geometry.unturned()
+    if unturned:
+        axes.axvspan(unturned[0] - 0.5, geometry.rope.pairs - 0.5, color="#000000", alpha=0.06, linewidth=0)
+        axes.annotate(
+            "no full turn\nin training", (unturned[0] - 0.3, 0.98), xycoords=("data", "axes fraction"),
+            va="top", fontsize=8, color="#444444",
+        )  # fmt: skip

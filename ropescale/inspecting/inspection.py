@@ -1,0 +1,250 @@
+"""A checkpoint inspected: its geometry per layer type, what schedules would make of it, and the traps in its files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..checkpoints import adapters
+from ..checkpoints.locating import read_config
+from ..checkpoints.record import original_config
+from ..configs.class_defaults import ALL_LAYERS
+from ..configs.configuration import Configuration
+from ..errors import ScheduleError
+from ..planning.choosing import window_of
+from ..planning.plan import Plan, is_as_is, make_plan
+from ..planning.sharing import check_taken, share_of, spelled_out
+from ..request import Request, RequestOptions
+from ..rope import Rope
+from ..schedules import Frequencies, describe, specs
+from ..schedules.as_is import from_rope_parameters, stock_table
+from ..schedules.base import length_dependent
+from .base_bound import bound_warnings
+from .geometry import Geometry
+from .traps import Files, meant_for, read_files, traps
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from ..checkpoints.adapters import Adapter
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """The result of :func:`inspect`.
+
+    Attributes:
+        model: the folder or Hub id as it was given.
+        model_type: the language model's, from its configuration.
+        geometries: one per layer type that rotates.
+        warnings: traps in the files and remarks on how the schedule was computed, one sentence each.
+    """
+
+    model: str
+    model_type: str
+    geometries: tuple[Geometry, ...]
+    warnings: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, object]:
+        """Returns everything as plain data, in full precision."""
+        return {
+            "model": self.model,
+            "model_type": self.model_type,
+            "warnings": list(self.warnings),
+            "layers": {each.layer_type: each.to_dict() for each in self.geometries},
+        }
+
+
+@dataclass(frozen=True)
+class Inspections:
+    """The result of :func:`compare`.
+
+    Attributes:
+        inspections: what :func:`inspect` says of each schedule, under the name it was asked for by.
+    """
+
+    inspections: Mapping[str, Inspection]
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The warnings of all inspections, each once."""
+        return tuple(dict.fromkeys(warning for each in self.inspections.values() for warning in each.warnings))
+
+    @property
+    def layers(self) -> dict[str, list[Geometry]]:
+        """The geometries of each layer type, in the order of the schedules, all against the same one before them."""
+        return side_by_side({name: each.geometries for name, each in self.inspections.items()})
+
+    def to_dict(self) -> dict[str, object]:
+        """Returns everything as plain data, in full precision; the schedules as a list, in their order."""
+        first = next(iter(self.inspections.values()))
+        schedules = [
+            {"schedule": name, "warnings": list(each.warnings), "layers": each.to_dict()["layers"]}
+            for name, each in self.inspections.items()
+        ]
+        return {
+            "model": first.model,
+            "model_type": first.model_type,
+            "warnings": list(self.warnings),
+            "schedules": schedules,
+        }
+
+
+def side_by_side(schedules: Mapping[str, Iterable[Geometry]]) -> dict[str, list[Geometry]]:
+    """Returns ``{layer type: its geometry under each schedule}``, all as changes of what the schedules build on."""
+    given = {name: {each.layer_type: each for each in geometries} for name, geometries in schedules.items()}
+    built_on = next((name for name in given if not is_as_is(name)), next(iter(given)))
+    return {
+        key: [_seen_from(layers[key], geometry.rope) for layers in given.values()]
+        for key, geometry in given[built_on].items()
+    }
+
+
+def _seen_from(geometry: Geometry, rope: Rope) -> Geometry:
+    """Returns a geometry as a change of ``rope``; that of a scaled model as it is can have another one before it."""
+    if geometry.rope.inv_freq() == rope.inv_freq():
+        return geometry
+    return replace(
+        geometry,
+        rope=rope,
+        schedule=geometry.schedule or "as it is",
+        frequencies=geometry.frequencies or Frequencies(geometry.rope.inv_freq()),
+        target_length=geometry.target_length or geometry.rope.max_length,
+    )
+
+
+def inspect(
+    model: str, schedule: object = None, *, revision: str | None = None, **options: Unpack[RequestOptions]
+) -> Inspection:
+    """Reads the geometry of a checkpoint and shows what a schedule would do to it; reads no weights.
+
+    Args:
+        model: a folder or a Hub id; of an adapter it is the base that is shown.
+        schedule: in any of its forms; without one, the scaling that it has is shown.
+        revision: branch, tag or commit of a Hub id.
+        options: the fields of :class:`ropescale.request.Request`. Scaling that is already there is replaced unless
+            ``on_top`` is given, because nothing is written.
+
+    Raises:
+        CheckpointError: no such model.
+        DataError: a length cannot be read.
+        ConfigError: it has no RoPE, or its configuration contradicts itself.
+        ScheduleError: the schedule does not fit.
+    """
+    request = Request.of(schedule, **options)
+    return _Found.at(model, revision).under(request)
+
+
+def compare(
+    model: str, schedules: Iterable[object], *, revision: str | None = None, **options: Unpack[RequestOptions]
+) -> Inspections:
+    """Reads the geometry of a checkpoint and shows what each of several schedules would do to it.
+
+    Args:
+        model: a folder or a Hub id; of an adapter it is the base that is shown.
+        schedules: in any of their forms; one that is named twice is shown once.
+        revision: branch, tag or commit of a Hub id.
+        options: as for :func:`inspect`; a schedule takes those fields that it has.
+
+    Raises:
+        CheckpointError, DataError, ConfigError: as for :func:`inspect`.
+        ScheduleError: there is no schedule, one does not fit, or no schedule has a field that is given.
+    """
+    request = Request.of(None, **options)
+    shared = requests_of(schedules, request)
+    found = _Found.at(model, revision)
+    return Inspections({name: found.under(each) for name, each in shared.items()})
+
+
+def requests_of(schedules: Iterable[object], request: Request) -> dict[str, Request]:
+    """Returns each schedule's share of a request, by the schedule's name.
+
+    Raises:
+        ScheduleError: there is no schedule, one cannot be read, or no schedule has a field that is given.
+    """
+    parsed = [specs.parse(schedule) for schedule in schedules]
+    if not parsed:
+        raise ScheduleError("no schedule is given; name one, such as yarn:factor=4")
+    # A target length has a meaning without a factor, too: the length that is shown.
+    check_taken(parsed, replace(request, target_length=None))
+    return {spelled_out(spec): share_of(spec, request) for spec in parsed}
+
+
+def geometries_of(config: Mapping[str, object], request: Request) -> tuple[Geometry, ...]:
+    """Returns the geometry of each layer type of a configuration, with what the schedule makes of it."""
+    now = Configuration.read(config, request.original_length)
+    plan, length = _plan(now, request), request.target_length
+    found = {key: _geometry(rope, plan, length, rope) for key, rope in now.ropes.items()}
+    return tuple(replace(geometry, window=window_of(now, key)) for key, geometry in found.items())
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A checkpoint's folder and its parsed files, read once."""
+
+    model: str
+    folder: Path
+    adapter: Adapter | None
+
+    @classmethod
+    def at(cls, model: str, revision: str | None) -> _Found:
+        return cls(str(model), *adapters.find_loadable(model, revision, weights=False))
+
+    @cached_property
+    def files(self) -> Files:
+        return read_files(self.folder)
+
+    def under(self, request: Request) -> Inspection:
+        """Returns the geometry under a schedule, or as it is."""
+        now = Configuration.read(read_config(self.folder), request.original_length)
+        stays = request.spec is None or is_as_is(request.spec)
+        # A schedule is computed from what patching would start from: the configuration without our scaling.
+        before = now if stays else Configuration.read(original_config(now.raw, self.folder), request.original_length)
+        now_ropes = now.ropes
+        plan = _plan(before, request)
+        remarks = [*adapters.on_base_shown(self.adapter), *(plan.notes if plan else _length_remarks(now))]
+        length = request.target_length or (meant_for(self.files) if stays else None)
+        geometries = tuple(
+            replace(_geometry(before.ropes[key], plan, length, there), window=window_of(now, key))
+            for key, there in now_ropes.items()
+        )
+        if request.target_length or not stays:
+            remarks += bound_warnings(geometries, now)
+        return Inspection(self.model, now.model_type, geometries, (*traps(now, self.files), *remarks))
+
+
+def _plan(configuration: Configuration, request: Request) -> Plan | None:
+    if request.spec is None:
+        request.refuse_without_schedule("original_length", "target_length", "layers")
+        return None
+    replaced = request.replace_scaling or (configuration.is_scaled and not request.on_top)
+    return make_plan(configuration.raw, replace(request, replace_scaling=replaced))
+
+
+def _geometry(rope: Rope, plan: Plan | None, target_length: int | None, there: Rope) -> Geometry:
+    """Returns a layer type's geometry under the plan; without one, under the scaling it has, or as trained.
+
+    ``rope`` is what the schedule builds on, ``there`` what the configuration has now.
+    """
+    layer_type, scaling = rope.layer_type or ALL_LAYERS, there.scaling if there.is_scaled else None
+    if plan and (layer := plan.layers.get(layer_type)):
+        table = layer.table(plan.length)
+        varies = length_dependent(layer.schedule)
+        return Geometry(layer_type, layer.rope, describe(layer.schedule), table, plan.length, scaling, varies=varies)
+    if rope.is_scaled:
+        length = target_length or rope.max_length
+        varies = length_dependent(from_rope_parameters(rope)[0])
+        return Geometry(layer_type, rope, "as it is", stock_table(rope, length), length, scaling, varies=varies)
+    return Geometry(layer_type, rope, target_length=plan.length if plan else target_length, scaling=scaling)
+
+
+def _length_remarks(configuration: Configuration) -> Iterator[str]:
+    for rope in configuration.ropes.values():
+        if rope.max_length > rope.original_length and not rope.is_scaled:
+            yield (
+                f"max_position_embeddings is {rope.max_length}, but the model was trained at {rope.original_length}; "
+                f"factors count from {rope.original_length}"
+            )

@@ -1,0 +1,198 @@
+"""Several schedules beside each other: each as it is alone, in the table, in JSON and over each other in a picture."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import tiny
+from configurations import CONFIG as LLAMA
+
+import ropescale
+from ropescale.cli.main import main
+from ropescale.errors import ScheduleError
+from ropescale.inspecting import compare, drawing, inspect
+
+SCHEDULES = ["yarn:factor=8", "ntk:factor=4", "cope"]
+GEMMA3 = {
+    "model_type": "gemma3_text",
+    "head_dim": 64,
+    "max_position_embeddings": 8192,
+    "sliding_window": 512,
+    "rope_parameters": {
+        "full_attention": {"rope_type": "default", "rope_theta": 1e6},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+    },
+}
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    def write(config=LLAMA):
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        return str(tmp_path)
+
+    return write
+
+
+def run(capsys, *words):
+    assert main(["inspect", *words]) == 0
+    return capsys.readouterr()
+
+
+def asked(schedules):
+    return [word for schedule in schedules for word in ("--schedule", schedule)]
+
+
+def cells(page, first):
+    """The row of a Markdown table that begins with a cell."""
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines()]
+    return next(row for row in rows if row[0] == first)
+
+
+def test_each_schedule_is_what_it_is_alone(checkpoint):
+    folder = checkpoint()
+    found = compare(folder, SCHEDULES)
+    assert list(found.inspections) == SCHEDULES
+    assert [found.inspections[each] for each in SCHEDULES] == [inspect(folder, each) for each in SCHEDULES]
+
+
+def test_the_json_has_every_schedule_with_the_layers_that_it_has_alone(checkpoint, capsys):
+    folder = checkpoint()
+    found = json.loads(run(capsys, folder, "--json", *asked(SCHEDULES)).out)
+    assert [each["schedule"] for each in found["schedules"]] == SCHEDULES
+    for each in found["schedules"]:
+        alone = json.loads(run(capsys, folder, "--json", "--schedule", each["schedule"]).out)
+        assert (each["layers"], each["warnings"]) == (alone["layers"], alone["warnings"])
+        assert set(alone["warnings"]) <= set(found["warnings"])
+
+
+def test_the_table_has_a_column_of_divisors_per_schedule(checkpoint, capsys):
+    page = run(capsys, checkpoint(), *asked(SCHEDULES)).out
+    assert cells(page, "pair") == ["pair", "wavelength", "turns", "full turn", *SCHEDULES]
+    # ntk divides pair i by 4^(2i/(d-2)); cope keeps the first of the 19 pairs that it fades
+    assert cells(page, "16")[5] == f"{4 ** (32 / 62):.6g}"
+    assert cells(page, "31")[4:] == ["8", "4", "inf"]
+    assert cells(page, "13")[6] == "1"
+    assert cells(page, "cope")[3] == "14 kept, 16 blended, 1 divided, 1 stopped"
+    assert [cells(page, each)[1] for each in SCHEDULES] == ["2048 tokens", "1024 tokens", "256 tokens"]
+
+
+def test_one_schedule_is_shown_as_before(checkpoint, capsys):
+    folder = checkpoint()
+    once = run(capsys, folder, "--schedule", "yarn:factor=8")
+    assert run(capsys, folder, "--schedule", "yarn", "--factor", "8") == once
+    assert "new wavelength" in once.out
+
+
+def test_a_schedule_named_twice_is_shown_once(checkpoint, capsys):
+    page = run(capsys, checkpoint(), *asked(["yarn:factor=8", "linear:factor=8", "yarn:factor=8"])).out
+    assert cells(page, "pair")[4:] == ["yarn:factor=8", "linear:factor=8"]
+
+
+def test_each_schedule_takes_the_fields_that_it_has(checkpoint, capsys):
+    words = ["--factor", "8", "--set", "beta_fast=16", "--target-length", "2k"]
+    page = run(capsys, checkpoint(), *asked(["yarn", "linear", "cope", "abf:rope_theta=1e5"]), *words).out
+    assert cells(page, "pair")[4:] == ["yarn:factor=8,beta_fast=16", "linear:factor=8", "cope", "abf:rope_theta=100000"]
+
+
+def test_a_target_length_alone_is_for_schedules_without_a_factor_too(checkpoint, capsys):
+    page = run(capsys, checkpoint(), *asked(["cope", "abf:rope_theta=1e5"]), "--target-length", "2k").out
+    assert cells(page, "cope")[1] == "2048 tokens"
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--factor", "4"], "--factor is given, and no schedule scales by a number"),
+        (["--set", "beta_fast=4"], "--set has 'beta_fast', and no schedule has this field"),
+        (["--schedule", "yran"], "no schedule named 'yran'; did you mean 'yarn'?"),
+        (["--schedule", "all"], "there is no schedule 'all'"),
+        (["--schedule", "yarn"], "factor"),
+    ],
+)
+def test_wrong_input_is_one_line(words, sentence, checkpoint, capsys):
+    assert main(["inspect", checkpoint(), *asked(["cope", "base"]), *words]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("error: ") and sentence in err and err.count("\n") == 1
+
+
+def test_a_list_must_hold_a_schedule(checkpoint):
+    for function in (compare, ropescale.plot):
+        with pytest.raises(ScheduleError, match="no schedule is given"):
+            function(checkpoint(), [])
+
+
+def test_a_scaling_that_is_there_is_one_more_curve_over_the_original_geometry(checkpoint, tmp_path, capsys):
+    folder = checkpoint()
+    (tmp_path / "model.safetensors").write_bytes(b"weights")
+    ropescale.patch_checkpoint(folder, out := tmp_path.parent / f"{tmp_path.name}-ntk", "ntk:factor=8")
+    page = run(capsys, str(out), *asked(["as-is", "linear:factor=8"])).out
+    assert cells(page, "pair")[4:] == ["as it is", "linear:factor=8"]
+    assert cells(page, "16")[1:6] == ["628.319", "0.407437", "NEVER", f"{8 ** (32 / 62):.6g}", "8"]
+
+
+def test_on_top_compares_with_what_is_there(checkpoint, capsys):
+    scaling = {"rope_type": "linear", "factor": 2.0}
+    folder = checkpoint({**LLAMA, "max_position_embeddings": 512, "rope_scaling": scaling})
+    page = run(capsys, folder, *asked(["as-is", "linear:factor=4"]), "--on-top").out
+    assert cells(page, "16")[4:] == ["1", "4"]
+
+
+def test_layer_types_have_a_page_each_and_unchanged_ones_their_pairs_alone(checkpoint, capsys):
+    page = run(capsys, checkpoint(GEMMA3), *asked(["yarn:factor=4", "linear:factor=2"])).out
+    full, sliding = page.split("## sliding_attention")
+    assert cells(full, "pair")[4:] == ["yarn:factor=4", "linear:factor=2"]
+    assert cells(sliding, "pair") == ["pair", "wavelength", "turns", "full turn"]
+
+
+@pytest.fixture
+def figure(monkeypatch):
+    """The figure, caught on its way to the disk."""
+    pytest.importorskip("matplotlib")
+    caught = []
+    monkeypatch.setattr(drawing, "save", lambda figure, path: caught.append(figure))
+    return caught
+
+
+def curves(axes):
+    return {line.get_label(): list(line.get_ydata()) for line in axes.lines if not line.get_label().startswith("_")}
+
+
+def test_the_picture_has_every_schedule_in_every_panel(checkpoint, figure, capsys):
+    folder = checkpoint()
+    run(capsys, folder, *asked(SCHEDULES), "--plot", "unused.png")
+    left, middle, right = figure[0].axes
+    alone = {each: inspect(folder, each).geometries[0].pairs() for each in SCHEDULES}
+    for name, pairs in alone.items():
+        assert curves(left)[name][:30] == [pair.new_wavelength for pair in pairs][:30]
+        assert curves(middle)[name][:30] == [pair.new_turns for pair in pairs][:30]
+        assert curves(right)[name][:30] == [pair.divisor for pair in pairs][:30]
+    (legend,) = figure[0].legends
+    unchanged = "unchanged, in 1,024 or 2,048 tokens"
+    assert [text.get_text() for text in legend.get_texts()] == ["as trained", *SCHEDULES, unchanged]
+    levels = {line.get_ydata()[0] for line in left.lines if line.get_label().startswith("_")}
+    assert levels == {256, 1024, 2048}
+
+
+def test_many_schedules_are_told_apart(checkpoint, figure, capsys):
+    many = [f"yarn:factor={factor}" for factor in range(2, 16)]
+    run(capsys, checkpoint(GEMMA3), *asked(many), "--plot", "unused.png")
+    panels = figure[0].axes
+    assert len(panels) == 6
+    drawn = [line for line in panels[0].lines if line.get_label() in many]
+    looks = {(line.get_color(), line.get_marker(), str(line.get_linestyle())) for line in drawn}
+    assert len(looks) == len(many)
+    assert "these layers stay as they are" in [text.get_text() for text in panels[5].texts]
+
+
+def test_a_loaded_model_and_its_folder_are_drawn_alike(tmp_path):
+    pytest.importorskip("matplotlib")
+    model = tiny.llama()
+    model.save_pretrained(tmp_path)
+    figures = [ropescale.plot(each, SCHEDULES, tmp_path / "a.png") for each in (str(tmp_path), model)]
+    folders, loaded = (curves(figure.axes[0]) for figure in figures)
+    assert {name: values[:3] for name, values in folders.items()} == {n: v[:3] for n, v in loaded.items()}
+    assert list(loaded) == ["as trained", *SCHEDULES]
+    assert (tmp_path / "a.png").stat().st_size > 10_000
+    assert len(ropescale.plot(model, ["yarn:factor=8"]).axes) == 2
