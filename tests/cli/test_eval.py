@@ -169,7 +169,7 @@ def test_a_baseline_is_what_the_others_are_compared_with(capsys, checkpoint, tex
         (["--lengths", "64", "--schedule", "yarn:factor=4", "--target-length", "128"], "factor 4 x trained length 64"),
         (["--lengths", "64", "--schedule", "yarn:factor=4", "--factor", "8"], "says factor 4, and --factor 8 is given"),
         (["--lengths", "64", "--schedule", "yarn", "--target-length", "32"], "shorter than the trained length 64"),
-        (["--lengths", "64", "--factor", "4"], "--factor is given, and no schedule takes"),
+        (["--lengths", "64", "--factor", "4"], "--factor is given, and no schedule scales by a number"),
         (["--lengths", "64", "--schedule", "base", "--target-length", "1k"], "or leave --target-length out"),
         (["--lengths", "64", "--schedule", ""], "the schedule is empty"),
         (["--lengths", "64", "--baseline", ""], "the schedule is empty"),
