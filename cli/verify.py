@@ -72,11 +72,10 @@ def _page(report: Verification) -> str:
     ]
     table = markdown(["module", "layers", "pairs", "dtype", "attention scale", "difference"], rows, right=(2, 4, 5))
     softmax = [] if report.softmax_factor is None else [f"softmax scale: x{report.softmax_factor:.6g} (MLA)"]
-    verdict = f"live: {'yes' if report.live else 'NO'} ({report.intended}, at {report.length} tokens)"
     limits = [f"limits below that: {spelled('; '.join(report.limits))}"] if report.limits else []
     decoding = [_decoding(report.generation)] if report.generation else []
     base = [f"base: {report.base}"] if report.base else []
-    return "\n\n".join([table, *softmax, *decoding, *base, verdict, *limits])
+    return "\n\n".join([table, *softmax, *decoding, *base, report.verdict, *limits])
 
 
 _REGIONS = {"below": "below the trained length", "across": "across the trained length", "above": "above it"}

@@ -8,7 +8,7 @@ project = "ropescale"
 author = "The ropescale authors"
 copyright = author
 version = release = ropescale.__version__
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = f"ropescale {release}"
@@ -17,6 +17,7 @@ html_copy_source = False
 myst_enable_extensions = ["attrs_inline"]
 myst_heading_anchors = 3
 suppress_warnings = ["myst.header"]
+nb_execution_mode = "off"  # the notebook holds what it showed; a test runs it
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"

@@ -61,8 +61,8 @@ def new_figure(width: float, height: float) -> Figure:
         RopescaleError: matplotlib is not installed, or there is not the memory for it.
     """
     with _loading():
-        from matplotlib.figure import Figure
-    return Figure(figsize=(width, height), layout="constrained")
+        from .figure import ShownFigure
+    return ShownFigure(figsize=(width, height), layout="constrained")
 
 
 @contextmanager

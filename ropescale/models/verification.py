@@ -39,7 +39,7 @@ class Module:
     difference: float
 
 
-@dataclass
+@dataclass(repr=False)
 class Verification:
     """The findings of :func:`ropescale.models.verifying.examine`; :attr:`live` when there are no problems.
 
@@ -79,6 +79,14 @@ class Verification:
         if self.problems or not self.limits:
             return "; ".join(self.problems) or None
         return f"the frequencies are live, and another limit is too low: {'; '.join(self.limits)}"
+
+    @property
+    def verdict(self) -> str:
+        """One line that says whether the model is live, under which schedule and at which length."""
+        return f"live: {'yes' if self.live else 'NO'} ({self.intended}, at {self.length} tokens)"
+
+    def __repr__(self) -> str:
+        return f"<Verification of {self.model}: {self.failure or self.verdict}>"
 
     def to_dict(self) -> dict[str, object]:
         """Returns a JSON-able form."""

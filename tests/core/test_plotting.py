@@ -54,6 +54,12 @@ def test_the_public_function_draws_a_folder_and_a_loaded_model_alike(tmp_path):
     assert (tmp_path / "a.png").stat().st_size > 10_000
 
 
+def test_a_notebook_shows_the_picture_without_a_backend(drawn):
+    figure = drawn(SCHEDULED)
+    png = figure._repr_png_()  # what IPython asks an object for
+    assert png.startswith(b"\x89PNG") and struct.unpack(">II", png[16:24]) == tuple(figure.get_size_inches() * 100)
+
+
 def test_a_pair_is_a_whole_number_on_the_axis(drawn):
     rope = Rope(8, 10000.0, 256)
     for axes in drawn(Geometry("all", rope, "yarn:factor=8", Yarn(factor=8)(rope, 2048), 2048)).axes:

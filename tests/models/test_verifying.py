@@ -104,6 +104,14 @@ def test_a_patched_checkpoint_is_live(folder: Path, tmp_path: Path, spec: str) -
     assert report.modules[0].difference < 5.2e-7
 
 
+def test_a_verification_says_itself_in_one_line(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    ropescale.patch_checkpoint(folder, out, "yarn:factor=2")
+    found = ropescale.verify(out)
+    assert repr(found) == f"<Verification of {out}: live: yes (all: yarn:factor=2, at {found.length} tokens)>"
+    assert found.length == 128
+
+
 def test_an_untouched_checkpoint_is_live(folder: Path) -> None:
     assert ropescale.verify(folder).intended == "all: default of 64"
 

@@ -25,9 +25,8 @@ def docs(repository: Path) -> Path:
 def test_every_page_is_in_the_index(docs):
     trees = re.findall(r"```\{toctree\}\n(.*?)```", (docs / "index.md").read_text(encoding="utf-8"), re.DOTALL)
     listed = {line for tree in trees for line in tree.splitlines() if line and not line.startswith(":")}
-    pages = {
-        page.relative_to(docs).with_suffix("").as_posix() for page in docs.rglob("*.md") if "_build" not in page.parts
-    }
+    sources = [page for kind in ("*.md", "*.ipynb") for page in docs.rglob(kind) if "_build" not in page.parts]
+    pages = {page.relative_to(docs).with_suffix("").as_posix() for page in sources}
     assert listed == pages - {"index"}
 
 

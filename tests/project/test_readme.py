@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 import shlex
 from pathlib import Path
@@ -85,6 +86,19 @@ def run_shell(text: str) -> None:
         if " ".join(command) not in MAKE:
             assert command[0] == "ropescale", f"a line that no test runs: {line}"
             assert main(command[1:]) == 0, line
+
+
+def test_the_notebook_runs_and_shows_its_plots(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    cells = json.loads((ROOT / "docs" / "tour.ipynb").read_text(encoding="utf-8"))["cells"]
+    monkeypatch.chdir(tmp_path)
+    names_so_far: dict[str, object] = {}
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            exec(compile("".join(cell["source"]), "tour.ipynb", "exec"), names_so_far)
+    shown = [kind for cell in cells for output in cell.get("outputs", []) for kind in output.get("data", {})]
+    assert shown.count("image/png") == 3 and shown.count("text/html") == 2
+    stored = next(output["text"] for cell in cells for output in cell.get("outputs", []) if "text" in output)
+    assert [line.split()[-1] for line in stored] == ["False", "True"]
 
 
 @pytest.mark.parametrize("page", PAGES)
