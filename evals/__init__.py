@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from .passkey.running import retrieval
     from .results.result import Result
     from .running.perplexity import perplexity
+    from .searching.results import SearchResult
+    from .searching.running import search
 
 _HOMES = {
     "perplexity": "running.perplexity",
@@ -24,9 +26,21 @@ _HOMES = {
     "tokenize": "data.documents",
     "retrieval": "passkey.running",
     "Retrieval": "passkey.results",
+    "search": "searching.running",
+    "SearchResult": "searching.results",
 }
 
-__all__ = ["Document", "Result", "Retrieval", "perplexity", "read_texts", "retrieval", "tokenize"]
+__all__ = [
+    "Document",
+    "Result",
+    "Retrieval",
+    "SearchResult",
+    "perplexity",
+    "read_texts",
+    "retrieval",
+    "search",
+    "tokenize",
+]
 
 
 def __getattr__(name: str) -> Any:

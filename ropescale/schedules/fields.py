@@ -9,6 +9,9 @@ import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+PROVENANCE = "provenance"
+"""The key in a schedule's JSON that says where its numbers come from; it is no field."""
+
 _MISSING = dataclasses.MISSING
 
 

@@ -20,7 +20,7 @@ from ..files.reading import local_path
 from ..formatting import brief, listed
 from ..rope import Rope
 from .base import BuiltIn, Schedule, build, label_of, lookup, suggest
-from .fields import Parameter, parameters
+from .fields import PROVENANCE, Parameter, parameters
 from .suggestions import given as given_in
 from .user_code import load, load_json, read_json_object
 from .values import cast_text, check_value, split
@@ -272,6 +272,7 @@ def _from_text(text: str) -> Spec | dict[str, Spec]:
 
 
 def _from_mapping(given: Mapping[str, object]) -> Spec | dict[str, Spec]:
+    given = {key: value for key, value in given.items() if key != PROVENANCE}
     if "name" in given:
         if not isinstance(given["name"], str):
             raise ScheduleError(f"a schedule's name is a string, not {brief(given['name'])}")

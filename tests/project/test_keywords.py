@@ -13,6 +13,8 @@ from ropescale.evals.passkey import keywords as of_retrieval
 from ropescale.evals.passkey.quiz import RetrievalOptions
 from ropescale.evals.running import keywords as of_perplexity
 from ropescale.evals.running.selection import PerplexityOptions
+from ropescale.evals.searching import keywords as of_search
+from ropescale.evals.searching.options import SearchOptions
 from ropescale.request import Request, RequestOptions
 
 
@@ -21,6 +23,7 @@ from ropescale.request import Request, RequestOptions
     [
         (of_perplexity.PerplexityKeywords, PerplexityOptions),
         (of_retrieval.RetrievalKeywords, RetrievalOptions),
+        (of_search.SearchKeywords, SearchOptions),
     ],
 )
 def test_the_typed_keywords_are_the_options_that_are_checked(typed: Any, checked: Any) -> None:
@@ -35,7 +38,7 @@ def test_the_typed_keywords_of_a_request_are_its_fields() -> None:
 FUNCTIONS = ["patch", "patch_checkpoint", "patch_gguf", "frequencies", "verify", "plot"]
 
 
-@pytest.mark.parametrize("name", [*FUNCTIONS, "evals.perplexity", "evals.retrieval"])
+@pytest.mark.parametrize("name", [*FUNCTIONS, "evals.perplexity", "evals.retrieval", "evals.search"])
 def test_a_misspelt_keyword_names_the_function_that_was_called(name: str) -> None:
     function: Any = ropescale
     for part in name.split("."):
@@ -45,11 +48,11 @@ def test_a_misspelt_keyword_names_the_function_that_was_called(name: str) -> Non
         function(*["MODEL" for _ in required], tokeniser=None)
     said = str(caught.value)
     assert said.startswith(f"ropescale.{name}() got an unexpected keyword argument 'tokeniser'; ")
-    assert ("did you mean 'tokenizer'?" in said) == (name == "evals.perplexity")
+    assert ("did you mean 'tokenizer'?" in said) == (name in ("evals.perplexity", "evals.search"))
 
 
 def test_public_functions_pass_on_typed_keywords_alone() -> None:
     functions = [*(getattr(ropescale, name) for name in FUNCTIONS), ropescale.evals.perplexity]
-    for function in [*functions, ropescale.evals.retrieval]:
+    for function in [*functions, ropescale.evals.retrieval, ropescale.evals.search]:
         options = [p for p in inspect.signature(function).parameters.values() if p.kind is p.VAR_KEYWORD]
         assert [str(p.annotation).startswith("Unpack[") for p in options] == [True], function

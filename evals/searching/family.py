@@ -1,0 +1,252 @@
+"""The schedules that a search chooses among, and the numbers that say which one.
+
+The family is YaRN's with real numbers (Peng et al. 2023, arXiv:2309.00071)::
+
+    inv_i = b_i ((1 - r_i) + r_i / s),    r_i = clamp((i - start) / (end - start), 0, 1)
+
+for pair i of frequency b_i: pairs up to ``start`` keep their frequency, those from ``end`` on are divided by the factor
+s, and cos and sin are multiplied by an attention scale. Two pairs of numbers are logarithms: of the factor and of the
+scale. The pairs are counted from 0, and frequencies are radians per token, in float64.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol
+
+import torch
+
+from ...errors import DataError
+from ...rope import Rope
+from ...schedules import LongRope, Schedule, Table, Yarn
+from ...schedules.base import Frequencies
+from ...schedules.yarn import temperature
+
+Point = tuple[float, ...]
+"""A member of a family: its numbers."""
+
+_NARROWEST = 0.01
+"""The least width of a ramp, in pairs: below it the frequencies do not change with its ends."""
+
+
+class ScheduleFamily(Protocol):
+    """A set of schedules for one geometry."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of its numbers."""
+        ...
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """How far a step of gradient descent moves each number, before the rate decays."""
+        ...
+
+    @property
+    def start(self) -> Point:
+        """The numbers of YaRN's default."""
+        ...
+
+    def table(self, point: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns the frequencies, float64 [pairs], and the attention scale; differentiable."""
+        ...
+
+    def nearest(self, point: Sequence[float]) -> Point:
+        """Returns the member that is nearest to numbers that may be out of bounds."""
+        ...
+
+    def schedule(self, point: Point) -> Schedule:
+        """Returns a member as a schedule."""
+        ...
+
+
+Form = Literal["yarn", "table", "two tables"]
+"""How a member is written: as ``yarn``, as one table, or as ``longrope`` with the model's own table within the trained
+length and attention scale 1."""
+
+Scale = Literal["free", "rule", "one"]
+"""The attention scale: a number of its own, YaRN's ``0.1 ln s + 1`` of the factor, or 1."""
+
+
+@dataclass(frozen=True)
+class RampShape:
+    """What is searched, and what of it an engine or a wish holds fixed.
+
+    Attributes:
+        ends: whether the ends of the ramp are searched; else they are those of YaRN's default.
+        scale: the attention scale.
+        whole: whether the ends are whole pairs: the start is rounded down and the end up, as YaRN's ``truncate`` does.
+        form: how a member is written.
+    """
+
+    ends: bool = True
+    scale: Scale = "free"
+    whole: bool = False
+    form: Form = "yarn"
+
+
+@dataclass(frozen=True)
+class Ramp:
+    """YaRN's family: the ramp's start and end, the factor and the attention scale.
+
+    Attributes:
+        rope: the geometry.
+        factor: how many times longer the context is to be.
+        shape: which of the numbers are searched.
+    """
+
+    rope: Rope
+    factor: float
+    shape: RampShape = RampShape()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The numbers that are searched."""
+        ends = ("start", "end") if self.shape.ends else ()
+        return (*ends, "log_factor", *(["log_scale"] if self.shape.scale == "free" else []))
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """The rates of the numbers: of the ramp's ends in pairs."""
+        return tuple(_RATES[name] for name in self.names)
+
+    @property
+    def start(self) -> Point:
+        """The numbers of YaRN's default, within the bounds."""
+        return self.nearest([self._default[name] for name in self.names])
+
+    @property
+    def last(self) -> int:
+        """The largest end of a ramp, as YaRN bounds it: rotary dim - 1."""
+        return self.rope.rotary_dim - 1
+
+    @property
+    def _default(self) -> dict[str, float]:
+        low, high = math.floor(self.rope.pair_at(32.0)), math.ceil(self.rope.pair_at(1.0))
+        scale = math.log(temperature(self.factor))
+        ends = {"start": float(max(low, 0)), "end": float(min(high, self.last))}
+        return {**ends, "log_factor": math.log(self.factor), "log_scale": scale}
+
+    def table(self, point: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns the frequencies, float64 [pairs], and the attention scale; differentiable in ``point`` [numbers]."""
+        values = {name: torch.tensor(value, dtype=torch.float64) for name, value in self._default.items()}
+        values |= dict(zip(self.names, point.unbind(), strict=True))
+        start, end, log_factor = (
+            self._end(values["start"], torch.floor),
+            self._end(values["end"], torch.ceil),
+            values["log_factor"],
+        )
+        base = torch.tensor(self.rope.inv_freq(), dtype=torch.float64)
+        pairs = torch.arange(self.rope.pairs, dtype=torch.float64)
+        ramp = ((pairs - start) / (end - start)).clamp(0, 1)
+        inv_freq = base * ((1 - ramp) + ramp * torch.exp(-log_factor))
+        return inv_freq, self._scale(values) * self.rope.table_scale
+
+    def _end(self, pair: torch.Tensor, rounded: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+        """Returns an end of the ramp; a rounded one passes its gradient on as if it were not."""
+        return pair + (rounded(pair) - pair).detach() if self.shape.whole else pair
+
+    def _scale(self, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        if self.shape.scale == "free":
+            return torch.exp(values["log_scale"])
+        one = torch.ones((), dtype=torch.float64)
+        return one if self.shape.scale == "one" else one + 0.1 * values["log_factor"]
+
+    def nearest(self, point: Sequence[float]) -> Point:
+        """Returns numbers within the bounds: ``0 <= start < end <= rotary dim - 1``, and a factor of 1 or more."""
+        values = self._default | dict(zip(self.names, map(float, point), strict=True))
+        values["start"] = min(max(values["start"], 0.0), self.last - _NARROWEST)
+        values["end"] = min(max(values["end"], values["start"] + _NARROWEST), float(self.last))
+        values["log_factor"] = max(values["log_factor"], 0.0)
+        return tuple(values[name] for name in self.names)
+
+    def schedule(self, point: Point) -> Schedule:
+        """Returns the member as ``yarn`` with its ends in turns, or in the form that is asked for."""
+        inv_freq, scale = self.table(torch.tensor(point, dtype=torch.float64))
+        if self.shape.form == "two tables":
+            divisors = tuple(b / f if f else 1.0 for b, f in zip(self.rope.inv_freq(), inv_freq.tolist(), strict=True))
+            return LongRope((1.0,) * len(divisors), divisors, factor=self.factor, attention_factor=1.0)
+        if self.shape.form == "table" or not self.rope.is_plain:
+            return Table.of(Frequencies(inv_freq.tolist(), float(scale)), self.rope)
+        return self._yarn(self._default | dict(zip(self.names, point, strict=True)), float(scale))
+
+    def _yarn(self, values: Mapping[str, float], scale: float) -> Yarn:
+        start, end, factor = values["start"], values["end"], float(f"{math.exp(values['log_factor']):.14g}")
+        if self.shape.whole:  # between two pairs, so that rounding a logarithm cannot reach another one
+            start, end = math.floor(start) + 0.5, math.ceil(end) - 0.5
+        given = None if self.shape.scale == "rule" else scale
+        turns = self._turns(start), self._turns(end)
+        return Yarn(factor, *turns, truncate=self.shape.whole, attention_factor=given)
+
+    def _turns(self, pair: float) -> float:
+        """Returns the turns of a pair, which may lie between two, within the trained length (theta's series)."""
+        rope = self.rope
+        return rope.original_length * rope.theta ** (-2 * pair / rope.rotary_dim) / (2 * math.pi)
+
+
+_RATES = {"start": 0.3, "end": 0.3, "log_factor": 0.03, "log_scale": 0.01}
+
+
+@dataclass(frozen=True)
+class EveryPair:
+    """A divisor for every pair, and the attention scale: one number more than there are pairs.
+
+    Attributes:
+        rope: the geometry.
+        factor: how many times longer the context is to be.
+    """
+
+    rope: Rope
+    factor: float
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The logarithms of the divisors, and of the scale."""
+        return (*(f"log_divisor_{pair}" for pair in range(self.rope.pairs)), "log_scale")
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """The rates of the numbers."""
+        return (*([0.03] * self.rope.pairs), 0.01)
+
+    @property
+    def start(self) -> Point:
+        """The divisors of YaRN's default."""
+        ramp = Ramp(self.rope, self.factor)
+        inv_freq, scale = ramp.table(torch.tensor(ramp.start, dtype=torch.float64))
+        divisors = [math.log(b / f) if f else 0.0 for b, f in zip(self.rope.inv_freq(), inv_freq.tolist(), strict=True)]
+        return (*divisors, math.log(float(scale) / self.rope.table_scale))
+
+    def table(self, point: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns the frequencies, float64 [pairs], and the attention scale; differentiable in ``point`` [numbers]."""
+        base = torch.tensor(self.rope.inv_freq(), dtype=torch.float64)
+        return base * torch.exp(-point[:-1]), torch.exp(point[-1]) * self.rope.table_scale
+
+    def nearest(self, point: Sequence[float]) -> Point:
+        """Returns divisors of at least 1: no pair turns faster than it was trained to."""
+        return (*(max(float(each), 0.0) for each in point[:-1]), float(point[-1]))
+
+    def schedule(self, point: Point) -> Schedule:
+        """Returns the member as a table."""
+        return Table(factors=tuple(math.exp(each) for each in point[:-1]), attention_factor=math.exp(point[-1]))
+
+
+def family(rope: Rope, factor: float, numbers: int, shape: RampShape | None = None) -> ScheduleFamily:
+    """Returns the family with so many numbers: 4, 2 (the factor and the scale), or one for each pair and the scale.
+
+    Raises:
+        DataError: another number.
+    """
+    if numbers == 4:
+        return Ramp(rope, factor, shape or RampShape())
+    if numbers == 2:
+        return Ramp(rope, factor, replace(shape or RampShape(), ends=False))
+    if numbers == rope.pairs + 1:
+        return EveryPair(rope, factor)
+    raise DataError(
+        f"numbers {numbers} is none of 4 (ramp, factor and scale), 2 (factor and scale) and {rope.pairs + 1} (every "
+        "pair, and the scale)",
+        "numbers",
+    )

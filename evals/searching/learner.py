@@ -1,0 +1,168 @@
+"""The loss of windows under tables, and its gradient in their numbers, within bounded memory.
+
+The gradient is of few numbers, and no weight has one. Each block of the model is recomputed on the way back
+(``torch.utils.checkpoint``), so what is held is the input of every block, and the inside of one. The head's loss is
+differentiated block of rows by block of rows, so full logits are never there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from ...errors import ConfigError
+from ...models.rotary_modules import text_config
+from ..running.memory import position_bytes
+from ..running.scoring import Scorer
+from .family import Point
+from .live import LiveTables
+from .space import Space
+
+if TYPE_CHECKING:
+    from ..running.scoring import TrunkOutput
+
+
+MOST_KEPT = 2**30
+"""Bytes that the insides of all blocks may take between the way forward and back. Recomputing them is a quarter of a
+step's time, and changes no bit of the gradient."""
+
+
+@dataclass(frozen=True)
+class Weighted:
+    """What a token counts.
+
+    Attributes:
+        trained: positions up to the trained length.
+        within: how much a token counts whose context is within the trained length; others count 1.
+    """
+
+    trained: int
+    within: float = 2.0
+
+    def of(self, tokens: int) -> torch.Tensor:
+        """Returns the weights of a window's scored tokens, float64 [tokens], which add up to 1."""
+        context = torch.arange(1, tokens + 1)  # positions before the token, BOS included
+        weights = torch.where(context < self.trained, self.within, 1.0).double()
+        return weights / weights.sum()
+
+
+class Learner(Scorer):
+    """A scorer that knows gradients."""
+
+    def nll_of(self, ids: torch.Tensor) -> torch.Tensor:
+        """Returns the NLL in nats of every position of one window but the first, fp32 [positions - 1], on the CPU."""
+        with torch.inference_mode():
+            return self.score(ids[None])[0]
+
+    def backward(self, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        """Adds the gradient of a window's weighted NLL to whatever the tables were made of.
+
+        Args:
+            ids: one window, int64 [positions].
+            weights: of each position but the first, float64 [positions - 1].
+
+        Returns:
+            The NLL of each position but the first, fp32 [positions - 1], on the CPU.
+
+        Raises:
+            ConfigError: the model's rotation does not follow the tables of its rotary modules.
+        """
+        ids = ids.to(self.device)[None]
+        with torch.enable_grad(), self._recomputed(ids.shape[1]):
+            if not self.split:
+                state = self.model(input_ids=ids, use_cache=False).logits[:, :-1]
+                head = _whole
+            else:
+                output = self._run_trunk(ids)
+                state = output.last_hidden_state[:, :-1]
+                head = partial(self._rows_of, output, ids[:, :-1])
+        if not state.requires_grad:
+            raise ConfigError(
+                f"{type(self.model).__name__} does not rotate by the tables that its rotary modules carry, so there is "
+                "no gradient; use method='cma'",
+                "method",
+            )
+        nll, slope = self._head_slope(state.detach(), ids[0, 1:], weights, head)
+        state.backward(slope)
+        return nll
+
+    def _rows_of(self, output: TrunkOutput, ids: torch.Tensor, hidden: torch.Tensor, rows: slice) -> torch.Tensor:
+        """Returns fp32 logits [rows, vocabulary] of these rows of the trunk's output, ``hidden`` [1, rows, width]."""
+        block = type(output)(last_hidden_state=hidden)
+        return self._head(block, ids[:, rows], slice(None))[0]
+
+    def _head_slope(
+        self,
+        state: torch.Tensor,
+        targets: torch.Tensor,
+        weights: torch.Tensor,
+        head: Callable[[torch.Tensor, slice], torch.Tensor],
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns the NLL of each target, and the gradient of their weighted sum in ``state``."""
+        slope, nll = torch.empty_like(state), torch.empty(len(targets), dtype=torch.float32)
+        for rows in self._blocks(len(targets)):
+            part = state[:, rows].clone().requires_grad_()
+            with torch.enable_grad():
+                logits = head(part, rows)
+                picked = logits.gather(1, targets[rows].to(logits.device)[:, None]).squeeze(1)
+                losses = torch.logsumexp(logits, dim=1) - picked
+            losses.backward(weights[rows].to(losses))
+            assert part.grad is not None
+            slope[:, rows] = part.grad
+            nll[rows] = losses.detach().cpu()
+        return nll, slope
+
+    @contextmanager
+    def _recomputed(self, positions: int) -> Iterator[None]:
+        """Recomputes the inside of each block on the way back, where keeping it would take much memory."""
+        with ExitStack() as stack:
+            for block in blocks(self.model) if self._is_large(positions) else []:
+                stack.enter_context(_checkpointed(block))
+            yield
+
+    def _is_large(self, positions: int) -> bool:
+        """Whether the insides of all blocks would take more than :data:`MOST_KEPT` bytes by the estimate."""
+        inside = 2 * positions * position_bytes(self.model, positions)
+        return len(blocks(self.model)) * inside > MOST_KEPT
+
+
+def _whole(logits: torch.Tensor, rows: slice) -> torch.Tensor:
+    return logits[0].float()
+
+
+def blocks(model: nn.Module) -> list[nn.Module]:
+    """Returns the layers of the language model, as its configuration counts them; none where they are not in a list."""
+    count = getattr(text_config(model), "num_hidden_layers", None)
+    lists = [each for each in model.modules() if isinstance(each, nn.ModuleList) and len(each) == count]
+    return [block for each in lists for block in each]
+
+
+@contextmanager
+def _checkpointed(block: nn.Module) -> Iterator[None]:
+    own = block.__dict__.get("forward")
+    block.__dict__["forward"] = partial(checkpoint, block.forward, use_reentrant=False, preserve_rng_state=False)
+    try:
+        yield
+    finally:
+        del block.__dict__["forward"]
+        if own is not None:
+            block.__dict__["forward"] = own
+
+
+def gradient(
+    learner: Learner, live: LiveTables, space: Space, point: Point, ids: torch.Tensor, weighted: Weighted
+) -> tuple[torch.Tensor, list[float]]:
+    """Returns the NLLs of a window under a point, fp32 [positions - 1], and the gradient of their weighted mean."""
+    numbers = torch.tensor(point, dtype=torch.float64, requires_grad=True)
+    live.write(space.tables(numbers))
+    with live.differentiable():
+        nll = learner.backward(ids, weighted.of(len(ids) - 1))
+    assert numbers.grad is not None
+    return nll, numbers.grad.tolist()

@@ -1,0 +1,69 @@
+"""The options of a search, checked before any text is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ...errors import DataError
+from ...lengths import parse_length
+from ...request import RequestOptions
+from ..running.progress import Notes
+from ..running.scoring import LOGITS_BYTES
+from ..running.selection import PerplexityOptions
+
+METHODS = ("gradient",)
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """The options of a search.
+
+    Attributes:
+        method: "gradient", "evolution" (LongRoPE's) or "cma".
+        budget_tokens: how many tokens may be fed in all, forward or with a gradient, held-out text included.
+        seed: of the order of the windows, of the documents that are held out, and of what a method draws.
+        numbers: how many numbers are searched: 4, 2, or one for each pair and the scale.
+        keep_short: two tables instead of one: the model's own up to the trained length, the found one beyond.
+        engine: search what this engine computes; see ``ropescale export``.
+        within: how much a token counts whose context is within the trained length; tokens beyond count 1.
+        max_docs: read at most this many documents.
+        split_special_tokens: as for :func:`ropescale.evals.data.documents.tokenize`.
+        logits_bytes: budget for one block of fp32 logits.
+        patching: keyword arguments of :func:`ropescale.patch`, such as ``layers``.
+        source: the name of the documents.
+        path: the checkpoint's folder, whose files are then fingerprinted; else the live parameters are.
+        progress: notes on stderr, and a bar where that is a terminal, else a line a minute.
+    """
+
+    method: str = "gradient"
+    budget_tokens: int = 500_000
+    seed: int = 0
+    numbers: int = 4
+    keep_short: bool = False
+    engine: str | None = None
+    within: float = 2.0
+    max_docs: int | None = None
+    split_special_tokens: bool = False
+    logits_bytes: int = LOGITS_BYTES
+    patching: RequestOptions = field(default_factory=lambda: RequestOptions())
+    source: str | None = None
+    path: str | Path | None = None
+    progress: bool | Notes = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "budget_tokens", parse_length(self.budget_tokens))
+        if self.method not in METHODS:
+            raise DataError(f"method {self.method!r} is none of {', '.join(METHODS)}", "method")
+        if not self.within > 0:
+            raise DataError(f"within {self.within!r} is not a weight; use a number above 0", "within")
+
+    def reading(self, windows: int, target: int) -> PerplexityOptions:
+        """Returns how the text is read and cut, into so many windows."""
+        return PerplexityOptions(
+            budget_tokens=windows * target,
+            max_docs=self.max_docs,
+            split_special_tokens=self.split_special_tokens,
+            logits_bytes=self.logits_bytes,
+            source=self.source,
+        )

@@ -1,0 +1,173 @@
+"""A whole search: what it finds, what it keeps, and how it goes on."""
+
+import json
+import math
+
+import pytest
+import torch
+from tiny import byte_tokenizer, documents, llama, naive_nll
+
+import ropescale
+from ropescale.errors import DataError, RunError
+from ropescale.evals import search
+from ropescale.evals.searching import gradient
+from ropescale.evals.searching.evaluating import Evaluator
+from ropescale.evals.searching.splitting import split
+from ropescale.schedules import Yarn
+
+TEXT = documents(12, 300)
+BUDGET = {"budget_tokens": 128 * 24}
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(scope="module")
+def found():
+    return search(llama(), TEXT, 128, **BUDGET)
+
+
+def test_the_result_is_a_schedule_that_patches_the_model(found):
+    model = llama()
+    assert isinstance(found.schedule, Yarn) and not found.schedule.truncate
+    with ropescale.patch(model, found.spec) as patch:
+        learned = found.learned.space.tables(torch.tensor(found.learned.point, dtype=torch.float64))["all"]
+        assert patch.plan.tables["all"].inv_freq == pytest.approx(learned[0].tolist(), rel=1e-12)
+
+
+def test_the_held_out_perplexities_are_those_of_plain_transformers(found):
+    model, held = llama(), found.data["held_out"]
+    assert len(held) == len(set(held)) == 1
+    windows = [TEXT[int(held[0].split()[-1])][start : start + 128] for start in (0, 128)][: len(found.found.by_length)]
+    for check, schedule in ((found.checks[0], "yarn:factor=2,truncate=true"), (found.found, found.schedule)):
+        with ropescale.patch(model, schedule):
+            losses = [naive_nll(model, window) for window in windows]
+        for length, ppl in found.perplexity(check).items():
+            mean = math.fsum(x for each in losses for x in each[: length - 1]) / (len(losses) * (length - 1))
+            assert ppl == pytest.approx(math.exp(mean), rel=1e-5)
+
+
+def test_it_is_never_worse_on_the_held_out_text_than_where_it_began(found):
+    assert found.found.loss <= found.checks[0].loss
+    assert found.checks[0].point == found.learned.space.start
+    assert found.found.loss == min(check.loss for check in found.checks)
+
+
+def test_every_token_that_is_fed_counts(found, monkeypatch):
+    fed = []
+    job = Evaluator._job
+    monkeypatch.setattr(Evaluator, "_job", lambda self, ask, *rest: fed.append(128) or job(self, ask, *rest))
+    again = search(llama(), TEXT, 128, **BUDGET)
+    assert sum(fed) == again.spent == found.spent <= BUDGET["budget_tokens"]
+    assert again.checks == found.checks
+
+
+@pytest.mark.parametrize("after", [0, 1, 4, 9])
+def test_a_search_that_was_stopped_finds_the_same_bit_for_bit(found, after, tmp_path, monkeypatch):
+    answered, stopped = Evaluator.answer, []
+
+    def stopping(self, ask):
+        if len(stopped) == after:
+            raise KeyboardInterrupt
+        stopped.append(ask)
+        return answered(self, ask)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Evaluator, "answer", stopping)
+        with pytest.raises(KeyboardInterrupt):
+            search(llama(), TEXT, 128, out=tmp_path / "factors.json", **BUDGET)
+    assert not (tmp_path / "factors.json").exists()
+    later = []
+    monkeypatch.setattr(Evaluator, "answer", lambda self, ask: later.append(ask) or answered(self, ask))
+    resumed = search(llama(), TEXT, 128, out=tmp_path / "factors.json", **BUDGET)
+    assert (resumed.checks, resumed.steps, resumed.spent) == (found.checks, found.steps, found.spent)
+    assert ropescale.schedules.specs.parse(str(tmp_path / "factors.json")).build() == found.schedule
+    assert len(later) == len(found.checks) + len(found.steps) - after
+
+
+def test_a_line_that_was_cut_off_is_computed_again(found, tmp_path):
+    out = tmp_path / "factors.json"
+    search(llama(), TEXT, 128, out=out, **BUDGET)
+    (log,) = (tmp_path / "factors-search" / "resume").glob("*/answers.jsonl")
+    content = log.read_bytes()
+    log.write_bytes(content[: len(content) // 2])
+    assert search(llama(), TEXT, 128, out=out, **BUDGET).checks == found.checks
+    assert log.read_bytes() == content
+
+
+def test_the_file_says_where_the_numbers_come_from(found, tmp_path):
+    saved = json.loads(found.save(tmp_path / "factors.json").read_text())
+    origin = saved["provenance"]
+    assert origin["tokens_spent"] == found.spent and origin["protocol"]["method"] == "gradient"
+    assert set(origin) >= {"model", "data", "versions", "held_out_perplexity"}
+    assert origin["held_out_perplexity"]["before"].keys() == {"64", "128"}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"budget_tokens": 300}, "no room for a step at 128 tokens; give at least budget_tokens="),
+        ({"method": "annealing"}, "method 'annealing' is none of gradient"),
+        ({"numbers": 3}, "numbers 3 is none of 4"),
+        ({"engine": "vlm"}, "engine 'vlm' is not known; did you mean 'vllm'?"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_runs(options, said):
+    with pytest.raises(DataError, match=said):
+        search(llama(), TEXT, 128, **{**BUDGET, **options})
+
+
+def test_a_text_of_one_window_is_refused():
+    with pytest.raises(DataError, match="needs two"):
+        search(llama(), documents(1, 140), 128, **BUDGET)
+
+
+def test_a_target_within_the_trained_length_needs_no_schedule():
+    with pytest.raises(DataError, match="needs no schedule"):
+        search(llama(), TEXT, 64, **BUDGET)
+
+
+def test_the_file_must_be_one(tmp_path):
+    with pytest.raises(DataError, match="is not the name of a schedule's file"):
+        search(llama(), TEXT, 128, out=tmp_path / "factors", **BUDGET)
+
+
+def test_logits_that_are_not_finite_stop_it():
+    model = llama()
+    torch.nn.init.constant_(model.lm_head.weight, float("nan"))
+    with pytest.raises(RunError, match="NaN or infinite"):
+        search(model, TEXT, 128, **BUDGET)
+
+
+def test_texts_are_encoded_and_begin_with_bos():
+    text = ["abcdefgh " * 40, "ijkl mnop " * 40, "qrst " * 80]
+    result = search(llama(vocab_size=300), text, 128, tokenizer=byte_tokenizer(), **BUDGET)
+    assert result.protocol["bos"] == "auto" and result.spent
+
+
+def test_whole_documents_are_held_out():
+    parts = split([3, 1, 2, 5, 4, 1, 1, 3], 3, seed=0)
+    owners = [document for document, count in enumerate([3, 1, 2, 5, 4, 1, 1, 3]) for _ in range(count)]
+    held = {owners[window] for window in parts.held_out}
+    assert len(held) == parts.documents == 2
+    assert not held & {owners[window] for window in parts.learned}
+    assert split([3, 1, 2, 5, 4, 1, 1, 3], 3, seed=0) == parts != split([3, 1, 2, 5, 4, 1, 1, 3], 3, seed=1)
+
+
+def test_of_a_single_document_the_end_is_held_out():
+    parts = split([9], 4, seed=0)
+    assert parts.held_out == (7, 8) and sorted(parts.learned) == list(range(7)) and parts.documents == 0
+
+
+def test_adam_is_torchs():
+    mine, point = gradient.Adam([0.3, 0.01]), [1.0, -2.0]
+    theirs = torch.tensor(point, dtype=torch.float64, requires_grad=True)
+    groups = [{"params": theirs, "lr": 1.0}]
+    optimizer = torch.optim.Adam(groups, betas=(0.9, 0.99))
+    for step in range(5):
+        slope = [math.sin(step + 1.0), 0.1 * step - 0.2]
+        theirs.grad = torch.tensor(slope, dtype=torch.float64)
+        before = theirs.detach().clone()
+        optimizer.step()
+        moved = (theirs.detach() - before) * torch.tensor([0.3, 0.01])
+        after = mine.step(point, slope, 1.0)
+        assert [a - p for a, p in zip(after, point, strict=True)] == pytest.approx(moved.tolist(), rel=1e-6)
+        point = after
