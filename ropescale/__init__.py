@@ -12,6 +12,7 @@
     ropescale.frequencies("CKPT", "yarn:factor=8")  # the numbers alone; no torch needed
     ropescale.plot("CKPT", "yarn:factor=8")  # their picture
     ropescale.evals.perplexity(model, documents, lengths=[2048, 8192], schedules=["base", "yarn:factor=8"])
+    ropescale.TrainingCallback("yarn:factor=8")  # for transformers' Trainer: proved live in every process, and saved
 
 Every name here is imported when it is first used, so ``import ropescale`` imports neither torch nor transformers.
 """
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from .checkpoints.patching import patch_checkpoint, restore
     from .checkpoints.saving import save
     from .errors import RopescaleError
+    from .evals.training.callback import TrainingCallback
     from .gguf.patching import patch_gguf
     from .inspecting.drawing import plot
     from .models.patching import Patch, patch
@@ -43,6 +45,7 @@ __all__ = [
     "Rope",
     "RopescaleError",
     "Schedule",
+    "TrainingCallback",
     "__version__",
     "evals",
     "frequencies",
@@ -62,6 +65,7 @@ _HOMES = {
     "Rope": "rope",
     "RopescaleError": "errors",
     "Schedule": "schedules",
+    "TrainingCallback": "evals.training.callback",
     "frequencies": "tables",
     "patch": "models.patching",
     "patch_checkpoint": "checkpoints.patching",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -17,7 +18,7 @@ from . import model_card
 from .adapters import BASE, CONFIG
 from .base_weights import refuse_changed
 from .contents import with_files
-from .folders import bring, files_of, is_weight, refuse_missing_shards, share, translated
+from .folders import bring, files_of, is_weight, refuse_missing_shards, remove_ours, share, translated, why_not_ours
 from .in_memory import Carried, save_pretrained
 from .record import NAME as RECORD
 from .record import as_json
@@ -40,6 +41,16 @@ def filling(
     Raises:
         CheckpointError: the base has no folder with weights to link.
     """
+    linkable(found)
+    return partial(_fill, model, found, tokenizer, target)
+
+
+def linkable(found: Carried) -> Path:
+    """Returns the folder of an adapter's base, whose weights can be linked.
+
+    Raises:
+        CheckpointError: it has none.
+    """
     source = found.source
     if source is None or not any(is_weight(name.name) for name in files_of(source)):
         raise CheckpointError(
@@ -47,20 +58,32 @@ def filling(
             "from one (save_pretrained makes one) and attach the adapter to that"
         )
     refuse_missing_shards(source)
-    return partial(_fill, model, found, tokenizer, source, target)
+    return source
 
 
 def _fill(
-    model: Any,
-    found: Carried,
-    tokenizer: PreTrainedTokenizerBase | None,
-    source: Path,
-    target: Path,
-    folder: Path,
+    model: Any, found: Carried, tokenizer: PreTrainedTokenizerBase | None, target: Path, folder: Path
 ) -> dict[str, str]:
     save_pretrained(model, folder)
+    return dress(model, found, tokenizer, target, folder)
+
+
+def dress(
+    model: Any, found: Carried, tokenizer: PreTrainedTokenizerBase | None, target: Path, folder: Path
+) -> dict[str, str]:
+    """Adds the base and all that concerns the schedule to a folder that PEFT wrote; returns how weights came over.
+
+    Args:
+        target: where the folder will lie.
+        folder: where it lies now; a base of ours in it is replaced.
+
+    Raises:
+        CheckpointError: the base's weights were changed, or something cannot be written.
+    """
+    source = linkable(found)
     with translated(source, "read"):
         refuse_changed(model, source, folder)
+    _remove_base(folder / BASE)
     for path in sorted(folder.rglob(CONFIG)):
         # PEFT reads a relative path from where it runs, not from the adapter.
         named = {"base_model_name_or_path": os.path.abspath(target / BASE), "revision": None}
@@ -69,20 +92,29 @@ def _fill(
             atomic.fill(path.parent / RECORD, as_json(found.record, RECORD))
     if tokenizer is not None:
         save_pretrained(tokenizer, folder)
-        raised = raised_tokenizer(folder / "tokenizer_config.json", found.plan.length)
-        if raised:
-            atomic.fill(folder / "tokenizer_config.json", raised)
+    if raised := raised_tokenizer(folder / "tokenizer_config.json", found.plan.length):
+        atomic.fill(folder / "tokenizer_config.json", raised)
     atomic.fill(folder / "README.md", model_card.adapter_card(folder / "README.md", found.record))
     share(folder, "README.md")
     return {f"{BASE}/{name}": how for name, how in _write_base(found, source, folder / BASE).items()}
 
 
+def _remove_base(base: Path) -> None:
+    """Removes a base that an earlier call wrote; its links must not be there when weights get another mode."""
+    if os.path.lexists(base) and (why := why_not_ours(base)):
+        raise CheckpointError(why)
+    remove_ours(base)
+
+
 def _write_base(found: Carried, source: Path, base: Path) -> dict[str, str]:
-    """Writes the base as patching would, and returns how each weight file came over."""
-    base.mkdir()
+    """Writes the base as patching would, whole or not at all, and returns how each weight file came over."""
+    new = base.with_name(f".{base.name}.new")
+    shutil.rmtree(new, ignore_errors=True)  # what a killed process left
+    new.mkdir()
     with translated(source, "read"):
-        links = bring(source, base, {}, "auto")
-    found.write(base)
-    listing = {name.as_posix(): ownership.entry_of(base / name, links.get(name.as_posix())) for name in files_of(base)}
-    atomic.fill(base / RECORD, with_files(found.record, listing))
+        links = bring(source, new, {}, "auto")
+    found.write(new)
+    listing = {name.as_posix(): ownership.entry_of(new / name, links.get(name.as_posix())) for name in files_of(new)}
+    atomic.fill(new / RECORD, with_files(found.record, listing))
+    new.rename(base)
     return links

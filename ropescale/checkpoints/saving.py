@@ -81,7 +81,7 @@ def _fill(
 ) -> dict[str, str]:
     """Lets transformers write the weights, and writes everything else as patching does."""
     save_pretrained(model, folder, **options)
-    generation = _generation_config(model, found.source, folder)
+    generation = generation_config(model, found.source, folder)
     if found.source is not None:
         with translated(found.source, "read"):
             bring(found.source, folder, generation, "copy", weights=False)
@@ -92,7 +92,7 @@ def _fill(
     return {name: "copy" for name in sorted(os.listdir(folder)) if is_weight(name)}
 
 
-def _generation_config(model: Any, source: Path | None, folder: Path) -> dict[str, bytes]:
+def generation_config(model: Any, source: Path | None, folder: Path) -> dict[str, bytes]:
     """Returns the generation settings that were just written, where they are not the source's; else removes them.
 
     Transformers makes settings up from the configuration where a checkpoint has none.

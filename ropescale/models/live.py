@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 from torch import nn
 
 from ..configs.configuration import read_rope
 from ..errors import ConfigError
+from ..schedules import Frequencies
 from .intended import Intended, asked_for, in_memory, meant_for
 from .patching import installed
 from .preserving import preserved
@@ -44,6 +46,33 @@ def examine_model(model: nn.Module) -> Verification:
     ropes = read_rope(plan.config if plan else whole_config(model).to_dict())
     compare_softmax(model, asked_for(ropes, _PROBE).softmax, report)
     return report
+
+
+def examine_tables(model: nn.Module) -> Verification:
+    """Compares a loaded model's tables as they lie, without a forward pass; its weights may be in several processes.
+
+    A table that follows the length is compared where it should change, and not as the last pass left it.
+
+    Raises:
+        ConfigError: it has no RoPE.
+    """
+    intended = in_memory(model, 1)
+    report = Verification(str(getattr(model.config, "_name_or_path", "") or type(model).__name__), intended.text, 0)
+    found = list(rotary_modules(model))
+    if not found:
+        report.problems.append("the model has no rotary module that transformers builds from its configuration")
+    for where, module in found:
+        if any(buffer.is_meta for buffer in module.buffers()):
+            report.problems.append(f"{where} is on the meta device, where its table has no numbers")
+            continue
+        _compare_tables(where, module, replace(intended, tables=_fixed(intended)), report)
+        compare_sides(where, module, intended.sides, report)
+    return report
+
+
+def _fixed(intended: Intended) -> dict[str, Frequencies]:
+    """Returns the tables that no pass changes."""
+    return {key: table for key, table in intended.tables.items() if not intended.sides.get(key)}
 
 
 def _compare(model: nn.Module, report: Verification) -> None:

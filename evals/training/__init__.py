@@ -1,0 +1,1 @@
+"""Training under a schedule: the callback for transformers' Trainer, collators, and the short adaptation itself."""

@@ -1,0 +1,182 @@
+"""``ropescale.TrainingCallback``: the schedule proved live in every process, measured while training, and saved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from ...checkpoints.completing import carries_ours, complete
+from ...errors import DataError
+from ...keywords import refuse_unknown
+from ..running.keywords import PerplexityKeywords
+from ..running.selection import PerplexityOptions
+from .agreeing import settle_leader
+from .measuring import Figures, Measuring, refuse_unmeasurable
+from .proving import Proof, plain
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from torch import nn
+
+    from ...models.patching import Patch
+    from ..data.chats import Given
+
+FOLDER = "measured"
+"""Where the measurements lie in the folder that Trainer writes."""
+
+
+class TrainingCallback(TrainerCallback):
+    """Makes sure that a schedule is on in every process of a training, from the first step to the saved file.
+
+    ``Trainer(model, args, callbacks=[ropescale.TrainingCallback("yarn:factor=8")])``, and the same for trainers built
+    on it, such as TRL's. Nothing else changes: the weights after each step are, bit for bit, those without it.
+
+    * Before the first step it proves, in every process, that the schedule is live in every layer. Where it is not in
+      one, all of them stop, with one line that names the rank, the module and the difference. The tables are compared
+      again at every evaluation, save and at the end.
+    * With ``eval_documents`` it measures perplexity against length as :func:`ropescale.evals.perplexity` does: before
+      the first step, whenever Trainer evaluates, every ``every`` steps, and after the last. The figures
+      (``eval_ppl_2048``, and ``eval_short_context_cost`` in nats at the largest length up to the trained one, against
+      the model before its schedule and its training) are in Trainer's ``log_history`` and, where Trainer evaluates, in
+      its metrics. Each measurement is a folder below ``out`` that ``ropescale report`` shows.
+    * Into every checkpoint it writes what :func:`ropescale.save` writes, adapters included; Trainer resumes from it as
+      before.
+
+    Args:
+        schedule: is put into the model when the Trainer is made, unless the model carries it already. None takes what
+            the model has: a patch, the schedule of the folder that it was loaded from, or its configuration's own.
+        eval_documents: what to measure on: as for :func:`ropescale.evals.perplexity`.
+        lengths: positions, BOS included, such as ``"256,2k"``.
+        tokenizer: encodes documents that are texts; None takes Trainer's ``processing_class``.
+        every: measure after so many steps, too.
+        out: the folder of the measurements; None is ``measured`` in Trainer's ``output_dir``.
+        save: complete every checkpoint.
+        log: is given the figures, so that TensorBoard and the like have them: ``callback.log = trainer.log``.
+        options: those of :func:`ropescale.evals.perplexity`; of them, ``patching`` has the keywords of
+            :func:`ropescale.patch` for the schedule, such as ``target_length``.
+
+    Raises:
+        DataError: documents without lengths, or the reverse, or options that have no effect.
+    """
+
+    def __init__(
+        self,
+        schedule: object = None,
+        eval_documents: Iterable[Given] | Mapping[str, Iterable[Given]] | None = None,
+        lengths: int | str | Sequence[int | str] | None = None,
+        *,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        every: int | None = None,
+        out: str | Path | None = None,
+        save: bool = True,
+        log: Callable[[Figures], object] | None = None,
+        **options: Unpack[PerplexityKeywords],
+    ) -> None:
+        refuse_unknown("ropescale.TrainingCallback", options, PerplexityKeywords.__annotations__)
+        _check(eval_documents, lengths, every, [name for name in options if name != "patching"])
+        self.options = PerplexityOptions(**options)
+        self.proof = Proof(schedule, self.options.patching, save)
+        self.eval_documents, self.lengths, self.tokenizer = eval_documents, lengths, tokenizer
+        self.every, self.out, self.save, self.log = every, out, save, log
+        self.patch: Patch | None = None
+        self.measuring: Measuring | None = None
+        self.measured: dict[int, Figures] = {}
+        self._unseen: Figures = {}
+
+    # --- Trainer's events ---
+
+    def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Puts the schedule in, before the model is wrapped or compiled."""
+        self.patch = self.proof.install(kwargs["model"]) or self.patch
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Proves the schedule, and measures the model before the first step."""
+        model = kwargs["model"]
+        self.patch = self.proof.install(model) or self.patch  # a model that was made anew since
+        self.proof.prove(model)
+        self._begin(args, state, model, kwargs.get("processing_class"))
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Measures every so many steps; where Trainer evaluates, too, it is done then."""
+        if self.every and state.global_step % self.every == 0 and not control.should_evaluate:
+            self._measure(state, kwargs["model"])
+
+    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Measures, and adds the figures to Trainer's metrics."""
+        model = kwargs["model"]
+        self.proof.check(model)
+        if self.measuring is None:
+            self._begin(args, state, model, kwargs.get("processing_class"))
+        self._measure(state, model)
+        kwargs.get("metrics", {}).update(self.measured.get(state.global_step, {}))
+
+    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Shows the last figures beside Trainer's own, where nobody else was given them."""
+        kwargs.get("logs", {}).update(self._unseen)
+        self._unseen = {}
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Completes the checkpoint that Trainer has just written."""
+        model = plain(kwargs["model"])
+        self.proof.check(model)
+        folder = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
+        if self.save and carries_ours(model):
+            settle_leader(partial(_complete, model, folder, kwargs.get("processing_class")))
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Measures after the last step."""
+        self.proof.check(kwargs["model"])
+        self._measure(state, kwargs["model"])
+
+    # --- measuring ---
+
+    def _begin(self, args: TrainingArguments, state: TrainerState, model: nn.Module, processing: object) -> None:
+        if self.eval_documents is None or self.lengths is None:
+            return
+        refuse_unmeasurable(model)
+        tokenizer = self.tokenizer or (processing if isinstance(processing, PreTrainedTokenizerBase) else None)
+        out = Path(str(args.output_dir)) / FOLDER if self.out is None else Path(self.out).expanduser()
+        self.measuring = Measuring(self.eval_documents, self.lengths, self.options, out, tokenizer)
+        self._note(state, self.measuring.begin(model, state.global_step))
+
+    def _measure(self, state: TrainerState, model: nn.Module) -> None:
+        if self.measuring is not None and state.global_step not in self.measured:
+            self._note(state, self.measuring.measure(model, state.global_step))
+
+    def _note(self, state: TrainerState, figures: Figures) -> None:
+        """Keeps the figures of a step, and puts them where Trainer puts its own."""
+        if not figures:
+            return
+        self.measured[state.global_step] = figures
+        if self.log is not None:
+            self.log(dict(figures))
+            return
+        self._unseen = figures
+        state.log_history.append({**figures, "epoch": state.epoch or 0.0, "step": state.global_step})
+
+
+def _complete(model: nn.Module, folder: Path, processing: object) -> None:
+    """Completes a checkpoint, unless it is elsewhere, as in a search for hyperparameters."""
+    if folder.is_dir():
+        complete(model, folder, processing if isinstance(processing, PreTrainedTokenizerBase) else None)
+
+
+def _check(documents: object, lengths: object, every: int | None, options: Sequence[str]) -> None:
+    """Refuses what would have no effect."""
+    if (documents is None) != (lengths is None):
+        given, lacking = ("lengths", "eval_documents") if documents is None else ("eval_documents", "lengths")
+        raise DataError(f"{given} is given without {lacking}; give both, or neither", given, lacking)
+    if documents is None and (every is not None or options):
+        name = options[0] if options else "every"
+        raise DataError(f"{name} is given, and no eval_documents to measure on; give both, or neither", name)
+    if every is not None and every < 1:
+        raise DataError(f"every={every} is not a number of steps; give 1 or more", "every")

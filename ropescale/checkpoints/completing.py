@@ -1,0 +1,147 @@
+"""Completes a folder that a trainer saved a model into, so that it holds what :func:`ropescale.save` writes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from ..errors import CheckpointError
+from ..files import atomic, ownership
+from ..files.reading import local_path, read_json
+from ..models.patching import installed
+from ..models.rotary_modules import quiet_transformers, whole_config
+from . import adapter_saving
+from .contents import with_files
+from .folders import files_of, is_weight, translated
+from .in_memory import Carried, carried, save_pretrained
+from .record import NAME as RECORD
+from .record import as_json, read_record
+from .saving import generation_config
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+_TRAINERS = (
+    "optimizer* scheduler* scaler* rng_state* trainer_state.json training_args.bin checkpoint-* runs global_step*"
+)
+"""What a trainer writes beside a model, and what :func:`ropescale.save` would not."""
+
+
+def refuse_incompletable(model: nn.Module) -> bool:
+    """Makes sure, before a long training, that :func:`complete` will be able to.
+
+    Returns:
+        Whether there is anything for it to write: False where the model carries no schedule that ropescale put there.
+
+    Raises:
+        RopescaleError: the schedule is one that no file can hold, or an adapter's base has no folder to link.
+    """
+    if not carries_ours(model):
+        return False
+    adapted = adapter_saving.is_adapted(model)
+    found = carried(model, as_loaded=adapted)
+    if adapted:
+        adapter_saving.linkable(found)
+    return True
+
+
+def carries_ours(model: nn.Module) -> bool:
+    """Whether a model carries a schedule that ropescale put there: in memory, or in the folder it was loaded from."""
+    name = str(getattr(whole_config(model), "_name_or_path", "") or "")
+    return installed(model) is not None or (os.path.isdir(name) and read_record(Path(name)) is not None)
+
+
+def complete(model: nn.Module, folder: str | Path, tokenizer: PreTrainedTokenizerBase | None = None) -> Path:
+    """Completes a folder into which a trainer has saved a model with its ``save_pretrained``.
+
+    Afterwards it holds, beside the trainer's own files, what :func:`ropescale.save` writes: ``config.json`` with the
+    keys of transformers 4 and 5 (of 5 alone where Trainer could not resume with both), the tokenizer with its limit
+    raised, the card, ``ropescale.json``; of an adapter, the base with the schedule. The weights stay as the trainer
+    wrote them, so they may be spread over processes. The record is written last. A second call does the same again.
+
+    Args:
+        model: the model, as for :func:`ropescale.save`.
+        folder: the trainer's.
+        tokenizer: is saved into it where the trainer saved none; else the source's is copied.
+
+    Returns:
+        The folder.
+
+    Raises:
+        RopescaleError: as :func:`ropescale.save` does.
+    """
+    path, adapted = local_path(folder), adapter_saving.is_adapted(model)
+    if not path.is_dir():
+        raise CheckpointError(f"{path} is no folder; let the trainer save the model into it first")
+    found = carried(model, as_loaded=adapted)
+    with translated(path):
+        (path / RECORD).unlink(missing_ok=True)
+        if adapted:
+            links = adapter_saving.dress(model, found, tokenizer, path, path)
+        else:
+            links = _complete_whole(model, found, tokenizer, path)
+        listing = {name: ownership.entry_of(path / name, links.get(name)) for name in _ours(path)}
+        atomic.fill(path / RECORD, with_files(found.record, listing))
+    return path
+
+
+def _complete_whole(
+    model: nn.Module, found: Carried, tokenizer: PreTrainedTokenizerBase | None, folder: Path
+) -> dict[str, str]:
+    for name, content in generation_config(model, found.source, folder).items():
+        atomic.fill(folder / name, content)
+    if tokenizer is not None and not (folder / "tokenizer_config.json").exists():
+        save_pretrained(tokenizer, folder)
+    if found.source is not None:
+        _bring_missing(found.source, folder)
+    found.write(folder)
+    _keep_resumable(folder)
+    return {name: "copy" for name in _ours(folder) if is_weight(name)}
+
+
+def _keep_resumable(folder: Path) -> None:
+    """Leaves transformers 4's ``rope_scaling`` out where transformers' Trainer could not resume with it.
+
+    Trainer reads ``config.json`` as a configuration of no particular model, which stops (5.23) where ``rope_theta`` and
+    a ``rope_scaling`` of yarn, longrope or llama3 stand side by side. ``rope_parameters`` says the same.
+    """
+    from transformers import PreTrainedConfig
+
+    path = folder / "config.json"
+    config = read_json(path)
+    if not (folder / "trainer_state.json").exists() or "rope_parameters" not in config:
+        return
+    try:
+        with quiet_transformers("transformers.configuration_utils"):
+            PreTrainedConfig.from_json_file(str(path))
+    except AttributeError:
+        atomic.fill(path, as_json({key: value for key, value in config.items() if key != "rope_scaling"}, path.name))
+
+
+def _bring_missing(source: Path, folder: Path) -> None:
+    """Copies what the trainer did not write: other files than weights, and the card without our section."""
+    for name in files_of(source):
+        above = source / name.parts[0] in folder.absolute().parents
+        if above or name.as_posix() == RECORD or is_weight(name.name) or name.name.endswith(".index.json"):
+            continue
+        if _is_trainers(name.parts[0]) or (name.as_posix() != "README.md" and (folder / name).exists()):
+            continue
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source / name, folder / name)
+
+
+def _ours(folder: Path) -> Iterator[str]:
+    """Yields the files of a completed folder that :func:`ropescale.save` would have written."""
+    for name in files_of(folder):
+        if not _is_trainers(name.parts[0]) and not fnmatch(name.parts[0], "*model_fsdp_*"):
+            yield name.as_posix()
+
+
+def _is_trainers(name: str) -> bool:
+    return any(fnmatch(name, pattern) for pattern in _TRAINERS.split())

@@ -1,0 +1,314 @@
+"""``ropescale.TrainingCallback`` under transformers' Trainer: proved before the first step, measured, saved."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import peft
+import pytest
+import tiny
+import torch
+import training
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, TrainerCallback
+
+import ropescale
+from ropescale.errors import ConfigError, DataError, RopescaleError, VerificationError
+from ropescale.evals.reporting.page import page
+from ropescale.evals.reporting.runs import load
+
+pytestmark = pytest.mark.usefixtures("no_plots", "one_thread")
+
+YARN = "yarn:factor=4"
+DOCUMENTS = tiny.documents(3, 300, 256)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return training.checkpoint(tmp_path_factory.mktemp("once") / "source")
+
+
+@pytest.fixture
+def patched(source: Path, tmp_path: Path) -> Path:
+    ropescale.patch_checkpoint(source, tmp_path / "patched", YARN)
+    return tmp_path / "patched"
+
+
+def with_adapter(model):
+    torch.manual_seed(0)
+    settings = peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"], modules_to_save=["embed_tokens"])
+    return peft.get_peft_model(model, settings)
+
+
+def weights(folder: Path, name: str = "model.safetensors") -> dict[str, torch.Tensor]:
+    return load_file(folder / name)
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+class Breaking(TrainerCallback):
+    """Does something to the model when the training begins, before ropescale looks."""
+
+    def __init__(self, breaks) -> None:
+        self.breaks = breaks
+
+    def on_train_begin(self, args, state, control, **kwargs) -> None:
+        self.breaks(kwargs["model"])
+
+
+# --- proving ---
+
+
+def test_the_schedule_is_put_in_and_is_the_one_that_stock_transformers_loads_back(source, tmp_path):
+    training.trainer(training.loaded(source), tmp_path / "out", ropescale.TrainingCallback(YARN)).train()
+    ropescale.patch_checkpoint(source, tmp_path / "oracle", YARN)
+    stock = [AutoModelForCausalLM.from_pretrained(tmp_path / each) for each in ("out/checkpoint-4", "oracle")]
+    found, wanted = (each.model.rotary_emb for each in stock)
+    assert torch.equal(found.inv_freq, wanted.inv_freq) and found.attention_scaling == wanted.attention_scaling
+    assert ropescale.verify(tmp_path / "out" / "checkpoint-4").intended == "all: yarn:factor=4"
+
+
+@pytest.mark.parametrize(
+    ("breaks", "said"),
+    [
+        (lambda m: m.model.rotary_emb.inv_freq.mul_(1.5), r"model\.rotary_emb does not carry.*5\.0e-01 relative"),
+        (lambda m: setattr(m.model.rotary_emb, "attention_scaling", 1.0), r"model\.rotary_emb .*1\.2e-01 relative"),
+        (lambda m: m.model.rotary_emb.to(torch.bfloat16)._buffers.update(
+            inv_freq=m.model.rotary_emb.inv_freq.bfloat16()), "was rounded to bfloat16"),
+        (lambda m: m.model.rotary_emb._buffers.update(
+            inv_freq=torch.empty(4, device="meta")), "on the meta device"),
+        (lambda m: m.model.rotary_emb._buffers.update(inv_freq=torch.full((4,), math.nan)), "inf relative"),
+        (lambda m: setattr(m.model, "forward", lambda **k: 1 / 0), "ZeroDivisionError"),
+    ],
+    ids=["frequencies", "scale", "bfloat16", "meta", "uninitialised", "forward"],
+)  # fmt: skip
+def test_a_broken_table_stops_the_training_before_its_first_step(source, tmp_path, breaks, said):
+    made = training.trainer(
+        training.loaded(source), tmp_path, Breaking(breaks), ropescale.TrainingCallback(YARN), save_strategy="no"
+    )
+    with pytest.raises(VerificationError, match=said):
+        made.train()
+    assert made.state.global_step == 0
+
+
+def test_a_table_that_is_lost_while_training_is_not_saved_as_if_it_were_there(source, tmp_path):
+    class Late(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs) -> None:
+            kwargs["model"].model.rotary_emb.inv_freq.mul_(2)
+
+    made = training.trainer(training.loaded(source), tmp_path, Late(), ropescale.TrainingCallback(YARN))
+    with pytest.raises(VerificationError, match="does not carry the intended table"):
+        made.train()
+
+
+def test_without_a_schedule_the_configuration_is_what_must_be_live(patched, tmp_path):
+    breaking = Breaking(lambda model: model.model.rotary_emb.inv_freq.mul_(1.5))
+    made = training.trainer(training.loaded(patched), tmp_path / "no", breaking, ropescale.TrainingCallback())
+    with pytest.raises(VerificationError, match="does not carry"):
+        made.train()
+    training.trainer(training.loaded(patched), tmp_path / "out", ropescale.TrainingCallback()).train()
+    assert ropescale.verify(tmp_path / "out" / "checkpoint-4").intended == "all: yarn:factor=4"
+
+
+def test_another_schedule_than_the_models_is_refused(patched, tmp_path):
+    made = training.trainer(training.loaded(patched), tmp_path / "out", ropescale.TrainingCallback("yarn:factor=8"))
+    with pytest.raises(VerificationError, match=r"carries yarn x4 of 64, and the callback was given yarn:factor=8"):
+        made.train()
+
+
+def test_a_schedule_that_no_file_can_hold_is_refused_before_the_first_step(source, tmp_path):
+    made = training.trainer(training.loaded(source), tmp_path / "no", ropescale.TrainingCallback("dynamic-yarn"))
+    with pytest.raises(RopescaleError, match="freeze"):
+        made.train()
+    unsaved = ropescale.TrainingCallback("dynamic-yarn", save=False)
+    training.trainer(training.loaded(source), tmp_path / "out", unsaved, save_strategy="no").train()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"gradient_checkpointing": True},
+        {"torch_compile": True, "torch_compile_backend": "eager"},
+        {"bf16": True},
+        {"model_init": True},
+    ],
+    ids=lambda settings: next(iter(settings)),
+)
+def test_the_schedule_is_live_under_the_ways_in_which_people_train(source, tmp_path, settings):
+    model = training.loaded(source)
+    if settings.pop("model_init", None):
+        settings, model = {"model_init": lambda: training.loaded(source)}, None
+    callback = ropescale.TrainingCallback(YARN, DOCUMENTS, "64,256")
+    made = training.trainer(model, tmp_path, callback, **settings)
+    made.train()
+    assert ropescale.verify(made.model).live and ropescale.verify(tmp_path / "checkpoint-4").live
+    assert sorted(callback.measured) == [0, 4]
+
+
+# --- measuring ---
+
+
+def test_the_figures_are_those_of_evaluating_what_was_saved(source, tmp_path):
+    callback = ropescale.TrainingCallback(YARN, DOCUMENTS, "64,256")
+    made = training.trainer(training.loaded(source), tmp_path, callback, evaluate=True, bf16=True)
+    made.train()
+    for step in (2, 4):
+        saved = training.loaded(tmp_path / f"checkpoint-{step}")
+        oracle = ropescale.evals.perplexity(saved, DOCUMENTS, "64,256", tokenizer=tiny.byte_tokenizer())
+        assert [callback.measured[step][f"eval_ppl_{row.length}"] for row in oracle.rows] == [
+            row.ppl for row in oracle.rows
+        ]
+    original = ropescale.evals.perplexity(training.loaded(source), DOCUMENTS, "64,256", tokenizer=tiny.byte_tokenizer())
+    cost = math.log(callback.measured[4]["eval_ppl_64"] / original.rows[0].ppl)
+    assert callback.measured[4]["eval_short_context_cost"] == pytest.approx(cost, abs=1e-9)
+    logged = {line["step"]: line for line in made.state.log_history if "eval_ppl_256" in line}
+    assert {step: line["eval_ppl_256"] for step, line in logged.items()} == {
+        step: figures["eval_ppl_256"] for step, figures in callback.measured.items()
+    }
+    assert sorted(logged) == [0, 2, 4]
+
+
+def test_the_figures_are_among_trainers_metrics_and_go_to_its_log(source, tmp_path):
+    callback = ropescale.TrainingCallback(YARN, DOCUMENTS, "64,256")
+    made = training.trainer(training.loaded(source), tmp_path, callback, evaluate=True)
+    callback.log = made.log
+    metrics = made.evaluate()
+    assert metrics["eval_ppl_256"] == callback.measured[0]["eval_ppl_256"]
+    made.train()
+    lines = [line for line in made.state.log_history if "eval_ppl_256" in line]
+    assert [line["step"] for line in lines] == [0, 2, 4]
+
+
+def test_every_measurement_is_a_run_that_report_shows(source, tmp_path):
+    callback = ropescale.TrainingCallback(YARN, DOCUMENTS, "64,256", every=1, out=tmp_path / "runs")
+    training.trainer(training.loaded(source), tmp_path / "out", callback).train()
+    runs = sorted((tmp_path / "runs").iterdir())
+    assert [run.name for run in runs] == ["original", *(f"step-{step:06d}" for step in range(5))]
+    assert "step-000003" in page(load(runs))
+    assert ropescale.evals.Result.load(runs[-1]).rows[-1].ppl == callback.measured[4]["eval_ppl_256"]
+
+
+@pytest.mark.parametrize("adapted", [False, True], ids=["full", "lora"])
+def test_training_is_bit_for_bit_the_same_with_and_without_measuring(source, tmp_path, adapted):
+    for name, documents in (("with", DOCUMENTS), ("without", None)):
+        lengths = None if documents is None else "64,256"
+        model = training.loaded(source)
+        model.config.attention_dropout = 0.3  # which draws from the random state
+        model = with_adapter(model) if adapted else model
+        callback = ropescale.TrainingCallback(YARN, documents, lengths, every=None if documents is None else 1)
+        training.trainer(model, tmp_path / name, callback).train()
+    file = "adapter_model.safetensors" if adapted else "model.safetensors"
+    one, other = (weights(tmp_path / name / "checkpoint-4", file) for name in ("with", "without"))
+    assert same(one, other)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"eval_documents": DOCUMENTS}, "eval_documents is given without lengths"),
+        ({"lengths": "64"}, "lengths is given without eval_documents"),
+        ({"every": 2}, "every is given, and no eval_documents"),
+        ({"windows": 1}, "windows is given, and no eval_documents"),
+        ({"eval_documents": DOCUMENTS, "lengths": "64", "every": 0}, "every=0"),
+    ],
+)
+def test_options_without_effect_are_refused(options, said):
+    with pytest.raises(DataError, match=said):
+        ropescale.TrainingCallback(YARN, **options)
+
+
+def test_a_misspelt_option_is_refused_by_its_name():
+    with pytest.raises(TypeError, match=r"ropescale\.TrainingCallback\(\) got an unexpected keyword argument 'strid'"):
+        ropescale.TrainingCallback(YARN, DOCUMENTS, "64", strid=3)
+
+
+# --- saving and resuming ---
+
+
+def kept(folder: Path) -> dict[str, bytes | dict[str, object]]:
+    """What ``ropescale.save`` writes beside the weights: bytes by name, and the record without its list of files."""
+    trainers = ("optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json", "training_args.bin")
+    names = [
+        path.relative_to(folder)
+        for path in folder.rglob("*")
+        if path.is_file() and path.name not in trainers and path.suffix != ".safetensors"
+    ]
+    found: dict[str, bytes | dict[str, object]] = {name.as_posix(): (folder / name).read_bytes() for name in names}
+    for name in [name for name in found if name.endswith("ropescale.json")]:
+        record = json.loads(found[name])
+        found[name] = {key: value for key, value in record.items() if key != "files"}
+    return found
+
+
+def test_a_checkpoint_holds_what_save_writes(source, tmp_path):
+    made = training.trainer(training.loaded(source), tmp_path / "out", ropescale.TrainingCallback(YARN))
+    made.train()
+    ropescale.save(made.model, tmp_path / "saved", tokenizer=tiny.byte_tokenizer())
+    found, wanted = kept(tmp_path / "out" / "checkpoint-4"), kept(tmp_path / "saved")
+    config, both = (json.loads(each.pop("config.json")) for each in (found, wanted))  # type: ignore[arg-type]
+    assert found == wanted
+    scaling = both.pop("rope_scaling")  # with which Trainer could not resume
+    assert config == both and scaling.items() <= both["rope_parameters"].items()
+    assert same(weights(tmp_path / "out" / "checkpoint-4"), weights(tmp_path / "saved"))
+    # the record lists what is ours, so that it can be told from what is not
+    files = json.loads((tmp_path / "out" / "checkpoint-4" / "ropescale.json").read_text())["files"]
+    assert "model.safetensors" in files and "optimizer.pt" not in files
+
+
+def test_an_adapters_checkpoint_holds_its_base_and_loads_in_stock_peft(source, tmp_path):
+    made = training.trainer(with_adapter(training.loaded(source)), tmp_path / "out", ropescale.TrainingCallback(YARN))
+    made.train()
+    folder = tmp_path / "out" / "checkpoint-4"
+    ropescale.save(made.model, tmp_path / "saved", tokenizer=tiny.byte_tokenizer())
+    assert kept(folder).keys() == kept(tmp_path / "saved").keys()
+    stock = peft.AutoPeftModelForCausalLM.from_pretrained(folder).eval()
+    assert ropescale.verify(stock).intended == "all: yarn x4 of 64"
+    ids = torch.arange(200)[None] % 250
+    with torch.no_grad():
+        assert torch.equal(stock(ids).logits, made.model.eval()(ids).logits)
+    assert same(weights(folder / "base"), weights(source))
+
+
+def test_an_adapter_whose_base_cannot_be_linked_is_refused_before_the_first_step(tmp_path):
+    model = with_adapter(tiny.llama(vocab_size=training.VOCABULARY))
+    made = training.trainer(model, tmp_path, ropescale.TrainingCallback(YARN))
+    with pytest.raises(VerificationError, match="has no folder with weights to link"):
+        made.train()
+
+
+@pytest.mark.parametrize("adapted", [False, True], ids=["full", "lora"])
+def test_trainer_resumes_from_a_completed_checkpoint_bit_for_bit(source, tmp_path, adapted):
+    def made(name: str):
+        model = training.loaded(source)
+        model = with_adapter(model) if adapted else model
+        callback = ropescale.TrainingCallback(YARN, DOCUMENTS, "64,256")
+        return callback, training.trainer(model, tmp_path / name, callback, evaluate=True)
+
+    whole, first = made("whole")
+    first.train()
+    again, second = made("whole")
+    second.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-2"))  # writes checkpoint-4 once more
+    assert again.measured == {4: whole.measured[4]}  # the short-context cost from what was kept, too
+    file = "adapter_model.safetensors" if adapted else "model.safetensors"
+    final = weights(tmp_path / "whole" / "checkpoint-4", file)
+    _, third = made("other")
+    third.train()
+    assert same(final, weights(tmp_path / "other" / "checkpoint-4", file))
+    assert ropescale.verify(tmp_path / "whole" / "checkpoint-4").live
+
+
+def test_a_model_with_no_schedule_of_ours_is_saved_as_trainer_saves_it(source, tmp_path):
+    training.trainer(training.loaded(source), tmp_path, ropescale.TrainingCallback()).train()
+    assert not (tmp_path / "checkpoint-4" / "ropescale.json").exists()
+
+
+def test_a_model_without_rope_is_refused(tmp_path):
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=training.VOCABULARY, n_embd=16, n_layer=1, n_head=2))
+    with pytest.raises((ConfigError, VerificationError), match=r"RoPE|rotary"):
+        training.trainer(model, tmp_path, ropescale.TrainingCallback()).train()

@@ -1,0 +1,74 @@
+"""``ropescale.TrainingCallback`` in two processes: under data parallelism and under FSDP2."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+import training
+import training_together
+from safetensors.torch import load_file
+
+import ropescale
+from ropescale.errors import VerificationError
+from ropescale.evals.training import agreeing
+from ropescale.evals.training.agreeing import Verdict, first_problem
+
+
+def test_the_line_names_the_first_rank_with_a_problem_and_the_others():
+    fine, wrong = Verdict(carried="a"), Verdict("the table is wrong")
+    assert first_problem([fine, fine]) == ""
+    assert first_problem([wrong]) == "the table is wrong"
+    assert first_problem([fine, wrong]) == "rank 1 of 2: the table is wrong"
+    assert first_problem([fine, wrong, wrong]) == "rank 1 of 3: the table is wrong (a problem also in rank 2)"
+    assert first_problem([fine, Verdict(carried="b")]) == "rank 1 of 2 carries b, and rank 0 a"
+
+
+def test_an_error_of_any_kind_is_a_problem_that_the_others_hear_of():
+    def broken() -> Verdict:
+        raise ZeroDivisionError("division by zero")
+
+    with pytest.raises(VerificationError, match=r"^ZeroDivisionError: division by zero$"):
+        agreeing.settle(broken)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["data", "fsdp"])
+def test_two_processes_train_with_the_schedule_live_or_stop_with_the_same_line(tmp_path, kind):
+    source = training.checkpoint(tmp_path / "source")
+    asked = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    helpers = Path(training_together.__file__).parent
+    path = [str(Path(ropescale.__file__).resolve().parent.parent), str(helpers), os.environ.get("PYTHONPATH", "")]
+    done = subprocess.run(
+        [*asked, training_together.__file__, str(source), str(tmp_path), kind],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, path)), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    one, two = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
+    where = r"rank 1 of 2: model\.rotary_emb does not carry the intended table: it differs by 5\.0e-01 relative"
+    assert one["line"] == two["line"] and re.fullmatch(where, one["line"])
+    assert max(one["seconds"], two["seconds"]) < 60
+    assert one["live"] and two["live"] and one["sharded"] == two["sharded"] == (kind == "fsdp")
+
+    folder = tmp_path / "live" / "checkpoint-4"
+    assert ropescale.verify(folder).live
+    oracle = ropescale.evals.perplexity(
+        training.loaded(folder), tiny.documents(3, 300, 256), "64,256", tokenizer=tiny.byte_tokenizer()
+    )
+    assert one["measured"] == two["measured"]
+    for row in oracle.rows:
+        assert one["measured"]["4"][f"eval_ppl_{row.length}"] == pytest.approx(row.ppl, rel=1e-6)
+    measured, unmeasured = (
+        load_file(tmp_path / name / "checkpoint-4" / "model.safetensors") for name in ("live", "unmeasured")
+    )
+    assert all(torch.equal(measured[name], unmeasured[name]) for name in measured)
