@@ -35,7 +35,7 @@ _SECTIONS = {
     **REQUEST_SECTIONS,
     "The text": "split text_field score glob encoding concat min_tokens "
     "max_docs windows budget_tokens streaming split_special_tokens bos",
-    "How": "protocol stride short_context repeat_distance key_spans seed",
+    "How": "protocol stride short_context truncation truncation_stride repeat_distance key_spans seed",
     "The result": "out fresh as_json",
     **MODEL_SECTION,
     "Memory and many devices": "batch_tokens sequence_parallel tp device_map",
@@ -93,6 +93,15 @@ _SECTIONS = {
     "--short-context/--no-short-context",
     default=True,
     help="Compare predictions with the baseline's at the largest length up to the trained one (on by default).",
+)
+@click.option(
+    "--truncation/--no-truncation",
+    default=None,
+    help="Compare with the model given only its last tokens, as many as it was trained at (on where it doubles the "
+    "cost at most).",
+)
+@click.option(
+    "--truncation-stride", type=Length(), metavar="N", help="Tokens scored by each of its windows (default: chosen)."
 )
 @click.option(
     "--repeat-distance", type=Length(), metavar="N", help="How far back a far repeat is (default: the trained length)."

@@ -12,7 +12,8 @@ _FLAGS = {"out": "-o", "overrides": "--set", "schedules": "--schedule", "source"
 PARAMETERS = (
     "schedule target_length original_length layers replace_scaling on_top freeze_at out in_place dry_run force link "
     "private push_to_hub revision dtype device "
-    "batch_tokens short_context split_special_tokens generate lengths trust_remote_code tp sequence_parallel "
+    "batch_tokens short_context truncation truncation_stride "
+    "split_special_tokens generate lengths trust_remote_code tp sequence_parallel "
     "device_map repeat_distance stride fresh key_spans max_docs "
     "windows budget_tokens streaming concat split text_field glob encoding score"
 ).split()

@@ -62,6 +62,23 @@ def sliding(tokens: int, length: int, stride: int, bos: bool) -> Iterator[Window
         start, scored = start + stride, stop
 
 
+def truncated(tokens: int, length: int, stride: int, bos: bool) -> Iterator[Window]:
+    """Yields windows without BOS that score the tokens at positions from ``length`` on, each with fewer before it.
+
+    Window k feeds ``length`` positions and scores its last ``stride``; the first one scores the token at position
+    ``length``, where a position counts everything before, BOS included. Only the last window of a document may be
+    shorter, so the loss of a token does not depend on where the document ends.
+
+    Args:
+        tokens: n, the document's own tokens.
+        stride: S, at most ``length - 1``.
+        bos: whether BOS is in front of the document where it is measured as a whole.
+    """
+    for scored in range(length - bos, tokens, stride):
+        start = scored + stride - length
+        yield Window(start, min(start + length, tokens), scored)
+
+
 def check_lengths(lengths: int | str | Iterable[int | str]) -> tuple[int, ...]:
     """Returns the lengths ascending, each once; also of one alone, or written like ``"2k,4k"``.
 

@@ -16,6 +16,7 @@ _NAMES = (
     "by_position",
     "paired",
     "best",
+    "against_truncation",
     "far_repeats",
     "key_tokens",
 )

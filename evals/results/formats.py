@@ -36,7 +36,7 @@ def _matching(pattern: str, what: str) -> AfterValidator:
     return AfterValidator(partial(_matches, re.compile(pattern), what))
 
 
-_PLACE = r"(?!\.)[A-Za-z0-9._=,-]{1,120}/[0-9]{1,15}(-divergence)?"
+_PLACE = r"(?!\.)[A-Za-z0-9._=,-]{1,120}/[0-9]{1,15}(-divergence|-truncation)?"
 ARRAY = re.compile(_PLACE + r"/[0-9]{5,12}\.npy")
 """Names of files below ``nll/``."""
 
@@ -158,6 +158,16 @@ class StoredComparison(TypedDict):
     files: NotRequired[Annotated[list[Digest], FailFast()]]
 
 
+class StoredTruncation(TypedDict):
+    """An entry of ``nll/index.json``: the place of the losses of truncation."""
+
+    length: Length
+    stride: Length
+    table_sha256: str
+    at: Place
+    files: NotRequired[Annotated[list[Digest], FailFast()]]
+
+
 class Index(TypedDict):
     """``nll/index.json``."""
 
@@ -165,6 +175,7 @@ class Index(TypedDict):
     documents: Annotated[list[StoredDocument], FailFast()]
     passes: Annotated[list[StoredPass], FailFast(), Len(0, _ROWS)]
     divergences: NotRequired[Annotated[list[StoredComparison], FailFast(), Len(0, _ROWS)]]
+    truncation: NotRequired[Annotated[list[StoredTruncation], Len(0, 1)]]
     of: NotRequired[Digest]
     before: NotRequired[dict[Below, Digest]]
     sha256: NotRequired[Digest]
@@ -173,13 +184,18 @@ class Index(TypedDict):
 _INDEX: Shape[Index] = Shape(Index)
 
 
+def stored_in(value: Index) -> list[StoredPass | StoredComparison | StoredTruncation]:
+    """Returns every entry of an index that has files."""
+    return [*value["passes"], *value.get("divergences", []), *value.get("truncation", [])]
+
+
 def index(value: Index) -> Index:
     """Checks ``nll/index.json``.
 
     Raises:
         Wrong: names what does not fit.
     """
-    made = [*_INDEX(value)["passes"], *value.get("divergences", [])]
+    made = stored_in(_INDEX(value))
     if len({each["at"] for each in made}) < len(made):
         raise Wrong("has two passes in one folder")
     if made and not value["documents"]:

@@ -12,8 +12,9 @@ from ...errors import DataError
 from ..running.batches import Cost
 from . import checking, folder, formats, nll
 from .checking import SEAL, Wrong
-from .formats import Index, PassCost, Results, StoredComparison, StoredDocument, StoredPass
+from .formats import Index, PassCost, Results, StoredComparison, StoredDocument, StoredPass, StoredTruncation
 from .stored import Divergence, Identity, Pass
+from .truncation import Truncation
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Losses:
     divergences: list[Divergence]
     sealed: bool
     windows: list[int] = field(default_factory=list)
+    truncation: Truncation | None = None
 
 
 def read_results(path: Path, kind: str | None = None) -> Results:
@@ -75,7 +77,8 @@ def read_losses(path: Path, results: Results) -> Losses:
         _divergence(one, next(ran, None), list(_arrays(at, index, one))) for one in index.get("divergences", [])
     ]
     named = [_identity(each) for each in index["documents"]]
-    return Losses(index["bos"], named, passes, compared, SEAL in index, _windows(index))
+    last = [_truncation(one, next(ran, None), list(_arrays(at, index, one))) for one in index.get("truncation", [])]
+    return Losses(index["bos"], named, passes, compared, SEAL in index, _windows(index), last[0] if last else None)
 
 
 def _identity(document: StoredDocument) -> Identity:
@@ -102,17 +105,23 @@ def _check_belongs(index: Index, results: Results) -> None:
         raise Wrong("does not have the schedules and lengths of the results beside it")
 
 
-def _arrays(at: Path, index: Index, one: StoredPass | StoredComparison) -> Iterator[np.ndarray]:
-    """Yields the stored array of each window, for a pass or a comparison."""
+def _arrays(at: Path, index: Index, one: StoredPass | StoredComparison | StoredTruncation) -> Iterator[np.ndarray]:
+    """Yields the stored array of each window, for a pass, a comparison, or truncation."""
     for number, count in enumerate(_windows(index)):
         path = at / nll.name_of(one["at"], number)
         try:
-            whole = nll.read(path, one["files"][number] if "files" in one else None, 0 if "lengths" in one else 2)
+            whole = nll.read(path, one["files"][number] if "files" in one else None, 2 if "baseline" in one else 0)
             if whole.shape[-1] % count:
                 raise Wrong(f"does not hold {count:,} windows of the same size")
+            if "stride" in one and whole.size != count * (_longest(index) - one["length"]):
+                raise Wrong(f"does not hold the tokens from position {one['length']:,} on")
         except (Wrong, OSError) as error:
             raise damaged(path, error) from None
         yield from np.split(whole, count, axis=-1)
+
+
+def _longest(index: Index) -> int:
+    return max((each for one in index["passes"] for each in one["lengths"]), default=0)
 
 
 def _windows(index: Index) -> list[int]:
@@ -137,3 +146,8 @@ def _divergence(one: StoredComparison, spent: PassCost | None, both: list[np.nda
     kl, same = ([each[row] for each in both] for row in range(2))
     ran = (spent["forward_passes"], spent.get("positions", 0)) if spent else (0, 0)
     return Divergence(one["schedule"], one["baseline"], one["length"], kl, same, *ran)
+
+
+def _truncation(one: StoredTruncation, spent: PassCost | None, losses: list[np.ndarray]) -> Truncation:
+    parts = spent.get("split_batches", 0) if spent else 0
+    return Truncation(one["length"], one["stride"], one["table_sha256"], losses, parts)

@@ -88,14 +88,10 @@ def _bytes(values: np.ndarray) -> bytes:
     return _header(values.shape) + np.ascontiguousarray(values, "<f4").tobytes()
 
 
-def _made(index: formats.Index) -> list[formats.StoredPass | formats.StoredComparison]:
-    return [*index["passes"], *index.get("divergences", [])]
-
-
 def _listed(index: formats.Index) -> dict[str, list[str]]:
     """Returns the files that an index lists, each with the checksums it may have; none if none were stored."""
     found: dict[str, list[str]] = {}
-    for one in _made(index):
+    for one in formats.stored_in(index):
         for number in range(len(index["documents"])):
             found[name_of(one["at"], number)] = one["files"][number : number + 1] if "files" in one else []
     for name, digest in index.get("before", {}).items():
@@ -200,7 +196,8 @@ def _with_checksums(index: dict[str, Any], digests: Mapping[str, str]) -> dict[s
     def known(made: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return [{**one, "files": [digests[name_of(one["at"], n)] for n in range(count)]} for one in made]
 
-    return {**index, **{key: known(index[key]) for key in ("passes", "divergences")}}
+    kinds = ("passes", "divergences", "truncation")
+    return {**index, **{key: known(index[key]) for key in kinds if key in index}}
 
 
 def _put(path: Path, content: bytes) -> Path:

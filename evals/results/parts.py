@@ -46,6 +46,7 @@ def _part(stored: S, name: str, numbers: Sequence[int]) -> S:
         divergences=[
             replace(each, kl=_picked(each.kl, windows), same=_picked(each.same, windows)) for each in stored.divergences
         ],
+        truncation=stored.truncation and replace(stored.truncation, nll=_picked(stored.truncation.nll, windows)),
     )
     longest = max(part.passes, key=lambda run: run.lengths[-1])
     data["tokens"] = sum(sums_of(part.wanted(longest.nll))[1])

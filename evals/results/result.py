@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import functools
-import hashlib
-import re
-from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
-
-import numpy as np
 
 from ...errors import DataError, RopescaleError
 from ...escaping import escaped
@@ -20,20 +14,21 @@ from ...plotting import save
 from ..data.chats import ASSISTANT
 from ..data.key_tokens import KeySpans
 from ..data.protocols import PROTOCOLS
-from ..metrics import METRICS, best, by_position, far_repeats, key_tokens, paired, perplexity
+from ..metrics import METRICS, against_truncation, best, by_position, far_repeats, key_tokens, paired, perplexity
+from ..metrics.against_truncation import TruncationRow
 from ..metrics.best import BestRow
 from ..metrics.by_position import PositionRow
 from ..metrics.far_repeats import RepeatsRow
 from ..metrics.key_tokens import KeyTokensRow
 from ..metrics.paired import PairedRow
 from ..metrics.perplexity import PerplexityRow
-from . import coverage, folder, nll
+from . import arrays, coverage, folder, nll
 from .formats import SCHEMA, Results
 from .loading import Losses, read_losses, read_results
 from .parts import parts_of
 from .saving import Saved
 from .statistics import DOCUMENTS, PERCENT
-from .stored import Divergence, Pass, Stored, sums_of
+from .stored import Pass, Stored, sums_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -84,6 +79,7 @@ class Result(Stored, Saved):
             key_spans=KeySpans({}, {name: about[name] for name in about if name != "rows"}) if about else None,
             identities=losses.identities,
             windows=losses.windows,
+            truncation=losses.truncation,
         )
         stored = [each for each in cls.metrics if each.key in results or (each.key and not losses.passes)]
         made.figures |= {each.row: each.read(results) for each in stored}
@@ -129,6 +125,11 @@ class Result(Stored, Saved):
         """The key tokens, for every schedule at every length."""
         return key_tokens.METRIC.rows(self)
 
+    @property
+    def against_truncation(self) -> list[TruncationRow]:
+        """Every schedule against truncation, at every length beyond the trained one."""
+        return against_truncation.METRIC.rows(self)
+
     def by_position(self, schedule: str) -> list[PositionRow]:
         """Returns the mean NLL in position bins that grow by sqrt(2), from the schedule's longest pass.
 
@@ -161,7 +162,7 @@ class Result(Stored, Saved):
 
     @property
     def cost(self) -> list[dict[str, object]]:
-        """The cost of every pass and of every comparison of predictions.
+        """The cost of every pass, of every comparison of predictions, and of truncation.
 
         For a pass: windows, tokens fed and scored, and their ratio to feeding every document once.
         """
@@ -175,7 +176,7 @@ class Result(Stored, Saved):
             }
             for run in self.passes
         ]
-        return passes + [
+        compared = [
             {
                 "schedule": each.schedule,
                 "compared_with": each.baseline,
@@ -185,6 +186,7 @@ class Result(Stored, Saved):
             }
             for each in self.divergences
         ]
+        return [*passes, *compared, *([self.truncation.cost] if self.truncation else [])]
 
     def protocol_line(self) -> str:
         """Returns a sentence that says how the numbers were measured."""
@@ -314,48 +316,10 @@ class Result(Stored, Saved):
         return f"Data: {escaped(self.data['source'])}, text sha256 `{self.data['sha256']}`.\n"
 
     def _write_losses(self, out: Path, there: folder.There) -> None:
-        index = self._index() | {
+        index = arrays.index_of(self) | {
             "of": folder.identity({"model": self.model, "data": self.data, "protocol": self.protocol})
         }
-        nll.write(out / folder.NLL, index, self._arrays(), there.nll)
-
-    def _arrays(self) -> Iterator[nll.Array]:
-        """Yields the files of ``nll/``: losses, and for comparisons both numbers of each token."""
-        for run in self.passes:
-            for number, losses in enumerate(self.of_texts(run.nll)):
-                yield nll.name_of(_place(run), number), functools.partial(_together, losses)
-        for each in self.divergences:
-            for number, both in enumerate(zip(self.of_texts(each.kl), self.of_texts(each.same), strict=True)):
-                yield nll.name_of(_place(each), number), functools.partial(_stacked, both)
-
-    def _index(self) -> dict[str, object]:
-        passes = [
-            {
-                "schedule": run.schedule,
-                "table_sha256": run.table_sha256,
-                "lengths": list(run.lengths),
-                "at": _place(run),
-            }
-            for run in self.passes
-        ]
-        compared = [
-            {"schedule": each.schedule, "baseline": each.baseline, "length": each.length, "at": _place(each)}
-            for each in self.divergences
-        ]
-        documents = [
-            {name: value for name, value in (asdict(each) | {"windows": count}).items() if value not in (None, "")}
-            for each, count in zip(self.identified(), self.windows or [1] * self.texts, strict=True)
-        ]
-        return {"bos": self.bos, "documents": documents, "passes": passes, "divergences": compared}
-
-
-def _together(windows: Sequence[np.ndarray]) -> np.ndarray:
-    """Returns the losses of a document's windows, one after the other."""
-    return np.concatenate([np.asarray(each, np.float32) for each in windows])
-
-
-def _stacked(both: Sequence[Sequence[np.ndarray]]) -> np.ndarray:
-    return np.stack([_together(each) for each in both])
+        nll.write(out / folder.NLL, index, arrays.arrays(self), there.nll)
 
 
 def _documents(result: Result) -> str:
@@ -367,11 +331,3 @@ def _saved(figure: Figure, path: str | Path | None) -> Figure:
     if path is not None:
         save(figure, path)
     return figure
-
-
-def _place(run: Pass | Divergence) -> str:
-    """Returns the folder of a pass: its label, made safe and given a hash if it is not a safe file name."""
-    safe = re.sub(r"[^A-Za-z0-9._=,-]+", "_", run.schedule)[:80].strip(".") or "schedule"
-    if safe != run.schedule:
-        safe += "-" + hashlib.sha256(run.schedule.encode()).hexdigest()[:8]
-    return f"{safe}/{run.lengths[-1]}" if isinstance(run, Pass) else f"{safe}/{run.length}-divergence"

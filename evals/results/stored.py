@@ -23,6 +23,7 @@ from ..running.batches import Cost
 from . import sampling
 from .checking import Count, Length
 from .statistics import LEVEL, Estimate
+from .truncation import Truncation
 
 T = TypeVar("T")
 
@@ -193,6 +194,7 @@ class Stored(Measured):
         trained_length: the model's trained context, if known; plots mark it.
         tables: the live rotary tables, by table_sha256 and layer type.
         divergences: comparisons with the baseline's predictions at the largest length up to the trained one.
+        truncation: the losses of the model as it is, given only the last tokens; None if they were not measured.
         repeat_distance: how many tokens back "far" is for the far repeats; None leaves them out.
         key_spans: the key tokens; None leaves them out.
         identities: hashes of the documents, in a measurement that was loaded.
@@ -210,6 +212,7 @@ class Stored(Measured):
     key_spans: KeySpans | None = None
     identities: list[Identity] = field(default_factory=list, repr=False)
     windows: list[int] = field(default_factory=list, repr=False)
+    truncation: Truncation | None = None
     whole: int | None = None
 
     @property

@@ -26,6 +26,8 @@ class PerplexityKeywords(TypedDict, total=False):
     batch_tokens: int | None
     logits_bytes: int
     short_context: bool
+    truncation: bool | None
+    truncation_stride: int | None
     seed: int
     repeat_distance: int | None
     key_spans: str | Path | KeySpans | None

@@ -28,7 +28,8 @@ from ..results.folder import writable_folder
 from ..results.result import Result
 from ..results.statistics import PERCENT
 from ..results.stored import Divergence, ModelFacts, Pass, Tables
-from . import fingerprints, memory
+from ..results.truncation import Truncation
+from . import costs, fingerprints, memory
 from .batch_log import Scored
 from .batches import Batch, BatchPlan, Cost, plan_pass
 from .comparing import Comparison, comparing
@@ -39,6 +40,7 @@ from .resuming import Shelf, Store
 from .runner import LONG_SECONDS, Facts, Runner, Task, carry_out
 from .scoring import SCORING, Scorer
 from .selection import Corpus, PerplexityOptions
+from .truncating import Truncating
 from .variants import AS_IS, HeldTables, Variant, trained_length, variants
 
 if TYPE_CHECKING:
@@ -142,6 +144,7 @@ class PerplexityRun:
         )
         self.passes: list[Pass] = []
         self.divergences: list[Divergence] = []
+        self.truncation: Truncation | None = None
         self._plans: dict[int, BatchPlan] = {}
         self._figures: Tables = {}
 
@@ -164,8 +167,9 @@ class PerplexityRun:
         with evaluating(self.scorer.model):
             jobs = [job for variant in self.variants for job in self._jobs(variant)]  # what does not fit fails here
             task, compared = self._comparing(jobs, executor)
-            runner.take([*(self._task(job, executor) for job in jobs), *task])
-            self._announce_special()
+            last, told = self._truncating(jobs)
+            runner.take([*(self._task(job, executor) for job in jobs), *task, *last])
+            self._announce_special(told)
             if runner.announce(self._about):
                 self._announce_cost(jobs, task[0].plan.cost if compared else None, compared)
             if runner.left:
@@ -187,6 +191,7 @@ class PerplexityRun:
                 "stride": options.stride,
                 **({} if options.stride else {"windows": options.windows, "budget_tokens": options.budget}),
                 **({} if options.score == chats.ALL else {"score": options.score}),
+                **(self.truncation.facts if self.truncation else {}),
                 "seed": options.seed,
                 "interval": f"{corpus.interval}, {PERCENT}",
                 "batch_tokens": self.batch_tokens,
@@ -202,6 +207,7 @@ class PerplexityRun:
             divergences=self.divergences,
             key_spans=corpus.key_spans,
             repeat_distance=options.repeat_distance or trained,
+            truncation=self.truncation,
         )
 
     @cached_property
@@ -304,9 +310,20 @@ class PerplexityRun:
         task, compared = comparing(found, executor, self.divergences.extend)
         return [task], compared
 
+    def _truncating(self, jobs: Sequence[Job]) -> tuple[list[Task], str]:
+        """Plans the model as it is, given only the last tokens; and returns what is to be said of it."""
+        rest = sum(job.plan.cost.positions for job in _distinct(jobs))
+        planned, said = Truncating.of(self.scorer.model, self.corpus, rest, self.batch_tokens)
+        if planned is None:
+            return [], said
+        executor = Executor(self.scorer, self.corpus.documents, None, self.notes.warn)
+        return [planned.task(executor, partial(setattr, self, "truncation"))], said
+
     # --- saying ---
 
-    def _announce_special(self) -> None:
+    def _announce_special(self, of_truncation: str) -> None:
+        if of_truncation:
+            self.notes.tell(of_truncation)
         if again := self.corpus.skipped.get("duplicates"):
             self.notes.tell(f"duplicates left out: {again:,} (documents with the same tokens as an earlier one)")
         if given := self.corpus.count("ids"):
@@ -321,9 +338,13 @@ class PerplexityRun:
 
     def _announce_cost(self, jobs: Sequence[Job], comparison: Cost | None, compared: int) -> None:
         """Says what the run will take."""
-        distinct = list({job.key: job for job in jobs}.values())
+        distinct = _distinct(jobs)
         if self.options.stride is not None:  # a prefix costs one pass and needs no word
-            self._announce_passes(distinct)
+            passes = [(job.label, job.lengths[-1], job.plan.cost) for job in distinct]
+            if not self.options.exact:
+                about = self.options.protocol, self.options.stride, self.corpus.scorable
+                costs.warn_of_missed(self.notes, passes, *about)
+            costs.announce_passes(self.notes, passes)
         if comparison:
             fed = (1 + compared) * comparison.positions
             share = fed / sum(job.plan.cost.positions for job in distinct)
@@ -335,25 +356,6 @@ class PerplexityRun:
         batches = [batch for job in jobs for batch in job.plan.batches]
         widest = max(batches, key=lambda batch: (batch.fed, batch.positions))  # takes most memory by the estimate
         self.notes.tell(memory.described(self.scorer.model, widest, self.options.logits_bytes, self.options.sharers))
-
-    def _announce_passes(self, distinct: Sequence[Job]) -> None:
-        if not self.options.exact:
-            self._warn_of_missed(distinct)
-        for job in sorted(distinct, key=lambda job: job.lengths[-1]):
-            self.notes.tell(f"{job.label} at {job.lengths[-1]:,}: {_described(job.plan.cost)}")
-        total = sum(job.plan.cost.positions for job in distinct)
-        times = sum(job.plan.cost.times_one_pass for job in distinct)
-        self.notes.tell(f"in all {total:,} tokens to feed, {times:,.1f} times the documents")
-
-    def _warn_of_missed(self, distinct: Sequence[Job]) -> None:
-        """Names the tokens that the windows of a published protocol leave out, though something comes before them."""
-        tokens = self.corpus.scorable
-        for length, count in {job.lengths[-1]: job.plan.cost.scored for job in distinct}.items():
-            if count < tokens:
-                self.notes.warn(
-                    f"{self.options.protocol} at {length:,}, stride {self.options.stride:,}: {tokens - count:,} of "
-                    f"{tokens:,} tokens are never scored, as with the published script"
-                )
 
     def _announce_time(self, executor: Executor, left: Sequence[Batch]) -> None:
         """Says how long a long run will be, from a pass that is short beside it; the first batch tells more exactly."""
@@ -374,16 +376,14 @@ _TIMED, _TIMED_SHARE = 512, 200
 """Tokens that are fed to estimate the time (three times), where two hundred times as many and more are to come."""
 
 
+def _distinct(jobs: Iterable[Job]) -> list[Job]:
+    """Returns the jobs that run; those of other schedules with the same tables share them."""
+    return list({job.key: job for job in jobs}.values())
+
+
 def _scorer(model: PreTrainedModel, options: PerplexityOptions) -> Scorer:
     if options.team is None:
         return Scorer(model, options.logits_bytes)
     from ..parallel.sequence import ShardedScorer
 
     return ShardedScorer(model, options.team, options.logits_bytes)
-
-
-def _described(cost: Cost) -> str:
-    return (
-        f"{cost.forwards:,} window{'s' * (cost.forwards != 1)}, {cost.positions:,} tokens fed for {cost.scored:,} "
-        f"scored ({cost.useful_fraction:.1%}), {cost.times_one_pass:,.1f} times one pass"
-    )

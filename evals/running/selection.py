@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
+_POSITIVE = "batch_tokens logits_bytes max_docs repeat_distance budget_tokens truncation_stride".split()
+
+
 @dataclass(frozen=True)
 class PerplexityOptions:
     """The options of a measurement.
@@ -52,6 +55,8 @@ class PerplexityOptions:
         logits_bytes: budget for one block of fp32 logits.
         short_context: compare each schedule's predictions with the baseline's at the largest length up to the trained
             one, which takes each of them, and the baseline, once more through the model at that length.
+        truncation: measure the model given only its last tokens, too; None does where that costs no more than the rest.
+        truncation_stride: the tokens that each of its windows scores; this asks for it.
         seed: kept with the results; nothing is drawn at random, so no figure depends on it.
         repeat_distance: how many tokens back something must be for what repeats it to count as a far repeat; None is
             the trained length.
@@ -74,6 +79,8 @@ class PerplexityOptions:
     batch_tokens: int | None = None
     logits_bytes: int = LOGITS_BYTES
     short_context: bool = True
+    truncation: bool | None = None
+    truncation_stride: int | None = None
     seed: int = 0
     repeat_distance: int | None = None
     key_spans: str | Path | KeySpans | None = None
@@ -99,7 +106,8 @@ class PerplexityOptions:
         if self.score == chats.ASSISTANT and not self.exact:
             raise DataError(f"{self.protocol} scores all tokens; leave score or protocol out", "score", "protocol")
         self._check_windows()
-        for name in ("batch_tokens", "logits_bytes", "max_docs", "repeat_distance", "budget_tokens"):
+        self._check_truncation()
+        for name in _POSITIVE:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise DataError(f"{name} must be 1 or more, not {value}")
@@ -118,6 +126,15 @@ class PerplexityOptions:
                 given[0],
                 "stride",
             )
+
+    def _check_truncation(self) -> None:
+        """Refuses truncation beside windows that slide, and a stride of what is left out."""
+        name = "truncation_stride" if self.truncation_stride is not None else "truncation"
+        if self.truncation is False and self.truncation_stride is not None:
+            raise DataError(f"{name} is given, and truncation=False leaves it out; drop one", name, "truncation")
+        if self.stride is not None and (self.truncation or self.truncation_stride):
+            other = "stride" if self.exact else "protocol"
+            raise DataError(f"{name} is for texts cut into windows, and {other} slides; drop one", name, other)
 
     @property
     def windows_each(self) -> int | None:

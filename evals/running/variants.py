@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from ...configs.configuration import read_rope
 from ...errors import DataError, RopescaleError, RunError
 from ...models import patching
-from ...models.rotary_modules import text_config, unwrapped
+from ...models.rotary_modules import text_config, unwrapped, whole_config
+from ...planning.plan import plan_of_own
 from ...planning.sharing import spelled_out
 from ...schedules import specs
 from . import fingerprints
@@ -75,6 +76,20 @@ class Variant:
             return bool(patch.length_dependent)
         before = patching.patches_in(self.model)
         return any(outer.length_dependent for outer in before) or _updates_itself(self.model)
+
+
+class AsTrained(Variant):
+    """A model under the tables that it was trained with: without our scaling, in memory or in its folder."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model, AS_IS, {})
+        before = patching.configuration_before(model)
+        self._before = plan_of_own(before) if before != whole_config(model).to_dict() else None
+
+    def applied(self, length: int | None = None) -> AbstractContextManager[Patch | None]:
+        if self._before is None:
+            return super().applied(length)
+        return patching.Patch(self.model, self._before, length)
 
 
 @dataclass(frozen=True)

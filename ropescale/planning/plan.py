@@ -17,7 +17,7 @@ from ..lengths import parse_length
 from ..request import Request, RequestOptions
 from ..rope import Rope
 from ..schedules import Frequencies, Schedule, specs
-from ..schedules.as_is import from_rope_parameters, stock_table
+from ..schedules.as_is import AsIs, from_rope_parameters, stock_table
 from . import notes
 from .choosing import choose, is_windowed
 from .grounds import describe_scaling, grounds
@@ -133,6 +133,18 @@ def make_plan(config: Mapping[str, object], request: Request) -> Plan:
     _refuse_moved(original, planned, layers)
     unsavable = why_unsavable(layers, length, original)
     return Plan(request, original, planned, layers, length, tuple(told), unsavable)
+
+
+def plan_of_own(config: Mapping[str, object]) -> Plan:
+    """Plans the tables that a configuration itself describes, which puts them back into a model that has others.
+
+    Raises:
+        ConfigError: no RoPE, or contradictory keys.
+        ScheduleError: a rope type that transformers does not have.
+    """
+    original = Configuration.read(config)
+    layers = {key: PlannedLayer(rope, rope, AsIs().bound(rope)) for key, rope in original.ropes.items()}
+    return Plan(Request("as-is"), original, original, layers, original.max_length)
 
 
 def frequencies_of(

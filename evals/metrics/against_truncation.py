@@ -1,0 +1,305 @@
+"""Every schedule against truncation: the model as it is, given only the last tokens, as many as it was trained at.
+
+Whoever has a longer text than the model was trained at can also cut it off, and read only its end. A schedule is worth
+its price where it predicts better than that, on the tokens that have more before them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ...escaping import escaped
+from ...formatting import markdown
+from ..data.far_repeats import far_repeats
+from ..results.checking import Count, Length
+from ..results.statistics import Estimate
+from ..results.stored import Stored, Totals, sums_of
+from ..results.truncation import Truncation
+from . import drawing
+from .base import Metric, Picture, estimated, mark, rests_on
+from .cells import around, signed, table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+ALL, FAR, OTHER = "all", "far", "other"
+SUBSETS = {ALL: "all of them", FAR: "far repeats", OTHER: "the others"}
+"""The tokens that are told apart, and their names in tables."""
+
+
+@dataclass(frozen=True)
+class TruncationRow:
+    """A schedule against truncation at a length, on the tokens at positions [``context``, ``length``), in nats.
+
+    ``context`` is the trained length, and ``stride`` the tokens that each window of truncation scores; ``fed`` is what
+    all of these windows take. ``delta_nll`` is the schedule's loss ``nll`` minus that of truncation,
+    ``truncated_nll``, on the same tokens: below zero, reading further is better. The far repeats and the other tokens
+    have the same figures, None where there are no such tokens, or where the distance of far repeats is not known.
+    """
+
+    schedule: str
+    length: Length
+    context: Length
+    stride: Length
+    fed: Count
+    tokens: Count
+    nll: float
+    truncated_nll: float
+    delta_nll: float
+    low: float | None
+    high: float | None
+    interval: str | None = None
+    far_tokens: Count = 0
+    far_nll: float | None = None
+    far_truncated_nll: float | None = None
+    far_delta_nll: float | None = None
+    far_low: float | None = None
+    far_high: float | None = None
+    far_interval: str | None = None
+    other_tokens: Count = 0
+    other_nll: float | None = None
+    other_truncated_nll: float | None = None
+    other_delta_nll: float | None = None
+    other_low: float | None = None
+    other_high: float | None = None
+    other_interval: str | None = None
+
+    def change(self, which: str = ALL) -> Estimate | None:
+        """Returns the schedule's loss minus truncation's on some of the tokens; None where there are none."""
+        before = "" if which == ALL else f"{which}_"
+        mean, low, high, over = (getattr(self, before + name) for name in ("delta_nll", "low", "high", "interval"))
+        return None if mean is None else Estimate(mean, low, high, over)
+
+    def truncated(self, which: str = ALL) -> float | None:
+        """Returns truncation's own loss on some of the tokens."""
+        return self.truncated_nll if which == ALL else getattr(self, f"{which}_truncated_nll")
+
+
+def draw(stored: Stored) -> Figure:
+    """Draws every schedule's loss minus truncation's at every length, with a bar for each interval.
+
+    Raises:
+        RopescaleError: matplotlib is not installed.
+    """
+    figure, axes = drawing.new()
+    rows = METRIC.rows(stored)
+    axes.axhline(0, color=drawing.LINES[0], linewidth=1, linestyle=(0, (4, 3)))
+    for place, label in enumerate(stored.schedules):
+        mine = sorted((row for row in rows if row.schedule == label), key=lambda row: row.length)
+        points = [(row.length, row.delta_nll, row.low, row.high) for row in mine]
+        drawing.bars(axes, place, label, points, 0.05 * (place - (len(stored.schedules) - 1) / 2))
+    drawing.length_axis(axes, sorted({row.length for row in rows}), "context length (tokens)")
+    axes.set_ylabel(f"loss minus that of the last {rows[0].context:,} tokens (nats per token)")
+    return drawing.finish(figure, axes, stored, "Against truncation; below zero reading further is better", "bars")
+
+
+class AgainstTruncation(Metric[Stored, TruncationRow]):
+    """Every schedule against truncation, on the tokens that have more before them than the trained length."""
+
+    row, key, has_facts = TruncationRow, "truncation", True
+    picture = Picture("against_truncation.png", "Against the model as it is, given only the last tokens", draw)
+    columns = {  # noqa: RUF012
+        "truncated_nll": "truncated_nll",
+        "truncation_delta": "delta_nll",
+        "truncation_low": "low",
+        "truncation_high": "high",
+        **{
+            f"truncation_{which}_{name}": f"{which}_{field}"
+            for which in (FAR, OTHER)
+            for name, field in (("delta", "delta_nll"), ("low", "low"), ("high", "high"))
+        },
+    }
+
+    def reduce(self, stored: Stored) -> list[TruncationRow]:
+        """Returns a row for every schedule at every length beyond the trained one."""
+        last = stored.truncation
+        if last is None:
+            return []
+        marks = _marks(stored, last)
+        beyond = [key for key in stored.read_from if key[1] > last.length]
+        rows = (_row(stored, last, marks, *key) for key in beyond)
+        return [row for row in rows if row]
+
+    def to_json(self, stored: Stored) -> dict[str, object]:
+        """Returns the rows, and from which length on reading further pays off; nothing without truncation."""
+        rows = self.rows(stored)
+        if not rows:
+            return {}
+        facts = {name: getattr(rows[0], name) for name in ("context", "stride", "fed")}
+        found = {each.tokens: asdict(each) for each in pays_off(rows)}
+        return {self.key: {**facts, "pays_off": found, "rows": [asdict(row) for row in rows]}}
+
+    def to_markdown(self, stored: Stored) -> list[str]:
+        """Returns the changes at every length, those of far repeats at the longest one, and what follows."""
+        rows = self.rows(stored)
+        if not rows:
+            return []
+        title = (
+            f"Against truncation, the model as it is given only the last {rows[0].context:,} tokens ({_how(rows[0])}): "
+            f"change in NLL on the tokens from position {rows[0].context:,} on (nats per token, below zero reading "
+            f"further is better; {rests_on(stored)}):"
+        )
+        cells = {(row.schedule, row.length): _cell(row.change()) for row in rows}
+        own = {(_OWN, row.length): f"{row.truncated_nll:.4f}" for row in rows}
+        lengths = sorted({row.length for row in rows})
+        found = table(lengths, "against truncation", {**cells, **own}, [*stored.schedules, _OWN])
+        return [title, found, *_subsets(rows), " ".join(verdict(rows))]
+
+    def has_picture(self, stored: Stored) -> bool:
+        """Whether truncation was measured."""
+        return bool(self.rows(stored))
+
+    def on_page(self, rows: Sequence[TruncationRow]) -> dict[str, object]:
+        """Returns the rows, lengths ascending."""
+        return {"truncation": [asdict(row) for row in sorted(rows, key=lambda row: row.length)]}
+
+
+METRIC = AgainstTruncation()
+
+_OWN = "(its loss)"
+
+
+@dataclass(frozen=True)
+class PaysOff:
+    """From which length on reading further is better than truncation, under the schedule that is best at the longest.
+
+    Attributes:
+        tokens: which of them: "all" or "far".
+        schedule: the one with the lowest loss on them at the longest length.
+        length: the smallest measured one from which on every interval is below zero; None where there is none.
+        worse: whether the interval at the longest length is above zero.
+    """
+
+    tokens: str
+    schedule: str
+    length: int | None
+    worse: bool
+
+
+def pays_off(rows: Sequence[TruncationRow]) -> list[PaysOff]:
+    """Returns from which length on reading further pays off, on all tokens and on far repeats, where there are any."""
+    found = (_pays_off(rows, which) for which in (ALL, FAR))
+    return [each for each in found if each]
+
+
+def _pays_off(rows: Sequence[TruncationRow], which: str) -> PaysOff | None:
+    longest = max(row.length for row in rows)
+    last = [(change.mean, row.schedule) for row in rows if row.length == longest and (change := row.change(which))]
+    if not last:
+        return None
+    best = min(last)[1]
+    changes = [(row.length, row.change(which)) for row in rows if row.schedule == best]
+    length, worse = None, False
+    for measured, change in sorted(changes, reverse=True, key=lambda each: each[0]):
+        if measured == longest:
+            worse = change is not None and change.low is not None and change.low > 0
+        if change is None or change.high is None or change.high >= 0:
+            break
+        length = measured
+    return PaysOff(which, best, length, worse)
+
+
+def verdict(rows: Sequence[TruncationRow]) -> list[str]:
+    """Returns a sentence on all tokens and one on far repeats: from which length on reading further pays off."""
+    longest = max(row.length for row in rows)
+    found = {(row.schedule, row.length): row for row in rows}
+    return [_said(each, found[each.schedule, longest]) for each in pays_off(rows)]
+
+
+def _said(found: PaysOff, last: TruncationRow) -> str:
+    """Says whether it pays off, with the change at the longest length."""
+    change, name = last.change(found.tokens), escaped(found.schedule)
+    by = f"{_cell(change)} nats per token at {last.length:,}"
+    start = "Reading further" if found.tokens == ALL else "On far repeats reading further"
+    if found.length is not None:
+        here = f"from {found.length:,} tokens on" if found.length < last.length else f"at {found.length:,} tokens"
+        return f"{start} than the last {last.context:,} tokens pays off {here}, under {name} ({by})."
+    why = "is not told apart from truncation" if not found.worse else "is worse than truncation"
+    if change is not None and change.low is None:
+        why = "has no interval to tell it apart from truncation"
+    return (
+        f"{start} than the last {last.context:,} tokens does not pay off on this text up to {last.length:,} tokens: "
+        f"the best schedule there, {name}, {why} ({by})."
+    )
+
+
+def _how(row: TruncationRow) -> str:
+    return f"windows of {row.context:,} positions without BOS, stride {row.stride:,}, {row.fed:,} tokens fed"
+
+
+def _cell(change: Estimate | None) -> str:
+    if change is None:
+        return "-"
+    return f"{signed(change.mean)}{around(change.mean, change.low, change.high, sign='+')}{mark(change.over)}"
+
+
+def _subsets(rows: Sequence[TruncationRow]) -> list[str]:
+    """Returns the table of far repeats and of the others at the longest length; nothing without far repeats."""
+    longest = max(row.length for row in rows)
+    last = [row for row in rows if row.length == longest]
+    if not last[0].far_tokens:
+        return []
+    counts = {ALL: last[0].tokens, FAR: last[0].far_tokens, OTHER: last[0].other_tokens}
+    header = [f"at {longest:,}", *(f"{name} ({counts[which]:,})" for which, name in SUBSETS.items())]
+    lines = [[escaped(row.schedule), *(_cell(row.change(which)) for which in SUBSETS)] for row in last]
+    own = [last[0].truncated(which) for which in SUBSETS]
+    lines.append([_OWN, *("-" if each is None else f"{each:.4f}" for each in own)])
+    return ["The same for the tokens that repeat something far back, and for the others:",
+            markdown(header, lines, right=range(1, 4))]  # fmt: skip
+
+
+def _marks(stored: Stored, last: Truncation) -> dict[str, list[np.ndarray]]:
+    """Returns, per window, which of the tokens from the trained length on are far repeats, and which are not."""
+    distance = stored.repeat_distance
+    if distance is None:
+        return {}
+    first = last.length - stored.bos
+    far = [far_repeats(document.ids, distance)[first:] for document in stored.documents]
+    return {FAR: far, OTHER: [~each for each in far]}
+
+
+def _row(
+    stored: Stored, last: Truncation, marks: dict[str, list[np.ndarray]], schedule: str, length: int
+) -> TruncationRow | None:
+    """Returns a schedule's row; None where no token counts."""
+    ours = [each[last.length - 1 :] for each in stored.losses(schedule, length)]  # index 0 is position 1
+    theirs = [np.where(np.isnan(one), np.nan, two) for one, two in zip(ours, last.losses(length), strict=True)]
+    parts: dict[str, object] = {}
+    for which in (ALL, *marks):
+        kept = marks.get(which)
+        one, two = ((_only(each, kept) if kept else each) for each in (ours, theirs))
+        found = _figures(stored, one, two)
+        if which == ALL and not found:
+            return None
+        parts |= {name if which == ALL else f"{which}_{name}": value for name, value in found.items()}
+    about = {"schedule": schedule, "length": length, "context": last.length, "stride": last.stride}
+    return TruncationRow(**about, fed=last.positions, **parts)  # type: ignore[arg-type]
+
+
+def _only(losses: Iterable[np.ndarray], marks: Iterable[np.ndarray]) -> list[np.ndarray]:
+    """Returns the losses with NaN for tokens that are not marked."""
+    return [np.where(mark[: len(each)], each, np.nan) for each, mark in zip(losses, marks, strict=True)]
+
+
+def _figures(stored: Stored, ours: list[np.ndarray], theirs: list[np.ndarray]) -> dict[str, object]:
+    """Returns the figures of a row over the tokens that are not NaN; nothing without any."""
+    (one, counts), (two, _) = sums_of(ours), sums_of(theirs)
+    tokens = sum(counts)
+    if not tokens:
+        return {}
+    apart = [a.astype(np.float64) - b for a, b in zip(ours, theirs, strict=True)]
+    first = np.concatenate(stored.of_texts(apart)[0])
+    change = estimated(stored, Totals([a - b for a, b in zip(one, two, strict=True)], counts), first)
+    return {
+        "tokens": tokens,
+        "nll": sum(one) / tokens,
+        "truncated_nll": sum(two) / tokens,
+        "delta_nll": change.mean,
+        "low": change.low,
+        "high": change.high,
+        "interval": change.over,
+    }

@@ -1,0 +1,41 @@
+"""Says before a run in sliding windows what each of its passes will take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .batches import Cost
+from .progress import Notes
+
+Named = tuple[str, int, Cost]
+"""A pass: its schedule, its length and its cost."""
+
+
+def announce_passes(notes: Notes, passes: Sequence[Named]) -> None:
+    """Says of each pass what it feeds and scores, shortest length first, and then what all feed together."""
+    for label, length, cost in sorted(passes, key=lambda each: each[1]):
+        notes.tell(f"{label} at {length:,}: {_described(cost)}")
+    total, times = (sum(getattr(cost, name) for *_, cost in passes) for name in ("positions", "times_one_pass"))
+    notes.tell(f"in all {total:,} tokens to feed, {times:,.1f} times the documents")
+
+
+def warn_of_missed(notes: Notes, passes: Sequence[Named], protocol: str, stride: int, tokens: int) -> None:
+    """Names the tokens that the windows of a published protocol leave out, though something comes before them.
+
+    Args:
+        protocol, stride: its name and its stride.
+        tokens: how many have something before them.
+    """
+    for length, count in {length: cost.scored for _, length, cost in passes}.items():
+        if count < tokens:
+            notes.warn(
+                f"{protocol} at {length:,}, stride {stride:,}: {tokens - count:,} of {tokens:,} tokens are "
+                "never scored, as with the published script"
+            )
+
+
+def _described(cost: Cost) -> str:
+    return (
+        f"{cost.forwards:,} window{'s' * (cost.forwards != 1)}, {cost.positions:,} tokens fed for {cost.scored:,} "
+        f"scored ({cost.useful_fraction:.1%}), {cost.times_one_pass:,.1f} times one pass"
+    )

@@ -1,0 +1,256 @@
+"""The model as it is, given only its last tokens, against an independent loop over plain transformers."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from tiny import byte_tokenizer, documents, llama
+from transformers import LlamaForCausalLM
+
+import ropescale
+from ropescale.cli.main import main
+from ropescale.errors import DataError
+from ropescale.evals import Result
+
+perplexity = partial(ropescale.evals.perplexity, windows=1)
+
+IDS = documents(3, 160)
+TRAINED = 64
+YARN = "yarn:factor=2"
+
+
+def naive(model, ids: list[int], length: int, stride: int, bos: int | None, trained: int = TRAINED) -> list[float]:
+    """The losses of the tokens at positions from ``trained`` on, one stock pass per window, softmax in fp64.
+
+    Written down again: the whole text with its BOS is a list of positions. The first window scores the positions
+    ``trained`` to ``trained + stride - 1`` and begins at ``stride``; the next one begins ``stride`` later.
+    """
+    whole = ([] if bos is None else [bos]) + ids
+    found: list[float] = []
+    begin = stride
+    while begin + trained - stride < length:
+        window = whole[begin : begin + trained]
+        with torch.no_grad():
+            logits = model(input_ids=torch.tensor([window]), use_cache=False).logits[0].double()
+        for place in range(trained - stride, trained):
+            if begin + place < length:
+                found.append(-float(torch.log_softmax(logits[place - 1], 0)[window[place]]))
+        begin += stride
+    return found
+
+
+@pytest.mark.parametrize("bos", [None, 3])
+@pytest.mark.parametrize(("stride", "length"), [(4, 128), (16, 128), (13, 150), (63, 101), (1, 70)])
+def test_the_losses_are_those_of_an_independent_loop(bos, stride, length):
+    model = llama()
+    result = perplexity(model, IDS, [32, length], [YARN], bos="no" if bos is None else bos, truncation_stride=stride)
+    last = result.truncation
+    assert (last.length, last.stride) == (TRAINED, stride)
+    for ours, ids in zip(last.nll, IDS, strict=True):
+        theirs = naive(model, ids, length, stride, bos)
+        assert len(theirs) == length - TRAINED
+        assert ours.tolist() == pytest.approx(theirs, abs=2e-5)
+        assert ours.mean(dtype=np.float64) == pytest.approx(np.mean(theirs), abs=1e-6)
+
+
+def test_a_loss_depends_on_the_stride_and_not_on_the_length_that_is_measured():
+    long, short = (perplexity(llama(), IDS, [n], truncation_stride=12).truncation for n in (150, 101))
+    for one, other in zip(long.losses(101), short.nll, strict=True):
+        assert one.tolist() == pytest.approx(other.tolist(), abs=1e-5)
+
+
+def test_it_counts_what_it_feeds():
+    """86 tokens each beyond 64 at stride 16: five windows of 64, and one of 54 that scores the last six."""
+    last = perplexity(llama(), IDS, [150], truncation_stride=16).truncation
+    assert last.forward_passes == 3 * 6 and last.positions == 3 * (5 * 64 + 54) and last.scored == 3 * 86
+
+
+def means(result, schedule, length, which=slice(None)):
+    """Per token, by hand: the schedule's losses, truncation's, and the documents' differences."""
+    ours = [each[TRAINED - 1 : length - 1][which] for each in result.losses(schedule, length)]
+    theirs = [each[: length - TRAINED][which] for each in result.truncation.nll]
+    return np.concatenate(ours).astype(float), np.concatenate(theirs).astype(float)
+
+
+def test_rows_are_over_the_tokens_from_the_trained_length_on_and_intervals_over_documents():
+    """For three documents of one size: t(2) = 4.302653 times the standard error, the longer side longer by skewness."""
+    result = perplexity(llama(), IDS, [32, 64, 100, 150], [YARN], truncation_stride=16)
+    assert [(row.schedule, row.length) for row in result.against_truncation] == [
+        (label, length) for label in ("as-is", YARN) for length in (100, 150)
+    ]
+    for row in result.against_truncation:
+        ours, theirs = means(result, row.schedule, row.length)
+        assert row.tokens == len(ours) == 3 * (row.length - TRAINED)
+        assert row.nll == pytest.approx(ours.mean(), abs=1e-9)
+        assert row.truncated_nll == pytest.approx(theirs.mean(), abs=1e-9)
+        assert row.delta_nll == pytest.approx((ours - theirs).mean(), abs=1e-9)
+        each = (ours - theirs).reshape(3, -1).mean(1)
+        half = 4.302653 * each.std(ddof=1) / 3**0.5
+        assert min(row.delta_nll - row.low, row.high - row.delta_nll) == pytest.approx(half, rel=1e-5)
+
+
+def test_far_repeats_and_the_others_are_told_apart():
+    """A document whose second half repeats its first, 80 tokens back: from position 88 on all are far repeats."""
+    ids = [each[:80] * 2 for each in IDS]
+    result = perplexity(llama(), ids, [100, 150], [YARN], truncation_stride=16)
+    row = result.against_truncation[-1]
+    assert (row.far_tokens, row.other_tokens) == (3 * (150 - 87), 3 * (87 - 64))
+    far, others = slice(87 - TRAINED, None), slice(0, 87 - TRAINED)
+    for which, part in (("far", far), ("other", others)):
+        ours, theirs = means(result, YARN, 150, part)
+        assert getattr(row, f"{which}_nll") == pytest.approx(ours.mean(), abs=1e-9)
+        assert getattr(row, f"{which}_truncated_nll") == pytest.approx(theirs.mean(), abs=1e-9)
+        assert getattr(row, f"{which}_delta_nll") == pytest.approx((ours - theirs).mean(), abs=1e-9)
+        assert getattr(row, f"{which}_low") < getattr(row, f"{which}_delta_nll") < getattr(row, f"{which}_high")
+    assert row.far_tokens * row.far_delta_nll + row.other_tokens * row.other_delta_nll == pytest.approx(
+        row.tokens * row.delta_nll, abs=1e-9
+    )
+
+
+@pytest.mark.parametrize("spec", ["yarn:factor=4", "abf:rope_theta=80000", "dynamic:factor=4"])
+def test_a_model_that_was_patched_is_cut_off_under_its_original_tables(tmp_path, spec):
+    plain = perplexity(llama(), IDS, [128], truncation_stride=16).truncation
+    model = llama()
+    with ropescale.patch(model, spec):
+        within = perplexity(model, IDS, [128], truncation_stride=16)
+        assert ropescale.verify(model)
+    llama().save_pretrained(tmp_path / "plain")
+    ropescale.patch_checkpoint(tmp_path / "plain", tmp_path / "patched", spec)
+    loaded = LlamaForCausalLM.from_pretrained(tmp_path / "patched").eval()
+    folder = perplexity(loaded, IDS, [128], truncation_stride=16)
+    for found in (within, folder):
+        assert found.truncation.length == TRAINED and found.truncation.table_sha256 == plain.table_sha256
+        assert [each.tolist() for each in found.truncation.nll] == [each.tolist() for each in plain.nll]
+        assert found.passes[0].table_sha256 != plain.table_sha256 or "dynamic" in spec
+
+
+@pytest.mark.parametrize("kind", ["llama3", "dynamic"])
+def test_scaling_of_the_makers_stays_held_at_the_trained_length(kind):
+    fields = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 16}
+    scaling = {"rope_type": kind, "rope_theta": 10000.0, "factor": 4.0, **(fields if kind == "llama3" else {})}
+    model = llama(rope_parameters=scaling)
+    result = perplexity(model, IDS, [128], truncation_stride=16)
+    for ours, ids in zip(result.truncation.nll, IDS, strict=True):
+        assert ours.tolist() == pytest.approx(naive(llama(rope_parameters=scaling), ids, 128, 16, None), abs=2e-5)
+
+
+def test_it_runs_by_itself_where_it_costs_no_more_than_the_rest():
+    """At 128: 128 positions a schedule and document; truncation at stride 32 feeds 2 x 64, at 16 4 x 64."""
+    one, two, three = (perplexity(llama(), IDS, [128], [f"yarn:factor={n}" for n in range(2, 2 + more)])
+                       for more in (0, 1, 7))  # fmt: skip
+    assert [each.truncation.stride for each in (one, two, three)] == [32, 16, 4]
+    assert perplexity(llama(), IDS, [150]).truncation is None
+    assert perplexity(llama(), IDS, [150], truncation=True).truncation.stride == 32
+    assert perplexity(llama(), IDS, [150], [YARN], truncation=False).truncation is None
+    assert perplexity(llama(), IDS, [64], [YARN], truncation=True).truncation is None
+    assert perplexity(llama(), IDS, [128], [YARN], stride=16).truncation is None
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"truncation": True, "stride": 16}, "truncation is for texts cut into windows, and stride slides"),
+        ({"truncation_stride": 8, "protocol": "hf-docs"}, "truncation_stride is for .* and protocol slides"),
+        ({"truncation_stride": 8, "truncation": False}, "truncation=False leaves it out"),
+        ({"truncation_stride": 0}, "truncation_stride must be 1 or more, not 0"),
+        ({"truncation_stride": 64}, "leaves a token nothing before it .* use 1 to 63"),
+    ],
+)
+def test_what_cannot_be_is_refused(options, said):
+    given = {"windows": None} if "protocol" in options else {}
+    with pytest.raises(DataError, match=said):
+        perplexity(llama(), IDS, [128], **options, **given)
+
+
+def test_it_is_written_read_and_continued(tmp_path, monkeypatch):
+    from ropescale.evals.running.executor import Executor
+
+    monkeypatch.setattr(Result, "_plots", lambda self: {})
+    result = perplexity(llama(), IDS, [64, 150], [YARN], truncation_stride=16, out=tmp_path)
+    index = json.loads((tmp_path / "nll" / "index.json").read_text())
+    (stored,) = index["truncation"]
+    assert (stored["length"], stored["stride"], len(stored["files"])) == (64, 16, 3)
+    assert np.load(tmp_path / "nll" / stored["at"] / "00001.npy").tolist() == result.truncation.nll[1].tolist()
+    loaded = Result.load(tmp_path)
+    assert loaded.against_truncation == result.against_truncation
+    assert [each.tolist() for each in loaded.truncation.nll] == [each.tolist() for each in result.truncation.nll]
+    assert (loaded.truncation.stride, loaded.truncation.table_sha256) == (16, result.truncation.table_sha256)
+    assert loaded.to_dict() == result.to_dict() and loaded.to_markdown() == result.to_markdown()
+    ran = []
+    score = Executor.score
+    monkeypatch.setattr(Executor, "score", lambda self, batch: ran.append(self.bos) or score(self, batch))
+    again = perplexity(llama(), IDS, [64, 150], [YARN], truncation_stride=16, out=tmp_path)
+    assert ran == [] and again.to_dict() == result.to_dict()
+    finer = perplexity(llama(), IDS, [64, 150], [YARN], truncation_stride=8, out=tmp_path)
+    assert ran == [None] * len(ran) and ran and finer.truncation.stride == 8
+    without = perplexity(llama(), IDS, [64, 150], [YARN], truncation=False, out=tmp_path)
+    assert without.truncation is None and Result.load(tmp_path).truncation is None
+    assert not (tmp_path / "nll" / stored["at"]).exists()
+
+
+def test_a_folder_without_losses_still_has_the_rows(tmp_path, monkeypatch):
+    import shutil
+
+    monkeypatch.setattr(Result, "_plots", lambda self: {})
+    result = perplexity(llama(), IDS, [64, 150], [YARN], truncation_stride=16, out=tmp_path)
+    shutil.rmtree(tmp_path / "nll")
+    loaded = Result.load(tmp_path)
+    assert loaded.truncation is None and loaded.against_truncation == result.against_truncation
+    assert "Against truncation" in loaded.to_markdown()
+
+
+def test_sources_and_windows_have_their_own_rows():
+    ids = documents(4, 400)
+    result = ropescale.evals.perplexity(
+        llama(), {"one": ids[:2], "two": ids[2:]}, [150], [YARN], windows=2, truncation_stride=16, bos=3
+    )
+    assert result.windows == [2] * 4 and len(result.truncation.nll) == 8
+    parts = [result.by_source[name] for name in ("one", "two")]
+    rows = [result.against_truncation[-1], *(part.against_truncation[-1] for part in parts)]
+    assert rows[0].tokens == 8 * 86 == rows[1].tokens + rows[2].tokens
+    assert rows[0].delta_nll == pytest.approx((rows[1].delta_nll + rows[2].delta_nll) / 2, abs=1e-9)
+    for window, document in zip(result.truncation.nll, result.documents, strict=True):
+        assert window.tolist() == pytest.approx(naive(llama(), list(document.ids), 150, 16, 3), abs=2e-5)
+    assert result.to_markdown().count("Against truncation") == 3
+
+
+def test_masked_tokens_of_chats_do_not_count():
+    from dataclasses import replace
+
+    from ropescale.evals.data.documents import from_ids
+
+    marks = [np.arange(len(each)) % 3 == number for number, each in enumerate(IDS)]
+    given = [replace(each, scored=mark) for each, mark in zip(from_ids(IDS), marks, strict=True)]
+    result = perplexity(llama(), given, [128], [YARN], truncation_stride=16)
+    whole = perplexity(llama(), IDS, [128], [YARN], truncation_stride=16)
+    kept = [mark[TRAINED:128] for mark in marks]
+    theirs = np.concatenate([each[mark] for each, mark in zip(whole.truncation.nll, kept, strict=True)]).astype(float)
+    row = result.against_truncation[-1]
+    assert row.tokens == sum(int(mark.sum()) for mark in kept)
+    assert row.truncated_nll == pytest.approx(theirs.mean(), abs=1e-9)
+
+
+def test_the_command_says_what_it_takes(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(Result, "_plots", lambda self: {})
+    llama(vocab_size=257).save_pretrained(tmp_path / "model")
+    byte_tokenizer().save_pretrained(tmp_path / "model")
+    (tmp_path / "a.txt").write_text("It was a bright cold day in April, and the clocks were striking thirteen. " * 3)
+    words = ["eval", str(tmp_path / "model"), "--data", str(tmp_path / "a.txt"), "--windows", "1"]
+    assert main([*words, "--lengths", "64,128", "--schedule", YARN]) == 0
+    said = capsys.readouterr()
+    told = "truncation (the model as it is, given only the last 64 tokens, stride 16) takes 256 tokens more (100%); "
+    assert f"{told}--no-truncation leaves it out; --truncation-stride 4 leaves each token more context" in said.err
+    assert "windows of 64 positions without BOS, stride 16, 256 tokens fed" in said.out
+    assert main([*words, "--lengths", "64,160"]) == 0
+    said = capsys.readouterr()
+    assert "is left out: at stride 32 it would take 192 tokens, 120% of the rest; --truncation measures it" in said.err
+    assert "Against truncation" not in said.out
+    assert main([*words, "--lengths", "64", "--truncation"]) == 0
+    said = capsys.readouterr().err
+    assert "truncation is not measured: no length beyond the 64 tokens of its training is measured" in said
+    assert main([*words[:-2], "--lengths", "128", "--stride", "16", "--truncation"]) == 2
+    assert "--truncation is for texts cut into windows, and --stride slides; drop one" in capsys.readouterr().err
