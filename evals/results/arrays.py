@@ -52,7 +52,8 @@ def index_of(stored: Stored) -> dict[str, object]:
 
 
 def _truncation(found: Truncation) -> dict[str, object]:
-    return {name: getattr(found, name) for name in ("length", "stride", "table_sha256")} | {"at": place(found)}
+    about = {"length": found.length, "stride": found.stride, "table_sha256": found.table_sha256}
+    return {**about, "at": place(found)}
 
 
 def place(run: Pass | Divergence | Truncation) -> str:
