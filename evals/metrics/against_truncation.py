@@ -6,7 +6,7 @@ its price where it predicts better than that, on the tokens that have more befor
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ from ...escaping import escaped
 from ...formatting import markdown
 from ..data.far_repeats import far_repeats
 from ..results.checking import Count, Length
-from ..results.statistics import Estimate
+from ..results.statistics import PERCENT, Estimate
 from ..results.stored import Stored, Totals, sums_of
 from ..results.truncation import Truncation
 from . import drawing
@@ -147,7 +147,8 @@ class AgainstTruncation(Metric[Stored, TruncationRow]):
         own = {(_OWN, row.length): f"{row.truncated_nll:.4f}" for row in rows}
         lengths = sorted({row.length for row in rows})
         found = table(lengths, "against truncation", {**cells, **own}, [*stored.schedules, _OWN])
-        return [title, found, *_subsets(rows), " ".join(verdict(rows))]
+        said = f"{' '.join(verdict(rows))} ({rests_on(stored)}; by the {PERCENT} intervals of these tables.)"
+        return [title, found, *_subsets(stored, rows), said]
 
     def has_picture(self, stored: Stored) -> bool:
         """Whether truncation was measured."""
@@ -203,16 +204,20 @@ def _pays_off(rows: Sequence[TruncationRow], which: str) -> PaysOff | None:
     return PaysOff(which, best, length, worse)
 
 
-def verdict(rows: Sequence[TruncationRow]) -> list[str]:
-    """Returns a sentence on all tokens and one on far repeats: from which length on reading further pays off."""
+def verdict(rows: Sequence[TruncationRow], name: Callable[[str], str] = escaped) -> list[str]:
+    """Returns a sentence on all tokens and one on far repeats: from which length on reading further pays off.
+
+    Args:
+        name: writes the name of a schedule.
+    """
     longest = max(row.length for row in rows)
     found = {(row.schedule, row.length): row for row in rows}
-    return [_said(each, found[each.schedule, longest]) for each in pays_off(rows)]
+    return [_said(each, found[each.schedule, longest], name(each.schedule)) for each in pays_off(rows)]
 
 
-def _said(found: PaysOff, last: TruncationRow) -> str:
+def _said(found: PaysOff, last: TruncationRow, name: str) -> str:
     """Says whether it pays off, with the change at the longest length."""
-    change, name = last.change(found.tokens), escaped(found.schedule)
+    change = last.change(found.tokens)
     by = f"{_cell(change)} nats per token at {last.length:,}"
     start = "Reading further" if found.tokens == ALL else "On far repeats reading further"
     if found.length is not None:
@@ -237,7 +242,7 @@ def _cell(change: Estimate | None) -> str:
     return f"{signed(change.mean)}{around(change.mean, change.low, change.high, sign='+')}{mark(change.over)}"
 
 
-def _subsets(rows: Sequence[TruncationRow]) -> list[str]:
+def _subsets(stored: Stored, rows: Sequence[TruncationRow]) -> list[str]:
     """Returns the table of far repeats and of the others at the longest length; nothing without far repeats."""
     longest = max(row.length for row in rows)
     last = [row for row in rows if row.length == longest]
@@ -248,8 +253,9 @@ def _subsets(rows: Sequence[TruncationRow]) -> list[str]:
     lines = [[escaped(row.schedule), *(_cell(row.change(which)) for which in SUBSETS)] for row in last]
     own = [last[0].truncated(which) for which in SUBSETS]
     lines.append([_OWN, *("-" if each is None else f"{each:.4f}" for each in own)])
-    return ["The same for the tokens that repeat something far back, and for the others:",
-            markdown(header, lines, right=range(1, 4))]  # fmt: skip
+    back = f"{stored.repeat_distance:,} or more tokens" if stored.repeat_distance else "far"
+    title = f"The same for the tokens that repeat something {back} back, and for the others ({rests_on(stored)}):"
+    return [title, markdown(header, lines, right=range(1, 4))]
 
 
 def _marks(stored: Stored, last: Truncation) -> dict[str, list[np.ndarray]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...formatting import listed
+from ..metrics.against_truncation import verdict
 from ..metrics.base import mark
 from ..metrics.cells import around, signed
 from ..metrics.paired import PairedRow, short_length
@@ -14,7 +15,11 @@ from .runs import StoredRun
 
 def headline(run: StoredRun) -> str | None:
     """Returns a run's main result in a few sentences; None where there is nothing to say."""
-    return _answered(run.results["rows"]) if run.result is None else _compared(run.result)
+    if run.result is None:
+        return _answered(run.results["rows"])
+    rows = run.result.against_truncation
+    said = [_compared(run.result), *(verdict(rows, str) if rows else [])]
+    return " ".join(filter(None, said)) or None
 
 
 def _compared(result: Result) -> str | None:

@@ -148,9 +148,16 @@ def page_data(runs: Sequence[StoredRun]) -> dict[str, Any]:
         "series": [_series(number, each, len(measured) > 1) for number, each in enumerate(series)],
         "pairs": _pairs(series),
         "baseline": _baseline(series),
+        "truncations": [_truncation(run.name, result) for run, result in measured if result.against_truncation],
         "sources": by_source.tables((run.name, result) for run, result in measured),
         "retrieval": [heat for run in runs if not run.result for heat in _heat_maps(run)],
     }
+
+
+def _truncation(run: str, result: Result) -> dict[str, object]:
+    """Returns the windows of truncation in a run, and what they cost."""
+    first = result.against_truncation[0]
+    return {"run": run, "context": first.context, "stride": first.stride, "fed": first.fed}
 
 
 def _headlines(runs: Sequence[StoredRun]) -> list[str]:

@@ -169,8 +169,11 @@ class PerplexityRun:
             task, compared = self._comparing(jobs, executor)
             last, told = self._truncating(jobs)
             runner.take([*(self._task(job, executor) for job in jobs), *task, *last])
-            self._announce_special(told)
-            if runner.announce(self._about):
+            self._announce_special()
+            to_run = runner.announce(self._about)
+            if told and (to_run or not last):
+                self.notes.tell(told)
+            if to_run:
                 self._announce_cost(jobs, task[0].plan.cost if compared else None, compared)
             if runner.left:
                 executor.check(runner.left[0])
@@ -321,9 +324,7 @@ class PerplexityRun:
 
     # --- saying ---
 
-    def _announce_special(self, of_truncation: str) -> None:
-        if of_truncation:
-            self.notes.tell(of_truncation)
+    def _announce_special(self) -> None:
         if again := self.corpus.skipped.get("duplicates"):
             self.notes.tell(f"duplicates left out: {again:,} (documents with the same tokens as an earlier one)")
         if given := self.corpus.count("ids"):

@@ -88,9 +88,15 @@ def leaves(value, where=""):
     return {where: value}
 
 
-def evaluated(out):
+def evaluated(out, truncation=False):
     texts = [Text(f"texts/{name}.txt", (OLDER / "texts" / f"{name}.txt").read_text()) for name in "ab"]
-    given = {"tokenizer": byte_tokenizer(), "batch_tokens": 96, "source": "texts", "windows": 1}
+    given = {
+        "tokenizer": byte_tokenizer(),
+        "batch_tokens": 96,
+        "source": "texts",
+        "windows": 1,
+        "truncation": truncation,
+    }
     return perplexity(llama(vocab_size=257), texts, [16, 96], ["yarn:factor=2"], out=out, **given)
 
 
@@ -116,6 +122,16 @@ def test_an_older_run_is_continued_where_it_was_and_has_the_same_figures(older, 
     counted.clear()
     act(older / name)  # and from then on it is one of this version
     assert counted == []
+
+
+def test_an_older_run_takes_truncation_alone(older, monkeypatch, counted):
+    """32 tokens of two documents at stride 4 are eight windows of 64 each, in batches of 96 positions."""
+    before = Result.load(older / "eval")
+    assert before.truncation is None and before.against_truncation == []
+    same_machine(monkeypatch, older / "eval")
+    result = evaluated(older / "eval", truncation=True)
+    assert len(counted) == result.truncation.forward_passes
+    assert result.against_truncation == Result.load(older / "eval").against_truncation != []
 
 
 def test_older_runs_are_reported_and_it_is_said_that_they_have_no_checksums(older, tmp_path, capsys):

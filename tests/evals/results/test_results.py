@@ -152,6 +152,7 @@ def test_the_dictionary_has_the_published_keys(result):
         "rows",
         "paired",
         "best",
+        "truncation",
         "repeats",
         "cost",
         "tables",
@@ -161,8 +162,10 @@ def test_the_dictionary_has_the_published_keys(result):
     about = ["source", "sha256", "documents", "windows", "tokens", "skipped", "measured", "whole", "unit", "share"]
     assert list(plain["data"]) == about
     assert list(plain["protocol"]) == [
-        *["name", "mode", "bos", "stride", "windows", "budget_tokens", "seed", "interval", "batch_tokens"]
+        *["name", "mode", "bos", "stride", "windows", "budget_tokens", "truncation_context", "truncation_stride"],
+        *["seed", "interval", "batch_tokens"],
     ]
+    assert list(plain["truncation"]) == ["context", "stride", "fed", "pays_off", "rows"]
     assert list(plain["versions"]) == ["ropescale", "torch", "transformers"]
     assert list(plain["rows"][0]) == [
         *["schedule", "table_sha256", "length", "documents", "tokens", "nll", "ppl", "ppl_low", "ppl_high"],
@@ -379,7 +382,7 @@ def test_loss_by_position_averages_to_the_whole(result):
 def test_save_writes_every_file_and_the_figures_come_back(result, tmp_path):
     pytest.importorskip("matplotlib")
     out = result.save(tmp_path / "new" / "out")
-    pictures = ("ppl_vs_length.png", "loss_by_position.png", "paired_change.png")
+    pictures = ("ppl_vs_length.png", "loss_by_position.png", "paired_change.png", "against_truncation.png")
     names = {"results.json", "results.csv", "nll", *pictures, "REPORT.md"}
     assert {path.name for path in out.iterdir()} == names
     saved = json.loads((out / "results.json").read_text())

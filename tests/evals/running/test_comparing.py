@@ -226,7 +226,7 @@ def test_no_more_logits_are_held_than_the_budget_allows(monkeypatch):
 
 
 def test_markdown_csv_and_files_have_them(tmp_path):
-    result = perplexity(llama(), IDS, [32, 64, 128], SCHEDULES)
+    result = perplexity(llama(), IDS, [32, 64, 128], SCHEDULES, truncation=False)
     out = result.save(tmp_path / "out")
     pair, gain = at(result, SCHEDULES[1], 64), at(result, SCHEDULES[1], 128)
     text = result.to_markdown()
