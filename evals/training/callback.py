@@ -79,6 +79,7 @@ class TrainingCallback(TrainerCallback):
     ) -> None:
         refuse_unknown("ropescale.TrainingCallback", options, PerplexityKeywords.__annotations__)
         _check(eval_documents, lengths, every, [name for name in options if name != "patching"])
+        options.setdefault("truncation", False)  # a model in training has left the tables that it was trained with
         self.options = PerplexityOptions(**options)
         self.proof = Proof(schedule, self.options.patching, save)
         self.eval_documents, self.lengths, self.tokenizer = eval_documents, lengths, tokenizer
