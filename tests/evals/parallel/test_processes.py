@@ -97,6 +97,17 @@ def test_one_two_and_three_processes_write_the_same_bytes(model, texts, tmp_path
 
 
 @pytest.mark.slow
+def test_two_processes_share_truncation_and_write_the_same_bytes(model, texts, tmp_path):
+    words = [model, "--data", texts, "--lengths", "64,150", "--windows", 1, "--truncation-stride", 16]
+    words += ["--batch-tokens", 256, "--schedule", "yarn:factor=2", "-o"]
+    runs = [launch(n, *words, tmp_path / str(n)) for n in (1, 2)]
+    assert [run.returncode for run in runs] == [0, 0], runs[-1].stderr
+    for name in ("results.json", "results.csv", "nll/index.json"):
+        assert len({(tmp_path / str(n) / name).read_bytes() for n in (1, 2)}) == 1
+    assert json.loads((tmp_path / "2" / "results.json").read_text())["truncation"]["rows"]
+
+
+@pytest.mark.slow
 def test_processes_agree_with_one_that_no_launcher_started(model, texts, tmp_path, command_line):
     words = [str(model), "--data", str(texts), "--lengths", LENGTHS, "--json"]
     alone = command_line("eval", *words)

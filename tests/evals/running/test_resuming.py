@@ -481,6 +481,12 @@ def test_a_run_killed_at_a_random_moment_ends_byte_for_byte_the_same(words, tmp_
     assert kill_and_resume(words, tmp_path, 1, seed=1) == 1
 
 
+def test_a_run_with_truncation_killed_at_random_moments_ends_byte_for_byte_the_same(words, tmp_path, capsys):
+    given = ["--lengths", "64,128", "--windows", "1", "--batch-tokens", "128", "--truncation-stride", "4"]
+    assert kill_and_resume([*words[:4], *given, "--schedule", "yarn:factor=2"], tmp_path, 3, seed=3) >= 2
+    assert list(tmp_path.glob("0/nll/truncation/64-truncation/*.npy"))
+
+
 @pytest.mark.slow
 def test_runs_killed_at_thirty_random_moments_end_byte_for_byte_the_same(words, tmp_path, capsys):
     assert kill_and_resume(words, tmp_path, 30, seed=2) >= 25
