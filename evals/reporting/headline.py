@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from ...formatting import listed
@@ -18,7 +19,8 @@ def headline(run: StoredRun) -> str | None:
     if run.result is None:
         return _answered(run.results["rows"])
     rows = run.result.against_truncation
-    said = [_compared(run.result), *(verdict(rows, str) if rows else [])]
+    further = (re.sub(r"(?<=[( ])-(?=\d)", "−", each) for each in (verdict(rows, str) if rows else []))
+    said = [_compared(run.result), *further]
     return " ".join(filter(None, said)) or None
 
 

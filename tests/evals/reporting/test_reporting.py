@@ -301,7 +301,7 @@ def test_a_changed_figure_of_the_results_or_the_index_is_noticed(folder, tmp_pat
 
 def without_checksums(run):
     with edited(run / "nll" / "index.json") as index:
-        for each in [*index["passes"], *index["divergences"]]:
+        for each in [*index["passes"], *index["divergences"], *index["truncation"]]:
             each.pop("files", None)
         index.pop("of", None)
     with edited(run / "results.json") as results:
@@ -498,7 +498,7 @@ def seen(folder, other, tmp_path_factory):
 def test_in_a_browser_the_page_shows_its_plots_and_works_by_keyboard_and_in_a_narrow_window(folder, seen):
     assert seen["errors"] == []
     assert [url for url in seen["requests"] if not url.startswith(("file:", "data:", "blob:"))] == []
-    assert seen["plots"] == 4  # perplexity, change, position, frequencies
+    assert seen["plots"] == 5  # perplexity, change, truncation, position, frequencies
     assert seen["points"] == 3 * len(LENGTHS) + 2 * len(LENGTHS[1:])
     assert seen["overflow"] <= 0 and seen["narrowest label"] >= 90  # a label is words, not a column of letters
     assert seen["titles in the way"] == []
@@ -557,7 +557,7 @@ def test_in_a_browser_a_dozen_series_can_be_hidden_and_shown_and_rounding_is_no_
         for file in (tmp_path / name / "nll").rglob("*.npy"):
             np.save(file, np.load(file) + np.float32(nats))
         with edited(tmp_path / name / "nll" / "index.json") as index:
-            for each in [*index["passes"], *index["divergences"]]:
+            for each in [*index["passes"], *index["divergences"], *index["truncation"]]:
                 each.pop("files", None)
     seen = browsed([folder, *(tmp_path / name for name in moved), asked[0]], tmp_path)
     assert seen["errors"] == [] and seen["titles in the way"] == []
