@@ -30,6 +30,7 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 def pytest_configure(config: pytest.Config) -> None:
     """Here and not in pyproject.toml, which is not there when the tests run against a wheel."""
     config.addinivalue_line("markers", "slow: takes more than a few seconds; continuous integration runs it")
+    config.addinivalue_line("markers", "long: slow, and strikes at random for minutes; run last where there is time")
     config.addinivalue_line(
         "markers", "engines: runs other versions or other engines, in environments made once (`make engines`)"
     )

@@ -48,6 +48,7 @@ def test_mutated_input_gets_an_answer_or_one_line(kind, made, tmp_path, capfd):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_ninety_seconds_of_mutated_input_find_nothing(python, tmp_path):
     tests = Path(__file__).resolve().parents[1]
     path = {

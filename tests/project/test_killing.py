@@ -16,6 +16,7 @@ FILES = "patch -o,patch --force,patch --in-place,restore"
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_killed_command_harms_nobodys_file_and_completes_when_given_again(python, tmp_path):
     tests = Path(__file__).resolve().parents[1]
     path = {

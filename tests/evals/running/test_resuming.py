@@ -488,6 +488,7 @@ def test_a_run_with_truncation_killed_at_random_moments_ends_byte_for_byte_the_s
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_runs_killed_at_thirty_random_moments_end_byte_for_byte_the_same(words, tmp_path, capsys):
     assert kill_and_resume(words, tmp_path, 30, seed=2) >= 25
 
