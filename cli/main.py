@@ -30,6 +30,7 @@ COMMANDS = {
     "verify": "Proof that the intended frequencies are the ones in use.",
     "export": "How to serve a model in an engine, and what is computed there.",
     "eval": "Perplexity against length, under one schedule or several.",
+    "recommend": "The schedule for a model, a length and a text, with its evidence.",
     "keys": "The tokens that need long context, by a key model; for `eval --key-spans`.",
     "passkey": "Whether numbers hidden in a long text are found, at each length and depth.",
     "report": "Runs side by side in one self-contained page.",

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from .data.sources import read_texts
     from .passkey.results import Retrieval
     from .passkey.running import retrieval
+    from .recommending.results import Recommendation
+    from .recommending.running import recommend
     from .results.result import Result
     from .running.perplexity import perplexity
     from .searching.results import SearchResult
@@ -28,15 +30,19 @@ _HOMES = {
     "Retrieval": "passkey.results",
     "search": "searching.running",
     "SearchResult": "searching.results",
+    "recommend": "recommending.running",
+    "Recommendation": "recommending.results",
 }
 
 __all__ = [
     "Document",
+    "Recommendation",
     "Result",
     "Retrieval",
     "SearchResult",
     "perplexity",
     "read_texts",
+    "recommend",
     "retrieval",
     "search",
     "tokenize",

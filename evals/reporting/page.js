@@ -292,6 +292,42 @@
     if (rows.length) fill(find("retrieval-table"), ["all depths", "length", "accuracy", "answer NLL (nats)"], rows);
   }
 
+  /* Every candidate of a recommendation with Pareto's front, and the finalists with their intervals. */
+  function recommendations() {
+    data.recommendations.forEach((each, number) => {
+      if (each.candidates.length < 2) return;
+      front(`front-${number}`, each);
+      finalists(`finalists-${number}`, each);
+    });
+  }
+
+  function front(id, each) {
+    const dots = (rows, options) => ({
+      x: rows.map((r) => r.delta_short), y: rows.map((r) => r.delta_target), text: rows.map((r) => r.schedule), mode: "markers",
+      hovertemplate: "%{text}<br>%{x:+.4f} within, %{y:+.4f} at the target<extra></extra>", ...options,
+    });
+    const edge = each.candidates.filter((r) => r.front).sort((a, b) => a.delta_short - b.delta_short);
+    const others = each.candidates.filter((r) => !r.front), chosen = each.candidates.filter((r) => r.schedule === each.answer.schedule);
+    const form = layout(`change within the trained ${tokens(each.trained)} (nats)`, `change at ${tokens(each.target)} (nats)`, [], { noMarks: true });
+    form.xaxis = { ...form.xaxis, type: "linear", tickvals: undefined, ticktext: undefined };
+    plot(id, [
+      dots(others, { name: "candidates", marker: { color: "#999999", size: 7 } }),
+      dots(edge, { name: "front", mode: "lines+markers", line: { shape: "hv", width: 1, color: ink() }, marker: { color: "#0072B2", size: 9 } }),
+      dots(chosen, { name: "recommended", marker: { symbol: "circle-open", size: 18, color: "#D55E00", line: { width: 3 } } }),
+    ], { ...form, showlegend: true });
+  }
+
+  function finalists(id, each) {
+    const rows = [...each.finalists].reverse(), points = rows.map((r) => ({ mean: r.delta, low: r.low, high: r.high }));
+    const form = layout("objective minus the recommended one's (nats)", "", [], { noMarks: true });
+    form.xaxis = { ...form.xaxis, type: "linear", tickvals: undefined, ticktext: undefined, zeroline: true };
+    form.yaxis = { ...form.yaxis, type: "category" };
+    plot(id, [{
+      x: rows.map((r) => r.delta), y: rows.map((r) => r.schedule), mode: "markers", marker: { color: "#0072B2", size: 9 },
+      error_x: errors(points, "#0072B2"), hovertemplate: "%{y}: %{x:+.4f} nats<extra></extra>", showlegend: false,
+    }], form);
+  }
+
   const percent = (x) => `${Math.round(100 * x)}%`;
   const depthText = (x) => `${Number((100 * x).toPrecision(3))}%`;
 
@@ -359,6 +395,7 @@
     document.querySelectorAll("#controls .swatch line").forEach((each, n) => each.setAttribute("stroke-width", n === baseline().id ? 4 : 2));
     if (data.series.length) [curve, change, cost, truncation, subsets, position, frequency].forEach((part) => part());
     retrieval();
+    recommendations();
   }
 
   find("controls")?.addEventListener("change", draw);

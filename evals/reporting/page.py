@@ -19,11 +19,12 @@ from ..metrics.base import Bounded
 from ..metrics.drawing import FEW, LINES
 from ..metrics.paired import difference
 from ..passkey.answers import chance
+from ..passkey.results import Retrieval
 from ..results import checking, replacing
 from ..results.checking import Wrong
 from ..results.formats import SERIES
 from ..results.result import Result
-from . import by_source
+from . import by_source, recommendations
 from .headline import headline
 from .runs import StoredRun
 
@@ -150,7 +151,8 @@ def page_data(runs: Sequence[StoredRun]) -> dict[str, Any]:
         "baseline": _baseline(series),
         "truncations": [_truncation(run.name, result) for run, result in measured if result.against_truncation],
         "sources": by_source.tables((run.name, result) for run, result in measured),
-        "retrieval": [heat for run in runs if not run.result for heat in _heat_maps(run)],
+        "retrieval": [heat for run in runs if run.kind == Retrieval.kind for heat in _heat_maps(run)],
+        "recommendations": recommendations.sections(runs),
     }
 
 

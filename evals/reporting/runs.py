@@ -17,13 +17,13 @@ from ..results.result import Result
 
 @dataclass(frozen=True)
 class StoredRun:
-    """A folder that ``ropescale eval -o`` or ``ropescale passkey -o`` wrote.
+    """A folder that ``ropescale eval -o``, ``passkey -o`` or ``recommend -o`` wrote.
 
     Attributes:
         folder: its path.
         name: its name on the page: the folder's name, with its parent's if two have the same name.
         results: ``results.json``.
-        result: the measurement; None for a retrieval run.
+        result: the measurement of perplexity; None for another kind of run.
         has_checksums: whether all files have a checksum; version 0.1.0 wrote none.
     """
 
@@ -32,6 +32,11 @@ class StoredRun:
     results: Results
     result: Result | None
     has_checksums: bool
+
+    @property
+    def kind(self) -> str:
+        """The kind of run."""
+        return self.results.get("kind", Result.kind)
 
     @property
     def ids(self) -> tuple[str, ...] | None:

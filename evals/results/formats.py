@@ -15,6 +15,7 @@ from typing_extensions import TypedDict
 from ..metrics import METRICS
 from ..metrics.base import Metric
 from ..passkey.metrics import METRICS as ASKED
+from ..recommending.metrics import METRICS as JUDGED
 from .checking import Count, Length, Shape, Wrong
 from .stored import DataFacts, ModelFacts, Tables
 
@@ -104,6 +105,7 @@ def _results_of(kind: str, metrics: Iterable[Metric[Any, Any]]) -> Shape[Results
 _KINDS = {
     "perplexity": _results_of("perplexity", METRICS),
     "retrieval": _results_of("retrieval", ASKED),
+    "recommendation": _results_of("recommendation", JUDGED),
 }
 
 

@@ -1,0 +1,197 @@
+"""The recommendation in words: one sentence, what it leaves open, and what truncation gives instead."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+from ...formatting import listed
+from ..results import sampling
+from ..results.statistics import Estimate
+from .candidates import AS_IS
+from .deciding import Decision
+from .evidence import TRUNCATION, AnswerRow, Evidence
+from .halving import LEAST_DOCUMENTS
+from .measured import BEYOND, FAR, Losses, held_windows
+
+LEAST_WINDOWS = 16
+"""The fewest windows of a few documents of which half give an interval."""
+
+
+def answer(evidence: Evidence) -> AnswerRow:
+    """Returns the recommendation."""
+    decision, goal = evidence.decision, evidence.objective
+    settled = goal.target <= goal.short
+    chosen = AS_IS if settled else decision.chosen
+    decided = settled or not (decision.open or decision.too_short)
+    named = not decision.too_short and chosen != AS_IS
+    return AnswerRow(
+        schedule=chosen,
+        decided=decided,
+        answer=_sentence(evidence, decision),
+        command=evidence.serving.command(chosen, goal.target) if named else "",
+        open=decision.open,
+        equal=decision.equal,
+        more=_more(evidence, decision),
+        truncation=truncation(evidence, chosen),
+        holds=held_length(evidence),
+        memory=evidence.serving.said(goal.target),
+    )
+
+
+def _sentence(evidence: Evidence, decision: Decision) -> str:
+    goal = evidence.objective
+    if goal.target <= goal.short:
+        return f"Nothing is needed: the model was trained at {goal.short:,} tokens, and {goal.target:,} is within that."
+    if decision.too_short:
+        return _too_short(evidence)
+    if decision.open:
+        return _open(evidence, decision)
+    percent = f"{math.expm1(evidence.tolerance):.1%}"
+    if decision.chosen == AS_IS:
+        return (
+            f"Leave the model as it is: at {goal.target:,} tokens no schedule is better on this text by more than "
+            f"{percent} of perplexity ({goal.said})."
+        )
+    return (
+        f"Use {decision.chosen}: {_compared(evidence, decision.chosen)}; no other schedule is better by more than "
+        f"{percent} of perplexity ({goal.said})."
+    )
+
+
+def _too_short(evidence: Evidence) -> str:
+    goal, (amount, what) = evidence.objective, _amount(evidence)
+    return (
+        f"This text is too short to decide: it has {amount} {what}{'s' * (amount != 1)} of {goal.target:,} tokens. It "
+        f"takes at least {LEAST_DOCUMENTS} documents of that length, or one of {LEAST_WINDOWS} times that length."
+    )
+
+
+def _open(evidence: Evidence, decision: Decision) -> str:
+    what, more = _amount(evidence)[1], _more(evidence, decision)
+    told = f"; about {more:,} more {what}s like these would tell" if more else ""
+    percent = f"{math.expm1(evidence.tolerance):.1%}"
+    return (
+        f"This text does not decide. The lowest so far is {decision.chosen}: {_compared(evidence, decision.chosen)}. "
+        f"Better by more than {percent} of perplexity may be {listed(decision.open)}{told}."
+    )
+
+
+def _more(evidence: Evidence, decision: Decision) -> int | None:
+    """Returns how many more documents, or windows, settle what is open: as many again race as decide."""
+    return None if decision.needed is None else max(1, 2 * decision.needed - _amount(evidence)[0])
+
+
+def _compared(evidence: Evidence, chosen: str) -> str:
+    """Says the perplexity at the target beside that of the model as it is and of yarn's default, and the cost."""
+    goal, losses, held_out = evidence.objective, evidence.losses, evidence.held_out
+    usual = evidence.field.usual
+    others = [each for each in (AS_IS, usual) if each != chosen]
+    named = {AS_IS: "as it is"}
+    against = " and ".join(
+        f"{_perplexity(losses.mean(each, held_out, goal.target))} {named.get(each, f'under {each}')}" for each in others
+    )
+    cost = losses.difference(chosen, AS_IS, held_out, column=goal.short)
+    return (
+        f"perplexity {_perplexity(losses.mean(chosen, held_out, goal.target))} at {goal.target:,} tokens on held-out "
+        f"text, against {against}; {_change(cost)} within the trained {goal.short:,}"
+    )
+
+
+def _perplexity(nll: float) -> str:
+    value = math.exp(min(nll, 700))
+    return f"{value:#.4g}".rstrip(".") if value < 1e4 else f"{value:.2g}"
+
+
+def _change(difference: Estimate) -> str:
+    """Writes a difference of losses as a change of perplexity in percent, with its interval."""
+    text = f"{math.expm1(difference.mean):+.1%}"
+    if difference.low is None or difference.high is None:
+        return text
+    return f"{text} ({math.expm1(difference.low):+.1%} to {math.expm1(difference.high):+.1%})"
+
+
+def _amount(evidence: Evidence) -> tuple[int, str]:
+    """Returns how much text there is, and what it is counted in: documents, or windows where these are few."""
+    documents, windows = len(evidence.losses.windows), sum(evidence.losses.windows)
+    few = sampling.rests_on_windows(evidence.losses.windows)
+    return (windows, "window") if few else (documents, "document")
+
+
+def truncation(evidence: Evidence, chosen: str) -> str:
+    """Says what reading only the last tokens gives instead; "" where it was not measured."""
+    if not evidence.truncates:
+        return ""
+    goal, losses, held_out = evidence.objective, evidence.losses, evidence.held_out
+    change = losses.difference(chosen, TRUNCATION, held_out, evidence.level)
+    subject = "the model as it is" if chosen == AS_IS else chosen
+    best = f"Giving the model only the last {goal.short:,} tokens, without any schedule,"
+    if change.low is None or change.high is None:
+        verdict = f"{best} compares with {subject} as {_nats(change, -1)}, without an interval"
+    elif change.low > 0:
+        verdict = f"{best} is better than {subject} on this text: by {_nats(change)} ({goal.said})"
+    elif change.high < 0:
+        verdict = f"{best} is worse than {subject} on this text: by {_nats(change, -1)} ({goal.said})"
+    else:
+        verdict = f"{best} is not told apart from {subject} on this text: {_nats(change, -1)} ({goal.said})"
+    return f"{verdict}.{_of_far_repeats(evidence, chosen)}"
+
+
+def _of_far_repeats(evidence: Evidence, chosen: str) -> str:
+    losses, held_out = evidence.losses, evidence.held_out
+    tokens = losses.tokens(held_out, FAR)
+    if not tokens:
+        return " None of its tokens repeats what is further back."
+    schedule, truncated = (losses.mean(each, held_out, FAR) for each in (chosen, TRUNCATION))
+    better = "wins" if schedule < truncated else "loses"
+    share = tokens / losses.tokens(held_out, BEYOND)
+    return (
+        f" For the {tokens:,} tokens that repeat what is further back ({share:.1%} of those beyond), the schedule "
+        f"{better}: {schedule:.3f} nats against {truncated:.3f}."
+    )
+
+
+def _nats(difference: Estimate, sign: int = 1) -> str:
+    text = f"{sign * difference.mean:.3f}"
+    if difference.low is None or difference.high is None:
+        return f"{text} nats per token"
+    return f"{text} ± {(difference.high - difference.low) / 2:.3f} nats per token"
+
+
+def held_length(evidence: Evidence) -> int:
+    """Returns how far the model as it is holds on this text, in tokens.
+
+    That is the largest length up to which the loss of no stretch of positions, from each measured length to the next,
+    is shown to be above the loss of the last half of the trained length, in the same windows.
+    """
+    goal, losses = evidence.objective, evidence.losses
+    within, reached = losses.measured(AS_IS), goal.short
+    lengths = [length for length in goal.lengths if length >= goal.short]
+    before = max((length for length in goal.lengths if length < goal.short), default=None)
+    if before is None:
+        return reached
+    base = _stretch(losses, within, before, goal.short)
+    for start, stop in pairwise(lengths):
+        rise = _rise(losses, within, base, _stretch(losses, within, start, stop))
+        if rise.mean != rise.mean or (rise.low if rise.low is not None else rise.mean) > 0:
+            break
+        reached = stop
+    return reached
+
+
+def _stretch(losses: Losses, within: Sequence[int], start: int, stop: int) -> list[float]:
+    """Returns, per window, the mean loss of the model as it is over the positions between two lengths."""
+    table, first, last = losses.sums[AS_IS], losses.columns.index(start), losses.columns.index(stop)
+    sums = table[list(within), last] - table[list(within), first]
+    counts = losses.counts[list(within), last] - losses.counts[list(within), first]
+    return [float(one / count) if count else float("nan") for one, count in zip(sums, counts, strict=True)]
+
+
+def _rise(losses: Losses, within: Sequence[int], base: Sequence[float], later: Sequence[float]) -> Estimate:
+    pairs = [two - one for one, two in zip(base, later, strict=True)]
+    known = [(window, rise) for window, rise in zip(within, pairs, strict=True) if rise == rise]
+    if not known:
+        return Estimate(float("nan"), None, None)
+    held = held_windows(losses.windows, [window for window, _ in known])
+    return sampling.estimate([rise for _, rise in known], [1.0] * len(known), held)

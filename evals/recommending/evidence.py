@@ -1,0 +1,220 @@
+"""What a recommendation rests on, and its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import comb
+
+from ..results.checking import Count, Length
+from ..results.statistics import LEVEL
+from ..results.stored import Measured
+from .candidates import AS_IS, Field
+from .deciding import Decision, decide
+from .halving import Round
+from .measured import Losses
+from .objective import Objective
+from .serving import Serving
+
+TRUNCATION = "truncation"
+"""The label of the model as it is, given only the last tokens, as many as it was trained at."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All that was measured, and what it was measured for.
+
+    Attributes:
+        losses: of every candidate on the windows that it was measured on.
+        field: the candidates.
+        rounds: of the race.
+        finalists: the candidates that were measured on the text that decides, from the simplest.
+        race, held_out: the windows of the race and those that decide; the same where there is too little text.
+        serving: what is needed for the command and the memory.
+        tolerance: nats per token below which two are equally good.
+        stride: of truncation, where it was measured.
+    """
+
+    losses: Losses
+    field: Field
+    objective: Objective
+    rounds: Sequence[Round]
+    finalists: Sequence[str]
+    race: Sequence[int]
+    held_out: Sequence[int]
+    serving: Serving
+    tolerance: float
+    stride: int | None = None
+
+    @property
+    def everything(self) -> list[int]:
+        """All windows."""
+        return sorted({*self.race, *self.held_out})
+
+    @property
+    def truncates(self) -> bool:
+        """Whether truncation was measured."""
+        return TRUNCATION in self.losses.sums
+
+    @property
+    def judged(self) -> list[str]:
+        """The finalists, and truncation where it was measured."""
+        return [*self.finalists, *([TRUNCATION] if self.truncates else [])]
+
+    @property
+    def level(self) -> float:
+        """The level of each paired interval on the text that decides, so that all hold together."""
+        return LEVEL ** (1 / max(1, comb(len(self.judged), 2)))
+
+    @property
+    def is_split(self) -> bool:
+        """Whether the text that decides is other than that of the race."""
+        return not set(self.race) & set(self.held_out)
+
+    @cached_property
+    def decision(self) -> Decision:
+        """The decision among the finalists."""
+        return decide(self.losses, self.finalists, self.held_out, self.everything, self.tolerance, self.level)
+
+
+@dataclass(frozen=True)
+class CandidateRow:
+    """A candidate, over all windows that it was measured on.
+
+    Attributes:
+        rounds: how many rounds of the race it was in.
+        windows: how many windows it was measured on.
+        delta, low, high: its objective minus that of the model as it is, in nats, and the 95% interval.
+        delta_target, delta_short: the same at the target, and at the trained length.
+        finalist: whether it was measured on the text that decides.
+        front: whether no other candidate is better at the target and at the trained length at once.
+        same: specs that compute the same.
+    """
+
+    schedule: str
+    rounds: Count
+    windows: Count
+    delta: float
+    low: float | None
+    high: float | None
+    delta_target: float
+    delta_short: float
+    finalist: bool
+    front: bool
+    same: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class FinalistRow:
+    """A finalist, or truncation, on the text that decides.
+
+    Attributes:
+        baseline: the schedule that is recommended.
+        nll, ppl, ppl_low, ppl_high: at the target.
+        short_ppl: at the trained length.
+        delta: its objective minus that of ``baseline``, in nats; low and high are an interval that holds for all pairs
+            of the table together.
+        beyond: mean loss of the tokens beyond the trained length; ``far`` of those that repeat what is further back
+            than that length, and ``others`` of the rest; None without any.
+    """
+
+    schedule: str
+    baseline: str
+    length: Length
+    nll: float
+    ppl: float
+    ppl_low: float | None
+    ppl_high: float | None
+    short_ppl: float
+    delta: float
+    low: float | None
+    high: float | None
+    beyond: float | None
+    far: float | None
+    others: float | None
+    far_tokens: Count
+    table_sha256: str = ""
+
+
+@dataclass(frozen=True)
+class CurveRow:
+    """The mean loss of a finalist up to a length, on the text that decides, in nats with its 95% interval."""
+
+    schedule: str
+    length: Length
+    nll: float
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True)
+class RoundRow:
+    """A round of the race: how many candidates, on how many further windows, and how many stayed."""
+
+    candidates: Count
+    windows: Count
+    kept: Count
+
+
+@dataclass(frozen=True)
+class LeftOutRow:
+    """A schedule that was not tried, and why."""
+
+    schedule: str
+    why: str
+
+
+@dataclass(frozen=True)
+class AnswerRow:
+    """The recommendation.
+
+    Attributes:
+        schedule: what is recommended; ``as-is`` for nothing. Where nothing is decided, the lowest so far.
+        decided: whether the text suffices to say so.
+        answer: one sentence.
+        command: what puts it into a checkpoint; empty where nothing is recommended.
+        open, equal: the schedules that may be better, and those that are as good.
+        more: how many more documents or windows, of the same kind, would settle what is open; None if that is not
+            known, or nothing is open.
+        truncation: what keeping only the last tokens gives instead; empty where it was not measured.
+        holds: how far the model as it is holds on this text, in tokens.
+        memory: the KV cache's memory, in a sentence.
+    """
+
+    schedule: str
+    decided: bool
+    answer: str
+    command: str
+    open: list[str]
+    equal: list[str]
+    more: Count | None
+    truncation: str
+    holds: Length
+    memory: str
+
+
+@dataclass
+class Judged(Measured):
+    """A recommendation and what it rests on.
+
+    Attributes:
+        evidence: what was measured; None in a recommendation that was loaded from its folder.
+    """
+
+    evidence: Evidence | None = field(repr=False)
+
+    @property
+    def measured(self) -> Evidence:
+        """The evidence of a recommendation that was not loaded."""
+        if self.evidence is None:
+            raise ValueError("a loaded recommendation has its rows, and no losses")
+        return self.evidence
+
+
+def on_front(points: Sequence[tuple[float, float]]) -> list[bool]:
+    """Says of each point whether none is at most as large in both coordinates, and smaller in one (Pareto's front)."""
+    return [not any(x <= mine[0] and y <= mine[1] and (x, y) != mine for x, y in points) for mine in points]
+
+
+__all__ = ["AS_IS", "TRUNCATION", "Evidence", "Judged"]

@@ -1,0 +1,106 @@
+"""The options of a recommendation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypedDict
+
+from ...errors import DataError
+from ...request import RequestOptions
+from ..data import chats
+from ..running.progress import Notes
+from ..running.scoring import LOGITS_BYTES
+from ..running.selection import PerplexityOptions
+from .deciding import TOLERANCE
+from .kv_cache import parse_memory
+
+
+@dataclass(frozen=True)
+class RecommendOptions:
+    """The options of a recommendation.
+
+    Attributes:
+        short_weight: weight of the loss at the trained length beside that at the target, from 0 to below 1.
+        lengths: weights of the losses by length instead, such as ``"2k:0.7,32k:0.3"``.
+        schedules: further schedules to try, as specs; they reach the text that decides in any case.
+        search: try the schedule that :func:`ropescale.evals.search` finds on the text of the race, too.
+        engine: leave out what this engine would not compute as asked; see ``ropescale export``.
+        memory: bytes, or text such as ``"8GB"``: say the largest length that fits.
+        tolerance: nats per token below which two schedules are equally good.
+        min_tokens, max_docs, score, windows, budget_tokens, split_special_tokens, batch_tokens, logits_bytes,
+            truncation, truncation_stride, source, path, progress: as for
+            :class:`ropescale.evals.running.selection.PerplexityOptions`.
+        patching: keyword arguments of :func:`ropescale.patch`, such as ``layers``.
+        name: the model in the commands that are printed; its path when None.
+        revision: branch, tag or commit, for these commands.
+    """
+
+    short_weight: float | None = None
+    lengths: str | Mapping[int | str, float] | None = None
+    schedules: Sequence[str] = ()
+    search: bool = False
+    engine: str | None = None
+    memory: str | int | None = None
+    tolerance: float = TOLERANCE
+    min_tokens: int = 0
+    max_docs: int | None = None
+    score: str = chats.ALL
+    windows: int | str | None = None
+    budget_tokens: int | None = None
+    split_special_tokens: bool = False
+    batch_tokens: int | None = None
+    logits_bytes: int = LOGITS_BYTES
+    truncation: bool | None = None
+    truncation_stride: int | None = None
+    source: str | None = None
+    path: str | Path | None = None
+    progress: bool | Notes = False
+    patching: RequestOptions = field(default_factory=lambda: RequestOptions())
+    name: str | None = None
+    revision: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.tolerance > 0:
+            raise DataError(f"tolerance is {self.tolerance:g} nats; give a number above 0", "tolerance")
+        if self.memory is not None:
+            object.__setattr__(self, "memory", parse_memory(self.memory))
+        object.__setattr__(self, "schedules", tuple(self.schedules))
+
+    @property
+    def reading(self) -> PerplexityOptions:
+        """How the text is read and fed."""
+        names = (
+            "min_tokens max_docs score windows budget_tokens split_special_tokens batch_tokens logits_bytes "
+            "source path progress patching"
+        )
+        return PerplexityOptions(short_context=False, **{name: getattr(self, name) for name in names.split()})
+
+
+class RecommendKeywords(TypedDict, total=False):
+    """The fields of :class:`RecommendOptions`, for editors and type checkers."""
+
+    short_weight: float | None
+    lengths: str | Mapping[int | str, float] | None
+    schedules: Sequence[str]
+    search: bool
+    engine: str | None
+    memory: str | int | None
+    tolerance: float
+    min_tokens: int
+    max_docs: int | None
+    score: str
+    windows: int | str | None
+    budget_tokens: int | None
+    split_special_tokens: bool
+    batch_tokens: int | None
+    logits_bytes: int
+    truncation: bool | None
+    truncation_stride: int | None
+    source: str | None
+    path: str | Path | None
+    progress: bool | Notes
+    patching: RequestOptions
+    name: str | None
+    revision: str | None

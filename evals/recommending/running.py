@@ -1,0 +1,358 @@
+"""Recommends a schedule: a race of candidates on half of the text, and a decision on the other half."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...checkpoints.adapters import find_loadable
+from ...checkpoints.locating import read_config
+from ...checkpoints.record import original_config
+from ...configs.configuration import read_rope
+from ...keywords import refuse_unknown
+from ...lengths import parse_length
+from ...models.patching import configuration_before
+from ...models.rotary_modules import evaluating, unwrapped, whole_config
+from ..data import documents as data_documents
+from ..data.chats import Given
+from ..parallel.processes import Group, World
+from ..results.statistics import PERCENT
+from ..results.stored import ModelFacts
+from ..running import fingerprints, memory
+from ..running.executor import Executor
+from ..running.progress import Notes, duration
+from ..running.resuming import Store
+from ..running.runner import LONG_SECONDS, Facts, carry_out
+from ..running.scoring import SCORING, Scorer
+from ..running.selection import Corpus
+from ..running.variants import Variant
+from . import halving, kv_cache
+from .candidates import AS_IS, Field, field_of
+from .evidence import Evidence
+from .halving import Round
+from .measuring import Meter, empty, model_facts
+from .objective import Objective, objective
+from .options import RecommendKeywords, RecommendOptions
+from .results import Recommendation, recommendation_folder
+from .serving import Serving
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from ..data.sources import TextSource
+    from ..running.preparing import Checkpoint
+
+
+def recommend(
+    model: PreTrainedModel,
+    documents: Iterable[Given] | Mapping[str, Iterable[Given]],
+    target_length: int | str,
+    *,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    bos: str | int = "auto",
+    out: str | Path | None = None,
+    fresh: bool = False,
+    **options: Unpack[RecommendKeywords],
+) -> Recommendation:
+    """Recommends the schedule for a model, a text and a target length, by measuring every one that comes into question.
+
+    Half of the text races the candidates (see :mod:`.halving`), the other half decides among those that are left
+    (see :mod:`.deciding`). Each schedule is patched in and reverted bit for bit.
+
+    Args:
+        model: a causal language model of transformers, possibly compiled or PEFT-wrapped.
+        documents: as for :func:`ropescale.evals.perplexity`.
+        target_length: the context wanted, as a number of tokens or like "32k".
+        tokenizer: encodes strings, and says what BOS is.
+        bos: "auto" (the tokenizer's, if it has one), "yes", "no", or an id.
+        out: a folder for the result, and for every batch as soon as it is finished: the same call again continues.
+        fresh: measure again what is stored in ``out``.
+        options: the fields of :class:`RecommendOptions`, such as ``short_weight``.
+
+    Raises:
+        DataError: no document is long enough; weights or lengths that cannot be.
+        ScheduleError: a schedule that does not fit, or no such engine.
+        ConfigError: a model without rotary embedding, or one that is scaled already (``patching``).
+        RunError: NaN or infinite logits, or a window that does not fit into memory.
+        CheckpointError: ``out`` cannot be written, is not ours, or another process is writing into it.
+    """
+    own = ("tokenizer", "bos", "out", "fresh")
+    refuse_unknown("ropescale.evals.recommend", options, (*own, *RecommendKeywords.__annotations__))
+    chosen, target = RecommendOptions(**options), parse_length(target_length)
+    goal, field = asked(configuration_before(model), whole_config(unwrapped(model)).to_dict(), target, chosen)
+    corpus = Corpus(documents, goal.lengths, tokenizer, bos, chosen.reading)
+    run = RecommendRun(model, corpus, goal, field, chosen)
+    return carry_out(run, None if out is None else recommendation_folder(out), fresh)
+
+
+def asked(
+    config: Mapping[str, object], now: Mapping[str, object], target: int, options: RecommendOptions
+) -> tuple[Objective, Field]:
+    """Returns the objective and the candidates, before any text or weight is read.
+
+    Args:
+        config: the model's configuration before ropescale changed it; ``now`` as it is.
+        target: the context wanted, in tokens.
+    """
+    goal = objective(target, _trained(config, options), options.short_weight, options.lengths)
+    if target <= goal.short:
+        return goal, Field.unchanged(options.schedules)
+    return goal, field_of(config, target, options.patching, options.engine, options.schedules, now)
+
+
+def _trained(config: Mapping[str, object], options: RecommendOptions) -> int:
+    """Returns the context that a model was trained at, its makers' scaling included; or the one that is stated."""
+    stated = options.patching.get("original_length")
+    if stated is not None:
+        return parse_length(stated)
+    return max(rope.max_length if rope.is_scaled else rope.original_length for rope in read_rope(config).values())
+
+
+def prepare(
+    checkpoint: Checkpoint, source: TextSource, target: int, bos: str | int, options: RecommendOptions, here: World
+) -> RecommendRun:
+    """Prepares a recommendation from names: reads and checks everything cheap first, and the weights last.
+
+    Raises:
+        RopescaleError: whatever cannot be read or measured.
+    """
+    folder, _ = find_loadable(checkpoint.name, checkpoint.revision, weights=False)
+    now = read_config(folder)
+    goal, field = asked(original_config(now, folder), now, target, options)
+    texts, tokenizer = source.texts(), checkpoint.tokenizer()
+    options = replace(options, split_special_tokens=source.split_special_tokens, path=checkpoint.folder)
+    corpus = Corpus(texts, goal.lengths, tokenizer, bos, options.reading)
+    notes = Notes.of(options.progress)
+    for remark in checkpoint.remarks():
+        notes.warn(f"warning: {remark}")
+    if source.asked.left_out:
+        corpus.skipped["no_text"] = len(source.asked.left_out)
+        notes.tell(f"left out: {source.left_out}")
+    return RecommendRun(checkpoint.model(here), corpus, goal, field, options)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What is known when the race is run: its rounds, and who is measured on the text that decides."""
+
+    rounds: list[Round] = field(default_factory=list)
+    finalists: list[str] = field(default_factory=list)
+
+
+class RecommendRun:
+    """A recommendation that can be interrupted; :meth:`result` is for a finished one."""
+
+    def __init__(
+        self, model: PreTrainedModel, corpus: Corpus, goal: Objective, field: Field, options: RecommendOptions
+    ) -> None:
+        self.corpus, self.goal, self.field, self.options = corpus, goal, field, options
+        self.notes = Notes.of(options.progress)
+        self.scorer = Scorer(model, options.logits_bytes)
+        data_documents.check_ids(corpus.documents, self.scorer.vocabulary, corpus.bos)
+        self.variants = {each: Variant(model, each, options.patching) for each in self.specs}
+        self.batch_tokens = options.batch_tokens or memory.default_batch_tokens(
+            self.scorer.model, goal.target, options.logits_bytes
+        )
+        race, held_out = halving.parted(corpus.windows)
+        everything = list(range(len(corpus.documents)))
+        self.race, self.held_out = (sorted(race), sorted(held_out)) if race else (everything, everything)
+        self.stage = Stage()
+        self.meter = self._meter()
+
+    @property
+    def specs(self) -> list[str]:
+        """The candidates, from the simplest."""
+        return [each.spec for each in self.field.candidates]
+
+    @property
+    def always(self) -> list[str]:
+        """The candidates that reach the text that decides in any case."""
+        return self.field.always
+
+    @property
+    def finished(self) -> str:
+        """How much is complete."""
+        return "the decision" if self.stage.finalists else ""
+
+    def run(self, store: Store | None = None, group: Group | None = None) -> None:
+        """Measures; what is finished is taken from the store, which leads to the same decisions.
+
+        Args:
+            store: finished batches are taken from it and put into it.
+            group: the processes that share the work.
+        """
+        store, group = store or Store(), group or Group(World())
+        self.meter.batch_tokens = group.from_leader(self._same_batch_tokens(store.last))
+        if store.last:
+            self.notes.tell("what is finished in the folder is not measured again")
+        with evaluating(self.scorer.model):
+            self._announce()
+            rounds = self._race(store, group)
+            kept = {*self.always, *(rounds[-1].kept if rounds else self.specs)}
+            finalists = [each for each in self.specs if each in kept]
+            self.meter.measure(finalists, self.held_out, "held-out text", store, group, self._about)
+        self.stage = Stage(rounds, finalists)
+
+    def result(self) -> Recommendation:
+        """Returns the recommendation."""
+        evidence = Evidence(
+            losses=self.meter.losses,
+            field=self.field,
+            objective=self.goal,
+            rounds=self.stage.rounds,
+            finalists=self.stage.finalists,
+            race=self.race,
+            held_out=self.held_out,
+            serving=self._serving(),
+            tolerance=self.options.tolerance,
+        )
+        return Recommendation(
+            model={**self.model_facts, "trained_length": self.goal.short},
+            data=self.corpus.facts,
+            protocol=self._protocol(),
+            versions=fingerprints.versions(),
+            evidence=evidence,
+        )
+
+    @cached_property
+    def model_facts(self) -> ModelFacts:
+        """The "model" part of results.json."""
+        return fingerprints.describe(self.scorer.model, self.options.path)
+
+    @cached_property
+    def facts(self) -> Facts:
+        """The facts that every number depends on, next to a task's own."""
+        weights = {name: self.model_facts[name] for name in ("weights", "config_sha256", "dtype")}
+        about = {**weights, "logits_bytes": self.options.logits_bytes, "scoring": SCORING}
+        return model_facts(self.scorer, self.corpus, about)
+
+    @property
+    def _about(self) -> Facts:
+        return {
+            "kind": Recommendation.kind,
+            "facts": self.facts,
+            "lengths": list(self.goal.lengths),
+            "batch_tokens": self.meter.batch_tokens,
+            "schedules": self.specs,
+        }
+
+    def _same_batch_tokens(self, last: Facts) -> int:
+        """Returns the last run's estimate where it fits the same numbers: another estimate would be another plan."""
+        recorded = last.get("batch_tokens")
+        if self.options.batch_tokens is None and isinstance(recorded, int) and last.get("facts") == self.facts:
+            return recorded
+        return self.batch_tokens
+
+    # --- preparing ---
+
+    def _meter(self) -> Meter:
+        return Meter(
+            scorer=self.scorer,
+            corpus=self.corpus,
+            objective=self.goal,
+            variants=self.variants,
+            losses=empty(self.corpus, self.goal),
+            batch_tokens=self.batch_tokens,
+            notes=self.notes,
+            facts=self.facts,
+        )
+
+    # --- running ---
+
+    def _race(self, store: Store, group: Group) -> list[Round]:
+        """Runs the rounds; all processes come to the same decisions, because the first one's losses are everybody's."""
+        if len(self.specs) <= len(self.always):
+            self.meter.measure(self.specs, self.race, "the race's text", store, group, self._about)
+            return []
+        number = 0
+
+        def measure(candidates: Sequence[str], windows: Sequence[int]):
+            nonlocal number
+            number += 1
+            title = f"round {number}: {len(candidates)} schedules"
+            self.notes.tell(f"{title}, {len(windows)} window{'s' * (len(windows) != 1)} more")
+            return self.meter.measure(candidates, windows, title, store, group, self._about)
+
+        return halving.race(self.specs, self.race, self.always, self._most, measure)
+
+    @property
+    def _most(self) -> float:
+        """The share of candidates that stays in a round at most."""
+        return halving.share_kept(len(self.specs), len(self.always), self.race, self.held_out)
+
+    # --- saying ---
+
+    def _announce(self) -> None:
+        sizes = len(self.specs), len(self.always), self.race, self.held_out
+        tokens = self.goal.target * halving.expected(*sizes, self._most)
+        whole = len(self.specs) * len(self.corpus.documents) * self.goal.target
+        documents = f"{len(self.corpus.windows):,} document{'s' * (len(self.corpus.windows) != 1)}"
+        self.notes.tell(
+            f"{len(self.specs)} candidates, {documents}, {len(self.corpus.documents):,} windows of "
+            f"{self.goal.target:,}: at most {tokens:,} tokens to feed ({tokens / whole:.0%} of the whole grid)"
+        )
+        self._announce_time(tokens)
+
+    def _announce_time(self, tokens: int) -> None:
+        """Says how long a long run will be, from a short pass."""
+        fed = min(_TIMED, self.goal.target)
+        if tokens < _TIMED_SHARE * fed:
+            return
+        executor = Executor(self.scorer, self.corpus.documents, self.corpus.bos, self.notes.warn)
+        reading = self.meter.readings(AS_IS)[-1]
+        with reading.tables.live():
+            taken = executor.seconds(self.meter.batch(self.race[:1]), fed)
+        model = self.scorer.model
+        if taken is None:
+            return
+        expected = taken * tokens / fed * memory.work(model, self.goal.target) / memory.work(model, fed)
+        if expected > LONG_SECONDS:
+            said = duration(expected).removeprefix("about ")
+            self.notes.tell(f"time: an estimated {said} in one process, by a pass of {fed:,} tokens")
+
+    def _protocol(self) -> dict[str, object]:
+        goal = self.goal
+        return {
+            "name": "recommendation",
+            "target_length": goal.target,
+            "trained_length": goal.short,
+            "weights": {str(length): weight for length, weight in goal.weights.items()},
+            "tolerance": self.options.tolerance,
+            "engine": self.options.engine,
+            "bos": self.corpus.bos_option,
+            "rounds": [len(each.candidates) for each in self.stage.rounds],
+            "race_windows": len(self.race),
+            "held_out_windows": len(self.held_out),
+            "tokens_fed": self.meter.fed,
+            "grid_tokens": len(self.specs) * len(self.corpus.documents) * goal.target,
+            "interval": f"{self.corpus.interval}, {PERCENT}",
+            "batch_tokens": self.meter.batch_tokens,
+        }
+
+    def _serving(self) -> Serving:
+        """Returns what is needed to say the command, and the memory at the target."""
+        model, options = self.scorer.model, self.options
+        dtype = kv_cache.serving_dtype(_stored_config(self.model_facts["path"]), self.model_facts["dtype"])
+        return Serving(
+            model=options.name or self.model_facts["path"],
+            revision=options.revision,
+            request=options.patching,
+            cache=kv_cache.cache_of(model.config.get_text_config(), dtype),
+            weights=self.model_facts["parameters"] * kv_cache.BYTES.get(dtype, 2),
+            memory=options.memory if isinstance(options.memory, int) else None,
+            engine=options.engine,
+        )
+
+
+def _stored_config(path: str) -> Mapping[str, object]:
+    """Returns the configuration in the folder that a model was loaded from: it names the dtype of the weights."""
+    return read_config(Path(path)) if (Path(path) / "config.json").is_file() else {}
+
+
+_TIMED, _TIMED_SHARE = 512, 200
+"""Tokens that are fed to estimate the time, where two hundred times as many and more are to come."""
