@@ -72,18 +72,18 @@ def decide(
     }
     enough = [each for each in finalists if not behind[each]]
     chosen = enough[0] if enough else lowest
-    sizes = [
+    needed = [
         _needed(
             losses.differences(chosen, each, held_out), losses.difference(chosen, each, everything), tolerance, level
         )
-        for each in behind[chosen]
+        for each in ([] if too_short else behind[chosen])
     ]
     return Decision(
         chosen=chosen,
         lowest=lowest,
         open=behind[chosen],
         equal=[each for each in enough if each != chosen],
-        needed=None if too_short or not sizes else max(sizes),
+        needed=max(needed, default=None),
         too_short=too_short,
     )
 

@@ -1,0 +1,291 @@
+"""A whole recommendation on a tiny model, from Python and from the command line."""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+import numpy as np
+import pytest
+import torch
+from tiny import byte_tokenizer, documents, llama
+
+import ropescale
+from ropescale.cli import main as shell
+from ropescale.errors import CheckpointError, ConfigError, DataError, ScheduleError
+from ropescale.evals import Recommendation, recommend
+from ropescale.evals.recommending.candidates import AS_IS, field_of, grid
+from ropescale.evals.recommending.kv_cache import cache_of
+from ropescale.models.patching import configuration_before
+
+pytestmark = pytest.mark.usefixtures("no_plots")
+
+TARGET = 128
+
+
+@pytest.fixture(scope="module")
+def model():
+    return llama()
+
+
+@pytest.fixture(scope="module")
+def found(model):
+    return recommend(model, documents(8, TARGET + 4), TARGET, batch_tokens=512)
+
+
+def naive(model, ids, schedule, length):
+    """The mean NLL of the first tokens by stock transformers, in fp64 from its logits."""
+    with torch.no_grad(), ropescale.patch(model, schedule):
+        logits = model(torch.tensor([ids[:length]])).logits[0].double()
+    chosen = torch.log_softmax(logits[:-1], -1).gather(1, torch.tensor(ids[1:length])[:, None])
+    return -float(chosen.mean())
+
+
+# --- candidates ---
+
+
+def config(**changes):
+    return configuration_before(llama(**changes))
+
+
+def test_every_fixed_schedule_is_a_candidate_and_the_others_have_a_reason():
+    made = field_of(config(), 256, {})
+    names = {each.spec.partition(":")[0] for each in made.candidates}
+    assert {AS_IS, "linear", "ntk", "ntk-su", "ntk-mixed", "ntk-by-parts", "yarn", "llama3", "dynamic"} <= names
+    assert "resonance" in names and "ntk-critical" in names
+    assert set(made.left_out) == set(ropescale.schedules.names()) - names - {"base"}
+    assert all(made.left_out.values())
+    assert made.factor == 4 and made.usual == "yarn:factor=4" and made.candidates[0].spec == AS_IS
+
+
+def test_yarn_is_tried_at_four_factors_and_twelve_pairs_of_betas():
+    specs = grid("yarn", 4.0)
+    assert len(set(specs)) == 48
+    assert {
+        "yarn:factor=4",
+        "yarn:factor=5,beta_fast=8,beta_slow=0.5",
+        "yarn:factor=8,beta_fast=64,beta_slow=2",
+    } <= set(specs)
+    assert grid("linear", 4.0) == [f"linear:factor={factor}" for factor in (4, 5, 6, 8)]
+
+
+def test_candidates_compute_different_things_and_the_simplest_speaks_for_the_others():
+    made = field_of(config(), 256, {})
+    tables = {}
+    for each in made.candidates:
+        found = ropescale.frequencies(config(), each.spec, length=256)["all"]
+        key = (tuple(found.inv_freq), found.attention_scale)
+        assert key not in tables or each.spec.startswith("dynamic"), (each.spec, tables.get(key))
+        tables.setdefault(key, each.spec)
+    assert made.same
+    for kept, others in made.same.items():
+        for other in others:
+            assert ropescale.frequencies(config(), other, length=256) == ropescale.frequencies(
+                config(), kept, length=256
+            )
+
+
+def test_an_engine_leaves_out_what_it_would_not_compute():
+    everything, vllm = field_of(config(), 256, {}), field_of(config(), 256, {}, "llama.cpp")
+    kept = {each.spec for each in vllm.candidates}
+    assert AS_IS in kept and "linear:factor=4" in kept
+    assert kept < {each.spec for each in everything.candidates}
+    assert any("llama.cpp computes" in why for why in vllm.left_out.values())
+    with pytest.raises(ScheduleError, match="there is no engine 'ollama'"):
+        field_of(config(), 256, {}, "ollama")
+
+
+def test_a_users_schedule_gets_the_factor_and_must_fit():
+    made = field_of(config(), 256, {}, others=["giraffe:scale_power=0.3", "yarn:truncate=false"])
+    assert made.wanted == ("giraffe:scale_power=0.3", "yarn:truncate=False,factor=4.0")
+    assert set(made.always) == {AS_IS, "yarn:factor=4", *made.wanted}
+    with pytest.raises(ScheduleError):
+        field_of(config(), 256, {}, others=["yarn:beta_fast=0.5"])
+
+
+def test_a_model_that_is_scaled_already_asks_what_to_do():
+    scaled = config(
+        rope_parameters={"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}, max_position_embeddings=128
+    )
+    with pytest.raises(ConfigError, match="already"):
+        field_of(scaled, 512, {})
+    assert field_of(scaled, 512, {"replace_scaling": True}).factor > 1
+
+
+# --- the cache ---
+
+
+def test_the_cache_is_that_of_transformers(model):
+    ids = torch.tensor([list(range(10))])
+    with torch.no_grad():
+        kept = model(ids, use_cache=True).past_key_values
+    numbers = sum(layer.keys.numel() + layer.values.numel() for layer in kept.layers)
+    assert cache_of(model.config, "float32").bytes_at(10) == 4 * numbers
+    assert cache_of(model.config, "bfloat16").bytes_at(10) == 2 * numbers
+
+
+def test_the_cache_of_known_models():
+    from transformers import DeepseekV3Config, Gemma3TextConfig, LlamaConfig
+
+    eight = LlamaConfig(num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=8, hidden_size=4096)
+    assert cache_of(eight, "bfloat16").bytes_at(131072) == 2**34  # 16 GiB, as everybody says of Llama 3.1 8B at 128k
+    latent = cache_of(DeepseekV3Config(), "bfloat16")
+    assert latent.latent and latent.full == 61 * (512 + 64) * 2
+    gemma = Gemma3TextConfig(num_hidden_layers=12, num_key_value_heads=4, head_dim=256, sliding_window=512)
+    cache = cache_of(gemma, "bfloat16")
+    assert (cache.full, cache.windowed, cache.window) == (2 * 2 * 4 * 256 * 2, 10 * 2 * 4 * 256 * 2, 512)
+
+
+# --- a run ---
+
+
+def test_the_figures_are_those_of_a_naive_loop(found, model):
+    texts = documents(8, TARGET + 4)
+    held_out = texts[::2]
+    for row in found.finalists:
+        own = [naive(model, ids, row.schedule, TARGET) for ids in held_out]
+        assert row.nll == pytest.approx(np.mean(own), abs=2e-6)
+        short = [naive(model, ids, row.schedule, 64) for ids in held_out] if "dynamic" not in row.schedule else None
+        if short:
+            assert row.short_ppl == pytest.approx(np.exp(np.mean(short)), rel=1e-5)
+            base = [0.9 * a + 0.1 * b for a, b in zip(own, short, strict=True)]
+            chosen = [0.9 * naive(model, ids, row.baseline, TARGET) + 0.1 * naive(model, ids, row.baseline, 64)
+                      for ids in held_out]  # fmt: skip
+            if "dynamic" not in row.baseline:
+                assert row.delta == pytest.approx(np.mean(base) - np.mean(chosen), abs=4e-6)
+
+
+def test_the_race_spends_what_it_says_and_nobody_drops_out_unmeasured(found):
+    protocol = found.protocol
+    assert protocol["tokens_fed"] <= 0.5 * protocol["grid_tokens"]
+    assert all(row.windows >= 1 for row in found.rows)
+    finalists = [row for row in found.rows if row.finalist]
+    assert {AS_IS, "yarn:factor=2"} <= {row.schedule for row in finalists}
+    assert {row.windows for row in finalists} == {8}
+    assert found.rows == sorted(found.rows, key=lambda row: row.delta)
+
+
+def test_a_model_that_knows_nothing_of_position_needs_nothing(found):
+    row = found.answer
+    assert row.schedule in {each.schedule for each in found.finalists}
+    assert row.answer and "KV cache" in row.memory
+    assert found.to_markdown().startswith(row.answer[:20])
+
+
+def test_a_target_within_the_trained_length_needs_nothing(model):
+    found = recommend(model, documents(4, 64), 64, memory="1GB")
+    assert found.schedule == AS_IS and not found.command and found.answer.decided
+    assert found.answer.answer == "Nothing is needed: the model was trained at 64 tokens, and 64 is within that."
+    assert "1 GB hold the weights and" in found.answer.memory
+
+
+def test_a_text_too_short_to_decide_names_what_it_takes_and_no_winner(model):
+    found = recommend(model, documents(1, TARGET + 4), TARGET)
+    assert not found.answer.decided and not found.command
+    assert found.answer.answer == (
+        "This text is too short to decide: it has 1 document of 128 tokens. It takes at least 4 documents of that "
+        "length, or one of 16 times that length."
+    )
+
+
+def test_an_interrupted_run_continues_to_the_same_bytes(model, tmp_path, monkeypatch):
+    from ropescale.evals.running.executor import Executor
+
+    texts, whole = documents(8, TARGET + 4), tmp_path / "whole"
+    recommend(model, texts, TARGET, out=whole, batch_tokens=256)
+    score, calls = Executor.score, []
+
+    def stops(self, batch):
+        calls.append(batch)
+        if len(calls) in (3, 50, 120):
+            raise KeyboardInterrupt
+        return score(self, batch)
+
+    monkeypatch.setattr(Executor, "score", stops)
+    for _ in range(3):
+        with pytest.raises(KeyboardInterrupt):
+            recommend(model, texts, TARGET, out=tmp_path / "parts", batch_tokens=256)
+    found = recommend(model, texts, TARGET, out=tmp_path / "parts", batch_tokens=256)
+    fed = len(calls) - 3
+    for name in ("results.json", "results.csv", "finalists.csv", "REPORT.md"):
+        assert (tmp_path / "parts" / name).read_bytes() == (whole / name).read_bytes(), name
+    monkeypatch.undo()
+    monkeypatch.setattr(Executor, "score", lambda *_: pytest.fail("measured again"))
+    assert recommend(model, texts, TARGET, out=whole, batch_tokens=256).to_dict() == found.to_dict()
+    assert fed > 100
+
+
+def test_a_folder_loads_again_and_is_refused_to_other_runs(found, model, tmp_path):
+    folder = found.save(tmp_path / "run")
+    again = Recommendation.load(folder)
+    assert again.to_dict() == found.to_dict()
+    assert again.to_markdown() == found.to_markdown()
+    with pytest.raises(CheckpointError, match="is of a recommendation run"):
+        ropescale.evals.perplexity(model, documents(2, 64), 64, out=folder)
+    (folder / "results.csv").write_text("mine")
+    with pytest.raises(CheckpointError, match="was changed"):
+        found.save(folder)
+
+
+def test_what_cannot_be_is_refused(model):
+    with pytest.raises(DataError, match="1 GX"):
+        recommend(model, documents(4, 200), TARGET, memory="1 GX")
+    with pytest.raises(DataError, match="tolerance"):
+        recommend(model, documents(4, 200), TARGET, tolerance=0)
+    with pytest.raises(DataError):
+        recommend(model, documents(4, 100), TARGET)
+    with pytest.raises(TypeError):
+        recommend(model, documents(4, 200), TARGET, short_wieght=0.5)
+
+
+# --- the command ---
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tiny") / "checkpoint"
+    llama(vocab_size=260).save_pretrained(folder)
+    byte_tokenizer().save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def texts(tmp_path):
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    generator = np.random.default_rng(1)
+    for number in range(4):
+        words = generator.integers(97, 123, 140).astype(np.uint8).tobytes().decode()
+        (folder / f"{number}.txt").write_text(words)
+    return folder
+
+
+def test_the_command_prints_a_command_that_runs(checkpoint, texts, tmp_path, capsys):
+    out = tmp_path / "run"
+    line = ["recommend", str(checkpoint), "--target-length", "128", "--data", str(texts), "-o", str(out), "--json"]
+    assert shell.main(line) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["kind"] == "recommendation" and found["answer"][0]["answer"]
+    command = found["answer"][0]["command"]
+    if command:
+        assert shell.main([*shlex.split(command)[1:], "--dry-run"]) == 0
+    page = tmp_path / "page.html"
+    assert shell.main(["report", str(out), "-o", str(page)]) == 0
+    assert found["answer"][0]["answer"][:40] in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--for", "ollama"], "choose from vllm"),
+        (["--short-weight", "2"], "--short-weight is 2"),
+        (["--lengths", "4k:1"], "beyond the target"),
+        (["--memory", "lots"], "write it like 8GB"),
+        (["--schedule", "yran"], "did you mean 'yarn'"),
+        (["--tolerance", "0"], "--tolerance is 0"),
+    ],
+)
+def test_mistakes_are_one_line(checkpoint, texts, capsys, words, said):
+    assert shell.main(["recommend", str(checkpoint), "--target-length", "128", "--data", str(texts), *words]) == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert error.startswith("error: ") and said in error
