@@ -13,7 +13,7 @@ from .candidates import AS_IS
 from .deciding import Decision
 from .evidence import TRUNCATION, AnswerRow, Evidence
 from .halving import LEAST_DOCUMENTS
-from .measured import BEYOND, FAR, Losses, held_windows
+from .measured import BEYOND, FAR, CandidateLosses, held_windows
 
 LEAST_WINDOWS = 16
 """The fewest windows of a few documents of which half give an interval."""
@@ -180,7 +180,7 @@ def held_length(evidence: Evidence) -> int:
     return reached
 
 
-def _stretch(losses: Losses, within: Sequence[int], start: int, stop: int) -> list[float]:
+def _stretch(losses: CandidateLosses, within: Sequence[int], start: int, stop: int) -> list[float]:
     """Returns, per window, the mean loss of the model as it is over the positions between two lengths."""
     table, first, last = losses.sums[AS_IS], losses.columns.index(start), losses.columns.index(stop)
     sums = table[list(within), last] - table[list(within), first]
@@ -188,7 +188,7 @@ def _stretch(losses: Losses, within: Sequence[int], start: int, stop: int) -> li
     return [float(one / count) if count else float("nan") for one, count in zip(sums, counts, strict=True)]
 
 
-def _rise(losses: Losses, within: Sequence[int], base: Sequence[float], later: Sequence[float]) -> Estimate:
+def _rise(losses: CandidateLosses, within: Sequence[int], base: Sequence[float], later: Sequence[float]) -> Estimate:
     pairs = [two - one for one, two in zip(base, later, strict=True)]
     known = [(window, rise) for window, rise in zip(within, pairs, strict=True) if rise == rise]
     if not known:

@@ -61,7 +61,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Field:
+class Lineup:
     """The candidates of a run.
 
     Attributes:
@@ -79,7 +79,7 @@ class Field:
     wanted: tuple[str, ...] = ()
 
     @classmethod
-    def unchanged(cls, others: Iterable[str]) -> Field:
+    def unchanged(cls, others: Iterable[str]) -> Lineup:
         """Returns the model as it is, and what the user wants to try beside it."""
         made = [Candidate(spec, (number, 0, 0, 1.0, spec)) for number, spec in enumerate([AS_IS, *others])]
         return cls(made, {}, {}, 1.0, tuple(each.spec for each in made[1:]))
@@ -108,7 +108,7 @@ def field_of(
     engine: str | None = None,
     others: Iterable[str] = (),
     now: Mapping[str, object] | None = None,
-) -> Field:
+) -> Lineup:
     """Returns the candidates for a model's configuration.
 
     Args:
@@ -237,7 +237,7 @@ def _tables(plan: Plan, target: int) -> Tables:
     return tuple((key, tuple(each.inv_freq), each.attention_scale) for key, each in found)
 
 
-def _distinct(made: Sequence[Candidate], left_out: dict[str, str], factor: float, given: Sequence[str]) -> Field:
+def _distinct(made: Sequence[Candidate], left_out: dict[str, str], factor: float, given: Sequence[str]) -> Lineup:
     """Keeps the simplest of those that compute the same."""
     kept: dict[Tables | str, Candidate] = {}
     same: dict[str, list[str]] = {}
@@ -245,4 +245,4 @@ def _distinct(made: Sequence[Candidate], left_out: dict[str, str], factor: float
         first = kept.setdefault(each.tables if each.tables else each.spec, each)
         if first is not each:
             same.setdefault(first.spec, []).append(each.spec)
-    return Field(list(kept.values()), left_out, same, factor, tuple(given))
+    return Lineup(list(kept.values()), left_out, same, factor, tuple(given))

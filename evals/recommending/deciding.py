@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import stdev
 
 from ..results.statistics import Estimate, t_quantile
-from .measured import Losses
+from .measured import CandidateLosses
 
 TOLERANCE = 0.005
 """Nats per token, or half a percent of perplexity: schedules closer than this are equally good."""
@@ -37,7 +37,7 @@ class Decision:
 
 
 def decide(
-    losses: Losses,
+    losses: CandidateLosses,
     finalists: Sequence[str],
     held_out: Sequence[int],
     everything: Sequence[int],

@@ -10,12 +10,12 @@ from math import comb
 from ..results.checking import Count, Length
 from ..results.statistics import LEVEL
 from ..results.stored import Measured
-from .candidates import AS_IS, Field
+from .candidates import AS_IS, Lineup
 from .deciding import Decision, decide
 from .halving import Round
-from .measured import Losses
+from .measured import CandidateLosses
 from .objective import Objective
-from .serving import Serving
+from .serving import Deployment
 
 TRUNCATION = "truncation"
 """The label of the model as it is, given only the last tokens, as many as it was trained at."""
@@ -36,14 +36,14 @@ class Evidence:
         stride: of truncation, where it was measured.
     """
 
-    losses: Losses
-    field: Field
+    losses: CandidateLosses
+    field: Lineup
     objective: Objective
     rounds: Sequence[Round]
     finalists: Sequence[str]
     race: Sequence[int]
     held_out: Sequence[int]
-    serving: Serving
+    serving: Deployment
     tolerance: float
     stride: int | None = None
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 from ..results.statistics import LEVEL
-from .measured import Losses
+from .measured import CandidateLosses
 
 SHARES = (1 / 8, 1 / 4, 1 / 2, 1.0)
 """How much of the text of the race each round has measured when it ends."""
@@ -35,7 +35,7 @@ LEAST_DOCUMENTS = 4
 
 _GOLDEN = (math.sqrt(5) - 1) / 2
 
-Measure = Callable[[Sequence[str], Sequence[int]], Losses]
+Measure = Callable[[Sequence[str], Sequence[int]], CandidateLosses]
 """Measures candidates on windows, and returns all losses so far."""
 
 
@@ -135,12 +135,12 @@ def race(
     return rounds
 
 
-def ranked(losses: Losses, candidates: Sequence[str], within: Sequence[int]) -> list[str]:
+def ranked(losses: CandidateLosses, candidates: Sequence[str], within: Sequence[int]) -> list[str]:
     """Returns candidates by their objective on windows that all were measured on; of equal ones the first is better."""
     return sorted(candidates, key=lambda each: losses.mean(each, within))
 
 
-def better(losses: Losses, candidates: Sequence[str], within: Sequence[int], most: float) -> list[str]:
+def better(losses: CandidateLosses, candidates: Sequence[str], within: Sequence[int], most: float) -> list[str]:
     """Returns the candidates that stay in a round, the best first.
 
     Args:

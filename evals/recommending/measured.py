@@ -20,7 +20,7 @@ that length, and the rest."""
 
 
 @dataclass
-class Losses:
+class CandidateLosses:
     """Per candidate, the summed losses of the windows that it was measured on.
 
     Attributes:

@@ -23,12 +23,12 @@ from ..running.runner import Facts, Runner, Task
 from ..running.scoring import Scorer
 from ..running.selection import Corpus
 from ..running.variants import HeldTables, Variant
-from .measured import BEYOND, FAR, OTHERS, Column, Losses, held_windows
+from .measured import BEYOND, FAR, OTHERS, CandidateLosses, Column, held_windows
 from .objective import Objective
 
 
 @dataclass(frozen=True)
-class Reading:
+class HeldPass:
     """One pass of a candidate, and the lengths that are read from it, ascending; the last one is fed."""
 
     tables: HeldTables
@@ -52,17 +52,17 @@ class Meter:
     corpus: Corpus
     objective: Objective
     variants: Mapping[str, Variant]
-    losses: Losses
+    losses: CandidateLosses
     batch_tokens: int
     notes: Notes
     facts: Facts
     fed: int = 0
-    _readings: dict[str, list[Reading]] = field(default_factory=dict)
+    _readings: dict[str, list[HeldPass]] = field(default_factory=dict)
     _tables: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def measure(
         self, candidates: Sequence[str], windows: Sequence[int], title: str, store: Store, group: Group, about: Facts
-    ) -> Losses:
+    ) -> CandidateLosses:
         """Measures candidates on windows, in all processes, and returns all losses so far.
 
         Args:
@@ -94,16 +94,16 @@ class Meter:
         part.windows = held_windows(self.corpus.windows, windows)
         return part
 
-    def readings(self, candidate: str) -> list[Reading]:
+    def readings(self, candidate: str) -> list[HeldPass]:
         """Returns the passes of a candidate: one at the target, or one for each table where they follow the length."""
         if candidate not in self._readings:
             held = self.variants[candidate].tables(self.objective.needed)
             if all(tables.frozen_at is None for tables in held.values()):
                 held = dict.fromkeys(self.objective.lengths, held[self.objective.target])
-            found: dict[str, Reading] = {}
+            found: dict[str, HeldPass] = {}
             for length, tables in held.items():
                 before = found[tables.rotation].lengths if tables.rotation in found else ()
-                found[tables.rotation] = Reading(tables, (*before, length))
+                found[tables.rotation] = HeldPass(tables, (*before, length))
             self._readings[candidate] = list(found.values())
         return self._readings[candidate]
 
@@ -112,7 +112,7 @@ class Meter:
         return {each: self.readings(each)[-1].tables.table_sha256 for each in candidates}
 
     def _task(
-        self, candidate: str, reading: Reading, windows: Sequence[int], part: Corpus, executor: Executor, title: str
+        self, candidate: str, reading: HeldPass, windows: Sequence[int], part: Corpus, executor: Executor, title: str
     ) -> Task:
         sizes = [len(document.ids) for document in part.documents]
         plan = plan_pass(sizes, reading.lengths[-1], None, self.corpus.has_bos, self.batch_tokens)
@@ -132,7 +132,7 @@ class Meter:
         return Task(title, plan, [facts], score, finish, reading.tables.live)
 
     def _finish(
-        self, candidate: str, reading: Reading, plan: BatchPlan, windows: Sequence[int], shelves: Sequence[Shelf]
+        self, candidate: str, reading: HeldPass, plan: BatchPlan, windows: Sequence[int], shelves: Sequence[Shelf]
     ) -> None:
         """Sums the losses of a pass whose batches are all done."""
         nll = plan.assembled({number: each.nll for number, each in shelves[0].batches.items()})
@@ -167,13 +167,13 @@ def masks_of(document: Document, objective: Objective, bos: bool) -> dict[Column
     return {**found, BEYOND: beyond, FAR: beyond & far, OTHERS: beyond & ~far}
 
 
-def empty(corpus: Corpus, objective: Objective) -> Losses:
+def empty(corpus: Corpus, objective: Objective) -> CandidateLosses:
     """Returns the losses of nothing yet: the windows, the columns and how many tokens each has."""
     masks = [masks_of(each, objective, corpus.has_bos) for each in corpus.documents]
     columns = list(masks[0])
     counts = np.array([[each[column].sum() for column in columns] for each in masks], np.float64)
     weights: dict[Column, float] = {**objective.weights}
-    return Losses(corpus.windows, columns, counts, weights)
+    return CandidateLosses(corpus.windows, columns, counts, weights)
 
 
 def sums(windows: Sequence[int], nll: Sequence[np.ndarray], masks: Sequence[np.ndarray]) -> dict[int, float]:

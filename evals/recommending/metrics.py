@@ -40,7 +40,7 @@ def draw_finalists(stored: Judged) -> Figure:
     return plots.finalists(FINALISTS.rows(stored), CURVES.rows(stored), stored)
 
 
-class Answer(Metric[Judged, AnswerRow]):
+class Advice(Metric[Judged, AnswerRow]):
     """The recommendation, in one sentence and the command."""
 
     row, key = AnswerRow, "answer"
@@ -179,7 +179,7 @@ class LeftOut(Metric[Judged, LeftOutRow]):
 
 
 ANSWER, CANDIDATES, FINALISTS, CURVES, ROUNDS, LEFT_OUT = (
-    Answer(),
+    Advice(),
     Candidates(),
     Finalists(),
     Curves(),

@@ -30,14 +30,14 @@ from ..running.scoring import SCORING, Scorer
 from ..running.selection import Corpus
 from ..running.variants import Variant
 from . import halving, kv_cache
-from .candidates import AS_IS, Field, field_of
+from .candidates import AS_IS, Lineup, field_of
 from .evidence import Evidence
 from .halving import Round
 from .measuring import Meter, empty, model_facts
 from .objective import Objective, objective
 from .options import RecommendKeywords, RecommendOptions
 from .results import Recommendation, recommendation_folder
-from .serving import Serving
+from .serving import Deployment
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -92,7 +92,7 @@ def recommend(
 
 def asked(
     config: Mapping[str, object], now: Mapping[str, object], target: int, options: RecommendOptions
-) -> tuple[Objective, Field]:
+) -> tuple[Objective, Lineup]:
     """Returns the objective and the candidates, before any text or weight is read.
 
     Args:
@@ -101,7 +101,7 @@ def asked(
     """
     goal = objective(target, _trained(config, options), options.short_weight, options.lengths)
     if target <= goal.short:
-        return goal, Field.unchanged(options.schedules)
+        return goal, Lineup.unchanged(options.schedules)
     return goal, field_of(config, target, options.patching, options.engine, options.schedules, now)
 
 
@@ -148,7 +148,7 @@ class RecommendRun:
     """A recommendation that can be interrupted; :meth:`result` is for a finished one."""
 
     def __init__(
-        self, model: PreTrainedModel, corpus: Corpus, goal: Objective, field: Field, options: RecommendOptions
+        self, model: PreTrainedModel, corpus: Corpus, goal: Objective, field: Lineup, options: RecommendOptions
     ) -> None:
         self.corpus, self.goal, self.field, self.options = corpus, goal, field, options
         self.notes = Notes.of(options.progress)
@@ -334,11 +334,11 @@ class RecommendRun:
             "batch_tokens": self.meter.batch_tokens,
         }
 
-    def _serving(self) -> Serving:
+    def _serving(self) -> Deployment:
         """Returns what is needed to say the command, and the memory at the target."""
         model, options = self.scorer.model, self.options
         dtype = kv_cache.serving_dtype(_stored_config(self.model_facts["path"]), self.model_facts["dtype"])
-        return Serving(
+        return Deployment(
             model=options.name or self.model_facts["path"],
             revision=options.revision,
             request=options.patching,

@@ -13,7 +13,7 @@ from .kv_cache import Cache
 
 
 @dataclass(frozen=True)
-class Serving:
+class Deployment:
     """What a command and a memory are said for.
 
     Attributes:

@@ -14,7 +14,12 @@ from ropescale.cli.main import COMMANDS, LazyGroup
 
 ROOT = Path(__file__).resolve().parents[2]
 WORD = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
-COMMAND_LINES = ("ropescale/engines", "ropescale/checkpoints/model_card.py", "evals/reference/__main__.py")
+COMMAND_LINES = (
+    "ropescale/engines",
+    "ropescale/checkpoints/model_card.py",
+    "evals/recommending/serving.py",
+    "evals/reference/__main__.py",
+)
 """Places that build command lines for users to paste, or are a command of their own."""
 
 pytestmark = pytest.mark.skipif(not (ROOT / "cli").is_dir(), reason="needs the sources as they lie in a clone")

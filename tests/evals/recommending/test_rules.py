@@ -13,7 +13,7 @@ from ropescale.evals.recommending.deciding import decide
 from ropescale.evals.recommending.evidence import on_front
 from ropescale.evals.recommending.halving import better, expected, parted, race, share_kept, slices
 from ropescale.evals.recommending.kv_cache import Cache, parse_memory
-from ropescale.evals.recommending.measured import Losses, held_windows
+from ropescale.evals.recommending.measured import CandidateLosses, held_windows
 from ropescale.evals.recommending.objective import objective
 from ropescale.evals.results.statistics import t_quantile
 
@@ -26,7 +26,7 @@ def losses(windows, true, spread, seed=0, weights=None):
     generator = np.random.default_rng(seed)
     shared = generator.normal(3, 0.5, size=(number, 1))
     counts = np.tile([63.0, 255.0], (number, 1))
-    made = Losses(windows, LENGTHS, counts, weights or {256: 1.0})
+    made = CandidateLosses(windows, LENGTHS, counts, weights or {256: 1.0})
     for name, mean in true.items():
         own = generator.normal(mean, spread, size=(number, 1))
         made.sums[name] = (shared + own) * counts
