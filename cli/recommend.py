@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _SECTIONS = {
     "What is wanted": "target_length source short_weight lengths tolerance",
-    "What is tried": "schedules search engine layers original_length",
+    "What is tried": "schedules search engine truncation truncation_stride layers original_length",
     "Where the model is already scaled": "replace_scaling on_top",
     "The text": "split text_field score glob encoding concat min_tokens max_docs windows budget_tokens bos",
     "The result": "memory out fresh as_json",
@@ -78,6 +78,14 @@ def _request_options(command: Any) -> Any:
 )
 @click.option("--search", is_flag=True, help="Try the schedule that `ropescale search` finds, too.")
 @click.option("--for", "engine", metavar="ENGINE", help="Leave out what this engine would not compute as asked.")
+@click.option(
+    "--truncation/--no-truncation",
+    default=None,
+    help="The model as it is, given only its last tokens, beside the schedules (where it costs no more than they do).",
+)
+@click.option(
+    "--truncation-stride", type=Length(), metavar="N", help="Tokens scored by each of its windows (default: chosen)."
+)
 @_request_options
 @reading_options()
 @click.option(

@@ -86,7 +86,7 @@ def _more(evidence: Evidence, decision: Decision) -> int | None:
 def _compared(evidence: Evidence, chosen: str) -> str:
     """Says the perplexity at the target beside that of the model as it is and of yarn's default, and the cost."""
     goal, losses, held_out = evidence.objective, evidence.losses, evidence.held_out
-    usual = evidence.field.usual
+    usual = evidence.lineup.usual
     others = [each for each in (AS_IS, usual) if each != chosen]
     named = {AS_IS: "as it is"}
     against = " and ".join(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING
 
@@ -95,13 +95,20 @@ class Lineup:
         named = {AS_IS, self.usual, *(self.held(spec) for spec in self.wanted)}
         return [each.spec for each in self.candidates if each.spec in named]
 
+    def with_searched(self, spec: str) -> Lineup:
+        """Returns the candidates with one that was searched, as the least simple of all."""
+        if spec in [each.spec for each in self.candidates]:
+            return self
+        searched = Candidate(spec, (100, 0, 0, 1.0, spec))
+        return replace(self, candidates=[*self.candidates, searched], wanted=(*self.wanted, spec))
+
     def held(self, spec: str) -> str | None:
         """Returns the candidate that computes what a spec does; None if it is not tried."""
         same = (each.spec for each in self.candidates if spec in (each.spec, *self.same.get(each.spec, [])))
         return next(same, None)
 
 
-def field_of(
+def lineup_of(
     config: Mapping[str, object],
     target: int,
     request: RequestOptions,

@@ -27,7 +27,7 @@ class Evidence:
 
     Attributes:
         losses: of every candidate on the windows that it was measured on.
-        field: the candidates.
+        lineup: the candidates.
         rounds: of the race.
         finalists: the candidates that were measured on the text that decides, from the simplest.
         race, held_out: the windows of the race and those that decide; the same where there is too little text.
@@ -37,7 +37,7 @@ class Evidence:
     """
 
     losses: CandidateLosses
-    field: Lineup
+    lineup: Lineup
     objective: Objective
     rounds: Sequence[Round]
     finalists: Sequence[str]
@@ -49,8 +49,8 @@ class Evidence:
 
     @property
     def everything(self) -> list[int]:
-        """All windows."""
-        return sorted({*self.race, *self.held_out})
+        """The windows that all finalists were measured on: a searched one was not on those that it was searched on."""
+        return sorted(set.intersection(*(set(self.losses.measured(each)) for each in self.finalists)))
 
     @property
     def truncates(self) -> bool:

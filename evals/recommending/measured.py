@@ -42,6 +42,10 @@ class CandidateLosses:
         table = self.sums.setdefault(candidate, np.full(self.counts.shape, np.nan))
         table[list(found), self.columns.index(column)] = list(found.values())
 
+    def sum(self, candidate: str, window: int, column: Column) -> float:
+        """Returns the sum of one column of one window, in nats."""
+        return float(self.sums[candidate][window, self.columns.index(column)])
+
     def measured(self, candidate: str) -> list[int]:
         """Returns the windows whose objective is known for a candidate."""
         if candidate not in self.sums:

@@ -71,7 +71,7 @@ class Candidates(Metric[Judged, CandidateRow]):
     def reduce(self, stored: Judged) -> list[CandidateRow]:
         """Returns one row per candidate, the best first."""
         evidence = stored.measured
-        rows = [_candidate(evidence, each.spec) for each in evidence.field.candidates]
+        rows = [_candidate(evidence, each.spec) for each in evidence.lineup.candidates]
         front = on_front([(row.delta_target, row.delta_short) for row in rows])
         made = [CandidateRow(**{**vars(row), "front": is_on}) for row, is_on in zip(rows, front, strict=True)]
         return sorted(made, key=lambda row: row.delta)
@@ -168,7 +168,7 @@ class LeftOut(Metric[Judged, LeftOutRow]):
 
     def reduce(self, stored: Judged) -> list[LeftOutRow]:
         """Returns one row for each."""
-        return [LeftOutRow(name, why) for name, why in stored.measured.field.left_out.items()]
+        return [LeftOutRow(name, why) for name, why in stored.measured.lineup.left_out.items()]
 
     def to_markdown(self, stored: Judged) -> list[str]:
         """Returns one paragraph."""
@@ -206,7 +206,7 @@ def _candidate(evidence: Evidence, label: str) -> CandidateRow:
         delta_short=short,
         finalist=label in evidence.finalists,
         front=False,
-        same=evidence.field.same.get(label, []),
+        same=evidence.lineup.same.get(label, []),
     )
 
 

@@ -73,7 +73,7 @@ class RecommendOptions:
         """How the text is read and fed."""
         names = (
             "min_tokens max_docs score windows budget_tokens split_special_tokens batch_tokens logits_bytes "
-            "source path progress patching"
+            "truncation truncation_stride source path progress patching"
         )
         return PerplexityOptions(short_context=False, **{name: getattr(self, name) for name in names.split()})
 

@@ -30,7 +30,8 @@ from ..running.scoring import SCORING, Scorer
 from ..running.selection import Corpus
 from ..running.variants import Variant
 from . import halving, kv_cache
-from .candidates import AS_IS, Lineup, field_of
+from .besides import PlannedTruncation, searched
+from .candidates import AS_IS, Lineup, lineup_of
 from .evidence import Evidence
 from .halving import Round
 from .measuring import Meter, empty, model_facts
@@ -84,9 +85,9 @@ def recommend(
     own = ("tokenizer", "bos", "out", "fresh")
     refuse_unknown("ropescale.evals.recommend", options, (*own, *RecommendKeywords.__annotations__))
     chosen, target = RecommendOptions(**options), parse_length(target_length)
-    goal, field = asked(configuration_before(model), whole_config(unwrapped(model)).to_dict(), target, chosen)
+    goal, lineup = asked(configuration_before(model), whole_config(unwrapped(model)).to_dict(), target, chosen)
     corpus = Corpus(documents, goal.lengths, tokenizer, bos, chosen.reading)
-    run = RecommendRun(model, corpus, goal, field, chosen)
+    run = RecommendRun(model, corpus, goal, lineup, chosen)
     return carry_out(run, None if out is None else recommendation_folder(out), fresh)
 
 
@@ -102,7 +103,7 @@ def asked(
     goal = objective(target, _trained(config, options), options.short_weight, options.lengths)
     if target <= goal.short:
         return goal, Lineup.unchanged(options.schedules)
-    return goal, field_of(config, target, options.patching, options.engine, options.schedules, now)
+    return goal, lineup_of(config, target, options.patching, options.engine, options.schedules, now)
 
 
 def _trained(config: Mapping[str, object], options: RecommendOptions) -> int:
@@ -123,7 +124,7 @@ def prepare(
     """
     folder, _ = find_loadable(checkpoint.name, checkpoint.revision, weights=False)
     now = read_config(folder)
-    goal, field = asked(original_config(now, folder), now, target, options)
+    goal, lineup = asked(original_config(now, folder), now, target, options)
     texts, tokenizer = source.texts(), checkpoint.tokenizer()
     options = replace(options, split_special_tokens=source.split_special_tokens, path=checkpoint.folder)
     corpus = Corpus(texts, goal.lengths, tokenizer, bos, options.reading)
@@ -133,7 +134,7 @@ def prepare(
     if source.asked.left_out:
         corpus.skipped["no_text"] = len(source.asked.left_out)
         notes.tell(f"left out: {source.left_out}")
-    return RecommendRun(checkpoint.model(here), corpus, goal, field, options)
+    return RecommendRun(checkpoint.model(here), corpus, goal, lineup, options)
 
 
 @dataclass(frozen=True)
@@ -148,9 +149,9 @@ class RecommendRun:
     """A recommendation that can be interrupted; :meth:`result` is for a finished one."""
 
     def __init__(
-        self, model: PreTrainedModel, corpus: Corpus, goal: Objective, field: Lineup, options: RecommendOptions
+        self, model: PreTrainedModel, corpus: Corpus, goal: Objective, lineup: Lineup, options: RecommendOptions
     ) -> None:
-        self.corpus, self.goal, self.field, self.options = corpus, goal, field, options
+        self.corpus, self.goal, self.lineup, self.options = corpus, goal, lineup, options
         self.notes = Notes.of(options.progress)
         self.scorer = Scorer(model, options.logits_bytes)
         data_documents.check_ids(corpus.documents, self.scorer.vocabulary, corpus.bos)
@@ -167,12 +168,12 @@ class RecommendRun:
     @property
     def specs(self) -> list[str]:
         """The candidates, from the simplest."""
-        return [each.spec for each in self.field.candidates]
+        return [each.spec for each in self.lineup.candidates]
 
     @property
     def always(self) -> list[str]:
         """The candidates that reach the text that decides in any case."""
-        return self.field.always
+        return self.lineup.always
 
     @property
     def finished(self) -> str:
@@ -193,16 +194,18 @@ class RecommendRun:
         with evaluating(self.scorer.model):
             self._announce()
             rounds = self._race(store, group)
+            self._search(store, group)
             kept = {*self.always, *(rounds[-1].kept if rounds else self.specs)}
             finalists = [each for each in self.specs if each in kept]
             self.meter.measure(finalists, self.held_out, "held-out text", store, group, self._about)
+            self.truncation.measure(self.meter, self.held_out, store, group, self._about)
         self.stage = Stage(rounds, finalists)
 
     def result(self) -> Recommendation:
         """Returns the recommendation."""
         evidence = Evidence(
             losses=self.meter.losses,
-            field=self.field,
+            lineup=self.lineup,
             objective=self.goal,
             rounds=self.stage.rounds,
             finalists=self.stage.finalists,
@@ -210,6 +213,7 @@ class RecommendRun:
             held_out=self.held_out,
             serving=self._serving(),
             tolerance=self.options.tolerance,
+            stride=self.truncation.truncating.stride if self.truncation.truncating else None,
         )
         return Recommendation(
             model={**self.model_facts, "trained_length": self.goal.short},
@@ -262,7 +266,21 @@ class RecommendRun:
             facts=self.facts,
         )
 
+    @cached_property
+    def truncation(self) -> PlannedTruncation:
+        """Truncation on the text that decides."""
+        return PlannedTruncation.of(self.meter, self.held_out, halving.FINALISTS + len(self.always))
+
     # --- running ---
+
+    def _search(self, store: Store, group: Group) -> None:
+        """Adds the schedule that a search finds on the text of the race, which has nothing of what decides."""
+        if not self.options.search or self.goal.target <= self.goal.short:
+            return
+        spec = searched(self.meter, self.race, self.options, store, group)
+        if spec is not None:
+            self.lineup = self.lineup.with_searched(spec)
+            self.variants.setdefault(spec, Variant(self.scorer.model, spec, self.options.patching))
 
     def _race(self, store: Store, group: Group) -> list[Round]:
         """Runs the rounds; all processes come to the same decisions, because the first one's losses are everybody's."""
@@ -283,19 +301,22 @@ class RecommendRun:
     @property
     def _most(self) -> float:
         """The share of candidates that stays in a round at most."""
-        return halving.share_kept(len(self.specs), len(self.always), self.race, self.held_out)
+        besides = self.truncation.positions / self.goal.target
+        return halving.share_kept(len(self.specs), len(self.always), self.race, self.held_out, besides)
 
     # --- saying ---
 
     def _announce(self) -> None:
         sizes = len(self.specs), len(self.always), self.race, self.held_out
-        tokens = self.goal.target * halving.expected(*sizes, self._most)
+        tokens = self.goal.target * halving.expected(*sizes, self._most) + self.truncation.positions
         whole = len(self.specs) * len(self.corpus.documents) * self.goal.target
         documents = f"{len(self.corpus.windows):,} document{'s' * (len(self.corpus.windows) != 1)}"
         self.notes.tell(
             f"{len(self.specs)} candidates, {documents}, {len(self.corpus.documents):,} windows of "
             f"{self.goal.target:,}: at most {tokens:,} tokens to feed ({tokens / whole:.0%} of the whole grid)"
         )
+        if self.truncation.said:
+            self.notes.tell(self.truncation.said)
         self._announce_time(tokens)
 
     def _announce_time(self, tokens: int) -> None:

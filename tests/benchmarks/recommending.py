@@ -20,7 +20,7 @@ from statistics import median
 import numpy as np
 
 from ropescale.evals.data.sources import TextSource
-from ropescale.evals.recommending.candidates import field_of
+from ropescale.evals.recommending.candidates import lineup_of
 from ropescale.evals.recommending.deciding import TOLERANCE, decide
 from ropescale.evals.recommending.halving import parted, race, share_kept
 from ropescale.evals.recommending.measured import CandidateLosses
@@ -50,7 +50,7 @@ def score(model: str, text: str, windows: int, out: Path) -> None:
         path=folder, source=text,
     )  # fmt: skip
     corpus = Corpus(documents, lengths, tokenizer, "auto", options)
-    specs = [each.spec for each in field_of(configuration_before(loaded), TARGET, {}).candidates]
+    specs = [each.spec for each in lineup_of(configuration_before(loaded), TARGET, {}).candidates]
     run = PerplexityRun(loaded, corpus, specs, None, options)
     with opened(out) as store:
         run.run(store)
@@ -105,7 +105,7 @@ def replay(folder: Path, seed: int, short_weight: float) -> Replayed:
         return losses
 
     first, second = (sorted(part) for part in parted(losses.windows))
-    always = field_of(config, TARGET, {}).always
+    always = lineup_of(config, TARGET, {}).always
     rounds = race(specs, first, always, share_kept(len(specs), len(always), first, second), measure)
     finalists = [each for each in specs if each in {*always, *rounds[-1].kept}]
     measure(finalists, second)

@@ -14,7 +14,7 @@ import ropescale
 from ropescale.cli import main as shell
 from ropescale.errors import CheckpointError, ConfigError, DataError, ScheduleError
 from ropescale.evals import Recommendation, recommend
-from ropescale.evals.recommending.candidates import AS_IS, field_of, grid
+from ropescale.evals.recommending.candidates import AS_IS, grid, lineup_of
 from ropescale.evals.recommending.kv_cache import cache_of
 from ropescale.models.patching import configuration_before
 
@@ -49,7 +49,7 @@ def config(**changes):
 
 
 def test_every_fixed_schedule_is_a_candidate_and_the_others_have_a_reason():
-    made = field_of(config(), 256, {})
+    made = lineup_of(config(), 256, {})
     names = {each.spec.partition(":")[0] for each in made.candidates}
     assert {AS_IS, "linear", "ntk", "ntk-su", "ntk-mixed", "ntk-by-parts", "yarn", "llama3", "dynamic"} <= names
     assert "resonance" in names and "ntk-critical" in names
@@ -70,7 +70,7 @@ def test_yarn_is_tried_at_four_factors_and_twelve_pairs_of_betas():
 
 
 def test_candidates_compute_different_things_and_the_simplest_speaks_for_the_others():
-    made = field_of(config(), 256, {})
+    made = lineup_of(config(), 256, {})
     tables = {}
     for each in made.candidates:
         found = ropescale.frequencies(config(), each.spec, length=256)["all"]
@@ -86,29 +86,29 @@ def test_candidates_compute_different_things_and_the_simplest_speaks_for_the_oth
 
 
 def test_an_engine_leaves_out_what_it_would_not_compute():
-    everything, vllm = field_of(config(), 256, {}), field_of(config(), 256, {}, "llama.cpp")
+    everything, vllm = lineup_of(config(), 256, {}), lineup_of(config(), 256, {}, "llama.cpp")
     kept = {each.spec for each in vllm.candidates}
     assert AS_IS in kept and "linear:factor=4" in kept
     assert kept < {each.spec for each in everything.candidates}
     assert any("llama.cpp computes" in why for why in vllm.left_out.values())
     with pytest.raises(ScheduleError, match="there is no engine 'ollama'"):
-        field_of(config(), 256, {}, "ollama")
+        lineup_of(config(), 256, {}, "ollama")
 
 
 def test_a_users_schedule_gets_the_factor_and_must_fit():
-    made = field_of(config(), 256, {}, others=["giraffe:scale_power=0.3", "yarn:truncate=false"])
+    made = lineup_of(config(), 256, {}, others=["giraffe:scale_power=0.3", "yarn:truncate=false"])
     assert made.wanted == ("giraffe:scale_power=0.3", "yarn:truncate=false,factor=4")
     assert set(made.always) == {AS_IS, "yarn:factor=4", *made.wanted}
     with pytest.raises(ScheduleError):
-        field_of(config(), 256, {}, others=["yarn:beta_fast=0.5"])
+        lineup_of(config(), 256, {}, others=["yarn:beta_fast=0.5"])
 
 
 def test_a_model_that_is_scaled_already_asks_what_to_do():
     parameters = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0, "original_max_position_embeddings": 64}
     scaled = config(rope_parameters=parameters, max_position_embeddings=128)
     with pytest.raises(ConfigError, match="already"):
-        field_of(scaled, 512, {})
-    assert field_of(scaled, 512, {"replace_scaling": True}).factor == 8
+        lineup_of(scaled, 512, {})
+    assert lineup_of(scaled, 512, {"replace_scaling": True}).factor == 8
 
 
 # --- the cache ---
@@ -138,10 +138,37 @@ def test_the_cache_of_known_models():
 # --- a run ---
 
 
+def naive_truncation(model, ids, stride):
+    """The mean NLL of the tokens beyond 64, each window of 64 scoring its last ones."""
+    found = []
+    for scored in range(64, TARGET, stride):
+        window = ids[scored + stride - 64 : min(scored + stride, TARGET)]
+        with torch.no_grad():
+            logits = model(torch.tensor([window])).logits[0].double()
+        own = -torch.log_softmax(logits[:-1], -1).gather(1, torch.tensor(window[1:])[:, None])[:, 0]
+        found += own[-len(ids[scored : min(scored + stride, TARGET)]) :].tolist()
+    return found
+
+
+def test_truncation_is_that_of_a_naive_loop(found, model):
+    (row,) = [each for each in found.finalists if each.schedule == "truncation"]
+    stride = found.evidence.stride
+    held_out = documents(8, TARGET + 4)[::2]
+    beyond = np.array([naive_truncation(model, ids, stride) for ids in held_out])
+    assert beyond.shape == (4, TARGET - 64)
+    assert row.beyond == pytest.approx(beyond.mean(), abs=2e-6)
+    whole = [63 * naive(model, ids, AS_IS, 64) + each.sum() for ids, each in zip(held_out, beyond, strict=True)]
+    assert row.nll == pytest.approx(np.sum(whole) / (4 * (TARGET - 1)), abs=2e-6)
+    assert row.short_ppl == pytest.approx(np.exp(np.mean([naive(model, ids, AS_IS, 64) for ids in held_out])), rel=1e-6)
+    assert "last 64 tokens" in found.answer.truncation
+
+
 def test_the_figures_are_those_of_a_naive_loop(found, model):
     texts = documents(8, TARGET + 4)
     held_out = texts[::2]
     for row in found.finalists:
+        if row.schedule == "truncation":
+            continue
         own = [naive(model, ids, row.schedule, TARGET) for ids in held_out]
         assert row.nll == pytest.approx(np.mean(own), abs=2e-6)
         short = [naive(model, ids, row.schedule, 64) for ids in held_out] if "dynamic" not in row.schedule else None
@@ -158,6 +185,7 @@ def test_the_race_spends_what_it_says_and_nobody_drops_out_unmeasured(found):
     protocol = found.protocol
     assert protocol["tokens_fed"] <= 0.5 * protocol["grid_tokens"]
     assert all(row.windows >= 1 for row in found.rows)
+    assert len({row.schedule for row in found.rows}) == len(found.rows)
     finalists = [row for row in found.rows if row.finalist]
     assert {AS_IS, "yarn:factor=2"} <= {row.schedule for row in finalists}
     assert {row.windows for row in finalists} == {8}
