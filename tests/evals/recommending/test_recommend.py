@@ -239,7 +239,7 @@ def test_an_interrupted_run_continues_to_the_same_bytes(model, tmp_path, monkeyp
     monkeypatch.undo()
     monkeypatch.setattr(Executor, "score", lambda *_: pytest.fail("measured again"))
     assert recommend(model, texts, TARGET, out=whole, batch_tokens=256).to_dict() == found.to_dict()
-    assert fed > 100
+    assert fed > 70
 
 
 def test_a_folder_loads_again_and_is_refused_to_other_runs(found, model, tmp_path):
