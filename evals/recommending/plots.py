@@ -27,7 +27,7 @@ def front(rows: Sequence[CandidateRow], stored: Judged, chosen: str) -> Figure:
     Raises:
         RopescaleError: matplotlib is not installed.
     """
-    figure = new_figure(7.6, 4.8)
+    figure = new_figure(8.4, 4.8)
     from matplotlib import rc_context
 
     with rc_context(STYLE):
@@ -46,9 +46,9 @@ def front(rows: Sequence[CandidateRow], stored: Judged, chosen: str) -> Figure:
         axes.set_xlabel(f"change within the trained {tokens(protocol['trained_length'])} (nats per token)")
         axes.set_ylabel(f"change at {tokens(protocol['target_length'])} (nats per token)")
         left_out = len(rows) - len(near)
-        note = f"; {left_out} far worse ones are outside" if left_out else ""
+        note = f", {left_out} far worse ones outside" if left_out else ""
         name = Path(stored.model["path"]).name
-        title = f"Every candidate against the model as it is; lower and further left is better\n{name}{note}"
+        title = f"Every candidate against the model as it is; best is lower left\n{name}{note}"
         axes.set_title(title, loc="left", fontsize=10)
         figure.legend(loc="outside right upper", fontsize=8, frameon=False)
     return figure

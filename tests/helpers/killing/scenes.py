@@ -100,6 +100,7 @@ def _measurable(folder: Path, run: Run) -> None:
 
 _EVAL = "eval model --data texts --lengths 64,128,192,256 --schedule yarn:factor=4 --schedule linear:factor=4".split()
 _PASSKEY = "passkey model --lengths 480,600 --depths 0,0.5,1 --trials 8 --bos no --schedule yarn:factor=8".split()
+_RECOMMEND = "recommend model --target-length 128 --data texts --windows 1 --max-docs 4".split()
 
 SCENES: dict[str, tuple[Scene, ...]] = {
     "patch -o": (
@@ -131,6 +132,7 @@ SCENES: dict[str, tuple[Scene, ...]] = {
     ),
     "restore": (Scene("patched", ["restore", "model"], _patched("--in-place"), "model", True, repeated=_NOTHING),),
     "eval -o": (Scene("tiny", [*_EVAL, "--batch-tokens", "256", "-o", "out"], _measurable),),
+    "recommend -o": (Scene("tiny", [*_RECOMMEND, "--batch-tokens", "256", "-o", "out"], _measurable),),
     "passkey -o": (Scene("tiny", [*_PASSKEY, "--batch-tokens", "1200", "-o", "out"], _measurable),),
 }
 

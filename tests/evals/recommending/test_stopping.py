@@ -1,0 +1,68 @@
+"""A recommendation that is killed, and one that several processes share."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+
+import numpy as np
+import pytest
+from launching import launch
+from tiny import byte_tokenizer, documents, llama
+
+from ropescale.evals import recommend
+
+pytestmark = [pytest.mark.usefixtures("no_plots"), pytest.mark.slow]
+
+TARGET = 128
+
+
+def run(out):
+    recommend(llama(), documents(12, TARGET + 4), TARGET, out=out, batch_tokens=256, search=True)
+
+
+def stored(out):
+    return sum(log.stat().st_size for log in out.glob("resume/*/*.*l*"))
+
+
+def killed(out, least):
+    """Forks, lets the child run, and kills it once it has stored so many bytes; says whether it was still running."""
+    child = os.fork()
+    if child == 0:
+        for number in (1, 2):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+        run(out)
+        os._exit(0)
+    while os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None and stored(out) < least:
+        time.sleep(1e-3)
+    os.kill(child, signal.SIGKILL)
+    return os.WIFSIGNALED(os.waitpid(child, 0)[1])
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_recommendation_killed_at_twenty_random_moments_ends_in_the_same_bytes(tmp_path):
+    run(tmp_path / "whole")
+    most, moments = stored(tmp_path / "whole"), random.Random(7)
+    for least in sorted(moments.uniform(0, most) for _ in range(20)):
+        killed(tmp_path / "parts", least)
+    run(tmp_path / "parts")
+    for name in ("results.json", "results.csv", "finalists.csv", "REPORT.md"):
+        assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
+
+
+def test_two_processes_share_a_recommendation_and_write_the_same_bytes(tmp_path):
+    model, texts = tmp_path / "model", tmp_path / "texts"
+    llama(vocab_size=260).save_pretrained(model)
+    byte_tokenizer().save_pretrained(model)
+    texts.mkdir()
+    generator = np.random.default_rng(1)
+    for number in range(8):
+        words = generator.integers(97, 123, 140).astype(np.uint8).tobytes().decode()
+        (texts / f"{number}.txt").write_text(words)
+    words = [model, "--target-length", TARGET, "--data", texts, "--batch-tokens", 256, "-o"]
+    runs = [launch(n, *words, tmp_path / str(n), command="recommend") for n in (1, 2)]
+    assert [each.returncode for each in runs] == [0, 0], runs[-1].stderr
+    for name in ("results.json", "results.csv", "finalists.csv"):
+        assert len({(tmp_path / str(n) / name).read_bytes() for n in (1, 2)}) == 1, name
