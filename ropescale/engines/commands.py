@@ -15,7 +15,7 @@ class Command:
     """A command or snippet to paste.
 
     Attributes:
-        language: ``sh``, ``python`` or ``json``.
+        language: ``sh``, ``python``, ``yaml`` or ``json``.
         text: the text to paste, without a final newline.
         note: its assumptions; may be empty.
     """

@@ -1,0 +1,52 @@
+"""axolotl, which sets ``overrides_of_model_config`` on the configuration it loads (axolotl/loaders/utils.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..commands import Command
+from ..differences import Difference, base_rope
+from ..engine import Engine
+from ..layers import Layers
+from ..serving import Serving
+from . import lines
+
+
+def _serve(serving: Serving) -> list[Command]:
+    written = lines.lines(
+        "add these lines to your file for `axolotl train FILE`",
+        base_model=serving.model,
+        revision_of_model=serving.source.revision,
+        trust_remote_code=lines.trusting(serving),
+        sequence_len=serving.length,
+        overrides_of_model_config=lines.changes(serving),
+    )
+    return [written]
+
+
+def _remaining(serving: Serving, layers: Layers) -> Iterator[Difference]:
+    yield from lines.whole_folders_only(serving, layers)
+    yield from lines.of_transformers(layers, _TRANSFORMERS)
+    if layers.kind == "dynamic":
+        text = "raise{s} max_position_embeddings to sequence_len, and dynamic then counts from sequence_len"
+        yield base_rope(text, "run")
+
+
+def _way_out(layers: Layers) -> str:
+    if layers.kind == "dynamic":
+        return f"ask for the fixed table of one length, freeze_at={layers.length}"
+    return lines.PATCH_FIRST
+
+
+_TRANSFORMERS = 16
+"""The minor version of transformers 5 that it pins (5.16.1)."""
+
+ENGINE = Engine(
+    name="axolotl",
+    version="0.19.0",
+    differences=lambda layers: (),  # of a patched folder: those of transformers, which are told for themselves
+    how=lines.how,
+    serve=_serve,
+    way_out=_way_out,
+    remaining=_remaining,
+)

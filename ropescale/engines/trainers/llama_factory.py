@@ -1,0 +1,52 @@
+"""LLaMA-Factory, which reads a folder's own schedule as long as ``rope_scaling`` is not given.
+
+With ``rope_scaling: linear|dynamic|yarn|llama3`` it writes a scaling of its own over the folder's, whose factor is
+``cutoff_len / original length`` rounded up, and whose other fields are fixed (llamafactory/model/model_utils/rope.py).
+The maximum becomes a float, which transformers 5.6, the newest it admits, refuses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..commands import Command
+from ..differences import Difference, stops
+from ..engine import Engine
+from ..layers import Layers
+from ..serving import Serving, is_untouched
+from . import lines
+
+
+def _serve(serving: Serving) -> list[Command]:
+    written = lines.lines(
+        "add these lines to your file for `llamafactory-cli train FILE`, and no rope_scaling: it replaces the folder's",
+        model_name_or_path=serving.model,
+        model_revision=serving.source.revision,
+        trust_remote_code=lines.trusting(serving),
+        cutoff_len=serving.length,
+    )
+    return [written]
+
+
+def _remaining(serving: Serving, layers: Layers) -> Iterator[Difference]:
+    if not serving.is_written and not is_untouched(serving, layers):
+        text = (
+            "take{s} no rope parameters but the name of a rope_scaling, makes a factor of its own from cutoff_len, and "
+            "with transformers 5.6 stops at it"
+        )
+        yield stops(text, "stops, or its own factor", "run")
+    yield from lines.of_transformers(layers, _TRANSFORMERS)
+
+
+_TRANSFORMERS = 6
+"""The newest minor version of transformers 5 that it admits (5.6.0)."""
+
+ENGINE = Engine(
+    name="LLaMA-Factory",
+    version="0.9.5",
+    differences=lambda layers: (),  # of a patched folder: those of transformers, which are told for themselves
+    how=lines.how,
+    serve=_serve,
+    way_out=lambda layers: lines.PATCH_FIRST,
+    remaining=_remaining,
+)

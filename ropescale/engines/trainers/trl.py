@@ -1,0 +1,61 @@
+"""TRL, whose SFTTrainer hands ``model_init_kwargs`` to ``from_pretrained`` (trl/trainer/sft_trainer.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..commands import Command
+from ..differences import Difference
+from ..engine import Engine
+from ..layers import Layers
+from ..serving import Serving
+from . import lines
+
+
+def _serve(serving: Serving) -> list[Command]:
+    """Returns the lines for ``trl sft --config``, and Python with the callback that proves the schedule live."""
+    changed = lines.changes(serving)
+    written = lines.lines(
+        "add these lines to your file for `trl sft --config FILE`; max_length is 1,024 by default",
+        model_name_or_path=serving.model,
+        model_revision=serving.source.revision,
+        trust_remote_code=lines.trusting(serving),
+        max_length=serving.length,
+        model_init_kwargs=changed,
+    )
+    return [written, Command("python", _script(serving, changed))]
+
+
+def _script(serving: Serving, changed: dict[str, object] | None) -> str:
+    revision = {} if serving.source.revision is None else {"revision": serving.source.revision}
+    told = {**revision, **(changed or {})}
+    given = f", model_init_kwargs={told!r}" if told else ""
+    given += ", trust_remote_code=True" if lines.trusting(serving) else ""
+    return "\n".join(
+        [
+            "from ropescale import TrainingCallback",
+            "from trl import SFTConfig, SFTTrainer",
+            "",
+            f"args = SFTConfig(max_length={serving.length}{given})  # and your own",
+            f"trainer = SFTTrainer({serving.model!r}, args, train_dataset=..., callbacks=[TrainingCallback()])",
+        ]
+    )
+
+
+def _remaining(serving: Serving, layers: Layers) -> Iterator[Difference]:
+    yield from lines.whole_folders_only(serving, layers)
+    yield from lines.of_transformers(layers, _NEWEST)
+
+
+_NEWEST = 23
+"""The minor version of transformers 5 that it was run with; it admits every one from 4.56.2 on."""
+
+ENGINE = Engine(
+    name="TRL",
+    version="1.16.0",
+    differences=lambda layers: (),  # of a patched folder: those of transformers, which are told for themselves
+    how=lines.how,
+    serve=_serve,
+    way_out=lambda layers: lines.PATCH_FIRST,
+    remaining=_remaining,
+)
