@@ -30,7 +30,13 @@ _SECTIONS = {"The engine": "engine", **REQUEST_SECTIONS, **MODEL_SECTION, "The r
 
 @click.command("export", cls=in_sections(_SECTIONS))
 @model_argument()
-@click.option("--for", "engine", type=click.Choice(list(ENGINES)), required=True, help="The engine to serve it with.")
+@click.option(
+    "--for",
+    "engine",
+    type=click.Choice(list(ENGINES)),
+    required=True,
+    help="The engine to serve it with, or the trainer.",
+)
 @request_options()
 @revision_option()
 @json_option()
@@ -40,8 +46,8 @@ def command(model: str, engine: str, as_json: bool, **options: Any) -> None:
     Prints the command to paste, and a table with a row per field of the schedule: honoured, recomputed (the engine has
     its own number), dropped or unsupported; what it computes; and how that is known: served (a test serves such a
     model in that version and compares log-probabilities with transformers), run (a test runs the engine's code: whole
-    models in mlx-lm, the rotary layer in vLLM and SGLang), source (its code was read) or docs. Nothing is loaded or
-    written.
+    models in mlx-lm and trainers, the rotary layer in vLLM and SGLang), source (its code was read) or docs. Nothing is
+    loaded or written.
 
     Without --schedule MODEL is served as it is: patched by ropescale, or with its vendor's scaling. With --schedule
     its weights are served under that schedule, and no patched folder is needed.
@@ -54,6 +60,7 @@ def command(model: str, engine: str, as_json: bool, **options: Any) -> None:
       ropescale export Qwen/Qwen3-8B --for sglang --schedule yarn --target-length 128k
       ropescale export ./llama --for llama.cpp --schedule yarn:factor=8
       ropescale export ./llama --for mlx-lm --schedule llama3:factor=8
+      ropescale export ./llama-128k --for axolotl
     """
     from ..engines.exporting import export
     from ..errors import RunError

@@ -30,7 +30,7 @@ def by_trl(told: dict[str, Any], room: Path) -> Built:
     from trl.scripts.sft import main, make_parser
 
     own = {"dataset_name": str(room / "data"), "output_dir": str(room / "out"), "max_steps": 1, "pad_token": "<s>"}
-    own |= {"use_cpu": True, "bf16": False, "report_to": "none", "gradient_checkpointing": False}
+    own |= {"eos_token": "<s>", "use_cpu": True, "bf16": False, "report_to": "none", "gradient_checkpointing": False}
     (room / "sft.yaml").write_text(yaml.safe_dump(told | own))
     sys.argv = ["sft", "--config", str(room / "sft.yaml")]
     script, arguments, model, data, *_ = make_parser().parse_args_and_config(return_remaining_strings=True)

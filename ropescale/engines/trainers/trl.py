@@ -14,7 +14,7 @@ from . import lines
 
 def _serve(serving: Serving) -> list[Command]:
     """Returns the lines for ``trl sft --config``, and Python with the callback that proves the schedule live."""
-    changed = lines.changes(serving)
+    changed = _accepted(serving)
     written = lines.lines(
         "add these lines to your file for `trl sft --config FILE`; max_length is 1,024 by default",
         model_name_or_path=serving.model,
@@ -24,6 +24,17 @@ def _serve(serving: Serving) -> list[Command]:
         model_init_kwargs=changed,
     )
     return [written, Command("python", _script(serving, changed))]
+
+
+def _accepted(serving: Serving) -> dict[str, object] | None:
+    """Returns the changes as keywords of ``from_pretrained``, which takes those that the configuration's class has.
+
+    The original length stands in the rope parameters as well.
+    """
+    longest = serving.stored.text.name_of("max_position_embeddings")
+    known = {"rope_parameters", longest, *serving.stored.section}
+    changed = {key: value for key, value in (lines.changes(serving) or {}).items() if key in known}
+    return changed or None
 
 
 def _script(serving: Serving, changed: dict[str, object] | None) -> str:
