@@ -17,11 +17,15 @@ import yaml
 from configurations import CONFIG as LLAMA
 from engine_models import LENGTH, ROUTES, checkpoints, schedule
 from environments import environment
+from planning import make_plan
 
 import ropescale
 from ropescale.cli.main import main
 from ropescale.configs.configuration import Configuration
+from ropescale.engines import engine_warnings
+from ropescale.engines.differences import Difference
 from ropescale.engines.exporting import Export, export
+from ropescale.engines.layers import layers_of
 from ropescale.engines.serving import Source, as_it_lies
 from ropescale.engines.trainers import axolotl, lines, llama_factory, trl
 
@@ -119,6 +123,18 @@ def test_axolotl_moves_the_length_that_dynamic_counts_from(plain: Path) -> None:
     done = export(plain.parent / "dynamic", "axolotl")
     assert done.refusal and "counts from sequence_len" in done.refusal and "freeze_at" in done.refusal
     assert export(plain, "axolotl", "dynamic:factor=8", freeze_at=2048).refusal is None
+
+
+def test_patching_names_no_trainer_and_choosing_knows_what_each_loses(plain: Path) -> None:
+    for spec, lost in {"dynamic:factor=8": {"axolotl"}, "yarn:factor=8": set()}.items():
+        plan = make_plan(LLAMA, spec)
+        found = {name for name, each in TRAINERS.items() if any(map(_is_lost, each.differences(layers_of(plan)[0])))}
+        assert found == lost
+        assert not [text for text in engine_warnings(plan) if "axolotl" in text or "TRL" in text]
+
+
+def _is_lost(found: Difference) -> bool:
+    return found.status != "honoured"
 
 
 @pytest.mark.parametrize("trainer", TRAINERS)

@@ -26,6 +26,10 @@ def _serve(serving: Serving) -> list[Command]:
 
 def _remaining(serving: Serving, layers: Layers) -> Iterator[Difference]:
     yield from lines.whole_folders_only(serving, layers)
+    yield from _of_folder(layers)
+
+
+def _of_folder(layers: Layers) -> Iterator[Difference]:
     yield from lines.of_transformers(layers, _TRANSFORMERS)
     if layers.kind == "dynamic":
         text = "raise{s} max_position_embeddings to sequence_len, and dynamic then counts from sequence_len"
@@ -44,7 +48,7 @@ _TRANSFORMERS = 16
 ENGINE = Engine(
     name="axolotl",
     version="0.19.0",
-    differences=lambda layers: (),  # of a patched folder: those of transformers, which are told for themselves
+    differences=lambda layers: lines.untold(_of_folder(layers)),
     how=lines.how,
     serve=_serve,
     way_out=_way_out,

@@ -28,6 +28,10 @@ def _serve(serving: Serving) -> list[Command]:
     return [written]
 
 
+def _of_folder(layers: Layers) -> Iterator[Difference]:
+    return lines.of_transformers(layers, _TRANSFORMERS)
+
+
 def _remaining(serving: Serving, layers: Layers) -> Iterator[Difference]:
     if not serving.is_written and not is_untouched(serving, layers):
         text = (
@@ -35,7 +39,7 @@ def _remaining(serving: Serving, layers: Layers) -> Iterator[Difference]:
             "with transformers 5.6 stops at it"
         )
         yield stops(text, "stops, or its own factor", "run")
-    yield from lines.of_transformers(layers, _TRANSFORMERS)
+    yield from _of_folder(layers)
 
 
 _TRANSFORMERS = 6
@@ -44,7 +48,7 @@ _TRANSFORMERS = 6
 ENGINE = Engine(
     name="LLaMA-Factory",
     version="0.9.5",
-    differences=lambda layers: (),  # of a patched folder: those of transformers, which are told for themselves
+    differences=lambda layers: lines.untold(_of_folder(layers)),
     how=lines.how,
     serve=_serve,
     way_out=lambda layers: lines.PATCH_FIRST,

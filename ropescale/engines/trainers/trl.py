@@ -53,9 +53,13 @@ def _script(serving: Serving, changed: dict[str, object] | None) -> str:
     )
 
 
+def _of_folder(layers: Layers) -> Iterator[Difference]:
+    return lines.of_transformers(layers, _NEWEST)
+
+
 def _remaining(serving: Serving, layers: Layers) -> Iterator[Difference]:
     yield from lines.whole_folders_only(serving, layers)
-    yield from lines.of_transformers(layers, _NEWEST)
+    yield from _of_folder(layers)
 
 
 _NEWEST = 23
@@ -64,7 +68,7 @@ _NEWEST = 23
 ENGINE = Engine(
     name="TRL",
     version="1.16.0",
-    differences=lambda layers: (),  # of a patched folder: those of transformers, which are told for themselves
+    differences=lambda layers: lines.untold(_of_folder(layers)),
     how=lines.how,
     serve=_serve,
     way_out=lambda layers: lines.PATCH_FIRST,
