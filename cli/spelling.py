@@ -6,7 +6,14 @@ import re
 from collections.abc import Iterable
 from functools import partial
 
-_FLAGS = {"out": "-o", "overrides": "--set", "schedules": "--schedule", "source": "--data", "documents": "--data"}
+_FLAGS = {
+    "out": "-o",
+    "overrides": "--set",
+    "schedules": "--schedule",
+    "source": "--data",
+    "documents": "--data",
+    "engine": "--for",
+}
 """Options whose name is not that of the parameter."""
 
 PARAMETERS = (

@@ -43,7 +43,9 @@ def answer(evidence: Evidence) -> AnswerRow:
 def _sentence(evidence: Evidence, decision: Decision) -> str:
     goal = evidence.objective
     if goal.target <= goal.short:
-        return f"Nothing is needed: the model was trained at {goal.short:,} tokens, and {goal.target:,} is within that."
+        return (
+            f"Nothing is needed: the model was trained at {goal.trained:,} tokens, and {goal.target:,} is within that."
+        )
     if decision.too_short:
         return _too_short(evidence)
     if decision.open:

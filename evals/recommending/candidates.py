@@ -131,7 +131,7 @@ def lineup_of(
         ConfigError: the model has no rotary embedding, or is scaled already and ``request`` does not say what to do.
     """
     if engine is not None and engine not in ENGINES:
-        raise ScheduleError(f"there is no engine {engine!r}; choose from {', '.join(ENGINES)}", "engine")
+        raise ScheduleError(f"engine={engine!r} is none of {', '.join(ENGINES)}", "engine")
     factor = sufficient_factor(config, target, request)
     given = [_filled(spec, factor) for spec in others]
     for spec in given:

@@ -21,12 +21,17 @@ class Objective:
     Attributes:
         weights: by length, ascending; they sum to 1.
         target: the context wanted, in tokens.
-        short: the longest length within the trained one; what a schedule costs is measured there.
+        trained: the model's trained context.
     """
 
     weights: Mapping[int, float]
     target: int
-    short: int
+    trained: int
+
+    @property
+    def short(self) -> int:
+        """The longest length within the trained one; what a schedule costs is measured there."""
+        return min(self.trained, self.target)
 
     @property
     def said(self) -> str:
@@ -68,12 +73,12 @@ def objective(
             raise DataError(
                 "short_weight and lengths both say what counts; leave one of the two out", "short_weight", "lengths"
             )
-        return Objective(_weights(lengths, target), target, short)
+        return Objective(_weights(lengths, target), target, trained)
     share = SHORT_WEIGHT if short_weight is None else short_weight
     if not 0 <= share < 1:
         raise DataError(f"short_weight is {share:g}; give a share from 0 to below 1", "short_weight")
     weights = {short: share, target: 1 - share} if share and short < target else {target: 1.0}
-    return Objective(weights, target, short)
+    return Objective(weights, target, trained)
 
 
 def _weights(lengths: str | Mapping[int | str, float], target: int) -> dict[int, float]:

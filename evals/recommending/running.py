@@ -216,7 +216,7 @@ class RecommendRun:
             stride=self.truncation.truncating.stride if self.truncation.truncating else None,
         )
         return Recommendation(
-            model={**self.model_facts, "trained_length": self.goal.short},
+            model={**self.model_facts, "trained_length": self.goal.trained},
             data=self.corpus.facts,
             protocol=self._protocol(),
             versions=fingerprints.versions(),

@@ -42,6 +42,8 @@ def test_weights_of_lengths_sum_to_one_and_the_default_is_nine_to_one():
     assert objective(2048, 256).weights == {256: 0.1, 2048: 0.9}
     assert objective(2048, 256, short_weight=0).weights == {2048: 1.0}
     assert objective(2048, 256).lengths == (128, 256, 512, 1024, 2048)
+    within = objective(256, 512)
+    assert (within.trained, within.short, within.weights) == (512, 256, {256: 1.0})
 
 
 @pytest.mark.parametrize(
