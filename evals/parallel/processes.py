@@ -262,7 +262,7 @@ class Sharing:
 def together(sharing: Sharing | None = None) -> Iterator[Group]:
     """Joins the processes that a launcher started, inside; an error that all of them meet is raised by the first."""
     here = world()
-    with _one_voice(here), joined((sharing or Sharing()).teams(here)) as group:
+    with one_voice(here), joined((sharing or Sharing()).teams(here)) as group:
         yield group
 
 
@@ -271,7 +271,7 @@ _SILENCE = 5.0
 
 
 @contextmanager
-def _one_voice(here: World) -> Iterator[None]:
+def one_voice(here: World) -> Iterator[None]:
     """Lets the first process alone raise an error that every process meets; one that stops a run is its process's."""
     try:
         yield

@@ -232,7 +232,7 @@ class Scorer:
     def _head(self, output: TrunkOutput, ids: torch.Tensor, rows: slice) -> torch.Tensor:
         """Returns the model's own fp32 logits for these rows of the trunk's output, [1, rows, vocabulary]."""
         block = type(output)(**{**output, "last_hidden_state": output.last_hidden_state[:, rows]})
-        with _answering(self.trunk, lambda *args, **kwargs: block):
+        with answering(self.trunk, lambda *args, **kwargs: block):
             return self.model(input_ids=ids[:, rows], use_cache=False).logits.float()
 
 
@@ -258,7 +258,7 @@ def _agree(split: torch.Tensor, own: torch.Tensor, dtype: torch.dtype) -> bool:
 
 
 @contextmanager
-def _answering(module: nn.Module, forward: Callable[..., object]) -> Iterator[None]:
+def answering(module: nn.Module, forward: Callable[..., object]) -> Iterator[None]:
     """Lets ``module`` answer with ``forward`` inside. An instance's own forward (accelerate sets one) comes back."""
     own = module.__dict__.get("forward")
     module.forward = forward

@@ -1,0 +1,159 @@
+"""``ropescale finetune MODEL --schedule SPEC --data SRC --steps N -o OUT``: the short adaptation after a schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .completion import Place
+from .options import (
+    MODEL_SECTION,
+    READING,
+    REQUEST_SECTIONS,
+    Length,
+    Lengths,
+    json_option,
+    loading_options,
+    model_argument,
+    print_json,
+    reading_options,
+    request_of,
+    request_options,
+    show,
+)
+from .running import notes
+from .sections import in_sections
+
+if TYPE_CHECKING:
+    from ..evals.parallel.processes import World
+    from ..evals.training.finetuning import Adaptation
+    from ..evals.training.job import Job
+
+_SECTIONS = {
+    "The training": "source steps recipe batch learning_rate warmup decay length lora rank mixed pose seed",
+    **REQUEST_SECTIONS,
+    "The text": "split text_field glob encoding",
+    "Measuring": "eval_source eval_lengths eval_every eval_windows",
+    "Memory": "micro_batch bf16 checkpointing",
+    "The result": "out save_every fresh as_json",
+    **MODEL_SECTION,
+}
+
+
+@click.command("finetune", cls=in_sections(_SECTIONS))
+@model_argument()
+@request_options("one")
+@click.option(
+    "--data",
+    "source",
+    type=Place(),
+    required=True,
+    multiple=True,
+    metavar="SRC",
+    help="What to train on, as for `eval`.",
+)
+@click.option("--steps", type=click.IntRange(1), required=True, metavar="N", help="Steps of the optimizer.")
+@click.option(
+    "--recipe", type=click.Choice(["pi", "yarn"]), default="yarn", show_default=True, help="The paper's numbers."
+)
+@click.option("--batch", type=click.IntRange(1), metavar="N", help="Windows of a step, over all processes (both: 64).")
+@click.option("--learning-rate", type=float, metavar="R", help="At its peak (both recipes: 2e-5).")
+@click.option("--warmup", type=click.IntRange(0), metavar="N", help="Steps to the peak (both recipes: 20).")
+@click.option(
+    "--decay", type=click.Choice(["constant", "linear", "cosine"]), help="After the warm-up (both: constant)."
+)
+@click.option("--length", type=Length(), metavar="N", help="Positions of a window (default: what the schedule is for).")
+@click.option("--lora", is_flag=True, help="Train an adapter, with norms and embeddings (extra adapters).")
+@click.option("--rank", type=click.IntRange(1), default=8, show_default=True, metavar="N", help="Of the adapter.")
+@click.option("--mixed", type=Length(), metavar="N", help="Cut half of the batches into windows of N positions.")
+@click.option("--pose", type=Length(), metavar="N", help="Windows of N positions that skip up to the length (PoSE).")
+@click.option(
+    "--seed", type=click.IntRange(0), default=0, show_default=True, metavar="N", help="Of the order of windows."
+)
+@reading_options()
+@click.option(
+    "--eval-data", "eval_source", type=Place(), multiple=True, metavar="SRC", help="Measure perplexity on this."
+)
+@click.option("--eval-lengths", type=Lengths(), metavar="N,...", help="At these lengths, before and after.")
+@click.option("--eval-every", type=click.IntRange(1), metavar="N", help="And every N steps.")
+@click.option("--eval-windows", metavar="N|all", help="Windows of each document, as `eval --windows`.")
+@click.option(
+    "--micro-batch", type=click.IntRange(1), default=1, show_default=True, metavar="N", help="Windows at a time."
+)
+@click.option("--bf16/--no-bf16", default=None, help="Compute in bfloat16 (default: on accelerators).")
+@click.option("--checkpointing", is_flag=True, help="Less memory for activations, a third more time.")
+@click.option(
+    "--save-every",
+    type=click.IntRange(1),
+    default=50,
+    show_default=True,
+    metavar="N",
+    help="Steps that a kill may cost.",
+)
+@loading_options()
+@json_option()
+@click.option("-o", "--out", type=Place(), required=True, metavar="OUT", help="The folder of the result.")
+@click.option("--fresh", is_flag=True, help="Begin again, instead of continuing what is in OUT-training.")
+def command(
+    model: str, source: Sequence[str], eval_source: Sequence[str], out: str, as_json: bool, fresh: bool, **options: Any
+) -> None:
+    """Adapt MODEL to a schedule by a short training, proved live from the first step to the saved file.
+
+    Windows are packed from the text and begin with BOS. OUT is a checkpoint as `ropescale patch` writes it, with the
+    trained weights (with --lora the adapter and its base). Until it is there, everything is in OUT-training: the same
+    command continues after a kill, with the same result.
+
+    Many processes share a batch: `torchrun --nproc_per_node 8 -m ropescale finetune ...`.
+
+    \b
+    Example:
+      ropescale finetune CKPT --schedule yarn:factor=8 --data BOOKS --steps 400 -o CKPT-8x \\
+        --eval-data TEST --eval-lengths 4k,32k
+    """
+    from ..evals.parallel.processes import one_voice, world
+
+    here = world()
+    with one_voice(here):
+        outcome = _prepared(model, source, eval_source, out, options, here).run(fresh)
+    if here.leads and as_json:
+        print_json(outcome.to_dict())
+    elif here.leads:
+        show(outcome.to_markdown())
+
+
+_LOADING = ("revision", "trust_remote_code", "dtype", "device")
+_RECIPE = ("batch", "learning_rate", "warmup", "decay")
+
+
+def _prepared(
+    model: str, source: Sequence[str], eval_source: Sequence[str], out: str, options: dict[str, Any], here: World
+) -> Adaptation:
+    from itertools import chain
+
+    from ..errors import DataError
+    from ..evals.data.sources import ReadOptions, TextSource
+    from ..evals.running.preparing import Checkpoint
+    from ..evals.training.finetuning import Adaptation
+
+    if bool(eval_source) != bool(options["eval_lengths"]):
+        raise DataError(
+            "eval_data and eval_lengths belong together; give both, or neither", "eval_data", "eval_lengths"
+        )
+    options["schedule"] = options["schedule"] or "as-is"  # of a folder that carries one
+    request = request_of(options)
+    checkpoint = Checkpoint(model, **{name: options.pop(name) for name in _LOADING})
+    asked = ReadOptions(**{name: options.pop(name) for name in READING})
+    job = _job(options)
+    texts = chain.from_iterable(TextSource(source, asked).texts().values())
+    tested = list(chain.from_iterable(TextSource(eval_source, asked).texts().values())) if eval_source else None
+    return Adaptation(checkpoint, request, job, texts, tested, out, here, notes(here))
+
+
+def _job(options: dict[str, Any]) -> Job:
+    from ..evals.training.job import Job
+    from ..evals.training.recipes import recipe
+
+    chosen = recipe(options.pop("recipe")).with_changes(**{name: options.pop(name) for name in _RECIPE})
+    return Job(recipe=chosen, **{**options, "eval_lengths": options["eval_lengths"] or ()})
