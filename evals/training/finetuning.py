@@ -99,8 +99,7 @@ class Adaptation:
         Raises:
             RopescaleError: something that cannot be read, trained or written.
         """
-        if self.checkpoint.adapter is not None:
-            raise DataError(f"{self.checkpoint.name} is an adapter; give its base, or merge it first")
+        self._check()
         target = check_target(self.checkpoint.folder, local_path(self.out))
         space, accumulated = Workspace(target), self.job.accumulated(self.here.size)
         space.refuse_foreign()
@@ -111,6 +110,16 @@ class Adaptation:
                 stack.enter_context(space.held())
                 space.begin(self._settings(data), fresh)
             return self._trained(space, data, accumulated)
+
+    def _check(self) -> None:
+        if self.checkpoint.adapter is not None:
+            raise DataError(f"{self.checkpoint.name} is an adapter; give its base, or merge it first")
+        device = self.checkpoint.device
+        if device not in (None, "cpu", "cuda"):
+            raise DataError(
+                f"device={device!r} cannot be chosen for a training; leave it out, and set CUDA_VISIBLE_DEVICES",
+                "device",
+            )
 
     def _trained(self, space: Workspace, data: Packed, accumulated: int) -> Outcome:
         arguments = self._arguments(space, accumulated)  # which joins the processes
@@ -195,13 +204,7 @@ class Adaptation:
 
     def _arguments(self, space: Workspace, accumulated: int) -> TrainingArguments:
         job, recipe = self.job, self.job.recipe
-        device = self.checkpoint.device
-        if device not in (None, "cpu", "cuda"):
-            raise DataError(
-                f"device={device!r} cannot be chosen for a training; leave it out, and set CUDA_VISIBLE_DEVICES",
-                "device",
-            )
-        on_cpu = device == "cpu" or not torch.cuda.is_available()
+        on_cpu = self.checkpoint.device == "cpu" or not torch.cuda.is_available()
         return TrainingArguments(
             output_dir=str(space.folder),
             max_steps=job.steps,

@@ -39,9 +39,10 @@ class Recipe:
     def __post_init__(self) -> None:
         if self.decay not in DECAYS:
             raise DataError(f"decay={self.decay!r} is none of {', '.join(DECAYS)}", "decay")
-        if not (0 < self.learning_rate < float("inf")):
-            raise DataError(f"learning_rate={self.learning_rate} is no rate; give a small number above 0",
-                            "learning_rate")  # fmt: skip
+        if not 0 < self.learning_rate < math.inf:
+            raise DataError(
+                f"learning_rate is {self.learning_rate}, and must be a small number above 0", "learning_rate"
+            )
         for name, least in (("batch", 1), ("warmup", 0)):
             if getattr(self, name) < least:
                 raise DataError(f"{name}={getattr(self, name)} is less than {least}", name)

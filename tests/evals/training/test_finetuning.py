@@ -1,0 +1,236 @@
+"""``ropescale finetune``: a tiny training from the command line, killed and continued, full and with an adapter."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import peft
+import pytest
+import tiny
+import torch
+import training
+from safetensors.torch import load_file
+
+import ropescale
+from ropescale.cli.main import main
+
+pytestmark = pytest.mark.usefixtures("no_plots", "one_thread")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint, text to train on and text to measure on."""
+    folder = tmp_path_factory.mktemp("place")
+    training.checkpoint(folder / "model")
+    for name, count in (("data", 6), ("test", 3)):
+        (folder / name).mkdir()
+        for number in range(count):
+            words = " ".join(str((number * 7919 + j * j) % 997) for j in range(300))
+            (folder / name / f"{number}.txt").write_text(words)
+    return folder
+
+
+USUAL = {"--steps": "6", "--batch": "2", "--learning-rate": "1e-2", "--warmup": "2", "--save-every": "2"}
+
+
+def words(place: Path, out: Path, *more: str) -> list[str]:
+    """The command's words; a usual option that is given again is replaced."""
+    usual = [word for name, value in USUAL.items() if name not in more for word in (name, value)]
+    asked = ["--schedule", "yarn:factor=4", "--data", str(place / "data"), "-o", str(out)]
+    return ["finetune", str(place / "model"), *asked, *usual, *more]
+
+
+def finetune(place: Path, out: Path, *more: str) -> int:
+    return main(words(place, out, *more))
+
+
+def tensors(folder: Path) -> dict[str, torch.Tensor]:
+    name = "adapter_model.safetensors" if (folder / "adapter_config.json").exists() else "model.safetensors"
+    return load_file(folder / name)
+
+
+def same(one: Path, other: Path) -> bool:
+    left, right = tensors(one), tensors(other)
+    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+
+
+def test_the_result_is_a_patched_checkpoint_that_has_learnt_the_text(place, tmp_path, capsys):
+    measured = ["--eval-data", str(place / "test"), "--eval-lengths", "64,256", "--json"]
+    assert finetune(place, tmp_path / "out", *measured) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["tokens"] == 6 * 2 * 256
+    ppl = {(row["step"], row["length"]): row["ppl"] for row in said["rows"]}
+    assert ppl.keys() == {(None, 64), (0, 64), (0, 256), (6, 64), (6, 256)}
+    assert ppl[6, 256] < 0.1 * ppl[0, 256]
+    texts = ropescale.evals.read_texts(place / "test")
+    saved = ropescale.evals.perplexity(
+        training.loaded(tmp_path / "out"), texts, "64,256", tokenizer=tiny.byte_tokenizer()
+    )
+    assert [row.ppl for row in saved.rows] == [ppl[6, 64], ppl[6, 256]]
+    assert ropescale.verify(tmp_path / "out").intended == "all: yarn:factor=4"
+    assert sorted(os.listdir(tmp_path)) == ["out", "out-training"]
+    assert sorted(os.listdir(tmp_path / "out-training")) == ["lock", "measured", "settings.json"]
+
+
+def test_an_adapter_is_trained_with_norms_and_embeddings_and_loads_in_stock_peft(place, tmp_path):
+    assert finetune(place, tmp_path / "out", "--lora", "--rank", "2") == 0
+    names = set(tensors(tmp_path / "out"))
+    assert any("embed_tokens" in name for name in names) and sum("norm" in name for name in names) == 5
+    assert sum("lora_A" in name for name in names) == 8
+    stock = peft.AutoPeftModelForCausalLM.from_pretrained(tmp_path / "out")
+    assert ropescale.verify(stock).intended == "all: yarn x4 of 64"
+
+
+@pytest.mark.parametrize("options", [["--mixed", "64"], ["--pose", "64"], ["--bf16", "--checkpointing"]])
+def test_other_windows_and_less_memory_train_too(place, tmp_path, options):
+    assert finetune(place, tmp_path / "out", *options) == 0
+    assert not same(tmp_path / "out", place / "model")
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: nothing catches it."""
+
+
+@pytest.mark.parametrize(
+    ("step", "adapted"), [(1, False), (3, False), (5, False), (3, True)], ids=["1", "3", "5", "3-lora"]
+)
+def test_a_training_that_was_stopped_goes_on_to_the_same_weights(place, tmp_path, monkeypatch, step, adapted):
+    from ropescale.evals.training.finetuning import Pace
+
+    more = ["--lora"] if adapted else []
+    assert finetune(place, tmp_path / "whole", *more) == 0
+    with monkeypatch.context() as patched:
+
+        def stop(self, args, state, control, **kwargs):
+            if state.global_step == step:
+                raise Killed
+
+        patched.setattr(Pace, "on_step_end", stop)
+        with pytest.raises(Killed):
+            finetune(place, tmp_path / "out", *more)
+    assert not (tmp_path / "out").exists()
+    assert finetune(place, tmp_path / "out", *more) == 0
+    assert same(tmp_path / "out", tmp_path / "whole")
+
+
+def test_half_a_checkpoint_is_not_continued_from(place, tmp_path, monkeypatch, capsys):
+    from ropescale.evals.training.finetuning import Adaptation
+
+    assert finetune(place, tmp_path / "whole") == 0
+    monkeypatch.setattr(Adaptation, "_finish", lambda *_: 1 / 0)
+    assert finetune(place, tmp_path / "out") == 1
+    monkeypatch.undo()
+    (tmp_path / "out-training" / "checkpoint-6" / "ropescale.json").unlink()
+    capsys.readouterr()
+    assert finetune(place, tmp_path / "out") == 0
+    assert "continuing from" in (said := capsys.readouterr().err) and "checkpoint-4" in said
+    assert same(tmp_path / "out", tmp_path / "whole")
+
+
+def test_other_settings_do_not_continue_a_training(place, tmp_path, monkeypatch, capsys):
+    from ropescale.evals.training.finetuning import Adaptation
+
+    monkeypatch.setattr(Adaptation, "_finish", lambda *_: 1 / 0)
+    assert finetune(place, tmp_path / "out") == 1
+    monkeypatch.undo()
+    assert finetune(place, tmp_path / "out", "--seed", "1") == 2
+    assert "holds a training with other settings (seed 0 became 1)" in capsys.readouterr().err
+    assert finetune(place, tmp_path / "out", "--seed", "1", "--fresh") == 0
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--batch", "3", "--micro-batch", "2"], "--batch 3 windows cannot be shared out over 1 process"),
+        (["--length", "100k"], "tokens in all, and a window has 102,400"),
+        (["--mixed", "32", "--pose", "32"], "--mixed and --pose are two ways"),
+        (["--eval-lengths", "64"], "--eval-data and --eval-lengths belong together"),
+        (["--device", "tpu"], "--device tpu cannot be chosen"),
+        (["--learning-rate", "-1"], "--learning-rate is -1.0, and must be"),
+    ],
+)
+def test_what_cannot_be_is_one_line_and_nothing_is_written(place, tmp_path, capsys, more, said):
+    assert finetune(place, tmp_path / "out", *more) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("error: ") and said in error
+    assert not (tmp_path / "out").exists()
+
+
+def test_nothing_of_the_users_is_lost(place, tmp_path, capsys):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.txt").write_text("mine")
+    assert finetune(place, tmp_path / "out") == 2
+    (tmp_path / "free-training").mkdir()
+    (tmp_path / "free-training" / "thesis.txt").write_text("mine")
+    assert finetune(place, tmp_path / "free") == 2
+    assert "something else is there" in capsys.readouterr().err
+    assert (tmp_path / "out" / "thesis.txt").read_text() == (tmp_path / "free-training" / "thesis.txt").read_text()
+    words = [
+        "finetune",
+        str(place / "model"),
+        "--data",
+        str(place / "data"),
+        "--steps",
+        "1",
+        "-o",
+        str(tmp_path / "no"),
+    ]
+    assert main(words) == 2 and "carries no schedule" in capsys.readouterr().err
+
+
+def command(place: Path, out: Path) -> list[str]:
+    return [sys.executable, "-m", "ropescale", *words(place, out, "--steps", "20", "--save-every", "3")]
+
+
+def environment() -> dict[str, str]:
+    found = str(Path(ropescale.__file__).resolve().parent.parent)
+    path = os.pathsep.join(filter(None, [found, os.environ.get("PYTHONPATH", "")]))
+    return os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+
+
+@pytest.mark.slow
+def test_killed_at_ten_random_moments_it_ends_with_the_same_weights(place, tmp_path):
+    started = time.monotonic()
+    subprocess.run(command(place, tmp_path / "whole"), env=environment(), check=True, capture_output=True)
+    whole, moments = time.monotonic() - started, random.Random(5)
+    killed = 0
+    while killed < 10:
+        shutil.rmtree(tmp_path / "out", ignore_errors=True)
+        running = subprocess.Popen(
+            command(place, tmp_path / "out"), env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        time.sleep(moments.uniform(0.3, 1.0) * whole)
+        running.send_signal(signal.SIGKILL)
+        killed += running.wait() == -signal.SIGKILL
+        if (tmp_path / "out").exists():  # it was finished; begin anew, and be killed again
+            assert same(tmp_path / "out", tmp_path / "whole")
+            shutil.rmtree(tmp_path / "out-training")
+    if not (tmp_path / "out").exists():
+        done = subprocess.run(command(place, tmp_path / "out"), env=environment(), capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    assert same(tmp_path / "out", tmp_path / "whole")
+
+
+@pytest.mark.slow
+def test_two_processes_share_a_batch(place, tmp_path):
+    """The gradients of two halves add up to those of one process, up to the order in which they are summed."""
+    assert finetune(place, tmp_path / "one") == 0
+    asked = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    done = subprocess.run(
+        [*asked, "-m", "ropescale", *words(place, tmp_path / "two")], env=environment(), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.count("6 steps, 3,072 tokens") == 1
+    one, two, before = (tensors(folder) for folder in (tmp_path / "one", tmp_path / "two", place / "model"))
+    assert ropescale.verify(tmp_path / "two").live
+    for name in one:  # the same windows in each step, so the same way
+        moved = (one[name] - before[name]).norm()
+        assert (one[name] - two[name]).norm() < 1e-2 * moved, name

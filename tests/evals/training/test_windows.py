@@ -1,0 +1,229 @@
+"""What is fed while training: packed windows, mixed windows, PoSE; and the loss that is computed block by block."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import peft
+import pytest
+import tiny
+import torch
+from transformers import AutoModelForCausalLM
+
+import ropescale
+from ropescale.errors import DataError
+from ropescale.evals.training.collators import MixedWindows, PlainWindows, PoseWindows
+from ropescale.evals.training.losses import chunked_loss
+from ropescale.evals.training.packing import pack
+from ropescale.evals.training.recipes import RECIPES, recipe
+
+BOS, EOS = 250, 251
+LONG = "longrope:short_factor=[1,1,1,1],long_factor=[1,2,4,4],factor=4"
+
+
+def rows(count: int, length: int, seed: int = 1) -> list[dict[str, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.randint(200, (count, length), generator=generator)
+    ids[:, 0] = BOS
+    return [{"input_ids": row} for row in ids]
+
+
+# --- packing ---
+
+
+def test_windows_begin_with_bos_and_hold_every_token_once():
+    documents = [list(range(100, 100 + size)) for size in (5, 1, 17, 9)]
+    for eos in (EOS, None, BOS):
+        stream = [x for ids in documents for x in [BOS, *ids, *([EOS] if eos == EOS else [])]]
+        windows = pack(documents, 7, BOS, eos).windows
+        assert (windows[:, 0] == BOS).all() and windows.shape[1] == 7
+        fed, at = [], 0
+        for window in windows.tolist():  # a BOS of the stream is fed as it is, and no other one is made beside it
+            own = stream[at] != BOS
+            fed += window[own:]
+            at += 7 - own
+        assert fed == stream[: len(fed)] and len(stream) - len(fed) < 7
+
+
+def test_a_document_that_begins_with_bos_gets_no_second_one():
+    assert pack([[BOS, 1, 2]], 3, BOS, None).windows.tolist() == [[BOS, 1, 2]]
+
+
+def test_a_model_without_bos_gets_plain_windows():
+    assert pack([[1, 2, 3], [4, 5]], 2, None, EOS).windows.tolist() == [[1, 2], [3, EOS], [4, 5]]
+
+
+def test_too_little_text_is_refused_with_its_size():
+    with pytest.raises(DataError, match="have 6 tokens in all, and a window has 64"):
+        pack([[1, 2, 3], [4]], 64, BOS, None)
+
+
+# --- mixed windows ---
+
+
+def test_short_windows_begin_with_bos_and_hold_the_tokens_of_the_long_ones():
+    collate = MixedWindows(short=16, bos=BOS)
+    ids = torch.stack([row["input_ids"] for row in rows(3, 64)])
+    short = collate.cut(ids)
+    assert short.shape == (12, 16) and (short[:, 0] == BOS).all()
+    assert torch.equal(short[:, 1:].reshape(3, -1), ids[:, 1:61])
+    assert MixedWindows(short=16).cut(ids).shape == (12, 16)
+
+
+def test_a_share_of_the_batches_is_cut_and_the_same_batch_always_alike():
+    collate = MixedWindows(short=16, share=0.3, bos=BOS)
+    shapes = [collate(rows(2, 64, seed))["input_ids"].shape[1] for seed in range(600)]
+    assert {*shapes} == {16, 64} and abs(shapes.count(16) / 600 - 0.3) < 4 * (0.3 * 0.7 / 600) ** 0.5
+    again = [MixedWindows(16, 0.3, BOS)(rows(2, 64, seed))["input_ids"].shape[1] for seed in range(600)]
+    other = [MixedWindows(16, 0.3, BOS, seed=1)(rows(2, 64, seed))["input_ids"].shape[1] for seed in range(600)]
+    assert shapes == again != other
+
+
+@pytest.mark.parametrize("spec", [LONG, "dynamic:factor=4", "dynamic-yarn"])
+def test_every_batch_is_under_the_table_that_the_saved_configuration_has_at_its_length(tmp_path, spec):
+    """The oracle is stock transformers, loaded anew for each batch; and ropescale's own table where stock has none."""
+    model, collate = tiny.llama(), MixedWindows(short=32, bos=3)
+    ropescale.patch(model, spec)
+    if spec != "dynamic-yarn":
+        ropescale.save(model, tmp_path / "saved")
+    lengths = []
+    for seed in range(8):
+        ids = torch.randint(50, (1, 200), generator=torch.Generator().manual_seed(seed))
+        batch = collate([{"input_ids": row} for row in ids])
+        with torch.no_grad():
+            found = model(**batch).loss
+            if spec == "dynamic-yarn":
+                with ropescale.patch(tiny.llama(), spec, length=batch["input_ids"].shape[1]) as held:
+                    wanted = held._model(**batch).loss
+            else:
+                wanted = AutoModelForCausalLM.from_pretrained(tmp_path / "saved").eval()(**batch).loss
+        assert torch.equal(found, wanted)
+        lengths.append(batch["input_ids"].shape[1])
+    assert {*lengths} == {32, 200}
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (lambda: MixedWindows(16, share=0), "share=0 is not between 0 and 1"),
+        (lambda: MixedWindows(1), "short=1 leaves no token"),
+        (lambda: MixedWindows(128)(rows(1, 64)), r"short=128 is longer than the windows \(64\)"),
+        (lambda: PlainWindows()(rows(1, 64) + rows(1, 32)), "several lengths"),
+        (lambda: PoseWindows(32)(rows(1, 64)), "window=64 does not lie between"),
+        (lambda: PoseWindows(256, window=80)(rows(1, 64)), "window=80 does not lie between"),
+    ],
+)
+def test_windows_that_cannot_be_are_refused(made, said):
+    with pytest.raises(DataError, match=said):
+        made()
+
+
+# --- PoSE ---
+
+
+def test_pose_has_two_chunks_and_reaches_every_distance_evenly():
+    collate, skips, splits = PoseWindows(target=256), [], []
+    for seed in range(400):
+        batch = collate(rows(1, 64, seed))
+        positions = batch["position_ids"][0]
+        jumps = (positions.diff() != 1).nonzero().flatten().tolist()
+        assert len(jumps) <= 1 and positions[0] == 0 and positions[-1] < 256
+        skips.append(int(positions[-1]) - 63)
+        splits += [jump + 1 for jump in jumps]
+        assert torch.equal(batch["input_ids"], batch["labels"]) and bool(batch["attention_mask"].all())
+    assert min(skips) >= 0 and max(skips) <= 192 and abs(np.mean(skips) - 96) < 4 * 193 / 12**0.5 / 20
+    assert min(splits) >= 1 and max(splits) <= 32
+
+
+def test_pose_leaves_text_out_between_the_chunks_where_there_is_more_of_it():
+    for seed in range(20):
+        row = {"input_ids": torch.arange(300) + 1000 * seed}
+        ids = PoseWindows(target=256, window=64)([row])["input_ids"][0] - 1000 * seed
+        steps = ids.diff()
+        assert len(ids) == 64 and ids[0] == 0 and (steps != 1).sum() <= 1 and ids[-1] < 300
+
+
+def test_the_second_chunk_attends_to_the_first():
+    """Without the mask, transformers takes a jump in the positions for another document."""
+    model, batch = tiny.llama(), PoseWindows(target=256)(rows(1, 64, seed=3))
+    batch = {name: values % 61 if name == "input_ids" else values for name, values in batch.items() if name != "labels"}
+    other = {**batch, "input_ids": batch["input_ids"].clone()}
+    other["input_ids"][0, 0] = 5
+    with torch.no_grad():
+        assert not torch.allclose(model(**batch).logits[0, -1], model(**other).logits[0, -1])
+
+
+# --- the loss in chunks ---
+
+
+@pytest.mark.parametrize("adapted", [False, True], ids=["full", "lora"])
+def test_the_loss_and_the_gradients_are_those_of_the_whole_logits(adapted):
+    model = tiny.llama().train()
+    model = peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules=["q_proj"])) if adapted else model
+    ids = torch.randint(61, (3, 40), generator=torch.Generator().manual_seed(0))
+    labels = ids.clone()
+    labels[0, :9] = -100
+    for extra in ({}, {"num_items_in_batch": torch.tensor(77)}):
+        model.zero_grad()
+        whole = model(input_ids=ids, labels=labels, **extra).loss
+        whole.backward()
+        wanted = {name: each.grad.clone() for name, each in model.named_parameters() if each.grad is not None}
+        model.zero_grad()
+        with chunked_loss(model, 4 * 61 * 7):  # 7 rows at a time
+            found = model(input_ids=ids, labels=labels, **extra)
+            found.loss.backward()
+        assert found.logits is None and found.loss.item() == pytest.approx(whole.item(), rel=1e-6)
+        grads = {name: each.grad for name, each in model.named_parameters() if each.grad is not None}
+        assert grads.keys() == wanted.keys()
+        assert all(torch.allclose(grads[name], wanted[name], rtol=1e-4, atol=1e-6) for name in wanted)
+
+
+def test_the_largest_tensor_does_not_grow_with_the_vocabulary(monkeypatch):
+    """No tensor of ``length x vocabulary`` is made: the head is given 7 rows at most."""
+    model, seen = tiny.llama().train(), []
+    model.lm_head.register_forward_hook(lambda module, args, out: seen.append(out.shape[-2]))
+    ids = torch.zeros(2, 50, dtype=torch.int64)
+    with chunked_loss(model, 4 * 61 * 7):
+        model(input_ids=ids, labels=ids).loss.backward()
+    assert max(seen) == 7 and "forward" not in vars(model)
+    model(input_ids=ids, labels=ids)
+    assert seen[-1] == 50
+
+
+def test_evaluation_is_as_it_was_inside():
+    model = tiny.llama()
+    ids = torch.arange(30)[None]
+    with torch.no_grad():
+        wanted = model(input_ids=ids).logits
+        with chunked_loss(model):
+            assert torch.equal(model(input_ids=ids).logits, wanted)
+            assert torch.equal(model(input_ids=ids, labels=ids).logits, wanted)
+
+
+# --- recipes ---
+
+
+def test_the_recipes_have_the_numbers_of_the_papers():
+    """2306.15595, 3.1: 10% of 2e-5 at first, linear over 20 steps, no decay of weights, betas 0.9 and 0.95, 64 windows;
+    2309.00071, 4.1: the same without saying where the warm-up begins."""
+    pi, yarn = RECIPES["pi"], RECIPES["yarn"]
+    for each in (pi, yarn):
+        assert (each.learning_rate, each.weight_decay, each.betas, each.batch) == (2e-5, 0.0, (0.9, 0.95), 64)
+    assert [pi.share(step, 1000) for step in (0, 10, 20, 999)] == pytest.approx([0.1, 0.55, 1.0, 1.0])
+    assert [yarn.share(step, 400) for step in (0, 20, 399)] == pytest.approx([0.05, 1.0, 1.0])
+
+
+def test_other_decays_end_at_nothing_and_no_warm_up_begins_at_the_peak():
+    for decay in ("linear", "cosine"):
+        changed = RECIPES["yarn"].with_changes(decay=decay, warmup=0)
+        assert changed.share(0, 100) == 1.0 and changed.share(50, 100) == pytest.approx(0.5)
+        assert changed.share(100, 100) == pytest.approx(0.0)
+
+
+def test_numbers_that_cannot_be_are_refused():
+    for changes in ({"decay": "step"}, {"learning_rate": 0.0}, {"batch": 0}, {"warmup": -1}):
+        with pytest.raises(DataError, match=next(iter(changes))):
+            dataclasses.replace(RECIPES["pi"], **changes)
+    with pytest.raises(DataError, match="did you mean 'yarn'"):
+        recipe("yran")
