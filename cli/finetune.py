@@ -9,19 +9,21 @@ import click
 
 from .completion import Place
 from .options import (
+    DTYPES,
     MODEL_SECTION,
     READING,
     REQUEST_SECTIONS,
     Length,
     Lengths,
     json_option,
-    loading_options,
     model_argument,
     print_json,
     reading_options,
     request_of,
     request_options,
+    revision_option,
     show,
+    trust_option,
 )
 from .running import notes
 from .sections import in_sections
@@ -92,7 +94,10 @@ _SECTIONS = {
     metavar="N",
     help="Steps that a kill may cost.",
 )
-@loading_options()
+@revision_option()
+@trust_option()
+@click.option("--dtype", type=click.Choice(DTYPES), help="Of the weights that are trained (default: float32).")
+@click.option("--device", metavar="D", help="Give cpu to leave accelerators alone.")
 @json_option()
 @click.option("-o", "--out", type=Place(), required=True, metavar="OUT", help="The folder of the result.")
 @click.option("--fresh", is_flag=True, help="Begin again, instead of continuing what is in OUT-training.")

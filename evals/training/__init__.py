@@ -1,1 +1,17 @@
-"""Training under a schedule: the callback for transformers' Trainer, collators, and the short adaptation itself."""
+"""Training under a schedule: the callback for transformers' Trainer, collators, and the short adaptation itself.
+
+For scripts of one's own::
+
+    from ropescale.evals.training import MixedWindows, PoseWindows, chunked_loss, pack
+
+    windows = pack(documents, length=8192, bos=tokenizer.bos_token_id, eos=tokenizer.eos_token_id)
+    trainer = Trainer(model, args, train_dataset=windows, data_collator=PoseWindows(target=65536))
+    with chunked_loss(model):
+        trainer.train()
+"""
+
+from .collators import MixedWindows, PlainWindows, PoseWindows
+from .losses import chunked_loss
+from .packing import Packed, pack
+
+__all__ = ["MixedWindows", "Packed", "PlainWindows", "PoseWindows", "chunked_loss", "pack"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -109,7 +109,21 @@ class Adaptation:
             if self.here.leads:
                 stack.enter_context(space.held())
                 space.begin(self._settings(data), fresh)
+                stack.enter_context(self._telling(space))
             return self._trained(space, data, accumulated)
+
+    @contextmanager
+    def _telling(self, space: Workspace) -> Iterator[None]:
+        """Says what is kept of a training that was stopped."""
+        try:
+            yield
+        except BaseException:
+            if space.reached:
+                self.notes.tell(
+                    f"the training stopped; what it had after {space.reached:,} steps is kept in {space.folder}, and "
+                    "the same command continues there"
+                )
+            raise
 
     def _check(self) -> None:
         if self.checkpoint.adapter is not None:

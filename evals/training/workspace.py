@@ -15,7 +15,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -78,8 +78,23 @@ class Workspace:
             raise CheckpointError(f"another training is writing into {self.folder}; wait for it") from None
         try:
             yield
+        except BaseException:
+            self._abandon()
+            raise
         finally:
             lock.release()
+            self._remove_empty()
+
+    def _abandon(self) -> None:
+        """Leaves nothing behind of a training that failed before there was anything to keep."""
+        if not (self.measured.exists() or any(self._checkpoints())):
+            (self.folder / SETTINGS).unlink(missing_ok=True)
+
+    def _remove_empty(self) -> None:
+        with suppress(OSError):
+            if [each.name for each in self.folder.iterdir()] == ["lock"]:
+                (self.folder / "lock").unlink()
+                self.folder.rmdir()
 
     def begin(self, settings: Settings, fresh: bool) -> None:
         """Makes sure that what is there was trained with these settings; ``fresh`` begins again.
@@ -104,6 +119,11 @@ class Workspace:
                 "out",
             )
         atomic.write(path, json.dumps(now, indent=2).encode() + b"\n")
+
+    @property
+    def reached(self) -> int:
+        """The steps of the last complete checkpoint; 0 without one."""
+        return max((step for step, each in self._checkpoints() if (each / RECORD).exists()), default=0)
 
     def last(self, steps: int) -> Path | None:
         """Returns the last complete checkpoint before the final step, and removes those that a kill left incomplete.
