@@ -31,7 +31,7 @@ from .sections import in_sections
 if TYPE_CHECKING:
     from ..evals.parallel.processes import World
     from ..evals.training.finetuning import Adaptation
-    from ..evals.training.job import Job
+    from ..evals.training.job import TrainingJob
 
 _SECTIONS = {
     "The training": "source steps recipe batch learning_rate warmup decay length lora rank mixed pose seed",
@@ -156,9 +156,9 @@ def _prepared(
     return Adaptation(checkpoint, request, job, texts, tested, out, here, notes(here))
 
 
-def _job(options: dict[str, Any]) -> Job:
-    from ..evals.training.job import Job
+def _job(options: dict[str, Any]) -> TrainingJob:
+    from ..evals.training.job import TrainingJob
     from ..evals.training.recipes import recipe
 
     chosen = recipe(options.pop("recipe")).with_changes(**{name: options.pop(name) for name in _RECIPE})
-    return Job(recipe=chosen, **{**options, "eval_lengths": options["eval_lengths"] or ()})
+    return TrainingJob(recipe=chosen, **{**options, "eval_lengths": options["eval_lengths"] or ()})

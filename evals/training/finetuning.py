@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import time
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -20,7 +22,7 @@ from ...checkpoints.folders import check_target
 from ...checkpoints.locating import read_config
 from ...checkpoints.record import original_config, read_record
 from ...checkpoints.saving import save
-from ...errors import DataError, ScheduleError
+from ...errors import CheckpointError, DataError, ScheduleError
 from ...files.reading import local_path
 from ...models.patching import patch
 from ...models.rotary_modules import quiet_transformers
@@ -33,7 +35,7 @@ from ..running.preparing import Checkpoint
 from ..running.progress import Notes, duration
 from .agreeing import processes, settle_leader
 from .callback import TrainingCallback
-from .job import Job
+from .job import TrainingJob
 from .lora import with_lora
 from .losses import chunked_loss
 from .outcome import Outcome
@@ -62,7 +64,7 @@ class Adaptation:
 
     checkpoint: Checkpoint
     request: Request
-    job: Job
+    job: TrainingJob
     texts: Iterable[Unread]
     eval_texts: Iterable[Unread] | None
     out: Path
@@ -90,6 +92,8 @@ class Adaptation:
                 "such as schedule='yarn:factor=8'",
                 "schedule",
             )
+        if plan.unsavable:
+            raise ScheduleError(f"the result could not be saved: {plan.unsavable}", "freeze_at")
         meant = record.length if record is not None and not plan.changes else plan.length
         return meant if self.job.length is None else self.job.length
 
@@ -100,7 +104,10 @@ class Adaptation:
             RopescaleError: something that cannot be read, trained or written.
         """
         self._check()
-        target = check_target(self.checkpoint.folder, local_path(self.out))
+        target = local_path(self.out)
+        if os.path.lexists(target):
+            raise CheckpointError(f"{target} exists already; choose another folder, or remove it yourself")
+        target = check_target(self.checkpoint.folder, target)
         space, accumulated = Workspace(target), self.job.accumulated(self.here.size)
         space.refuse_foreign()
         data = packed(self.texts, self.tokenizer, self.length)
@@ -141,7 +148,8 @@ class Adaptation:
         last = processes().from_leader(space.last(self.job.steps) if self.here.leads else None)
         callback = self._callback(space, model)
         pace = Pace(self.job.steps, self.notes)
-        with chunked_loss(model), quiet_transformers("transformers.trainer_utils"):
+        with chunked_loss(model), quiet_transformers("transformers.trainer_utils"), warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # between PEFT and transformers
             trainer = _Trainer(model, arguments, data, self._collator(), [callback, pace], self.job)
             callback.log = lambda figures: trainer.log(dict(figures))
             if last is not None:
@@ -263,7 +271,7 @@ class _Trainer(Trainer):
         data: Packed,
         collator: Any,
         callbacks: list[TrainerCallback],
-        job: Job,
+        job: TrainingJob,
     ) -> None:
         self.job = job
         super().__init__(model, args, train_dataset=data, data_collator=collator, callbacks=callbacks)

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 from ...errors import DataError
 from .collators import MixedWindows, PlainWindows, PoseWindows
-from .recipes import RECIPES, Recipe
+from .recipes import RECIPES, TrainingRecipe
 
 
 @dataclass(frozen=True)
-class Job:
+class TrainingJob:
     """How a model is adapted.
 
     Attributes:
@@ -34,7 +34,7 @@ class Job:
     """
 
     steps: int
-    recipe: Recipe = field(default_factory=lambda: RECIPES["yarn"])
+    recipe: TrainingRecipe = field(default_factory=lambda: RECIPES["yarn"])
     length: int | None = None
     lora: bool = False
     rank: int = 8

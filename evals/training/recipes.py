@@ -10,7 +10,7 @@ from ...schedules.base import suggest
 
 
 @dataclass(frozen=True)
-class Recipe:
+class TrainingRecipe:
     """How the weights are adapted: AdamW and a rate that warms up linearly, then stays or falls.
 
     Attributes:
@@ -47,7 +47,7 @@ class Recipe:
             if getattr(self, name) < least:
                 raise DataError(f"{name}={getattr(self, name)} is less than {least}", name)
 
-    def with_changes(self, **changes: float | int | str | None) -> Recipe:
+    def with_changes(self, **changes: float | int | str | None) -> TrainingRecipe:
         """Returns the recipe with the numbers that are given instead of its own."""
         return replace(self, **{name: value for name, value in changes.items() if value is not None})
 
@@ -64,14 +64,14 @@ DECAYS = ("constant", "linear", "cosine")
 
 RECIPES = {
     # 7B and 13B; 33B and 65B have 1e-5. 64 windows a step on 32 GPUs (128 on 128), 1,000 steps.
-    "pi": Recipe(warmup_from=0.1, source="Chen et al., arXiv 2306.15595, section 3.1"),
+    "pi": TrainingRecipe(warmup_from=0.1, source="Chen et al., arXiv 2306.15595, section 3.1"),
     # 400 steps at factor 16, then 200 more at 32; segments between BOS and EOS.
-    "yarn": Recipe(source="Peng et al., arXiv 2309.00071, section 4.1"),
+    "yarn": TrainingRecipe(source="Peng et al., arXiv 2309.00071, section 4.1"),
 }
 """By name. Neither paper names a decay after the warm-up."""
 
 
-def recipe(name: str) -> Recipe:
+def recipe(name: str) -> TrainingRecipe:
     """Returns a published recipe.
 
     Raises:

@@ -38,13 +38,20 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-USUAL = {"--steps": "6", "--batch": "2", "--learning-rate": "1e-2", "--warmup": "2", "--save-every": "2"}
+USUAL = {
+    "--schedule": "yarn:factor=4",
+    "--steps": "6",
+    "--batch": "2",
+    "--learning-rate": "1e-2",
+    "--warmup": "2",
+    "--save-every": "2",
+}
 
 
 def words(place: Path, out: Path, *more: str) -> list[str]:
     """The command's words; a usual option that is given again is replaced."""
     usual = [word for name, value in USUAL.items() if name not in more for word in (name, value)]
-    asked = ["--schedule", "yarn:factor=4", "--data", str(place / "data"), "-o", str(out)]
+    asked = ["--data", str(place / "data"), "-o", str(out)]
     return ["finetune", str(place / "model"), *asked, *usual, *more]
 
 
@@ -105,7 +112,7 @@ class Killed(BaseException):
 def test_a_training_that_was_stopped_goes_on_to_the_same_weights(place, tmp_path, monkeypatch, step, adapted):
     from ropescale.evals.training.finetuning import Pace
 
-    more = ["--lora"] if adapted else []
+    more = ["--length", "1k", "--batch", "4", *(["--lora"] if adapted else [])]  # the text twice over
     assert finetune(place, tmp_path / "whole", *more) == 0
     with monkeypatch.context() as patched:
 
@@ -152,6 +159,7 @@ def test_other_settings_do_not_continue_a_training(place, tmp_path, monkeypatch,
         (["--batch", "3", "--micro-batch", "2"], "--batch 3 windows cannot be shared out over 1 process"),
         (["--length", "100k"], "tokens in all, and a window has 102,400"),
         (["--mixed", "32", "--pose", "32"], "--mixed and --pose are two ways"),
+        (["--schedule", "dynamic-yarn"], "freeze it at a length with --freeze-at N"),
         (["--eval-lengths", "64"], "--eval-data and --eval-lengths belong together"),
         (["--device", "tpu"], "--device tpu cannot be chosen"),
         (["--learning-rate", "-1"], "--learning-rate is -1.0, and must be"),
@@ -187,7 +195,7 @@ def test_nothing_of_the_users_is_lost(place, tmp_path, capsys):
 
 
 def command(place: Path, out: Path) -> list[str]:
-    return [sys.executable, "-m", "ropescale", *words(place, out, "--steps", "20", "--save-every", "3")]
+    return [sys.executable, "-m", "ropescale", *words(place, out, "--steps", "20", "--save-every", "3", "--batch", "4")]
 
 
 def environment() -> dict[str, str]:
