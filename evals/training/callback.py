@@ -13,6 +13,7 @@ from ...checkpoints.completing import carries_ours, complete
 from ...errors import DataError
 from ...keywords import refuse_unknown
 from ..running.keywords import PerplexityKeywords
+from ..running.progress import Notes
 from ..running.selection import PerplexityOptions
 from .agreeing import settle_leader
 from .measuring import Figures, Measuring, refuse_unmeasurable
@@ -87,7 +88,6 @@ class TrainingCallback(TrainerCallback):
         self.patch: Patch | None = None
         self.measuring: Measuring | None = None
         self.measured: dict[int, Figures] = {}
-        self._unseen: Figures = {}
 
     # --- Trainer's events ---
 
@@ -117,11 +117,6 @@ class TrainingCallback(TrainerCallback):
             self._begin(args, state, model, kwargs.get("processing_class"))
         self._measure(state, model)
         kwargs.get("metrics", {}).update(self.measured.get(state.global_step, {}))
-
-    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Shows the last figures beside Trainer's own, where nobody else was given them."""
-        kwargs.get("logs", {}).update(self._unseen)
-        self._unseen = {}
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Completes the checkpoint that Trainer has just written."""
@@ -161,8 +156,10 @@ class TrainingCallback(TrainerCallback):
         if self.log is not None:
             self.log(dict(figures))
             return
-        self._unseen = figures
         state.log_history.append({**figures, "epoch": state.epoch or 0.0, "step": state.global_step})
+        if state.is_world_process_zero:
+            said = ", ".join(f"{name.removeprefix('eval_')} {value:.4g}" for name, value in figures.items())
+            Notes.of(self.options.progress).tell(f"step {state.global_step:,}: {said}")
 
 
 def _complete(model: nn.Module, folder: Path, processing: object) -> None:

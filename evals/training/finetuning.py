@@ -135,6 +135,12 @@ class Adaptation:
     def _check(self) -> None:
         if self.checkpoint.adapter is not None:
             raise DataError(f"{self.checkpoint.name} is an adapter; give its base, or merge it first")
+        shared = [name for name in ("FSDP", "DEEPSPEED") if os.environ.get(f"ACCELERATE_USE_{name}", "") == "true"]
+        if shared:
+            raise DataError(
+                f"each process holds the whole model here, and accelerate is set to {shared[0]}; launch it without, or "
+                "use ropescale.TrainingCallback in a script of your own"
+            )
         device = self.checkpoint.device
         if device not in (None, "cpu", "cuda"):
             raise DataError(

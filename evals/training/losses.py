@@ -47,7 +47,7 @@ def chunked_loss(model: nn.Module, logits_bytes: int = LOGITS_BYTES) -> Iterator
         yield
     finally:
         if own is None:
-            del inner.forward
+            vars(inner).pop("forward", None)
         else:
             inner.forward = own
 

@@ -1,0 +1,43 @@
+"""TRL's SFTTrainer, full and with an adapter: what it saves loads in stock transformers and PEFT with the schedule."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import peft
+import pytest
+import torch
+import training
+from environments import environment
+from safetensors.torch import load_file
+
+import ropescale
+
+
+@pytest.mark.engines
+@pytest.mark.parametrize("kind", ["full", "lora"])
+def test_sft_trainer_runs_with_nothing_but_the_callback_added(tmp_path, kind):
+    python = environment("trl", "trl==1.16.0", options=("--no-deps",))
+    source, script = training.checkpoint(tmp_path / "source"), Path(training.__file__).with_name("trl_training.py")
+    found = [str(Path(ropescale.__file__).resolve().parent.parent), str(script.parent)]
+    done = subprocess.run(
+        [python, script, source, tmp_path / "out", kind],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(found), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    folder = tmp_path / "out" / "checkpoint-4"
+    if kind == "full":
+        before, after = (load_file(each / "model.safetensors") for each in (source, folder))
+        assert any(not torch.equal(before[name], after[name]) for name in before)
+        model = training.loaded(folder)
+    else:
+        model = peft.AutoPeftModelForCausalLM.from_pretrained(folder)
+    ropescale.patch_checkpoint(source, tmp_path / "oracle", "yarn:factor=4")
+    stock = training.loaded(tmp_path / "oracle").model.rotary_emb
+    live = next(module for name, module in model.named_modules() if name.endswith("rotary_emb"))
+    assert torch.equal(live.inv_freq, stock.inv_freq) and live.attention_scaling == stock.attention_scaling
+    assert (folder / "ropescale.json").is_file()
