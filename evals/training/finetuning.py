@@ -67,7 +67,7 @@ class Adaptation:
     job: TrainingJob
     texts: Iterable[Unread]
     eval_texts: Iterable[Unread] | None
-    out: Path
+    out: str | Path
     here: World = field(default_factory=World)
     notes: Notes = field(default_factory=Notes)
 
@@ -287,7 +287,7 @@ class _Trainer(Trainer):
     def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> LambdaLR:
         """Makes the recipe's rate: a linear warm-up, and then what it says."""
         recipe, steps = self.job.recipe, self.job.steps
-        self.lr_scheduler = LambdaLR(optimizer or self.optimizer, lambda step: recipe.share(step, steps))
+        self.lr_scheduler = LambdaLR(cast(Any, optimizer or self.optimizer), lambda step: recipe.share(step, steps))
         self._created_lr_scheduler = True
         return self.lr_scheduler
 
