@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _SECTIONS = {
     "What is wanted": "target_length source short_weight lengths tolerance",
-    "What is tried": "schedules search engine truncation truncation_stride layers original_length",
+    "What is tried": "schedules search search_tokens engine truncation truncation_stride layers original_length",
     "Where the model is already scaled": "replace_scaling on_top",
     "The text": "split text_field score glob encoding concat min_tokens max_docs windows budget_tokens bos",
     "The result": "memory out fresh as_json",
@@ -77,6 +77,7 @@ def _request_options(command: Any) -> Any:
     help="Try this one, too; it reaches the text that decides. May be repeated.",
 )
 @click.option("--search", is_flag=True, help="Try the schedule that `ropescale search` finds, too.")
+@click.option("--search-tokens", type=Length(), metavar="N", help="What that search may feed (default: its own).")
 @click.option("--for", "engine", metavar="ENGINE", help="Leave out what this engine would not compute as asked.")
 @click.option(
     "--truncation/--no-truncation",

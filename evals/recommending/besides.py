@@ -93,6 +93,7 @@ class _Beside(FolderStore):
 def searched(meter: Meter, windows: Sequence[int], options: RecommendOptions, store: Store, group: Group) -> str | None:
     """Returns the schedule that a search finds on some windows, as a spec; None where there are too few for one."""
     asked = SearchOptions(
+        budget_tokens=options.search_tokens or SearchOptions.budget_tokens,
         engine=options.engine,
         patching=options.patching,
         source=options.source,

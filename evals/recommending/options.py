@@ -26,6 +26,7 @@ class RecommendOptions:
         lengths: weights of the losses by length instead, such as ``"2k:0.7,32k:0.3"``.
         schedules: further schedules to try, as specs; they reach the text that decides in any case.
         search: try the schedule that :func:`ropescale.evals.search` finds on the text of the race, too.
+        search_tokens: how many tokens that search may feed; its own default when None.
         engine: leave out what this engine would not compute as asked; see ``ropescale export``.
         memory: bytes, or text such as ``"8GB"``: say the largest length that fits.
         tolerance: nats per token below which two schedules are equally good.
@@ -41,6 +42,7 @@ class RecommendOptions:
     lengths: str | Mapping[int | str, float] | None = None
     schedules: Sequence[str] = ()
     search: bool = False
+    search_tokens: int | None = None
     engine: str | None = None
     memory: str | int | None = None
     tolerance: float = TOLERANCE
@@ -64,6 +66,8 @@ class RecommendOptions:
     def __post_init__(self) -> None:
         if not self.tolerance > 0:
             raise DataError(f"tolerance is {self.tolerance:g} nats; give a number above 0", "tolerance")
+        if self.search_tokens is not None and not self.search:
+            raise DataError("search_tokens is given, and nothing is searched; add search", "search_tokens", "search")
         if self.memory is not None:
             object.__setattr__(self, "memory", parse_memory(self.memory))
         object.__setattr__(self, "schedules", tuple(self.schedules))
@@ -85,6 +89,7 @@ class RecommendKeywords(TypedDict, total=False):
     lengths: str | Mapping[int | str, float] | None
     schedules: Sequence[str]
     search: bool
+    search_tokens: int | None
     engine: str | None
     memory: str | int | None
     tolerance: float

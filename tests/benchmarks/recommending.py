@@ -22,14 +22,16 @@ import numpy as np
 from ropescale.evals.data.sources import TextSource
 from ropescale.evals.recommending.candidates import lineup_of
 from ropescale.evals.recommending.deciding import TOLERANCE, decide
-from ropescale.evals.recommending.halving import parted, race, share_kept
+from ropescale.evals.recommending.halving import FINALISTS, parted, race, share_kept
 from ropescale.evals.recommending.measured import CandidateLosses
 from ropescale.evals.recommending.objective import objective
 from ropescale.evals.reference import CHECKPOINT, held_out_documents
 from ropescale.evals.results.statistics import LEVEL
+from ropescale.evals.results.truncation import positions_of
 from ropescale.evals.running.perplexity import PerplexityRun
 from ropescale.evals.running.resuming import opened
 from ropescale.evals.running.selection import Corpus, PerplexityOptions
+from ropescale.evals.running.truncating import SHARES
 from ropescale.evals.running.variants import trained_length
 from ropescale.models.loading import load_model, load_tokenizer
 from ropescale.models.patching import configuration_before
@@ -106,7 +108,8 @@ def replay(folder: Path, seed: int, short_weight: float) -> Replayed:
 
     first, second = (sorted(part) for part in parted(losses.windows))
     always = lineup_of(config, TARGET, {}).always
-    rounds = race(specs, first, always, share_kept(len(specs), len(always), first, second), measure)
+    besides = _truncation(about["trained"], len(second), FINALISTS + len(always))
+    rounds = race(specs, first, always, share_kept(len(specs), len(always), first, second, besides), measure)
     finalists = [each for each in specs if each in {*always, *rounds[-1].kept}]
     measure(finalists, second)
     level = LEVEL ** (1 / comb(len(finalists), 2))
@@ -118,9 +121,15 @@ def replay(folder: Path, seed: int, short_weight: float) -> Replayed:
         specs[best],
         theirs[chosen] / theirs.min() - 1,
         theirs[chosen] / theirs[best] - 1,
-        fed / (len(specs) * len(given)),
+        (fed + besides) / (len(specs) * len(given)),
         not (found.open or found.too_short),
     )
+
+
+def _truncation(trained: int, windows: int, finalists: int) -> float:
+    """Returns what truncation feeds on the text that decides, in windows: at the smallest stride that is no dearer."""
+    fed = [positions_of([TARGET - trained] * windows, trained, trained // share) / TARGET for share in SHARES]
+    return next((each for each in fed if each <= finalists * windows), 0.0)
 
 
 def _perplexities(sums: np.ndarray, counts: np.ndarray, windows: Sequence[int]) -> np.ndarray:

@@ -215,6 +215,15 @@ def test_a_text_too_short_to_decide_names_what_it_takes_and_no_winner(model):
     )
 
 
+def test_a_searched_schedule_is_found_on_the_races_text_and_judged_on_the_other(model):
+    found = recommend(model, documents(12, TARGET + 4), TARGET, search=True, search_tokens=10_000, truncation=False)
+    searched = [row for row in found.rows if "truncate=false" in row.schedule]
+    assert [(row.finalist, row.windows, row.rounds) for row in searched] == [(True, 6, 0)]
+    assert searched[0].schedule in {row.schedule for row in found.finalists}
+    assert found.protocol["tokens_fed"] > 10_000 / 2
+    assert "truncation" not in {row.schedule for row in found.finalists}
+
+
 def test_an_interrupted_run_continues_to_the_same_bytes(model, tmp_path, monkeypatch):
     from ropescale.evals.running.executor import Executor
 

@@ -20,7 +20,7 @@ TARGET = 128
 
 
 def run(out):
-    recommend(llama(), documents(12, TARGET + 4), TARGET, out=out, batch_tokens=256, search=True)
+    recommend(llama(), documents(12, TARGET + 4), TARGET, out=out, batch_tokens=256, search=True, search_tokens=10_000)
 
 
 def stored(out):
