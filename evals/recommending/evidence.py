@@ -80,12 +80,16 @@ class Evidence:
 
 @dataclass(frozen=True)
 class CandidateRow:
-    """A candidate, over all windows that it was measured on.
+    """A candidate against YaRN's default, on all windows that it was measured on.
+
+    Both were measured on the same windows, and differ little between documents; so candidates that were measured on
+    other windows can be compared, too, which they could not be by their differences from the model as it is.
 
     Attributes:
+        baseline: YaRN at the smallest sufficient factor; the model as it is where YaRN is no candidate.
         rounds: how many rounds of the race it was in.
         windows: how many windows it was measured on.
-        delta, low, high: its objective minus that of the model as it is, in nats, and the 95% interval.
+        delta, low, high: its objective minus that of ``baseline``, in nats, and the 95% interval.
         delta_target, delta_short: the same at the target, and at the trained length.
         finalist: whether it was measured on the text that decides.
         front: whether no other candidate is better at the target and at the trained length at once.
@@ -93,6 +97,7 @@ class CandidateRow:
     """
 
     schedule: str
+    baseline: str
     rounds: Count
     windows: Count
     delta: float

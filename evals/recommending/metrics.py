@@ -12,7 +12,6 @@ from ..metrics.base import Metric, Picture
 from ..metrics.cells import around, exp, interval_cell, signed
 from ..results.statistics import PERCENT
 from . import answering, plots
-from .candidates import AS_IS
 from .evidence import (
     AnswerRow,
     CandidateRow,
@@ -63,7 +62,7 @@ class Advice(Metric[Judged, AnswerRow]):
 
 
 class Candidates(Metric[Judged, CandidateRow]):
-    """Every candidate against the model as it is, on the windows that it was measured on."""
+    """Every candidate against YaRN's default, on the windows that it was measured on."""
 
     row, key = CandidateRow, "rows"
     picture = Picture("candidates.png", "Every candidate: at the target, and within the trained length", draw_front)
@@ -192,11 +191,12 @@ METRICS: tuple[Metric[Judged, Any], ...] = (ANSWER, FINALISTS, CANDIDATES, CURVE
 
 def _candidate(evidence: Evidence, label: str) -> CandidateRow:
     losses, goal = evidence.losses, evidence.objective
-    within = losses.measured(label)
-    change = losses.difference(label, AS_IS, within)
-    target, short = (losses.difference(label, AS_IS, within, column=each).mean for each in (goal.target, goal.short))
+    within, usual = losses.measured(label), evidence.lineup.usual
+    change = losses.difference(label, usual, within)
+    target, short = (losses.difference(label, usual, within, column=each).mean for each in (goal.target, goal.short))
     return CandidateRow(
         schedule=label,
+        baseline=usual,
         rounds=sum(label in each.candidates for each in evidence.rounds),
         windows=len(within),
         delta=change.mean,

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 _LEAST_ROOM = 0.05
 """Nats beyond the outermost points that are shown."""
 
+_FAR = 0.15
+"""Nats above YaRN's default at the target; what is further up is outside the picture."""
+
 
 def front(rows: Sequence[CandidateRow], stored: Judged, chosen: str) -> Figure:
     """Draws the change at the target against the change within the trained length, for every candidate.
@@ -32,35 +35,35 @@ def front(rows: Sequence[CandidateRow], stored: Judged, chosen: str) -> Figure:
 
     with rc_context(STYLE):
         axes = figure.subplots()
-        near = _near(rows)
+        near = _near(rows, chosen)
         for number, family in enumerate(dict.fromkeys(_family(row) for row in near)):
             mine = [row for row in near if _family(row) == family]
             _dots(axes, mine, number, family)
         edge = sorted((row.delta_short, row.delta_target) for row in near if row.front)
-        axes.step(*zip(*edge), where="post", color="#999999", linewidth=1, zorder=1, label="Pareto's front")
+        if edge:
+            axes.step(*zip(*edge), where="post", color="#999999", linewidth=1, zorder=1, label="Pareto's front")
         best = [row for row in near if row.schedule == chosen]
         for row in best:
             axes.plot([row.delta_short], [row.delta_target], "o", markersize=13, fillstyle="none", color="black",
-                      label=f"recommended: {short(chosen)}")  # fmt: skip
+                      label=f"recommended:\n{short(chosen)}")  # fmt: skip
         protocol = stored.protocol
         axes.set_xlabel(f"change within the trained {tokens(protocol['trained_length'])} (nats per token)")
         axes.set_ylabel(f"change at {tokens(protocol['target_length'])} (nats per token)")
         left_out = len(rows) - len(near)
         note = f", {left_out} far worse ones outside" if left_out else ""
         name = Path(stored.model["path"]).name
-        title = f"Every candidate against the model as it is; best is lower left\n{name}{note}"
+        title = f"Every candidate against {short(rows[0].baseline, 24)}; best is lower left\n{name}{note}"
         axes.set_title(title, loc="left", fontsize=10)
         figure.legend(loc="outside right upper", fontsize=8, frameon=False)
     return figure
 
 
-def _near(rows: Sequence[CandidateRow]) -> list[CandidateRow]:
-    """Returns the candidates that are not far worse than those on the front."""
-    edge = [row for row in rows if row.front]
-    room_x, room_y = (max(_LEAST_ROOM, max(each) - min(each)) for each in (
-        [row.delta_short for row in edge], [row.delta_target for row in edge]))  # fmt: skip
-    most_x, most_y = (max(each) for each in ([row.delta_short for row in edge], [row.delta_target for row in edge]))
-    return [row for row in rows if row.delta_short <= most_x + room_x and row.delta_target <= most_y + room_y / 4]
+def _near(rows: Sequence[CandidateRow], chosen: str) -> list[CandidateRow]:
+    """Returns the candidates that are not far worse at the target, nor than those of the front at the short length."""
+    good = [row for row in rows if row.delta_target <= _FAR or row.schedule == chosen]
+    edge = [row.delta_short for row in good if row.front or row.schedule == chosen]
+    most = max(edge) + max(_LEAST_ROOM, max(edge) - min(edge))
+    return [row for row in good if row.delta_short <= most]
 
 
 def _family(row: CandidateRow) -> str:

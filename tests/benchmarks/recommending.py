@@ -24,7 +24,7 @@ from ropescale.evals.recommending.candidates import lineup_of
 from ropescale.evals.recommending.deciding import TOLERANCE, decide
 from ropescale.evals.recommending.halving import FINALISTS, parted, race, share_kept
 from ropescale.evals.recommending.measured import CandidateLosses
-from ropescale.evals.recommending.objective import objective
+from ropescale.evals.recommending.objective import SHORT_WEIGHT, objective
 from ropescale.evals.reference import CHECKPOINT, held_out_documents
 from ropescale.evals.results.statistics import LEVEL
 from ropescale.evals.results.truncation import positions_of
@@ -164,7 +164,7 @@ def main() -> None:
     replaying = commands.add_parser("replay")
     replaying.add_argument("out", type=Path, nargs="+")
     replaying.add_argument("--seeds", type=int, default=10)
-    replaying.add_argument("--short-weight", type=float, default=0.0)
+    replaying.add_argument("--short-weight", type=float, default=SHORT_WEIGHT)
     given = parser.parse_args()
     if given.command == "score":
         score(given.model, given.text, given.windows, given.out)
