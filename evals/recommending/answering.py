@@ -123,7 +123,7 @@ def _amount(evidence: Evidence) -> tuple[int, str]:
 
 def truncation(evidence: Evidence, chosen: str) -> str:
     """Says what reading only the last tokens gives instead; "" where it was not measured."""
-    if not evidence.truncates:
+    if not evidence.truncates or evidence.decision.too_short:
         return ""
     goal, losses, held_out = evidence.objective, evidence.losses, evidence.held_out
     change = losses.difference(chosen, TRUNCATION, held_out, evidence.level)

@@ -47,7 +47,7 @@ class Objective:
     @property
     def lengths(self) -> tuple[int, ...]:
         """The lengths that one pass at the target gives besides: half the trained one, and its doubles."""
-        doubles, length = [max(1, self.short // 2)], self.short
+        doubles, length = [max(2, self.short // 2)], self.short
         while length < self.target:
             doubles.append(length)
             length *= 2
