@@ -312,8 +312,8 @@ class RecommendRun:
         whole = len(self.specs) * len(self.corpus.documents) * self.goal.target
         documents = f"{len(self.corpus.windows):,} document{'s' * (len(self.corpus.windows) != 1)}"
         self.notes.tell(
-            f"{len(self.specs)} candidate{'s' * (len(self.specs) != 1)}, {documents}, {len(self.corpus.documents):,} windows of "
-            f"{self.goal.target:,}: at most {tokens:,} tokens to feed ({tokens / whole:.0%} of the whole grid)"
+            f"candidates: {len(self.specs)}; {documents}, {len(self.corpus.documents):,} windows of "
+            f"{self.goal.target:,}; at most {tokens:,} tokens to feed ({tokens / whole:.0%} of the whole grid)"
         )
         if self.truncation.said:
             self.notes.tell(self.truncation.said)
