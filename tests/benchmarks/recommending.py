@@ -48,9 +48,14 @@ def score(model: str, text: str, windows: int, out: Path) -> None:
     single = Path(text).is_file()
     documents = held_out_documents() if text == "modules" else next(iter(TextSource([text]).texts().values()))
     options = PerplexityOptions(
-        windows=windows if single else 1, max_docs=None if single else windows, short_context=False, progress=True,
-        path=folder, source=text,
-    )  # fmt: skip
+        windows=windows if single else 1,
+        max_docs=None if single else windows,
+        short_context=False,
+        truncation=False,
+        progress=True,
+        path=folder,
+        source=text,
+    )
     corpus = Corpus(documents, lengths, tokenizer, "auto", options)
     specs = [each.spec for each in lineup_of(configuration_before(loaded), TARGET, {}).candidates]
     run = PerplexityRun(loaded, corpus, specs, None, options)
