@@ -18,6 +18,7 @@ from ...files import atomic
 from ..metrics import METRICS
 from ..passkey.metrics import METRICS as ASKED
 from ..recommending.metrics import METRICS as JUDGED
+from ..searching.metrics import METRICS as LEARNED
 from .formats import ARRAY
 
 RESULTS = "results.json"
@@ -26,6 +27,7 @@ WRITTEN: dict[str, Sequence[str]] = {
     "perplexity": ("results.csv", "REPORT.md", *(m.picture.file for m in METRICS if m.picture)),
     "recommendation": ("results.csv", "REPORT.md", "finalists.csv", *(m.picture.file for m in JUDGED if m.picture)),
     "retrieval": ("results.csv", "REPORT.md", "answers.csv", *(m.picture.file for m in ASKED if m.picture)),
+    "search": ("results.csv", "REPORT.md", "history.csv", *(m.picture.file for m in LEARNED if m.picture)),
 }
 """The files beside ``results.json``, by kind of run."""
 

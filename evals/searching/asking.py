@@ -97,6 +97,15 @@ Method = Generator[Ask, Reply, Point]
 """A search; it returns the point that did best on the held-out windows."""
 
 
+WINDOWS = 4
+"""The windows on which methods without a gradient compare their candidates."""
+
+
+def candidates(allowance: Allowance) -> int:
+    """Returns how many candidates an allowance has room for, besides a check before and one after."""
+    return max(0, (allowance.feeds - 2 * allowance.held_out) // min(WINDOWS, len(allowance.windows)))
+
+
 def best(points: Sequence[Point], losses: Sequence[float]) -> Point:
     """Returns the point with the least loss; of equals the first."""
     return points[min(range(len(points)), key=lambda number: losses[number])]

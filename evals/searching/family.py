@@ -186,7 +186,7 @@ class Ramp:
         return rope.original_length * rope.theta ** (-2 * pair / rope.rotary_dim) / (2 * math.pi)
 
 
-_RATES = {"start": 0.3, "end": 0.3, "log_factor": 0.03, "log_scale": 0.01}
+_RATES = {"start": 0.3, "end": 0.3, "log_factor": 0.03, "log_scale": 0.01, "log": 0.03}
 
 
 @dataclass(frozen=True)
@@ -196,41 +196,47 @@ class EveryPair:
     Attributes:
         rope: the geometry.
         factor: how many times longer the context is to be.
+        scaled: whether the attention scale is searched; else it is YaRN's.
     """
 
     rope: Rope
     factor: float
+    scaled: bool = True
 
     @property
     def names(self) -> tuple[str, ...]:
         """The logarithms of the divisors, and of the scale."""
-        return (*(f"log_divisor_{pair}" for pair in range(self.rope.pairs)), "log_scale")
+        return (*(f"log_divisor_{pair}" for pair in range(self.rope.pairs)), *(["log_scale"] if self.scaled else []))
 
     @property
     def rates(self) -> tuple[float, ...]:
         """The rates of the numbers."""
-        return (*([0.03] * self.rope.pairs), 0.01)
+        return tuple(_RATES[name.partition("_divisor")[0]] for name in self.names)
 
     @property
     def start(self) -> Point:
-        """The divisors of YaRN's default."""
+        """The divisors of YaRN's default, and its scale."""
         ramp = Ramp(self.rope, self.factor)
         inv_freq, scale = ramp.table(torch.tensor(ramp.start, dtype=torch.float64))
         divisors = [math.log(b / f) if f else 0.0 for b, f in zip(self.rope.inv_freq(), inv_freq.tolist(), strict=True)]
-        return (*divisors, math.log(float(scale) / self.rope.table_scale))
+        return (*divisors, *([math.log(float(scale) / self.rope.table_scale)] if self.scaled else []))
 
     def table(self, point: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns the frequencies, float64 [pairs], and the attention scale; differentiable in ``point`` [numbers]."""
         base = torch.tensor(self.rope.inv_freq(), dtype=torch.float64)
-        return base * torch.exp(-point[:-1]), torch.exp(point[-1]) * self.rope.table_scale
+        usual = torch.tensor(temperature(self.factor), dtype=torch.float64)
+        scale = torch.exp(point[-1]) if self.scaled else usual
+        return base * torch.exp(-point[: self.rope.pairs]), scale * self.rope.table_scale
 
     def nearest(self, point: Sequence[float]) -> Point:
         """Returns divisors of at least 1: no pair turns faster than it was trained to."""
-        return (*(max(float(each), 0.0) for each in point[:-1]), float(point[-1]))
+        pairs = self.rope.pairs
+        return (*(max(float(each), 0.0) for each in point[:pairs]), *map(float, point[pairs:]))
 
     def schedule(self, point: Point) -> Schedule:
         """Returns the member as a table."""
-        return Table(factors=tuple(math.exp(each) for each in point[:-1]), attention_factor=math.exp(point[-1]))
+        scale = math.exp(point[-1]) if self.scaled else temperature(self.factor)
+        return Table(factors=tuple(math.exp(each) for each in point[: self.rope.pairs]), attention_factor=scale)
 
 
 def family(rope: Rope, factor: float, numbers: int, shape: RampShape | None = None) -> ScheduleFamily:

@@ -16,7 +16,7 @@ class SearchKeywords(TypedDict, total=False):
     method: str
     budget_tokens: int
     seed: int
-    numbers: int
+    numbers: int | None
     keep_short: bool
     engine: str | None
     within: float

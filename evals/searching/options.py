@@ -12,7 +12,7 @@ from ..running.progress import Notes
 from ..running.scoring import LOGITS_BYTES
 from ..running.selection import PerplexityOptions
 
-METHODS = ("gradient",)
+METHODS = ("gradient", "evolution", "cma")
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,8 @@ class SearchOptions:
         method: "gradient", "evolution" (LongRoPE's) or "cma".
         budget_tokens: how many tokens may be fed in all, forward or with a gradient, held-out text included.
         seed: of the order of the windows, of the documents that are held out, and of what a method draws.
-        numbers: how many numbers are searched: 4, 2, or one for each pair and the scale.
+        numbers: how many numbers are searched: 4, 2 or, for each pair and the scale, one each. None is 4, and for
+            evolution one for each pair.
         keep_short: two tables instead of one: the model's own up to the trained length, the found one beyond.
         engine: search what this engine computes; see ``ropescale export``.
         within: how much a token counts whose context is within the trained length; tokens beyond count 1.
@@ -39,7 +40,7 @@ class SearchOptions:
     method: str = "gradient"
     budget_tokens: int = 500_000
     seed: int = 0
-    numbers: int = 4
+    numbers: int | None = None
     keep_short: bool = False
     engine: str | None = None
     within: float = 2.0

@@ -4,23 +4,38 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
 from ...errors import CheckpointError, DataError, VerificationError
-from ...files import atomic
+from ...escaping import escaped
 from ...files.reading import local_path
+from ...formatting import cut
 from ...planning.plan import Plan, make_plan
+from ...plotting import save as save_picture
 from ...schedules import Schedule, specs
 from ...schedules.fields import PROVENANCE, parameters
-from ..results.stored import ModelFacts
+from ..metrics.cells import csv_text
+from ..results import checking, replacing
+from ..results.checking import Wrong
+from ..results.folder import writable_folder
+from ..results.formats import SCHEMA
+from ..results.saving import Saved
 from .asking import Check
 from .family import Point
+from .metrics import HELD_OUT, HISTORY, METRICS, HeldOutRow, HistoryRow, interval_line
+from .plots import draw
+from .searched import Divided, Searched
 from .space import Space
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+KIND = "search"
 
 _EXACT = 1e-12
 """The largest relative difference between the tables that were learned and those of the schedule that is written."""
@@ -51,6 +66,15 @@ class Learned:
         self._verify(found)
         return found
 
+    @property
+    def tables(self) -> dict[str, Divided]:
+        """The frequencies by layer type: the model's own, at the start, and those found."""
+        start, found = (
+            self.space.tables(torch.tensor(point, dtype=torch.float64)) for point in (self.space.start, self.point)
+        )
+        own = {key: layer.rope.inv_freq() for key, layer in self.plan.layers.items()}
+        return {key: (own[key], start[key][0].tolist(), found[key][0].tolist()) for key in own}
+
     def _verify(self, schedule: object) -> None:
         """Compares the tables that a patch with this schedule has with those that were learned, in float64."""
         request = replace(self.plan.request, spec=schedule, target_length=None)
@@ -62,96 +86,123 @@ class Learned:
                 raise VerificationError(f"the schedule's table differs from the learned one by {off:.1e} relative")
 
 
-@dataclass(frozen=True)
-class SearchResult:
-    """A finished search.
+@dataclass(repr=False)
+class SearchResult(Searched, Saved):
+    """A finished search; :class:`.searched.Searched` has its numbers.
 
     Attributes:
-        model: what was searched for, before any schedule.
-        data: the text.
-        protocol: the options that decide the result.
-        versions: of the packages that it depends on.
-        learned: the numbers that were found.
-        lengths: ascending, where the held-out text's perplexity is known.
-        checks: the held-out windows, each time they were fed; the first under YaRN's default.
-        found: the check that was best.
-        steps: of each point that was tried on the text to learn from, the tokens fed until then, and its loss.
-        spent: tokens fed in all.
+        learned: the numbers that were found, and what they mean.
+        file: where the schedule is written when the run is saved; None for nowhere.
     """
 
-    model: ModelFacts
-    data: Mapping[str, object]
-    protocol: Mapping[str, object]
-    versions: Mapping[str, str]
+    kind: ClassVar[str] = KIND
+    metrics = METRICS
+    __repr__ = Saved.__repr__
+
     learned: Learned
-    lengths: tuple[int, ...]
-    checks: Sequence[Check]
-    found: Check
-    steps: Sequence[tuple[int, float]]
-    spent: int
+    file: Path | None = None
 
     @property
     def schedule(self) -> Schedule | dict[str, Schedule]:
         """The schedule that was found, as :func:`ropescale.patch` takes it; by layer type where these differ."""
         return self.learned.schedule
 
-    @property
-    def spec(self) -> str:
-        """The schedule on one line, with every digit: as ``--schedule`` takes it."""
-        if isinstance(self.schedule, dict):
-            return json.dumps({key: specs.to_dict(each) for key, each in self.schedule.items()})
-        fields = specs.to_dict(self.schedule)
-        if any(isinstance(value, (list, dict)) for value in fields.values()):
-            return json.dumps(fields)
-        usual = {key: parameter.default for key, parameter in parameters(type(self.schedule)).items()}
-        given = [f"{key}={_word(value)}" for key, value in fields.items() if key != "name" and value != usual[key]]
-        return ":".join([str(fields["name"]), ",".join(given)] if given else [str(fields["name"])])
-
     def perplexity(self, check: Check) -> dict[int, float]:
         """Returns the perplexity of the held-out windows at each length, at one of the checks."""
-        windows = len(check.by_length)
-        means = [sum(each) / windows for each in zip(*check.by_length, strict=True)]
-        return {length: math.exp(mean) for length, mean in zip(self.lengths, means, strict=True)}
-
-    def to_dict(self) -> dict[str, object]:
-        """Returns the schedule and where it comes from, as plain data: the content of the file that is saved."""
-        schedule = self.schedule
-        fields = (
-            {key: specs.to_dict(each) for key, each in schedule.items()}
-            if isinstance(schedule, dict)
-            else specs.to_dict(schedule)
-        )
-        return {**fields, PROVENANCE: self.provenance}
+        return {n: math.exp(sum(values) / len(values)) for n in self.lengths for values in [self.at(check, n)]}
 
     @property
     def provenance(self) -> dict[str, object]:
-        """Where the numbers come from."""
+        """Where the numbers come from, as the schedule's file has it."""
+        curves = {"before": self.perplexity(self.checks[0]), "found": self.perplexity(self.found)}
         return {
-            "model": dict(self.model),
-            "data": dict(self.data),
-            "protocol": dict(self.protocol),
-            "versions": dict(self.versions),
+            "made_by": "ropescale search",
+            **{name: dict(getattr(self, name)) for name in ("model", "data", "protocol", "versions")},
             "tokens_spent": self.spent,
-            "held_out_perplexity": {
-                "before": {str(length): ppl for length, ppl in self.perplexity(self.checks[0]).items()},
-                "found": {str(length): ppl for length, ppl in self.perplexity(self.found).items()},
-            },
+            "held_out_perplexity": {name: {str(n): ppl for n, ppl in each.items()} for name, each in curves.items()},
         }
 
-    def save(self, path: str | Path) -> Path:
-        """Writes the schedule's file, which ``--schedule`` and :func:`ropescale.patch` read; returns its path.
+    def to_dict(self) -> dict[str, object]:
+        """Returns the content of results.json."""
+        meta = {name: getattr(self, name) for name in ("kind", "model", "data", "protocol", "versions")}
+        return {"schema": SCHEMA, **meta, **self._parts()}
+
+    def save(self, out: str | Path) -> Path:
+        """Writes the schedule's file, if the name ends in ``.json``; else the run's folder. Returns its path.
+
+        The file is what ``--schedule`` and :func:`ropescale.patch` read.
 
         Raises:
-            CheckpointError: it cannot be written.
+            CheckpointError: it cannot be written, or something else is there.
         """
-        target = local_path(path)
-        if target.suffix != ".json":
-            return target
-        try:
-            atomic.write(target, json.dumps(self.to_dict(), indent=1) + "\n")
-        except OSError as error:
-            raise CheckpointError(f"{target} cannot be written: {error.strerror or error}") from error
-        return target
+        path = local_path(out)
+        if path.suffix != ".json":
+            folder = Saved.save(self, path)
+            return folder if self.file is None else self.save(self.file)
+        fields = specs_of(self.schedule)
+        return replacing.write(
+            (json.dumps({**fields, PROVENANCE: self.provenance}, indent=1) + "\n").encode(), path, check_ours
+        )
+
+    def plot(self, path: str | Path | None = None) -> Figure:
+        """Draws what each pair is divided by, and the loss on the way.
+
+        Args:
+            path: also write it to this image file (png, svg or pdf).
+
+        Raises:
+            RopescaleError: matplotlib is not installed.
+            CheckpointError: the file cannot be written.
+        """
+        figure = draw(self)
+        if path is not None:
+            save_picture(figure, path)
+        return figure
+
+    def protocol_line(self) -> str:
+        """Returns a few sentences that say how it was searched."""
+        p, start, source = self.protocol, escaped(self.start), escaped(self.data["source"])
+        return (
+            f"Searched by {p['method']} over {p['numbers']} numbers from {start}, weights frozen: {self.spent:,} "
+            f"tokens in windows of {p['target_length']:,}, seed {p['seed']}. The held-out text ({len(self.names)} windows of "
+            f"{source}) chose among {len(self.checks)} checks, so its figures flatter the result a little; measure "
+            f"other text with `ropescale eval`. {interval_line(self.names)}; text sha256 {self.data['sha256'][:12]}"
+        )
+
+    def _summary(self) -> str:
+        return (
+            f"{Path(self.model['path']).name}: {cut(self.spec, 120)}; {self.protocol['method']}, {self.spent:,} tokens"
+        )
+
+    def _lines(self) -> list[list[Any]]:
+        rows = HELD_OUT.rows(self)
+        return [[each.name for each in fields(HeldOutRow)], *([*asdict(row).values()] for row in rows)]
+
+    def _tables(self) -> dict[str, str]:
+        history = [[each.name for each in fields(HistoryRow)], *([*asdict(r).values()] for r in HISTORY.rows(self))]
+        return {"results.csv": self.to_csv(), "history.csv": csv_text(history)}
+
+    def _heading(self) -> str:
+        return "Search"
+
+
+def specs_of(schedule: object) -> dict[str, object]:
+    """Returns a schedule's fields as JSON has them; by layer type where there are several."""
+    if isinstance(schedule, dict):
+        return {key: specs.to_dict(each) for key, each in schedule.items()}
+    return specs.to_dict(schedule)
+
+
+def spec_line(schedule: object) -> str:
+    """Returns a schedule on one line with every digit, as ``--schedule`` takes it; long lists as JSON."""
+    if isinstance(schedule, dict):
+        return json.dumps(specs_of(schedule))
+    given = specs_of(schedule)
+    if any(isinstance(value, (list, dict)) for value in given.values()):
+        return json.dumps(given)
+    usual = {key: parameter.default for key, parameter in parameters(type(schedule)).items()}
+    said = [f"{key}={_word(value)}" for key, value in given.items() if key != "name" and value != usual[key]]
+    return ":".join(filter(None, [str(given["name"]), ",".join(said)]))
 
 
 def _word(value: object) -> str:
@@ -163,8 +214,32 @@ def files_of(out: str | Path) -> tuple[Path, Path]:
 
     Raises:
         DataError: the name does not end in ``.json``.
+        CheckpointError: the file there is not one of ours, or the folder holds files that no search wrote.
     """
     file = local_path(out)
-    if file.suffix != ".json":
+    if file.suffix != ".json" or not file.stem.strip("."):
         raise DataError(f"out {str(out)!r} is not the name of a schedule's file; give one like factors.json", "out")
-    return file, file.with_name(f"{file.stem}-search")
+    replacing.target(file, check_ours)
+    return file, writable_folder(file.with_name(f"{file.stem}-search"), KIND)
+
+
+_LARGEST = 2**24
+"""The largest schedule's file, in bytes."""
+
+
+def check_ours(path: Path) -> None:
+    """Refuses to replace a file that no search wrote: those have their provenance in them.
+
+    Raises:
+        CheckpointError: it is another kind of file, and not empty.
+    """
+    try:
+        if not checking.content(path, _LARGEST):
+            return
+        origin = checking.parsed(path, _LARGEST).get(PROVENANCE)
+        if isinstance(origin, dict) and origin.get("made_by") == "ropescale search":
+            return
+        why = "is not what a search wrote"
+    except Wrong as error:
+        why = str(error)
+    raise CheckpointError(f"cannot write {path}: the file there {why}; choose another name")

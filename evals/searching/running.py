@@ -25,7 +25,7 @@ from ..running.progress import Notes, Progress
 from ..running.resuming import Facts, FolderStore, Store
 from ..running.runner import carry_out
 from ..running.selection import Corpus
-from . import gradient
+from . import covariance, evolution, gradient
 from .asking import Allowance, Ask, Check, Method, Reply
 from .evaluating import Evaluator, Texts
 from .family import Point
@@ -34,7 +34,7 @@ from .keywords import SearchKeywords
 from .learner import Learner, Weighted
 from .live import LiveTables
 from .options import SearchOptions
-from .results import Learned, SearchResult, files_of
+from .results import Learned, SearchResult, files_of, spec_line
 from .shaping import space_of
 from .space import Space
 from .splitting import CHECKED, Split, split
@@ -47,7 +47,11 @@ if TYPE_CHECKING:
 SEARCHING = 1
 """Raised whenever the same model, text and options would give other answers, so that kept ones are not reused."""
 
-METHODS: dict[str, Callable[[Space, Allowance], Method]] = {"gradient": gradient.search}
+METHODS: dict[str, Callable[[Space, Allowance], Method]] = {
+    "gradient": gradient.search,
+    "evolution": evolution.search,
+    "cma": covariance.search,
+}
 
 
 def search(
@@ -88,10 +92,8 @@ def search(
     )
     file, folder = (None, None) if out is None else files_of(out)
     run = SearchRun(model, documents, parse_length(target_length), tokenizer, bos, SearchOptions(**options))
-    result = carry_out(run, folder, fresh)
-    if file is not None:
-        result.save(file)
-    return result
+    run.file = file
+    return carry_out(run, folder, fresh)
 
 
 @dataclass(frozen=True)
@@ -147,6 +149,7 @@ class SearchRun:
         self.checks: list[Check] = []
         self.steps: list[tuple[int, float]] = []
         self.spent = 0
+        self.file: Path | None = None
         self._found: Point | None = None
 
     @property
@@ -216,28 +219,44 @@ class SearchRun:
         if self._found is None:
             raise RunError("the search was stopped before its end; the same call again continues")
         found = next(check for check in reversed(self.checks) if check.point == self._found)
-        options = self.options
+        learned = Learned(self.plan, self.space, found.point)
         return SearchResult(
             model=self.model_facts,
-            data={**self.feeding.corpus.facts, "held_out": self.feeding.names},
-            protocol={
-                "method": options.method,
-                "numbers": options.numbers,
-                "seed": options.seed,
-                "budget_tokens": options.budget_tokens,
-                "target_length": self.target,
-                "trained_length": self.trained,
-                "within": options.within,
-                "bos": self.feeding.corpus.bos_option,
-            },
+            data=self.feeding.corpus.facts,
+            protocol=self._protocol,
             versions=fingerprints.versions(),
-            learned=Learned(self.plan, self.space, found.point),
+            start=self.start,
+            spec=spec_line(learned.schedule),
             lengths=self.lengths,
+            names=self.feeding.names,
             checks=self.checks,
             found=found,
             steps=self.steps,
+            tables=learned.tables,
             spent=self.spent,
+            learned=learned,
+            file=self.file,
         )
+
+    @property
+    def start(self) -> str:
+        """The schedule that the search starts at."""
+        return f"yarn:factor={self.target / self.trained:g}"
+
+    @property
+    def _protocol(self) -> dict[str, object]:
+        options = self.options
+        named = ("method", "seed", "budget_tokens", "within", "keep_short", "engine")
+        return {
+            "name": "ropescale",
+            **{name: getattr(options, name) for name in named},
+            "numbers": len(self.space.names),
+            "found": dict(zip(self.space.names, self._found or (), strict=True)),
+            "target_length": self.target,
+            "trained_length": self.trained,
+            "bos": self.feeding.corpus.bos_option,
+            "held_out": self.feeding.names,
+        }
 
     @cached_property
     def model_facts(self) -> fingerprints.ModelFacts:

@@ -11,7 +11,7 @@ from ...engines.registry import ENGINES
 from ...errors import ConfigError, DataError
 from ...planning.plan import Plan, make_plan
 from ...schedules.base import suggest
-from .family import RampShape, Scale, ScheduleFamily, family
+from .family import EveryPair, RampShape, Scale, ScheduleFamily, family
 from .options import SearchOptions
 from .space import Space
 
@@ -31,12 +31,15 @@ def space_of(plan: Plan, target: int, options: SearchOptions) -> Space:
     if options.engine is not None and options.engine not in ENGINES:
         known = suggest(options.engine, ENGINES, "none is known")
         raise DataError(f"engine {options.engine!r} is not known; {known}", "engine")
-    if options.numbers not in (2, 4) and (options.keep_short or options.engine):
+    if options.method == "evolution":
+        return _of_pairs(plan, target, options)
+    numbers = 4 if options.numbers is None else options.numbers
+    if numbers not in (2, 4) and (options.keep_short or options.engine):
         given = "keep_short" if options.keep_short else "engine"
-        raise DataError(f"{given} is for the ramp, so numbers={options.numbers} does not go with it", "numbers", given)
+        raise DataError(f"{given} is for the ramp, so numbers={numbers} does not go with it", "numbers", given)
     refused = ""
     for shape in _shapes(options):
-        space = _space(plan, target, options.numbers, shape)
+        space = _space(plan, target, numbers, shape)
         refused = _differences(space, plan, options.engine)
         if not refused:
             return space
@@ -44,6 +47,16 @@ def space_of(plan: Plan, target: int, options: SearchOptions) -> Space:
         f"{ENGINES[options.engine or ''].name} computes no such schedule of this model as it is ({refused}); leave "
         f"engine={options.engine} out, and see `ropescale export`",
         "engine",
+    )
+
+
+def _of_pairs(plan: Plan, target: int, options: SearchOptions) -> Space:
+    """Returns what evolution searches: LongRoPE's divisors, with YaRN's attention scale."""
+    for name in ("keep_short", "engine", "numbers"):
+        if getattr(options, name):
+            raise DataError(f"{name} is for the ramp, and evolution searches every pair; leave one out", name, "method")
+    return Space(
+        {key: EveryPair(layer.rope, target / layer.rope.original_length, False) for key, layer in plan.layers.items()}
     )
 
 

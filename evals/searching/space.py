@@ -43,7 +43,7 @@ class Space:
 
     def nearest(self, point: Sequence[float]) -> Point:
         """Returns the nearest numbers within the bounds."""
-        return tuple(chain.from_iterable(each.nearest(part) for each, part in self._parts(point)))
+        return tuple(chain.from_iterable(each.nearest(part) for each, part in self.parts(point)))
 
     def tables(self, point: torch.Tensor) -> DiffTables:
         """Returns the tables of each layer type; differentiable in ``point``, float64 [numbers]."""
@@ -53,12 +53,13 @@ class Space:
 
     def schedule(self, point: Point) -> Schedule | dict[str, Schedule]:
         """Returns the schedule of all layers that change; by layer type where these differ."""
-        found = (each.schedule(tuple(part)) for each, part in self._parts(point))
+        found = (each.schedule(tuple(part)) for each, part in self.parts(point))
         schedules = dict(zip(self.families, found, strict=True))
         distinct = set(map(repr, schedules.values()))
         return schedules if len(distinct) > 1 else next(iter(schedules.values()))
 
-    def _parts(self, point: Sequence[float]) -> Iterator[tuple[ScheduleFamily, Sequence[float]]]:
+    def parts(self, point: Sequence[float]) -> Iterator[tuple[ScheduleFamily, Sequence[float]]]:
+        """Yields each family and its numbers."""
         at = 0
         for each in self.families.values():
             yield each, point[at : at + len(each.names)]

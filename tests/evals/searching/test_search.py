@@ -8,8 +8,9 @@ import torch
 from tiny import byte_tokenizer, documents, llama, naive_nll
 
 import ropescale
-from ropescale.errors import DataError, RunError
+from ropescale.errors import CheckpointError, DataError, RunError
 from ropescale.evals import search
+from ropescale.evals.results.loading import read_results
 from ropescale.evals.searching import gradient
 from ropescale.evals.searching.evaluating import Evaluator
 from ropescale.evals.searching.splitting import split
@@ -34,7 +35,7 @@ def test_the_result_is_a_schedule_that_patches_the_model(found):
 
 
 def test_the_held_out_perplexities_are_those_of_plain_transformers(found):
-    model, held = llama(), found.data["held_out"]
+    model, held = llama(), found.protocol["held_out"]
     assert len(held) == len(set(held)) == 1
     windows = [TEXT[int(held[0].split()[-1])][start : start + 128] for start in (0, 128)][: len(found.found.by_length)]
     for check, schedule in ((found.checks[0], "yarn:factor=2,truncate=true"), (found.found, found.schedule)):
@@ -105,7 +106,7 @@ def test_the_file_says_where_the_numbers_come_from(found, tmp_path):
     ("options", "said"),
     [
         ({"budget_tokens": 300}, "no room for a step at 128 tokens; give at least budget_tokens="),
-        ({"method": "annealing"}, "method 'annealing' is none of gradient"),
+        ({"method": "annealing"}, "method 'annealing' is none of gradient, evolution, cma"),
         ({"numbers": 3}, "numbers 3 is none of 4"),
         ({"engine": "vlm"}, "engine 'vlm' is not known; did you mean 'vllm'?"),
     ],
@@ -171,3 +172,33 @@ def test_adam_is_torchs():
         after = mine.step(point, slope, 1.0)
         assert [a - p for a, p in zip(after, point, strict=True)] == pytest.approx(moved.tolist(), rel=1e-6)
         point = after
+
+
+def test_folders_and_files_of_others_are_refused(found, tmp_path):
+    folder = tmp_path / "factors-search"
+    folder.mkdir()
+    (folder / "results.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="is not what an evaluation wrote"):
+        search(llama(), TEXT, 128, out=tmp_path / "factors.json", **BUDGET)
+    (tmp_path / "mine.json").write_text('{"name": "yarn", "factor": 8}')
+    for write in (found.save, lambda path: search(llama(), TEXT, 128, out=path, **BUDGET)):
+        with pytest.raises(CheckpointError, match="is not what a search wrote"):
+            write(tmp_path / "mine.json")
+    assert (tmp_path / "mine.json").read_text() == '{"name": "yarn", "factor": 8}'
+
+
+def test_the_folder_of_a_run_holds_what_it_shows(found, tmp_path):
+    search(llama(), TEXT, 128, out=tmp_path / "factors.json", **BUDGET)
+    folder = tmp_path / "factors-search"
+    assert {path.name for path in folder.iterdir()} >= {"results.json", "results.csv", "history.csv", "REPORT.md"}
+    stored = read_results(folder)
+    assert stored["kind"] == "search"
+    assert [row["tokens"] for row in stored["history"]] == sorted(row["tokens"] for row in stored["history"])
+    divisors = [row["found"] for row in stored["divisors"]]
+    own = ropescale.frequencies(llama().config.to_dict(), "base")["all"].inv_freq
+    live = ropescale.frequencies(llama().config.to_dict(), found.schedule)["all"].inv_freq
+    assert divisors == pytest.approx([b / f for b, f in zip(own, live, strict=True)], rel=1e-12)
+    deltas = {row["length"]: row["delta_nll"] for row in stored["paired"]}
+    before, after = found.perplexity(found.checks[0]), found.perplexity(found.found)
+    assert deltas == pytest.approx({n: math.log(after[n] / before[n]) for n in (64, 128)}, abs=1e-12)
+    search(llama(), TEXT, 128, out=tmp_path / "factors.json", **BUDGET)  # and it may be written again

@@ -1,0 +1,65 @@
+"""CMA-ES (Hansen 2016, arXiv:1604.00772) in the numbers of a schedule, by the package ``cma``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from ...errors import RunError
+from .asking import WINDOWS, Allowance, Ask, Method, best, candidates
+from .family import Point
+from .space import Space
+
+SPREAD = 10.0
+"""The standard deviation of the first candidates, in steps of gradient descent."""
+
+
+class Strategy(Protocol):
+    """What is used of ``cma.CMAEvolutionStrategy``."""
+
+    def ask(self) -> list[Sequence[float]]:
+        """Returns the candidates of a generation."""
+        ...
+
+    def tell(self, candidates: list[Sequence[float]], losses: list[float]) -> None:
+        """Learns from them."""
+        ...
+
+
+def search(space: Space, allowance: Allowance) -> Method:
+    """Adapts a distribution of candidates on the first windows; the best of them is checked on those held out.
+
+    Every number is counted in steps of gradient descent, so that one deviation suits all. Candidates out of bounds are
+    moved to the nearest that is not.
+    """
+    left, windows, start = candidates(allowance), allowance.windows[:WINDOWS], space.start
+    strategy = _strategy(len(start), allowance.seed)
+    before = (yield allowance.check(start)).means
+    points, losses = [start], (yield Ask((start,), windows)).means
+    left -= 1
+    while left:
+        drawn = strategy.ask()
+        asked = [_at(space, start, each) for each in drawn][:left]
+        found = (yield Ask(tuple(asked), windows)).means
+        points, losses, left = [*points, *asked], [*losses, *found], left - len(asked)
+        if len(asked) == len(drawn):
+            strategy.tell(drawn, found)
+    point = best(points, losses)
+    return best([start, point], before + (yield allowance.check(point)).means)
+
+
+def _at(space: Space, start: Point, moves: Sequence[float]) -> Point:
+    return space.nearest([at + rate * float(move) for at, rate, move in zip(start, space.rates, moves, strict=True)])
+
+
+def _strategy(numbers: int, seed: int) -> Strategy:
+    """Makes the strategy; cma takes 0 for a seed that it draws itself.
+
+    Raises:
+        RunError: the package is not installed.
+    """
+    try:
+        import cma
+    except ImportError:
+        raise RunError("method='cma' needs the package cma; install it with: pip install 'ropescale[search]'") from None
+    return cma.CMAEvolutionStrategy([0.0] * numbers, SPREAD, {"seed": seed + 1, "verbose": -9})

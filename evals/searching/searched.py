@@ -1,0 +1,50 @@
+"""The numbers of a finished search, of which its figures are made."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ..results.statistics import Estimate, ratio
+from ..results.stored import Measured
+from .asking import Check
+
+Divided = tuple[Sequence[float], Sequence[float], Sequence[float]]
+"""The frequencies of each pair in radians per token: the model's own, at the start of the search, and those found."""
+
+
+@dataclass
+class Searched(Measured):
+    """The numbers of a finished search.
+
+    Attributes:
+        start: the schedule that it started at.
+        spec: the schedule that was found, as ``--schedule`` takes it.
+        lengths: ascending, where the held-out text's perplexity is known.
+        names: the document of each held-out window.
+        checks: the held-out windows, each time they were fed; the first under ``start``.
+        found: the check that was best.
+        steps: of each point that was tried on the text to learn from, the tokens fed until then, and its loss.
+        tables: the frequencies, by layer type.
+        spent: tokens fed in all.
+    """
+
+    start: str
+    spec: str
+    lengths: tuple[int, ...]
+    names: Sequence[str]
+    checks: Sequence[Check]
+    found: Check
+    steps: Sequence[tuple[int, float]]
+    tables: Mapping[str, Divided]
+    spent: int
+
+    def at(self, check: Check, length: int) -> list[float]:
+        """Returns the NLL of each held-out window up to a length at a check, in nats per token."""
+        return [each[self.lengths.index(length)] for each in check.by_length]
+
+    def estimate(self, values: Sequence[float]) -> Estimate:
+        """Returns the mean of the held-out windows, with an interval over their documents."""
+        groups = {name: [v for n, v in zip(self.names, values, strict=True) if n == name] for name in self.names}
+        return ratio([math.fsum(each) for each in groups.values()], [float(len(each)) for each in groups.values()])
