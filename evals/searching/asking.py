@@ -22,12 +22,14 @@ class Ask:
         windows: the windows, by number.
         gradient: whether the gradient is wanted, too.
         held_out: whether the windows are held out; else they are of the training text.
+        positions: how much of each window is fed, BOS included; None for all of it.
     """
 
     points: tuple[Point, ...]
     windows: tuple[int, ...]
     gradient: bool = False
     held_out: bool = False
+    positions: int | None = None
 
     @property
     def forwards(self) -> int:
@@ -104,6 +106,11 @@ WINDOWS = 4
 def candidates(allowance: Allowance) -> int:
     """Returns how many candidates an allowance has room for, besides a check before and one after."""
     return max(0, (allowance.feeds - 2 * allowance.held_out) // min(WINDOWS, len(allowance.windows)))
+
+
+def least_candidates(allowance: Allowance) -> int:
+    """Returns how many windows a start and two candidates take, with the checks."""
+    return 2 * allowance.held_out + 3 * min(WINDOWS, len(allowance.windows))
 
 
 def best(points: Sequence[Point], losses: Sequence[float]) -> Point:

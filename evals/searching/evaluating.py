@@ -66,7 +66,7 @@ class Evaluator:
         return _answered(ask, [found[n] for n in range(len(jobs))])
 
     def _job(self, ask: Ask, point: Point, window: int) -> Job:
-        ids = (self._texts.held_out if ask.held_out else self._texts.learned)[window]
+        ids = (self._texts.held_out if ask.held_out else self._texts.learned)[window, : ask.positions]
         slope: Sequence[float] = ()
         if ask.gradient:
             nll, slope = gradient(self._learner, self._live, self._space, point, ids, self._weighted)
@@ -79,7 +79,7 @@ class Evaluator:
             raise RunError(
                 f"the model's logits are NaN or infinite under {self._named(point)}; try dtype='float32'", "dtype"
             )
-        lengths = self._texts.lengths if ask.held_out else ()
+        lengths = [length for length in self._texts.lengths if ask.held_out and length <= len(ids)]
         return loss, tuple(slope), tuple(float(nll[: length - 1].double().mean()) for length in lengths)
 
     def _named(self, point: Point) -> str:

@@ -49,6 +49,11 @@ class ScheduleFamily(Protocol):
         """The numbers of YaRN's default."""
         ...
 
+    @property
+    def base(self) -> Point:
+        """The numbers under which every pair keeps its frequency."""
+        ...
+
     def table(self, point: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns the frequencies, float64 [pairs], and the attention scale; differentiable."""
         ...
@@ -118,6 +123,12 @@ class Ramp:
         return self.nearest([self._default[name] for name in self.names])
 
     @property
+    def base(self) -> Point:
+        """The numbers under which every pair keeps its frequency, and cos and sin their size."""
+        away = {"log_factor": 0.0, "log_scale": 0.0}
+        return tuple((self._default | away)[name] for name in self.names)
+
+    @property
     def last(self) -> int:
         """The largest end of a ramp, as YaRN bounds it: rotary dim - 1."""
         return self.rope.rotary_dim - 1
@@ -155,11 +166,14 @@ class Ramp:
         return one if self.shape.scale == "one" else one + 0.1 * values["log_factor"]
 
     def nearest(self, point: Sequence[float]) -> Point:
-        """Returns numbers within the bounds: ``0 <= start < end <= rotary dim - 1``, and a factor of 1 or more."""
+        """Returns numbers within the bounds: ``0 <= start < end <= rotary dim - 1``, and no smaller factor.
+
+        A smaller one would say a shorter context: engines take the trained length times the factor for it.
+        """
         values = self._default | dict(zip(self.names, map(float, point), strict=True))
         values["start"] = min(max(values["start"], 0.0), self.last - _NARROWEST)
         values["end"] = min(max(values["end"], values["start"] + _NARROWEST), float(self.last))
-        values["log_factor"] = max(values["log_factor"], 0.0)
+        values["log_factor"] = max(values["log_factor"], math.log(self.factor))
         return tuple(values[name] for name in self.names)
 
     def schedule(self, point: Point) -> Schedule:
@@ -220,6 +234,11 @@ class EveryPair:
         inv_freq, scale = ramp.table(torch.tensor(ramp.start, dtype=torch.float64))
         divisors = [math.log(b / f) if f else 0.0 for b, f in zip(self.rope.inv_freq(), inv_freq.tolist(), strict=True)]
         return (*divisors, *([math.log(float(scale) / self.rope.table_scale)] if self.scaled else []))
+
+    @property
+    def base(self) -> Point:
+        """The numbers under which every pair keeps its frequency."""
+        return (0.0,) * len(self.names)
 
     def table(self, point: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns the frequencies, float64 [pairs], and the attention scale; differentiable in ``point`` [numbers]."""

@@ -54,6 +54,11 @@ def steps_within(allowance: Allowance) -> int:
     return max(0, (allowance.feeds - CHECKS * allowance.held_out) // BATCH)
 
 
+def least(allowance: Allowance) -> int:
+    """Returns how many windows one step and the checks take."""
+    return BATCH + CHECKS * allowance.held_out
+
+
 def search(space: Space, allowance: Allowance) -> Method:
     """Descends from YaRN's default; the average of the iterates is checked on the held-out windows."""
     steps, adam = steps_within(allowance), Adam(space.rates)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
+from ...engines.registry import engine_warnings
 from ...errors import CheckpointError, DataError, VerificationError
 from ...escaping import escaped
 from ...files.reading import local_path
@@ -75,10 +77,13 @@ class Learned:
         own = {key: layer.rope.inv_freq() for key, layer in self.plan.layers.items()}
         return {key: (own[key], start[key][0].tolist(), found[key][0].tolist()) for key in own}
 
+    def planned(self, schedule: object) -> Plan:
+        """Returns what patching the model with the schedule would do."""
+        return make_plan(self.plan.original.raw, replace(self.plan.request, spec=schedule, target_length=None))
+
     def _verify(self, schedule: object) -> None:
         """Compares the tables that a patch with this schedule has with those that were learned, in float64."""
-        request = replace(self.plan.request, spec=schedule, target_length=None)
-        planned = make_plan(self.plan.original.raw, request).tables
+        planned = self.planned(schedule).tables
         for key, (inv_freq, scale) in self.space.tables(torch.tensor(self.point, dtype=torch.float64)).items():
             pairs = zip([*planned[key].inv_freq, planned[key].attention_scale], [*inv_freq.tolist(), float(scale)])
             off = max(abs(written - learned) / learned if learned else abs(written) for written, learned in pairs)
@@ -159,13 +164,41 @@ class SearchResult(Searched, Saved):
             save_picture(figure, path)
         return figure
 
+    @property
+    def command(self) -> str:
+        """The command that patches the model with the schedule."""
+        schedule = self.spec if self.file is None else str(self.file)
+        request = self.learned.plan.request
+        flags = [f"--{name.replace('_', '-')}" for name in ("replace_scaling", "on_top") if getattr(request, name)]
+        layers = [] if request.layers == "full" else ["--layers", request.layers]
+        length = [] if request.original_length is None else ["--original-length", str(request.original_length)]
+        words = ["ropescale", "patch", self.model["path"], "-o", "OUT", "--schedule", schedule]
+        return shlex.join([*words, *layers, *length, *flags])
+
+    @property
+    def remarks(self) -> list[str]:
+        """What is to be known before the schedule is used: engines that compute something else, and the switch."""
+        switch = (
+            "a cache that was filled within the trained length keeps its keys' angles, and decoding past it goes on "
+            "with the other table: transformers does so without a word, so start long contexts beyond it"
+        )
+        plan = self.learned.planned(self.schedule)
+        return [*([switch] if self.protocol["keep_short"] else []), *engine_warnings(plan)]
+
+    def to_markdown(self) -> str:
+        """Returns the schedule, the held-out figures, the command that patches the model, and remarks."""
+        remarks = "\n".join(f"* {escaped(remark)}" for remark in self.remarks)
+        parts = [part for metric in METRICS for part in metric.to_markdown(self)]
+        return "\n\n".join(filter(None, [*parts, f"`{self.command}`", remarks, self.protocol_line()]))
+
     def protocol_line(self) -> str:
         """Returns a few sentences that say how it was searched."""
         p, start, source = self.protocol, escaped(self.start), escaped(self.data["source"])
+        held = f"{len(self.names)} windows of {source}"
         return (
             f"Searched by {p['method']} over {p['numbers']} numbers from {start}, weights frozen: {self.spent:,} "
-            f"tokens in windows of {p['target_length']:,}, seed {p['seed']}. The held-out text ({len(self.names)} windows of "
-            f"{source}) chose among {len(self.checks)} checks, so its figures flatter the result a little; measure "
+            f"tokens in windows of {p['target_length']:,}, seed {p['seed']}. The held-out text ({held}) "
+            f"chose among {len(self.checks)} checks, so its figures flatter the result a little; measure "
             f"other text with `ropescale eval`. {interval_line(self.names)}; text sha256 {self.data['sha256'][:12]}"
         )
 

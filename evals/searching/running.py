@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,14 +23,14 @@ from ..data import documents as data_documents
 from ..data.chats import Given
 from ..parallel.processes import Group, World
 from ..running import fingerprints
-from ..running.progress import Notes, Progress
+from ..running.progress import Notes, Progress, duration
 from ..running.resuming import Facts, FolderStore, Store
-from ..running.runner import carry_out
-from ..running.selection import Corpus
+from ..running.runner import LONG_SECONDS, carry_out
 from . import covariance, evolution, gradient
 from .asking import Allowance, Ask, Check, Method, Reply
 from .evaluating import Evaluator, Texts
 from .family import Point
+from .feeding import Feeding, feeding
 from .journal import FolderJournal, Journal, digest
 from .keywords import SearchKeywords
 from .learner import Learner, Weighted
@@ -37,7 +39,6 @@ from .options import SearchOptions
 from .results import Learned, SearchResult, files_of, spec_line
 from .shaping import space_of
 from .space import Space
-from .splitting import CHECKED, Split, split
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -56,7 +57,7 @@ METHODS: dict[str, Callable[[Space, Allowance], Method]] = {
 
 def search(
     model: PreTrainedModel,
-    documents: Iterable[Given],
+    documents: Iterable[Given] | Mapping[str, Iterable[Given]],
     target_length: int | str,
     *,
     tokenizer: PreTrainedTokenizerBase | None = None,
@@ -91,63 +92,28 @@ def search(
         "ropescale.evals.search", options, ("tokenizer", "bos", "out", "fresh", *SearchKeywords.__annotations__)
     )
     file, folder = (None, None) if out is None else files_of(out)
-    run = SearchRun(model, documents, parse_length(target_length), tokenizer, bos, SearchOptions(**options))
+    chosen, target = SearchOptions(**options), parse_length(target_length)
+    starting_plan(patching.configuration_before(model), target, chosen)
+    run = SearchRun(model, feeding(documents, target, tokenizer, bos, chosen), chosen)
     run.file = file
     return carry_out(run, folder, fresh)
-
-
-@dataclass(frozen=True)
-class Feeding:
-    """What is fed, and how often.
-
-    Attributes:
-        corpus: the windows.
-        split: which of them are held out.
-        allowance: what the method may use.
-    """
-
-    corpus: Corpus
-    split: Split
-    allowance: Allowance
-
-    @property
-    def texts(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """The windows to learn from and those held out, BOS included, int64 [windows, positions]."""
-        return self._ids(self.split.learned), self._ids(self.split.held_out)
-
-    @cached_property
-    def names(self) -> list[str]:
-        """The document of each held-out window."""
-        return [self.corpus.documents[number].name for number in self.split.held_out]
-
-    def _ids(self, windows: Iterable[int]) -> torch.Tensor:
-        first = [] if self.corpus.bos is None else [self.corpus.bos]
-        size = self.corpus.lengths[-1] - len(first)
-        return torch.tensor([[*first, *self.corpus.documents[number].ids[:size]] for number in windows])
 
 
 class SearchRun:
     """A search that can be interrupted."""
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        documents: Iterable[Given],
-        target: int,
-        tokenizer: PreTrainedTokenizerBase | None,
-        bos: str | int,
-        options: SearchOptions,
-    ) -> None:
-        self.options, self.target, self.notes = options, target, Notes.of(options.progress)
-        self.plan = _start(model, target, options)
-        self.space = space_of(self.plan, target, options)
+    def __init__(self, model: PreTrainedModel, feeding: Feeding, options: SearchOptions) -> None:
+        self.options, self.feeding, self.notes = options, feeding, Notes.of(options.progress)
+        self.target = feeding.target
+        self.plan = starting_plan(patching.configuration_before(model), self.target, options)
+        self.space = space_of(self.plan, self.target, options)
         self.trained = max(layer.rope.original_length for layer in self.plan.layers.values())
         self.learner = Learner(model, options.logits_bytes)
-        self.feeding = _feeding(documents, target, tokenizer, bos, options)
-        corpus = self.feeding.corpus
+        corpus = feeding.corpus
         data_documents.check_ids(corpus.documents, self.learner.vocabulary, corpus.bos)
         self.checks: list[Check] = []
         self.steps: list[tuple[int, float]] = []
+        self.short: list[float] | None = None
         self.spent = 0
         self.file: Path | None = None
         self._found: Point | None = None
@@ -181,8 +147,28 @@ class SearchRun:
             texts = Texts(learned, held_out, self.lengths)
             weighted = Weighted(self.trained, self.options.within)
             evaluator = Evaluator(self.learner, live, self.space, texts, weighted, group)
-            method = METHODS[self.options.method](self.space, self.feeding.allowance)
-            self._drive(method, evaluator, iter(kept), journal, group)
+            with self._telling(store, journal):
+                self._drive(self._method(), evaluator, iter(kept), journal, group)
+
+    @contextmanager
+    def _telling(self, store: Store | None, journal: Journal) -> Iterator[None]:
+        """Says what is kept, when the search is stopped inside."""
+        try:
+            yield
+        except BaseException:
+            if isinstance(store, FolderStore) and journal.kept:
+                self.notes.tell(
+                    f"the search stopped; {len(journal.kept)} steps are kept in {store.folder.parent}; the same "
+                    "command continues"
+                )
+            raise
+
+    def _method(self) -> Method:
+        """Returns the method; where the model's own table is kept, its loss on short text is asked for first."""
+        allowance = self.feeding.allowance
+        if self.options.keep_short:
+            yield replace(allowance.check(self.space.base), positions=self.trained)
+        return (yield from METHODS[self.options.method](self.space, allowance))
 
     def _drive(
         self,
@@ -195,14 +181,15 @@ class SearchRun:
         """Answers the method's questions until it has found its point."""
         total = self.feeding.allowance.feeds * self.target
         with Progress(f"search: {self.options.method}", total, self.notes.shown and group.world.leads) as progress:
-            ask = next(method)
+            ask, clock = next(method), _Clock(total, self.notes)
             while True:
                 answer = _replayed(ask, kept)
                 if answer is None:
-                    answer = evaluator.answer(ask)
+                    with clock.timing(self._tokens(ask), measured=not ask.held_out):
+                        answer = evaluator.answer(ask)
                     if group.world.leads:
                         journal.add(ask, answer)
-                    progress.add(ask.forwards * self.target)
+                    progress.add(self._tokens(ask))
                 self._note(ask, answer)
                 try:
                     ask = method.send(answer)
@@ -234,6 +221,7 @@ class SearchRun:
             steps=self.steps,
             tables=learned.tables,
             spent=self.spent,
+            short=self.short,
             learned=learned,
             file=self.file,
         )
@@ -284,16 +272,19 @@ class SearchRun:
         folder = store.folder if isinstance(store, FolderStore) and group.world.leads else None
         return Journal() if folder is None else FolderJournal(folder, self.facts)
 
-    def _note(self, ask: Ask, answer: Reply) -> None:
+    def _tokens(self, ask: Ask) -> int:
+        return ask.forwards * (ask.positions or self.target)
+
+    def _note(self, ask: Ask, reply: Reply) -> None:
         """Keeps what is shown of an answer."""
-        self.spent += ask.forwards * self.target
-        for point, losses, mean, number in zip(
-            ask.points, answer.losses, answer.means, range(len(ask.points)), strict=True
-        ):
-            if ask.held_out:
-                self.checks.append(Check(self.spent, point, mean, answer.by_length[number]))
+        self.spent += self._tokens(ask)
+        for number, (point, mean) in enumerate(zip(ask.points, reply.means, strict=True)):
+            if ask.positions:
+                self.short = [lengths[0] for lengths in reply.by_length[number]]
+            elif ask.held_out:
+                self.checks.append(Check(self.spent, point, mean, reply.by_length[number]))
             else:
-                self.steps.append((self.spent, sum(losses) / len(losses)))
+                self.steps.append((self.spent, mean))
 
     def _announce(self, kept: int) -> None:
         """Says what will be fed."""
@@ -308,6 +299,24 @@ class SearchRun:
             self.notes.tell(f"resuming: {kept} answers are kept")
 
 
+class _Clock:
+    """Says after the first step of a long search how long it will be."""
+
+    def __init__(self, total: int, notes: Notes) -> None:
+        self._left, self._notes, self._said = total, notes, False
+
+    @contextmanager
+    def timing(self, tokens: int, measured: bool) -> Iterator[None]:
+        """Times what is done inside; ``measured`` where the others will take as long."""
+        start = time.perf_counter()
+        yield
+        seconds, self._left = time.perf_counter() - start, self._left - tokens
+        left = self._left * seconds / tokens
+        if measured and not self._said and left > LONG_SECONDS:
+            self._notes.tell(f"{tokens:,} tokens in {seconds:,.1f} s; at this speed at most {duration(left)} to go")
+        self._said |= measured
+
+
 def _replayed(ask: Ask, kept: Iterator[tuple[str, Reply]]) -> Reply | None:
     """Returns the next answer that was kept, or None.
 
@@ -320,10 +329,14 @@ def _replayed(ask: Ask, kept: Iterator[tuple[str, Reply]]) -> Reply | None:
     return answer
 
 
-def _start(model: PreTrainedModel, target: int, options: SearchOptions) -> Plan:
-    """Plans YaRN's default for the target length."""
-    request = Request.of("yarn", **{**options.patching, "target_length": target})
-    plan = make_plan(patching.configuration_before(model), request)
+def starting_plan(config: Mapping[str, object], target: int, options: SearchOptions) -> Plan:
+    """Plans YaRN's default for the target length.
+
+    Raises:
+        ConfigError, ScheduleError: the model has no rotation that YaRN can change, or is scaled already.
+        DataError: the model needs no schedule for this length.
+    """
+    plan = make_plan(config, Request.of("yarn", **{**options.patching, "target_length": target}))
     trained = max(layer.rope.original_length for layer in plan.layers.values())
     if target <= trained:
         raise DataError(
@@ -331,26 +344,3 @@ def _start(model: PreTrainedModel, target: int, options: SearchOptions) -> Plan:
             "target_length",
         )
     return plan
-
-
-def _feeding(
-    documents: Iterable[Given],
-    target: int,
-    tokenizer: PreTrainedTokenizerBase | None,
-    bos: str | int,
-    options: SearchOptions,
-) -> Feeding:
-    """Reads the text, and shares the budget out."""
-    feeds = options.budget_tokens // target
-    held_out = max(1, int(CHECKED * feeds / gradient.CHECKS))
-    corpus = Corpus(documents, [target], tokenizer, bos, options.reading(max(2, feeds), target))
-    parts = split(corpus.windows, held_out, options.seed)
-    allowance = Allowance(tuple(range(len(parts.learned))), len(parts.held_out), feeds, options.seed)
-    if not gradient.steps_within(allowance):
-        least = gradient.BATCH + gradient.CHECKS * len(parts.held_out)
-        raise DataError(
-            f"budget_tokens={options.budget_tokens} has no room for a step at {target} tokens; give at least "
-            f"budget_tokens={least * target}",
-            "budget_tokens",
-        )
-    return Feeding(corpus, parts, allowance)

@@ -28,6 +28,7 @@ class Searched(Measured):
         steps: of each point that was tried on the text to learn from, the tokens fed until then, and its loss.
         tables: the frequencies, by layer type.
         spent: tokens fed in all.
+        short: the NLL of each held-out window up to the first length under the model's own table, where that is kept.
     """
 
     start: str
@@ -39,9 +40,12 @@ class Searched(Measured):
     steps: Sequence[tuple[int, float]]
     tables: Mapping[str, Divided]
     spent: int
+    short: Sequence[float] | None
 
     def at(self, check: Check, length: int) -> list[float]:
         """Returns the NLL of each held-out window up to a length at a check, in nats per token."""
+        if self.short is not None and check is self.found and length == self.lengths[0]:
+            return list(self.short)
         return [each[self.lengths.index(length)] for each in check.by_length]
 
     def estimate(self, values: Sequence[float]) -> Estimate:

@@ -41,6 +41,11 @@ class Space:
         """The numbers of YaRN's default."""
         return tuple(chain.from_iterable(each.start for each in self.families.values()))
 
+    @property
+    def base(self) -> Point:
+        """The numbers under which every pair keeps its frequency."""
+        return tuple(chain.from_iterable(each.base for each in self.families.values()))
+
     def nearest(self, point: Sequence[float]) -> Point:
         """Returns the nearest numbers within the bounds."""
         return tuple(chain.from_iterable(each.nearest(part) for each, part in self.parts(point)))

@@ -63,7 +63,7 @@ def test_yarn_written_from_the_ends_is_the_table_that_was_learned(rope, ends, tm
 
 def test_numbers_are_kept_within_the_bounds():
     ramp = Ramp(ROPE, 8.0)
-    assert ramp.nearest((-3.0, 70.0, -1.0, 0.2)) == (0.0, 63.0, 0.0, 0.2)
+    assert ramp.nearest((-3.0, 70.0, -1.0, 0.2)) == (0.0, 63.0, math.log(8), 0.2)
     start, end, *_ = ramp.nearest((20.0, 10.0, 2.0, 0.2))
     assert 0 < end - start < 0.02
     assert EveryPair(ROPE, 8.0).nearest([-0.1] * 33)[:2] == (0.0, 0.0)

@@ -1,0 +1,141 @@
+"""``ropescale search MODEL --target-length N --data SRC -o factors.json``: a schedule learned with weights frozen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .completion import Place
+from .options import (
+    MODEL_SECTION,
+    READING,
+    REQUEST_OPTIONS,
+    Length,
+    bos_option,
+    json_option,
+    loading_options,
+    model_argument,
+    reading_options,
+)
+from .running import measure, notes
+from .sections import in_sections
+
+if TYPE_CHECKING:
+    from ..evals.parallel.processes import World
+    from ..evals.searching.running import SearchRun
+
+_SECTIONS = {
+    "What is searched": "source target_length method budget_tokens numbers within keep_short engine seed",
+    "Where the schedule goes": "layers original_length replace_scaling on_top",
+    "The text": "split text_field glob encoding concat max_docs streaming split_special_tokens bos",
+    "The result": "out fresh as_json",
+    **MODEL_SECTION,
+}
+
+
+@click.command("search", cls=in_sections(_SECTIONS))
+@model_argument()
+@click.option(
+    "--data",
+    "source",
+    type=Place(),
+    required=True,
+    multiple=True,
+    metavar="SRC",
+    help="File, folder, JSONL, parquet, Hub NAME[:CONFIG] or -. May be repeated.",
+)
+@click.option("--target-length", type=Length(), required=True, metavar="N", help="The context wanted, such as 32k.")
+@click.option(
+    "--method",
+    type=click.Choice(["gradient", "evolution", "cma"]),
+    default="gradient",
+    show_default=True,
+    help="evolution is LongRoPE's; cma is CMA-ES (extra search).",
+)
+@click.option(
+    "--budget-tokens", type=Length(), default=500_000, show_default=True, metavar="N", help="Tokens to feed in all."
+)
+@click.option(
+    "--numbers", type=click.IntRange(1), metavar="N", help="4 (default), 2, or one more than there are pairs."
+)
+@click.option(
+    "--within",
+    type=float,
+    default=2.0,
+    show_default=True,
+    metavar="W",
+    help="The weight of a token within the trained length; others have 1.",
+)
+@click.option("--keep-short", is_flag=True, help="Two tables: the model's own up to the trained length, one beyond.")
+@click.option("--for", "engine", metavar="ENGINE", help="Search what an engine computes: vllm, sglang, mlx-lm, ...")
+@REQUEST_OPTIONS["layers"]
+@REQUEST_OPTIONS["original_length"]
+@REQUEST_OPTIONS["replace_scaling"]
+@REQUEST_OPTIONS["on_top"]
+@reading_options()
+@click.option("--concat", is_flag=True, help="Join all documents into one, a blank line between two.")
+@click.option("--max-docs", type=click.IntRange(1), metavar="N", help="At most this many documents.")
+@click.option("--streaming", is_flag=True, help="Read a Hub dataset only as far as --max-docs needs.")
+@click.option("--split-special-tokens", is_flag=True, help="Special tokens named in the text are text like any other.")
+@click.option(
+    "--seed",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="Of the order of the text, and of what is held out.",
+)
+@bos_option()
+@loading_options()
+@json_option()
+@click.option(
+    "-o",
+    "--out",
+    type=Place(),
+    metavar="FILE.json",
+    help="Write the schedule here, and the run into the folder FILE-search beside it.",
+)
+@click.option("--fresh", is_flag=True, help="Search again what is kept in the folder, instead of continuing.")
+def command(model: str, out: str | None, fresh: bool, as_json: bool, **options: Any) -> None:
+    """Learn the schedule under which MODEL predicts a text best at a length, with its weights frozen.
+
+    It starts at YaRN's default, and searches the ramp's start and end, the factor and the attention scale. Part of the
+    text is held out; the schedule that does best on it is the result. The file is a schedule for --schedule of every
+    command.
+
+    With -o, every step is kept: the same command again continues where it was, whatever stopped it. Many processes
+    share the windows: `torchrun --nproc_per_node 8 -m ropescale search ...`. The result does not depend on how many.
+    """
+    from ..evals.searching.results import files_of
+
+    file, _ = (None, None) if out is None else files_of(out)
+
+    def prepare(here: World) -> SearchRun:
+        return _prepared(model, options, here, file)
+
+    measure(prepare, lambda name: files_of(name)[1], out=out, fresh=fresh, as_json=as_json, doing="searching")
+
+
+_LOADING = ("revision", "trust_remote_code", "dtype", "device")
+_SOURCE = ("concat", "streaming", "split_special_tokens")
+_PATCHING = ("layers", "original_length", "replace_scaling", "on_top")
+
+
+def _prepared(model: str, options: dict[str, Any], here: World, file: Path | None) -> SearchRun:
+    from ..evals.data.sources import ReadOptions, TextSource
+    from ..evals.running.preparing import Checkpoint
+    from ..evals.searching.options import SearchOptions
+    from ..evals.searching.preparing import prepare
+    from ..request import RequestOptions
+
+    names: Sequence[str] = options.pop("source")
+    checkpoint = Checkpoint(model, **{name: options.pop(name) for name in _LOADING})
+    asked = ReadOptions(**{name: options.pop(name) for name in READING})
+    text = TextSource(names, asked, **{name: options.pop(name) for name in _SOURCE})
+    target, bos = options.pop("target_length"), options.pop("bos")
+    patching = RequestOptions(**{name: options.pop(name) for name in _PATCHING})
+    chosen = SearchOptions(**options, patching=patching, progress=notes(here))
+    return prepare(checkpoint, text, target, bos, chosen, here, file)

@@ -1,0 +1,55 @@
+"""Prepares a search from names: reads and checks everything cheap first, and the weights last."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from ...checkpoints.adapters import find_loadable
+from ...checkpoints.locating import read_config
+from ...checkpoints.record import original_config
+from ...errors import DataError
+from ..data.sources import TextSource
+from ..parallel.processes import World
+from ..running.preparing import Checkpoint
+from ..running.progress import Notes
+from .feeding import feeding
+from .options import SearchOptions
+from .running import SearchRun, starting_plan
+from .shaping import space_of
+
+
+def prepare(
+    checkpoint: Checkpoint,
+    source: TextSource,
+    target: int,
+    bos: str | int,
+    options: SearchOptions,
+    here: World,
+    file: Path | None = None,
+) -> SearchRun:
+    """Prepares a search; ``file`` is where the schedule is to be written.
+
+    Raises:
+        RopescaleError: whatever cannot be read or searched.
+    """
+    if source.streaming and not options.max_docs:
+        raise DataError(
+            "streaming is given, and a stream may have no end; say how many documents with max_docs",
+            "streaming",
+            "max_docs",
+        )
+    folder, _ = find_loadable(checkpoint.name, checkpoint.revision, weights=False)
+    plan = starting_plan(original_config(read_config(folder), folder), target, options)
+    space_of(plan, target, options)
+    options = dataclasses.replace(options, source=source.name, split_special_tokens=source.split_special_tokens)
+    texts, tokenizer, notes = source.texts(), checkpoint.tokenizer(), Notes.of(options.progress)
+    found = feeding(texts, target, tokenizer, bos, options)
+    for remark in checkpoint.remarks():
+        notes.warn(f"warning: {remark}")
+    if source.asked.left_out:
+        found.corpus.skipped["no_text"] = len(source.asked.left_out)
+        notes.tell(f"left out: {source.left_out}")
+    run = SearchRun(checkpoint.model(here), found, dataclasses.replace(options, path=checkpoint.folder))
+    run.file = file
+    return run
