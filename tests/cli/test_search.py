@@ -1,0 +1,146 @@
+"""``ropescale search``: the command, its files, its errors, and how it goes on after a stop."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from launching import launch
+from tiny import byte_tokenizer, llama
+
+import ropescale
+from ropescale.cli import main as shell
+
+WORDS = ["--target-length", "128", "--budget-tokens", "3072"]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    """A tiny Llama of trained length 64 with a tokenizer of bytes, on disk."""
+    folder = tmp_path_factory.mktemp("checkpoint")
+    llama(vocab_size=257).save_pretrained(folder)
+    byte_tokenizer().save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    """Ten documents of two windows and more."""
+    folder = tmp_path_factory.mktemp("texts")
+    for number in range(10):
+        words = " ".join(str(each) for each in torch.randperm(90 + number).tolist())
+        (folder / f"{number:02d}.txt").write_text(words)
+    return str(folder)
+
+
+def run(capsys, *words):
+    code = shell.main(["search", *map(str, words)])
+    return code, *capsys.readouterr()
+
+
+def refused(capsys, *words):
+    """The sentence of a refusal: one line on stderr, nothing on stdout, exit code 2."""
+    code, out, err = run(capsys, *words)
+    lines = [line for line in err.splitlines() if line.startswith("error:")]
+    assert (code, out, len(lines)) == (2, "", 1), err
+    return lines[0]
+
+
+def test_it_prints_the_schedule_and_the_command_that_patches_with_it(
+    capsys, checkpoint, texts, tmp_path, monkeypatch, one_thread
+):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run(capsys, checkpoint, "--data", texts, *WORDS, "-o", "factors.json")
+    assert code == 0 and "tokens in windows of 128" in err
+    spec, command = (line.strip("`") for line in out.splitlines() if line.startswith("`"))
+    saved = json.loads((tmp_path / "factors.json").read_text())
+    assert ropescale.schedules.specs.parse(spec).build() == ropescale.schedules.specs.parse(saved).build()
+    assert shell.main([*shlex.split(command)[1:], "--json"]) == 0
+    patched = json.loads((tmp_path / "OUT" / "config.json").read_text())["rope_parameters"]
+    assert patched["rope_type"] == "yarn" and patched["factor"] == saved["factor"] and not patched["truncate"]
+    assert json.loads((tmp_path / "OUT" / "config.json").read_text())["max_position_embeddings"] >= 128
+    assert {"REPORT.md", "results.json"} <= {path.name for path in (tmp_path / "factors-search").iterdir()}
+
+
+def test_the_file_is_a_schedule_for_every_command(capsys, checkpoint, texts, tmp_path):
+    file = tmp_path / "factors.json"
+    assert run(capsys, checkpoint, "--data", texts, *WORDS, "-o", file)[0] == 0
+    assert shell.main(["inspect", checkpoint, "--schedule", str(file), "--json"]) == 0
+    assert shell.main(["eval", checkpoint, "--data", texts, "--lengths", "128", "--schedule", str(file)]) == 0
+    assert "yarn:factor=" in capsys.readouterr().out
+
+
+def test_json_has_every_number(capsys, checkpoint, texts):
+    code, out, _ = run(capsys, checkpoint, "--data", texts, *WORDS, "--json")
+    found = json.loads(out)
+    assert code == 0 and found["kind"] == "search"
+    assert {row["length"] for row in found["rows"]} == {64, 128}
+    assert len(found["divisors"]) == 4 and found["found"][0]["tokens"] <= 3072
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--budget-tokens", "300"], "--budget-tokens 300 has no room for a step"),
+        (["--target-length", "64"], "needs no schedule"),
+        (["--target-length", "32"], "is shorter than the trained length"),
+        (["--target-length", "100000"], "no document has the"),
+        (["--numbers", "3"], "numbers 3 is none of 4"),
+        (["--for", "vlm"], "did you mean 'vllm'?"),
+        (["--method", "evolution", "--keep-short"], "--keep-short is for the ramp"),
+        (["--numbers", "5", "--keep-short"], "--keep-short is for the ramp"),
+        (["--within", "0"], "is not a weight"),
+        (["--layers", "some"], "cannot be changed alone"),
+        (["--streaming"], "say how many documents with --max-docs"),
+    ],
+)
+def test_wrong_input_is_one_line_and_nothing_is_written(capsys, checkpoint, texts, tmp_path, words, said):
+    given = [*WORDS, *words]
+    for flag in ("--target-length", "--budget-tokens"):
+        if given.count(flag) > 1:
+            at = given.index(flag)
+            del given[at : at + 2]
+    file = tmp_path / "factors.json"
+    assert said in refused(capsys, checkpoint, "--data", texts, *given, "-o", file)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_name_without_json_is_refused(capsys, checkpoint, texts, tmp_path):
+    assert "give one like factors.json" in refused(
+        capsys, checkpoint, "--data", texts, *WORDS, "-o", tmp_path / "found"
+    )
+
+
+def test_two_processes_find_the_same_bit_for_bit(capsys, checkpoint, texts, tmp_path, one_thread):
+    alone, shared = tmp_path / "alone.json", tmp_path / "shared.json"
+    assert run(capsys, checkpoint, "--data", texts, *WORDS, "-o", alone)[0] == 0
+    done = launch(2, checkpoint, "--data", texts, *WORDS, "-o", shared, command="search")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("ropescale patch") == 1 and "2 processes searching" in done.stderr
+    assert json.loads(alone.read_text()) == json.loads(shared.read_text())
+
+
+@pytest.mark.slow
+def test_killed_at_any_moment_it_finds_the_same(capsys, checkpoint, texts, tmp_path, one_thread, python):
+    whole = tmp_path / "whole.json"
+    assert run(capsys, checkpoint, "--data", texts, *WORDS, "-o", whole)[0] == 0
+    wanted = json.loads(whole.read_text())
+    generator = torch.Generator().manual_seed(0)
+    for kill in range(20):
+        file = tmp_path / f"killed-{kill}.json"
+        words = ["-m", "ropescale", "search", checkpoint, "--data", texts, *WORDS, "-o", str(file)]
+        started = subprocess.Popen([sys.executable, *words], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        resume = tmp_path / f"killed-{kill}-search" / "resume"
+        while started.poll() is None and not list(resume.glob("*/answers.jsonl")):
+            time.sleep(0.01)
+        time.sleep(float(torch.rand((), generator=generator)) * 0.5)
+        started.send_signal(signal.SIGKILL)
+        started.wait()
+        assert run(capsys, checkpoint, "--data", texts, *WORDS, "-o", file)[0] == 0
+        assert json.loads(file.read_text()) == wanted, kill
