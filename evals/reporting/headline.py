@@ -12,7 +12,8 @@ from ..metrics.cells import around, signed
 from ..metrics.paired import PairedRow, short_length
 from ..recommending.results import Recommendation
 from ..results.result import Result
-from . import recommendations
+from ..searching.results import SearchResult
+from . import recommendations, searches
 from .runs import StoredRun
 
 
@@ -20,6 +21,8 @@ def headline(run: StoredRun) -> str | None:
     """Returns a run's main result in a few sentences; None where there is nothing to say."""
     if run.kind == Recommendation.kind:
         return recommendations.headline(run.results)
+    if run.kind == SearchResult.kind:
+        return searches.headline(run.results)
     if run.result is None:
         return _answered(run.results["rows"])
     rows = run.result.against_truncation

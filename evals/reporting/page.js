@@ -328,6 +328,35 @@
     }], form);
   }
 
+  /* What a search divides each pair by, and how the held-out loss of every search falls with the tokens that it spends. */
+  const HUES = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00"];
+
+  function searches() {
+    data.searches.forEach((each, number) => plot(`divisors-${number}`, divisors(each), plain("pair", "frequency divided by")));
+    const lines = data.searches.map((each, n) => ({
+      x: each.history.map((r) => r.tokens), y: each.history.map((r) => r.loss - each.history[0].loss), name: `${each.run}: ${each.method}`,
+      mode: "lines+markers", line: { color: HUES[n % HUES.length] }, hovertemplate: "%{x:,} tokens: %{y:+.4f} nats<extra></extra>",
+    }));
+    if (lines.length) plot("search-losses", lines, plain("tokens spent", "change of the held-out loss (weighted, nats)"));
+  }
+
+  function divisors(each) {
+    return [...new Set(each.divisors.map((r) => r.layers))].flatMap((layers, n) => {
+      const rows = each.divisors.filter((r) => r.layers === layers), of = (key) => ({ x: rows.map((r) => r.pair), y: rows.map((r) => r[key]), mode: "lines+markers" });
+      const name = layers === "all" ? "" : `${layers}: `;
+      return [
+        { ...of("start"), name: name + each.start, line: { color: ink(), dash: "dash" }, marker: { size: 5 } },
+        { ...of("found"), name: `${name}found`, line: { color: HUES[(n + 1) % HUES.length] }, marker: { size: 6 } },
+      ];
+    });
+  }
+
+  function plain(x, y) {
+    const form = layout(x, y, [], { noMarks: true });
+    form.xaxis = { ...form.xaxis, type: "linear", tickvals: undefined, ticktext: undefined };
+    return { ...form, showlegend: true };
+  }
+
   const percent = (x) => `${Math.round(100 * x)}%`;
   const depthText = (x) => `${Number((100 * x).toPrecision(3))}%`;
 
@@ -396,6 +425,7 @@
     if (data.series.length) [curve, change, cost, truncation, subsets, position, frequency].forEach((part) => part());
     retrieval();
     recommendations();
+    searches();
   }
 
   find("controls")?.addEventListener("change", draw);

@@ -24,7 +24,7 @@ from ..results import checking, replacing
 from ..results.checking import Wrong
 from ..results.formats import SERIES
 from ..results.result import Result
-from . import by_source, recommendations
+from . import by_source, recommendations, searches
 from .headline import headline
 from .runs import StoredRun
 
@@ -153,6 +153,7 @@ def page_data(runs: Sequence[StoredRun]) -> dict[str, Any]:
         "sources": by_source.tables((run.name, result) for run, result in measured),
         "retrieval": [heat for run in runs if run.kind == Retrieval.kind for heat in _heat_maps(run)],
         "recommendations": recommendations.sections(runs),
+        "searches": searches.sections(runs),
     }
 
 

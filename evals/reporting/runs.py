@@ -17,7 +17,7 @@ from ..results.result import Result
 
 @dataclass(frozen=True)
 class StoredRun:
-    """A folder that ``ropescale eval -o``, ``passkey -o`` or ``recommend -o`` wrote.
+    """A folder that ``ropescale eval -o``, ``passkey -o``, ``recommend -o`` or ``search -o`` wrote.
 
     Attributes:
         folder: its path.
