@@ -100,7 +100,7 @@ Method = Generator[Ask, Reply, Point]
 
 
 WINDOWS = 4
-"""The windows on which methods without a gradient compare their candidates."""
+"""The windows on which points are compared without a gradient."""
 
 
 def candidates(allowance: Allowance) -> int:

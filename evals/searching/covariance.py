@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Protocol
 
 from ...errors import RunError
@@ -59,7 +60,7 @@ def _strategy(numbers: int, seed: int) -> Strategy:
         RunError: the package is not installed.
     """
     try:
-        import cma
+        cma = import_module("cma")
     except ImportError:
         raise RunError("method='cma' needs the package cma; install it with: pip install 'ropescale[search]'") from None
     return cma.CMAEvolutionStrategy([0.0] * numbers, SPREAD, {"seed": seed + 1, "verbose": -9})

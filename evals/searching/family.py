@@ -50,6 +50,11 @@ class ScheduleFamily(Protocol):
         ...
 
     @property
+    def later_starts(self) -> list[Point]:
+        """Other points where a search may begin: the ramp starts later; none where it has no start."""
+        ...
+
+    @property
     def base(self) -> Point:
         """The numbers under which every pair keeps its frequency."""
         ...
@@ -121,6 +126,14 @@ class Ramp:
     def start(self) -> Point:
         """The numbers of YaRN's default, within the bounds."""
         return self.nearest([self._default[name] for name in self.names])
+
+    @property
+    def later_starts(self) -> list[Point]:
+        """YaRN's default with a ramp that starts later, by eighths of its width."""
+        if not self.shape.ends:
+            return []
+        start, end, *others = self.start
+        return [self.nearest((start + (end - start) * eighths / 8, end, *others)) for eighths in (1, 2, 3)]
 
     @property
     def base(self) -> Point:
@@ -234,6 +247,11 @@ class EveryPair:
         inv_freq, scale = ramp.table(torch.tensor(ramp.start, dtype=torch.float64))
         divisors = [math.log(b / f) if f else 0.0 for b, f in zip(self.rope.inv_freq(), inv_freq.tolist(), strict=True)]
         return (*divisors, *([math.log(float(scale) / self.rope.table_scale)] if self.scaled else []))
+
+    @property
+    def later_starts(self) -> list[Point]:
+        """None: there is no ramp."""
+        return []
 
     @property
     def base(self) -> Point:

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice, repeat
 
-from .asking import Allowance, Ask, Method, best
+from .asking import WINDOWS, Allowance, Ask, Method, best
+from .family import Point
 from .space import Space
 
 BATCH = 2
@@ -18,6 +19,9 @@ CHECKS = 6
 
 AVERAGING = 0.1
 """How much of the average each iterate replaces."""
+
+TRIED = 0.1
+"""The share of the allowance that may go to trying where to begin."""
 
 PATIENCE = 3
 """Checks in a row without a better loss, after which the search ends."""
@@ -49,9 +53,25 @@ class Adam:
         return [x - move for x, move in zip(point, moves, strict=True)]
 
 
-def steps_within(allowance: Allowance) -> int:
-    """Returns how many steps an allowance has room for, besides its checks."""
-    return max(0, (allowance.feeds - CHECKS * allowance.held_out) // BATCH)
+def beginnings(space: Space, allowance: Allowance) -> list[Point]:
+    """Returns the points among which the first windows choose where to begin; YaRN's default is the first.
+
+    The gradient in the ramp's start is noisy: a fast pair's angle at a far position is many turns, and the least change
+    of its frequency moves it. From YaRN's start, at the fastest pair, it takes long to find out of that noise, or never
+    does. So a few starts are tried, where that takes no more than :data:`TRIED` of the allowance.
+    """
+    begun = [space.start, *space.later_starts]
+    return begun if len(begun) * _compared(allowance) <= TRIED * allowance.feeds else begun[:1]
+
+
+def _compared(allowance: Allowance) -> int:
+    return min(WINDOWS, len(allowance.windows))
+
+
+def steps_within(allowance: Allowance, tried: int = 1) -> int:
+    """Returns how many steps an allowance has room for, besides its checks and what is tried before."""
+    before = tried * _compared(allowance) if tried > 1 else 0
+    return max(0, (allowance.feeds - before - CHECKS * allowance.held_out) // BATCH)
 
 
 def least(allowance: Allowance) -> int:
@@ -60,11 +80,15 @@ def least(allowance: Allowance) -> int:
 
 
 def search(space: Space, allowance: Allowance) -> Method:
-    """Descends from YaRN's default; the average of the iterates is checked on the held-out windows."""
-    steps, adam = steps_within(allowance), Adam(space.rates)
-    point = average = space.start
-    batches = _batches(allowance.windows)
-    checked, losses = [point], (yield allowance.check(point)).means
+    """Descends from YaRN's default, or from a later start; averages of the iterates are checked on held-out windows."""
+    begun = beginnings(space, allowance)
+    steps, adam = steps_within(allowance, len(begun)), Adam(space.rates)
+    checked, losses = [space.start], (yield allowance.check(space.start)).means
+    point = space.start
+    if len(begun) > 1:
+        tried = yield Ask(tuple(begun), allowance.windows[: _compared(allowance)])
+        point = best(begun, tried.means)
+    average, batches = point, _batches(allowance.windows)
     for step in range(steps):
         answer = yield Ask((point,), next(batches), gradient=True)
         decay = 0.5 * (1 + math.cos(math.pi * step / steps))

@@ -42,6 +42,12 @@ class Space:
         return tuple(chain.from_iterable(each.start for each in self.families.values()))
 
     @property
+    def later_starts(self) -> list[Point]:
+        """Other points where a search may begin: every ramp starts later by the same share of its width."""
+        each = (family.later_starts for family in self.families.values())
+        return [tuple(chain.from_iterable(parts)) for parts in zip(*each, strict=True)]
+
+    @property
     def base(self) -> Point:
         """The numbers under which every pair keeps its frequency."""
         return tuple(chain.from_iterable(each.base for each in self.families.values()))
