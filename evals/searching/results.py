@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import shlex
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -30,6 +29,7 @@ from ..results.saving import Saved
 from .asking import Check
 from .family import Point
 from .metrics import HELD_OUT, HISTORY, METRICS, HeldOutRow, HistoryRow, interval_line
+from .patch_command import patch_command
 from .plots import draw
 from .searched import Divided, Searched
 from .space import Space
@@ -167,13 +167,7 @@ class SearchResult(Searched, Saved):
     @property
     def command(self) -> str:
         """The command that patches the model with the schedule."""
-        schedule = self.spec if self.file is None else str(self.file)
-        request = self.learned.plan.request
-        flags = [f"--{name.replace('_', '-')}" for name in ("replace_scaling", "on_top") if getattr(request, name)]
-        layers = [] if request.layers == "full" else ["--layers", request.layers]
-        length = [] if request.original_length is None else ["--original-length", str(request.original_length)]
-        words = ["ropescale", "patch", self.model["path"], "-o", "OUT", "--schedule", schedule]
-        return shlex.join([*words, *layers, *length, *flags])
+        return patch_command(self.model["path"], self.spec if self.file is None else str(self.file), self.learned.plan)
 
     @property
     def remarks(self) -> list[str]:
