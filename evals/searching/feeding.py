@@ -12,8 +12,8 @@ import torch
 from ...errors import DataError
 from ..data.chats import Given
 from ..running.selection import Corpus
-from . import gradient
-from .asking import Allowance, least_candidates
+from .methods import gradient
+from .methods.asking import Allowance, least_candidates
 from .options import SearchOptions
 from .splitting import CHECKED, Split, split
 

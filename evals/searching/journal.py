@@ -13,7 +13,7 @@ from pathlib import Path
 from ...errors import CheckpointError
 from ...files import atomic
 from ..running.resuming import Facts, key_of
-from .asking import Ask, Reply
+from .methods.asking import Ask, Reply
 
 
 class Journal:

@@ -9,7 +9,7 @@ from ...formatting import markdown
 from ..metrics.base import Metric, Picture, mark
 from ..metrics.cells import around, exp, interval_cell, signed
 from ..results.statistics import DOCUMENTS, PERCENT
-from .asking import Check
+from .methods.asking import Check
 from .plots import draw
 from .searched import Searched
 

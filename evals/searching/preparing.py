@@ -13,10 +13,10 @@ from ..data.sources import TextSource
 from ..parallel.processes import World
 from ..running.preparing import Checkpoint
 from ..running.progress import Notes
+from .families.shaping import space_of
 from .feeding import feeding
 from .options import SearchOptions
 from .running import SearchRun, starting_plan
-from .shaping import space_of
 
 
 def prepare(

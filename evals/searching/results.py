@@ -26,13 +26,13 @@ from ..results.checking import Wrong
 from ..results.folder import writable_folder
 from ..results.formats import SCHEMA
 from ..results.saving import Saved
-from .asking import Check
-from .family import Point
+from .families.family import Point
+from .families.space import Space
+from .methods.asking import Check
 from .metrics import HELD_OUT, HISTORY, METRICS, HeldOutRow, HistoryRow, interval_line
 from .patch_command import patch_command
 from .plots import draw
 from .searched import Divided, Searched
-from .space import Space
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -26,19 +26,19 @@ from ..running import fingerprints
 from ..running.progress import Notes, Progress, duration
 from ..running.resuming import Facts, FolderStore, Store
 from ..running.runner import LONG_SECONDS, carry_out
-from . import covariance, evolution, gradient
-from .asking import Allowance, Ask, Check, Method, Reply
-from .evaluating import Evaluator, Texts
-from .family import Point
+from .families.family import Point
+from .families.shaping import space_of
+from .families.space import Space
 from .feeding import Feeding, feeding
 from .journal import FolderJournal, Journal, digest
 from .keywords import SearchKeywords
-from .learner import Learner, Weighted
-from .live import LiveTables
+from .losses.evaluating import Evaluator, Texts
+from .losses.learner import Learner, Weighted
+from .losses.live import LiveTables
+from .methods import covariance, evolution, gradient
+from .methods.asking import Allowance, Ask, Check, Method, Reply
 from .options import SearchOptions
 from .results import Learned, SearchResult, files_of, spec_line
-from .shaping import space_of
-from .space import Space
 
 if TYPE_CHECKING:
     from typing import Unpack

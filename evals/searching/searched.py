@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ..results.statistics import Estimate, ratio
 from ..results.stored import Measured
-from .asking import Check
+from .methods.asking import Check
 
 Divided = tuple[Sequence[float], Sequence[float], Sequence[float]]
 """The frequencies of each pair in radians per token: the model's own, at the start of the search, and those found."""

@@ -1,15 +1,17 @@
 """Searches on the reference model, and what they find on the 26 held-out modules: the tables of docs/searching.md.
 
-``python tests/benchmarks/searching.py TASK OUT``: each task keeps what it has done below OUT and goes on from there; at
-the end ``tables`` scores everything on the held-out modules, once, and writes ``tables.md`` and ``searching.png``.
+``python tests/benchmarks/searching.py NAME OUT '{"seed": 1}'`` searches; ``grid OUT`` scores a grid on the same text;
+``tables OUT`` scores all that was found below OUT on text that nothing was learned from. Each keeps what it has done
+below OUT and goes on from there.
 """
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import json
-import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -21,16 +23,13 @@ from ropescale.evals.reference import CHECKPOINT, held_out_documents
 from ropescale.evals.reference.corpus import training_documents
 
 TARGET, BUDGET = 2048, 500_000
-LENGTHS = [256, 512, 1024, 2048]
 LONG, EVERY = 20_000, 4
 """Of the modules that the model was trained on, those with so many characters, and of these every fourth."""
 
-SEEDS = {"gradient": range(5), "evolution": range(2), "cma": range(2)}
 GRID = [
     f"yarn:factor={factor},beta_fast={fast},beta_slow={slow}"
     for factor, fast, slow in itertools.product((6, 8, 10, 12), (8, 16, 32, 64), (0.5, 1, 2))
 ]
-START = "yarn:factor=8"
 
 
 def sample() -> list[str]:
@@ -38,82 +37,117 @@ def sample() -> list[str]:
     return [text for text in training_documents() if len(text) >= LONG][::EVERY]
 
 
+@dataclass(frozen=True)
+class Setting:
+    """What is searched for: a model, a target length, and the text to learn from and to measure on.
+
+    Attributes:
+        texts: a folder of texts, of which every second one is learned from and the others are measured on; None for
+            the standard library's modules.
+    """
+
+    model: str = str(CHECKPOINT)
+    target: int = TARGET
+    texts: Path | None = None
+
+    def learned(self) -> list[str]:
+        """Returns the text to learn from."""
+        return sample() if self.texts is None else self._files()[::2]
+
+    def measured(self) -> list[str]:
+        """Returns the text to measure on."""
+        return held_out_documents() if self.texts is None else self._files()[1::2]
+
+    def _files(self) -> list[str]:
+        assert self.texts is not None
+        return [file.read_text(encoding="utf-8") for file in sorted(self.texts.glob("*.txt"))]
+
+    def lengths(self, trained: int) -> list[int]:
+        """Returns the trained length and its doubles up to twice the target."""
+        return [trained * 2**n for n in range(20) if trained * 2**n <= 2 * self.target]
+
+
 class Bench:
-    """The reference model, and the folder of all that was measured."""
+    """A model, and the folder of all that was measured."""
 
-    def __init__(self, out: Path) -> None:
-        self.out = out
+    def __init__(self, out: Path, setting: Setting) -> None:
+        self.out, self.setting = out, setting
         out.mkdir(parents=True, exist_ok=True)
-        self.model = AutoModelForCausalLM.from_pretrained(CHECKPOINT, dtype=torch.float32)
-        self.tokenizer = AutoTokenizer.from_pretrained(CHECKPOINT)
+        self.model = AutoModelForCausalLM.from_pretrained(setting.model, dtype=torch.float32)
+        self.tokenizer = AutoTokenizer.from_pretrained(setting.model)
+        self.trained = int(self.model.config.max_position_embeddings)
+        self.start = f"yarn:factor={setting.target / self.trained:g}"
 
-    def search(self, name: str, **options: object) -> Path:
-        """Searches, and returns the schedule's file."""
+    def search(self, name: str, **options: object) -> None:
+        """Searches, and keeps the schedule's file."""
+        given = {"budget_tokens": BUDGET, "progress": True, **options}
         file = self.out / f"{name}.json"
-        search(
-            self.model,
-            sample(),
-            TARGET,
-            tokenizer=self.tokenizer,
-            out=file,
-            **{"budget_tokens": BUDGET, "progress": True, **options},  # type: ignore[arg-type]
-        )
-        return file
+        learned, target = self.setting.learned(), self.setting.target
+        search(self.model, learned, target, tokenizer=self.tokenizer, out=file, **given)  # type: ignore[arg-type]
 
-    def score(
-        self, name: str, texts: Sequence[str], schedules: Iterable[object], baseline: object, **options
-    ) -> Result:
-        """Measures schedules on the first 2,048 tokens of each text."""
+    def score(self, name: str, texts: Sequence[str], schedules: Iterable[object], baseline: object) -> Result:
+        """Measures schedules on the first positions of each text."""
+        most = max(len(self.tokenizer(text).input_ids) for text in texts)
         return perplexity(
             self.model,
             texts,
-            LENGTHS,
+            [n for n in self.setting.lengths(self.trained) if n <= min(self.setting.target, most)],
             schedules,
             baseline=baseline,
             tokenizer=self.tokenizer,
+            windows=1,
             short_context=False,
             progress=True,
             out=self.out / name,
-            **{"windows": 1, **options},
         )
 
     def grid_best(self) -> str:
         """Returns the grid's schedule that is best on the text that is learned from, by the objective of the search."""
-        result = self.score("grid", sample()[:: len(sample()) // 16], GRID, START)
+        texts, target = self.setting.learned(), self.setting.target
+        result = self.score("grid", texts[:: max(1, len(texts) // 16)], GRID, self.start)
         rows = {(row.schedule, row.length): row.nll for row in result.rows}
 
         def objective(schedule: str) -> float:
             """The loss of the whole window, and as much again of what is within the trained length."""
-            whole, within = rows[schedule, TARGET] * (TARGET - 1), rows[schedule, 256] * 255
-            return (whole + within) / (TARGET - 1 + 255)
+            whole, within = rows[schedule, target] * (target - 1), rows[schedule, self.trained] * (self.trained - 1)
+            return (whole + within) / (target + self.trained - 2)
 
         return min(GRID, key=objective)
 
     def tables(self) -> None:
-        """Scores everything that was found on the held-out modules, and writes the tables."""
-        files = sorted(self.out.glob("*.json"))
-        best = self.grid_best()
-        schedules = {file.stem: str(file) for file in files} | {"grid": best}
-        found = {START: START, **{ropescale.schedules.specs.parse(spec).text: name for name, spec in schedules.items()}}
-        for baseline in (START, best):
-            result = self.score("held-out", held_out_documents(), [START, *schedules.values()], baseline)
-            print(f"\nagainst {baseline}")
+        """Scores everything that was found on text that nothing was learned from, and prints the tables."""
+        found = {file.stem: str(file) for file in sorted(self.out.glob("*.json"))}
+        found |= {"best of the grid": self.grid_best()} if (self.out / "grid").exists() else {}
+        names = {ropescale.schedules.specs.parse(spec).text: name for name, spec in found.items()}  # type: ignore[union-attr]
+        for baseline in dict.fromkeys([self.start, found.get("best of the grid", self.start)]):
+            result = self.score("measured", self.setting.measured(), [self.start, *found.values()], baseline)
+            print(f"\nagainst {baseline}, nats; perplexity")
+            ppl = {(row.schedule, row.length): row.ppl for row in result.rows}
             for row in result.paired:
-                print(json.dumps({"name": found.get(row.schedule, row.schedule), **vars(row)}))
-            print(result.to_markdown())
+                interval = f"{row.low:+.4f} to {row.high:+.4f}" if row.low is not None else "-"
+                label, value = names.get(row.schedule, row.schedule), ppl[row.schedule, row.length]
+                print(f"| {label} | {row.length} | {value:.3f} | {row.delta_nll:+.4f} | {interval} |")
 
 
-def main(task: str, out: str, *rest: str) -> None:
-    """Does one task: ``gradient 0``, ``grid``, ``tables``, or another name with options as JSON."""
-    bench = Bench(Path(out))
-    if task == "grid":
+def main() -> None:
+    """Does one task."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("task", help="grid, tables, or a name for a search")
+    parser.add_argument("out", type=Path)
+    parser.add_argument("options", nargs="?", default="{}", help='of the search, as JSON: {"seed": 1, "method": "cma"}')
+    parser.add_argument("--model", default=str(CHECKPOINT))
+    parser.add_argument("--target", type=int, default=TARGET)
+    parser.add_argument("--texts", type=Path)
+    given = parser.parse_args()
+    bench = Bench(given.out, Setting(given.model, given.target, given.texts))
+    if given.task == "grid":
         print(bench.grid_best())
-    elif task == "tables":
+    elif given.task == "tables":
         bench.tables()
     else:
-        bench.search(task, **json.loads(rest[0]))
+        bench.search(given.task, **json.loads(given.options))
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    main(*sys.argv[1:])
+    main()

@@ -16,7 +16,7 @@ from ropescale.evals.reference import CHECKPOINT, held_out_documents
 from ropescale.schedules import lookup, names
 
 ROOT = Path(__file__).parents[2]
-GUIDES = ("patching", "serving", "retrieval")
+GUIDES = ("patching", "serving", "retrieval", "searching")
 PAGES = {"README": ROOT / "README.md", **{name: ROOT / "docs" / f"{name}.md" for name in GUIDES}}
 MAKE = {"make demo", "make test"}
 """Run by the continuous integration itself, which starts with them."""
@@ -67,6 +67,7 @@ MADE = {
     "patching": (["CKPT-2k/ropescale.json", "CKPT-half/ropescale.json", "half.png"], "live: yes"),
     "serving": ([], "--context-length 2048"),
     "retrieval": (["KEYS/results.json"], "passkey"),
+    "searching": (["factors.json", "factors-search/REPORT.md", "mine.json"], "ropescale patch CKPT"),
 }
 """The files that a page's blocks write, and what they print."""
 

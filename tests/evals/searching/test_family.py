@@ -8,7 +8,7 @@ import torch
 
 import ropescale
 from ropescale.errors import DataError
-from ropescale.evals.searching.family import EveryPair, Ramp, RampShape, family
+from ropescale.evals.searching.families.family import EveryPair, Ramp, RampShape, family
 from ropescale.rope import Rope
 from ropescale.schedules import Yarn, specs
 

@@ -6,11 +6,11 @@ from tiny import VOCABULARY, llama, naive_nll
 from transformers import AutoModelForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig
 
 import ropescale
-from ropescale.evals.searching import learner
-from ropescale.evals.searching.learner import Learner, Weighted, blocks, gradient
-from ropescale.evals.searching.live import LiveTables
+from ropescale.evals.searching.families.shaping import space_of
+from ropescale.evals.searching.losses import learner
+from ropescale.evals.searching.losses.learner import Learner, Weighted, blocks, gradient
+from ropescale.evals.searching.losses.live import LiveTables
 from ropescale.evals.searching.options import SearchOptions
-from ropescale.evals.searching.shaping import space_of
 from ropescale.models import patching
 from ropescale.models.rotary_modules import evaluating
 from ropescale.planning.plan import make_plan

@@ -7,10 +7,10 @@ import pytest
 from tiny import documents, llama
 
 from ropescale.evals import search
-from ropescale.evals.searching import covariance, evolution
-from ropescale.evals.searching.asking import Allowance, Reply
-from ropescale.evals.searching.family import EveryPair, Ramp
-from ropescale.evals.searching.space import Space
+from ropescale.evals.searching.families.family import EveryPair, Ramp
+from ropescale.evals.searching.families.space import Space
+from ropescale.evals.searching.methods import covariance, evolution
+from ropescale.evals.searching.methods.asking import Allowance, Reply
 from ropescale.rope import Rope
 
 ROPE = Rope(rotary_dim=64, theta=10000.0, original_length=256)

@@ -11,8 +11,8 @@ import ropescale
 from ropescale.errors import CheckpointError, DataError, RunError
 from ropescale.evals import search
 from ropescale.evals.results.loading import read_results
-from ropescale.evals.searching import gradient
-from ropescale.evals.searching.evaluating import Evaluator
+from ropescale.evals.searching.losses.evaluating import Evaluator
+from ropescale.evals.searching.methods import gradient
 from ropescale.evals.searching.splitting import split
 from ropescale.schedules import Yarn
 

@@ -11,9 +11,9 @@ from ropescale.engines.layers import layers_of
 from ropescale.engines.registry import ENGINES
 from ropescale.errors import ConfigError, DataError
 from ropescale.evals import search
+from ropescale.evals.searching.families.shaping import space_of
 from ropescale.evals.searching.options import SearchOptions
 from ropescale.evals.searching.running import starting_plan
-from ropescale.evals.searching.shaping import space_of
 from ropescale.planning.plan import make_plan
 from ropescale.request import Request
 

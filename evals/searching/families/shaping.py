@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
-from ...engines.layers import layers_of
-from ...engines.registry import ENGINES
-from ...errors import ConfigError, DataError
-from ...planning.plan import Plan, make_plan
-from ...schedules.base import suggest
+from ....engines.layers import layers_of
+from ....engines.registry import ENGINES
+from ....errors import ConfigError, DataError
+from ....planning.plan import Plan, make_plan
+from ....schedules.base import suggest
+from ..options import SearchOptions
 from .family import EveryPair, RampShape, Scale, ScheduleFamily, family
-from .options import SearchOptions
 from .space import Space
 
 _SCALES: tuple[Scale, ...] = ("free", "rule", "one")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
-from .family import Point
+from ..families.family import Point
 
 
 @dataclass(frozen=True)

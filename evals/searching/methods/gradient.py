@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice, repeat
 
+from ..families.family import Point
+from ..families.space import Space
 from .asking import WINDOWS, Allowance, Ask, Method, best
-from .family import Point
-from .space import Space
 
 BATCH = 2
 """Windows of a step."""

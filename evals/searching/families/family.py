@@ -18,11 +18,11 @@ from typing import Literal, Protocol
 
 import torch
 
-from ...errors import DataError
-from ...rope import Rope
-from ...schedules import LongRope, Schedule, Table, Yarn
-from ...schedules.base import Frequencies
-from ...schedules.yarn import temperature
+from ....errors import DataError
+from ....rope import Rope
+from ....schedules import LongRope, Schedule, Table, Yarn
+from ....schedules.base import Frequencies
+from ....schedules.yarn import temperature
 
 Point = tuple[float, ...]
 """A member of a family: its numbers."""

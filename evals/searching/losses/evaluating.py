@@ -12,13 +12,13 @@ from itertools import product
 
 import torch
 
-from ...errors import RunError
-from ..parallel.processes import Group
-from .asking import Ask, Reply
-from .family import Point
+from ....errors import RunError
+from ...parallel.processes import Group
+from ..families.family import Point
+from ..families.space import Space
+from ..methods.asking import Ask, Reply
 from .learner import Learner, Weighted, gradient
 from .live import LiveTables
-from .space import Space
 
 Job = tuple[float, Point, tuple[float, ...]]
 """Of one window under one point: its loss, its gradient, and the NLL up to each length."""

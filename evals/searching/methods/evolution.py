@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from ..families.family import EveryPair, Point
+from ..families.space import Space
 from .asking import WINDOWS, Allowance, Ask, Method, best, candidates
-from .family import EveryPair, Point
-from .space import Space
 
 CHANCE = 0.3
 """How likely it is that a pair is changed."""

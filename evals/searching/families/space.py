@@ -8,7 +8,7 @@ from itertools import chain
 
 import torch
 
-from ...schedules import Schedule
+from ....schedules import Schedule
 from .family import Point, ScheduleFamily
 
 DiffTables = Mapping[str, tuple[torch.Tensor, torch.Tensor]]

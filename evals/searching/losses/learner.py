@@ -17,16 +17,16 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from ...errors import ConfigError
-from ...models.rotary_modules import text_config
-from ..running.memory import position_bytes
-from ..running.scoring import Scorer
-from .family import Point
+from ....errors import ConfigError
+from ....models.rotary_modules import text_config
+from ...running.memory import position_bytes
+from ...running.scoring import Scorer
+from ..families.family import Point
+from ..families.space import Space
 from .live import LiveTables
-from .space import Space
 
 if TYPE_CHECKING:
-    from ..running.scoring import TrunkOutput
+    from ...running.scoring import TrunkOutput
 
 
 MOST_KEPT = 2**30

@@ -16,10 +16,10 @@ from types import MethodType
 import torch
 from torch import nn
 
-from ...models import patching
-from ...models.rotary_modules import layer_keys, prefix, rotary_modules
-from ...planning.plan import Plan
-from .space import DiffTables
+from ....models import patching
+from ....models.rotary_modules import layer_keys, prefix, rotary_modules
+from ....planning.plan import Plan
+from ..families.space import DiffTables
 
 
 class LiveTables:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Protocol
 
-from ...errors import RunError
+from ....errors import RunError
+from ..families.family import Point
+from ..families.space import Space
 from .asking import WINDOWS, Allowance, Ask, Method, best, candidates
-from .family import Point
-from .space import Space
 
 SPREAD = 10.0
 """The standard deviation of the first candidates, in steps of gradient descent."""

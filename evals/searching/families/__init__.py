@@ -1,0 +1,1 @@
+"""The schedules that a search chooses among."""

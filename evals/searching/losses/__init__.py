@@ -1,0 +1,1 @@
+"""Losses of windows under tables, and their gradients."""

@@ -1,0 +1,87 @@
+"""The peak memory of a step of a search, beside that of a forward pass: two layers of a 1B model's width.
+
+``python tests/benchmarks/searching_memory.py 4096 8192``: for each length, the peak above what the weights take, in MB,
+of the scorer's forward (its head in blocks, no logits kept), of transformers' own (all logits), and of a step with its
+gradient; and their ratios. Linux only: the peak is the kernel's, reset before each measurement.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from ropescale.evals.searching.families.shaping import space_of
+from ropescale.evals.searching.losses.learner import Learner, Weighted, gradient
+from ropescale.evals.searching.losses.live import LiveTables
+from ropescale.evals.searching.options import SearchOptions
+from ropescale.evals.searching.running import starting_plan
+from ropescale.models.rotary_modules import evaluating
+
+
+def build(vocabulary: int = 128_256) -> LlamaForCausalLM:
+    """Two layers of Llama 3.2 1B, with random weights."""
+    config = LlamaConfig(
+        vocab_size=vocabulary,
+        hidden_size=2048,
+        intermediate_size=8192,
+        num_hidden_layers=2,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        head_dim=64,
+        max_position_embeddings=2048,
+        rope_parameters={"rope_type": "default", "rope_theta": 500_000.0},
+        tie_word_embeddings=True,
+    )
+    torch.manual_seed(0)
+    return LlamaForCausalLM(config).eval()
+
+
+def status(field: str) -> float:
+    """A field of this process's status, in MB."""
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(field))
+
+
+def peak(what: Callable[[], object]) -> float:
+    """The peak above what is there before, in MB."""
+    gc.collect()
+    Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
+    before = status("VmRSS")
+    what()
+    return status("VmHWM") - before
+
+
+def measure(model: LlamaForCausalLM, length: int, plain: bool = True) -> tuple[float, float, float]:
+    """The peaks of the scorer's forward, of transformers' own, and of a step."""
+    options, target = SearchOptions(), max(length, 4096)
+    plan = starting_plan(model.config.to_dict(), target, options)
+    live, space, learner = LiveTables(model, plan), space_of(plan, target, options), Learner(model)
+    ids = torch.randint(1000, (length,), generator=torch.Generator().manual_seed(0))
+
+    def whole() -> None:
+        with torch.inference_mode():
+            model(input_ids=ids[None], use_cache=False)
+
+    with live.patched(), evaluating(model):
+        learner.nll_of(ids[:256])
+        scored = peak(lambda: learner.nll_of(ids))
+        own = peak(whole) if plain else float("nan")
+        step = peak(lambda: gradient(learner, live, space, space.start, ids, Weighted(2048)))
+    return scored, own, step
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    model = build()
+    print("| length | scorer's forward | plain forward | step | step / scorer's | step / plain |")
+    for each in map(int, sys.argv[1:]):
+        scored, own, step = measure(model, each)
+        print(
+            f"| {each:,} | {scored:,.0f} | {own:,.0f} | {step:,.0f} | {step / scored:.2f} | {step / own:.2f} |",
+            flush=True,
+        )
