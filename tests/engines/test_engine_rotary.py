@@ -50,6 +50,7 @@ CASES = [
     ("llama", "yarn:factor=4,truncate=false"),
     ("llama", "yarn:factor=4,beta_fast=16,beta_slow=2"),
     ("llama", "yarn:factor=4,attention_factor=1.5"),
+    ("llama", "yarn:factor=4.2,beta_fast=15.2646,beta_slow=0.5866,truncate=false,attention_factor=1.2017"),  # searched
     ("llama", "yarn:factor=4,mscale=1,mscale_all_dim=0.5"),
     ("llama", "llama3:factor=4"),
     ("llama", "ntk-by-parts:factor=4"),

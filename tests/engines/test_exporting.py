@@ -109,6 +109,7 @@ def overridden(done: Export) -> dict[str, Any]:
 OVERRIDES = [
     *(("llama", spec) for spec in ("yarn:factor=8", "linear:factor=4", "ntk:factor=4", "llama3:factor=4", FACTORS)),
     ("llama", "yarn:factor=4,attention_factor=1.4,truncate=false"),
+    ("llama", "yarn:factor=4.2,beta_fast=15.2646,beta_slow=0.5866,truncate=false,attention_factor=1.2017"),  # searched
     ("llama 3.1", "yarn:factor=4"),
     ("qwen3", "ntk-by-parts:factor=4"),
     ("gpt_neox", "yarn:factor=4"),

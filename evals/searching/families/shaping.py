@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import product
 
+from ....engines.differences import Difference
+from ....engines.engine import Engine
 from ....engines.layers import layers_of
 from ....engines.registry import ENGINES
+from ....engines.serving import of_plan
 from ....errors import ConfigError, DataError
 from ....planning.plan import Plan, make_plan
 from ....schedules.base import suggest
@@ -37,14 +40,15 @@ def space_of(plan: Plan, target: int, options: SearchOptions) -> Space:
     if numbers not in (2, 4) and (options.keep_short or options.engine):
         given = "keep_short" if options.keep_short else "engine"
         raise DataError(f"{given} is for the ramp, so numbers={numbers} does not go with it", "numbers", given)
-    refused = ""
-    for shape in _shapes(options):
-        space = _space(plan, target, numbers, shape)
-        refused = _differences(space, plan, options.engine)
-        if not refused:
-            return space
+    for differs in (_in_the_folder, _with_commands):
+        for shape in _shapes(options):
+            space = _space(plan, target, numbers, shape)
+            if options.engine is None or not differs(space, plan, ENGINES[options.engine]):
+                return space
+    assert options.engine is not None
+    why = _with_commands(_space(plan, target, numbers, next(_shapes(options))), plan, ENGINES[options.engine])
     raise ConfigError(
-        f"{ENGINES[options.engine or ''].name} computes no such schedule of this model as it is ({refused}); leave "
+        f"{ENGINES[options.engine].name} computes no such schedule of this model as it is ({why}); leave "
         f"engine={options.engine} out, and see `ropescale export`",
         "engine",
     )
@@ -79,15 +83,27 @@ def _space(plan: Plan, target: int, numbers: int, shape: RampShape) -> Space:
     return Space(families)
 
 
-def _differences(space: Space, plan: Plan, engine: str | None) -> str:
-    """Returns how an engine deviates from a member of a space, in a few words; empty where it does not."""
-    if engine is None:
-        return ""
+def _in_the_folder(space: Space, plan: Plan, engine: Engine) -> str:
+    """Returns how an engine deviates from a member of a space in a patched folder; empty where it does not."""
+    planned = _away(space, plan)
+    return _said(each for layers in layers_of(planned) for each in engine.differences(layers))
+
+
+def _with_commands(space: Space, plan: Plan, engine: Engine) -> str:
+    """Returns how it deviates where it is served by the commands of ``ropescale export``; empty where it does not."""
+    serving = engine.spelled(of_plan("MODEL", plan.original, _away(space, plan)))
+    changed = (layers for layers in serving.layers if layers.key in plan.layers)
+    return _said(each for layers in changed for each in engine.found(serving, layers))
+
+
+def _said(differences: Iterable[Difference]) -> str:
+    return ", ".join(f"{each.field}: {each.status}" for each in differences if each.status != "honoured")
+
+
+def _away(space: Space, plan: Plan) -> Plan:
+    """Plans a member of a space away from YaRN's default, where an engine may happen to agree."""
     member = space.nearest([value + _AWAY[name.rpartition(".")[2]] for name, value in zip(space.names, space.start)])
-    planned = make_plan(plan.original.raw, replace(plan.request, spec=space.schedule(member), target_length=None))
-    found = [each for layers in layers_of(planned) for each in ENGINES[engine].differences(layers)]
-    return ", ".join(f"{each.field}: {each.status}" for each in found if each.status != "honoured")
+    return make_plan(plan.original.raw, replace(plan.request, spec=space.schedule(member), target_length=None))
 
 
 _AWAY = {"start": 0.3, "end": -0.3, "log_factor": 0.01, "log_scale": 0.05}
-"""Away from YaRN's default, where an engine may happen to agree."""

@@ -42,9 +42,14 @@ def test_most_freedom_is_kept():
     assert shape("sglang")[0].scale == "rule"
 
 
+def test_llama_cpp_is_told_by_its_flags():
+    assert (shape("llama.cpp")[0].scale, shape("llama.cpp")[0].whole) == ("free", True)
+
+
 def test_an_engine_that_computes_none_of_them_is_named():
-    with pytest.raises(ConfigError, match=r"llama\.cpp computes no such schedule"):
-        shape("llama.cpp")
+    options = SearchOptions(engine="mlx-lm", keep_short=True)
+    with pytest.raises(ConfigError, match=r"mlx-lm computes no such schedule .* \(switch: dropped\)"):
+        space_of(starting_plan(CONFIG, 2048, options), 2048, options)
     with pytest.raises(DataError, match="did you mean 'vllm'"):
         shape("vlm")
 
