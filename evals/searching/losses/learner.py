@@ -1,8 +1,9 @@
 """The loss of windows under tables, and its gradient in their numbers, within bounded memory.
 
-The gradient is of few numbers, and no weight has one. Each block of the model is recomputed on the way back
-(``torch.utils.checkpoint``), so what is held is the input of every block, and the inside of one. The head's loss is
-differentiated block of rows by block of rows, so full logits are never there.
+The gradient is of few numbers, and no weight has one. Where the model or the window is large, each block is recomputed
+on the way back (``torch.utils.checkpoint``), and in it its attention and its MLP again, so what is held is the input of
+every block, and the inside of one attention or one MLP. The head's loss is differentiated block of rows by block of
+rows, so full logits are never there.
 """
 
 from __future__ import annotations
@@ -30,8 +31,12 @@ if TYPE_CHECKING:
 
 
 MOST_KEPT = 2**30
-"""Bytes that the insides of all blocks may take between the way forward and back. Recomputing them is a quarter of a
-step's time, and changes no bit of the gradient."""
+"""Bytes that the insides of all blocks may take between the way forward and back. Recomputing them makes a step half as
+long again, and changes no bit of the gradient."""
+
+
+Head = Callable[[torch.Tensor, slice], torch.Tensor]
+"""Makes fp32 logits [rows, vocabulary] of some rows of a state, [1, rows, width]."""
 
 
 @dataclass(frozen=True)
@@ -76,22 +81,23 @@ class Learner(Scorer):
         """
         ids = ids.to(self.device)[None]
         with torch.enable_grad(), self._recomputed(ids.shape[1]):
-            if not self.split:
-                state = self.model(input_ids=ids, use_cache=False).logits[:, :-1]
-                head = _whole
-            else:
-                output = self._run_trunk(ids)
-                state = output.last_hidden_state[:, :-1]
-                head = partial(self._rows_of, output, ids[:, :-1])
-        if not state.requires_grad:
-            raise ConfigError(
-                f"{type(self.model).__name__} does not rotate by the tables that its rotary modules carry, so there is "
-                "no gradient; use method='cma'",
-                "method",
-            )
-        nll, slope = self._head_slope(state.detach(), ids[0, 1:], weights, head)
-        state.backward(slope)
+            state, head = self._forward(ids)
+            if not state.requires_grad:
+                raise ConfigError(
+                    f"{type(self.model).__name__} does not rotate by the tables that its rotary modules carry, so "
+                    "there is no gradient; use method='cma'",
+                    "method",
+                )
+            nll, slope = self._head_slope(state.detach(), ids[0, 1:], weights, head)
+            state.backward(slope)
         return nll
+
+    def _forward(self, ids: torch.Tensor) -> tuple[torch.Tensor, Head]:
+        """Returns the state of every position but the last, and what makes logits of its rows."""
+        if not self.split:
+            return self.model(input_ids=ids, use_cache=False).logits[:, :-1], _whole
+        output = self._run_trunk(ids)
+        return output.last_hidden_state[:, :-1], partial(self._rows_of, output, ids[:, :-1])
 
     def _rows_of(self, output: TrunkOutput, ids: torch.Tensor, hidden: torch.Tensor, rows: slice) -> torch.Tensor:
         """Returns fp32 logits [rows, vocabulary] of these rows of the trunk's output, ``hidden`` [1, rows, width]."""
@@ -103,7 +109,7 @@ class Learner(Scorer):
         state: torch.Tensor,
         targets: torch.Tensor,
         weights: torch.Tensor,
-        head: Callable[[torch.Tensor, slice], torch.Tensor],
+        head: Head,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns the NLL of each target, and the gradient of their weighted sum in ``state``."""
         slope, nll = torch.empty_like(state), torch.empty(len(targets), dtype=torch.float32)
@@ -124,7 +130,8 @@ class Learner(Scorer):
         """Recomputes the inside of each block on the way back, where keeping it would take much memory."""
         with ExitStack() as stack:
             for block in blocks(self.model) if self._is_large(positions) else []:
-                stack.enter_context(_checkpointed(block))
+                for part in (block, *_parts(block)):
+                    stack.enter_context(_checkpointed(part))
             yield
 
     def _is_large(self, positions: int) -> bool:
@@ -142,6 +149,11 @@ def blocks(model: nn.Module) -> list[nn.Module]:
     count = getattr(text_config(model), "num_hidden_layers", None)
     lists = [each for each in model.modules() if isinstance(each, nn.ModuleList) and len(each) == count]
     return [block for each in lists for block in each]
+
+
+def _parts(block: nn.Module) -> list[nn.Module]:
+    """Returns the parts of a block that are made of others, such as its attention and its MLP."""
+    return [part for part in block.children() if any(True for _ in part.children())]
 
 
 @contextmanager
