@@ -15,6 +15,7 @@ from ..running.executor import Executor
 from ..running.resuming import Facts, FolderStore, Store
 from ..running.truncating import Truncating
 from ..running.variants import trained_length
+from ..searching.feeding import feeding
 from ..searching.options import SearchOptions
 from ..searching.running import SearchRun
 from .candidates import AS_IS
@@ -104,7 +105,7 @@ def searched(meter: Meter, windows: Sequence[int], options: RecommendOptions, st
     texts = meter.part(windows).documents
     bos = "no" if meter.corpus.bos is None else meter.corpus.bos
     try:
-        run = SearchRun(meter.scorer.model, texts, meter.objective.target, None, bos, asked)
+        run = SearchRun(meter.scorer.model, feeding(texts, meter.objective.target, None, bos, asked), asked)
     except DataError as error:
         meter.notes.warn(f"warning: nothing is searched: {error}")
         return None
