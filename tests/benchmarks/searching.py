@@ -21,6 +21,7 @@ import ropescale
 from ropescale.evals import Result, perplexity, search
 from ropescale.evals.reference import CHECKPOINT, held_out_documents
 from ropescale.evals.reference.corpus import training_documents
+from ropescale.plotting import COLOURS, drawn, new_figure
 
 TARGET, BUDGET = 2048, 500_000
 LONG, EVERY = 20_000, 4
@@ -129,16 +130,42 @@ class Bench:
                 print(f"| {label} | {row.length} | {value:.3f} | {row.delta_nll:+.4f} | {interval} |")
 
 
+def picture(out: Path) -> None:
+    """Draws every search below OUT: the held-out loss against tokens, and what each pair is divided by."""
+    figure = new_figure(10, 4.2)
+    left, right = figure.subplots(1, 2)
+    for folder in sorted(out.glob("*-search")):
+        found = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+        method = found["protocol"]["method"]
+        colour = COLOURS[{"gradient": "vermilion", "evolution": "blue", "cma": "green"}[method]]
+        held = [row for row in found["history"] if row["held_out"]]
+        spent, losses = [row["tokens"] / 1000 for row in held], [row["loss"] - held[0]["loss"] for row in held]
+        left.plot(spent, losses, "o-", color=colour, label=method, markersize=4)
+        right.plot([row["found"] for row in found["divisors"]], color=colour, label=method)
+    start = [row["start"] for row in found["divisors"]]
+    right.plot(start, "--", color=COLOURS["black"], label="yarn's default")
+    left.set(xlabel="thousand tokens fed", ylabel="change of the held-out loss (weighted, nats)")
+    right.set(xlabel="pair", ylabel="frequency divided by")
+    for axes in (left, right):
+        handles, labels = axes.get_legend_handles_labels()
+        once = dict(zip(labels, handles, strict=True))
+        axes.legend(once.values(), once.keys())
+    (out / "searching.png").write_bytes(drawn(lambda: figure))
+
+
 def main() -> None:
     """Does one task."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("task", help="grid, tables, or a name for a search")
+    parser.add_argument("task", help="grid, tables, picture, or a name for a search")
     parser.add_argument("out", type=Path)
     parser.add_argument("options", nargs="?", default="{}", help='of the search, as JSON: {"seed": 1, "method": "cma"}')
     parser.add_argument("--model", default=str(CHECKPOINT))
     parser.add_argument("--target", type=int, default=TARGET)
     parser.add_argument("--texts", type=Path)
     given = parser.parse_args()
+    if given.task == "picture":
+        picture(given.out)
+        return
     bench = Bench(given.out, Setting(given.model, given.target, given.texts))
     if given.task == "grid":
         print(bench.grid_best())

@@ -68,6 +68,8 @@ def measure(model: LlamaForCausalLM, length: int, plain: bool = True) -> tuple[f
             model(input_ids=ids[None], use_cache=False)
 
     with live.patched(), evaluating(model):
+        with torch.inference_mode():
+            learner.check(ids)
         learner.nll_of(ids[:256])
         scored = peak(lambda: learner.nll_of(ids))
         own = peak(whole) if plain else float("nan")

@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 from ....errors import ConfigError
 from ....models.rotary_modules import text_config
 from ...running.memory import position_bytes
-from ...running.scoring import Scorer
+from ...running.scoring import Scorer, answering
 from ..families.family import Point
 from ..families.space import Space
 from .live import LiveTables
@@ -58,8 +58,21 @@ class Weighted:
         return weights / weights.sum()
 
 
+PIECE = 1024
+"""Positions of an MLP that are computed together, where memory is to be saved."""
+
+_PROBE = 16
+"""Positions of a piece, where it is checked that pieces give what the whole gives."""
+
+
 class Learner(Scorer):
-    """A scorer that knows gradients."""
+    """A scorer that knows gradients.
+
+    Attributes:
+        in_pieces: whether the model's MLPs look at each position by itself, so that they can go piece by piece.
+    """
+
+    in_pieces = False
 
     def nll_of(self, ids: torch.Tensor) -> torch.Tensor:
         """Returns the NLL in nats of every position of one window but the first, fp32 [positions - 1], on the CPU."""
@@ -80,7 +93,7 @@ class Learner(Scorer):
             ConfigError: the model's rotation does not follow the tables of its rotary modules.
         """
         ids = ids.to(self.device)[None]
-        with torch.enable_grad(), self._recomputed(ids.shape[1]):
+        with torch.enable_grad(), self._saving_memory(ids.shape[1]):
             state, head = self._forward(ids)
             if not state.requires_grad:
                 raise ConfigError(
@@ -125,13 +138,26 @@ class Learner(Scorer):
             nll[rows] = losses.detach().cpu()
         return nll, slope
 
+    def check(self, ids: torch.Tensor) -> None:
+        """Compares the split with the model's own logits, as a scorer does, and MLPs in pieces with whole ones."""
+        super().check(ids)
+        probe = ids[: 4 * _PROBE].to(self.device)[None]
+        own = self.trunk(input_ids=probe, use_cache=False)[0]
+        try:
+            with _recomputed(self.model, _PROBE):
+                pieces = self.trunk(input_ids=probe, use_cache=False)[0]
+        except (TypeError, ValueError, RuntimeError):  # a part that gives more than one tensor
+            return
+        tolerance = 64 * torch.finfo(own.dtype).eps * float(own.abs().max())
+        self.in_pieces = torch.allclose(pieces, own, rtol=0, atol=tolerance)
+
     @contextmanager
-    def _recomputed(self, positions: int) -> Iterator[None]:
+    def _saving_memory(self, positions: int) -> Iterator[None]:
         """Recomputes the inside of each block on the way back, where keeping it would take much memory."""
-        with ExitStack() as stack:
-            for block in blocks(self.model) if self._is_large(positions) else []:
-                for part in (block, *_parts(block)):
-                    stack.enter_context(_checkpointed(part))
+        if not self._is_large(positions):
+            yield
+            return
+        with _recomputed(self.model, PIECE if self.in_pieces else positions):
             yield
 
     def _is_large(self, positions: int) -> bool:
@@ -157,15 +183,28 @@ def _parts(block: nn.Module) -> list[nn.Module]:
 
 
 @contextmanager
-def _checkpointed(block: nn.Module) -> Iterator[None]:
-    own = block.__dict__.get("forward")
-    block.__dict__["forward"] = partial(checkpoint, block.forward, use_reentrant=False, preserve_rng_state=False)
-    try:
+def _recomputed(model: nn.Module, piece: int) -> Iterator[None]:
+    """Recomputes each block on the way back, and in it each of its parts again.
+
+    A part that is given a single tensor, as an MLP is, goes piece by piece along the positions.
+    """
+    with ExitStack() as stack:
+        for block in blocks(model):
+            stack.enter_context(answering(block, partial(_again, block.forward)))
+            for part in _parts(block):
+                stack.enter_context(answering(part, partial(_in_pieces, part.forward, piece)))
         yield
-    finally:
-        del block.__dict__["forward"]
-        if own is not None:
-            block.__dict__["forward"] = own
+
+
+def _in_pieces(forward: Callable[..., torch.Tensor], piece: int, *args: object, **kwargs: object) -> torch.Tensor:
+    only = args[0] if len(args) == 1 and not kwargs else None
+    if not isinstance(only, torch.Tensor) or only.dim() != 3 or only.shape[1] <= piece:
+        return _again(forward, *args, **kwargs)
+    return torch.cat([_again(forward, each) for each in only.split(piece, dim=1)], dim=1)
+
+
+_again = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
+"""Computes a function, and again on the way back instead of keeping what it held."""
 
 
 def gradient(

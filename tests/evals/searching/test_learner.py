@@ -107,6 +107,39 @@ def test_recomputing_the_blocks_changes_no_bit(monkeypatch, one_thread):
     assert torch.equal(found[0][0], found[1][0]) and found[0][1] == found[1][1]
 
 
+def test_mlps_in_pieces_give_the_same_gradient(monkeypatch, one_thread):
+    monkeypatch.setattr(learner, "MOST_KEPT", 0)
+    monkeypatch.setattr(learner, "PIECE", 40)
+    found = []
+    for in_pieces in (False, True):
+        model = llama().double()
+        live, space = prepared(model)
+        mine = Learner(model)
+        with live.patched():
+            with torch.inference_mode():
+                mine.check(IDS)
+            assert mine.in_pieces
+            mine.in_pieces = in_pieces
+            found.append(gradient(mine, live, space, space.start, IDS, Weighted(64)))
+    assert found[0][1] == pytest.approx(found[1][1], rel=1e-9)
+    assert torch.allclose(found[0][0], found[1][0], atol=1e-6)
+
+
+def test_parts_that_mix_positions_are_not_cut(one_thread):
+    model = llama()
+    whole = type(model.model.layers[0].mlp).forward
+
+    class Mixing(type(model.model.layers[0].mlp)):
+        def forward(self, x):
+            return whole(self, x + x.cumsum(1))
+
+    model.model.layers[1].mlp.__class__ = Mixing
+    mine = Learner(model)
+    with torch.inference_mode():
+        mine.check(IDS)
+    assert not mine.in_pieces
+
+
 def test_the_blocks_are_the_layers():
     model = llama()
     assert blocks(model) == list(model.model.layers)
