@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -196,15 +196,16 @@ def _recomputed(model: nn.Module, piece: int) -> Iterator[None]:
         yield
 
 
-def _in_pieces(forward: Callable[..., torch.Tensor], piece: int, *args: object, **kwargs: object) -> torch.Tensor:
+def _in_pieces(forward: Callable[..., torch.Tensor], piece: int, *args: Any, **kwargs: Any) -> torch.Tensor:
     only = args[0] if len(args) == 1 and not kwargs else None
     if not isinstance(only, torch.Tensor) or only.dim() != 3 or only.shape[1] <= piece:
         return _again(forward, *args, **kwargs)
     return torch.cat([_again(forward, each) for each in only.split(piece, dim=1)], dim=1)
 
 
-_again = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
-"""Computes a function, and again on the way back instead of keeping what it held."""
+def _again(forward: Callable[..., torch.Tensor], *args: Any, **kwargs: Any) -> torch.Tensor:
+    """Computes a function, and again on the way back instead of keeping what it held."""
+    return checkpoint(forward, *args, use_reentrant=False, preserve_rng_state=False, **kwargs)
 
 
 def gradient(
