@@ -120,8 +120,9 @@ def command(
     half decides among those that are left: the simplest that is shown to be as good as every other one, with intervals
     that hold for all of them together. Where the text does not suffice it says so, and about how much more would.
 
-    With -o, every finished batch is kept in OUT/resume: the same command again continues where it was. Many processes
-    share the work: `torchrun --nproc_per_node 8 -m ropescale recommend ...`.
+    With -o, every finished batch is kept in OUT/resume: the same command again continues where it was.
+
+    Many processes share the work: `torchrun --nproc_per_node 8 -m ropescale recommend ...`.
     """
     from ..evals.recommending.results import recommendation_folder
 

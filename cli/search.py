@@ -106,8 +106,10 @@ def command(model: str, out: str | None, fresh: bool, as_json: bool, **options: 
     text is held out; the schedule that does best on it is the result. The file is a schedule for --schedule of every
     command.
 
-    With -o, every step is kept: the same command again continues where it was, whatever stopped it. Many processes
-    share the windows: `torchrun --nproc_per_node 8 -m ropescale search ...`. The result does not depend on how many.
+    With -o, every step is kept: the same command again continues where it was, whatever stopped it.
+
+    Many processes share the windows: `torchrun --nproc_per_node 8 -m ropescale search ...`. The result does not depend
+    on how many.
     """
     from ..evals.searching.results import files_of
 

@@ -62,6 +62,7 @@ def new_figure(width: float, height: float) -> Figure:
     """
     with _loading():
         from .figure import ShownFigure
+
         return ShownFigure(figsize=(width, height), layout="constrained")
 
 

@@ -181,14 +181,14 @@ class SearchResult(Searched, Saved):
 
     def to_markdown(self) -> str:
         """Returns the schedule, the held-out figures, the command that patches the model, and remarks."""
-        remarks = "\n".join(f"* {escaped(remark)}" for remark in self.remarks)
+        remarks = "\n".join(f"* {escaped(remark)}".replace("\\`", "`") for remark in self.remarks)  # ours are code
         parts = [part for metric in METRICS for part in metric.to_markdown(self)]
         return "\n\n".join(filter(None, [*parts, f"`{self.command}`", remarks, self.protocol_line()]))
 
     def protocol_line(self) -> str:
         """Returns a few sentences that say how it was searched."""
         p, start, source = self.protocol, escaped(self.start), escaped(self.data["source"])
-        held = f"{len(self.names)} windows of {source}"
+        held = f"{len(self.names)} window{'s' * (len(self.names) != 1)} of {source}"
         return (
             f"Searched by {p['method']} over {p['numbers']} numbers from {start}, weights frozen: {self.spent:,} "
             f"tokens in windows of {p['target_length']:,}, seed {p['seed']}. The held-out text ({held}) "
