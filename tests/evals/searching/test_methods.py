@@ -9,7 +9,7 @@ from tiny import documents, llama
 from ropescale.evals import search
 from ropescale.evals.searching.families.family import EveryPair, Ramp
 from ropescale.evals.searching.families.space import Space
-from ropescale.evals.searching.methods import covariance, evolution
+from ropescale.evals.searching.methods import covariance, evolution, gradient
 from ropescale.evals.searching.methods.asking import Allowance, Reply
 from ropescale.rope import Rope
 
@@ -19,19 +19,46 @@ RAMP = Space({"all": Ramp(ROPE, 8.0)})
 ALLOWANCE = Allowance(tuple(range(50)), held_out=8, feeds=244, seed=0)
 
 
-def answered(method, loss):
-    """Every question of a method, where a point's loss is known; and what it found."""
+def answered(method, loss, slope=lambda point: ()):
+    """Every question of a method, where a point's loss is known, and its gradient; and what it found."""
     asked, ask = [], next(method)
     while True:
         asked.append(ask)
+        losses = tuple((loss(point),) * len(ask.windows) for point in ask.points)
         try:
-            ask = method.send(Reply(tuple((loss(point),) * len(ask.windows) for point in ask.points)))
+            ask = method.send(Reply(losses, tuple(map(slope, ask.points)) if ask.gradient else ()))
         except StopIteration as end:
             return asked, end.value
 
 
 def distance(wanted):
     return lambda point: math.fsum((a - b) ** 2 for a, b in zip(point, wanted, strict=True))
+
+
+def test_the_gradient_begins_at_the_best_of_a_few_starts_and_descends_from_there():
+    wanted = RAMP.nearest((3.9, 14.7, math.log(8.4), math.log(1.2)))
+    scales = (1.0, 1.0, 10.0, 30.0)
+
+    def bowl(point):
+        return math.fsum(((a - b) * s) ** 2 for a, b, s in zip(point, wanted, scales, strict=True))
+
+    def slope(point):
+        return tuple(2 * (a - b) * s * s for a, b, s in zip(point, wanted, scales, strict=True))
+
+    asked, found = answered(gradient.search(RAMP, ALLOWANCE), bowl, slope)
+    assert sum(ask.forwards for ask in asked) <= ALLOWANCE.feeds
+    assert (asked[0].held_out, asked[0].points) == (True, (RAMP.start,))
+    assert [point[0] for point in asked[1].points] == [0, 13 / 8, 26 / 8, 39 / 8] and asked[1].forwards == 16
+    assert asked[2].points == (min(asked[1].points, key=bowl),) and asked[2].gradient
+    assert sum(ask.held_out for ask in asked) <= gradient.CHECKS
+    assert bowl(found) < 0.02 * bowl(RAMP.start)
+
+
+def test_a_small_allowance_begins_at_yarns_default_and_three_checks_without_gain_end_it():
+    small = Allowance(tuple(range(9)), held_out=2, feeds=60, seed=0)
+    asked, found = answered(gradient.search(RAMP, small), lambda point: point[0] - 0.1, lambda point: (-1.0, 0, 0, 0))
+    assert asked[1].gradient and found == RAMP.start  # whatever moves away is worse
+    assert sum(ask.held_out for ask in asked) == 1 + gradient.PATIENCE
 
 
 @pytest.mark.parametrize(("method", "space"), [(evolution.search, PAIRS), (covariance.search, RAMP)])
