@@ -254,6 +254,8 @@ def test_a_checkpoint_holds_what_save_writes(source, tmp_path):
     scaling = both.pop("rope_scaling")  # with which Trainer could not resume
     assert config == both and scaling.items() <= both["rope_parameters"].items()
     assert same(weights(tmp_path / "out" / "checkpoint-4"), weights(tmp_path / "saved"))
+    ropescale.patch_checkpoint(tmp_path / "out" / "checkpoint-4", tmp_path / "whole", "as-is")  # which adds it
+    assert json.loads((tmp_path / "whole" / "config.json").read_text())["rope_scaling"] == scaling
     # the record lists what is ours, so that it can be told from what is not
     files = json.loads((tmp_path / "out" / "checkpoint-4" / "ropescale.json").read_text())["files"]
     assert "model.safetensors" in files and "optimizer.pt" not in files
