@@ -139,7 +139,7 @@ def _bring_missing(source: Path, folder: Path) -> None:
 def _ours(folder: Path) -> Iterator[str]:
     """Yields the files of a completed folder that :func:`ropescale.save` would have written."""
     for name in files_of(folder):
-        if not _is_trainers(name.parts[0]) and not fnmatch(name.parts[0], "*model_fsdp_*"):
+        if not _is_trainers(name.parts[0]) and not fnmatch(name.parts[0], "*model_fsdp*"):
             yield name.as_posix()
 
 
