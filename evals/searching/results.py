@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -144,10 +145,9 @@ class SearchResult(Searched, Saved):
         if path.suffix != ".json":
             folder = Saved.save(self, path)
             return folder if self.file is None else self.save(self.file)
-        fields = specs_of(self.schedule)
-        return replacing.write(
-            (json.dumps({**fields, PROVENANCE: self.provenance}, indent=1) + "\n").encode(), path, check_ours
-        )
+        content = {**specs_of(self.schedule), PROVENANCE: self.provenance}
+        content[PROVENANCE] = {**self.provenance, checking.SEAL: _seal(content)}
+        return replacing.write((json.dumps(content, indent=1) + "\n").encode(), path, check_ours)
 
     def plot(self, path: str | Path | None = None) -> Figure:
         """Draws what each pair is divided by, and the loss on the way.
@@ -254,8 +254,15 @@ _LARGEST = 2**24
 """The largest schedule's file, in bytes."""
 
 
+def _seal(content: Mapping[str, object]) -> str:
+    """Returns the hash of a schedule's file, for which its own place is left out."""
+    origin = content[PROVENANCE]
+    known = {name: value for name, value in origin.items() if name != checking.SEAL} if isinstance(origin, dict) else {}
+    return checking.sha256(json.dumps({**content, PROVENANCE: known}, sort_keys=True).encode())
+
+
 def check_ours(path: Path) -> None:
-    """Refuses to replace a file that no search wrote: those have their provenance in them.
+    """Refuses to replace a file that no search wrote, or that was changed since: those have provenance and a hash.
 
     Raises:
         CheckpointError: it is another kind of file, and not empty.
@@ -263,10 +270,12 @@ def check_ours(path: Path) -> None:
     try:
         if not checking.content(path, _LARGEST):
             return
-        origin = checking.parsed(path, _LARGEST).get(PROVENANCE)
-        if isinstance(origin, dict) and origin.get("made_by") == "ropescale search":
+        content = checking.parsed(path, _LARGEST)
+        origin = content.get(PROVENANCE)
+        ours = isinstance(origin, dict) and origin.get("made_by") == "ropescale search"
+        if ours and origin.get(checking.SEAL) == _seal(content):
             return
-        why = "is not what a search wrote"
+        why = "was changed since a search wrote it" if ours else "is not what a search wrote"
     except Wrong as error:
         why = str(error)
     raise CheckpointError(f"cannot write {path}: the file there {why}; choose another name")

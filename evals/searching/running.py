@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -138,6 +139,8 @@ class SearchRun:
         kept = group.from_leader(journal.kept)
         live = LiveTables(self.learner.model, self.plan)
         self._announce(len(kept))
+        if store is not None and store.last and store.last.get("facts") != json.loads(json.dumps(self.facts)):
+            self.notes.tell("another search than the last one here: its result will replace that one's")
         if store is not None and group.world.leads:
             store.begin({"kind": "search", "facts": self.facts})
         with live.patched(), evaluating(self.learner.model):

@@ -102,6 +102,25 @@ def test_the_file_says_where_the_numbers_come_from(found, tmp_path):
     assert origin["held_out_perplexity"]["before"].keys() == {"64", "128"}
 
 
+def test_a_schedule_that_was_edited_since_is_not_replaced(found, tmp_path):
+    file = found.save(tmp_path / "factors.json")
+    found.save(file)  # as it was written
+    edited = json.loads(file.read_text()) | {"factor": 3.0}
+    file.write_text(json.dumps(edited))
+    with pytest.raises(CheckpointError, match="was changed since a search wrote it; choose another name"):
+        found.save(file)
+    assert json.loads(file.read_text()) == edited
+
+
+def test_another_search_in_the_same_place_says_so(tmp_path, capsys):
+    out = tmp_path / "factors.json"
+    search(llama(), TEXT, 128, out=out, **BUDGET)
+    search(llama(), TEXT, 128, out=out, progress=True, **BUDGET)
+    assert "another search" not in capsys.readouterr().err
+    search(llama(), TEXT, 128, out=out, progress=True, **{**BUDGET, "seed": 7})
+    assert "another search than the last one here: its result will replace that one's" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
