@@ -1,13 +1,15 @@
 """The peak memory of a step of a search, beside that of a forward pass: two layers of a 1B model's width.
 
 ``python tests/benchmarks/searching_memory.py 4096 8192``: for each length, the peak above what the weights take, in MB,
-of the scorer's forward (its head in blocks, no logits kept), of transformers' own (all logits), and of a step with its
-gradient; and their ratios. Linux only: the peak is the kernel's, reset before each measurement.
+of the scorer's forward (its head in blocks, no logits kept), of transformers' own (all logits, left out beyond 8,192),
+and of a step with its gradient; and their ratios. Linux only: the peak is the kernel's, reset before each measurement.
+glibc would keep freed tensors below 32 MB for itself, so it is told to give every large block back at once.
 """
 
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -77,12 +79,17 @@ def measure(model: LlamaForCausalLM, length: int, plain: bool = True) -> tuple[f
     return scored, own, step
 
 
+PROMPT = "MALLOC_MMAP_THRESHOLD_"
+"""glibc's variable: blocks of so many bytes are given back when they are freed."""
+
 if __name__ == "__main__":
+    if PROMPT not in os.environ:
+        os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | {PROMPT: "65536"})
     torch.set_num_threads(1)
     model = build()
     print("| length | scorer's forward | plain forward | step | step / scorer's | step / plain |")
     for each in map(int, sys.argv[1:]):
-        scored, own, step = measure(model, each)
+        scored, own, step = measure(model, each, plain=each <= 8192)
         print(
             f"| {each:,} | {scored:,.0f} | {own:,.0f} | {step:,.0f} | {step / scored:.2f} | {step / own:.2f} |",
             flush=True,
