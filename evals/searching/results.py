@@ -272,8 +272,9 @@ def check_ours(path: Path) -> None:
             return
         content = checking.parsed(path, _LARGEST)
         origin = content.get(PROVENANCE)
-        ours = isinstance(origin, dict) and origin.get("made_by") == "ropescale search"
-        if ours and origin.get(checking.SEAL) == _seal(content):
+        known = origin if isinstance(origin, dict) else {}
+        ours = known.get("made_by") == "ropescale search"
+        if ours and known.get(checking.SEAL) == _seal(content):
             return
         why = "was changed since a search wrote it" if ours else "is not what a search wrote"
     except Wrong as error:
