@@ -14,7 +14,7 @@ from tiny import byte_tokenizer, documents, llama
 
 from ropescale.evals import recommend
 
-pytestmark = [pytest.mark.usefixtures("no_plots"), pytest.mark.slow]
+pytestmark = [pytest.mark.usefixtures("no_plots"), pytest.mark.slow, pytest.mark.long]
 
 TARGET = 128
 

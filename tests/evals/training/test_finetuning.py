@@ -205,6 +205,7 @@ def environment() -> dict[str, str]:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_killed_at_ten_random_moments_it_ends_with_the_same_weights(place, tmp_path):
     started = time.monotonic()
     subprocess.run(command(place, tmp_path / "whole"), env=environment(), check=True, capture_output=True)
