@@ -209,7 +209,6 @@ SCHEDULES: dict[str, str | Schedule | None] = {
     "yarn, equal mscales": "yarn:factor=4,mscale=1,mscale_all_dim=1",
     "yarn, other betas": "yarn:factor=4,beta_fast=4,beta_slow=0.25",
     "yarn, odd factor": "yarn:factor=3.3",
-    "yarn, searched": "yarn:factor=4.2,beta_fast=15.2646,beta_slow=0.5866,truncate=false,attention_factor=1.2017",
     "llama3": "llama3:factor=4",
     "two lists": None,  # one number per pair: _two_lists
     "per pair": Bent(),
@@ -649,7 +648,6 @@ REFERENCE = {
     "yarn, other betas": "other right right right right",
     "yarn, whole pairs or not": "other other right right right",
     "yarn, odd factor": "other other right right right",
-    "yarn, searched": "other other right right right",
     "two lists": "other right right right right",
     "per pair": "right right right right right",
     "proportional": "stops stops stops right right",
