@@ -119,8 +119,9 @@ class Ramp:
 
     @property
     def rates(self) -> tuple[float, ...]:
-        """The rates of the numbers: of the ramp's ends in pairs."""
-        return tuple(_RATES[name] for name in self.names)
+        """The rates of the numbers: of the ramp's ends in pairs, in proportion to the width of YaRN's ramp."""
+        share = (self._default["end"] - self._default["start"]) / _USUAL
+        return tuple(_RATES[name] * (share if name in ("start", "end") else 1) for name in self.names)
 
     @property
     def start(self) -> Point:
@@ -212,6 +213,9 @@ class Ramp:
         rope = self.rope
         return rope.original_length * rope.theta ** (-2 * pair / rope.rotary_dim) / (2 * math.pi)
 
+
+_USUAL = 13
+"""The width in pairs of the ramp that the rates below were chosen on, with heads of 64."""
 
 _RATES = {"start": 0.3, "end": 0.3, "log_factor": 0.03, "log_scale": 0.01, "log": 0.03}
 

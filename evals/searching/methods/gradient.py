@@ -61,16 +61,17 @@ def beginnings(space: Space, allowance: Allowance) -> list[Point]:
     does. So a few starts are tried, where that takes no more than :data:`TRIED` of the allowance.
     """
     begun = [space.start, *space.later_starts]
-    return begun if len(begun) * _compared(allowance) <= TRIED * allowance.feeds else begun[:1]
+    return begun if _compared(allowance, len(begun)) else begun[:1]
 
 
-def _compared(allowance: Allowance) -> int:
-    return min(WINDOWS, len(allowance.windows))
+def _compared(allowance: Allowance, points: int) -> int:
+    """Returns on how many windows so many points are compared; 0 where the allowance has no room for that."""
+    return min(WINDOWS, len(allowance.windows), int(TRIED * allowance.feeds / points)) if points > 1 else 0
 
 
 def steps_within(allowance: Allowance, tried: int = 1) -> int:
     """Returns how many steps an allowance has room for, besides its checks and what is tried before."""
-    before = tried * _compared(allowance) if tried > 1 else 0
+    before = tried * _compared(allowance, tried)
     return max(0, (allowance.feeds - before - CHECKS * allowance.held_out) // BATCH)
 
 
@@ -86,7 +87,7 @@ def search(space: Space, allowance: Allowance) -> Method:
     checked, losses = [space.start], (yield allowance.check(space.start)).means
     point = space.start
     if len(begun) > 1:
-        tried = yield Ask(tuple(begun), allowance.windows[: _compared(allowance)])
+        tried = yield Ask(tuple(begun), allowance.windows[: _compared(allowance, len(begun))])
         point = best(begun, tried.means)
     average, batches = point, _batches(allowance.windows)
     for step in range(steps):

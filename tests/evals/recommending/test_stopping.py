@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import random
-import signal
-import time
 
 import numpy as np
 import pytest
 from launching import launch
+from forking import struck
 from tiny import byte_tokenizer, documents, llama
 
 from ropescale.evals import recommend
@@ -27,26 +26,12 @@ def stored(out):
     return sum(log.stat().st_size for log in out.glob("resume/*/*.*l*"))
 
 
-def killed(out, least):
-    """Forks, lets the child run, and kills it once it has stored so many bytes; says whether it was still running."""
-    child = os.fork()
-    if child == 0:
-        for number in (1, 2):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
-        run(out)
-        os._exit(0)
-    while os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None and stored(out) < least:
-        time.sleep(1e-3)
-    os.kill(child, signal.SIGKILL)
-    return os.WIFSIGNALED(os.waitpid(child, 0)[1])
-
-
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_recommendation_killed_at_twenty_random_moments_ends_in_the_same_bytes(tmp_path):
     run(tmp_path / "whole")
     most, moments = stored(tmp_path / "whole"), random.Random(7)
     for least in sorted(moments.uniform(0, most) for _ in range(20)):
-        killed(tmp_path / "parts", least)
+        struck(lambda: run(tmp_path / "parts"), lambda: stored(tmp_path / "parts"), least)
     run(tmp_path / "parts")
     for name in ("results.json", "results.csv", "finalists.csv", "REPORT.md"):
         assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name

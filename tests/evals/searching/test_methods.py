@@ -55,7 +55,7 @@ def test_the_gradient_begins_at_the_best_of_a_few_starts_and_descends_from_there
 
 
 def test_a_small_allowance_begins_at_yarns_default_and_three_checks_without_gain_end_it():
-    small = Allowance(tuple(range(9)), held_out=2, feeds=60, seed=0)
+    small = Allowance(tuple(range(9)), held_out=2, feeds=39, seed=0)
     asked, found = answered(gradient.search(RAMP, small), lambda point: point[0] - 0.1, lambda point: (-1.0, 0, 0, 0))
     assert asked[1].gradient and found == RAMP.start  # whatever moves away is worse
     assert sum(ask.held_out for ask in asked) == 1 + gradient.PATIENCE

@@ -1,0 +1,40 @@
+"""A search that is killed at random moments."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+from forking import struck
+from tiny import documents, llama
+
+from ropescale.evals import search
+
+pytestmark = [pytest.mark.usefixtures("one_thread", "no_plots"), pytest.mark.slow, pytest.mark.long]
+
+TEXT = documents(12, 300)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("method", ["gradient", "evolution", "cma"])
+def test_a_search_killed_at_twenty_random_moments_ends_in_the_same_bytes(method, tmp_path):
+    pytest.importorskip("cma") if method == "cma" else None
+
+    def run(folder):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        search(llama(), TEXT, 128, method=method, out=tmp_path / folder / "factors.json", budget_tokens=128 * 150)
+
+    def stored(folder):
+        return sum(log.stat().st_size for log in (tmp_path / folder).glob("*/resume/*/*.jsonl"))
+
+    run("whole")
+    most, moments = stored("whole"), random.Random(11)
+    strikes = [
+        struck(lambda: run("parts"), lambda: stored("parts"), least)
+        for least in sorted(moments.uniform(0, most) for _ in range(20))
+    ]
+    run("parts")
+    assert sum(strikes) >= 15
+    for name in ("factors.json", "factors-search/results.csv", "factors-search/history.csv"):
+        assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
