@@ -2,7 +2,7 @@
 
 ``python tests/benchmarks/searching.py NAME OUT '{"seed": 1}'`` searches; ``grid OUT`` scores a grid on the same text;
 ``tables OUT`` scores all that was found below OUT on text that nothing was learned from. Each keeps what it has done
-below OUT and goes on from there.
+below OUT and goes on from there. ``beyond OUT`` is ``tables OUT`` up to twice the target.
 """
 
 from __future__ import annotations
@@ -86,13 +86,15 @@ class Bench:
         learned, target = self.setting.learned(), self.setting.target
         search(self.model, learned, target, tokenizer=self.tokenizer, out=file, **given)  # type: ignore[arg-type]
 
-    def score(self, name: str, texts: Sequence[str], schedules: Iterable[object], baseline: object) -> Result:
-        """Measures schedules on the first positions of each text."""
+    def score(
+        self, name: str, texts: Sequence[str], schedules: Iterable[object], baseline: object, reach: int = 1
+    ) -> Result:
+        """Measures schedules on the first positions of each text, up to ``reach`` times the target."""
         most = max(len(self.tokenizer(text).input_ids) for text in texts)
         return perplexity(
             self.model,
             texts,
-            [n for n in self.setting.lengths(self.trained) if n <= min(self.setting.target, most)],
+            [n for n in self.setting.lengths(self.trained) if n <= min(reach * self.setting.target, most)],
             schedules,
             baseline=baseline,
             tokenizer=self.tokenizer,
@@ -115,13 +117,19 @@ class Bench:
 
         return min(GRID, key=objective)
 
-    def tables(self) -> None:
+    def tables(self, reach: int = 1) -> None:
         """Scores everything that was found on text that nothing was learned from, and prints the tables."""
         found = {file.stem: str(file) for file in sorted(self.out.glob("*.json"))}
         found |= {"best of the grid": self.grid_best()} if (self.out / "grid").exists() else {}
         names = {ropescale.schedules.specs.parse(spec).text: name for name, spec in found.items()}  # type: ignore[union-attr]
         for baseline in dict.fromkeys([self.start, found.get("best of the grid", self.start)]):
-            result = self.score("measured", self.setting.measured(), [self.start, *found.values()], baseline)
+            result = self.score(
+                "measured" if reach == 1 else "beyond",
+                self.setting.measured(),
+                [self.start, *found.values()],
+                baseline,
+                reach,
+            )
             print(f"\nagainst {baseline}, nats; perplexity")
             ppl = {(row.schedule, row.length): row.ppl for row in result.rows}
             for row in result.paired:
@@ -156,7 +164,7 @@ def picture(out: Path) -> None:
 def main() -> None:
     """Does one task."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("task", help="grid, tables, picture, or a name for a search")
+    parser.add_argument("task", help="grid, tables, beyond, picture, or a name for a search")
     parser.add_argument("out", type=Path)
     parser.add_argument("options", nargs="?", default="{}", help='of the search, as JSON: {"seed": 1, "method": "cma"}')
     parser.add_argument("--model", default=str(CHECKPOINT))
@@ -169,8 +177,8 @@ def main() -> None:
     bench = Bench(given.out, Setting(given.model, given.target, given.texts))
     if given.task == "grid":
         print(bench.grid_best())
-    elif given.task == "tables":
-        bench.tables()
+    elif given.task in ("tables", "beyond"):
+        bench.tables(reach=1 if given.task == "tables" else 2)
     else:
         bench.search(given.task, **json.loads(given.options))
 

@@ -19,6 +19,7 @@ from engine_models import (
     FAMILIES,
     PROMPTS,
     ROUTES,
+    SEARCHED,
     UNTRIED,
     Apart,
     checkpoints,
@@ -47,6 +48,7 @@ SCALED: dict[str, Any] = {
     "yarn, weights": "yarn:factor=4,mscale=1,mscale_all_dim=0.5",
     "per pair, scale 1": {"name": "table", "factors": [1.0 + i / 4 for i in range(16)]},
     "per pair, scale 1.5": {"name": "table", "factors": [1.0 + i / 4 for i in range(16)], "attention_factor": 1.5},
+    "yarn, searched for mlx-lm": SEARCHED["mlx-lm"],
 }
 """Attention scales other than those that mlx-lm computes by itself."""
 
@@ -141,6 +143,21 @@ def test_an_attention_scale_is_carried_by_the_keys_that_mlx_lm_reads(
     told = arguments(export(folder, "mlx-lm"))
     answer = computed(python, told.pop("path_or_hf_repo"), tmp_path, **told)
     assert Apart.between(answer, expected(folder)).largest < TOLERANCE
+
+
+@pytest.mark.engines
+def test_a_schedule_searched_for_every_engine_is_rounded_as_the_rows_say(
+    python: Path, folders: Mapping[str, Path], tmp_path: Path
+) -> None:
+    """mlx-lm rounds the ends of the ramp; the scale is carried."""
+    source = folders["llama"] / "original"
+    done = export(patched(source, tmp_path / "patched", SEARCHED["all"]), "mlx-lm")
+    assert {row.field for row in done.rows if row.status != "honoured"} >= {"truncate", "frequencies"}
+    told = arguments(done)
+    answer = computed(python, told.pop("path_or_hf_repo"), tmp_path, **told)
+    assert Apart.between(answer, expected(tmp_path / "patched")).largest > 100 * TOLERANCE
+    rounded = patched(source, tmp_path / "rounded", SEARCHED["all"].replace("truncate=false", "truncate=true"))
+    assert Apart.between(answer, expected(rounded)).largest < TOLERANCE
 
 
 @pytest.mark.engines

@@ -22,6 +22,7 @@ from engine_models import (
     LENGTH,
     PROMPTS,
     ROUTES,
+    SEARCHED,
     TRAINED,
     UNTRIED,
     Apart,
@@ -47,6 +48,7 @@ BY_TRANSFORMERS = ("olmo", "olmo2", "gpt_neox")
 """Types that vLLM runs with the code of transformers, whose dynamic NTK follows the text."""
 
 AS_IT_LIES = ("llama", "dynamic, as it lies")
+SEARCHED_BY_US = ("llama", "searched")
 CASES = [(family, route) for family in FAMILIES for route in ROUTES if schedule(family, route) is not None]
 QUIET = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_LOGGING_LEVEL": "WARNING"}
 QUIET |= {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "OMP_NUM_THREADS": "1"}
@@ -94,6 +96,8 @@ def found(
     for family, route in selected(request, CASES):
         told[family, "base"] = options(export(folders[family] / "base", "vllm"))
         told[family, route] = options(export(folders[family] / route, "vllm"))
+    searched = patched(folders["llama"] / "original", tmp_path_factory.mktemp("searched") / "patched", SEARCHED["all"])
+    told[SEARCHED_BY_US] = options(export(searched, "vllm"))
     told[AS_IT_LIES] = {"model": str(folders["llama"] / "dynamic"), "max_model_len": LENGTH}
     outputs = {case: tmp_path_factory.mktemp("answers") / "found.json" for case in told}
     script = Path(__file__).parents[1] / "helpers" / "vllm_scorer.py"
@@ -134,6 +138,23 @@ def test_a_dynamic_folder_as_it_lies_is_base_rope_and_past_its_table_no_number(
     assert Apart.between([inside], base[:1]).largest < TOLERANCE
     assert Apart.between([past[: TRAINED - 1]], [base[1][: TRAINED - 1]]).largest < TOLERANCE
     assert not Apart.between([past], base[1:]).largest < 100 * TOLERANCE
+
+
+@pytest.mark.engines
+def test_a_searched_schedule_is_computed_as_stock_transformers_does(
+    found: Any, folders: Mapping[str, Path], table: Any, tmp_path: Path
+) -> None:
+    source = folders["llama"] / "original"
+    apart = table[SEARCHED_BY_US] = Apart.between(
+        found[SEARCHED_BY_US], expected(patched(source, tmp_path / "right", SEARCHED["all"]))
+    )
+    assert apart.largest < TOLERANCE
+    for changed in (
+        SEARCHED["all"].replace("1.17", "1.25"),
+        SEARCHED["all"].replace("truncate=false", "truncate=true"),
+    ):
+        other = patched(source, tmp_path / f"{len(changed)}", changed)
+        assert Apart.between(found[SEARCHED_BY_US], expected(other)).largest > 100 * TOLERANCE
 
 
 def test_the_rows_that_say_served_are_those_that_were_served() -> None:

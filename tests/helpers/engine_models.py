@@ -68,6 +68,12 @@ ROUTES: dict[str, Any] = {
 }
 """Every way in which a schedule is written to a configuration."""
 
+SEARCHED = {
+    "all": "yarn:factor=4.2,beta_fast=5.3,beta_slow=0.31,truncate=false,attention_factor=1.17",
+    "mlx-lm": "yarn:factor=4.2,beta_fast=6.442139149374341,beta_slow=0.1145592340593805",
+}
+"""As `ropescale search` finds them: a ramp between pairs with a scale of its own, and from pair 2 to 9 for mlx-lm."""
+
 WRONG: dict[str, Any] = {
     "base": "abf:rope_theta=20000",
     **{name: f"{name}:factor={FACTOR + 1}" for name in ("yarn", "linear", "ntk", "llama3", "dynamic")},
