@@ -7,8 +7,8 @@ import random
 
 import numpy as np
 import pytest
-from launching import launch
 from forking import struck
+from launching import launch
 from tiny import byte_tokenizer, documents, llama
 
 from ropescale.evals import recommend
