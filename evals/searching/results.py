@@ -121,6 +121,9 @@ class SearchResult(Searched, Saved):
     def provenance(self) -> dict[str, object]:
         """Where the numbers come from, as the schedule's file has it."""
         curves = {"before": self.perplexity(self.checks[0]), "found": self.perplexity(self.found)}
+        if self.unchanged:
+            own = {n: math.exp(sum(each) / len(each)) for n, each in self.unchanged.items()}
+            curves = {"as_is": own, **curves}
         return {
             "made_by": "ropescale search",
             **{name: dict(getattr(self, name)) for name in ("model", "data", "protocol", "versions")},
@@ -189,9 +192,10 @@ class SearchResult(Searched, Saved):
         """Returns a few sentences that say how it was searched."""
         p, start, source = self.protocol, escaped(self.start), escaped(self.data["source"])
         held = f"{len(self.names)} window{'s' * (len(self.names) != 1)} of {source}"
+        beside = f", and {self.beside:,} more under the model as it is" if self.beside else ""
         return (
             f"Searched by {p['method']} over {p['numbers']} numbers from {start}, weights frozen: {self.spent:,} "
-            f"tokens in windows of {p['target_length']:,}, seed {p['seed']}. The held-out text ({held}) "
+            f"tokens in windows of {p['target_length']:,}{beside}, seed {p['seed']}. The held-out text ({held}) "
             f"chose among {len(self.checks)} checks, so its figures flatter the result a little; measure "
             f"other text with `ropescale eval`. {interval_line(self.names)}; text sha256 {self.data['sha256'][:12]}"
         )
