@@ -14,6 +14,7 @@ from .options import (
     READING,
     REQUEST_OPTIONS,
     Length,
+    OneOf,
     bos_option,
     json_option,
     loading_options,
@@ -50,7 +51,7 @@ _SECTIONS = {
 @click.option("--target-length", type=Length(), required=True, metavar="N", help="The context wanted, such as 32k.")
 @click.option(
     "--method",
-    type=click.Choice(["gradient", "evolution", "cma"]),
+    type=OneOf(["gradient", "evolution", "cma"]),
     default="gradient",
     show_default=True,
     help="evolution is LongRoPE's; cma is CMA-ES (extra search).",

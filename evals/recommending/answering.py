@@ -37,6 +37,7 @@ def answer(evidence: Evidence) -> AnswerRow:
         truncation=truncation(evidence, chosen),
         holds=held_length(evidence),
         memory=evidence.serving.said(goal.target),
+        serve=evidence.serving.following(goal.target) if named else "",
     )
 
 

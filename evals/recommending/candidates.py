@@ -131,7 +131,8 @@ def lineup_of(
         ConfigError: the model has no rotary embedding, or is scaled already and ``request`` does not say what to do.
     """
     if engine is not None and engine not in ENGINES:
-        raise ScheduleError(f"engine={engine!r} is none of {', '.join(ENGINES)}", "engine")
+        said = base.suggest(engine, ENGINES, f"it is none of {', '.join(ENGINES)}")
+        raise ScheduleError(f"engine={engine!r} is not known; {said}", "engine")
     factor = sufficient_factor(config, target, request)
     given = [_filled(spec, factor) for spec in others]
     for spec in given:

@@ -52,8 +52,7 @@ class Advice(Metric[Judged, AnswerRow]):
         """Returns the sentence, the command and what belongs to them."""
         (row,) = self.rows(stored)
         parts = [sentence(row.answer)]
-        if row.command:
-            parts.append(code_span(row.command))
+        parts += [code_span(each) for each in (row.command, row.serve) if each]
         trained = stored.model.get("trained_length")
         holds = f"As it is, the model holds up to {row.holds:,} tokens on this text (trained at {trained:,})."
         parts.append(" ".join([holds, *([sentence(row.truncation)] if row.truncation else [])]))

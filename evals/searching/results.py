@@ -31,7 +31,7 @@ from .families.family import Point
 from .families.space import Space
 from .methods.asking import Check
 from .metrics import HELD_OUT, HISTORY, METRICS, HeldOutRow, HistoryRow, interval_line
-from .patch_command import patch_command
+from .next_commands import commands, patch_command
 from .plots import draw
 from .searched import Divided, Searched
 
@@ -170,7 +170,18 @@ class SearchResult(Searched, Saved):
     @property
     def command(self) -> str:
         """The command that patches the model with the schedule."""
-        return patch_command(self.model["path"], self.spec if self.file is None else str(self.file), self.learned.plan)
+        return patch_command(self.model["path"], self._named, self.learned.plan)
+
+    @property
+    def commands(self) -> list[str]:
+        """The commands that come next: patching, and with an engine what serves the schedule in it."""
+        plan, engine = self.learned.planned(self.schedule), self.protocol["engine"]
+        return commands(self.model["path"], self._named, plan, engine if isinstance(engine, str) else None)
+
+    @property
+    def _named(self) -> str:
+        """The schedule as commands are given it."""
+        return self.spec if self.file is None else str(self.file)
 
     @property
     def remarks(self) -> list[str]:
@@ -183,10 +194,11 @@ class SearchResult(Searched, Saved):
         return [*([switch] if self.protocol["keep_short"] else []), *engine_warnings(plan)]
 
     def to_markdown(self) -> str:
-        """Returns the schedule, the held-out figures, the command that patches the model, and remarks."""
+        """Returns the schedule, the held-out figures, the commands that come next, and remarks."""
         remarks = "\n".join(f"* {escaped(remark)}".replace("\\`", "`") for remark in self.remarks)  # ours are code
         parts = [part for metric in METRICS for part in metric.to_markdown(self)]
-        return "\n\n".join(filter(None, [*parts, f"`{self.command}`", remarks, self.protocol_line()]))
+        following = [f"`{each}`" for each in self.commands]
+        return "\n\n".join(filter(None, [*parts, *following, remarks, self.protocol_line()]))
 
     def protocol_line(self) -> str:
         """Returns a few sentences that say how it was searched."""

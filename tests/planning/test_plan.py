@@ -691,7 +691,10 @@ WARNINGS = {
     "SGLang's two lists": ("SGLang: changes the list batch by batch", {("phi3", "two lists")}),
     "llama.cpp's dynamic": ("llama.cpp: has no dynamic scaling", {("llama", "dynamic:factor=2")}),
     "transformers' dynamic": ("transformers: keeps state between calls", {("llama", "dynamic:factor=2")}),
-    "SGLang's attention factor": ("SGLang: recomputes the attention factor (1.139 instead of 1)", {("llama", "scale 1")}),
+    "SGLang's attention factor": (
+        "SGLang: recomputes the attention factor (1.139 instead of 1)",
+        {("llama", "scale 1")},
+    ),
     "llama.cpp's attention factor": (
         "llama.cpp: recomputes the attention factor (1.139 instead of 1); `ropescale export --for llama.cpp` has the "
         "options",

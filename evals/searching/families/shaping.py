@@ -32,7 +32,7 @@ def space_of(plan: Plan, target: int, options: SearchOptions) -> Space:
         ConfigError: the engine computes no schedule of the family as it is.
     """
     if options.engine is not None and options.engine not in ENGINES:
-        known = suggest(options.engine, ENGINES, "none is known")
+        known = suggest(options.engine, ENGINES, f"it is none of {', '.join(ENGINES)}")
         raise DataError(f"engine {options.engine!r} is not known; {known}", "engine")
     if options.method == "evolution":
         return _of_pairs(plan, target, options)

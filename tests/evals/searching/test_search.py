@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import pytest
 import torch
@@ -178,6 +179,25 @@ def test_another_search_in_the_same_place_says_so(tmp_path, capsys):
 def test_what_cannot_be_is_refused_before_anything_runs(options, said):
     with pytest.raises(DataError, match=said):
         search(llama(), TEXT, 128, **{**BUDGET, **options})
+
+
+@pytest.mark.parametrize("method", ["gradient", "evolution", "cma"])
+@pytest.mark.parametrize("text", [TEXT, documents(2, 140), documents(3, 900), documents(1, 400), documents(1, 5000)])
+def test_the_least_budget_that_is_named_is_accepted_and_one_token_less_is_not(method, text):
+    for keep_short in {False, method != "evolution"}:
+        budget, named = 128 * 2, []
+        while True:
+            options = SearchOptions(method=method, keep_short=keep_short, budget_tokens=budget)
+            try:
+                feeding(text, 128, None, "auto", options)
+                break
+            except DataError as error:
+                budget = int(re.search(r"give at least budget_tokens=(\d+)", str(error))[1])
+                named.append(budget)
+        assert len(named) == 1
+        less = SearchOptions(method=method, keep_short=keep_short, budget_tokens=budget - 1)
+        with pytest.raises(DataError, match=f"budget_tokens={budget}$"):
+            feeding(text, 128, None, "auto", less)
 
 
 def test_a_text_of_one_window_is_refused():
