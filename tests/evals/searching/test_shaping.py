@@ -58,7 +58,7 @@ def test_what_comes_next_is_the_engines_own_command(engine, by_folder):
     assert commands("MODEL", "f.json", plan, None) == [patched]
     exported = f"ropescale export OUT --for {engine}"
     alone = f"ropescale export MODEL --for {engine} --schedule f.json --layers all"
-    assert commands("MODEL", "f.json", plan, engine) == ([patched, exported] if by_folder else [alone])
+    assert commands("MODEL", "f.json", plan, engine) == ([alone] if engine == "llama.cpp" else [patched, exported])
 
 
 def test_an_engine_that_computes_none_of_them_is_named():
