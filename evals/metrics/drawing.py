@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...naming import abbreviated
 from ...plotting import COLOURS, STYLE, new_figure
 from ..results.statistics import PERCENT
 from ..results.stored import Stored
@@ -50,7 +51,9 @@ def lines(axes: Axes, stored: Stored, curves: Mapping[str, Sequence[Point]]) -> 
     """
     baseline = stored.schedules.index(stored.baseline) if stored.baseline in stored.schedules else 0
     for number, (label, points) in enumerate(curves.items()):
-        axes.plot([point[0] for point in points], [point[1] for point in points], label=label, **_style(number))
+        axes.plot(
+            [point[0] for point in points], [point[1] for point in points], label=stored.named(label), **_style(number)
+        )
         if len(curves) <= FEW or number == baseline:
             _band(axes, number, points)
 
@@ -167,10 +170,10 @@ def finish(figure: Figure, axes: Axes, result: Stored, title: str, drawn: str | 
             fontsize=8,
             color="#555555",
         )
-    shown = drawn or ("bands" if len(result.schedules) <= FEW else f"band of {short(result.baseline)}")
+    shown = drawn or ("bands" if len(result.schedules) <= FEW else f"band of {short(result.named(result.baseline))}")
     bands = f", {shown}: {PERCENT}" if axes.collections else ""
     about = f"{Path(result.model['path']).name}, {rests_on(result)}{bands}"
     axes.set_title(f"{title}\n{about}", loc="left", fontsize=10)
     handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, [short(label) for label in labels], loc="outside right upper", fontsize=8, frameon=False)
+    figure.legend(handles, abbreviated(labels, 36), loc="outside right upper", fontsize=8, frameon=False)
     return figure

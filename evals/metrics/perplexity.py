@@ -90,7 +90,7 @@ class Perplexity(Metric[Stored, PerplexityRow]):
         """Returns the table of perplexities."""
         corner = "perplexity" if stored.exact else f"perplexity ({stored.protocol['name']})"
         cells = {(row.schedule, row.length): _cell(row) for row in self.rows(stored)}
-        return [table(stored.lengths, corner, cells, stored.schedules)]
+        return [table(stored.lengths, corner, cells, stored.schedules, name=stored.named)]
 
     def on_page(self, rows: Sequence[PerplexityRow]) -> dict[str, object]:
         """Returns the rows, lengths ascending."""

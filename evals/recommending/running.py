@@ -16,6 +16,8 @@ from ...keywords import refuse_unknown
 from ...lengths import parse_length
 from ...models.patching import configuration_before
 from ...models.rotary_modules import evaluating, unwrapped, whole_config
+from ...planning.sharing import repeated
+from ...schedules import specs
 from ..data import documents as data_documents
 from ..data.chats import Given
 from ..parallel.processes import Group, World
@@ -315,9 +317,16 @@ class RecommendRun:
             f"candidates: {len(self.specs)}; {documents}, {len(self.corpus.documents):,} windows of "
             f"{self.goal.target:,}; at most {tokens:,} tokens to feed ({tokens / whole:.0%} of the whole grid)"
         )
+        for said in self._twice:
+            self.notes.tell(f"note: {said}; it is measured once")
         if self.truncation.said:
             self.notes.tell(self.truncation.said)
         self._announce_time(tokens)
+
+    @property
+    def _twice(self) -> list[str]:
+        """Says which of the user's schedules are measured under another name."""
+        return [*repeated([specs.parse(each) for each in self.options.schedules]), *self.lineup.repeated]
 
     def _announce_time(self, tokens: int) -> None:
         """Says how long a long run will be, from a short pass."""
@@ -345,6 +354,7 @@ class RecommendRun:
             "weights": {str(length): weight for length, weight in goal.weights.items()},
             "tolerance": self.options.tolerance,
             "engine": self.options.engine,
+            **({"named": self.lineup.names} if self.lineup.names else {}),
             "bos": self.corpus.bos_option,
             "rounds": [len(each.candidates) for each in self.stage.rounds],
             "race_windows": len(self.race),

@@ -17,7 +17,7 @@ from ...errors import DataError, ScheduleError
 from ...models.adapting import attached
 from ...models.loading import has_tokenizer, load_model, load_tokenizer
 from ...planning.plan import Plan, make_plan
-from ...planning.sharing import check_taken, share_of
+from ...planning.sharing import check_taken, of_several, share_of
 from ...schedules import specs
 from ...schedules.specs import Spec
 from ..data import chats, key_tokens
@@ -113,7 +113,10 @@ class Checkpoint:
         config = original_config(read_config(folder), folder)
         named = [specs.parse(spec) for spec in [*schedules, *([] if baseline is None else [baseline])]]
         check_taken(named, request)
-        plans = [make_plan(config, share_of(spec, request)) for spec in named]
+        plans: list[Plan] = []
+        for spec in named:
+            with of_several(spec, len(named)):
+                plans.append(make_plan(config, share_of(spec, request)))
         if request.freeze_at and not any(layer.is_frozen for plan in plans for layer in plan.layers.values()):
             raise ScheduleError(
                 "freeze_at is given, and no schedule whose tables depend on the length; name one, such as dynamic, "

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..formatting import cut
 from ..keywords import refuse_unknown
+from ..naming import abbreviated
 from ..plotting import COLOURS, STYLE, new_figure, save
 from ..request import Request, RequestOptions
 from ..tables import configuration_of
 from .geometry import Geometry, Pair
-from .inspection import compare, geometries_of, inspect, requests_of, side_by_side
+from .inspection import compare, geometries_of, inspect, names_in, requests_of, side_by_side
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -63,9 +63,8 @@ def _layers(model: Any, schedules: Sequence[object], options: RequestOptions) ->
     if isinstance(model, (str, Path)):
         return compare(str(model), schedules, **options).layers
     shares = requests_of(schedules, Request.of(None, **options))
-    return side_by_side(
-        {name: geometries_of(configuration_of(model, share.spec), share) for name, share in shares.items()}
-    )
+    made = {name: geometries_of(configuration_of(model, share.spec), share) for name, share in shares.items()}
+    return side_by_side(made, names_in(shares))
 
 
 def plot_geometry(geometries: Sequence[Geometry], path: str | Path) -> None:
@@ -120,7 +119,7 @@ def draw_comparison(layers: Mapping[str, Sequence[Geometry]]) -> Figure:
         labels = list(dict.fromkeys(order))
         figure.legend(
             [shown[label] for label in labels],
-            [cut(str(label), 60) for label in labels],
+            abbreviated([str(label) for label in labels], 60),
             loc="outside lower center",
             ncols=min(4, len(labels)),
         )
