@@ -76,7 +76,8 @@ def _open(evidence: Evidence, decision: Decision) -> str:
     told = f"; about {more:,} more {what}s like these would tell" if more else ""
     percent, name = f"{math.expm1(evidence.tolerance):.1%}", evidence.lineup.named
     return (
-        f"This text does not decide. The lowest so far is {name(decision.chosen)}: {_compared(evidence, decision.chosen)}. "
+        "This text does not decide. "
+        f"The lowest so far is {name(decision.chosen)}: {_compared(evidence, decision.chosen)}. "
         f"Better by more than {percent} of perplexity may be {listed(map(name, decision.open))}{told}."
     )
 
@@ -91,7 +92,7 @@ def _compared(evidence: Evidence, chosen: str) -> str:
     goal, losses, held_out = evidence.objective, evidence.losses, evidence.held_out
     usual = evidence.lineup.usual
     others = [each for each in (AS_IS, usual) if each != chosen]
-    named = {AS_IS: "as it is", usual: f"under {evidence.lineup.named(usual)}"}
+    named = {usual: f"under {evidence.lineup.named(usual)}", AS_IS: "as it is"}
     against = " and ".join(f"{_perplexity(losses.mean(each, held_out, goal.target))} {named[each]}" for each in others)
     cost = losses.difference(chosen, AS_IS, held_out, column=goal.short)
     return (

@@ -154,7 +154,7 @@ class Result(Stored, Saved):
         for name, part in self.by_source.items():
             tables += [f"{escaped(name)} ({_documents(part)}):"]
             tables += [table for each in self.metrics for table in each.to_markdown(part)]
-        return "\n\n".join([*tables, *definitions(self.names), self.protocol_line()])
+        return "\n\n".join([*tables, *definitions(self.short_names), self.protocol_line()])
 
     def _summary(self) -> str:
         name, number = Path(self.model["path"]).name, self.data["documents"]

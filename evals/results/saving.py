@@ -41,7 +41,7 @@ class Saved(Measured, ABC):
     def to_markdown(self) -> str:
         """Returns the tables of every metric, then the protocol."""
         tables = [part for each in self.metrics for part in each.to_markdown(self)]
-        return "\n\n".join([*tables, *definitions(self.names), self.protocol_line()])
+        return "\n\n".join([*tables, *definitions(self.short_names), self.protocol_line()])
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._summary()}>"

@@ -181,13 +181,13 @@ class Measured:
     figures: dict[type, list[Any]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
-    def names(self) -> dict[str, str]:
+    def short_names(self) -> dict[str, str]:
         """Short names of schedules that came from files, by label."""
         return self.protocol.get("named", {})
 
     def named(self, label: str) -> str:
         """Returns what tables and pictures call a schedule."""
-        return self.names.get(label, label)
+        return self.short_names.get(label, label)
 
 
 @dataclass
