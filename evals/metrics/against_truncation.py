@@ -224,9 +224,12 @@ def _said(found: PaysOff, last: TruncationRow, name: str) -> str:
     if found.length is not None:
         here = f"from {found.length:,} tokens on" if found.length < last.length else f"at {found.length:,} tokens"
         return f"{start} than the last {last.context:,} tokens pays off {here}, under {name} ({by})."
-    why = "is not told apart from truncation" if not found.worse else "is worse than truncation"
     if change is not None and change.low is None:
-        why = "has no interval to tell it apart from truncation"
+        return (
+            f"Whether {start[0].lower()}{start[1:]} than the last {last.context:,} tokens pays off is not known: the "
+            f"best schedule at {last.length:,} tokens, {name}, has no interval ({by})."
+        )
+    why = "is worse than truncation" if found.worse else "is not told apart from truncation"
     return (
         f"{start} than the last {last.context:,} tokens does not pay off on this text up to {last.length:,} tokens: "
         f"the best schedule there, {name}, {why} ({by})."

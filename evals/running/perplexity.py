@@ -40,7 +40,7 @@ from .resuming import Shelf, Store
 from .runner import LONG_SECONDS, Facts, Runner, Task, carry_out
 from .scoring import SCORING, Scorer
 from .selection import Corpus, PerplexityOptions
-from .truncating import Truncating
+from .truncating import Truncating, refuse_impossible
 from .variants import AS_IS, HeldTables, Variant, names_for, trained_length, variants
 
 if TYPE_CHECKING:
@@ -137,6 +137,7 @@ class PerplexityRun:
     ) -> None:
         self.corpus, self.options, self.notes = corpus, options, Notes.of(options.progress)
         self.variants, self.baseline = variants(model, schedules, baseline, options.patching, self.notes)
+        refuse_impossible(options.asks_truncation, corpus.lengths[-1], trained_length(model))
         self.scorer = _scorer(model, options)
         data_documents.check_ids(corpus.documents, self.scorer.vocabulary, corpus.bos)
         self.batch_tokens = options.batch_tokens or options.sharers * memory.default_batch_tokens(

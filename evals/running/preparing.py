@@ -28,7 +28,8 @@ from ..parallel.processes import World, team_of
 from .perplexity import PerplexityRun
 from .progress import Notes
 from .selection import Corpus, PerplexityOptions
-from .variants import trained_length
+from .truncating import refuse_impossible
+from .variants import trained_in, trained_length
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -101,6 +102,12 @@ class Checkpoint:
             tensor_parallel=self.tp,
         )
 
+    @cached_property
+    def config(self) -> Mapping[str, object]:
+        """The configuration without our scaling; no weights are needed."""
+        folder, _ = find_loadable(self.name, self.revision, weights=False)
+        return original_config(read_config(folder), folder)
+
     def asked(self, wanted: Wanted) -> FilledSchedules:
         """Fills a request into several schedules, and makes sure that each fits the configuration.
 
@@ -108,9 +115,8 @@ class Checkpoint:
             ScheduleError, ConfigError: a schedule that does not exist, does not fit, or contradicts the request; an
                 option that no schedule takes; scaling that is there already and no word on what to do.
         """
-        folder, _ = find_loadable(self.name, self.revision, weights=False)
         schedules, baseline, request = wanted
-        config = original_config(read_config(folder), folder)
+        config = self.config
         named = [specs.parse(spec) for spec in [*schedules, *([] if baseline is None else [baseline])]]
         check_taken(named, request)
         plans: list[Plan] = []
@@ -175,6 +181,8 @@ def prepare(
     if options.exact:
         check_stride(options.stride, lengths)
     texts, asked = source.texts(), checkpoint.asked(wanted)
+    if options.asks_truncation:
+        refuse_impossible(options.asks_truncation, lengths[-1], trained_in(checkpoint.config))
     tokenizer = checkpoint.tokenizer()
     options = dataclasses.replace(options, split_special_tokens=source.split_special_tokens)
     corpus = Corpus(texts, lengths, tokenizer, bos, options)

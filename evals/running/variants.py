@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -190,7 +190,16 @@ def trained_length(model: nn.Module) -> int | None:
     or in the folder that the model was loaded from, does not count.
     """
     try:
-        ropes = read_rope(patching.configuration_before(model)).values()
+        return trained_in(patching.configuration_before(model))
     except RopescaleError:  # no rotation that can be read, such as learned positions
         return getattr(text_config(model), "max_position_embeddings", None)
+
+
+def trained_in(config: Mapping[str, object]) -> int:
+    """Returns :func:`trained_length` of a configuration without our scaling.
+
+    Raises:
+        ConfigError: it has no rotation that can be read.
+    """
+    ropes = read_rope(config).values()
     return max(rope.max_length if rope.is_scaled else rope.original_length for rope in ropes)
