@@ -88,10 +88,11 @@ def draw(stored: Stored) -> Figure:
     figure, axes = drawing.new()
     rows = METRIC.rows(stored)
     axes.axhline(0, color=drawing.LINES[0], linewidth=1, linestyle=(0, (4, 3)))
+    middle = (len(stored.schedules) - 1) / 2
     for place, label in enumerate(stored.schedules):
         mine = sorted((row for row in rows if row.schedule == label), key=lambda row: row.length)
         points = [(row.length, row.delta_nll, row.low, row.high) for row in mine]
-        drawing.bars(axes, place, stored.named(label), points, 0.05 * (place - (len(stored.schedules) - 1) / 2))
+        drawing.bars(axes, place, stored.named(label), points, drawing.ASIDE * (place - middle))
     drawing.length_axis(axes, sorted({row.length for row in rows}), "context length (tokens)")
     axes.set_ylabel(f"loss minus that of the last {rows[0].context:,} tokens (nats per token)")
     return drawing.finish(figure, axes, stored, "Against truncation; below zero reading further is better", "bars")

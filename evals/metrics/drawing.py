@@ -39,6 +39,9 @@ def new() -> tuple[Figure, Axes]:
         return figure, figure.subplots()
 
 
+ASIDE = 0.05
+"""How far the points of two schedules at one length stand from each other, in octaves."""
+
 FEW = 3
 """The most lines that each have a band; of more, only the baseline has one, because many cover each other."""
 
@@ -56,6 +59,12 @@ def lines(axes: Axes, stored: Stored, curves: Mapping[str, Sequence[Point]]) -> 
         )
         if len(curves) <= FEW or number == baseline:
             _band(axes, number, points)
+
+
+def single(axes: Axes, stored: Stored, curves: Mapping[str, Sequence[Point]]) -> None:
+    """Draws curves of one point each beside each other, with a bar for each interval."""
+    for number, (label, points) in enumerate(curves.items()):
+        bars(axes, number, stored.named(label), points, ASIDE * (number - (len(curves) - 1) / 2))
 
 
 def keep_near(axes: Axes, curves: Mapping[str, Sequence[Point]]) -> None:
@@ -112,7 +121,14 @@ def length_axis(axes: Axes, ticks: Iterable[int], name: str) -> None:
     axes.xaxis.set_major_locator(FixedLocator(shown))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xticklabels([tokens(tick) for tick in shown])
+    if len(shown) == 1:  # else what stands beside it would fill the axis
+        low, high = axes.get_xlim()
+        axes.set_xlim(min(low, shown[0] / _AROUND), max(high, shown[0] * _AROUND))
     axes.set_xlabel(name)
+
+
+_AROUND = 2**0.5
+"""How far an axis reaches to both sides of a single length."""
 
 
 def _spread(ticks: list[int]) -> list[int]:

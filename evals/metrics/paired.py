@@ -59,7 +59,7 @@ def draw(stored: Stored) -> Figure:
     for place, label in enumerate(others):
         mine = sorted((row for row in rows if row.schedule == label), key=lambda row: row.length)
         points = [(row.length, row.delta_nll, row.low, row.high) for row in mine]
-        aside = 0.05 * (place - (len(others) - 1) / 2)
+        aside = drawing.ASIDE * (place - (len(others) - 1) / 2)
         drawing.bars(axes, stored.schedules.index(label), stored.named(label), points, aside)
     drawing.length_axis(axes, stored.lengths, "context length (tokens)")
     axes.set_ylabel(f"loss minus that of {drawing.short(stored.named(stored.baseline), 24)} (nats per token)")

@@ -66,13 +66,14 @@ def draw(stored: Stored) -> Figure:
     curves: dict[str, list[drawing.Point]] = {schedule: [] for schedule in stored.schedules}
     for row in rows:
         curves[row.schedule].append((row.length, row.ppl, row.ppl_low, row.ppl_high))
-    drawing.lines(axes, stored, curves)
+    alone = len(stored.lengths) == 1
+    (drawing.single if alone else drawing.lines)(axes, stored, curves)
     axes.set_yscale("log")
     drawing.keep_near(axes, curves)
     drawing.length_axis(axes, stored.lengths, "context length (tokens)")
     axes.set_ylabel("perplexity")
     drawing.plain_numbers(axes)
-    return drawing.finish(figure, axes, stored, stored.title)
+    return drawing.finish(figure, axes, stored, stored.title, "bars" if alone else None)
 
 
 class Perplexity(Metric[Stored, PerplexityRow]):

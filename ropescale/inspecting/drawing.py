@@ -162,6 +162,22 @@ def _compared_divisors(axes: Axes, geometries: Sequence[Geometry], named: Sequen
         _curve(axes, geometry.pairs(), "divisor", label=geometry.label, **_style(geometry, named))
     _level(axes, 1, "" if _changed(geometries) else "these layers stay as they are", "--")
     _shade_unturned(axes, geometries[0])
+    _plain_ticks(axes)
+
+
+def _plain_ticks(axes: Axes) -> None:
+    """Labels a short logarithmic axis with plain numbers, which powers of ten would leave without any."""
+    from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
+
+    low, high = axes.get_ylim()
+    if high < _SHORT * low:
+        axes.yaxis.set_major_locator(MaxNLocator(6))
+        axes.yaxis.set_minor_locator(NullLocator())
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.6g}"))
+
+
+_SHORT = 10
+"""How many times its low end a logarithmic axis spans at least to have powers of ten."""
 
 
 def _changed(geometries: Sequence[Geometry]) -> list[Geometry]:
@@ -260,18 +276,19 @@ def _levels(axes: Axes, geometries: Sequence[Geometry]) -> None:
     if window and window < trained:
         _level(axes, window, f"window {window:,}", "--")
     else:
-        _level(axes, trained, f"trained length {trained:,}", "--")
+        _level(axes, trained, f"trained length {trained:,}", "--", below=True)  # the target's is above its own line
     targets = sorted({each.target_length for each in geometries if each.target_length} - {trained, window})
     name = f"target length{'s' if len(targets) > 1 else ''} {', '.join(f'{each:,}' for each in targets)}"
     for target in targets:
         _level(axes, target, name if target == targets[-1] else "", ":")
 
 
-def _level(axes: Axes, height: float, text: str, style: str) -> None:
-    """Draws a horizontal line with its name written on it."""
+def _level(axes: Axes, height: float, text: str, style: str, below: bool = False) -> None:
+    """Draws a horizontal line with its name written on it, or below it."""
     axes.axhline(height, color=COLOURS["black"], linestyle=style, linewidth=1)
+    place = {"xytext": (0, -3 if below else 2), "va": "top" if below else "baseline"}
     axes.annotate(
-        text, (0.01, height), xycoords=("axes fraction", "data"), xytext=(0, 2), textcoords="offset points", fontsize=8
+        text, (0.01, height), xycoords=("axes fraction", "data"), textcoords="offset points", fontsize=8, **place
     )
 
 
