@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from ...engines.registry import engine_warnings
-from ...errors import CheckpointError, DataError, VerificationError
+from ...errors import CheckpointError, VerificationError
 from ...escaping import escaped
 from ...files.reading import local_path
 from ...formatting import cut
@@ -34,6 +34,7 @@ from .metrics import HELD_OUT, HISTORY, METRICS, HeldOutRow, HistoryRow, interva
 from .next_commands import commands, patch_command
 from .plots import draw
 from .searched import Divided, Searched
+from .starting import schedule_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -259,9 +260,7 @@ def files_of(out: str | Path) -> tuple[Path, Path]:
         DataError: the name does not end in ``.json``.
         CheckpointError: the file there is not one of ours, or the folder holds files that no search wrote.
     """
-    file = local_path(out)
-    if file.suffix != ".json" or not file.stem.strip("."):
-        raise DataError(f"out {str(out)!r} is not the name of a schedule's file; give one like factors.json", "out")
+    file = schedule_file(out)
     replacing.target(file, check_ours)
     return file, writable_folder(file.with_name(f"{file.stem}-search"), KIND)
 

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ...errors import DataError, RunError
+from ...errors import RunError
 from ...keywords import refuse_unknown
 from ...lengths import parse_length
 from ...models import patching
 from ...models.rotary_modules import evaluating
-from ...planning.plan import Plan, make_plan
-from ...request import Request
+from ...planning.plan import Plan
 from ..data import documents as data_documents
 from ..data.chats import Given
 from ..parallel.processes import Group, World
@@ -41,6 +40,7 @@ from .methods import covariance, evolution, gradient
 from .methods.asking import Allowance, Ask, Check, Method, Reply
 from .options import SearchOptions
 from .results import Learned, SearchResult, files_of, spec_line
+from .starting import plan_of_start
 from .unchanged import Unchanged
 
 if TYPE_CHECKING:
@@ -364,17 +364,5 @@ def _replayed(ask: Ask, kept: Iterator[tuple[str, Reply]]) -> Reply | None:
 
 
 def starting_plan(config: Mapping[str, object], target: int, options: SearchOptions) -> Plan:
-    """Plans YaRN's default for the target length.
-
-    Raises:
-        ConfigError, ScheduleError: the model has no rotation that YaRN can change, or is scaled already.
-        DataError: the model needs no schedule for this length.
-    """
-    plan = make_plan(config, Request.of("yarn", **{**options.patching, "target_length": target}))
-    trained = max(layer.rope.original_length for layer in plan.layers.values())
-    if target <= trained:
-        raise DataError(
-            f"the target length {target} is the trained length; the model needs no schedule for it; give a longer one",
-            "target_length",
-        )
-    return plan
+    """Plans YaRN's default for the target length, see :func:`.starting.plan_of_start`."""
+    return plan_of_start(config, target, options.patching)

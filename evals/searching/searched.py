@@ -61,8 +61,10 @@ class Searched(Measured):
     def curves(self) -> dict[str, dict[int, Sequence[float]]]:
         """By schedule and length, the NLL of each held-out window: as it is, where the search started, and found."""
         checks = {self.start: self.checks[0], FOUND: self.found}
-        searched = {name: {n: self.at(check, n) for n in self.lengths} for name, check in checks.items()}
-        return {**({AS_IS: dict(self.unchanged)} if self.unchanged else {}), **searched}
+        found: dict[str, dict[int, Sequence[float]]] = {AS_IS: dict(self.unchanged)} if self.unchanged else {}
+        for name, check in checks.items():
+            found[name] = {length: self.at(check, length) for length in self.lengths}
+        return found
 
     def is_own(self, length: int) -> bool:
         """Whether the found schedule is the model's own table at a length, because that is kept."""
