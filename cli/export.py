@@ -11,6 +11,7 @@ from ..formatting import markdown
 from .options import (
     MODEL_SECTION,
     REQUEST_SECTIONS,
+    OneOf,
     json_option,
     model_argument,
     print_json,
@@ -33,7 +34,7 @@ _SECTIONS = {"The engine": "engine", **REQUEST_SECTIONS, **MODEL_SECTION, "The r
 @click.option(
     "--for",
     "engine",
-    type=click.Choice(list(ENGINES)),
+    type=OneOf(list(ENGINES)),
     required=True,
     help="The engine to serve it with, or the trainer.",
 )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..formatting import brief, cut, markdown
+from ..naming import abbreviated, definitions
 from .completion import Place
 from .options import (
     MODEL_SECTION,
@@ -47,7 +48,7 @@ def command(model: str, schedules: tuple[str, ...], plot: str | None, as_json: b
 
     many = len(schedules) > 1
     found = compare(model, schedules, **options) if many else inspect(model, *schedules, **options)
-    tell(warning=found.warnings)
+    tell(note=found.notes, warning=found.warnings)
     if plot is not None:
         _draw(found, plot)
     if as_json:
@@ -93,6 +94,8 @@ def _compared(geometries: Sequence[Geometry]) -> str:
         return f"{common}\n\n{_pairs(first)}"
     header = ["schedule", "length it is shown for", "attention scale", "its pairs"]
     schedules = markdown(header, [_of_schedule(each) for each in changed], right=[2])
+    named = definitions({str(each.schedule): each.name for each in changed if each.name})
+    schedules = "\n\n".join([schedules, *named])
     return f"{common}\n\n{schedules}\n\nHow many times slower each pair turns:\n\n{_divisors(first, changed)}"
 
 
@@ -100,12 +103,18 @@ def _of_schedule(geometry: Geometry) -> list[str]:
     scale = geometry.frequencies.attention_scale if geometry.frequencies else 1.0
     kinds = Counter(str(pair.kind) for pair in geometry.pairs())
     pairs = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
-    return [cut(str(geometry.schedule), 100), f"{geometry.target_length} tokens", f"{scale:.6g}", pairs]
+    return [
+        cut(geometry.name or str(geometry.schedule), 100),
+        f"{geometry.target_length} tokens",
+        f"{scale:.6g}",
+        pairs,
+    ]
 
 
 def _divisors(first: Geometry, changed: Sequence[Geometry]) -> str:
     """Returns a row per pair with its divisor under each schedule."""
-    header = ["pair", "wavelength", "turns", "full turn", *(cut(str(each.schedule), 40) for each in changed)]
+    named = abbreviated([each.name or str(each.schedule) for each in changed], 40)
+    header = ["pair", "wavelength", "turns", "full turn", *named]
     columns = [[_number(pair.divisor or 0.0) for pair in each.pairs()] for each in changed]
     rows = [[*_before(pair), *divisors] for pair, *divisors in zip(first.pairs(), *columns)]
     return markdown(header, rows, right=[0, 1, 2, *range(4, len(header))])

@@ -181,7 +181,7 @@ def _usage_sentence(error: click.ClickException) -> str:
     message = message[:1].lower() + message[1:]
     if near:
         return f"{message}; did you mean {near[0]!r}?"
-    ctx = getattr(error, "ctx", None)
+    ctx = None if message.endswith("?") else getattr(error, "ctx", None)
     return f"{message}; see `{ctx.command_path} -h`" if ctx else message
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import math
 import re
@@ -30,6 +31,20 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
 """Ways in which accelerate can spread a model over several devices."""
+
+
+class OneOf(click.Choice):
+    """A word of a list; a misspelt one is an error that guesses which."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Returns the word, as click does."""
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter:
+            near = difflib.get_close_matches(str(value), list(self.choices), n=1)
+            if near:
+                self.fail(f"{str(value)!r} is not known; did you mean {near[0]!r}?", param, ctx)
+            raise
 
 
 class Length(click.ParamType):

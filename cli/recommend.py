@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -124,12 +124,22 @@ def command(
 
     Many processes share the work: `torchrun --nproc_per_node 8 -m ropescale recommend ...`.
     """
-    from ..evals.recommending.results import recommendation_folder
+    _check_early(model, target_length, options)
+    from ..evals.recommending.results import recommendation_folder  # after what needs no torch
 
     def prepare(here: World) -> RecommendRun:
         return _prepared(model, source, target_length, dict(options), here)
 
     measure(prepare, recommendation_folder, out=out, fresh=fresh, as_json=as_json, doing="measuring")
+
+
+def _check_early(model: str, target: int, options: Mapping[str, Any]) -> None:
+    """Refuses what can be refused in a moment, before the libraries are loaded."""
+    from ..evals.recommending.asking import EarlyWish, check_early
+
+    patching = _request(**{name: options[name] for name in _REQUEST})
+    named = {name: options[name] for name in ("short_weight", "lengths", "engine", "schedules")}
+    check_early(model, options["revision"], target, EarlyWish(patching, **named))
 
 
 _LOADING = ("revision", "trust_remote_code", "dtype", "device")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from .options import (
     READING,
     REQUEST_OPTIONS,
     Length,
+    OneOf,
     bos_option,
     json_option,
     loading_options,
@@ -26,6 +27,7 @@ from .sections import in_sections
 if TYPE_CHECKING:
     from ..evals.parallel.processes import World
     from ..evals.searching.running import SearchRun
+    from ..request import RequestOptions
 
 _SECTIONS = {
     "What is searched": "source target_length method budget_tokens numbers within keep_short engine seed",
@@ -50,7 +52,7 @@ _SECTIONS = {
 @click.option("--target-length", type=Length(), required=True, metavar="N", help="The context wanted, such as 32k.")
 @click.option(
     "--method",
-    type=click.Choice(["gradient", "evolution", "cma"]),
+    type=OneOf(["gradient", "evolution", "cma"]),
     default="gradient",
     show_default=True,
     help="evolution is LongRoPE's; cma is CMA-ES (extra search).",
@@ -111,7 +113,8 @@ def command(model: str, out: str | None, fresh: bool, as_json: bool, **options: 
     Many processes share the windows: `torchrun --nproc_per_node 8 -m ropescale search ...`. The result does not depend
     on how many.
     """
-    from ..evals.searching.results import files_of
+    _check_early(model, out, options)
+    from ..evals.searching.results import files_of  # after what needs no torch
 
     file, _ = (None, None) if out is None else files_of(out)
 
@@ -119,6 +122,16 @@ def command(model: str, out: str | None, fresh: bool, as_json: bool, **options: 
         return _prepared(model, options, here, file)
 
     measure(prepare, lambda name: files_of(name)[1], out=out, fresh=fresh, as_json=as_json, doing="searching")
+
+
+def _check_early(model: str, out: str | None, options: Mapping[str, Any]) -> None:
+    """Refuses what can be refused in a moment, before the libraries are loaded."""
+    from ..evals.searching.starting import check_early, schedule_file
+
+    if out is not None:
+        schedule_file(out)
+    patching: RequestOptions = {name: options[name] for name in _PATCHING}  # type: ignore[assignment]
+    check_early(model, options["revision"], options["target_length"], patching, options["engine"], options["within"])
 
 
 _LOADING = ("revision", "trust_remote_code", "dtype", "device")

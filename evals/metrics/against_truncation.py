@@ -88,10 +88,11 @@ def draw(stored: Stored) -> Figure:
     figure, axes = drawing.new()
     rows = METRIC.rows(stored)
     axes.axhline(0, color=drawing.LINES[0], linewidth=1, linestyle=(0, (4, 3)))
+    middle = (len(stored.schedules) - 1) / 2
     for place, label in enumerate(stored.schedules):
         mine = sorted((row for row in rows if row.schedule == label), key=lambda row: row.length)
         points = [(row.length, row.delta_nll, row.low, row.high) for row in mine]
-        drawing.bars(axes, place, label, points, 0.05 * (place - (len(stored.schedules) - 1) / 2))
+        drawing.bars(axes, place, stored.named(label), points, drawing.ASIDE * (place - middle))
     drawing.length_axis(axes, sorted({row.length for row in rows}), "context length (tokens)")
     axes.set_ylabel(f"loss minus that of the last {rows[0].context:,} tokens (nats per token)")
     return drawing.finish(figure, axes, stored, "Against truncation; below zero reading further is better", "bars")
@@ -146,8 +147,9 @@ class AgainstTruncation(Metric[Stored, TruncationRow]):
         cells = {(row.schedule, row.length): _cell(row.change()) for row in rows}
         own = {(_OWN, row.length): f"{row.truncated_nll:.4f}" for row in rows}
         lengths = sorted({row.length for row in rows})
-        found = table(lengths, "against truncation", {**cells, **own}, [*stored.schedules, _OWN])
-        said = f"{' '.join(verdict(rows))} ({rests_on(stored)}; by the {PERCENT} intervals of these tables.)"
+        found = table(lengths, "against truncation", {**cells, **own}, [*stored.schedules, _OWN], name=stored.named)
+        sentences = " ".join(verdict(rows, lambda label: escaped(stored.named(label))))
+        said = f"{sentences} ({rests_on(stored)}; by the {PERCENT} intervals of these tables.)"
         return [title, found, *_subsets(stored, rows), said]
 
     def has_picture(self, stored: Stored) -> bool:
@@ -223,9 +225,12 @@ def _said(found: PaysOff, last: TruncationRow, name: str) -> str:
     if found.length is not None:
         here = f"from {found.length:,} tokens on" if found.length < last.length else f"at {found.length:,} tokens"
         return f"{start} than the last {last.context:,} tokens pays off {here}, under {name} ({by})."
-    why = "is not told apart from truncation" if not found.worse else "is worse than truncation"
     if change is not None and change.low is None:
-        why = "has no interval to tell it apart from truncation"
+        return (
+            f"Whether {start[0].lower()}{start[1:]} than the last {last.context:,} tokens pays off is not known: the "
+            f"best schedule at {last.length:,} tokens, {name}, has no interval ({by})."
+        )
+    why = "is worse than truncation" if found.worse else "is not told apart from truncation"
     return (
         f"{start} than the last {last.context:,} tokens does not pay off on this text up to {last.length:,} tokens: "
         f"the best schedule there, {name}, {why} ({by})."
@@ -250,7 +255,7 @@ def _subsets(stored: Stored, rows: Sequence[TruncationRow]) -> list[str]:
         return []
     counts = {ALL: last[0].tokens, FAR: last[0].far_tokens, OTHER: last[0].other_tokens}
     header = [f"at {longest:,}", *(f"{name} ({counts[which]:,})" for which, name in SUBSETS.items())]
-    lines = [[escaped(row.schedule), *(_cell(row.change(which)) for which in SUBSETS)] for row in last]
+    lines = [[escaped(stored.named(row.schedule)), *(_cell(row.change(which)) for which in SUBSETS)] for row in last]
     own = [last[0].truncated(which) for which in SUBSETS]
     lines.append([_OWN, *("-" if each is None else f"{each:.4f}" for each in own)])
     back = f"{stored.repeat_distance:,} or more tokens" if stored.repeat_distance else "far"

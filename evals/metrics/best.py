@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import groupby
 from math import comb
@@ -58,7 +59,10 @@ class Best(Metric[Stored, BestRow]):
         rows = self.rows(stored)
         if not rows:
             return []
-        parts = [f"{', '.join(f'{row.length:,}' for row in group)}: {said}" for said, group in groupby(rows, key=_said)]
+        parts = [
+            f"{', '.join(f'{row.length:,}' for row in group)}: {said}"
+            for said, group in groupby(rows, key=lambda row: _said(row, stored.named))
+        ]
         count = rows[0].comparisons
         held = "interval" if count == 1 else f"intervals, which hold for all {count:,} comparisons together"
         return [f"Lowest loss at {'; '.join(parts)} ({rests_on(stored)}; by {PERCENT} paired {held})."]
@@ -84,7 +88,8 @@ def _row(stored: Stored, length: int, labels: list[str], comparisons: int) -> Be
     return BestRow(length, best, comparisons, apart, rest)
 
 
-def _said(row: BestRow) -> str:
+def _said(row: BestRow, name: Callable[[str], str]) -> str:
     if not row.not_apart:
-        return f"{escaped(row.schedule)}, apart from {'every other' if len(row.apart) > 1 else escaped(row.apart[0])}"
-    return f"{escaped(row.schedule)}, not told apart from {escaped(listed(row.not_apart))}"
+        others = "every other" if len(row.apart) > 1 else escaped(name(row.apart[0]))
+        return f"{escaped(name(row.schedule))}, apart from {others}"
+    return f"{escaped(name(row.schedule))}, not told apart from {escaped(listed(map(name, row.not_apart)))}"

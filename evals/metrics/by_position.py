@@ -47,7 +47,7 @@ def draw(stored: Stored) -> Figure:
     rows = METRIC.rows(stored)
     shown = {schedule: _later([row for row in rows if row.schedule == schedule]) for schedule in stored.schedules}
     curves = {
-        _label(schedule, bins[0].as_at): [
+        _label(stored.named(schedule), bins[0].as_at): [
             ((each.start * each.stop) ** 0.5, each.nll, each.low, each.high) for each in bins
         ]
         for schedule, bins in shown.items()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ...escaping import escaped
 from ...formatting import markdown
@@ -24,15 +24,17 @@ def table(
     cells: Mapping[tuple[str, int], str],
     labels: Iterable[str],
     last: Mapping[str, str] | None = None,
+    name: Callable[[str], str] = str,
 ) -> str:
     """Returns a Markdown table with a line for each schedule and a column for each length.
 
     Args:
         last: the effective length of each schedule, for a last column.
+        name: the name of a label.
     """
     header = [corner, *(f"{length:,}" for length in lengths), *(["effective length"] if last else [])]
     rows = [
-        [escaped(label), *(cells.get((label, n), "") for n in lengths), *([last[label]] if last else [])]
+        [escaped(name(label)), *(cells.get((label, n), "") for n in lengths), *([last[label]] if last else [])]
         for label in labels
     ]
     return markdown(header, rows, right=range(1, len(header)))

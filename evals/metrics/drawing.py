@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...naming import abbreviated
 from ...plotting import COLOURS, STYLE, new_figure
 from ..results.statistics import PERCENT
 from ..results.stored import Stored
@@ -38,6 +39,9 @@ def new() -> tuple[Figure, Axes]:
         return figure, figure.subplots()
 
 
+ASIDE = 0.05
+"""How far the points of two schedules at one length stand from each other, in octaves."""
+
 FEW = 3
 """The most lines that each have a band; of more, only the baseline has one, because many cover each other."""
 
@@ -50,9 +54,17 @@ def lines(axes: Axes, stored: Stored, curves: Mapping[str, Sequence[Point]]) -> 
     """
     baseline = stored.schedules.index(stored.baseline) if stored.baseline in stored.schedules else 0
     for number, (label, points) in enumerate(curves.items()):
-        axes.plot([point[0] for point in points], [point[1] for point in points], label=label, **_style(number))
+        axes.plot(
+            [point[0] for point in points], [point[1] for point in points], label=stored.named(label), **_style(number)
+        )
         if len(curves) <= FEW or number == baseline:
             _band(axes, number, points)
+
+
+def single(axes: Axes, stored: Stored, curves: Mapping[str, Sequence[Point]]) -> None:
+    """Draws curves of one point each beside each other, with a bar for each interval."""
+    for number, (label, points) in enumerate(curves.items()):
+        bars(axes, number, stored.named(label), points, ASIDE * (number - (len(curves) - 1) / 2))
 
 
 def keep_near(axes: Axes, curves: Mapping[str, Sequence[Point]]) -> None:
@@ -109,7 +121,14 @@ def length_axis(axes: Axes, ticks: Iterable[int], name: str) -> None:
     axes.xaxis.set_major_locator(FixedLocator(shown))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xticklabels([tokens(tick) for tick in shown])
+    if len(shown) == 1:  # else what stands beside it would fill the axis
+        low, high = axes.get_xlim()
+        axes.set_xlim(min(low, shown[0] / _AROUND), max(high, shown[0] * _AROUND))
     axes.set_xlabel(name)
+
+
+_AROUND = 2**0.5
+"""How far an axis reaches to both sides of a single length."""
 
 
 def _spread(ticks: list[int]) -> list[int]:
@@ -167,10 +186,10 @@ def finish(figure: Figure, axes: Axes, result: Stored, title: str, drawn: str | 
             fontsize=8,
             color="#555555",
         )
-    shown = drawn or ("bands" if len(result.schedules) <= FEW else f"band of {short(result.baseline)}")
+    shown = drawn or ("bands" if len(result.schedules) <= FEW else f"band of {short(result.named(result.baseline))}")
     bands = f", {shown}: {PERCENT}" if axes.collections else ""
     about = f"{Path(result.model['path']).name}, {rests_on(result)}{bands}"
     axes.set_title(f"{title}\n{about}", loc="left", fontsize=10)
     handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, [short(label) for label in labels], loc="outside right upper", fontsize=8, frameon=False)
+    figure.legend(handles, abbreviated(labels, 36), loc="outside right upper", fontsize=8, frameon=False)
     return figure

@@ -73,7 +73,7 @@ class FarRepeats(Metric[Stored, RepeatsRow]):
         )
         lines = [
             [
-                escaped(row.schedule),
+                escaped(stored.named(row.schedule)),
                 interval_cell(row.far_ppl, row.far_low, row.far_high) + mark(row.far_interval),
                 interval_cell(row.other_ppl, row.other_low, row.other_high) + mark(row.other_interval),
             ]

@@ -83,7 +83,7 @@ class KeyTokens(Metric[Stored, KeyTokensRow]):
             f"{held(stored, last.documents, last.windows)}), by {escaped(model)} with "
             f"{made.get('window', 0):,} positions against {made.get('short', 0):,}:"
         )
-        return [title, table(stored.lengths, "perplexity", cells, stored.schedules)]
+        return [title, table(stored.lengths, "perplexity", cells, stored.schedules, name=stored.named)]
 
     def subset(self, row: KeyTokensRow) -> dict[str, Bounded | None]:
         """Returns the perplexity of the key tokens."""

@@ -59,10 +59,10 @@ def draw(stored: Stored) -> Figure:
     for place, label in enumerate(others):
         mine = sorted((row for row in rows if row.schedule == label), key=lambda row: row.length)
         points = [(row.length, row.delta_nll, row.low, row.high) for row in mine]
-        aside = 0.05 * (place - (len(others) - 1) / 2)
-        drawing.bars(axes, stored.schedules.index(label), label, points, aside)
+        aside = drawing.ASIDE * (place - (len(others) - 1) / 2)
+        drawing.bars(axes, stored.schedules.index(label), stored.named(label), points, aside)
     drawing.length_axis(axes, stored.lengths, "context length (tokens)")
-    axes.set_ylabel(f"loss minus that of {drawing.short(stored.baseline, 24)} (nats per token)")
+    axes.set_ylabel(f"loss minus that of {drawing.short(stored.named(stored.baseline), 24)} (nats per token)")
     return drawing.finish(figure, axes, stored, "Change on the same tokens; below zero is better", "bars")
 
 
@@ -91,9 +91,9 @@ class Paired(Metric[Stored, PairedRow]):
             return []
         others = [label for label in stored.schedules if label != stored.baseline]
         what = f"nats per token; {rests_on(stored)}"
-        title = f"Change in NLL against {escaped(stored.baseline)} on the same tokens ({what}):"
+        title = f"Change in NLL against {escaped(stored.named(stored.baseline))} on the same tokens ({what}):"
         cells = {key: change_cell(row) for key, row in rows.items()}
-        return [title, table(stored.lengths, "change", cells, others), *_short_context(stored, rows)]
+        return [title, table(stored.lengths, "change", cells, others, name=stored.named), *_short_context(stored, rows)]
 
     def has_picture(self, stored: Stored) -> bool:
         """Whether anything is compared."""
@@ -208,12 +208,16 @@ def _short_context(stored: Stored, rows: dict[tuple[str, int], PairedRow]) -> li
     gains = [f"gain at {long:,} (nats)"] if long > trained else []
     header = ["schedule", f"cost at {short:,} (nats)", "mean KL (nats)", "same top-1", *gains]
     lines = [
-        [escaped(label), *_short_cells(rows[label, short]), *(change_cell(rows[label, long], -1) for _ in gains)]
+        [
+            escaped(stored.named(label)),
+            *_short_cells(rows[label, short]),
+            *(change_cell(rows[label, long], -1) for _ in gains),
+        ]
         for label in stored.schedules
         if (label, short) in rows and (label, long) in rows
     ]
     where = f"trained at {trained:,} tokens ({rests_on(stored)})"
-    title = f"Short-context cost against {escaped(stored.baseline)}, {where}:"
+    title = f"Short-context cost against {escaped(stored.named(stored.baseline))}, {where}:"
     return [title, markdown(header, lines, right=range(1, len(header)))]
 
 

@@ -66,13 +66,14 @@ def draw(stored: Stored) -> Figure:
     curves: dict[str, list[drawing.Point]] = {schedule: [] for schedule in stored.schedules}
     for row in rows:
         curves[row.schedule].append((row.length, row.ppl, row.ppl_low, row.ppl_high))
-    drawing.lines(axes, stored, curves)
+    alone = len(stored.lengths) == 1
+    (drawing.single if alone else drawing.lines)(axes, stored, curves)
     axes.set_yscale("log")
     drawing.keep_near(axes, curves)
     drawing.length_axis(axes, stored.lengths, "context length (tokens)")
     axes.set_ylabel("perplexity")
     drawing.plain_numbers(axes)
-    return drawing.finish(figure, axes, stored, stored.title)
+    return drawing.finish(figure, axes, stored, stored.title, "bars" if alone else None)
 
 
 class Perplexity(Metric[Stored, PerplexityRow]):
@@ -90,7 +91,7 @@ class Perplexity(Metric[Stored, PerplexityRow]):
         """Returns the table of perplexities."""
         corner = "perplexity" if stored.exact else f"perplexity ({stored.protocol['name']})"
         cells = {(row.schedule, row.length): _cell(row) for row in self.rows(stored)}
-        return [table(stored.lengths, corner, cells, stored.schedules)]
+        return [table(stored.lengths, corner, cells, stored.schedules, name=stored.named)]
 
     def on_page(self, rows: Sequence[PerplexityRow]) -> dict[str, object]:
         """Returns the rows, lengths ascending."""

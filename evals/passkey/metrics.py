@@ -130,9 +130,9 @@ class Gains(Metric[Asked, GainsRow]):
         rows = self.rows(stored)
         if not rows:
             return []
-        change = {(row.schedule, row.length): f"+{row.gained} −{row.lost} (p = {row.p_value:.2g})" for row in rows}
+        change = {(row.schedule, row.length): f"+{row.gained} -{row.lost} (p = {row.p_value:.2g})" for row in rows}
         delta = {(row.schedule, row.length): _around(row.delta_nll, row.low, row.high, "+.3f") for row in rows}
-        baseline = escaped(stored.baseline)
+        baseline = escaped(stored.named(stored.baseline))
         return [
             f"Questions gained and lost against {baseline} (exact McNemar p):",
             _table(stored, "gained, lost", change),
@@ -232,7 +232,7 @@ def _table(
 ) -> str:
     """Returns a table of the schedules that have cells."""
     labels = [label for label in stored.schedules if any(label == schedule for schedule, _ in cells)]
-    return table(stored.lengths, corner, cells, labels, reach)
+    return table(stored.lengths, corner, cells, labels, reach, stored.named)
 
 
 def by_depth(stored: Asked) -> str:
@@ -246,7 +246,7 @@ def by_depth(stored: Asked) -> str:
             [f"{depth:.3g}", *("" if row is None else f"{accuracy_cell(row)} {row.answer_nll:.2f}" for row in line)]
             for depth, line in zip(stored.depths, found)
         ]
-        tables.append(f"### {escaped(schedule)}\n\n{markdown(header, body, right=range(1, len(header)))}")
+        tables.append(f"### {escaped(stored.named(schedule))}\n\n{markdown(header, body, right=range(1, len(header)))}")
     return "\n\n".join(["## By depth", f"Accuracy with its Wilson {PERCENT} interval, and the answer's NLL.", *tables])
 
 

@@ -101,7 +101,7 @@ def _heat_map(axes: Axes, result: Asked, schedule: str, cells: Cells, kind: MapK
     axes.set_yticks(range(len(result.depths)), [f"{100 * depth:.3g}%" for depth in result.depths], fontsize=8)
     axes.set_xlabel("length (tokens)", fontsize=8)
     axes.set_ylabel("depth", fontsize=8)
-    axes.set_title(short(schedule, 30), loc="left", fontsize=9)
+    axes.set_title(short(result.named(schedule), 30), loc="left", fontsize=9)
     _mark_trained(axes, result)
     return image
 

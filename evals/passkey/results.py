@@ -68,7 +68,8 @@ class Retrieval(Asked, Saved):
     def _summary(self) -> str:
         lengths = ", ".join(f"{length:,}" for length in self.lengths)
         asked = f"{self.protocol['task']}, {self.data['documents']} prompts"
-        return f"{Path(self.model['path']).name}: {', '.join(self.schedules)}; at {lengths} tokens; {asked}"
+        schedules = ", ".join(map(self.named, self.schedules))
+        return f"{Path(self.model['path']).name}: {schedules}; at {lengths} tokens; {asked}"
 
     def plot(self, path: str | Path | None = None) -> Figure:
         """Draws heat maps of accuracy and answer NLL by length and depth, one column per schedule.

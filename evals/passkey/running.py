@@ -22,7 +22,7 @@ from ..running.batches import Batch, BatchPlan, Cost, Feed
 from ..running.progress import Notes
 from ..running.resuming import Shelf, Store
 from ..running.runner import Facts, Runner, Task, carry_out
-from ..running.variants import AS_IS, HeldTables, Variant, trained_length, variants
+from ..running.variants import AS_IS, HeldTables, Variant, names_for, trained_length, variants
 from .answering import Answerer, Score
 from .answers import Answer
 from .keywords import RetrievalKeywords
@@ -96,7 +96,7 @@ class RetrievalRun:
         options: RetrievalOptions,
     ) -> None:
         self.quiz, self.options, self.notes = quiz, options, Notes.of(options.progress)
-        self.variants, self.baseline = variants(model, schedules, baseline, options.patching)
+        self.variants, self.baseline = variants(model, schedules, baseline, options.patching, self.notes)
         self.answerer = Answerer(model, options.batch_tokens)
         quiz.check_ids(self.answerer.vocabulary)
         self.answers: list[Answer] = []
@@ -149,6 +149,7 @@ class RetrievalRun:
                 "bos": quiz.bos_option,
                 "has_bos": quiz.bos is not None,
                 "threshold": options.threshold,
+                **names_for(self.variants),
                 "interval": f"Wilson {PERCENT}; answer NLL: t over prompts, {PERCENT}",
                 "batch_tokens": options.batch_tokens,
             },

@@ -30,13 +30,14 @@ def answer(evidence: Evidence) -> AnswerRow:
         schedule=chosen,
         decided=decided,
         answer=_sentence(evidence, decision),
-        command=evidence.serving.command(chosen, goal.target) if named else "",
+        command=evidence.serving.command(evidence.lineup.given(chosen), goal.target) if named else "",
         open=decision.open,
         equal=decision.equal,
         more=_more(evidence, decision),
         truncation=truncation(evidence, chosen),
         holds=held_length(evidence),
         memory=evidence.serving.said(goal.target),
+        serve=evidence.serving.following(goal.target) if named else "",
     )
 
 
@@ -50,14 +51,14 @@ def _sentence(evidence: Evidence, decision: Decision) -> str:
         return _too_short(evidence)
     if decision.open:
         return _open(evidence, decision)
-    percent = f"{math.expm1(evidence.tolerance):.1%}"
+    percent, name = f"{math.expm1(evidence.tolerance):.1%}", evidence.lineup.named(decision.chosen)
     if decision.chosen == AS_IS:
         return (
             f"Leave the model as it is: at {goal.target:,} tokens no schedule is better on this text by more than "
             f"{percent} of perplexity ({goal.said})."
         )
     return (
-        f"Use {decision.chosen}: {_compared(evidence, decision.chosen)}; no other schedule is better by more than "
+        f"Use {name}: {_compared(evidence, decision.chosen)}; no other schedule is better by more than "
         f"{percent} of perplexity ({goal.said})."
     )
 
@@ -73,10 +74,11 @@ def _too_short(evidence: Evidence) -> str:
 def _open(evidence: Evidence, decision: Decision) -> str:
     what, more = _amount(evidence)[1], _more(evidence, decision)
     told = f"; about {more:,} more {what}s like these would tell" if more else ""
-    percent = f"{math.expm1(evidence.tolerance):.1%}"
+    percent, name = f"{math.expm1(evidence.tolerance):.1%}", evidence.lineup.named
     return (
-        f"This text does not decide. The lowest so far is {decision.chosen}: {_compared(evidence, decision.chosen)}. "
-        f"Better by more than {percent} of perplexity may be {listed(decision.open)}{told}."
+        "This text does not decide. "
+        f"The lowest so far is {name(decision.chosen)}: {_compared(evidence, decision.chosen)}. "
+        f"Better by more than {percent} of perplexity may be {listed(map(name, decision.open))}{told}."
     )
 
 
@@ -90,10 +92,8 @@ def _compared(evidence: Evidence, chosen: str) -> str:
     goal, losses, held_out = evidence.objective, evidence.losses, evidence.held_out
     usual = evidence.lineup.usual
     others = [each for each in (AS_IS, usual) if each != chosen]
-    named = {AS_IS: "as it is"}
-    against = " and ".join(
-        f"{_perplexity(losses.mean(each, held_out, goal.target))} {named.get(each, f'under {each}')}" for each in others
-    )
+    named = {usual: f"under {evidence.lineup.named(usual)}", AS_IS: "as it is"}
+    against = " and ".join(f"{_perplexity(losses.mean(each, held_out, goal.target))} {named[each]}" for each in others)
     cost = losses.difference(chosen, AS_IS, held_out, column=goal.short)
     return (
         f"perplexity {_perplexity(losses.mean(chosen, held_out, goal.target))} at {goal.target:,} tokens on held-out "
@@ -127,7 +127,7 @@ def truncation(evidence: Evidence, chosen: str) -> str:
         return ""
     goal, losses, held_out = evidence.objective, evidence.losses, evidence.held_out
     change = losses.difference(chosen, TRUNCATION, held_out, evidence.level)
-    subject = "the model as it is" if chosen == AS_IS else chosen
+    subject = "the model as it is" if chosen == AS_IS else evidence.lineup.named(chosen)
     best = f"Giving the model only the last {goal.short:,} tokens, without any schedule,"
     if change.low is None or change.high is None:
         verdict = f"{best} compares with {subject} as {_nats(change, -1)}, without an interval"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,9 @@ from ...engines.layers import layers_of
 from ...engines.registry import ENGINES
 from ...errors import ConfigError, ScheduleError
 from ...formatting import listed
+from ...naming import names_of
 from ...planning.plan import Plan, frequencies_of, make_plan
+from ...planning.sharing import Asked, distinct, file_of, is_same, of_several, spelled_out
 from ...request import Request
 from ...schedules import base, specs
 from ...schedules.fields import parameters
@@ -70,6 +72,8 @@ class Lineup:
         same: specs that compute the same as a candidate, by its spec.
         factor: the smallest factor that reaches the target.
         wanted: the specs that the user named, with that factor where they lack one.
+        files: by spec, the file that it came from.
+        searched: the spec that a search found.
     """
 
     candidates: list[Candidate]
@@ -77,12 +81,36 @@ class Lineup:
     same: dict[str, list[str]]
     factor: float
     wanted: tuple[str, ...] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
+    searched: str | None = None
 
     @classmethod
     def unchanged(cls, others: Iterable[str]) -> Lineup:
         """Returns the model as it is, and what the user wants to try beside it."""
-        made = [Candidate(spec, (number, 0, 0, 1.0, spec)) for number, spec in enumerate([AS_IS, *others])]
-        return cls(made, {}, {}, 1.0, tuple(each.spec for each in made[1:]))
+        given = distinct(map(specs.parse, others))
+        texts = [AS_IS, *(_text(each) for each in given)]
+        made = [Candidate(spec, (number, 0, 0, 1.0, spec)) for number, spec in enumerate(dict.fromkeys(texts))]
+        return cls(made, {}, {}, 1.0, tuple(each.spec for each in made[1:]), _files(given))
+
+    @property
+    def names(self) -> dict[str, str]:
+        """Short names of the candidates that came from files, and of the one that was searched, by spec."""
+        found = {} if self.searched is None else {self.searched: "searched"}
+        return {**found, **names_of(self.files)}
+
+    def named(self, spec: str) -> str:
+        """Returns what sentences and tables call a candidate."""
+        return self.names.get(spec, spec)
+
+    def given(self, spec: str) -> str:
+        """Returns a candidate as commands are given it: the file that it came from, if any."""
+        return self.files.get(spec, spec)
+
+    @property
+    def repeated(self) -> list[str]:
+        """Says of each spec of the user that computes the same as a simpler candidate, which one that is."""
+        pairs = ((spec, self.held(spec)) for spec in self.wanted)
+        return [f"{self.given(spec)} computes the same as {held}" for spec, held in pairs if held not in (None, spec)]
 
     @property
     def usual(self) -> str:
@@ -100,7 +128,7 @@ class Lineup:
         if spec in [each.spec for each in self.candidates]:
             return self
         searched = Candidate(spec, (100, 0, 0, 1.0, spec))
-        return replace(self, candidates=[*self.candidates, searched], wanted=(*self.wanted, spec))
+        return replace(self, candidates=[*self.candidates, searched], wanted=(*self.wanted, spec), searched=spec)
 
     def held(self, spec: str) -> str | None:
         """Returns the candidate that computes what a spec does; None if it is not tried."""
@@ -131,18 +159,21 @@ def lineup_of(
         ConfigError: the model has no rotary embedding, or is scaled already and ``request`` does not say what to do.
     """
     if engine is not None and engine not in ENGINES:
-        raise ScheduleError(f"engine={engine!r} is none of {', '.join(ENGINES)}", "engine")
+        said = base.suggest(engine, ENGINES, f"it is none of {', '.join(ENGINES)}")
+        raise ScheduleError(f"engine={engine!r} is not known; {said}", "engine")
     factor = sufficient_factor(config, target, request)
-    given = [_filled(spec, factor) for spec in others]
-    for spec in given:
-        make_plan(config, Request.of(spec, **request))
+    asked = distinct(_filled(spec, factor) for spec in others)
+    for each in asked:
+        with of_several(each, len(asked)):
+            make_plan(config, Request.of(each, **request))
+    given = [_text(each) for each in asked]
     made, left_out = [_as_is(now or config, config, target, request)], {}
     for name in [*_names(left_out), *given]:
         found, why = _fitting(config, [name] if name in given else grid(name, factor), target, request, engine)
         made += found
         if not found:
             left_out[name] = why
-    return _distinct(made, left_out, factor, given)
+    return replace(_distinct(made, left_out, factor, given), files=_files(asked))
 
 
 def sufficient_factor(config: Mapping[str, object], target: int, request: RequestOptions) -> float:
@@ -180,10 +211,24 @@ def _names(left_out: dict[str, str]) -> Iterator[str]:
             yield name
 
 
-def _filled(spec: str, factor: float) -> str:
+def _filled(spec: str, factor: float) -> Asked:
     """Returns a user's spec with the smallest sufficient factor where it takes one and names none."""
     parsed = specs.parse(spec)
-    return parsed.with_fields(factor=factor).text if isinstance(parsed, specs.Spec) and parsed.lacks("factor") else spec
+    return parsed.with_fields(factor=factor) if isinstance(parsed, specs.Spec) and parsed.lacks("factor") else parsed
+
+
+def _text(asked: Asked) -> str:
+    """Returns a spec on one line that can be read again: of a file with long lists, the file."""
+    text = spelled_out(asked)
+    try:
+        again = is_same(specs.parse(text), asked)
+    except ScheduleError:
+        again = False
+    return text if again else file_of(asked) or text
+
+
+def _files(asked: Iterable[Asked]) -> dict[str, str]:
+    return {_text(each): file for each in asked if (file := file_of(each))}
 
 
 def _fitting(
@@ -226,7 +271,7 @@ def _candidate(spec: str, plan: Plan, target: int) -> Candidate:
     size = float(factor) if isinstance(factor, (int, float)) else 1.0
     varies = any(base.length_dependent(each) for each in plan.schedules.values())
     return Candidate(
-        spec, (1 + extra, 0 if native else 1, place, size, spec), spec if varies else _tables(plan, target)
+        spec, (1 + extra, 0 if native else 1, place, size, spec), parsed.plainest if varies else _tables(plan, target)
     )
 
 

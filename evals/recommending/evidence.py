@@ -185,6 +185,7 @@ class AnswerRow:
         truncation: what keeping only the last tokens gives instead; empty where it was not measured.
         holds: how far the model as it is holds on this text, in tokens.
         memory: the KV cache's memory, in a sentence.
+        serve: what serves that checkpoint in the engine that was named; empty without one.
     """
 
     schedule: str
@@ -197,6 +198,7 @@ class AnswerRow:
     truncation: str
     holds: Length
     memory: str
+    serve: str = ""
 
 
 @dataclass

@@ -52,8 +52,7 @@ class Advice(Metric[Judged, AnswerRow]):
         """Returns the sentence, the command and what belongs to them."""
         (row,) = self.rows(stored)
         parts = [sentence(row.answer)]
-        if row.command:
-            parts.append(code_span(row.command))
+        parts += [code_span(each) for each in (row.command, row.serve) if each]
         trained = stored.model.get("trained_length")
         holds = f"As it is, the model holds up to {row.holds:,} tokens on this text (trained at {trained:,})."
         parts.append(" ".join([holds, *([sentence(row.truncation)] if row.truncation else [])]))
@@ -107,10 +106,11 @@ class Finalists(Metric[Judged, FinalistRow]):
             "beyond, far repeats",
             "others",
         ]
-        lines = [_line(row) for row in rows]
+        lines = [_line(row, stored.named(row.schedule)) for row in rows]
+        chosen = escaped(stored.named(first.schedule))
         title = (
             f"On the text that decides ({goal['held_out_windows']:,} windows): the objective minus that of "
-            f"{escaped(first.schedule)}, with intervals that hold for all pairs together ({PERCENT}); and the mean "
+            f"{chosen}, with intervals that hold for all pairs together ({PERCENT}); and the mean "
             "loss in nats of the tokens beyond the trained length that repeat what is further back "
             f"({first.far_tokens:,}), and of the others:"
         )
@@ -238,9 +238,9 @@ def _known(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
-def _line(row: FinalistRow) -> Sequence[str]:
+def _line(row: FinalistRow, name: str) -> Sequence[str]:
     own = row.schedule == row.baseline
     change = "-" if own else f"{signed(row.delta)}{around(row.delta, row.low, row.high, sign='+')}"
     far, others = ("-" if each is None else f"{each:.3f}" for each in (row.far, row.others))
     ppl = interval_cell(row.ppl, row.ppl_low, row.ppl_high)
-    return [escaped(row.schedule), ppl, f"{row.short_ppl:#.4g}", change, far, others]
+    return [escaped(name), ppl, f"{row.short_ppl:#.4g}", change, far, others]

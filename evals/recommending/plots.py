@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ...naming import abbreviated
 from ...plotting import STYLE, new_figure
 from ..metrics.drawing import LINES, MARKERS, length_axis, short, tokens
 from ..results.statistics import PERCENT
@@ -45,14 +46,14 @@ def front(rows: Sequence[CandidateRow], stored: Judged, chosen: str) -> Figure:
         best = [row for row in near if row.schedule == chosen]
         for row in best:
             axes.plot([row.delta_short], [row.delta_target], "o", markersize=13, fillstyle="none", color="black",
-                      label=f"recommended:\n{short(chosen)}")  # fmt: skip
+                      label=f"recommended:\n{short(stored.named(chosen))}")  # fmt: skip
         protocol = stored.protocol
         axes.set_xlabel(f"change within the trained {tokens(protocol['trained_length'])} (nats per token)")
         axes.set_ylabel(f"change at {tokens(protocol['target_length'])} (nats per token)")
         left_out = len(rows) - len(near)
         note = f", {left_out} far worse ones outside" if left_out else ""
         name = Path(stored.model["path"]).name
-        title = f"Every candidate against {short(rows[0].baseline, 24)}; best is lower left\n{name}{note}"
+        title = f"Every candidate against {short(stored.named(rows[0].baseline), 24)}; best is lower left\n{name}{note}"
         axes.set_title(title, loc="left", fontsize=10)
         figure.legend(loc="outside right upper", fontsize=8, frameon=False)
     return figure
@@ -87,14 +88,14 @@ def finalists(rows: Sequence[FinalistRow], curves: Sequence[CurveRow], stored: J
 
     with rc_context(STYLE):
         left, right = figure.subplots(1, 2, width_ratios=(1.1, 1))
-        _intervals(left, rows)
+        _intervals(left, rows, abbreviated([stored.named(row.schedule) for row in rows], 40))
         _curves(right, [row.schedule for row in rows], curves)
         about = f"{Path(stored.model['path']).name}, {stored.protocol['held_out_windows']:,} windows that chose nothing"
         figure.suptitle(f"The finalists on the text that decides\n{about}", x=0.01, ha="left", fontsize=10)
     return figure
 
 
-def _intervals(axes: Axes, rows: Sequence[FinalistRow]) -> None:
+def _intervals(axes: Axes, rows: Sequence[FinalistRow], names: Sequence[str]) -> None:
     for place, row in enumerate(rows):
         colour = LINES[place % len(LINES)]
         if row.low is not None and row.high is not None and row.schedule != row.baseline:
@@ -112,7 +113,7 @@ def _intervals(axes: Axes, rows: Sequence[FinalistRow]) -> None:
         if row.delta > max(reach) + room:
             text, at = f"{row.delta:+.2f} →", (1, place)
             axes.annotate(text, at, xycoords=("axes fraction", "data"), ha="right", va="center", fontsize=8)
-    axes.set_yticks(range(len(rows)), [short(row.schedule, 40) for row in rows], fontsize=8)
+    axes.set_yticks(range(len(rows)), names, fontsize=8)
     axes.invert_yaxis()
     axes.set_xlabel(f"objective minus the first one's (nats; bars: {PERCENT} for all together)", fontsize=8)
 

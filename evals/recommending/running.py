@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 from ...checkpoints.adapters import find_loadable
 from ...checkpoints.locating import read_config
 from ...checkpoints.record import original_config
-from ...configs.configuration import read_rope
 from ...keywords import refuse_unknown
 from ...lengths import parse_length
 from ...models.patching import configuration_before
 from ...models.rotary_modules import evaluating, unwrapped, whole_config
+from ...planning.sharing import repeated
+from ...schedules import specs
 from ..data import documents as data_documents
 from ..data.chats import Given
 from ..parallel.processes import Group, World
@@ -30,12 +31,13 @@ from ..running.scoring import SCORING, Scorer
 from ..running.selection import Corpus
 from ..running.variants import Variant
 from . import halving, kv_cache
+from .asking import asked
 from .besides import PlannedTruncation, searched
-from .candidates import AS_IS, Lineup, lineup_of
+from .candidates import AS_IS, Lineup
 from .evidence import Evidence
 from .halving import Round
 from .measuring import Meter, empty, model_facts
-from .objective import Objective, objective
+from .objective import Objective
 from .options import RecommendKeywords, RecommendOptions
 from .results import Recommendation, recommendation_folder
 from .serving import Deployment
@@ -89,29 +91,6 @@ def recommend(
     corpus = Corpus(documents, goal.lengths, tokenizer, bos, chosen.reading)
     run = RecommendRun(model, corpus, goal, lineup, chosen)
     return carry_out(run, None if out is None else recommendation_folder(out), fresh)
-
-
-def asked(
-    config: Mapping[str, object], now: Mapping[str, object], target: int, options: RecommendOptions
-) -> tuple[Objective, Lineup]:
-    """Returns the objective and the candidates, before any text or weight is read.
-
-    Args:
-        config: the model's configuration before ropescale changed it; ``now`` as it is.
-        target: the context wanted, in tokens.
-    """
-    goal = objective(target, _trained(config, options), options.short_weight, options.lengths)
-    if target <= goal.short:
-        return goal, Lineup.unchanged(options.schedules)
-    return goal, lineup_of(config, target, options.patching, options.engine, options.schedules, now)
-
-
-def _trained(config: Mapping[str, object], options: RecommendOptions) -> int:
-    """Returns the context that a model was trained at, its makers' scaling included; or the one that is stated."""
-    stated = options.patching.get("original_length")
-    if stated is not None:
-        return parse_length(stated)
-    return max(rope.max_length if rope.is_scaled else rope.original_length for rope in read_rope(config).values())
 
 
 def prepare(
@@ -315,9 +294,16 @@ class RecommendRun:
             f"candidates: {len(self.specs)}; {documents}, {len(self.corpus.documents):,} windows of "
             f"{self.goal.target:,}; at most {tokens:,} tokens to feed ({tokens / whole:.0%} of the whole grid)"
         )
+        for said in self._twice:
+            self.notes.tell(f"note: {said}; it is measured once")
         if self.truncation.said:
             self.notes.tell(self.truncation.said)
         self._announce_time(tokens)
+
+    @property
+    def _twice(self) -> list[str]:
+        """Says which of the user's schedules are measured under another name."""
+        return [*repeated([specs.parse(each) for each in self.options.schedules]), *self.lineup.repeated]
 
     def _announce_time(self, tokens: int) -> None:
         """Says how long a long run will be, from a short pass."""
@@ -345,6 +331,7 @@ class RecommendRun:
             "weights": {str(length): weight for length, weight in goal.weights.items()},
             "tolerance": self.options.tolerance,
             "engine": self.options.engine,
+            **({"named": self.lineup.names} if self.lineup.names else {}),
             "bos": self.corpus.bos_option,
             "rounds": [len(each.candidates) for each in self.stage.rounds],
             "race_windows": len(self.race),

@@ -35,12 +35,22 @@ class Deployment:
 
     def command(self, schedule: str, target: int) -> str:
         """Returns the ``ropescale patch`` command of a schedule."""
-        name = Path(self.model).name or "model"
-        words = ["ropescale", "patch", argument(self.model), "-o", argument(f"{name}-{short_length(target)}")]
+        words = ["ropescale", "patch", argument(self.model), "-o", self._folder(target)]
         words += ["--schedule", schedule]
         if self.revision is not None:
             words += ["--revision", self.revision]
         return shlex.join([*words, *_options(Request.of(schedule, **self.request))])
+
+    def following(self, target: int) -> str:
+        """Returns the ``ropescale export`` command of the patched folder; "" where no engine was said."""
+        return (
+            ""
+            if self.engine is None
+            else shlex.join(["ropescale", "export", self._folder(target), "--for", self.engine])
+        )
+
+    def _folder(self, target: int) -> str:
+        return argument(f"{Path(self.model).name or 'model'}-{short_length(target)}")
 
     def said(self, target: int) -> str:
         """Says the memory of the KV cache at the target, and the largest length that fits where a memory is given."""

@@ -47,7 +47,7 @@ def _table(run: str, name: str, part: Result) -> SourceTable:
             row, change = rows.get((schedule, length)), changes.get((schedule, length))
             ppl = "-" if row is None else interval_cell(row.ppl, row.ppl_low, row.ppl_high) + mark(row.interval)
             cells.append((ppl, "" if change is None else change_cell(change)))
-        lines.append({"schedule": schedule, "cells": cells})
+        lines.append({"schedule": part.named(schedule), "cells": cells})
     return {
         "run": run,
         "source": name,

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Mapping
 from typing import Any
 
 from ...formatting import listed
 from ..metrics.against_truncation import verdict
-from ..metrics.base import mark
-from ..metrics.cells import around, signed
-from ..metrics.paired import PairedRow, short_length
+from ..metrics.paired import PairedRow, change_cell, short_length
 from ..recommending.results import Recommendation
 from ..results.result import Result
 from ..searching.results import SearchResult
@@ -24,10 +22,9 @@ def headline(run: StoredRun) -> str | None:
     if run.kind == SearchResult.kind:
         return searches.headline(run.results)
     if run.result is None:
-        return _answered(run.results["rows"])
-    rows = run.result.against_truncation
-    further = (re.sub(r"(?<=[( ])-(?=\d)", "−", each) for each in (verdict(rows, str) if rows else []))
-    said = [_compared(run.result), *further]
+        return _answered(run.results["rows"], run.results["protocol"].get("named", {}))
+    rows, named = run.result.against_truncation, run.result.named
+    said = [_compared(run.result), *(verdict(rows, named) if rows else [])]
     return " ".join(filter(None, said)) or None
 
 
@@ -37,16 +34,17 @@ def _compared(result: Result) -> str | None:
     if not changes:
         return None
     best, baseline = changes[0], changes[0].baseline
+    name, other = result.named(best.schedule), result.named(baseline)
     where = f"At {longest:,} tokens{_times(longest, result.trained_length)}"
     if best.delta_nll >= 0:
-        return f"{where}, no schedule lowers the loss of {baseline}: {best.schedule} changes it by {_nats(best)}."
+        return f"{where}, no schedule lowers the loss of {other}: {name} changes it by {_nats(best)}."
     ppl = {row.schedule: row.ppl for row in result.rows if row.length == longest}
-    most = f" most, of {len(changes)}" if len(changes) > 1 else ""
+    most = f", the lowest of {len(changes)}" if len(changes) > 1 else ""
     said = (
-        f"{where}, {best.schedule} lowers the loss of {baseline}{most}: by {_nats(best, -1)} "
+        f"{where}, {name} changes the loss of {other} by {_nats(best)}{most} "
         f"(perplexity {ppl[best.schedule]:#.4g} instead of {ppl[baseline]:#.4g}){_doubt(result, best)}."
     )
-    return " ".join([said, *_cost(result, best), *_next(changes)])
+    return " ".join([said, *_cost(result, best), *_next(result, changes)])
 
 
 def _times(length: int, trained: int | None) -> str:
@@ -56,11 +54,8 @@ def _times(length: int, trained: int | None) -> str:
     return f", {length / trained:.3g} times the {trained:,} of its training"
 
 
-def _nats(row: PairedRow, sign: int = 1) -> str:
-    text = signed(sign * row.delta_nll)
-    text = text.lstrip("+") if sign < 0 else text.replace("-", "−")
-    bounds = (row.low, row.high) if sign > 0 or row.low is None or row.high is None else (-row.high, -row.low)
-    return f"{text}{around(sign * row.delta_nll, *bounds)}{mark(row.interval)} nats per token"
+def _nats(row: PairedRow) -> str:
+    return f"{change_cell(row)} nats per token"
 
 
 def _doubt(result: Result, row: PairedRow) -> str:
@@ -72,13 +67,14 @@ def _doubt(result: Result, row: PairedRow) -> str:
     others = [each.not_apart for each in result.best if (each.length, each.schedule) == (row.length, row.schedule)]
     if not any(others):
         return ""
-    return f", and is not told apart from {listed(others[0])} where the intervals hold for all comparisons together"
+    names = listed(map(result.named, others[0]))
+    return f", and is not told apart from {names} where the intervals hold for all comparisons together"
 
 
-def _next(changes: list[PairedRow]) -> list[str]:
+def _next(result: Result, changes: list[PairedRow]) -> list[str]:
     if len(changes) < 2:
         return []
-    return [f"Next is {changes[1].schedule}, with {_nats(changes[1])}."]
+    return [f"Next is {result.named(changes[1].schedule)}, with {_nats(changes[1])}."]
 
 
 def _cost(result: Result, best: PairedRow) -> list[str]:
@@ -88,7 +84,7 @@ def _cost(result: Result, best: PairedRow) -> list[str]:
     return [f"Within the trained length, at {short:,} tokens, it changes the loss by {_nats(row)}." for row in found]
 
 
-def _answered(rows: list[dict[str, Any]]) -> str | None:
+def _answered(rows: list[dict[str, Any]], names: Mapping[str, str]) -> str | None:
     overall = [row for row in rows if row.get("depth") is None]
     if not overall:
         return None
@@ -96,5 +92,5 @@ def _answered(rows: list[dict[str, Any]]) -> str | None:
         return "No schedule answers anything at any length."
     longest = max(row["length"] for row in overall)
     there = sorted((row for row in overall if row["length"] == longest), key=lambda row: -row["accuracy"])
-    parts = [f"{row['schedule']} answers {row['accuracy']:.0%}" for row in there]
+    parts = [f"{names.get(row['schedule'], row['schedule'])} answers {row['accuracy']:.0%}" for row in there]
     return f"At {longest:,} tokens {', '.join(parts)}."

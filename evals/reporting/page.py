@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from importlib import resources
 from pathlib import Path
@@ -26,6 +26,7 @@ from ..results.formats import SERIES
 from ..results.result import Result
 from . import by_source, recommendations, searches
 from .headline import headline
+from .minus import typographic
 from .runs import StoredRun
 
 SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x", "triangle-left", "star")
@@ -144,16 +145,17 @@ def page_data(runs: Sequence[StoredRun]) -> dict[str, Any]:
         )
     return {
         "runs": [_run(run) for run in runs],
-        "headlines": _headlines(runs),
+        "headlines": typographic(_headlines(runs)),
+        "names": _names(runs),
         "few": FEW,
         "series": [_series(number, each, len(measured) > 1) for number, each in enumerate(series)],
         "pairs": _pairs(series),
         "baseline": _baseline(series),
         "truncations": [_truncation(run.name, result) for run, result in measured if result.against_truncation],
-        "sources": by_source.tables((run.name, result) for run, result in measured),
+        "sources": typographic(by_source.tables((run.name, result) for run, result in measured)),
         "retrieval": [heat for run in runs if run.kind == Retrieval.kind for heat in _heat_maps(run)],
-        "recommendations": recommendations.sections(runs),
-        "searches": searches.sections(runs),
+        "recommendations": typographic(recommendations.sections(runs)),
+        "searches": typographic(searches.sections(runs)),
     }
 
 
@@ -161,6 +163,16 @@ def _truncation(run: str, result: Result) -> dict[str, object]:
     """Returns the windows of truncation in a run, and what they cost."""
     first = result.against_truncation[0]
     return {"run": run, "context": first.context, "stride": first.stride, "fed": first.fed}
+
+
+def _names(runs: Iterable[StoredRun]) -> dict[str, list[str]]:
+    """Returns what the names of schedules that came from files stand for; a name may stand for one in each run."""
+    found: dict[str, list[str]] = {}
+    for run in runs:
+        for label, name in run.results["protocol"].get("named", {}).items():
+            if label != name and label not in found.setdefault(name, []):
+                found[name].append(label)
+    return found
 
 
 def _headlines(runs: Sequence[StoredRun]) -> list[str]:
@@ -210,6 +222,7 @@ def _series(number: int, series: Series, many: bool) -> dict[str, object]:
     """Returns one line of the plots, with the data of every metric."""
     result, schedule = series.result, series.schedule
     mine = [(metric, [row for row in metric.rows(result) if row.schedule == schedule]) for metric in METRICS]
+    name = result.named(schedule)
     own = {run.table_sha256: n for (label, n), run in result.read_from.items() if label == schedule}
     note = "" if result.exact else f" ({result.protocol['name']})"
     return {
@@ -217,7 +230,7 @@ def _series(number: int, series: Series, many: bool) -> dict[str, object]:
         "run": series.run.name,
         "schedule": schedule,
         "trained": result.trained_length,
-        "label": (f"{series.run.name}: {schedule}" if many else schedule) + note,
+        "label": (f"{series.run.name}: {name}" if many else name) + note,
         "colour": LINES[number % len(LINES)],
         "symbol": SYMBOLS[number % len(SYMBOLS)],
         "dash": DASHES[number // len(LINES) % len(DASHES)],
@@ -263,7 +276,7 @@ def _baseline(series: Sequence[Series]) -> int:
 
 def _heat_maps(run: StoredRun) -> list[dict[str, Any]]:
     """Returns, per schedule of a retrieval run, the rows of each depth and the rows over all depths."""
-    found, digits = [], run.results["protocol"].get("digits")
+    found, digits, names = [], run.results["protocol"].get("digits"), run.results["protocol"].get("named", {})
     for schedule in dict.fromkeys(row["schedule"] for row in run.results["rows"]):
         mine = [row for row in run.results["rows"] if row["schedule"] == schedule]
         rows = [row for row in mine if row.get("depth") is not None]
@@ -271,7 +284,7 @@ def _heat_maps(run: StoredRun) -> list[dict[str, Any]]:
         found.append(
             {
                 "run": run.name,
-                "schedule": schedule,
+                "schedule": names.get(schedule, schedule),
                 "rows": rows,
                 "overall": overall,
                 "trained": run.results["model"].get("trained_length"),

@@ -25,13 +25,19 @@ def _section(run: StoredRun) -> dict[str, object]:
     results = cast(Mapping[str, Any], run.results)
     (answer,) = results["answer"]
     protocol = results["protocol"]
+    names = protocol.get("named", {})
+
+    def named(row: Mapping[str, Any]) -> dict[str, Any]:
+        return {**row, "schedule": names.get(row["schedule"], row["schedule"])}
+
     return {
         "run": run.name,
-        "answer": answer,
+        "answer": named(answer),
         "target": protocol["target_length"],
         "trained": protocol["trained_length"],
-        "candidates": results["rows"],
-        "finalists": [{**row, "cells": _cells(row)} for row in results["paired"]],
+        "candidates": [named(row) for row in results["rows"]],
+        "finalists": [{**named(row), "cells": _cells(row)} for row in results["paired"]],
+        "names": names,
     }
 
 

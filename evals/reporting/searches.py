@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 from ..metrics.cells import around, interval_cell, signed
-from ..searching.metrics import FOUND
+from ..searching.metrics import OWN
 from ..searching.results import SearchResult
+from ..searching.searched import FOUND
 from .runs import StoredRun
 
 
@@ -19,29 +20,46 @@ def sections(runs: Iterable[StoredRun]) -> list[dict[str, object]]:
 def headline(results: Mapping[str, Any]) -> str:
     """Returns what was found, and what it gains on the held-out text."""
     (found,), protocol = results["found"], results["protocol"]
-    row = max(results["paired"], key=lambda row: row["length"])
-    change = f"{signed(row['delta_nll'])}{around(row['delta_nll'], row['low'], row['high'], sign='+')} nats"
-    return (
+    (row, *_) = _longest(results)
+    change = f"{_change(row)} nats"
+    text = (
         f"At {row['length']:,} tokens the searched schedule changes the loss of {row['baseline']} by {change} per "
-        f"token, on text that was held out ({protocol['method']}, {found['tokens']:,} tokens): {found['spec']}"
+        f"token, on text that was held out ({protocol['method']}, {found['tokens']:,} tokens)"
     )
+    return f"{found['verdict']} {text}." if found.get("verdict") else f"{text}."
+
+
+def _longest(results: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Returns the changes at the target: against the start, then against the model as it is where it was measured."""
+    target = max(row["length"] for row in results["paired"])
+    return [row for row in results["paired"] if row["length"] == target]
 
 
 def _section(run: StoredRun) -> dict[str, object]:
     results = cast(Mapping[str, Any], run.results)
     protocol, (found,) = results["protocol"], results["found"]
-    changes = {row["length"]: row for row in results["paired"]}
-    start = next(row["baseline"] for row in results["paired"])
+    changes = {(row["baseline"], row["length"]): row for row in results["paired"]}
+    others = [row["baseline"] for row in _longest(results)]
     cells = {(row["schedule"], row["length"]): _ppl(row) for row in results["rows"]}
+    shown = list(dict.fromkeys(row["schedule"] for row in results["rows"]))
     return {
         "run": run.name,
         "method": protocol["method"],
         "spec": found["spec"],
-        "start": start,
+        "start": others[0],
         "spent": found["tokens"],
+        "header": [*shown, *(f"{FOUND} minus {name} (nats)" for name in others)],
         "rows": [
-            {"length": n, "cells": [cells[start, n], cells[FOUND, n], _change(row)]} for n, row in changes.items()
+            {
+                "length": n,
+                "cells": [
+                    *(cells[name, n] for name in shown),
+                    *(_change(changes[name, n]) if (name, n) in changes else OWN for name in others),
+                ],
+            }
+            for n in sorted({length for _, length in cells})
         ],
+        "said": [found[name] for name in ("note", "verdict") if found.get(name)],
         "divisors": results["divisors"],
         "history": [row for row in results["history"] if row["held_out"]],
     }

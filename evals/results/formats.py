@@ -55,6 +55,7 @@ class ProtocolFacts(TypedDict, total=False):
     mode: str
     stride: Length | None
     seed: int | None
+    named: dict[str, str]
 
 
 class PassCost(TypedDict):

@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 
@@ -35,6 +35,24 @@ _OLD = re.compile(
     r"\.part-(results\.json|results\.csv|answers\.csv|REPORT\.md|[0-9]+-(facts|run)\.json)"
     r"|\.(ppl_vs_length|loss_by_position|retrieval)\.[0-9]+\.png"
 )
+
+
+@contextmanager
+def none_in(folders: Sequence[Path]) -> Iterator[None]:
+    """Removes folders again where what is inside fails and has kept nothing in them but its lock; inner ones first."""
+    try:
+        yield
+    except BaseException:
+        for folder in folders:
+            with suppress(OSError):
+                if set(os.listdir(folder)) <= _LOCKS:
+                    for name in os.listdir(folder):
+                        (folder / name).unlink()
+                    folder.rmdir()
+        raise
+
+
+_LOCKS = {"lock", "holder"}
 
 
 def sweep_run(folder: Path) -> None:

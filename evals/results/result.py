@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ...errors import DataError, RopescaleError
 from ...escaping import escaped
 from ...files.reading import local_path
+from ...naming import definitions
 from ...plotting import save
 from ..data.chats import ASSISTANT
 from ..data.key_tokens import KeySpans
@@ -153,12 +154,13 @@ class Result(Stored, Saved):
         for name, part in self.by_source.items():
             tables += [f"{escaped(name)} ({_documents(part)}):"]
             tables += [table for each in self.metrics for table in each.to_markdown(part)]
-        return "\n\n".join([*tables, self.protocol_line()])
+        return "\n\n".join([*tables, *definitions(self.short_names), self.protocol_line()])
 
     def _summary(self) -> str:
         name, number = Path(self.model["path"]).name, self.data["documents"]
         lengths = ", ".join(f"{length:,}" for length in self.lengths)
-        return f"{name}: {', '.join(self.schedules)}; at {lengths} tokens; {number} document{'s' * (number != 1)}"
+        schedules = ", ".join(map(self.named, self.schedules))
+        return f"{name}: {schedules}; at {lengths} tokens; {number} document{'s' * (number != 1)}"
 
     @property
     def cost(self) -> list[dict[str, object]]:

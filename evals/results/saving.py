@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...errors import RopescaleError
 from ...escaping import escaped
+from ...naming import definitions
 from ...plotting import drawn
 from ..metrics.base import Metric, Picture
 from ..metrics.cells import csv_text
@@ -39,7 +40,8 @@ class Saved(Measured, ABC):
 
     def to_markdown(self) -> str:
         """Returns the tables of every metric, then the protocol."""
-        return "\n\n".join([*(part for each in self.metrics for part in each.to_markdown(self)), self.protocol_line()])
+        tables = [part for each in self.metrics for part in each.to_markdown(self)]
+        return "\n\n".join([*tables, *definitions(self.short_names), self.protocol_line()])
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._summary()}>"

@@ -22,6 +22,7 @@ from ..data.windows import prefix
 from ..running.batches import Cost
 from . import sampling
 from .checking import Count, Length
+from .ranges import kept, ranges_of, within
 from .statistics import LEVEL, Estimate
 from .truncation import Truncation
 
@@ -149,7 +150,7 @@ class Identity:
             stops: by length, how many tokens of a window belong to it; None for all.
         """
         marks = [each.scored for each in windows if each.scored is not None]
-        scored = [(int(start), int(stop)) for start, stop in _ranges(np.concatenate(marks))] if marks else None
+        scored = [(int(start), int(stop)) for start, stop in ranges_of(np.concatenate(marks))] if marks else None
         ids = [np.asarray(window.ids, "<i8") for window in windows]
         at = {str(length): _sha256([each[:stop] for each in ids]) for length, stop in stops.items()}
         size = len(ids[0]) if marks and len(ids) > 1 else None
@@ -178,6 +179,15 @@ class Measured:
     protocol: dict[str, Any]
     versions: dict[str, str]
     figures: dict[type, list[Any]] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @property
+    def short_names(self) -> dict[str, str]:
+        """Short names of schedules that came from files, by label."""
+        return self.protocol.get("named", {})
+
+    def named(self, label: str) -> str:
+        """Returns what tables and pictures call a schedule."""
+        return self.short_names.get(label, label)
 
 
 @dataclass
@@ -294,7 +304,7 @@ class Stored(Measured):
         if not any(each is not None for each in self._scored):
             return list(values)
         return [
-            each if ranges is None else _kept(each, ranges, 0 if self.bos else 1)
+            each if ranges is None else kept(each, ranges, 0 if self.bos else 1)
             for each, ranges in zip(values, self._scored, strict=True)
         ]
 
@@ -305,7 +315,7 @@ class Stored(Measured):
         found: list[Sequence[tuple[int, int]] | None] = []
         for each, count in zip(self.identified(), counts, strict=True):
             size = each.size or longest
-            found += [each.scored] if count == 1 else [_within(each.scored, n * size, size) for n in range(count)]
+            found += [each.scored] if count == 1 else [within(each.scored, n * size, size) for n in range(count)]
         return found
 
     def first(self, schedule: str, length: int) -> np.ndarray:
@@ -367,28 +377,6 @@ def sums_of(values: Iterable[np.ndarray]) -> tuple[list[float], list[int]]:
     """Returns, per window, the fp64 sum of its values and how many count; NaN does not."""
     known = [each[~np.isnan(each)] for each in values]
     return [float(each.sum(dtype=np.float64)) for each in known], list(map(len, known))
-
-
-def _ranges(marks: np.ndarray) -> np.ndarray:
-    """Returns where marks begin and end, int64 [ranges, 2]."""
-    return np.flatnonzero(np.diff(np.concatenate([[0], marks.astype(np.int8), [0]]))).reshape(-1, 2)
-
-
-def _within(ranges: Iterable[tuple[int, int]] | None, first: int, size: int) -> list[tuple[int, int]] | None:
-    """Returns the parts of ranges among ``size`` tokens from ``first`` on, counted from there."""
-    if ranges is None:
-        return None
-    inside = ((max(start - first, 0), min(stop - first, size)) for start, stop in ranges)
-    return [(start, stop) for start, stop in inside if start < stop]
-
-
-def _kept(values: np.ndarray, ranges: Iterable[tuple[int, int]], first: int) -> np.ndarray:
-    """Returns the values of the tokens from ``first`` on, with NaN outside the ranges of tokens."""
-    found = np.full_like(values, np.nan)
-    for start, stop in ranges:
-        here = slice(max(start - first, 0), max(stop - first, 0))
-        found[here] = values[here]
-    return found
 
 
 def _sha256(parts: Iterable[np.ndarray]) -> str:

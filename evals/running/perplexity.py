@@ -40,8 +40,8 @@ from .resuming import Shelf, Store
 from .runner import LONG_SECONDS, Facts, Runner, Task, carry_out
 from .scoring import SCORING, Scorer
 from .selection import Corpus, PerplexityOptions
-from .truncating import Truncating
-from .variants import AS_IS, HeldTables, Variant, trained_length, variants
+from .truncating import Truncating, refuse_impossible
+from .variants import AS_IS, HeldTables, Variant, names_for, trained_length, variants
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -136,7 +136,8 @@ class PerplexityRun:
         options: PerplexityOptions,
     ) -> None:
         self.corpus, self.options, self.notes = corpus, options, Notes.of(options.progress)
-        self.variants, self.baseline = variants(model, schedules, baseline, options.patching)
+        self.variants, self.baseline = variants(model, schedules, baseline, options.patching, self.notes)
+        refuse_impossible(options.asks_truncation, corpus.lengths[-1], trained_length(model))
         self.scorer = _scorer(model, options)
         data_documents.check_ids(corpus.documents, self.scorer.vocabulary, corpus.bos)
         self.batch_tokens = options.batch_tokens or options.sharers * memory.default_batch_tokens(
@@ -196,6 +197,7 @@ class PerplexityRun:
                 **({} if options.score == chats.ALL else {"score": options.score}),
                 **(self.truncation.facts if self.truncation else {}),
                 "seed": options.seed,
+                **names_for(self.variants),
                 "interval": f"{corpus.interval}, {PERCENT}",
                 "batch_tokens": self.batch_tokens,
             },

@@ -17,7 +17,7 @@ from ...errors import DataError, ScheduleError
 from ...models.adapting import attached
 from ...models.loading import has_tokenizer, load_model, load_tokenizer
 from ...planning.plan import Plan, make_plan
-from ...planning.sharing import check_taken, share_of
+from ...planning.sharing import check_taken, of_several, share_of
 from ...schedules import specs
 from ...schedules.specs import Spec
 from ..data import chats, key_tokens
@@ -28,7 +28,8 @@ from ..parallel.processes import World, team_of
 from .perplexity import PerplexityRun
 from .progress import Notes
 from .selection import Corpus, PerplexityOptions
-from .variants import trained_length
+from .truncating import refuse_impossible
+from .variants import trained_in, trained_length
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -101,6 +102,12 @@ class Checkpoint:
             tensor_parallel=self.tp,
         )
 
+    @cached_property
+    def config(self) -> Mapping[str, object]:
+        """The configuration without our scaling; no weights are needed."""
+        folder, _ = find_loadable(self.name, self.revision, weights=False)
+        return original_config(read_config(folder), folder)
+
     def asked(self, wanted: Wanted) -> FilledSchedules:
         """Fills a request into several schedules, and makes sure that each fits the configuration.
 
@@ -108,12 +115,14 @@ class Checkpoint:
             ScheduleError, ConfigError: a schedule that does not exist, does not fit, or contradicts the request; an
                 option that no schedule takes; scaling that is there already and no word on what to do.
         """
-        folder, _ = find_loadable(self.name, self.revision, weights=False)
         schedules, baseline, request = wanted
-        config = original_config(read_config(folder), folder)
+        config = self.config
         named = [specs.parse(spec) for spec in [*schedules, *([] if baseline is None else [baseline])]]
         check_taken(named, request)
-        plans = [make_plan(config, share_of(spec, request)) for spec in named]
+        plans: list[Plan] = []
+        for spec in named:
+            with of_several(spec, len(named)):
+                plans.append(make_plan(config, share_of(spec, request)))
         if request.freeze_at and not any(layer.is_frozen for plan in plans for layer in plan.layers.values()):
             raise ScheduleError(
                 "freeze_at is given, and no schedule whose tables depend on the length; name one, such as dynamic, "
@@ -172,6 +181,8 @@ def prepare(
     if options.exact:
         check_stride(options.stride, lengths)
     texts, asked = source.texts(), checkpoint.asked(wanted)
+    if options.asks_truncation:
+        refuse_impossible(options.asks_truncation, lengths[-1], trained_in(checkpoint.config))
     tokenizer = checkpoint.tokenizer()
     options = dataclasses.replace(options, split_special_tokens=source.split_special_tokens)
     corpus = Corpus(texts, lengths, tokenizer, bos, options)

@@ -40,7 +40,7 @@ from ...files import atomic
 from ..parallel.processes import Group, World
 from ..results import checking, formats
 from ..results.checking import Wrong
-from ..results.leftovers import is_folder, is_regular, sweep_records, sweep_run
+from ..results.leftovers import is_folder, is_regular, none_in, sweep_records, sweep_run
 from .batch_log import MAGIC, Scored, record, records
 from .batches import BatchPlan
 
@@ -253,9 +253,10 @@ def opened(out: Path, fresh: bool = False, group: Group | None = None) -> Iterat
 @contextmanager
 def _held(folder: Path, fresh: bool) -> Iterator[None]:
     """Makes and locks the folder, and empties it where that is wanted."""
+    made = [each for each in (folder, folder.parent) if not os.path.lexists(each)]
     with _kept(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder):
+    with _locked(folder), none_in(made):
         FolderStore(folder).tidy()
         if fresh:
             FolderStore(folder).clear()

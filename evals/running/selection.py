@@ -129,12 +129,17 @@ class PerplexityOptions:
 
     def _check_truncation(self) -> None:
         """Refuses truncation beside windows that slide, and a stride of what is left out."""
-        name = "truncation_stride" if self.truncation_stride is not None else "truncation"
-        if self.truncation is False and self.truncation_stride is not None:
+        name = self.asks_truncation
+        if self.truncation is False and name:
             raise DataError(f"{name} is given, and truncation=False leaves it out; drop one", name, "truncation")
-        if self.stride is not None and (self.truncation or self.truncation_stride):
+        if self.stride is not None and name:
             other = "stride" if self.exact else "protocol"
             raise DataError(f"{name} is for texts cut into windows, and {other} slides; drop one", name, other)
+
+    @property
+    def asks_truncation(self) -> str:
+        """The option that asks for truncation; "" for none."""
+        return "truncation_stride" if self.truncation_stride is not None else "truncation" if self.truncation else ""
 
     @property
     def windows_each(self) -> int | None:

@@ -19,7 +19,7 @@ from .batches import Batch, BatchPlan, plan_pass
 from .executor import Executor
 from .resuming import Shelf
 from .runner import Task
-from .selection import Corpus, PerplexityOptions
+from .selection import Corpus
 from .variants import AsTrained, HeldTables, trained_length
 
 if TYPE_CHECKING:
@@ -52,25 +52,37 @@ def choose(corpus: Corpus, trained: int | None, rest: int) -> Choice:
         rest: the positions that all other passes feed.
 
     Raises:
-        DataError: a stride that leaves a token nothing before it.
+        DataError: truncation is asked for and cannot be, or a stride leaves a token nothing before it.
     """
     options = corpus.options
-    if options.truncation is False or options.stride is not None:
+    refuse_impossible(options.asks_truncation, corpus.lengths[-1], trained)
+    if options.truncation is False or options.stride is not None or trained is None or corpus.lengths[-1] <= trained:
         return Choice(0, None)
-    if trained is None:
-        return _impossible(options, "the model does not say how long it was trained at")
-    if corpus.lengths[-1] <= trained:
-        return _impossible(options, f"no length beyond the {trained:,} tokens of its training is measured")
     if options.truncation_stride is not None:
         _check(options.truncation_stride, trained)
         return _measured(corpus, trained, options.truncation_stride, rest)
     return _cheapest(corpus, trained, rest)
 
 
-def _impossible(options: PerplexityOptions, why: str) -> Choice:
-    """Leaves it out, which whoever asked for it is told."""
-    asked = options.truncation or options.truncation_stride is not None
-    return Choice(0, None, f"truncation is not measured: {why}" if asked else "")
+def refuse_impossible(asked: str, longest: int, trained: int | None) -> None:
+    """Refuses truncation that is asked for and cannot be.
+
+    Args:
+        asked: the option that asks for it; "" for none.
+        longest: the largest length that is measured.
+        trained: the trained length, if it is known.
+
+    Raises:
+        DataError: it cannot be.
+    """
+    if asked and trained is None:
+        raise DataError(f"{asked} is given, and the model does not say how long it was trained at; leave it out", asked)
+    if asked and trained is not None and longest <= trained:
+        raise DataError(
+            f"{asked} is given, and no length is beyond the {trained:,} tokens of the model's training; give a longer "
+            f"one, or leave {asked} out",
+            asked,
+        )
 
 
 def _check(stride: int, trained: int) -> None:
@@ -143,6 +155,8 @@ class Truncating:
         try:
             tables = AsTrained(model).tables([choice.length])[choice.length]
         except RopescaleError as error:
+            if asked := corpus.options.asks_truncation:
+                raise DataError(f"{asked} is given, and it cannot be measured: {error}", asked) from error
             return None, f"truncation is not measured: {error}"
         return cls.planned(tables, choice, corpus, batch_tokens), choice.said
 

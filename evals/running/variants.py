@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -11,8 +11,9 @@ from ...configs.configuration import read_rope
 from ...errors import DataError, RopescaleError, RunError
 from ...models import patching
 from ...models.rotary_modules import text_config, unwrapped, whole_config
+from ...naming import names_of
 from ...planning.plan import plan_of_own
-from ...planning.sharing import spelled_out
+from ...planning.sharing import file_of, is_same, repeated, spelled_out
 from ...schedules import specs
 from . import fingerprints
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from ...planning.plan import Plan
     from ...request import RequestOptions
     from ..results.stored import LayerTable
+    from .progress import Notes
 
 AS_IS = "as-is"
 
@@ -37,7 +39,8 @@ class Variant:
 
     def __init__(self, model: nn.Module, schedule: object, request: RequestOptions) -> None:
         self.model, self.schedule, self.request = model, schedule, request
-        self.label = label(schedule)
+        self.asked = specs.parse(schedule)
+        self.label = spelled_out(self.asked)
         self._plan: Plan | None = None
 
     def applied(self, length: int | None = None) -> AbstractContextManager[Patch | None]:
@@ -131,9 +134,12 @@ class HeldTables:
 
 
 def variants(
-    model: nn.Module, schedules: Iterable[object], baseline: object, request: RequestOptions
+    model: nn.Module, schedules: Iterable[object], baseline: object, request: RequestOptions, notes: Notes
 ) -> tuple[list[Variant], str]:
     """Returns ``as-is``, the given schedules and the baseline, each once, and the baseline's label.
+
+    Args:
+        notes: say which schedules are the same in other words.
 
     Raises:
         ScheduleError: a spec that cannot be read.
@@ -144,10 +150,21 @@ def variants(
     made = [Variant(model, schedule, request) for schedule in named]
     found: dict[str, Variant] = {}
     for variant in made:
-        same = found.setdefault(variant.label, variant).schedule
-        if callable(same) and callable(variant.schedule) and same != variant.schedule:
+        same = found.get(variant.label)
+        if same and callable(same.schedule) and callable(variant.schedule) and same.schedule != variant.schedule:
             raise DataError(f"two different schedules are both called {variant.label!r}; give them different names")
-    return list(found.values()), made[-1].label
+        if same is None and not any(is_same(variant.asked, each.asked) for each in found.values()):
+            found[variant.label] = variant
+    for said in repeated([variant.asked for variant in made[1 : 1 + len(given)]]):
+        notes.tell(f"note: {said}; it is measured once")
+    same = (each.label for each in found.values() if is_same(made[-1].asked, each.asked))
+    return list(found.values()), next(same, made[-1].label)
+
+
+def names_for(made: Iterable[Variant]) -> dict[str, dict[str, str]]:
+    """Returns the part of the protocol with short names of schedules that came from files; empty without any."""
+    files = {each.label: file for each in made if (file := file_of(each.asked))}
+    return {"named": names_of(files)} if files else {}
 
 
 def label(schedule: object) -> str:
@@ -173,7 +190,16 @@ def trained_length(model: nn.Module) -> int | None:
     or in the folder that the model was loaded from, does not count.
     """
     try:
-        ropes = read_rope(patching.configuration_before(model)).values()
+        return trained_in(patching.configuration_before(model))
     except RopescaleError:  # no rotation that can be read, such as learned positions
         return getattr(text_config(model), "max_position_embeddings", None)
+
+
+def trained_in(config: Mapping[str, object]) -> int:
+    """Returns :func:`trained_length` of a configuration without our scaling.
+
+    Raises:
+        ConfigError: it has no rotation that can be read.
+    """
+    ropes = read_rope(config).values()
     return max(rope.max_length if rope.is_scaled else rope.original_length for rope in ropes)

@@ -13,7 +13,7 @@ from ...errors import DataError
 from ..data.chats import Given
 from ..running.selection import Corpus
 from .methods import gradient
-from .methods.asking import Allowance, least_candidates
+from .methods.asking import WINDOWS, Allowance, least_candidates
 from .options import SearchOptions
 from .splitting import CHECKED, Split, split
 
@@ -26,6 +26,16 @@ LEAST: dict[str, Callable[[Allowance], int]] = {
     "cma": least_candidates,
 }
 """How many windows a method must feed at the least."""
+
+
+def enough() -> int:
+    """Returns how many windows any method can begin with, where two are held out.
+
+    A smaller budget cuts the text into as many, so that it is split as it would be under the least budget that is
+    accepted, which an error can name then.
+    """
+    smallest = Allowance(tuple(range(WINDOWS)), 2, 0, 0)
+    return max(least(smallest) for least in LEAST.values()) + smallest.held_out
 
 
 @dataclass(frozen=True)
@@ -77,7 +87,7 @@ def feeding(
     """
     feeds = options.budget_tokens // target
     held_out = max(2, int(CHECKED * feeds / gradient.CHECKS))
-    corpus = Corpus(documents, [target], tokenizer, bos, options.reading(max(2, feeds), target))
+    corpus = Corpus(documents, [target], tokenizer, bos, options.reading(max(enough(), feeds), target))
     parts = split(corpus.windows, held_out, options.seed)
     once_more = len(parts.held_out) if options.keep_short else 0  # under the model's own table
     allowance = Allowance(tuple(range(len(parts.learned))), len(parts.held_out), feeds - once_more, options.seed)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ...formatting import markdown
-from ..metrics.base import Metric, Picture, mark
-from ..metrics.cells import around, exp, interval_cell, signed
+from ..metrics.base import Metric, Picture
+from ..metrics.cells import exp, interval_cell
 from ..results.statistics import DOCUMENTS, PERCENT
-from .methods.asking import Check
 from .plots import draw
-from .searched import Searched
-
-FOUND = "found"
-"""What the tables call the schedule that was found."""
+from .searched import AS_IS, FOUND, Searched
+from .verdict import ChangeRow, change_cell, verdict
 
 
 @dataclass(frozen=True)
@@ -32,67 +29,64 @@ class HeldOutRow:
 
 
 class HeldOut(Metric[Searched, HeldOutRow]):
-    """Perplexity of the held-out text under the schedule that the search started at, and under the one it found."""
+    """Perplexity of the held-out text: as the model is, under the schedule that the search started at, and found."""
 
     row, key = HeldOutRow, "rows"
     picture = Picture("search.png", "The search: the divisor of each pair, and the loss on the way", draw)
 
     def reduce(self, stored: Searched) -> list[HeldOutRow]:
         """Returns one row per schedule and length."""
-        checks = {stored.start: stored.checks[0], FOUND: stored.found}
-        return [self._row(stored, name, check, n) for name, check in checks.items() for n in stored.lengths]
-
-    def _row(self, stored: Searched, name: str, check: Check, length: int) -> HeldOutRow:
-        found = stored.estimate(stored.at(check, length))
-        low, high = (None if bound is None else exp(bound) for bound in (found.low, found.high))
-        return HeldOutRow(name, length, len(stored.names), found.mean, exp(found.mean), low, high, found.over)
+        return [_row(stored, name, n, curve[n]) for name, curve in stored.curves.items() for n in stored.lengths]
 
     def to_markdown(self, stored: Searched) -> list[str]:
-        """Returns the schedule, and a table of perplexities with the change from the start."""
+        """Returns the schedule, a table of perplexities with the changes, and what follows."""
         rows = {(row.schedule, row.length): row for row in self.rows(stored)}
-        changes = {row.length: row for row in CHANGES.rows(stored)}
+        changes = {(row.baseline, row.length): row for row in CHANGES.rows(stored)}
+        others = list(dict.fromkeys(name for name, _ in changes))
         lines = [
-            [f"{n:,}", *(_cell(rows[name, n]) for name in (stored.start, FOUND)), _change(changes[n])]
+            [
+                f"{n:,}",
+                *(_cell(rows[name, n]) for name in stored.curves),
+                *(change_cell(changes[name, n]) if (name, n) in changes else OWN for name in others),
+            ]
             for n in stored.lengths
         ]
-        header = ["held-out text, length", stored.start, FOUND, "change (nats)"]
-        return [f"`{stored.spec}`", markdown(header, lines, right=range(4))]
+        header = ["held-out text, length", *stored.curves, *(f"found minus {name} (nats)" for name in others)]
+        found = markdown(header, lines, right=range(len(header)))
+        return [f"`{stored.spec}`", found, *FINDING.rows(stored)[0].said]
+
+
+OWN = "its own table"
+"""Written instead of a change where the found schedule is the model's own table."""
+
+
+def _row(stored: Searched, name: str, length: int, losses: Sequence[float]) -> HeldOutRow:
+    found = stored.estimate(losses)
+    low, high = (None if bound is None else exp(bound) for bound in (found.low, found.high))
+    return HeldOutRow(name, length, len(stored.names), found.mean, exp(found.mean), low, high, found.over)
 
 
 def _cell(row: HeldOutRow) -> str:
     return interval_cell(row.ppl, row.ppl_low, row.ppl_high)
 
 
-@dataclass(frozen=True)
-class ChangeRow:
-    """The change of the held-out loss from the start of the search, paired by document, in nats per token."""
-
-    schedule: str
-    baseline: str
-    length: int
-    delta_nll: float
-    low: float | None
-    high: float | None
-    interval: str | None
-
-
 class Changes(Metric[Searched, ChangeRow]):
-    """The change of the held-out loss from the start, paired by document."""
+    """The change of the held-out loss from the start, and from the model as it is, paired by document."""
 
     row, key = ChangeRow, "paired"
 
     def reduce(self, stored: Searched) -> list[ChangeRow]:
-        """Returns one row per length."""
-        return [self._row(stored, length) for length in stored.lengths]
-
-    def _row(self, stored: Searched, length: int) -> ChangeRow:
-        pairs = zip(stored.at(stored.found, length), stored.at(stored.checks[0], length), strict=True)
-        found = stored.estimate([after - before for after, before in pairs])
-        return ChangeRow(FOUND, stored.start, length, found.mean, found.low, found.high, found.over)
+        """Returns one row per length for the start, then for the model as it is; none where its own table is kept."""
+        known = [name for name in (stored.start, AS_IS) if name in stored.curves]
+        lengths = [length for length in stored.lengths if not stored.is_own(length)]
+        return [_change(stored, name, length) for name in known for length in lengths]
 
 
-def _change(row: ChangeRow) -> str:
-    return f"{signed(row.delta_nll)}{around(row.delta_nll, row.low, row.high, sign='+')}{mark(row.interval)}"
+def _change(stored: Searched, name: str, length: int) -> ChangeRow:
+    curves = stored.curves
+    pairs = zip(curves[FOUND][length], curves[name][length], strict=True)
+    found = stored.estimate([after - before for after, before in pairs])
+    return ChangeRow(FOUND, name, length, found.mean, found.low, found.high, found.over)
 
 
 @dataclass(frozen=True)
@@ -143,10 +137,22 @@ class Divisors(Metric[Searched, PairRow]):
 
 @dataclass(frozen=True)
 class FoundRow:
-    """What was found: the schedule as ``--schedule`` takes it, and the tokens that were fed."""
+    """What was found: the schedule as ``--schedule`` takes it, and the tokens that were fed.
+
+    ``verdict`` says whether it is better than what is there without a search, and which to use otherwise; ``note`` what
+    is to be known of the table. ``beside`` are the tokens that the model as it is took.
+    """
 
     spec: str
     tokens: int
+    verdict: str = ""
+    note: str = ""
+    beside: int = 0
+
+    @property
+    def said(self) -> list[str]:
+        """The sentences below the table."""
+        return [each for each in (self.note, self.verdict) if each]
 
 
 class Finding(Metric[Searched, FoundRow]):
@@ -156,7 +162,20 @@ class Finding(Metric[Searched, FoundRow]):
 
     def reduce(self, stored: Searched) -> list[FoundRow]:
         """Returns one row."""
-        return [FoundRow(stored.spec, stored.spent)]
+        changes = CHANGES.rows(stored)
+        unmoved, kept = stored.found.point == stored.checks[0].point, stored.short is not None
+        said = verdict(changes, stored.lengths[-1], stored.start, unmoved=unmoved, kept=kept)
+        return [FoundRow(stored.spec, stored.spent, said, _note(stored), stored.beside)]
+
+
+def _note(stored: Searched) -> str:
+    """Says that there is no gain where the model's own table is kept; else nothing."""
+    if stored.short is None:
+        return ""
+    return (
+        f"Up to {stored.lengths[0]:,} tokens the found schedule is the model's own table, which is kept: nothing was "
+        "gained there, and nothing was lost."
+    )
 
 
 HELD_OUT, CHANGES, HISTORY, DIVISORS, FINDING = HeldOut(), Changes(), History(), Divisors(), Finding()

@@ -11,6 +11,7 @@ from ...request import RequestOptions
 from ..running.progress import Notes
 from ..running.scoring import LOGITS_BYTES
 from ..running.selection import PerplexityOptions
+from .starting import check_weight
 
 METHODS = ("gradient", "evolution", "cma")
 
@@ -56,8 +57,7 @@ class SearchOptions:
         object.__setattr__(self, "budget_tokens", parse_length(self.budget_tokens))
         if self.method not in METHODS:
             raise DataError(f"method {self.method!r} is none of {', '.join(METHODS)}", "method")
-        if not self.within > 0:
-            raise DataError(f"within {self.within!r} is not a weight; use a number above 0", "within")
+        check_weight(self.within)
 
     def reading(self, windows: int, target: int) -> PerplexityOptions:
         """Returns how the text is read and cut, into so many windows."""

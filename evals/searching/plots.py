@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...plotting import COLOURS, STYLE, new_figure
+from .searched import FOUND
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -14,50 +15,58 @@ if TYPE_CHECKING:
 
 
 def draw(stored: Searched) -> Figure:
-    """Draws the divisor of each pair on the left, and the losses by tokens spent on the right.
+    """Draws the divisor of each pair on the left, and on the right the losses by tokens spent, each kind by itself.
 
     Raises:
         RopescaleError: matplotlib is not installed.
     """
-    figure = new_figure(10, 4.2)
+    figure = new_figure(10, 4.6)
     from matplotlib import rc_context
 
     with rc_context(STYLE):
-        left, right = figure.subplots(1, 2)
-        _divisors(left, stored)
-        _losses(right, stored)
+        panels = figure.subplot_mosaic([["pairs", "learned"], ["pairs", "held"]], sharex=False)
+        _divisors(panels["pairs"], stored)
+        _learned(panels["learned"], stored)
+        _held(panels["held"], stored)
+        panels["learned"].sharex(panels["held"])
     return figure
 
 
 def _divisors(axes: Axes, stored: Searched) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     many = len(stored.tables) > 1
     for number, (layers, (own, start, found)) in enumerate(stored.tables.items()):
-        for table, label, colour, style in ((start, stored.start, "black", "--"), (found, "found", "vermilion", "-")):
+        for table, label, colour, style in ((start, stored.start, "black", "--"), (found, FOUND, "vermilion", "-")):
             ratios = [b / f if f else float("nan") for b, f in zip(own, table, strict=True)]
             named = f"{layers}: {label}" if many else label
             axes.plot(ratios, style, marker="os^D"[number % 4], markersize=3.5, color=COLOURS[colour], label=named)
-    axes.set_xlabel("pair")
-    axes.set_ylabel("frequency divided by")
+    axes.set_title("What the frequency of each pair is divided by", loc="left", fontsize=10)
+    axes.set_xlabel("pair (0 turns fastest)")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_ylabel("divisor")
     axes.legend(frameon=False)
 
 
-def _losses(axes: Axes, stored: Searched) -> None:
-    axes.plot(
-        [tokens / 1000 for tokens, _ in stored.steps],
-        [loss for _, loss in stored.steps],
-        ".",
-        color=COLOURS["sky"],
-        markersize=3,
-        label="text to learn from",
-    )
-    axes.plot(
-        [check.spent / 1000 for check in stored.checks],
-        [check.loss for check in stored.checks],
-        "o-",
-        color=COLOURS["vermilion"],
-        label="held-out text",
-    )
-    axes.axhline(stored.found.loss, color=COLOURS["vermilion"], linewidth=0.8, linestyle=":")
+def _learned(axes: Axes, stored: Searched) -> None:
+    """Draws the loss of each step, on its own windows of the text to learn from: they differ more than steps do."""
+    x, y = [tokens / 1000 for tokens, _ in stored.steps], [loss for _, loss in stored.steps]
+    axes.plot(x, y, "o", color=COLOURS["blue"], markersize=3.5, alpha=0.6, markeredgewidth=0)
+    axes.set_title("Loss of the text to learn from, a dot a step", loc="left", fontsize=10)
+    axes.set_ylabel(_LOSS)
+
+
+def _held(axes: Axes, stored: Searched) -> None:
+    """Draws the loss of the held-out text at each check, and marks the one that was taken."""
+    x, y = [check.spent / 1000 for check in stored.checks], [check.loss for check in stored.checks]
+    axes.plot(x, y, "o-", color=COLOURS["vermilion"], markersize=5)
+    best, ring = stored.found, {"markersize": 11, "markeredgecolor": "black", "markerfacecolor": "none"}
+    axes.plot([best.spent / 1000], [best.loss], "o", label=FOUND, linestyle="", **ring)
+    axes.set_title("Loss of the held-out text at each check", loc="left", fontsize=10)
     axes.set_xlabel("thousand tokens spent")
-    axes.set_ylabel("weighted NLL (nats per token)")
+    axes.set_ylabel(_LOSS)
+    axes.margins(y=0.18)
     axes.legend(frameon=False)
+
+
+_LOSS = "weighted NLL\n(nats per token)"

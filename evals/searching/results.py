@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from ...engines.registry import engine_warnings
-from ...errors import CheckpointError, DataError, VerificationError
+from ...errors import CheckpointError, VerificationError
 from ...escaping import escaped
 from ...files.reading import local_path
 from ...formatting import cut
@@ -31,9 +31,10 @@ from .families.family import Point
 from .families.space import Space
 from .methods.asking import Check
 from .metrics import HELD_OUT, HISTORY, METRICS, HeldOutRow, HistoryRow, interval_line
-from .patch_command import patch_command
+from .next_commands import commands, patch_command
 from .plots import draw
 from .searched import Divided, Searched
+from .starting import schedule_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -121,6 +122,9 @@ class SearchResult(Searched, Saved):
     def provenance(self) -> dict[str, object]:
         """Where the numbers come from, as the schedule's file has it."""
         curves = {"before": self.perplexity(self.checks[0]), "found": self.perplexity(self.found)}
+        if self.unchanged:
+            own = {n: math.exp(sum(each) / len(each)) for n, each in self.unchanged.items()}
+            curves = {"as_is": own, **curves}
         return {
             "made_by": "ropescale search",
             **{name: dict(getattr(self, name)) for name in ("model", "data", "protocol", "versions")},
@@ -167,7 +171,18 @@ class SearchResult(Searched, Saved):
     @property
     def command(self) -> str:
         """The command that patches the model with the schedule."""
-        return patch_command(self.model["path"], self.spec if self.file is None else str(self.file), self.learned.plan)
+        return patch_command(self.model["path"], self._named, self.learned.plan)
+
+    @property
+    def commands(self) -> list[str]:
+        """The commands that come next: patching, and with an engine what serves the schedule in it."""
+        plan, engine = self.learned.planned(self.schedule), self.protocol["engine"]
+        return commands(self.model["path"], self._named, plan, engine if isinstance(engine, str) else None)
+
+    @property
+    def _named(self) -> str:
+        """The schedule as commands are given it."""
+        return self.spec if self.file is None else str(self.file)
 
     @property
     def remarks(self) -> list[str]:
@@ -180,18 +195,20 @@ class SearchResult(Searched, Saved):
         return [*([switch] if self.protocol["keep_short"] else []), *engine_warnings(plan)]
 
     def to_markdown(self) -> str:
-        """Returns the schedule, the held-out figures, the command that patches the model, and remarks."""
+        """Returns the schedule, the held-out figures, the commands that come next, and remarks."""
         remarks = "\n".join(f"* {escaped(remark)}".replace("\\`", "`") for remark in self.remarks)  # ours are code
         parts = [part for metric in METRICS for part in metric.to_markdown(self)]
-        return "\n\n".join(filter(None, [*parts, f"`{self.command}`", remarks, self.protocol_line()]))
+        following = [f"`{each}`" for each in self.commands]
+        return "\n\n".join(filter(None, [*parts, *following, remarks, self.protocol_line()]))
 
     def protocol_line(self) -> str:
         """Returns a few sentences that say how it was searched."""
         p, start, source = self.protocol, escaped(self.start), escaped(self.data["source"])
         held = f"{len(self.names)} window{'s' * (len(self.names) != 1)} of {source}"
+        beside = f", and {self.beside:,} more under the model as it is" if self.beside else ""
         return (
             f"Searched by {p['method']} over {p['numbers']} numbers from {start}, weights frozen: {self.spent:,} "
-            f"tokens in windows of {p['target_length']:,}, seed {p['seed']}. The held-out text ({held}) "
+            f"tokens in windows of {p['target_length']:,}{beside}, seed {p['seed']}. The held-out text ({held}) "
             f"chose among {len(self.checks)} checks, so its figures flatter the result a little; measure "
             f"other text with `ropescale eval`. {interval_line(self.names)}; text sha256 {self.data['sha256'][:12]}"
         )
@@ -243,9 +260,7 @@ def files_of(out: str | Path) -> tuple[Path, Path]:
         DataError: the name does not end in ``.json``.
         CheckpointError: the file there is not one of ours, or the folder holds files that no search wrote.
     """
-    file = local_path(out)
-    if file.suffix != ".json" or not file.stem.strip("."):
-        raise DataError(f"out {str(out)!r} is not the name of a schedule's file; give one like factors.json", "out")
+    file = schedule_file(out)
     replacing.target(file, check_ours)
     return file, writable_folder(file.with_name(f"{file.stem}-search"), KIND)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -13,13 +14,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ...errors import DataError, RunError
+from ...errors import RunError
 from ...keywords import refuse_unknown
 from ...lengths import parse_length
 from ...models import patching
 from ...models.rotary_modules import evaluating
-from ...planning.plan import Plan, make_plan
-from ...request import Request
+from ...planning.plan import Plan
 from ..data import documents as data_documents
 from ..data.chats import Given
 from ..parallel.processes import Group, World
@@ -40,6 +40,8 @@ from .methods import covariance, evolution, gradient
 from .methods.asking import Allowance, Ask, Check, Method, Reply
 from .options import SearchOptions
 from .results import Learned, SearchResult, files_of, spec_line
+from .starting import plan_of_start
+from .unchanged import Unchanged
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -101,10 +103,15 @@ def search(
 
 
 class SearchRun:
-    """A search that can be interrupted."""
+    """A search that can be interrupted.
 
-    def __init__(self, model: PreTrainedModel, feeding: Feeding, options: SearchOptions) -> None:
+    Args:
+        compared: whether the model as it is, is measured on the held-out text, too.
+    """
+
+    def __init__(self, model: PreTrainedModel, feeding: Feeding, options: SearchOptions, compared: bool = True) -> None:
         self.options, self.feeding, self.notes = options, feeding, Notes.of(options.progress)
+        self.compared = compared
         self.target = feeding.target
         self.plan = starting_plan(patching.configuration_before(model), self.target, options)
         self.space = space_of(self.plan, self.target, options)
@@ -115,6 +122,7 @@ class SearchRun:
         self.checks: list[Check] = []
         self.steps: list[tuple[int, float]] = []
         self.short: list[float] | None = None
+        self.unchanged = Unchanged(model, self.lengths, len(feeding.split.held_out)) if compared else None
         self.spent = 0
         self.file: Path | None = None
         self._found: Point | None = None
@@ -150,8 +158,26 @@ class SearchRun:
             texts = Texts(learned, held_out, self.lengths)
             weighted = Weighted(self.trained, self.options.within)
             evaluator = Evaluator(self.learner, live, self.space, texts, weighted, group)
+            answers = iter(kept)
             with self._telling(store, journal):
-                self._drive(self._method(), evaluator, iter(kept), journal, group)
+                self._drive(self._method(), evaluator, answers, journal, group)
+        with evaluating(self.learner.model), self._telling(store, journal):
+            self._compare(evaluator, answers, journal, group)
+
+    def _compare(self, evaluator: Evaluator, kept: Iterator[tuple[str, Reply]], journal: Journal, group: Group) -> None:
+        """Measures the model as it is on the held-out text, when the search is done; the budget is the search's."""
+        if self.unchanged is None:
+            return
+        with Progress("the model as it is", self.unchanged.tokens, self.notes.shown and group.world.leads) as progress:
+            for part in self.unchanged.parts:
+                answer = _replayed(part.ask, kept)
+                if answer is None:
+                    with part.tables.live():
+                        answer = evaluator.answer(part.ask)
+                    if group.world.leads:
+                        journal.add(part.ask, answer)
+                    progress.add(self._tokens(part.ask))
+                self.unchanged.take(part, answer)
 
     @contextmanager
     def _telling(self, store: Store | None, journal: Journal) -> Iterator[None]:
@@ -225,14 +251,18 @@ class SearchRun:
             tables=learned.tables,
             spent=self.spent,
             short=self.short,
+            unchanged=self.unchanged.losses if self.unchanged else {},
+            beside=self.unchanged.tokens if self.unchanged else 0,
             learned=learned,
             file=self.file,
         )
 
     @property
     def start(self) -> str:
-        """The schedule that the search starts at."""
-        return f"yarn:factor={self.target / self.trained:g}"
+        """The schedule that the search starts at: YaRN's default, or with scale 1 where there is no other."""
+        scales = self.space.tables(torch.tensor(self.space.start, dtype=torch.float64))
+        usual = all(math.isclose(float(s), self.plan.tables[key].attention_scale) for key, (_, s) in scales.items())
+        return f"yarn:factor={self.target / self.trained:g}{'' if usual else ',attention_factor=1'}"
 
     @property
     def _protocol(self) -> dict[str, object]:
@@ -297,6 +327,7 @@ class SearchRun:
         self.notes.tell(
             f"search: {self.options.method} over {len(self.space.names)} numbers, at most {tokens:,} tokens in windows "
             f"of {self.target:,}: {len(held.learned)} to learn from, {len(held.held_out)} held out ({whole})"
+            + (f"; {self.unchanged.tokens:,} more under the model as it is" if self.unchanged else "")
         )
         if kept:
             self.notes.tell(f"resuming: {kept} answers are kept")
@@ -333,17 +364,5 @@ def _replayed(ask: Ask, kept: Iterator[tuple[str, Reply]]) -> Reply | None:
 
 
 def starting_plan(config: Mapping[str, object], target: int, options: SearchOptions) -> Plan:
-    """Plans YaRN's default for the target length.
-
-    Raises:
-        ConfigError, ScheduleError: the model has no rotation that YaRN can change, or is scaled already.
-        DataError: the model needs no schedule for this length.
-    """
-    plan = make_plan(config, Request.of("yarn", **{**options.patching, "target_length": target}))
-    trained = max(layer.rope.original_length for layer in plan.layers.values())
-    if target <= trained:
-        raise DataError(
-            f"the target length {target} is the trained length; the model needs no schedule for it; give a longer one",
-            "target_length",
-        )
-    return plan
+    """Plans YaRN's default for the target length, see :func:`.starting.plan_of_start`."""
+    return plan_of_start(config, target, options.patching)

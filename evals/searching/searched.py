@@ -10,6 +10,11 @@ from ..results.statistics import Estimate, ratio
 from ..results.stored import Measured
 from .methods.asking import Check
 
+FOUND = "found"
+"""What the tables call the schedule that was found."""
+
+AS_IS = "as-is"
+
 Divided = tuple[Sequence[float], Sequence[float], Sequence[float]]
 """The frequencies of each pair in radians per token: the model's own, at the start of the search, and those found."""
 
@@ -29,6 +34,8 @@ class Searched(Measured):
         tables: the frequencies, by layer type.
         spent: tokens fed in all.
         short: the NLL of each held-out window up to the first length under the model's own table, where that is kept.
+        unchanged: by length, the NLL of each held-out window under the model as it is; empty where it is not known.
+        beside: tokens that this took, besides those of the search.
     """
 
     start: str
@@ -41,12 +48,27 @@ class Searched(Measured):
     tables: Mapping[str, Divided]
     spent: int
     short: Sequence[float] | None
+    unchanged: Mapping[int, Sequence[float]]
+    beside: int
 
     def at(self, check: Check, length: int) -> list[float]:
         """Returns the NLL of each held-out window up to a length at a check, in nats per token."""
-        if self.short is not None and check is self.found and length == self.lengths[0]:
+        if self.short is not None and check is self.found and self.is_own(length):
             return list(self.short)
         return [each[self.lengths.index(length)] for each in check.by_length]
+
+    @property
+    def curves(self) -> dict[str, dict[int, Sequence[float]]]:
+        """By schedule and length, the NLL of each held-out window: as it is, where the search started, and found."""
+        checks = {self.start: self.checks[0], FOUND: self.found}
+        found: dict[str, dict[int, Sequence[float]]] = {AS_IS: dict(self.unchanged)} if self.unchanged else {}
+        for name, check in checks.items():
+            found[name] = {length: self.at(check, length) for length in self.lengths}
+        return found
+
+    def is_own(self, length: int) -> bool:
+        """Whether the found schedule is the model's own table at a length, because that is kept."""
+        return self.short is not None and length == self.lengths[0]
 
     def estimate(self, values: Sequence[float]) -> Estimate:
         """Returns the mean of the held-out windows, with an interval over their documents."""

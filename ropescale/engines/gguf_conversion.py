@@ -63,14 +63,25 @@ def _yarn(layers: Layers) -> Iterator[Difference]:
     parameters = layers.parameters
     asked, computed = layers.attention_factor, converted_attention_factor(layers)
     if not math.isclose(asked, computed, rel_tol=1e-6):
-        yield recomputed_scale(asked, computed)
+        found = recomputed_scale(asked, computed)
+        yield replace(found, warning=f"{found.warning}; {_HAS_IT}") if takes_correction(layers) else found
     yield from converted_softmax_scale(layers, _log_multiplier(layers))
     if not layers.is_truncated:
         yield always_truncates()
     if betas_told(parameters) and architecture(layers) not in known.READS_BETAS:
-        text = f"takes other betas from its flags only ({' '.join(betas_told(parameters))})"
+        text = f"takes other betas from its command line only; {_HAS_IT}"
         yield Difference("beta_fast", "recomputed", "32", text)
         yield Difference("beta_slow", "recomputed", "1")
+
+
+_HAS_IT = "`ropescale export --for llama.cpp` has the options"
+
+
+def takes_correction(layers: Layers) -> bool:
+    """Whether ``--override-kv`` can correct the attention factor."""
+    name = architecture(layers)
+    alone = layers.key == ALL_LAYERS or name in known.SLIDING_SHARES_THETA
+    return name is not None and name not in known.OWN_SOFTMAX_SCALE and alone
 
 
 def _log_multiplier(layers: Layers) -> float:

@@ -1,4 +1,4 @@
-"""llama.cpp, by its converter, by its flags, or by ``ropescale gguf``."""
+"""llama.cpp, by its converter, by its options, or by ``ropescale gguf``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from . import gguf_conversion
 from .commands import Command, shell
 from .differences import Difference, How, always_truncates, recomputed_scale, stops
 from .engine import Engine
-from .gguf_conversion import architecture, betas_told, converted
+from .gguf_conversion import architecture, betas_told, converted, takes_correction
 from .layers import Layers
 from .serving import Serving
 
@@ -196,15 +196,9 @@ def _attention(layers: Layers) -> list[str]:
 
 
 def _override(layers: Layers, correction: float) -> list[str]:
-    if math.isclose(correction, 1, rel_tol=1e-6) or not _takes_correction(layers):
+    if math.isclose(correction, 1, rel_tol=1e-6) or not takes_correction(layers):
         return []
     return ["--override-kv", f"{architecture(layers)}.rope.scaling.attn_factor=float:{correction:.10g}"]
-
-
-def _takes_correction(layers: Layers) -> bool:
-    name = architecture(layers)
-    alone = layers.key == ALL_LAYERS or name in known.SLIDING_SHARES_THETA
-    return name is not None and name not in known.OWN_SOFTMAX_SCALE and alone
 
 
 def _remaining(serving: Serving, layers: Layers) -> Iterator[Difference]:

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..formatting import cut
 from ..keywords import refuse_unknown
+from ..naming import abbreviated
 from ..plotting import COLOURS, STYLE, new_figure, save
 from ..request import Request, RequestOptions
 from ..tables import configuration_of
 from .geometry import Geometry, Pair
-from .inspection import compare, geometries_of, inspect, requests_of, side_by_side
+from .inspection import compare, geometries_of, inspect, names_in, requests_of, side_by_side
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -63,9 +63,8 @@ def _layers(model: Any, schedules: Sequence[object], options: RequestOptions) ->
     if isinstance(model, (str, Path)):
         return compare(str(model), schedules, **options).layers
     shares = requests_of(schedules, Request.of(None, **options))
-    return side_by_side(
-        {name: geometries_of(configuration_of(model, share.spec), share) for name, share in shares.items()}
-    )
+    made = {name: geometries_of(configuration_of(model, share.spec), share) for name, share in shares.items()}
+    return side_by_side(made, names_in(shares))
 
 
 def plot_geometry(geometries: Sequence[Geometry], path: str | Path) -> None:
@@ -120,7 +119,7 @@ def draw_comparison(layers: Mapping[str, Sequence[Geometry]]) -> Figure:
         labels = list(dict.fromkeys(order))
         figure.legend(
             [shown[label] for label in labels],
-            [cut(str(label), 60) for label in labels],
+            abbreviated([str(label) for label in labels], 60),
             loc="outside lower center",
             ncols=min(4, len(labels)),
         )
@@ -163,6 +162,22 @@ def _compared_divisors(axes: Axes, geometries: Sequence[Geometry], named: Sequen
         _curve(axes, geometry.pairs(), "divisor", label=geometry.label, **_style(geometry, named))
     _level(axes, 1, "" if _changed(geometries) else "these layers stay as they are", "--")
     _shade_unturned(axes, geometries[0])
+    _plain_ticks(axes)
+
+
+def _plain_ticks(axes: Axes) -> None:
+    """Labels a short logarithmic axis with plain numbers, which powers of ten would leave without any."""
+    from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
+
+    low, high = axes.get_ylim()
+    if high < _SHORT * low:
+        axes.yaxis.set_major_locator(MaxNLocator(6))
+        axes.yaxis.set_minor_locator(NullLocator())
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.6g}"))
+
+
+_SHORT = 10
+"""How many times its low end a logarithmic axis spans at least to have powers of ten."""
 
 
 def _changed(geometries: Sequence[Geometry]) -> list[Geometry]:
@@ -261,18 +276,19 @@ def _levels(axes: Axes, geometries: Sequence[Geometry]) -> None:
     if window and window < trained:
         _level(axes, window, f"window {window:,}", "--")
     else:
-        _level(axes, trained, f"trained length {trained:,}", "--")
+        _level(axes, trained, f"trained length {trained:,}", "--", below=True)  # the target's is above its own line
     targets = sorted({each.target_length for each in geometries if each.target_length} - {trained, window})
     name = f"target length{'s' if len(targets) > 1 else ''} {', '.join(f'{each:,}' for each in targets)}"
     for target in targets:
         _level(axes, target, name if target == targets[-1] else "", ":")
 
 
-def _level(axes: Axes, height: float, text: str, style: str) -> None:
-    """Draws a horizontal line with its name written on it."""
+def _level(axes: Axes, height: float, text: str, style: str, below: bool = False) -> None:
+    """Draws a horizontal line with its name written on it, or below it."""
     axes.axhline(height, color=COLOURS["black"], linestyle=style, linewidth=1)
+    place = {"xytext": (0, -3 if below else 2), "va": "top" if below else "baseline"}
     axes.annotate(
-        text, (0.01, height), xycoords=("axes fraction", "data"), xytext=(0, 2), textcoords="offset points", fontsize=8
+        text, (0.01, height), xycoords=("axes fraction", "data"), textcoords="offset points", fontsize=8, **place
     )
 
 

@@ -59,6 +59,7 @@ class Geometry:
         scaling: the scaling that the configuration has, as rope parameters; None without any.
         window: how far back these layers see, in tokens; None where that is the whole text.
         varies: whether the schedule's frequencies change with the length.
+        name: what tables and pictures call the schedule, where that is not the schedule itself.
     """
 
     layer_type: str
@@ -69,6 +70,7 @@ class Geometry:
     scaling: Mapping[str, object] | None = None
     window: int | None = None
     varies: bool = False
+    name: str | None = None
 
     def seen(self, length: int) -> int:
         """Returns how many tokens of a text of this length a position of these layers sees."""
@@ -81,9 +83,10 @@ class Geometry:
     @property
     def label(self) -> str | None:
         """The schedule, with the length of its frequencies where they change with it."""
+        called = self.name or self.schedule
         if not self.varies or self.target_length is None:
-            return self.schedule
-        return f"{self.schedule}, as at {self.target_length:,} tokens"
+            return called
+        return f"{called}, as at {self.target_length:,} tokens"
 
     def pairs(self) -> list[Pair]:
         """Returns every pair, in order."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,9 +14,10 @@ from ..checkpoints.record import original_config
 from ..configs.class_defaults import ALL_LAYERS
 from ..configs.configuration import Configuration
 from ..errors import ScheduleError
+from ..naming import names_of
 from ..planning.choosing import window_of
 from ..planning.plan import Plan, is_as_is, make_plan
-from ..planning.sharing import check_taken, share_of, spelled_out
+from ..planning.sharing import check_taken, distinct, file_of, of_several, repeated, share_of, spelled_out
 from ..request import Request, RequestOptions
 from ..rope import Rope
 from ..schedules import Frequencies, describe, specs
@@ -41,12 +42,14 @@ class Inspection:
         model_type: the language model's, from its configuration.
         geometries: one per layer type that rotates.
         warnings: traps in the files and remarks on how the schedule was computed, one sentence each.
+        notes: what else is to be known, one sentence each.
     """
 
     model: str
     model_type: str
     geometries: tuple[Geometry, ...]
     warnings: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, object]:
         """Returns everything as plain data, in full precision."""
@@ -64,9 +67,13 @@ class Inspections:
 
     Attributes:
         inspections: what :func:`inspect` says of each schedule, under the name it was asked for by.
+        notes: which schedules were named twice, one sentence each.
+        names: short names of those that came from files.
     """
 
     inspections: Mapping[str, Inspection]
+    notes: tuple[str, ...] = ()
+    names: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -76,7 +83,7 @@ class Inspections:
     @property
     def layers(self) -> dict[str, list[Geometry]]:
         """The geometries of each layer type, in the order of the schedules, all against the same one before them."""
-        return side_by_side({name: each.geometries for name, each in self.inspections.items()})
+        return side_by_side({name: each.geometries for name, each in self.inspections.items()}, self.names)
 
     def to_dict(self) -> dict[str, object]:
         """Returns everything as plain data, in full precision; the schedules as a list, in their order."""
@@ -93,14 +100,25 @@ class Inspections:
         }
 
 
-def side_by_side(schedules: Mapping[str, Iterable[Geometry]]) -> dict[str, list[Geometry]]:
-    """Returns ``{layer type: its geometry under each schedule}``, all as changes of what the schedules build on."""
-    given = {name: {each.layer_type: each for each in geometries} for name, geometries in schedules.items()}
+def side_by_side(schedules: Mapping[str, Iterable[Geometry]], names: Mapping[str, str]) -> dict[str, list[Geometry]]:
+    """Returns ``{layer type: its geometry under each schedule}``, all as changes of what the schedules build on.
+
+    Args:
+        names: short names of schedules that came from files.
+    """
+    given = {
+        name: {each.layer_type: _called(each, names.get(name)) for each in geometries}
+        for name, geometries in schedules.items()
+    }
     built_on = next((name for name in given if not is_as_is(name)), next(iter(given)))
     return {
         key: [_seen_from(layers[key], geometry.rope) for layers in given.values()]
         for key, geometry in given[built_on].items()
     }
+
+
+def _called(geometry: Geometry, name: str | None) -> Geometry:
+    return replace(geometry, name=name) if geometry.schedule else geometry
 
 
 def _seen_from(geometry: Geometry, rope: Rope) -> Geometry:
@@ -135,7 +153,9 @@ def inspect(
         ScheduleError: the schedule does not fit.
     """
     request = Request.of(schedule, **options)
-    return _Found.at(model, revision).under(request)
+    found = _Found.at(model, revision).under(request)
+    name = Path(file_of(specs.parse(schedule))).name if schedule is not None else ""
+    return replace(found, geometries=tuple(_called(each, name or None) for each in found.geometries))
 
 
 def compare(
@@ -154,9 +174,15 @@ def compare(
         ScheduleError: there is no schedule, one does not fit, or no schedule has a field that is given.
     """
     request = Request.of(None, **options)
-    shared = requests_of(schedules, request)
+    parsed = [specs.parse(schedule) for schedule in schedules]
+    shared = requests_of(parsed, request)
     found = _Found.at(model, revision)
-    return Inspections({name: found.under(each) for name, each in shared.items()})
+    made: dict[str, Inspection] = {}
+    for name, each in shared.items():
+        with of_several(specs.parse(each.spec), len(shared)):
+            made[name] = found.under(each)
+    notes = tuple(f"{said}; it is shown once" for said in repeated(parsed))
+    return Inspections(made, notes, names_in(shared))
 
 
 def requests_of(schedules: Iterable[object], request: Request) -> dict[str, Request]:
@@ -170,7 +196,13 @@ def requests_of(schedules: Iterable[object], request: Request) -> dict[str, Requ
         raise ScheduleError("no schedule is given; name one, such as yarn:factor=4")
     # A target length has a meaning without a factor, too: the length that is shown.
     check_taken(parsed, replace(request, target_length=None))
-    return {spelled_out(spec): share_of(spec, request) for spec in parsed}
+    return {spelled_out(spec): share_of(spec, request) for spec in distinct(parsed)}
+
+
+def names_in(requests: Mapping[str, Request]) -> dict[str, str]:
+    """Returns short names of the schedules that came from files."""
+    files = {name: file_of(specs.parse(each.spec)) for name, each in requests.items()}
+    return names_of({name: file for name, file in files.items() if file})
 
 
 def geometries_of(config: Mapping[str, object], request: Request) -> tuple[Geometry, ...]:

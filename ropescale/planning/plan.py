@@ -16,7 +16,7 @@ from ..formatting import brief
 from ..lengths import parse_length
 from ..request import Request, RequestOptions
 from ..rope import Rope
-from ..schedules import Frequencies, Schedule, specs
+from ..schedules import Frequencies, Schedule, resolve, specs
 from ..schedules.as_is import AsIs, from_rope_parameters, stock_table
 from . import notes
 from .choosing import choose, is_windowed
@@ -177,7 +177,7 @@ def _layers(chosen: Mapping[str, specs.Spec], original: Configuration, request: 
     """Resolves the schedule of each chosen layer type on its geometry."""
     layers = {}
     for key, rope in grounds(original.ropes, chosen, request).items():
-        schedule = specs.resolve(
+        schedule = resolve(
             chosen[key],
             rope,
             factor=request.factor,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -142,8 +143,14 @@ def lookup(name: str) -> type[BuiltIn]:
         return _REGISTRY[name]
     except KeyError:
         likely = meant(name, {each: parameters(make) for each, make in _REGISTRY.items()})
-        said = suggest(name, names(), "see `ropescale schedules`") if likely is None else f"did you mean {likely!r}?"
+        other = "a schedule's file must end in .json or .py" if _is_path(name) else "see `ropescale schedules`"
+        said = suggest(name, names(), other) if likely is None else f"did you mean {likely!r}?"
         raise ScheduleError(f"no schedule named {brief(name)}; {said}") from None
+
+
+def _is_path(name: str) -> bool:
+    """Whether a name looks like that of a file."""
+    return re.search(r"[/\\]|\.[A-Za-z]\w*$", name) is not None
 
 
 def build(cls: type, fields: Mapping[str, object]) -> Schedule:

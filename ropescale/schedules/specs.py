@@ -18,7 +18,6 @@ from typing import TypeVar
 from ..errors import ScheduleError
 from ..files.reading import local_path
 from ..formatting import brief, listed
-from ..rope import Rope
 from .base import BuiltIn, Schedule, build, label_of, lookup, suggest
 from .fields import PROVENANCE, Parameter, parameters
 from .suggestions import given as given_in
@@ -40,11 +39,13 @@ class Spec:
         make: the class, or a ready schedule (an object or a function) that was passed or named.
         fields: the values given so far, already of their fields' types; a nested schedule is a Spec.
         named: the name that the user gave.
+        file: the ``.json`` file that it was read from, as it was named.
     """
 
     make: type | Schedule
     fields: Mapping[str, object] = field(default_factory=dict)
     named: str = ""
+    file: str = field(default="", compare=False)
 
     @property
     def label(self) -> str:
@@ -57,6 +58,16 @@ class Spec:
         if isinstance(self.make, type):
             return _line(self.named or self.label, self.fields)
         return describe(self.build() if self.fields else self.make)
+
+    @property
+    def plainest(self) -> str:
+        """The spec on one line without the fields that are at their default."""
+        if not isinstance(self.make, type):
+            return describe(self.build() if self.fields else self.make)
+        known = self._parameters()
+        given = {key: self.fields[key] for key in known if key in self.fields}
+        kept = {key: value for key, value in given.items() if _differs(value, known[key].default)}
+        return _line(self.label, {k: v.plainest if isinstance(v, Spec) else v for k, v in kept.items()})
 
     def accepts(self, key: str) -> bool:
         """Whether the schedule, or the one inside it, has such a field."""
@@ -186,39 +197,6 @@ def create(name: str, /, **fields: object) -> Schedule:
     return Spec(lookup(name), named=name).with_fields(**fields).build()
 
 
-def resolve(
-    spec: object,
-    rope: Rope,
-    *,
-    factor: float | None = None,
-    target_length: int | None = None,
-    overrides: Mapping[str, str] | None = None,
-) -> Schedule:
-    """Makes the schedule for one geometry from a spec and further options.
-
-    Args:
-        spec: as for :func:`parse`; of a spec per layer type, the one for ``rope.layer_type`` (``as-is`` if none).
-        factor: how many times longer; short for the field ``factor``.
-        target_length: the context wanted, in tokens; gives the factor where it is not given.
-        overrides: fields as text, which replace those of the spec.
-
-    Raises:
-        ScheduleError: as :func:`parse`; a factor that is missing, given twice, or contradicts the target length;
-            a target shorter than the trained length.
-    """
-    chosen = _for_layers(parse(spec), rope).with_text(overrides or {})
-    chosen = _with_factor(chosen, factor)
-    chosen = _with_target(chosen, rope, target_length)
-    if chosen.needs("factor"):
-        raise ScheduleError(
-            f"{chosen.label} needs a factor; give it as {chosen.text}{',' if chosen.fields else ':'}factor=8, "
-            "or give target_length=N",
-            "target_length",
-        )
-    schedule = chosen.build()
-    return schedule.bound(rope) if isinstance(schedule, BuiltIn) else schedule
-
-
 def describe(schedule: object) -> str:
     """Returns a schedule on one line, with the fields that are not at their default: ``yarn:factor=8``."""
     label = label_of(schedule)
@@ -262,13 +240,21 @@ def _from_text(text: str) -> Spec | dict[str, Spec]:
     if match:
         name, rest = match["name"], match["fields"]
         colon = "" if rest is None else ":"
-        spec = parse(load_json(local_path(name))) if name.endswith(".json") else load_class(load(name), name)
+        spec = _from_file(name) if name.endswith(".json") else load_class(load(name), name)
     else:
         spec = Spec(lookup(name), named=name)
     if not colon:
         return spec
     single = one(spec, name)
     return single.with_text(_pairs(name, rest or "", single._parameters()))
+
+
+def _from_file(name: str) -> Spec | dict[str, Spec]:
+    """Reads a schedule's file, and notes in each spec that it is from there."""
+    found = parse(load_json(local_path(name)))
+    if isinstance(found, Spec):
+        return dataclasses.replace(found, file=name)
+    return {layers: dataclasses.replace(part, file=name) for layers, part in found.items()}
 
 
 def _from_mapping(given: Mapping[str, object]) -> Spec | dict[str, Spec]:
@@ -291,48 +277,6 @@ def one(spec: Spec | Mapping[str, Spec], where: str) -> Spec:
     if isinstance(spec, Spec):
         return spec
     raise ScheduleError(f"{where} needs one schedule, not one per layer type ({listed(spec)})")
-
-
-def _for_layers(spec: Spec | Mapping[str, Spec], rope: Rope) -> Spec:
-    if isinstance(spec, Spec):
-        return spec
-    if rope.layer_type is None:
-        raise ScheduleError(
-            f"the schedule is given per layer type ({listed(spec)}), and this model keeps one table for all its "
-            "layers; give one schedule"
-        )
-    return spec.get(rope.layer_type) or Spec(lookup("as-is"), named="as-is")
-
-
-def _with_factor(spec: Spec, factor: float | None) -> Spec:
-    if factor is None:
-        return spec
-    stated = spec.get("factor")
-    if isinstance(stated, (int, float)) and stated != factor:
-        raise ScheduleError(f"{spec.text} says factor {stated:g}, and factor={factor:g} is given; keep one", "factor")
-    return spec.with_fields(factor=factor)
-
-
-def _with_target(spec: Spec, rope: Rope, target: int | None) -> Spec:
-    if target is None:
-        return spec
-    trained = rope.original_length
-    if target < trained:
-        raise ScheduleError(
-            f"the target length {target} is shorter than the trained length {trained}; nothing needs to be extended"
-        )
-    factor = spec.get("factor")
-    if isinstance(factor, (int, float)):
-        _check_target(factor, trained, target)
-    return spec.with_fields(factor=target / trained) if spec.lacks("factor") else spec
-
-
-def _check_target(factor: float, trained: int, target: int) -> None:
-    if abs(factor * trained - target) >= 1:
-        raise ScheduleError(
-            f"factor {factor:g} x trained length {trained} = {factor * trained:.10g}, but the target length is "
-            f"{target}; use factor={target / trained:g}, or leave one of the two out"
-        )
 
 
 def _pairs(name: str, text: str, known: Collection[str]) -> dict[str, str]:

@@ -691,8 +691,13 @@ WARNINGS = {
     "SGLang's two lists": ("SGLang: changes the list batch by batch", {("phi3", "two lists")}),
     "llama.cpp's dynamic": ("llama.cpp: has no dynamic scaling", {("llama", "dynamic:factor=2")}),
     "transformers' dynamic": ("transformers: keeps state between calls", {("llama", "dynamic:factor=2")}),
-    "attention factor": (
-        "SGLang and llama.cpp: recompute the attention factor (1.139 instead of 1)",
+    "SGLang's attention factor": (
+        "SGLang: recomputes the attention factor (1.139 instead of 1)",
+        {("llama", "scale 1")},
+    ),
+    "llama.cpp's attention factor": (
+        "llama.cpp: recomputes the attention factor (1.139 instead of 1); `ropescale export --for llama.cpp` has the "
+        "options",
         {("llama", "scale 1")},
     ),
     "mlx-lm's attention factor": ("mlx-lm: recomputes the attention factor", {("llama", "scale 1")}),

@@ -32,6 +32,27 @@ def test_the_command_line_answers_without_torch(python, words):
     assert not modules_after(python, code, *words) & HEAVY
 
 
+_TO = ["--data", "none.txt", "--target-length"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["search", "{checkpoint}", *_TO, "256"],
+        ["search", "{checkpoint}", *_TO, "2k", "--for", "vlm"],
+        ["search", "{checkpoint}", *_TO, "2k", "--within", "0"],
+        ["search", "{checkpoint}", *_TO, "2k", "-o", "factors"],
+        ["search", "nowhere/at/all", *_TO, "2k"],
+        ["recommend", "{checkpoint}", *_TO, "2k", "--for", "vlm"],
+        ["recommend", "{checkpoint}", *_TO, "2k", "--schedule", "yran"],
+        ["recommend", "{checkpoint}", *_TO, "2k", "--lengths", "4k:1"],
+    ],
+)
+def test_what_needs_no_model_is_refused_without_torch(python, words):
+    code = "import sys\nfrom ropescale.cli.main import main\nassert main(sys.argv[1:]) == 2"
+    assert "torch" not in modules_after(python, code, *(word.format(checkpoint=CHECKPOINT) for word in words))
+
+
 INSPECT = ["inspect", "{checkpoint}", "--schedule", "yarn", "--factor", "8"]
 PATCH = ["patch", "{checkpoint}", "-o", "out", "--schedule", "yarn", "--factor", "8"]
 

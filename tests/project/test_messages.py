@@ -19,7 +19,7 @@ COMMAND_LINES = (
     "ropescale/checkpoints/model_card.py",
     "evals/recommending/serving.py",
     "evals/reference/__main__.py",
-    "evals/searching/patch_command.py",
+    "evals/searching/next_commands.py",
 )
 """Places that build command lines for users to paste, or are a command of their own."""
 

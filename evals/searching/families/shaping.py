@@ -13,8 +13,8 @@ from ....engines.registry import ENGINES
 from ....engines.serving import of_plan
 from ....errors import ConfigError, DataError
 from ....planning.plan import Plan, make_plan
-from ....schedules.base import suggest
 from ..options import SearchOptions
+from ..starting import check_engine
 from .family import EveryPair, RampShape, Scale, ScheduleFamily, family
 from .space import Space
 
@@ -31,9 +31,7 @@ def space_of(plan: Plan, target: int, options: SearchOptions) -> Space:
         DataError: options that cannot be together, or an engine that is not known.
         ConfigError: the engine computes no schedule of the family as it is.
     """
-    if options.engine is not None and options.engine not in ENGINES:
-        known = suggest(options.engine, ENGINES, "none is known")
-        raise DataError(f"engine {options.engine!r} is not known; {known}", "engine")
+    check_engine(options.engine)
     if options.method == "evolution":
         return _of_pairs(plan, target, options)
     numbers = 4 if options.numbers is None else options.numbers

@@ -71,8 +71,7 @@ class Evaluator:
         if ask.gradient:
             nll, slope = gradient(self._learner, self._live, self._space, point, ids, self._weighted)
         else:
-            with torch.no_grad():
-                self._live.write(self._space.tables(torch.tensor(point, dtype=torch.float64)))
+            self._write(point)
             nll = self._learner.nll_of(ids)
         loss = float((nll.double() * self._weighted.of(len(nll))).sum())
         if not loss < float("inf"):
@@ -82,7 +81,15 @@ class Evaluator:
         lengths = [length for length in self._texts.lengths if ask.held_out and length <= len(ids)]
         return loss, tuple(slope), tuple(float(nll[: length - 1].double().mean()) for length in lengths)
 
+    def _write(self, point: Point) -> None:
+        """Makes the tables of a point live; a point without numbers leaves those that are."""
+        if point:
+            with torch.no_grad():
+                self._live.write(self._space.tables(torch.tensor(point, dtype=torch.float64)))
+
     def _named(self, point: Point) -> str:
+        if not point:
+            return "its own tables"
         return ", ".join(f"{name} {value:.4g}" for name, value in zip(self._space.names, point, strict=True))
 
 

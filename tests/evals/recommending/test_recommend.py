@@ -91,7 +91,7 @@ def test_an_engine_leaves_out_what_it_would_not_compute():
     assert AS_IS in kept and "linear:factor=4" in kept
     assert kept < {each.spec for each in everything.candidates}
     assert any("llama.cpp computes" in why for why in vllm.left_out.values())
-    with pytest.raises(ScheduleError, match="engine='ollama' is none of vllm"):
+    with pytest.raises(ScheduleError, match="engine='ollama' is not known; did you mean"):
         lineup_of(config(), 256, {}, "ollama")
 
 
@@ -313,7 +313,7 @@ def test_the_command_prints_a_command_that_runs(checkpoint, texts, tmp_path, cap
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--for", "ollama"], "is none of vllm"),
+        (["--for", "ollama"], "did you mean 'llama.cpp'?"),
         (["--short-weight", "2"], "--short-weight is 2"),
         (["--lengths", "4k:1"], "beyond the target"),
         (["--memory", "lots"], "write it like 8GB"),

@@ -531,3 +531,26 @@ def test_a_changed_number_in_what_is_known_of_the_last_run_is_noticed(tmp_path, 
     record.write_text(json.dumps({name: value for name, value in told.items() if name != "sha256"}))
     assert measured(out).to_dict() == first.to_dict()
     assert "damaged" not in capsys.readouterr().err
+
+
+def _stopping(out, error, begun=False):
+    with opened(out) as store:
+        if begun:
+            store.begin({"facts": {}})
+        raise error
+
+
+def test_a_run_that_is_refused_leaves_no_folder(tmp_path):
+    with pytest.raises(CheckpointError):
+        _stopping(tmp_path / "out", CheckpointError("no"))
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "out").mkdir()
+    with pytest.raises(CheckpointError):
+        _stopping(tmp_path / "out", CheckpointError("no"))
+    assert list(tmp_path.rglob("*")) == [tmp_path / "out"]
+
+
+def test_a_run_that_stops_keeps_what_it_had(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        _stopping(tmp_path / "out", KeyboardInterrupt(), begun=True)
+    assert (tmp_path / "out" / "resume" / "run.json").exists()

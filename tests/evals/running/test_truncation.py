@@ -146,7 +146,7 @@ def test_it_runs_by_itself_where_it_costs_no_more_than_the_rest():
     assert perplexity(llama(), IDS, [150]).truncation is None
     assert perplexity(llama(), IDS, [150], truncation=True).truncation.stride == 32
     assert perplexity(llama(), IDS, [150], [YARN], truncation=False).truncation is None
-    assert perplexity(llama(), IDS, [64], [YARN], truncation=True).truncation is None
+    assert perplexity(llama(), IDS, [64], [YARN]).truncation is None
     assert perplexity(llama(), IDS, [128], [YARN], stride=16).truncation is None
 
 
@@ -164,6 +164,11 @@ def test_what_cannot_be_is_refused(options, said):
     given = {"windows": None} if "protocol" in options else {}
     with pytest.raises(DataError, match=said):
         perplexity(llama(), IDS, [128], **options, **given)
+
+
+def test_truncation_that_is_asked_for_and_cannot_be_is_refused():
+    with pytest.raises(DataError, match="truncation is given, and no length is beyond the 64 tokens"):
+        perplexity(llama(), IDS, [64], [YARN], truncation=True)
 
 
 def test_it_is_written_read_and_continued(tmp_path, monkeypatch):
@@ -249,8 +254,11 @@ def test_the_command_says_what_it_takes(tmp_path, capsys, monkeypatch):
     said = capsys.readouterr()
     assert "is left out: at stride 32 it would take 192 tokens, 120% of the rest; --truncation measures it" in said.err
     assert "Against truncation" not in said.out
-    assert main([*words, "--lengths", "64", "--truncation"]) == 0
-    said = capsys.readouterr().err
-    assert "truncation is not measured: no length beyond the 64 tokens of its training is measured" in said
+    for asked in (["--truncation"], ["--truncation-stride", "8"]):
+        assert main([*words, "--lengths", "64", *asked, "-o", str(tmp_path / "out")]) == 2
+        said = capsys.readouterr()
+        refused = f"error: {asked[0]} is given, and no length is beyond the 64 tokens of the model's training; give a "
+        assert said.err.startswith(f"{refused}longer one, or leave {asked[0]} out") and said.err.count("\n") == 1
+        assert said.out == "" and not (tmp_path / "out").exists()
     assert main([*words[:-2], "--lengths", "128", "--stride", "16", "--truncation"]) == 2
     assert "--truncation is for texts cut into windows, and --stride slides; drop one" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import pytest
 import torch
@@ -11,8 +12,12 @@ import ropescale
 from ropescale.errors import CheckpointError, DataError, RunError
 from ropescale.evals import search
 from ropescale.evals.results.loading import read_results
+from ropescale.evals.searching.feeding import feeding
 from ropescale.evals.searching.losses.evaluating import Evaluator
 from ropescale.evals.searching.methods import gradient
+from ropescale.evals.searching.metrics import CHANGES
+from ropescale.evals.searching.options import SearchOptions
+from ropescale.evals.searching.running import SearchRun
 from ropescale.evals.searching.splitting import split
 from ropescale.schedules import Yarn
 
@@ -46,6 +51,45 @@ def test_the_held_out_perplexities_are_those_of_plain_transformers(found):
             assert ppl == pytest.approx(math.exp(mean), rel=1e-5)
 
 
+def test_the_model_as_it_is_has_the_losses_of_plain_transformers(found):
+    model, held = llama(), found.protocol["held_out"]
+    losses = [naive_nll(model, TEXT[int(name.split()[-1])][:128]) for name in held]
+    for length in (64, 128):
+        wanted = [math.fsum(each[: length - 1]) / (length - 1) for each in losses]
+        assert found.unchanged[length] == pytest.approx(wanted, abs=1e-5)
+    assert found.to_markdown().count("as-is") >= 2 and "more under the model as it is" in found.to_markdown()
+
+
+def test_a_search_takes_the_same_steps_whether_the_model_as_it_is_is_measured_or_not(found):
+    options = SearchOptions(**BUDGET)
+    run = SearchRun(llama(), feeding(TEXT, 128, None, "auto", options), options, compared=False)
+    run.run()
+    alone = run.result()
+    assert (alone.checks, alone.steps, alone.spent) == (found.checks, found.steps, found.spent)
+    assert alone.unchanged == {} and {row.baseline for row in CHANGES.rows(alone)} == {found.start}
+
+
+def test_a_model_whose_tables_follow_the_length_is_measured_as_it_is_at_each():
+    model = llama(rope_parameters={"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0})
+    result = search(model, TEXT, 128, **BUDGET, patching={"replace_scaling": True, "original_length": 64})
+    windows = [TEXT[int(name.split()[-1])] for name in result.protocol["held_out"]]
+    for length in (64, 128):  # transformers' own tables at that length
+        wanted = [math.fsum(naive_nll(model, each[:length])) / (length - 1) for each in windows]
+        assert result.unchanged[length] == pytest.approx(wanted, abs=1e-5)
+    assert result.beside == (64 + 128) * 2
+
+
+def test_where_the_own_table_is_kept_short_text_is_no_gain():
+    result = search(llama(), TEXT, 128, **BUDGET, keep_short=True)
+    assert result.start == "yarn:factor=2,attention_factor=1"
+    assert {(row.baseline, row.length) for row in CHANGES.rows(result)} == {(result.start, 128), ("as-is", 128)}
+    assert result.at(result.found, 64) == pytest.approx(result.unchanged[64], abs=1e-6)
+    text = result.to_markdown()
+    assert text.count("its own table") == 2 and "which is kept: nothing was gained there" in text
+    with ropescale.patch(llama(), result.start) as patch:
+        assert patch.plan.tables["all"].attention_scale == 1
+
+
 def test_it_is_never_worse_on_the_held_out_text_than_where_it_began(found):
     assert found.found.loss <= found.checks[0].loss
     assert found.checks[0].point == found.learned.space.start
@@ -57,7 +101,9 @@ def test_every_token_that_is_fed_counts(found, monkeypatch):
     job = Evaluator._job
     monkeypatch.setattr(Evaluator, "_job", lambda self, ask, *rest: fed.append(128) or job(self, ask, *rest))
     again = search(llama(), TEXT, 128, **BUDGET)
-    assert sum(fed) == again.spent == found.spent <= BUDGET["budget_tokens"]
+    assert sum(fed) == again.spent + again.beside
+    assert again.spent == found.spent <= BUDGET["budget_tokens"]
+    assert again.beside == 128 * len(found.names)
     assert again.checks == found.checks
 
 
@@ -81,7 +127,7 @@ def test_a_search_that_was_stopped_finds_the_same_bit_for_bit(found, after, tmp_
     resumed = search(llama(), TEXT, 128, out=tmp_path / "factors.json", **BUDGET)
     assert (resumed.checks, resumed.steps, resumed.spent) == (found.checks, found.steps, found.spent)
     assert ropescale.schedules.specs.parse(str(tmp_path / "factors.json")).build() == found.schedule
-    assert len(later) == len(found.checks) + len(found.steps) - after
+    assert len(later) == len(found.checks) + len(found.steps) + 1 - after  # the model as it is comes last
 
 
 def test_a_line_that_was_cut_off_is_computed_again(found, tmp_path):
@@ -133,6 +179,25 @@ def test_another_search_in_the_same_place_says_so(tmp_path, capsys):
 def test_what_cannot_be_is_refused_before_anything_runs(options, said):
     with pytest.raises(DataError, match=said):
         search(llama(), TEXT, 128, **{**BUDGET, **options})
+
+
+@pytest.mark.parametrize("method", ["gradient", "evolution", "cma"])
+@pytest.mark.parametrize("text", [TEXT, documents(2, 140), documents(3, 900), documents(1, 400), documents(1, 5000)])
+def test_the_least_budget_that_is_named_is_accepted_and_one_token_less_is_not(method, text):
+    for keep_short in {False, method != "evolution"}:
+        budget, named = 128 * 2, []
+        while True:
+            options = SearchOptions(method=method, keep_short=keep_short, budget_tokens=budget)
+            try:
+                feeding(text, 128, None, "auto", options)
+                break
+            except DataError as error:
+                budget = int(re.search(r"give at least budget_tokens=(\d+)", str(error))[1])
+                named.append(budget)
+        assert len(named) == 1
+        less = SearchOptions(method=method, keep_short=keep_short, budget_tokens=budget - 1)
+        with pytest.raises(DataError, match=f"budget_tokens={budget}$"):
+            feeding(text, 128, None, "auto", less)
 
 
 def test_a_text_of_one_window_is_refused():
@@ -217,7 +282,11 @@ def test_the_folder_of_a_run_holds_what_it_shows(found, tmp_path):
     own = ropescale.frequencies(llama().config.to_dict(), "base")["all"].inv_freq
     live = ropescale.frequencies(llama().config.to_dict(), found.schedule)["all"].inv_freq
     assert divisors == pytest.approx([b / f for b, f in zip(own, live, strict=True)], rel=1e-12)
-    deltas = {row["length"]: row["delta_nll"] for row in stored["paired"]}
+    deltas = {(row["baseline"], row["length"]): row["delta_nll"] for row in stored["paired"]}
     before, after = found.perplexity(found.checks[0]), found.perplexity(found.found)
-    assert deltas == pytest.approx({n: math.log(after[n] / before[n]) for n in (64, 128)}, abs=1e-12)
+    own = {row["length"]: row["ppl"] for row in stored["rows"] if row["schedule"] == "as-is"}
+    wanted = {
+        (name, n): math.log(after[n] / ppl[n]) for name, ppl in ((found.start, before), ("as-is", own)) for n in own
+    }
+    assert own.keys() == {64, 128} and deltas == pytest.approx(wanted, abs=1e-12)
     search(llama(), TEXT, 128, out=tmp_path / "factors.json", **BUDGET)  # and it may be written again

@@ -12,6 +12,7 @@ from ropescale.engines.registry import ENGINES
 from ropescale.errors import ConfigError, DataError
 from ropescale.evals import search
 from ropescale.evals.searching.families.shaping import space_of
+from ropescale.evals.searching.next_commands import commands
 from ropescale.evals.searching.options import SearchOptions
 from ropescale.evals.searching.running import starting_plan
 from ropescale.planning.plan import make_plan
@@ -44,6 +45,20 @@ def test_most_freedom_is_kept():
 
 def test_llama_cpp_is_told_by_its_flags():
     assert (shape("llama.cpp")[0].scale, shape("llama.cpp")[0].whole) == ("free", True)
+
+
+@pytest.mark.parametrize(
+    ("engine", "by_folder"), [("vllm", True), ("mlx-lm", True), ("axolotl", True), ("llama.cpp", False)]
+)
+def test_what_comes_next_is_the_engines_own_command(engine, by_folder):
+    _, space = shape(engine)
+    point = space.nearest([value + away for value, away in zip(space.start, (1.3, 1.9, 0.04, 0.03), strict=False)])
+    plan = make_plan(CONFIG, Request(space.schedule(point), layers="all"))
+    patched = "ropescale patch MODEL -o OUT --schedule f.json --layers all"
+    assert commands("MODEL", "f.json", plan, None) == [patched]
+    exported = f"ropescale export OUT --for {engine}"
+    alone = f"ropescale export MODEL --for {engine} --schedule f.json --layers all"
+    assert commands("MODEL", "f.json", plan, engine) == ([alone] if engine == "llama.cpp" else [patched, exported])
 
 
 def test_an_engine_that_computes_none_of_them_is_named():

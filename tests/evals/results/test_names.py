@@ -1,0 +1,68 @@
+"""Schedules that came from files keep their names in tables, pictures and on the page, and their specs in the data."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tiny import documents, llama
+
+from ropescale.evals import Result, perplexity
+from ropescale.evals.reporting.page import page_data
+from ropescale.evals.reporting.runs import load
+
+FIELDS = {"name": "yarn", "factor": 2, "beta_fast": 15.264612345678, "beta_slow": 0.586612345678, "truncate": False}
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """A run with two files of the same name, and one of their contents typed out."""
+    out = tmp_path_factory.mktemp("names")
+    for number in (1, 2):
+        (out / str(number)).mkdir()
+        (out / str(number) / "factors.json").write_text(json.dumps({**FIELDS, "attention_factor": 1 + number / 7}))
+    files = [str(out / str(number) / "factors.json") for number in (1, 2)]
+    run = perplexity(llama(), documents(6, 128), [64, 128], schedules=[*files, "yarn:factor=2", "yarn:factor=2.0"])
+    run.save(out / "run")
+    return run, out / "run"
+
+
+def test_rows_keep_the_exact_spec(measured):
+    run, folder = measured
+    specs = {row.schedule for row in run.rows}
+    exact = [each for each in specs if "attention_factor=1.1428571428571428" in each]
+    assert len(specs) == 4 and len(exact) == 1
+    stored = json.loads((folder / "results.json").read_text())
+    assert {row["schedule"] for row in stored["rows"]} == specs
+    assert stored["protocol"]["named"][exact[0]] == "1/factors.json"
+
+
+def test_tables_have_the_name_and_say_once_what_it_stands_for(measured):
+    for run in (measured[0], Result.load(measured[1])):
+        text = run.to_markdown()
+        assert text.count("beta_fast=15.26") == 2  # one definition for each file
+        assert "| 1/factors.json |" in text and "* 1/factors.json: `yarn:factor=2,beta_fast=15.26" in text
+        assert all(len(line.split("|")[1].strip()) <= 30 for line in text.splitlines() if line.startswith("| "))
+
+
+def test_legends_have_the_names_and_no_two_alike(measured):
+    run, _ = measured
+    for figure in (run.plot(), run.plot_by_position(), run.plot_change()):
+        labels = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+        assert {"1/factors.json", "2/factors.json"} <= set(labels) and len(labels) == len(set(labels))
+
+
+def test_the_page_has_the_names(measured):
+    data = page_data(load([measured[1]]))
+    assert [each["label"] for each in data["series"]] == ["as-is", "1/factors.json", "2/factors.json", "yarn:factor=2"]
+    assert "beta_fast" not in " ".join(data["headlines"])
+    assert set(data["names"]) == {"1/factors.json", "2/factors.json"}
+
+
+def test_one_schedule_in_two_spellings_is_measured_once_with_a_note(capsys):
+    asked = ["yarn:factor=2", "yarn:factor=2.0", "yarn:factor=2,extrapolation_factor=1"]
+    run = perplexity(llama(), documents(2, 128), [128], schedules=asked, baseline=asked[2], progress=True)
+    assert run.schedules == ["as-is", "yarn:factor=2"] and run.baseline == "yarn:factor=2"
+    err = capsys.readouterr().err
+    assert "note: yarn:factor=2 is given twice; it is measured once" in err
+    assert "note: yarn:factor=2,extrapolation_factor=1 is the same schedule as yarn:factor=2; it is measured" in err
