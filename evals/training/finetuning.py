@@ -154,7 +154,8 @@ class Adaptation:
             callback.log = lambda figures: trainer.log(dict(figures))
             if last is not None:
                 self.notes.tell(f"continuing from {last}")
-            trainer.train(resume_from_checkpoint=None if last is None else str(last))
+            with space.writing():
+                trainer.train(resume_from_checkpoint=None if last is None else str(last))
         settle_leader(lambda: self._finish(space, trainer.model))
 
     def _finish(self, space: Workspace, model: Any) -> None:

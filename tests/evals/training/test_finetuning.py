@@ -19,6 +19,7 @@ import pytest
 import tiny
 import torch
 import training
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 import ropescale
@@ -216,6 +217,26 @@ def test_half_a_checkpoint_is_not_continued_from(place, tmp_path, monkeypatch, c
     assert finetune(place, tmp_path / "out") == 0
     assert "continuing from" in (said := capsys.readouterr().err) and "checkpoint-4" in said
     assert same(tmp_path / "out", tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    ("where", "error"),
+    [
+        ("safetensors.torch.save_file", SafetensorError("I/O error: No space left on device (os error 28)")),
+        ("torch.save", RuntimeError("[enforce fail at inline_container.cc] . PytorchStreamWriter failed writing file")),
+    ],
+)
+def test_a_full_disk_is_one_line_and_the_training_goes_on_later(place, tmp_path, monkeypatch, capsys, where, error):
+    def full(*_, **__):
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr(where, full)
+        patched.setattr("transformers.modeling_utils.safe_save_file", full) if "safe" in where else None
+        assert finetune(place, tmp_path / "out", "--length", "64") == 1
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith("error: ") and "out-training cannot be written: the disk is full; make room" in said
+    assert finetune(place, tmp_path / "out", "--length", "64") == 0
 
 
 def test_other_settings_do_not_continue_a_training(place, tmp_path, monkeypatch, capsys):
