@@ -167,8 +167,8 @@ def _prepared(
     from ..evals.training.finetuning import Adaptation
 
     told = notes(here)
-    given = [_telling(each, read, told) for each, read in zip(sources, (texts, tested), strict=True)]
-    return Adaptation(Checkpoint(model, **loading), request, job, *given, out, here, told)
+    texts, tested = (_telling(each, read, told) for each, read in zip(sources, (texts, tested), strict=True))
+    return Adaptation(Checkpoint(model, **loading), request, job, texts, tested, out, here, told, named=True)
 
 
 def _telling(source: TextSource, texts: Iterator[Unread], told: Notes) -> Iterator[Unread]:

@@ -55,6 +55,8 @@ class Adaptation:
         out: the folder of the result.
         here: this process among those of the training.
         notes: tells how it goes.
+        named: the schedule of each measured run is called by its step, such as ``yarn x8, after 200 steps``; else
+            ``as-is`` in all of them.
     """
 
     checkpoint: Checkpoint
@@ -65,6 +67,7 @@ class Adaptation:
     out: str | Path
     here: World = field(default_factory=World)
     notes: Notes = field(default_factory=Notes)
+    named: bool = False
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
@@ -182,7 +185,7 @@ class Adaptation:
         job = self.job
         if not self.tested:
             return TrainingCallback()
-        return TrainingCallback(
+        made = TrainingCallback(
             None,
             cast(Any, self.tested),
             list(job.eval_lengths),
@@ -191,6 +194,8 @@ class Adaptation:
             out=space.measured,
             windows=job.eval_windows,
         )
+        made.named = self.named
+        return made
 
     @property
     def _trained_positions(self) -> int:

@@ -20,6 +20,7 @@ from ...models.patching import configuration_before
 from ...models.rotary_modules import unwrapped
 from ..data.chats import Given
 from ..metrics import paired
+from ..metrics.perplexity import PerplexityRow
 from ..results.result import Result
 from ..running.perplexity import PerplexityRun
 from ..running.runner import carry_out
@@ -57,6 +58,7 @@ class Measuring:
         options: its options.
         out: the folder that the runs are kept in.
         tokenizer: encodes documents that are texts.
+        named: call what is measured by :func:`.naming.stage`; else it is "as-is", and "base" without its schedule.
     """
 
     def __init__(
@@ -66,8 +68,9 @@ class Measuring:
         options: PerplexityOptions,
         out: Path,
         tokenizer: PreTrainedTokenizerBase | None,
+        named: bool = True,
     ) -> None:
-        self.options, self.out = options, out
+        self.options, self.out, self.named = options, out, named
         self.corpus = Corpus(documents, lengths, tokenizer, "auto", options)
         self._reference: Reference | None = None
 
@@ -101,7 +104,7 @@ class Measuring:
     def _measured(self, model: nn.Module, step: int, baseline: str | None = None) -> Result:
         """Runs the evaluation of the model as it is, beside a baseline where one is given."""
         model = plain(model)
-        names = {AS_IS: stage(model, step), BASE: UNSCALED}
+        names = {AS_IS: stage(model, step), BASE: UNSCALED} if self.named else {}
         with undisturbed(model):
             run = PerplexityRun(unwrapped(model), self.corpus, [], baseline, self.options)
             if is_shared(model):
@@ -143,7 +146,7 @@ def renamed(result: Result, names: Mapping[str, str]) -> Result:
     def new(label: str) -> str:
         return names.get(label, label)
 
-    return replace(
+    made = replace(
         result,
         passes=[replace(each, schedule=new(each.schedule)) for each in result.passes],
         divergences=[
@@ -151,6 +154,10 @@ def renamed(result: Result, names: Mapping[str, str]) -> Result:
         ],
         baseline=new(result.baseline),
     )
+    known = result.figures.get(PerplexityRow)  # of a run that was loaded: a part of them needs the texts
+    if known is not None:
+        made.figures[PerplexityRow] = [replace(row, schedule=new(row.schedule)) for row in known]
+    return made
 
 
 def _first_alone(result: Result) -> Result:

@@ -26,7 +26,12 @@ _LONGEST = 40
 
 def stage(model: nn.Module, step: int) -> str:
     """Returns the name of a model at a step: ``yarn x8, before``, ``yarn x8, after 200 steps``."""
-    return f"{schedule_name(model)}, {f'after {step:,} step' + 's' * (step > 1) if step else 'before'}"
+    return f"{schedule_name(model)}, {progress(step)}"
+
+
+def progress(step: int) -> str:
+    """Returns how far a model has been trained, in words."""
+    return f"after {step:,} step{'s' * (step > 1)}" if step else "before"
 
 
 def schedule_name(model: nn.Module) -> str:

@@ -16,7 +16,9 @@ from ..metrics.cells import table
 from ..metrics.paired import PairedRow
 from ..metrics.perplexity import PerplexityRow
 from ..results.result import Result
-from .measuring import ORIGINAL
+from ..running.variants import AS_IS
+from .measuring import BASE, ORIGINAL, renamed
+from .naming import UNSCALED, progress
 from .workspace import Workspace
 
 _STEP = re.compile("step-([0-9]+)")
@@ -114,7 +116,8 @@ def _runs(folder: Path) -> Iterator[tuple[int | None, Result]]:
         match = _STEP.fullmatch(each.name)
         if match or each.name == ORIGINAL:
             with suppress(RopescaleError):
-                yield int(match[1]) if match else None, Result.load(each)
+                step = int(match[1]) if match else None
+                yield step, renamed(Result.load(each), {AS_IS: progress(step or 0), BASE: UNSCALED})
 
 
 def _alike(one: Result, other: Result) -> bool:

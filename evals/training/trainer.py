@@ -88,7 +88,8 @@ class RecipeTrainer(Trainer):
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         """Warns of weights that a checkpoint lacks; not of those that are tied to others, which no file holds twice."""
-        state = self.model.state_dict()
+        model: Any = self.model
+        state = model.state_dict()
         lacking = set(load_result.missing_keys)
         there = {each.data_ptr() for name, each in state.items() if name not in lacking}
         tied = {name for name in lacking if name in state and state[name].data_ptr() in there}

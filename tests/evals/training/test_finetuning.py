@@ -24,7 +24,11 @@ from safetensors.torch import load_file, save_file
 
 import ropescale
 from ropescale.cli.main import main
-from ropescale.evals.training.finetuning import Pace
+from ropescale.evals.running.preparing import Checkpoint
+from ropescale.evals.training.finetuning import Adaptation, Pace
+from ropescale.evals.training.job import TrainingJob
+from ropescale.evals.training.recipes import recipe
+from ropescale.request import Request
 
 pytestmark = pytest.mark.usefixtures("no_plots", "one_thread")
 
@@ -114,6 +118,17 @@ def test_the_figures_before_and_after_are_named_paired_and_those_of_eval(place, 
         assert row["low"] < row["delta_nll"] < row["high"]
     text = (tmp_path / "out-training" / "measured" / "step-000006" / "REPORT.md").read_text()
     assert names[3] in text and "as-is" not in text
+
+
+def test_runs_that_are_not_named_are_told_apart_by_their_steps(place, tmp_path):
+    texts = ropescale.evals.read_texts(place / "data")
+    job = TrainingJob(2, recipe("yarn").with_changes(batch=2, warmup=1), eval_lengths=[64], eval_windows=1)
+    asked = Checkpoint(str(place / "model")), Request("yarn:factor=4"), job, texts, texts
+    outcome = Adaptation(*asked, tmp_path / "out").run()
+    run = ropescale.evals.Result.load(tmp_path / "out-training" / "measured" / "step-000002")
+    assert run.schedules == ["as-is"] and outcome.ppl[2] == {64: run.rows[0].ppl}
+    assert outcome.stages == {"no schedule, before": None, "before": 0, "after 2 steps": 2}
+    assert "| after 2 steps" in outcome.to_markdown()
 
 
 def test_measuring_on_what_was_trained_on_is_said_and_on_other_text_is_not(place, tmp_path, capsys):
@@ -206,8 +221,6 @@ def test_a_training_that_was_stopped_goes_on_to_the_same_weights(place, tmp_path
 
 
 def test_half_a_checkpoint_is_not_continued_from(place, tmp_path, monkeypatch, capsys):
-    from ropescale.evals.training.finetuning import Adaptation
-
     assert finetune(place, tmp_path / "whole") == 0
     monkeypatch.setattr(Adaptation, "_finish", lambda *_: 1 / 0)
     assert finetune(place, tmp_path / "out") == 1
@@ -240,8 +253,6 @@ def test_a_full_disk_is_one_line_and_the_training_goes_on_later(place, tmp_path,
 
 
 def test_other_settings_do_not_continue_a_training(place, tmp_path, monkeypatch, capsys):
-    from ropescale.evals.training.finetuning import Adaptation
-
     monkeypatch.setattr(Adaptation, "_finish", lambda *_: 1 / 0)
     assert finetune(place, tmp_path / "out") == 1
     monkeypatch.undo()
