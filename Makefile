@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 NEEDED := pyproject.toml constraints.txt
 
-.PHONY: demo test slow engines fuzz kill mutants docs lint format wheel clean help
+.PHONY: demo test slow engines fuzz kill mutants bench docs lint format wheel clean help
 
 help:
 	@echo "make demo    the main job on the bundled model, under a minute once installed"
@@ -16,6 +16,7 @@ help:
 	@echo "make fuzz    mutated input, for SECONDS=600 from SEED=0 in PROCESSES=1; REPLAY=FOLDER runs one kept case again"
 	@echo "make kill    every command that writes, killed KILLS=50 times by each of three signals (half an hour)"
 	@echo "make mutants  changes one operator or number of the source at a time, and shows which test notices"
+	@echo "make bench   measure what everything costs, in MINUTES=25 (half an hour at most), into docs/benchmarks.md"
 	@echo "make docs    write the site to docs/_build/html; a broken link is an error"
 	@echo "make lint    ruff, as the continuous integration runs it"
 	@echo "make format  ruff's formatter and safe fixes"
@@ -51,6 +52,11 @@ kill: $(VENV)/.for-test
 
 mutants: $(VENV)/.for-test
 	PYTHONPATH=tests/helpers $(BIN)/python -m mutants $(ARGS)
+
+MINUTES ?= 25
+
+bench: $(VENV)/.for-test
+	$(BIN)/python tests/benchmarks/bench --minutes $(MINUTES) --page docs/benchmarks.md $(ARGS)
 
 docs: $(VENV)/.for-docs
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html

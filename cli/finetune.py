@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from itertools import chain
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -29,9 +32,15 @@ from .running import notes
 from .sections import in_sections
 
 if TYPE_CHECKING:
+    from ..evals.data.chats import Unread
+    from ..evals.data.sources import TextSource
     from ..evals.parallel.processes import World
+    from ..evals.running.progress import Notes
     from ..evals.training.finetuning import Adaptation
     from ..evals.training.job import TrainingJob
+    from ..evals.training.outcome import Outcome
+    from ..evals.training.preflight import Preflight
+    from ..request import Request
 
 _SECTIONS = {
     "The training": "source steps recipe batch learning_rate warmup decay length lora rank mixed pose seed",
@@ -68,7 +77,7 @@ _SECTIONS = {
 )
 @click.option("--length", type=Length(), metavar="N", help="Positions of a window (default: what the schedule is for).")
 @click.option("--lora", is_flag=True, help="Train an adapter, with norms and embeddings (extra adapters).")
-@click.option("--rank", type=click.IntRange(1), default=8, show_default=True, metavar="N", help="Of the adapter.")
+@click.option("--rank", type=click.IntRange(1), metavar="N", help="Of the adapter (default: 8).")
 @click.option("--mixed", type=Length(), metavar="N", help="Cut half of the batches into windows of N positions.")
 @click.option("--pose", type=Length(), metavar="N", help="Windows of N positions that skip up to the length (PoSE).")
 @click.option(
@@ -122,10 +131,14 @@ def command(
     here = world()
     with one_voice(here):
         outcome = _prepared(model, source, eval_source, out, options, here).run(fresh)
-    if here.leads and as_json:
+    if not here.leads:
+        return
+    if as_json:
         print_json(outcome.to_dict())
-    elif here.leads:
+    else:
         show(outcome.to_markdown())
+    for line in _next(outcome, eval_source):
+        click.echo(line, err=True)
 
 
 _LOADING = ("revision", "trust_remote_code", "dtype", "device")
@@ -135,25 +148,42 @@ _RECIPE = ("batch", "learning_rate", "warmup", "decay")
 def _prepared(
     model: str, source: Sequence[str], eval_source: Sequence[str], out: str, options: dict[str, Any], here: World
 ) -> Adaptation:
-    from itertools import chain
-
     from ..errors import DataError
     from ..evals.data.sources import ReadOptions, TextSource
-    from ..evals.running.preparing import Checkpoint
-    from ..evals.training.finetuning import Adaptation
 
     if bool(eval_source) != bool(options["eval_lengths"]):
         raise DataError(
             "eval_data and eval_lengths belong together; give both, or neither", "eval_data", "eval_lengths"
         )
+    job, reading = _job(options), {name: options.pop(name) for name in READING}
     options["schedule"] = options["schedule"] or "as-is"  # of a folder that carries one
+    loading = {name: options.pop(name) for name in _LOADING}
     request = request_of(options)
-    checkpoint = Checkpoint(model, **{name: options.pop(name) for name in _LOADING})
-    asked = ReadOptions(**{name: options.pop(name) for name in READING})
-    job = _job(options)
-    texts = chain.from_iterable(TextSource(source, asked).texts().values())
-    tested = list(chain.from_iterable(TextSource(eval_source, asked).texts().values())) if eval_source else None
-    return Adaptation(checkpoint, request, job, texts, tested, out, here, notes(here))
+    _preflight(model, loading, request, job, out).check(here.size)
+    sources = [TextSource(names, ReadOptions(**reading)) for names in (source, eval_source)]
+    texts, tested = (chain.from_iterable(each.texts().values()) for each in sources)
+
+    from ..evals.running.preparing import Checkpoint  # with torch, so after all that can be wrong without it
+    from ..evals.training.finetuning import Adaptation
+
+    told = notes(here)
+    texts, tested = (_telling(each, read, told) for each, read in zip(sources, (texts, tested), strict=True))
+    return Adaptation(Checkpoint(model, **loading), request, job, texts, tested, out, here, told, named=True)
+
+
+def _telling(source: TextSource, texts: Iterator[Unread], told: Notes) -> Iterator[Unread]:
+    """Yields texts, and says at the end which files of folders were none."""
+    yield from texts
+    if source.left_out:
+        told.tell(f"left out: {source.left_out}")
+
+
+def _preflight(model: str, loading: dict[str, Any], request: Request, job: TrainingJob, out: str) -> Preflight:
+    from ..checkpoints.adapters import find_loadable
+    from ..evals.training.preflight import Preflight
+
+    folder, adapter = find_loadable(model, loading["revision"], weights=False)
+    return Preflight(model, folder, adapter is not None, request, job, out, loading["device"])
 
 
 def _job(options: dict[str, Any]) -> TrainingJob:
@@ -161,4 +191,19 @@ def _job(options: dict[str, Any]) -> TrainingJob:
     from ..evals.training.recipes import recipe
 
     chosen = recipe(options.pop("recipe")).with_changes(**{name: options.pop(name) for name in _RECIPE})
-    return TrainingJob(recipe=chosen, **{**options, "eval_lengths": options["eval_lengths"] or ()})
+    names = [each.name for each in fields(TrainingJob) if each.name in options]
+    given = {name: options.pop(name) for name in names}
+    return TrainingJob(recipe=chosen, **{**given, "eval_lengths": given["eval_lengths"] or ()})
+
+
+def _next(outcome: Outcome, eval_source: Sequence[str]) -> Iterator[str]:
+    """Yields commands that come next."""
+    out = quote(str(outcome.folder))
+    yield "next:"
+    yield f"  ropescale verify {out}"
+    if outcome.result is not None:
+        sources = " ".join(f"--data {quote(each)}" for each in eval_source)
+        lengths = ",".join(map(str, outcome.result.lengths))
+        yield f"  ropescale eval {out} {sources} --lengths {lengths}"
+        yield f"  ropescale report {quote(str(outcome.measured))}/* -o report.html"
+    yield f"  ropescale export {out} --for vllm"

@@ -19,7 +19,7 @@ from ..data.encoding import TextEncoder
 from ..data.key_tokens import KeySpans
 from ..data.texts import TextFile
 from ..data.turns import InTurn
-from ..data.windows import check_lengths, check_stride, prefix
+from ..data.windows import check_lengths, check_stride, check_windows, prefix
 from ..parallel.processes import Team
 from ..results import sampling
 from ..results.stored import DataFacts, ShareFacts
@@ -114,11 +114,7 @@ class PerplexityOptions:
 
     def _check_windows(self) -> None:
         """Refuses windows that cannot be, or that nobody would feed."""
-        windows = int(self.windows) if isinstance(self.windows, str) and self.windows.isdecimal() else self.windows
-        object.__setattr__(self, "windows", windows)
-        number = windows if isinstance(windows, int) and not isinstance(windows, bool) else 0
-        if windows not in (None, "all") and number < 1:
-            raise DataError(f"windows {windows!r} is neither 'all' nor a number of 1 or more", "windows")
+        object.__setattr__(self, "windows", check_windows(self.windows))
         given = [name for name in ("windows", "budget_tokens") if getattr(self, name) not in (None, 1)]
         if self.stride is not None and given:
             raise DataError(

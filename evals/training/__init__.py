@@ -8,10 +8,37 @@ For scripts of one's own::
     trainer = Trainer(model, args, train_dataset=windows, data_collator=PoseWindows(target=65536))
     with chunked_loss(model):
         trainer.train()
+
+Importing this package is cheap; torch comes with the first name that is taken from it.
 """
 
-from .collators import MixedWindows, PlainWindows, PoseWindows
-from .losses import chunked_loss
-from .packing import Packed, pack
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .collators import MixedWindows, PlainWindows, PoseWindows
+    from .losses import chunked_loss
+    from .packing import Packed, pack
+
+_HOMES = {
+    "MixedWindows": "collators",
+    "PlainWindows": "collators",
+    "PoseWindows": "collators",
+    "chunked_loss": "losses",
+    "Packed": "packing",
+    "pack": "packing",
+}
 
 __all__ = ["MixedWindows", "Packed", "PlainWindows", "PoseWindows", "chunked_loss", "pack"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_HOMES[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])

@@ -87,6 +87,7 @@ class TrainingCallback(TrainerCallback):
         self.every, self.out, self.save, self.log = every, out, save, log
         self.patch: Patch | None = None
         self.measuring: Measuring | None = None
+        self.named = True  # runs are called by schedule and step
         self.measured: dict[int, Figures] = {}
 
     # --- Trainer's events ---
@@ -141,7 +142,7 @@ class TrainingCallback(TrainerCallback):
         refuse_unmeasurable(model)
         tokenizer = self.tokenizer or (processing if isinstance(processing, PreTrainedTokenizerBase) else None)
         out = Path(str(args.output_dir)) / FOLDER if self.out is None else Path(self.out).expanduser()
-        self.measuring = Measuring(self.eval_documents, self.lengths, self.options, out, tokenizer)
+        self.measuring = Measuring(self.eval_documents, self.lengths, self.options, out, tokenizer, self.named)
         self._note(state, self.measuring.begin(model, state.global_step))
 
     def _measure(self, state: TrainerState, model: nn.Module) -> None:

@@ -8,14 +8,15 @@ from torch import nn
 
 from ...errors import ConfigError
 from ...formatting import first_line
+from .job import RANK
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from transformers import PreTrainedModel
 
-RANK, ALPHA = 8, 16
-"""Those of LongLoRA's code (Chen et al., arXiv 2309.12307)."""
+ALPHA = 16
+"""That of LongLoRA's code (Chen et al., arXiv 2309.12307)."""
 
 
 def with_lora(model: PreTrainedModel, rank: int = RANK) -> PreTrainedModel:

@@ -1,16 +1,15 @@
 """Measures a model while it is trained: perplexity against length, and what the training costs in short context.
 
-Each measurement is a run of its own, in ``step-000100`` and the like, that ``ropescale report`` shows. The run in
-``original`` is of the model before its schedule and before its first step, at the largest length up to the trained one:
-what the short-context cost is counted from. All are of the same tokens.
+Each measurement is a run of its own, in ``step-000100`` and the like, that ``ropescale report`` shows, under the name
+that :mod:`.naming` gives it. The run in ``original`` has the model before its schedule beside the one with it, before
+the first step: what the short-context cost is counted from. All are of the same tokens.
 """
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -21,13 +20,14 @@ from ...models.patching import configuration_before
 from ...models.rotary_modules import unwrapped
 from ..data.chats import Given
 from ..metrics import paired
+from ..metrics.perplexity import PerplexityRow
 from ..results.result import Result
-from ..results.stored import ShareFacts
 from ..running.perplexity import PerplexityRun
 from ..running.runner import carry_out
 from ..running.selection import Corpus, PerplexityOptions
-from ..running.variants import AS_IS, trained_length
+from ..running.variants import AS_IS
 from .agreeing import is_shared, processes, settle_leader
+from .naming import UNSCALED, stage
 from .proving import plain
 from .undisturbed import SharedScorer, undisturbed
 
@@ -58,6 +58,7 @@ class Measuring:
         options: its options.
         out: the folder that the runs are kept in.
         tokenizer: encodes documents that are texts.
+        named: call what is measured by :func:`.naming.stage`; else it is "as-is", and "base" without its schedule.
     """
 
     def __init__(
@@ -67,8 +68,9 @@ class Measuring:
         options: PerplexityOptions,
         out: Path,
         tokenizer: PreTrainedTokenizerBase | None,
+        named: bool = True,
     ) -> None:
-        self.options, self.out = options, out
+        self.options, self.out, self.named = options, out, named
         self.corpus = Corpus(documents, lengths, tokenizer, "auto", options)
         self._reference: Reference | None = None
 
@@ -82,38 +84,38 @@ class Measuring:
         if step:
             self._reference = processes().from_leader(self._read_reference())
             return {}
-        short = paired.short_length(self.corpus.lengths, trained_length(plain(model)))
-        if short is not None and _had_none_before(model):
-            result = self._measured(model, ORIGINAL, BASE, self._shortened(short))
-            self._reference = Reference(result, BASE, short)
-        return self.measure(model, step)
+        if not _had_none_before(model):
+            return self.measure(model, step)
+        both = self._measured(model, step, BASE)
+        self._keep(both, ORIGINAL)
+        self._reference = self._to_itself(both)
+        return self._noted(_first_alone(both), step)
 
     def measure(self, model: nn.Module, step: int) -> Figures:
         """Measures the model as it is now, keeps the run, and returns its figures in every process."""
-        result = self._measured(model, f"step-{step:06d}", None, self.corpus)
+        return self._noted(self._measured(model, step), step)
+
+    def _noted(self, result: Result, step: int) -> Figures:
+        self._keep(result, f"step-{step:06d}")
         if self._reference is None and not step:
             self._reference = self._to_itself(result)
         return processes().from_leader(self._figures(result) if processes().world.leads else {})
 
-    def _measured(self, model: nn.Module, name: str, baseline: str | None, corpus: Corpus) -> Result:
+    def _measured(self, model: nn.Module, step: int, baseline: str | None = None) -> Result:
         """Runs the evaluation of the model as it is, beside a baseline where one is given."""
         model = plain(model)
+        names = {AS_IS: stage(model, step), BASE: UNSCALED} if self.named else {}
         with undisturbed(model):
-            run = PerplexityRun(unwrapped(model), corpus, [], baseline, self.options)
+            run = PerplexityRun(unwrapped(model), self.corpus, [], baseline, self.options)
             if is_shared(model):
                 run.scorer = SharedScorer(cast("PreTrainedModel", model), self.options.logits_bytes)
-            result: Result = carry_out(run, None, group=processes(model))
-        settle_leader(lambda: result.save(self.out / name))
-        return result
+            return renamed(carry_out(run, None, group=processes(model)), names)
 
-    def _shortened(self, length: int) -> Corpus:
-        """Returns the same windows, of which one length is measured: the tokens are then those of every other run."""
-        corpus = copy.copy(self.corpus)
-        corpus.lengths, corpus.share = (length,), ShareFacts()
-        return corpus
+    def _keep(self, result: Result, name: str) -> None:
+        settle_leader(lambda: result.save(self.out / name))
 
     def _figures(self, result: Result) -> Figures:
-        found = {f"eval_ppl_{row.length}": row.ppl for row in result.rows if row.schedule == AS_IS}
+        found = {f"eval_ppl_{row.length}": row.ppl for row in result.rows if row.schedule == result.schedules[0]}
         cost = self._cost(result)
         return found if cost is None else {**found, "eval_short_context_cost": cost}
 
@@ -122,21 +124,51 @@ class Measuring:
         reference = self._reference
         if reference is None:
             return None
-        found = paired.difference(result, AS_IS, reference.result, reference.label, reference.length)
+        found = paired.difference(result, result.schedules[0], reference.result, reference.label, reference.length)
         return None if found is None else found.mean
 
     def _to_itself(self, result: Result) -> Reference | None:
-        short = paired.short_length(result.lengths, result.trained_length)
-        return None if short is None else Reference(result, AS_IS, short)
+        short = paired.short_length(self.corpus.lengths, result.trained_length)
+        return None if short is None else Reference(result, result.baseline, short)
 
     def _read_reference(self) -> Reference | None:
         """Returns what was measured before the first step of a training that is continued; None if it was not."""
         with suppress(RopescaleError):
-            result = Result.load(self.out / ORIGINAL)
-            return Reference(result, BASE, result.lengths[-1])
+            return self._to_itself(Result.load(self.out / ORIGINAL))
         with suppress(RopescaleError):
             return self._to_itself(Result.load(self.out / "step-000000"))
         return None
+
+
+def renamed(result: Result, names: Mapping[str, str]) -> Result:
+    """Returns a measurement whose schedules have other labels; those that are not named keep theirs."""
+
+    def new(label: str) -> str:
+        return names.get(label, label)
+
+    made = replace(
+        result,
+        passes=[replace(each, schedule=new(each.schedule)) for each in result.passes],
+        divergences=[
+            replace(each, schedule=new(each.schedule), baseline=new(each.baseline)) for each in result.divergences
+        ],
+        baseline=new(result.baseline),
+    )
+    known = result.figures.get(PerplexityRow)  # of a run that was loaded: a part of them needs the texts
+    if known is not None:
+        made.figures[PerplexityRow] = [replace(row, schedule=new(row.schedule)) for row in known]
+    return made
+
+
+def _first_alone(result: Result) -> Result:
+    """Returns the part of a measurement that is of its first schedule; not every process has any."""
+    if not result.passes:
+        return result
+    first = result.schedules[0]
+    passes = [each for each in result.passes if each.schedule == first]
+    kept = {each.table_sha256 for each in passes}
+    tables = {name: each for name, each in result.tables.items() if name in kept}
+    return replace(result, passes=passes, divergences=[], baseline=first, tables=tables)
 
 
 def _had_none_before(model: nn.Module) -> bool:

@@ -21,7 +21,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from ...checkpoints.record import NAME as RECORD
-from ...errors import CheckpointError
+from ...errors import CheckpointError, RunError
 from ...files import atomic
 from ...files.reading import read_json
 
@@ -29,6 +29,9 @@ Settings = Mapping[str, object]
 """All that the weights of a training depend on, as plain data."""
 
 SETTINGS = "settings.json"
+_FULL = ("No space left", "PytorchStreamWriter failed")
+"""What Python and safetensors say of a full disk, and what torch says."""
+
 _CHECKPOINT = re.compile("checkpoint-([0-9]+)")
 
 
@@ -84,6 +87,23 @@ class Workspace:
         finally:
             lock.release()
             self._remove_empty()
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Says in one line that the disk is full, whichever library met it.
+
+        Raises:
+            RunError: there is no room left.
+        """
+        try:
+            yield
+        except Exception as error:
+            if any(said in str(error) for said in _FULL):
+                raise RunError(
+                    f"{self.folder} cannot be written: the disk is full; make room (a checkpoint takes four times the "
+                    "weights, and two are kept), and give the same command again, which continues"
+                ) from error
+            raise
 
     def _abandon(self) -> None:
         """Leaves nothing behind of a training that failed before there was anything to keep."""

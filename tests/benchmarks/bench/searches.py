@@ -1,0 +1,33 @@
+"""What a step of each method of ``ropescale search`` costs, in forward passes of the same tokens."""
+
+from __future__ import annotations
+
+import models
+import sides
+
+
+def measure(seconds: float) -> list[sides.Row]:
+    """Returns the CPU time of a gradient step over that of scoring, which is what evolution and CMA-ES do."""
+    import torch
+
+    from ropescale.evals.searching.families.shaping import space_of
+    from ropescale.evals.searching.losses.learner import Learner, Weighted, gradient
+    from ropescale.evals.searching.losses.live import LiveTables
+    from ropescale.evals.searching.options import SearchOptions
+    from ropescale.evals.searching.running import starting_plan
+    from ropescale.models.rotary_modules import evaluating
+
+    model, documents = models.reference()
+    options, target = SearchOptions(), 2048
+    plan = starting_plan(model.config.to_dict(), target, options)
+    live, space, learner = LiveTables(model, plan), space_of(plan, target, options), Learner(model)
+    ids = torch.tensor(documents[0][:1024])
+    with live.patched(), evaluating(model):
+        with torch.inference_mode():
+            learner.check(ids)
+        acts = {
+            "scoring 1,024 tokens (evolution, CMA-ES)": lambda: learner.nll_of(ids),
+            "a step of the gradient": lambda: gradient(learner, live, space, space.start, ids, Weighted(2048)),
+        }
+        seen = sides.in_turn(acts, seconds, sides.cpu)
+    return sides.ratios(seen, next(iter(acts)))
