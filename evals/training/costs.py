@@ -4,7 +4,7 @@ For a dense model of Llama's kind (Llama, Mistral, Qwen 2): grouped attention th
 gated MLP, RMSNorm. One window at a time, with gradient checkpointing and the loss in blocks, as ``ropescale finetune
 --checkpointing --micro-batch 1`` trains::
 
-    python -m ropescale.evals.training.costs MODEL --lengths 32k,128k
+    python -m ropescale.evals.training MODEL --lengths 32k,128k
 
 Memory is that of one process that holds the whole model, without what the allocator and the libraries take: under
 :data:`MIXED` 16 bytes for each parameter (weight, gradient and AdamW's two moments in float32), under :data:`BFLOAT16`
@@ -18,15 +18,8 @@ halved for causal attention): ``2 N`` for each token in a forward pass with ``N`
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
-from ...checkpoints.locating import find_model
-from ...errors import RopescaleError
-from ...formatting import first_line
-from ...lengths import parse_lengths
 from ..running.scoring import LOGITS_BYTES
 from .lora import RANK
 
@@ -48,7 +41,7 @@ copies and outputs, and gradients."""
 
 
 @dataclass(frozen=True)
-class Shape:
+class ModelShape:
     """The numbers of a model that its cost follows from.
 
     Attributes:
@@ -70,7 +63,7 @@ class Shape:
     tied: bool
 
     @classmethod
-    def of(cls, config: PreTrainedConfig) -> Shape:
+    def of(cls, config: PreTrainedConfig) -> ModelShape:
         """Reads the shape from a configuration of transformers.
 
         Raises:
@@ -149,7 +142,7 @@ class TrainingMemory:
         return self.state + self.checkpoints + max(self.layer, self.logits)
 
 
-def training_memory(shape: Shape, length: int, arithmetic: str = MIXED, rank: int | None = None) -> TrainingMemory:
+def training_memory(shape: ModelShape, length: int, arithmetic: str = MIXED, rank: int | None = None) -> TrainingMemory:
     """Returns the memory of training on windows of ``length`` positions, one at a time.
 
     Args:
@@ -170,7 +163,7 @@ def training_memory(shape: Shape, length: int, arithmetic: str = MIXED, rank: in
     )
 
 
-def _state(shape: Shape, arithmetic: str, rank: int | None) -> int:
+def _state(shape: ModelShape, arithmetic: str, rank: int | None) -> int:
     if rank is None:
         return _STATE[arithmetic] * shape.parameters
     # PEFT keeps a frozen copy of the norms and embeddings that it trains.
@@ -178,7 +171,7 @@ def _state(shape: Shape, arithmetic: str, rank: int | None) -> int:
     return _FROZEN[arithmetic] * shape.parameters + whole + _ADAPTER_STATE * shape.adapter(rank)
 
 
-def training_flops(shape: Shape, length: int, *, checkpointing: bool = True) -> int:
+def training_flops(shape: ModelShape, length: int, *, checkpointing: bool = True) -> int:
     """Returns the arithmetic of training on one window: a forward pass, twice as much backward, one more to recompute.
 
     An adapter saves up to half of the backward pass, and is counted as full training.
@@ -187,12 +180,12 @@ def training_flops(shape: Shape, length: int, *, checkpointing: bool = True) -> 
     return passes * forward_flops(shape, length)
 
 
-def forward_flops(shape: Shape, length: int) -> int:
+def forward_flops(shape: ModelShape, length: int) -> int:
     """Returns the arithmetic of one forward pass over a window, the head included."""
     return 2 * shape.multiplying * length + 2 * shape.layers * shape.queries * length**2
 
 
-def table(shapes: dict[str, Shape], lengths: list[int]) -> list[str]:
+def table(shapes: dict[str, ModelShape], lengths: list[int]) -> list[str]:
     """Returns Markdown: full training and an adapter of every model at every length."""
     head = "| model | length | trained | weights and optimizer | checkpoints | one layer | in all | PFLOP a window |"
     lines = [head, "|---|---:|---|---:|---:|---:|---:|---:|"]
@@ -204,25 +197,3 @@ def table(shapes: dict[str, Shape], lengths: list[int]) -> list[str]:
                 cells = [name, f"{length:,}", label, *(f"{part / 1e9:,.1f} GB" for part in parts)]
                 lines.append(f"| {' | '.join(cells)} | {training_flops(shape, length) / 1e15:,.2f} |")
     return lines
-
-
-@click.command()
-@click.argument("models", nargs=-1, required=True, metavar="MODEL...")
-@click.option("--lengths", required=True, metavar="N,...", help="Positions of a window, such as 32k,128k.")
-def main(models: tuple[str, ...], lengths: str) -> None:
-    """Print what training each MODEL at these lengths takes, by its config.json alone (a folder, or a Hub id)."""
-    from transformers import AutoConfig
-
-    try:
-        asked = parse_lengths(lengths)
-        folders = {Path(name).name: find_model(name, weights=False) for name in models}
-        shapes = {name: Shape.of(AutoConfig.from_pretrained(folder)) for name, folder in folders.items()}
-    except RopescaleError as error:
-        raise click.UsageError(str(error)) from error
-    except AttributeError as error:
-        raise click.UsageError(f"not a dense model of Llama's kind: {first_line(error)}") from error
-    click.echo("\n".join(table(shapes, asked)))
-
-
-if __name__ == "__main__":
-    main()

@@ -19,6 +19,7 @@ COMMAND_LINES = (
     "ropescale/checkpoints/model_card.py",
     "evals/recommending/serving.py",
     "evals/reference/__main__.py",
+    "evals/training/__main__.py",
     "evals/searching/patch_command.py",
 )
 """Places that build command lines for users to paste, or are a command of their own."""

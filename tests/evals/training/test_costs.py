@@ -19,12 +19,12 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from ropescale.evals.training import chunked_loss
+from ropescale.evals.training.__main__ import main
 from ropescale.evals.training.costs import (
     BFLOAT16,
     MIXED,
-    Shape,
+    ModelShape,
     forward_flops,
-    main,
     table,
     training_flops,
     training_memory,
@@ -49,8 +49,8 @@ SMALL = {
 }  # fmt: skip
 
 
-def shape(numbers: dict, **changes: int) -> Shape:
-    return Shape.of(LlamaConfig(**{**numbers, **changes}))
+def shape(numbers: dict, **changes: int) -> ModelShape:
+    return ModelShape.of(LlamaConfig(**{**numbers, **changes}))
 
 
 @pytest.mark.parametrize(("numbers", "parameters"), [(LLAMA_1B, 1_235_814_400), (LLAMA_8B, 8_030_261_248)])
@@ -67,7 +67,7 @@ def test_the_state_of_an_adapter_is_what_peft_holds(tied):
     config = LlamaConfig(**{**SMALL, "tie_word_embeddings": tied})
     model = with_lora(LlamaForCausalLM._from_config(config, dtype=torch.bfloat16), 8)
     held = sum(p.numel() * p.element_size() * (4 if p.requires_grad else 1) for p in model.parameters())
-    assert training_memory(Shape.of(config), 64, BFLOAT16, 8).state == held
+    assert training_memory(ModelShape.of(config), 64, BFLOAT16, 8).state == held
 
 
 def test_the_arithmetic_is_what_torch_counts():
@@ -147,7 +147,7 @@ def test_the_memory_of_a_step_is_the_measured_peak_of_a_small_model(hidden, arit
         with torch.autocast("cpu", torch.bfloat16) if arithmetic == MIXED else nullcontext():
             loss = model(input_ids=ids, labels=ids).loss
         loss.backward()
-    found = training_memory(Shape.of(config), 1024, arithmetic, rank)
+    found = training_memory(ModelShape.of(config), 1024, arithmetic, rank)
     assert found.checkpoints + max(found.layer, found.logits) == pytest.approx(allocated.most, rel=0.03)
 
 
