@@ -1,6 +1,7 @@
 """The reference model: a small real Llama that comes with the package, and the text it is measured on.
 
-``python -m ropescale.evals.reference -o OUT`` trains it again.
+``python -m ropescale.evals.reference -o OUT`` trains it again. With ``--taught`` it writes the model with the small
+adapter that teaches it to answer ``ropescale passkey``, which ``--teach`` trains again.
 """
 
 from __future__ import annotations
@@ -12,4 +13,7 @@ from .corpus import HELD_OUT, held_out_documents
 CHECKPOINT = Path(__file__).parent / "llama-3.5m-stdlib"
 """The folder of the trained checkpoint: bf16 safetensors, configuration, tokenizer, model card."""
 
-__all__ = ["CHECKPOINT", "HELD_OUT", "held_out_documents"]
+PASSKEY = Path(__file__).parent / "llama-3.5m-stdlib-passkey"
+"""The folder of the adapter that teaches it to answer: PEFT's configuration, float32 safetensors, card."""
+
+__all__ = ["CHECKPOINT", "HELD_OUT", "PASSKEY", "held_out_documents"]

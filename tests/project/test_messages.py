@@ -20,6 +20,7 @@ COMMAND_LINES = (
     "evals/recommending/serving.py",
     "evals/reference/__main__.py",
     "evals/searching/next_commands.py",
+    "evals/training/__main__.py",
 )
 """Places that build command lines for users to paste, or are a command of their own."""
 

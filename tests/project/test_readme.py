@@ -16,7 +16,7 @@ from ropescale.evals.reference import CHECKPOINT, held_out_documents
 from ropescale.schedules import lookup, names
 
 ROOT = Path(__file__).parents[2]
-GUIDES = ("patching", "serving", "retrieval", "searching")
+GUIDES = ("patching", "serving", "retrieval", "searching", "adapting")
 PAGES = {"README": ROOT / "README.md", **{name: ROOT / "docs" / f"{name}.md" for name in GUIDES}}
 MAKE = {"make demo", "make test"}
 """Run by the continuous integration itself, which starts with them."""
@@ -33,6 +33,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that holds what the blocks speak of; no hub is asked for Qwen's model, a tiny one lies in its place."""
     (tmp_path / "CKPT").symlink_to(CHECKPOINT)
     (tmp_path / "book.txt").write_text(held_out_documents()[0][:12_000], encoding="utf-8")
+    (tmp_path / "test.txt").write_text(held_out_documents()[1][:12_000], encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     config = Qwen3Config(
         hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
@@ -67,6 +68,7 @@ MADE = {
     "patching": (["CKPT-2k/ropescale.json", "CKPT-half/ropescale.json", "half.png"], "live: yes"),
     "serving": ([], "--context-length 2048"),
     "retrieval": (["KEYS/results.json"], "passkey"),
+    "adapting": (["CKPT-1k/ropescale.json", "ADAPTER/base", "MERGED/ropescale.json"], "live: yes"),
     "searching": (["factors.json", "factors-search/REPORT.md", "mine.json"], "ropescale patch CKPT"),
 }
 """The files that a page's blocks write, and what they print."""
