@@ -12,4 +12,7 @@ from .corpus import HELD_OUT, held_out_documents
 CHECKPOINT = Path(__file__).parent / "llama-3.5m-stdlib"
 """The folder of the trained checkpoint: bf16 safetensors, configuration, tokenizer, model card."""
 
-__all__ = ["CHECKPOINT", "HELD_OUT", "held_out_documents"]
+FOUND = Path(__file__).parent / "found-2048.json"
+"""What ``ropescale search`` found for 2,048 tokens (by gradient, seed 0, 500,000 tokens): a file for ``--schedule``."""
+
+__all__ = ["CHECKPOINT", "FOUND", "HELD_OUT", "held_out_documents"]

@@ -11,6 +11,8 @@ from ..metrics.base import mark
 from ..metrics.cells import around, signed
 from ..metrics.paired import PairedRow, short_length
 from ..recommending.results import Recommendation
+from ..reproducing import rows as reproducing
+from ..reproducing.metrics import CLAIMS, summary
 from ..results.result import Result
 from ..searching.results import SearchResult
 from . import recommendations, searches
@@ -23,6 +25,8 @@ def headline(run: StoredRun) -> str | None:
         return recommendations.headline(run.results)
     if run.kind == SearchResult.kind:
         return searches.headline(run.results)
+    if run.kind == reproducing.KIND:
+        return summary(CLAIMS.read(run.results)) + "."
     if run.result is None:
         return _answered(run.results["rows"])
     rows = run.result.against_truncation
