@@ -16,6 +16,7 @@ from ...files import atomic
 from ...files.reading import read_json
 from ...models.loading import load_tokenizer
 from ...request import Request
+from ..data.documents import Document
 from ..parallel.processes import World
 from ..reference.training import Recipe, train
 from ..running import fingerprints
@@ -104,6 +105,7 @@ class TrainingArm(Arm):
         lengths: where it is measured; ``every`` so many steps, and None at the first and the last.
         seed: of the order of windows.
         mixed: positions of short windows, into which half of the batches are cut.
+        text: the windows are cut from the text that windows of so many positions have; None for whole ones.
         model: the arm that makes the model; empty for the setting's own.
     """
 
@@ -114,14 +116,16 @@ class TrainingArm(Arm):
     every: int | None = None
     seed: int = 0
     mixed: int | None = None
+    text: int | None = None
     model: str = ""
 
     def facts(self, room: Room) -> dict[str, object]:
         """Returns the schedule, the recipe and the job."""
         setting, names = room.setting, ("spec", "steps", "length", "lengths", "seed", "mixed", "model")
+        own_text = {} if self.text is None else {"text": self.text}
         own = {name: getattr(self, name) for name in names}
         recipe = {**asdict(self._recipe(room)), "bf16": setting.bf16}
-        return {"kind": "trained", **own, **recipe, **fingerprints.versions()}
+        return {"kind": "trained", **own, **own_text, **recipe, **fingerprints.versions()}
 
     def place(self, room: Room) -> Path:
         """Returns its checkpoint, which appears at the end."""
@@ -136,7 +140,7 @@ class TrainingArm(Arm):
 
     def carry_out(self, room: Room) -> None:
         """Trains with the machinery of ``finetune``, which continues by itself."""
-        setting, folder = room.setting, self._folder(room)
+        setting, folder = room.setting, room.model(self.model)
         job = TrainingJob(
             self.steps,
             self._recipe(room),
@@ -149,17 +153,17 @@ class TrainingArm(Arm):
             eval_every=self.every or self.steps,
             eval_windows=1,
         )
-        texts, place = room.heads(folder, self.length), self.place(room)
+        texts, place = self._texts(room, folder), self.place(room)
         place.parent.mkdir(parents=True, exist_ok=True)
         checkpoint, request = Checkpoint(str(folder)), Request(self.spec)
         Adaptation(checkpoint, request, job, texts, room.held_out, place, notes=room.notes).run()
 
+    def _texts(self, room: Room, folder: Path) -> list[Document]:
+        return room.heads(folder, self.text or self.length, None if self.text is None else self.length)
+
     def _recipe(self, room: Room) -> TrainingRecipe:
         setting = room.setting
         return setting.recipe.with_changes(batch=max(1, setting.recipe.batch * setting.target // self.length))
-
-    def _folder(self, room: Room) -> Path:
-        return room.made(self.model) if self.model else room.setting.folder
 
 
 @dataclass(frozen=True)
@@ -201,7 +205,7 @@ class MeasuringArm(Arm):
 
     def carry_out(self, room: Room) -> None:
         """Measures with the machinery of ``eval``, which continues by itself."""
-        folder = room.made(self.model) if self.model else room.setting.folder
+        folder = room.model(self.model)
         checkpoint, stride = Checkpoint(str(folder), dtype="float32"), room.setting.stride
         options = PerplexityOptions(
             windows=1,

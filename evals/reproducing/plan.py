@@ -10,11 +10,13 @@ from .arms import Arm, MakingArm, MeasuringArm, TrainingArm
 from .setting import Setting
 
 UNTRAINED, MIXED, BEYOND, NATIVE, SECOND = "untrained", "mixed", "beyond", "native", "second"
+SHORT = "short"
 
 
 def arms(setting: Setting) -> list[Arm]:
     """Returns all arms."""
-    return [_untrained(setting), *_main(setting), *_seeds(setting), *_longer(setting), *_others(setting)]
+    parts = (_main, _seeds, _shortened, _longer, _others)
+    return [_untrained(setting), *(arm for part in parts for arm in part(setting))]
 
 
 def seeded(name: str, seed: int) -> str:
@@ -71,6 +73,24 @@ def _seeds(setting: Setting) -> Iterable[Arm]:
         if seed == setting.seeds[0]:
             about = f"as {seeded('yarn', seed)}, half of the batches in windows of {setting.trained}"
             yield _short(setting, MIXED, about, yarn, seed, setting.trained)
+
+
+def _shortened(setting: Setting) -> Iterable[Arm]:
+    """Yields the model as it is, trained on the same text within its own length, and its truncation."""
+    windows, steps = f"{SHORT}-windows", setting.short_steps
+    about = f"{steps} steps of the unscaled model on the same text, in windows of {setting.trained}"
+    trained = setting.lengths(setting.trained, setting.trained)
+    yield TrainingArm(
+        windows,
+        about,
+        spec=setting.schedules["control"],
+        steps=steps,
+        length=setting.trained,
+        lengths=trained,
+        text=setting.target,
+    )
+    lengths = setting.lengths(setting.trained, setting.target)
+    yield MeasuringArm(SHORT, "truncation of that model", (windows,), lengths=lengths, truncated=True, model=windows)
 
 
 def _longer(setting: Setting) -> Iterable[Arm]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from .claims import Claim, Contrast, share
 from .evidence import TRUNCATION, Point
-from .plan import BEYOND, MIXED, NATIVE, SECOND, UNTRAINED, seeded
+from .plan import BEYOND, MIXED, NATIVE, SECOND, SHORT, UNTRAINED, seeded
 from .setting import Setting
 
 PI = "Chen et al., arXiv 2306.15595"
 YARN = "Peng et al., arXiv 2309.00071"
 NTK = "bloc97, NTK-aware scaled RoPE (2023)"
-OURS = "`ropescale search`"
+OURS = "ropescale search"
 NEAR = 0.01
 """Nats that count as unchanged."""
 
@@ -69,11 +69,11 @@ class _Said:
         said = f"{NAMES[one]}, {step} steps, minus {NAMES[other]}, {other_step} steps, at {length:,}"
         return Contrast(said, Point(one, step), Point(other, other_step), length)
 
-    def truncation(self, name: str, arm: str, step: int) -> Contrast:
-        """Compares with truncation on the second half of the target's positions."""
+    def truncation(self, name: str, arm: str, step: int, truncated: str = UNTRAINED) -> Contrast:
+        """Compares with truncation, of the original or of another model, on the second half of the positions."""
         half = self.target // 2
         said = f"{name}, {step} steps, minus truncation, positions {half:,} to {self.target - 1:,}"
-        other = Point(UNTRAINED, schedule=TRUNCATION)
+        other = Point(truncated, schedule=TRUNCATION)
         return Contrast(said, Point(arm, step), other, self.target, half, self.target)
 
 
@@ -114,9 +114,17 @@ def _kinds(setting: Setting) -> list[Claim]:
               "truncation: the original, given the last tokens", [
                   say.truncation("YaRN", seeded("yarn", seed), short),
                   say.truncation("found", seeded("found", seed), short)]),
+        Claim("truncation trained", "This is so also where the original is trained on as much of the same text, in "
+              "windows of its own length, and given the last tokens", "ropescale", [
+                  say.truncation("YaRN", seeded("yarn", seed), short, SHORT),
+                  say.truncation("found", seeded("found", seed), short, SHORT)]),
         Claim("short cost", f"After {short} steps short context costs at most 3% of perplexity", "ropescale", [
             Contrast(f"{NAMES[name]} minus the original {at}", Point(seeded(name, seed), short), original,
                        setting.trained, most=share(3)) for name in ("yarn", "found")]),
+        Claim("short cost trained", "Short context costs at most 3% also against the original trained on as much of "
+              "the same text, in windows of its own length", "ropescale", [
+                  Contrast(f"{NAMES[name]} minus that {at}", Point(seeded(name, seed), short), Point(f"{SHORT}-windows",
+                           short), setting.trained, most=share(3)) for name in ("yarn", "found")]),
         Claim("mixed", "Mixed windows keep short context better than long ones alone",
               "Shang et al., arXiv 2502.20082 (LongRoPE2), abstract; there short windows have the original table",
               [Contrast(f"mixed minus plain {at}", mixed, plain, setting.trained)]),

@@ -10,7 +10,7 @@ from . import published
 from .arms import MeasuringArm, TrainingArm
 from .claims import judge
 from .evidence import TRUNCATION, Point, Records
-from .plan import UNTRAINED, arms
+from .plan import SHORT, UNTRAINED, arms
 from .rows import ArmRow, ClaimRow
 
 
@@ -39,15 +39,19 @@ def points(records: Records) -> Iterator[tuple[Point, str]]:
 
 
 def _rows(records: Records, point: Point, schedule: str) -> Iterator[ArmRow]:
-    result = records.result(point)
+    result, setting = records.result(point), records.room.setting
+    names = {setting.schedules[name]: name for name in ("found", "control")}
     for length in [] if result is None else result.lengths:
         whole, tail = records.mean(point, length), records.mean(point, length, length // 2)
         if whole is not None and tail is not None:
             bounds = perplexities(whole)
-            yield ArmRow(schedule, point.arm, point.step or 0, length, whole.mean, *bounds, tail.mean)
+            name, step = names.get(schedule, schedule), point.step or 0
+            yield ArmRow(name, point.arm, step, length, whole.mean, *bounds, tail.mean)
 
 
 def _truncation(records: Records) -> list[ArmRow]:
     target = records.room.setting.target
-    found = records.mean(Point(UNTRAINED, schedule=TRUNCATION), target, target // 2)
-    return [] if found is None else [ArmRow(TRUNCATION, UNTRAINED, 0, target, None, None, None, None, found.mean)]
+    found = {arm: records.mean(Point(arm, schedule=TRUNCATION), target, target // 2) for arm in (UNTRAINED, SHORT)}
+    return [
+        ArmRow(TRUNCATION, arm, 0, target, None, None, None, None, each.mean) for arm, each in found.items() if each
+    ]

@@ -72,6 +72,7 @@ class Reproduction(Saved):
         """Returns a few sentences that say how it was done."""
         p, number = self.protocol, self.data["documents"]
         return (
+            f"found: {p['found']}; control: the model's own table. "
             f"Trained in windows that begin where a document does, {p['step_tokens']:,} tokens a step: AdamW, rate "
             f"{p['learning_rate']:g}, {p['warmup']} steps of warm-up, then {p['decay']}, "
             f"{'bfloat16' if p['bf16'] else 'float32'}. Measured on the first positions of {number} texts that nothing "
@@ -103,6 +104,7 @@ def _protocol(setting: Setting) -> dict[str, Any]:
         "name": "ropescale",
         "target_length": setting.target,
         "trained_length": setting.trained,
+        **{name: setting.schedules[name] for name in ("found", "control")},
         "stride": setting.stride,
         "step_tokens": recipe.batch * setting.target,
         "learning_rate": recipe.learning_rate,

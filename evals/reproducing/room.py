@@ -48,20 +48,32 @@ class Room:
         """Returns where a model lies that was made here."""
         return self.out / "models" / arm
 
+    def model(self, arm: str) -> Path:
+        """Returns the model that an arm begins with: one that was made or trained here, or the setting's for none."""
+        if not arm:
+            return self.setting.folder
+        return self.made(arm) if self.made(arm).exists() else self.checkpoint(arm)
+
     @cached_property
     def held_out(self) -> list[Text]:
         """The texts that everything is measured on."""
         return [Text(name, text) for name, text in self.setting.measured_on()]
 
-    def heads(self, folder: Path, length: int) -> list[Document]:
+    def heads(self, folder: Path, length: int, piece: int | None = None) -> list[Document]:
         """Returns the beginning of every training text that fills a window of ``length`` positions, BOS included.
 
         So each window begins where a document does, and no document is seen twice before all were seen once.
 
+        Args:
+            piece: cut each into windows of so many positions.
+
         Raises:
             DataError: no text is long enough.
         """
-        return _heads(self.setting, folder, length)
+        found = _heads(self.setting, folder, length)
+        if piece is None:
+            return found
+        return [each.part(start, start + piece - 1) for each in found for start in range(0, length - piece, piece - 1)]
 
 
 @lru_cache(maxsize=4)

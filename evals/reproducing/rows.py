@@ -16,7 +16,8 @@ VERDICTS = (HOLDS, FAILS, UNDECIDED, NOT_RUN)
 class ArmRow:
     """The perplexity of an arm after so many steps, read in windows of ``length`` positions.
 
-    ``tail_nll`` is over the tokens at positions from half of the length on, in nats. Truncation has no other.
+    ``schedule`` is its spec, or ``found`` and ``control``, which the protocol spells out. ``tail_nll`` is over the
+    tokens at positions from half of the length on, in nats. Truncation has no other.
     """
 
     schedule: str

@@ -102,7 +102,7 @@ def test_the_summary_counts():
 def test_arms_are_chosen_with_what_they_need_in_order():
     found = [arm.name for arm in chosen(arms(SETTING), ["native", "second-found", "yarn"])]
     assert found == ["yarn", "second-model", "second-found", "native-model", "native"]
-    assert len({arm.name for arm in arms(SETTING)}) == len(arms(SETTING)) == 21
+    assert len({arm.name for arm in arms(SETTING)}) == len(arms(SETTING)) == 23
 
 
 def test_the_found_ramp_is_the_one_of_the_file_and_carries_over():

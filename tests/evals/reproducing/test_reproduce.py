@@ -165,6 +165,19 @@ def test_the_second_model_is_made_before_it_is_trained(setting, tmp_path):
     assert (tmp_path / "out" / "models" / "second-model" / "config.json").exists()
 
 
+def test_truncation_of_a_trained_model_is_of_the_same_tokens(done, setting):
+    out, found = done[0], reproduce(done[0], setting, "short")
+    held = [text for _, text in setting.measured_on()]
+    losses = [naive(out / "arms" / "short-windows", text, 64, 128, 64, setting.stride) for text in held]
+    row = next(row for row in found.rows if (row.arm, row.schedule) == ("short", "truncation"))
+    assert row.tail_nll == pytest.approx(np.mean(losses), abs=1e-5)
+    claim = next(row for row in found.claims if row.claim == "short cost trained")
+    long, short = (
+        np.mean([naive(out / "arms" / name, text, 1, 64) for text in held]) for name in ("yarn-seed-0", "short-windows")
+    )
+    assert claim.estimates[0][0] == pytest.approx(long - short, abs=1e-5)
+
+
 def test_another_setting_is_refused_and_nothing_is_lost(done, setting, tmp_path):
     from dataclasses import replace
 
