@@ -87,7 +87,9 @@ def _trained(setting: Setting) -> list[Claim]:
                       setting.trained, most=share(5))  # fmt: skip
     return [
         Claim("few steps", f"{short} steps make a large difference at the target", f"{PI}, section 3.2, table 3",
-              [*gain, say.truncation("PI", "linear", short)]),
+              gain),
+        Claim("pi early", f"After {short} steps of linear interpolation, longer context is better than the original's "
+              "own window", f"{PI}, section 3.2, table 3", [say.truncation("PI", "linear", short)]),
         Claim("pi short", "Linear interpolation, trained, keeps short context nearly as it was (5% of perplexity)",
               f"{PI}, section 3.4", [cost]),
         Claim("direct", "Training without a schedule reaches less than with linear interpolation",
