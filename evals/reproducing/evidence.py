@@ -91,6 +91,13 @@ class Records:
             return None
         return _estimate(result, losses.between(start, stop or length))
 
+    def repeats(self, point: Point, length: int) -> tuple[float | None, float | None]:
+        """Returns the perplexity of far repeats and of the other tokens; None within the trained length."""
+        result = self.result(point)
+        rows = [] if result is None else result.repeats
+        found = (row for row in rows if (row.schedule, row.length) == (_label(point), length))
+        return next(((row.far_ppl, row.other_ppl) for row in found), (None, None))
+
     def difference(self, one: Point, other: Point, length: int, start: int = 1, stop: int | None = None
                    ) -> Estimate | None:  # fmt: skip
         """Returns the loss per token of one point minus the other's on the same tokens; None where one is missing.

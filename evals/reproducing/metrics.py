@@ -44,9 +44,13 @@ class Arms(Metric[Measured, ArmRow]):
         rows = self.rows(stored)
         lengths = sorted({row.length for row in rows})
         cells = {(row.arm, row.schedule, row.step, row.length): _cell(row) for row in rows}
-        header = ["arm", "schedule", "steps", *(f"{length:,}" for length in lengths)]
+        target = stored.protocol["target_length"]
+        far = {(row.arm, row.schedule, row.step): _far(row) for row in rows if row.length == target}
+        header = ["arm", "schedule", "steps", *(f"{length:,}" for length in lengths), f"far repeats at {target:,}"]
         lines = [
-            [escaped(arm), escaped(schedule), f"{step:,}", *(cells.get((arm, schedule, step, n), "") for n in lengths)]
+            [escaped(arm), escaped(schedule), f"{step:,}"]
+            + [cells.get((arm, schedule, step, n), "") for n in lengths]
+            + [far.get((arm, schedule, step), "")]
             for arm, schedule, step in dict.fromkeys((row.arm, row.schedule, row.step) for row in rows)
         ]
         title = "Perplexity of the first L positions of each held-out text, with 95% intervals over texts:"
@@ -61,6 +65,10 @@ def _cell(row: ArmRow) -> str:
     if row.ppl is None:
         return f"{row.tail_nll:.4f} nats from {row.length // 2:,} on"
     return interval_cell(row.ppl, row.ppl_low, row.ppl_high)
+
+
+def _far(row: ArmRow) -> str:
+    return "" if row.far_ppl is None else interval_cell(row.far_ppl, None, None)
 
 
 class Claims(Metric[Measured, ClaimRow]):

@@ -46,7 +46,7 @@ def _rows(records: Records, point: Point, schedule: str) -> Iterator[ArmRow]:
         if whole is not None and tail is not None:
             bounds = perplexities(whole)
             name, step = names.get(schedule, schedule), point.step or 0
-            yield ArmRow(name, point.arm, step, length, whole.mean, *bounds, tail.mean)
+            yield ArmRow(name, point.arm, step, length, whole.mean, *bounds, tail.mean, *records.repeats(point, length))
 
 
 def _truncation(records: Records) -> list[ArmRow]:

@@ -17,7 +17,8 @@ class ArmRow:
     """The perplexity of an arm after so many steps, read in windows of ``length`` positions.
 
     ``schedule`` is its spec, or ``found`` and ``control``, which the protocol spells out. ``tail_nll`` is over the
-    tokens at positions from half of the length on, in nats. Truncation has no other.
+    tokens at positions from half of the length on, in nats. Truncation has no other. ``far_ppl`` is
+    that of far repeats, and ``other_ppl`` that of the other tokens; None within the trained length.
     """
 
     schedule: str
@@ -29,6 +30,8 @@ class ArmRow:
     ppl_low: Positive | None
     ppl_high: Positive | None
     tail_nll: float
+    far_ppl: Positive | None = None
+    other_ppl: Positive | None = None
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from ropescale.evals.reproducing.results import Reproduction
 from ropescale.evals.reproducing.rows import HOLDS, NOT_RUN
 from ropescale.evals.reproducing.running import Reproducing
 from ropescale.evals.reproducing.setting import Setting
+from ropescale.evals.results.result import Result
 from ropescale.evals.results.statistics import ratio
 
 pytestmark = pytest.mark.usefixtures("no_plots", "one_thread")
@@ -69,6 +70,14 @@ def test_figures_are_those_of_stock_transformers_on_the_saved_weights(done, sett
     assert math.log(row.ppl) == pytest.approx(np.mean(losses), abs=1e-5) == row.nll
     assert row.tail_nll == pytest.approx(np.mean([each[63:] for each in losses]), abs=1e-5)
     assert row.ppl < next(r.ppl for r in found.rows if (r.arm, r.step, r.length) == ("yarn", 0, 128))
+
+
+def test_far_repeats_are_those_of_the_stored_runs(done):
+    out, found = done
+    run = Result.load(out / "arms" / "yarn-training" / "measured" / "step-000004")
+    wanted = next(row for row in run.repeats if row.length == 128)
+    row = next(row for row in found.rows if (row.arm, row.step, row.length) == ("yarn", 4, 128))
+    assert (row.far_ppl, row.other_ppl) == (wanted.far_ppl, wanted.other_ppl) and row.other_ppl is not None
 
 
 def test_the_comparison_with_truncation_is_of_the_same_tokens(done, setting):
