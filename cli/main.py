@@ -35,6 +35,7 @@ COMMANDS = {
     "passkey": "Whether numbers hidden in a long text are found, at each length and depth.",
     "finetune": "The short adaptation after a schedule, proved live and measured.",
     "search": "A schedule learned on a text, with the weights frozen.",
+    "reproduce": "The papers' claims on the bundled model, trained and measured.",
     "report": "Runs side by side in one self-contained page.",
 }
 """The commands, in the order of ``ropescale --help``. Each is ``command`` in the module of its name."""

@@ -16,4 +16,7 @@ CHECKPOINT = Path(__file__).parent / "llama-3.5m-stdlib"
 PASSKEY = Path(__file__).parent / "llama-3.5m-stdlib-passkey"
 """The folder of the adapter that teaches it to answer: PEFT's configuration, float32 safetensors, card."""
 
-__all__ = ["CHECKPOINT", "HELD_OUT", "PASSKEY", "held_out_documents"]
+FOUND = Path(__file__).parent / "found-2048.json"
+"""What ``ropescale search`` found for 2,048 tokens (by gradient, seed 0, 500,000 tokens): a file for ``--schedule``."""
+
+__all__ = ["CHECKPOINT", "FOUND", "HELD_OUT", "PASSKEY", "held_out_documents"]

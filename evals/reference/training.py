@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +20,13 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from ...errors import CheckpointError
+from ...files import atomic
 from .corpus import training_documents
 
 BOS = "<|bos|>"
 _WIDTH = 256
+_print = partial(print, flush=True)
 
 
 @dataclass(frozen=True)
@@ -61,15 +66,15 @@ def train_tokenizer(documents: list[str], recipe: Recipe) -> PreTrainedTokenizer
     )
 
 
-def tokenize(documents: list[str], tokenizer: PreTrainedTokenizerFast) -> torch.Tensor:
+def tokenize(documents: Sequence[str], tokenizer: PreTrainedTokenizerFast) -> torch.Tensor:
     """Encodes all documents end to end, each after a BOS, into one vector of ids, int64 [tokens]."""
-    encoded = tokenizer.backend_tokenizer.encode_batch(documents)
+    encoded = tokenizer.backend_tokenizer.encode_batch(list(documents))
     return torch.cat([torch.tensor(document.ids, dtype=torch.int64) for document in encoded])
 
 
 def build_model(tokenizer: PreTrainedTokenizerFast, recipe: Recipe) -> LlamaForCausalLM:
     """Builds the untrained model: 4 layers, 4 heads of 64 over 2 KV heads (or more, narrower ones), tied embeddings."""
-    special, heads = tokenizer.backend_tokenizer.token_to_id(BOS), _WIDTH // recipe.head_dim
+    special, heads = tokenizer.bos_token_id, _WIDTH // recipe.head_dim
     config = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=_WIDTH,
@@ -117,12 +122,20 @@ def optimizer(model: LlamaForCausalLM, recipe: Recipe) -> torch.optim.AdamW:
     return torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=(0.9, 0.95))
 
 
-def fit(model: LlamaForCausalLM, ids: torch.Tensor, recipe: Recipe) -> None:
-    """Trains in place; prints the loss every hundred steps."""
+def fit(
+    model: LlamaForCausalLM,
+    ids: torch.Tensor,
+    recipe: Recipe,
+    keep: Path | None = None,
+    tell: Callable[[str], object] = _print,
+) -> None:
+    """Trains in place, from what ``keep`` holds of an earlier call; tells the loss every hundred steps."""
     optim = optimizer(model, recipe)
-    started = time.monotonic()
+    begun, started = _resumed(model, optim, recipe, keep), time.monotonic()
     model.train()
-    for step, batch in zip(range(recipe.steps), windows(ids, recipe)):
+    for step, batch in islice(zip(range(recipe.steps), windows(ids, recipe)), begun, None):
+        if keep is not None and step > begun and step % _KEPT_EVERY == 0:
+            _keep(model, optim, recipe, step, keep)
         for group in optim.param_groups:
             group["lr"] = learning_rate(step, recipe)
         with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -132,17 +145,60 @@ def fit(model: LlamaForCausalLM, ids: torch.Tensor, recipe: Recipe) -> None:
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optim.step()
         if step % 100 == 0 or step == recipe.steps - 1:
-            print(f"step {step:5d}  loss {loss.item():.4f}  {time.monotonic() - started:.0f} s", flush=True)
+            tell(f"step {step:5d}  loss {loss.item():.4f}  {time.monotonic() - started:.0f} s")
     model.eval()
 
 
-def train(out: Path, recipe: Recipe) -> None:
-    """Trains from scratch and saves bf16 safetensors with the tokenizer into ``out``."""
+_KEPT_EVERY = 50
+"""Steps that a kill may cost."""
+
+
+def _keep(model: LlamaForCausalLM, optim: torch.optim.AdamW, recipe: Recipe, step: int, path: Path) -> None:
+    """Writes all that the steps from ``step`` on depend on, in one step."""
+    with atomic.part(path) as beside:
+        state = {"recipe": asdict(recipe), "step": step, "model": model.state_dict(), "optimizer": optim.state_dict()}
+        torch.save(state, beside)
+
+
+def _resumed(model: LlamaForCausalLM, optim: torch.optim.AdamW, recipe: Recipe, path: Path | None) -> int:
+    """Returns the step to go on at, with the weights and the optimizer as they were before it.
+
+    Raises:
+        CheckpointError: the file was kept under another recipe.
+    """
+    if path is None or not path.exists():
+        return 0
+    state = torch.load(path, weights_only=True)
+    if state["recipe"] != asdict(recipe):
+        raise CheckpointError(f"{path} was kept by a training with another recipe; remove it, or give the same again")
+    model.load_state_dict(state["model"])
+    optim.load_state_dict(state["optimizer"])
+    return int(state["step"])
+
+
+def _own_text(recipe: Recipe) -> tuple[Sequence[str], PreTrainedTokenizerFast]:
     documents = training_documents()
-    tokenizer = train_tokenizer(documents, recipe)
+    return documents, train_tokenizer(documents, recipe)
+
+
+def train(
+    out: Path,
+    recipe: Recipe,
+    keep: Path | None = None,
+    tell: Callable[[str], object] = _print,
+    text: tuple[Sequence[str], PreTrainedTokenizerFast] | None = None,
+) -> None:
+    """Trains from scratch and saves bf16 safetensors with the tokenizer into ``out``.
+
+    Args:
+        keep: a file for what a training that is stopped goes on from, with the same weights.
+        tell: is told how it goes.
+        text: documents and a tokenizer; None takes the library's modules, and trains a tokenizer on them.
+    """
+    documents, tokenizer = text or _own_text(recipe)
     ids = tokenize(documents, tokenizer)
-    print(f"{len(documents)} files, {len(ids):,} tokens", flush=True)
+    tell(f"{len(documents)} files, {len(ids):,} tokens")
     model = build_model(tokenizer, recipe)
-    fit(model, ids, recipe)
+    fit(model, ids, recipe, keep, tell)
     model.bfloat16().save_pretrained(out)
     tokenizer.save_pretrained(out)

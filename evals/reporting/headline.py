@@ -9,6 +9,8 @@ from ...formatting import listed
 from ..metrics.against_truncation import verdict
 from ..metrics.paired import PairedRow, change_cell, short_length
 from ..recommending.results import Recommendation
+from ..reproducing import rows as reproducing
+from ..reproducing.metrics import CLAIMS, summary
 from ..results.result import Result
 from ..searching.results import SearchResult
 from . import recommendations, searches
@@ -21,6 +23,8 @@ def headline(run: StoredRun) -> str | None:
         return recommendations.headline(run.results)
     if run.kind == SearchResult.kind:
         return searches.headline(run.results)
+    if run.kind == reproducing.KIND:
+        return summary(CLAIMS.read(run.results)) + "."
     if run.result is None:
         return _answered(run.results["rows"], run.results["protocol"].get("named", {}))
     rows, named = run.result.against_truncation, run.result.named

@@ -16,6 +16,7 @@ from ..metrics import METRICS
 from ..metrics.base import Metric
 from ..passkey.metrics import METRICS as ASKED
 from ..recommending.metrics import METRICS as JUDGED
+from ..reproducing.metrics import METRICS as CLAIMED
 from ..searching.metrics import METRICS as LEARNED
 from .checking import Count, Length, Shape, Wrong
 from .stored import DataFacts, ModelFacts, Tables
@@ -108,6 +109,7 @@ _KINDS = {
     "perplexity": _results_of("perplexity", METRICS),
     "retrieval": _results_of("retrieval", ASKED),
     "recommendation": _results_of("recommendation", JUDGED),
+    "reproduction": _results_of("reproduction", CLAIMED),
     "search": _results_of("search", LEARNED),
 }
 

@@ -18,6 +18,7 @@ from ...files import atomic
 from ..metrics import METRICS
 from ..passkey.metrics import METRICS as ASKED
 from ..recommending.metrics import METRICS as JUDGED
+from ..reproducing.metrics import METRICS as CLAIMED
 from ..searching.metrics import METRICS as LEARNED
 from .formats import ARRAY
 
@@ -26,6 +27,7 @@ RESULTS = "results.json"
 WRITTEN: dict[str, Sequence[str]] = {
     "perplexity": ("results.csv", "REPORT.md", *(m.picture.file for m in METRICS if m.picture)),
     "recommendation": ("results.csv", "REPORT.md", "finalists.csv", *(m.picture.file for m in JUDGED if m.picture)),
+    "reproduction": ("results.csv", "REPORT.md", "claims.csv", *(m.picture.file for m in CLAIMED if m.picture)),
     "retrieval": ("results.csv", "REPORT.md", "answers.csv", *(m.picture.file for m in ASKED if m.picture)),
     "search": ("results.csv", "REPORT.md", "history.csv", *(m.picture.file for m in LEARNED if m.picture)),
 }

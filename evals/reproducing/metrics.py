@@ -1,0 +1,107 @@
+"""The figures of a reproduction as tables and pictures: the claims, and every arm at every length."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import TYPE_CHECKING
+
+from ...escaping import escaped
+from ...formatting import markdown
+from ..metrics.base import Metric, Picture
+from ..metrics.cells import interval_cell
+from ..results.stored import Measured
+from . import plots
+from .rows import HOLDS, VERDICTS, ArmRow, ClaimRow
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def draw_steps(stored: Measured) -> Figure:
+    """Draws perplexity against steps, at the target and at the trained length."""
+    return plots.steps(ARMS.rows(stored), stored)
+
+
+def draw_claims(stored: Measured) -> Figure:
+    """Draws every difference with its interval."""
+    return plots.claims(CLAIMS.rows(stored))
+
+
+class Arms(Metric[Measured, ArmRow]):
+    """Perplexity of every arm."""
+
+    row, key = ArmRow, "rows"
+    columns = {each.name: each.name for each in fields(ArmRow)}  # noqa: RUF012
+    picture = Picture("steps.png", "Perplexity against steps", draw_steps)
+
+    def reduce(self, stored: Measured) -> list[ArmRow]:
+        """Returns nothing: the rows come with the measurement, from the runs of the arms."""
+        return []
+
+    def to_markdown(self, stored: Measured) -> list[str]:
+        """Returns one table: arms and steps down, lengths across."""
+        rows = self.rows(stored)
+        lengths = sorted({row.length for row in rows})
+        cells = {(row.arm, row.schedule, row.step, row.length): _cell(row) for row in rows}
+        target = stored.protocol["target_length"]
+        far = {(row.arm, row.schedule, row.step): _far(row) for row in rows if row.length == target}
+        header = ["arm", "schedule", "steps", *(f"{length:,}" for length in lengths), f"far repeats at {target:,}"]
+        lines = [
+            [escaped(arm), escaped(schedule), f"{step:,}"]
+            + [cells.get((arm, schedule, step, n), "") for n in lengths]
+            + [far.get((arm, schedule, step), "")]
+            for arm, schedule, step in dict.fromkeys((row.arm, row.schedule, row.step) for row in rows)
+        ]
+        title = "Perplexity of the first L positions of each held-out text, with 95% intervals over texts:"
+        return [title, markdown(header, lines, right=range(2, len(header)))]
+
+    def has_picture(self, stored: Measured) -> bool:
+        """Whether an arm was trained."""
+        return any(row.step for row in self.rows(stored))
+
+
+def _cell(row: ArmRow) -> str:
+    if row.ppl is None:
+        return f"{row.tail_nll:.4f} nats from {row.length // 2:,} on"
+    return interval_cell(row.ppl, row.ppl_low, row.ppl_high)
+
+
+def _far(row: ArmRow) -> str:
+    return "" if row.far_ppl is None else interval_cell(row.far_ppl, None, None)
+
+
+class Claims(Metric[Measured, ClaimRow]):
+    """The claims and their verdicts."""
+
+    row, key = ClaimRow, "claims"
+    picture = Picture("claims.png", "The claims", draw_claims)
+
+    def reduce(self, stored: Measured) -> list[ClaimRow]:
+        """Returns nothing: the rows come with the measurement, from the runs of the arms."""
+        return []
+
+    def to_markdown(self, stored: Measured) -> list[str]:
+        """Returns how many hold, and the table."""
+        rows = self.rows(stored)
+        lines = [[escaped(row.text), escaped(row.source), row.verdict, escaped(row.figures)] for row in rows]
+        title = (
+            "Differences are in nats per token on the same tokens, with 95% intervals over texts; below zero the first "
+            "is better:"
+        )
+        return [f"{summary(rows)}.", title, markdown(["claim", "from", "here", "figures"], lines)]
+
+    def has_picture(self, stored: Measured) -> bool:
+        """Whether anything was compared."""
+        return any(row.estimates for row in self.rows(stored))
+
+
+def summary(rows: Sequence[ClaimRow]) -> str:
+    """Returns how many claims have each verdict."""
+    counts = {each: sum(row.verdict == each for row in rows) for each in VERDICTS}
+    others = "".join(f", {count} {each}" for each, count in counts.items() if count and each != HOLDS)
+    return f"{counts[HOLDS]} of {len(rows)} claims hold{others}"
+
+
+ARMS, CLAIMS = Arms(), Claims()
+METRICS = (CLAIMS, ARMS)

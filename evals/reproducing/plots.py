@@ -1,0 +1,76 @@
+"""The pictures of a reproduction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ...plotting import COLOURS, STYLE, new_figure
+from ..metrics import drawing
+from ..results.stored import Measured
+from .rows import FAILS, HOLDS, ArmRow, ClaimRow
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+def steps(rows: Sequence[ArmRow], stored: Measured) -> Figure:
+    """Draws the perplexity of every arm that was measured on the way, at the target and at the trained length.
+
+    Raises:
+        RopescaleError: matplotlib is not installed.
+    """
+    figure = new_figure(10, 4.2)
+    from matplotlib import rc_context
+
+    known = {name: int(stored.protocol[name]) for name in ("target_length", "trained_length")}
+    arms = [arm for arm in dict.fromkeys(row.arm for row in rows) if _steps(rows, arm) > 2] or [
+        arm for arm in dict.fromkeys(row.arm for row in rows) if _steps(rows, arm) > 1
+    ]
+    with rc_context(STYLE):
+        for axes, length in zip(figure.subplots(1, 2), known.values()):
+            for number, arm in enumerate(arms):
+                points = [(row.step, row.ppl) for row in rows if row.arm == arm and row.length == length and row.ppl]
+                colour = drawing.LINES[number % len(drawing.LINES)]
+                axes.plot(*zip(*points), f"{drawing.MARKERS[number % len(drawing.MARKERS)]}-", color=colour, label=arm)
+            _original(axes, rows, length)
+            axes.set(xlabel="steps", ylabel="perplexity", yscale="log", title=f"the first {length:,} positions")
+            drawing.plain_numbers(axes)
+        axes.legend()
+    return figure
+
+
+def _steps(rows: Sequence[ArmRow], arm: str) -> int:
+    return len({row.step for row in rows if row.arm == arm})
+
+
+def _original(axes: Axes, rows: Sequence[ArmRow], length: int) -> None:
+    found = next((row.ppl for row in rows if row.schedule == "as-is" and row.length == length), None)
+    if found:
+        axes.axhline(found, color=COLOURS["black"], linewidth=1, linestyle=(0, (4, 3)), label="the original")
+
+
+def claims(rows: Sequence[ClaimRow]) -> Figure:
+    """Draws every difference with its interval, relative to what it may be; left of the line it comes out.
+
+    Raises:
+        RopescaleError: matplotlib is not installed.
+    """
+    shown = [(row, number, each) for row in rows for number, each in enumerate(row.estimates)]
+    figure = new_figure(8, 1 + 0.24 * len(shown))
+    from matplotlib import rc_context
+
+    with rc_context(STYLE):
+        axes = figure.subplots()
+        for place, (row, _, (mean, low, high, most)) in enumerate(shown):
+            colour = COLOURS[{HOLDS: "green", FAILS: "vermilion"}.get(row.verdict, "blue")]
+            ends = [[(mean or 0) - (low or 0)], [(high or 0) - (mean or 0)]] if low is not None else None
+            axes.errorbar([(mean or 0) - (most or 0)], [place], xerr=ends, fmt="o", color=colour, markersize=4)
+        names = [row.claim if number == 0 else "" for row, number, _ in shown]
+        axes.set_yticks(range(len(shown)), names)
+        axes.invert_yaxis()
+        axes.axvline(0, color=COLOURS["black"], linewidth=1)
+        axes.set_xscale("symlog", linthresh=0.05)
+        axes.set(xlabel="nats per token beyond what the claim allows; left of the line it holds", title="The claims")
+    return figure

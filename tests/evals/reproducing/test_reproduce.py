@@ -1,0 +1,233 @@
+"""``ropescale reproduce``: the arms of a tiny model, killed and continued, and what is written of them."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import reproducing
+import tiny
+import torch
+import training
+from safetensors.torch import load_file
+
+from ropescale.cli.main import main
+from ropescale.errors import CheckpointError, DataError
+from ropescale.evals.reproducing import running
+from ropescale.evals.reproducing.plan import arms
+from ropescale.evals.reproducing.results import Reproduction
+from ropescale.evals.reproducing.rows import HOLDS, NOT_RUN
+from ropescale.evals.reproducing.running import Reproducing
+from ropescale.evals.reproducing.setting import Setting
+from ropescale.evals.results.result import Result
+from ropescale.evals.results.statistics import ratio
+
+pytestmark = pytest.mark.usefixtures("no_plots", "one_thread")
+
+
+@pytest.fixture(scope="module")
+def setting(tmp_path_factory: pytest.TempPathFactory) -> Setting:
+    return reproducing.setting(tmp_path_factory.mktemp("setting"))
+
+
+def reproduce(out: Path, setting: Setting, *only: str) -> Reproduction:
+    found = Reproducing(out, only, setting).run()
+    assert found is not None
+    return found
+
+
+@pytest.fixture(scope="module")
+def done(setting, tmp_path_factory) -> tuple[Path, Reproduction]:
+    """The arms of YaRN, without training and with it."""
+    os.environ["MPLBACKEND"] = "Agg"
+    out = tmp_path_factory.mktemp("done") / "out"
+    return out, reproduce(out, setting, "untrained", "yarn", "control", "yarn-seed-0")
+
+
+def naive(folder: Path, text: str, start: int, stop: int, window: int | None = None, stride: int = 1) -> list[float]:
+    """The losses of the tokens at positions [start, stop) in stock transformers: after BOS and all before them, or in
+    windows without BOS."""
+    ids, model = tiny.byte_tokenizer()(text).input_ids, training.loaded(folder).eval()
+    if window is None:
+        return tiny.naive_nll(model, [256, *ids[: stop - 1]])[start - 1 :]
+    found = []
+    for first in range(window - 1, stop - 1, stride):  # the token at position p is ids[p - 1]
+        part = ids[first + stride - window : first + stride]
+        found += tiny.naive_nll(model, part)[-stride:]
+    return found[start - window :][: stop - start]
+
+
+def test_figures_are_those_of_stock_transformers_on_the_saved_weights(done, setting):
+    out, found = done
+    folder, held = out / "arms" / "yarn", [text for _, text in setting.measured_on()]
+    losses = [naive(folder, text, 1, 128) for text in held]
+    row = next(row for row in found.rows if (row.arm, row.step, row.length) == ("yarn", 4, 128))
+    assert math.log(row.ppl) == pytest.approx(np.mean(losses), abs=1e-5) == row.nll
+    assert row.tail_nll == pytest.approx(np.mean([each[63:] for each in losses]), abs=1e-5)
+    assert row.ppl < next(r.ppl for r in found.rows if (r.arm, r.step, r.length) == ("yarn", 0, 128))
+
+
+def test_far_repeats_are_those_of_the_stored_runs(done):
+    out, found = done
+    run = Result.load(out / "arms" / "yarn-training" / "measured" / "step-000004")
+    wanted = next(row for row in run.repeats if row.length == 128)
+    row = next(row for row in found.rows if (row.arm, row.step, row.length) == ("yarn", 4, 128))
+    assert (row.far_ppl, row.other_ppl) == (wanted.far_ppl, wanted.other_ppl) and row.other_ppl is not None
+
+
+def test_the_comparison_with_truncation_is_of_the_same_tokens(done, setting):
+    out, found = done
+    held = [text for _, text in setting.measured_on()]
+    ours = [sum(naive(out / "arms" / "yarn-seed-0", text, 64, 128)) for text in held]
+    cut = [sum(naive(setting.folder, text, 64, 128, 64, setting.stride)) for text in held]
+    wanted = ratio([a - b for a, b in zip(ours, cut, strict=True)], [64] * 4)
+    claim = next(row for row in found.claims if row.claim == "truncation")
+    assert claim.estimates == [[pytest.approx(each, abs=1e-4) for each in (wanted.mean, wanted.low, wanted.high, 0)]]
+    assert claim.verdict == NOT_RUN  # the found schedule's arm is not there
+    truncation = next(row for row in found.rows if row.schedule == "truncation")
+    assert truncation.tail_nll == pytest.approx(sum(cut) / 256, abs=1e-5)
+
+
+def test_the_control_keeps_the_models_own_table(done, setting):
+    out, found = done
+    start = next(row for row in found.rows if (row.arm, row.step, row.length) == ("control", 0, 64))
+    original = next(row for row in found.rows if (row.arm, row.schedule, row.length) == ("untrained", "as-is", 64))
+    assert start.nll == original.nll
+    one, other = training.loaded(out / "arms" / "control"), training.loaded(setting.folder)
+    assert torch.equal(one.model.rotary_emb.inv_freq, other.model.rotary_emb.inv_freq)
+
+
+def test_what_is_written_can_be_loaded_and_shown(done, tmp_path):
+    out, found = done
+    assert Reproduction.load(out).claims == found.claims and Reproduction.load(out).rows == found.rows
+    report = (out / "REPORT.md").read_text()
+    assert (
+        "Without training, NTK-aware scaling and YaRN beat linear interpolation" in report and "claims hold" in report
+    )
+    assert (out / "claims.csv").read_text().count("\n") == len(found.claims) + 1
+    assert str(out) not in (out / "results.json").read_text()
+    assert main(["report", str(out), str(out / "measured" / "untrained"), "-o", str(tmp_path / "page.html")]) == 0
+    assert "claims hold" in (tmp_path / "page.html").read_text()
+
+
+def test_finished_arms_are_not_run_again(done, setting, monkeypatch):
+    out, found = done
+    monkeypatch.setattr("ropescale.evals.reproducing.arms.Adaptation.run", lambda *_: 1 / 0)
+    again = reproduce(out, setting, "untrained", "yarn")
+    assert again.rows == found.rows and again.claims == found.claims
+
+
+class Struck(BaseException):
+    """Stands for SIGKILL: nothing catches it."""
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "model.safetensors")
+
+
+def same(one: Path, other: Path) -> bool:
+    left, right = weights(one), weights(other)
+    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+
+
+@pytest.mark.parametrize("step", [1, 3])
+def test_a_training_that_was_stopped_inside_goes_on_to_the_same_figures(done, setting, tmp_path, monkeypatch, step):
+    whole, found = done
+    with monkeypatch.context() as patched:
+
+        def strike(self, args, state, control, **kwargs):
+            if state.global_step == step:
+                raise Struck
+
+        patched.setattr("ropescale.evals.training.finetuning.Pace.on_step_end", strike)
+        with pytest.raises(Struck):
+            reproduce(tmp_path / "out", setting, "yarn")
+    made = reproduce(tmp_path / "out", setting, "yarn")
+    assert same(tmp_path / "out" / "arms" / "yarn", whole / "arms" / "yarn")
+    assert made.rows == [row for row in found.rows if row.arm == "yarn"]
+
+
+def test_a_model_that_is_made_goes_on_to_the_same_weights(setting, tmp_path, monkeypatch):
+    from ropescale.evals.reference import training as making
+
+    monkeypatch.setattr(making, "_KEPT_EVERY", 1)
+    found = reproduce(tmp_path / "whole", setting, "native")
+    with monkeypatch.context() as patched:
+        rate = making.learning_rate
+        patched.setattr(making, "learning_rate", lambda step, recipe: 1 / 0 if step == 2 else rate(step, recipe))
+        with pytest.raises(ZeroDivisionError):
+            reproduce(tmp_path / "out", setting, "native")
+    assert not (tmp_path / "out" / "models" / "native-model").exists()
+    again = reproduce(tmp_path / "out", setting, "native")
+    assert same(*(tmp_path / name / "models" / "native-model" for name in ("whole", "out")))
+    assert again.rows == found.rows and {row.length for row in found.rows} == {64, 128}
+
+
+def test_the_second_model_is_made_before_it_is_trained(setting, tmp_path):
+    found = reproduce(tmp_path / "out", setting, "second-yarn")
+    assert {(row.arm, row.step) for row in found.rows} == {("second-yarn", 0), ("second-yarn", 2)}
+    assert (tmp_path / "out" / "models" / "second-model" / "config.json").exists()
+
+
+def test_truncation_of_a_trained_model_is_of_the_same_tokens(done, setting):
+    out, found = done[0], reproduce(done[0], setting, "short")
+    held = [text for _, text in setting.measured_on()]
+    losses = [naive(out / "arms" / "short-windows", text, 64, 128, 64, setting.stride) for text in held]
+    row = next(row for row in found.rows if (row.arm, row.schedule) == ("short", "truncation"))
+    assert row.tail_nll == pytest.approx(np.mean(losses), abs=1e-5)
+    claim = next(row for row in found.claims if row.claim == "short cost trained")
+    long, short = (
+        np.mean([naive(out / "arms" / name, text, 1, 64) for text in held]) for name in ("yarn-seed-0", "short-windows")
+    )
+    assert claim.estimates[0][0] == pytest.approx(long - short, abs=1e-5)
+
+
+def test_another_setting_is_refused_and_nothing_is_lost(done, setting, tmp_path):
+    from dataclasses import replace
+
+    out, _ = done
+    before = (out / "results.json").read_bytes()
+    with pytest.raises(CheckpointError, match=r"holds yarn with other settings \(steps 4 became 5\)"):
+        reproduce(out, replace(setting, steps=5), "yarn")
+    assert (out / "results.json").read_bytes() == before
+    (tmp_path / "out" / "arms" / "yarn").mkdir(parents=True)
+    (tmp_path / "out" / "arms" / "yarn" / "thesis.txt").write_text("mine")
+    with pytest.raises(CheckpointError, match="something else is there"):
+        reproduce(tmp_path / "out", setting, "yarn")
+    assert (tmp_path / "out" / "arms" / "yarn" / "thesis.txt").read_text() == "mine"
+
+
+def test_the_command_lists_the_arms_and_their_time_and_writes_nothing(tmp_path, capsys):
+    assert main(["reproduce", "--list", "-o", str(tmp_path / "out")]) == 0
+    said = capsys.readouterr().out
+    assert all(f"| {arm.name} " in said for arm in arms(Setting()))
+    assert "on one core" in said and not (tmp_path / "out").exists()
+
+
+def test_wrong_input_is_one_line(tmp_path, capsys, monkeypatch):
+    assert main(["reproduce", "--only", "yran", "-o", str(tmp_path / "out")]) == 2
+    assert capsys.readouterr().err == "error: no arm named 'yran'; did you mean 'yarn'?\n"
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "REPORT.md").write_text("mine")
+    assert main(["reproduce", "-o", str(tmp_path / "mine")]) == 2
+    assert "REPORT.md is not known to be what" in capsys.readouterr().err
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(DataError, match="runs in one process"):
+        Reproducing(tmp_path / "out").run()
+    assert os.listdir(tmp_path) == ["mine"]
+
+
+def test_the_command_prints_what_was_found(setting, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(running, "Reproducing", partial(Reproducing, setting=setting))
+    words = ["reproduce", "--only", "untrained", "-o", str(tmp_path / "out")]
+    assert main(words) == 0
+    said = capsys.readouterr()
+    assert f"| {HOLDS}" in said.out or "does not hold" in said.out
+    assert "arm 1 of 1, untrained" in said.err and "written to" in said.err
+    assert main([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["kind"] == "reproduction"
