@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ...plotting import COLOURS, STYLE, new_figure
 from .searched import FOUND
@@ -60,7 +60,8 @@ def _held(axes: Axes, stored: Searched) -> None:
     """Draws the loss of the held-out text at each check, and marks the one that was taken."""
     x, y = [check.spent / 1000 for check in stored.checks], [check.loss for check in stored.checks]
     axes.plot(x, y, "o-", color=COLOURS["vermilion"], markersize=5)
-    best, ring = stored.found, {"markersize": 11, "markeredgecolor": "black", "markerfacecolor": "none"}
+    best = stored.found
+    ring: dict[str, Any] = {"markersize": 11, "markeredgecolor": "black", "markerfacecolor": "none"}
     axes.plot([best.spent / 1000], [best.loss], "o", label=FOUND, linestyle="", **ring)
     axes.set_title("Loss of the held-out text at each check", loc="left", fontsize=10)
     axes.set_xlabel("thousand tokens spent")

@@ -286,7 +286,7 @@ def _levels(axes: Axes, geometries: Sequence[Geometry]) -> None:
 def _level(axes: Axes, height: float, text: str, style: str, below: bool = False) -> None:
     """Draws a horizontal line with its name written on it, or below it."""
     axes.axhline(height, color=COLOURS["black"], linestyle=style, linewidth=1)
-    place = {"xytext": (0, -3 if below else 2), "va": "top" if below else "baseline"}
+    place: dict[str, Any] = {"xytext": (0, -3 if below else 2), "va": "top" if below else "baseline"}
     axes.annotate(
         text, (0.01, height), xycoords=("axes fraction", "data"), textcoords="offset points", fontsize=8, **place
     )

@@ -466,6 +466,7 @@ def test_without_a_path_the_figure_is_returned_and_nothing_written(result, tmp_p
 def test_of_many_schedules_only_the_baseline_has_a_band():
     pytest.importorskip("matplotlib")
     few = made_up([1.0, 1.5], [1.25, 1.5])
+    few = dataclasses.replace(few, passes=[dataclasses.replace(each, lengths=(2, 3)) for each in few.passes])
     many = dataclasses.replace(
         few, passes=[*few.passes, *(dataclasses.replace(few.passes[1], schedule=n) for n in "abc")]
     )
