@@ -50,6 +50,8 @@ def test_windows_are_the_scripts_and_what_they_lose_is_counted(bench):
 
 def test_the_page_has_every_figure_with_its_command(bench):
     rows = [bench["sides"].Row("this, over that", 2.0, 1.5, 2.5, "x", 5, "a note"), bench["sides"].Row("a size", 7.25)]
-    text = bench["page"].written({"recipes": rows}, {"recipes": "About"}, {"Python": "3"})
+    about = {"recipes": "About", "processes": "Two at a time"}
+    text = bench["page"].written({"recipes": rows, "processes": []}, about, {"Python": "3"})
+    assert "## Two at a time\n\nNot measured in this run: `python tests/benchmarks/bench processes`" in text
     assert "`python tests/benchmarks/bench recipes`" in text
     assert "| this, over that | 2 x (1.5 to 2.5) | 5 | a note |" in text and "| a size | 7.25 x | 1 |  |" in text

@@ -90,9 +90,10 @@ def facts() -> dict[str, str]:
 
 def as_page(kept: dict[str, dict[str, object]]) -> str:
     """Returns the page of all items that were measured, in order."""
-    found = {name: [sides.Row(**row) for row in kept[name]["rows"]] for name in ITEMS if name in kept}  # type: ignore[attr-defined]
+    rows = {name: kept.get(name, {}).get("rows", []) for name in ITEMS}
+    found = {name: [sides.Row(**row) for row in each] for name, each in rows.items()}  # type: ignore[attr-defined]
     about = {name: (import_module(name).__doc__ or "").splitlines()[0].rstrip(".") for name in found}
-    return page.written(found, about, kept[next(iter(found))]["facts"])  # type: ignore[arg-type]
+    return page.written(found, about, next(iter(kept.values()))["facts"])  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":

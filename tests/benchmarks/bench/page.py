@@ -30,6 +30,9 @@ def written(found: Mapping[str, Sequence[sides.Row]], about: Mapping[str, str], 
     """
     parts = [HEAD, ", ".join(f"{name} {value}" for name, value in facts.items()) + ".\n"]
     for name, rows in found.items():
+        if not rows:
+            parts.append(f"## {about[name]}\n\nNot measured in this run: `{command(name)}`\n")
+            continue
         parts += [f"## {about[name]}\n", f"`{command(name)}`\n"]
         lines = [f"| {row.what} | {_value(row)} | {row.rounds} | {row.note} |" for row in rows]
         parts.append("\n".join(["| what | figure | rounds | |", "|---|---:|---:|---|", *lines]) + "\n")
