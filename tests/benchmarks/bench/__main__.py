@@ -93,7 +93,10 @@ def as_page(kept: dict[str, dict[str, object]]) -> str:
     rows = {name: kept.get(name, {}).get("rows", []) for name in ITEMS}
     found = {name: [sides.Row(**row) for row in each] for name, each in rows.items()}  # type: ignore[attr-defined]
     about = {name: (import_module(name).__doc__ or "").splitlines()[0].rstrip(".") for name in found}
-    return page.written(found, about, next(iter(kept.values()))["facts"])  # type: ignore[arg-type]
+    each = [dict(item["facts"]) for item in kept.values()]  # type: ignore[call-overload]
+    loads = sorted((facts["load"] for facts in each), key=float)
+    load = loads[0] if loads[0] == loads[-1] else f"{loads[0]} to {loads[-1]}"
+    return page.written(found, about, each[-1] | {"load": load})
 
 
 if __name__ == "__main__":
