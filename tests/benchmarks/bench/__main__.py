@@ -92,7 +92,7 @@ def as_page(kept: dict[str, dict[str, object]]) -> str:
     """Returns the page of all items that were measured, in order."""
     rows = {name: kept.get(name, {}).get("rows", []) for name in ITEMS}
     found = {name: [sides.Row(**row) for row in each] for name, each in rows.items()}  # type: ignore[attr-defined]
-    about = {name: (import_module(name).__doc__ or "").splitlines()[0].rstrip(".") for name in found}
+    about = {name: import_module(name).__doc__ or "" for name in found}
     each = [dict(item["facts"]) for item in kept.values()]  # type: ignore[call-overload]
     loads = sorted((facts["load"] for facts in each), key=float)
     load = loads[0] if loads[0] == loads[-1] else f"{loads[0]} to {loads[-1]}"

@@ -25,15 +25,16 @@ def written(found: Mapping[str, Sequence[sides.Row]], about: Mapping[str, str], 
 
     Args:
         found: the rows of each item.
-        about: the first line of each item's docstring.
+        about: each item's docstring.
         facts: of the machine, the versions and the time.
     """
     parts = [HEAD, ", ".join(f"{name} {value}" for name, value in facts.items()) + ".\n"]
     for name, rows in found.items():
+        title, _, more = about[name].partition("\n\n")
         if not rows:
-            parts.append(f"## {about[name]}\n\nNot measured in this run: `{command(name)}`\n")
+            parts.append(f"## {title.rstrip('.')}\n\nNot measured in this run: `{command(name)}`\n")
             continue
-        parts += [f"## {about[name]}\n", f"`{command(name)}`\n"]
+        parts += [f"## {title.rstrip('.')}\n", *filter(None, [more]), f"`{command(name)}`\n"]
         lines = [f"| {row.what} | {_value(row)} | {row.rounds} | {row.note} |" for row in rows]
         parts.append("\n".join(["| what | figure | rounds | |", "|---|---:|---:|---|", *lines]) + "\n")
     return "\n".join(parts) + LAST

@@ -1,6 +1,8 @@
 """A curve of 16 lengths, against published scripts, transcribed; and whether their number is right.
 
 Each transcription is stock transformers: whole logits, ``labels``, one length after the other, as the scripts run.
+"Off by" is beside the mean over all tokens of the same windows, each once. A script that averages windows weighs the
+256 new tokens of a later one as much as all of the first; and ``labels`` are shifted, so a window's first token is lost.
 """
 
 from __future__ import annotations
@@ -97,7 +99,11 @@ def _right(name: str, model: Any, ids: list[int], windows: Windows, weigh: bool)
     missing = {
         length: lost(min(len(ids), length) if windows is truncated else len(ids), length, windows) for length in off
     }
-    said = f"largest, at {worst:,}; it never scores {max(missing.values()):,} of {len(ids) - 1:,} tokens at most"
+    few = max(missing, key=lambda length: missing[length])
+    left = (
+        f"of {len(ids) - 1:,} tokens it never scores {missing[few]:,} at {few:,}" if missing[few] else "all are scored"
+    )
+    said = f"largest, at {worst:,}; {left}"
     return sides.Row(f"{name}: its perplexity, off by", 100 * off[worst], unit="%", note=said)
 
 
