@@ -41,8 +41,13 @@ def command(out: str) -> None:
     _verify(patched)
     _say("3. eval: perplexity on held-out library modules, four schedules, every length from one pass")
     _evaluate(CHECKPOINT, folder)
+    _say(_RETRIEVAL)
 
 
+_RETRIEVAL = (
+    "what it does to retrieval: python -m ropescale.evals.reference --taught -o TAUGHT, and then "
+    "ropescale passkey TAUGHT --lengths 128,256,512,1k,2k --schedule yarn:factor=8"
+)
 _SOURCE = "held-out modules of the Python standard library"
 
 
