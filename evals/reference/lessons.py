@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ..data.documents import bos_id
 from ..passkey.filler import Borrowed, Dice, Filler, Generated
 from ..passkey.tasks import Prompt, prompts
 
@@ -72,7 +73,7 @@ class Lessons:
         depths = sorted({dice.below(1001) / 1000 for _ in range(1 if task == "passkey" else _KEYS)})
         filler = self.generated if not self.borrowed or dice.below(2) else dice.one(self.borrowed)
         seed = FIRST_SEED + dice.below(2**40)
-        bos = self.tokenizer.bos_token_id
+        bos = bos_id("auto", self.tokenizer)
         return prompts(task, self.tokenizer, length, depths, 1, seed=seed, filler=filler, bos=bos)[0]
 
 

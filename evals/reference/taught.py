@@ -32,7 +32,7 @@ def load_taught(adapter: Path = PASSKEY) -> PreTrainedModel:
         for name, down in tensors.items():
             if module := re.fullmatch(r"base_model\.model\.(.+)\.lora_A\.weight", name):
                 up = tensors[name.replace("lora_A", "lora_B")]
-                model.get_submodule(module[1]).weight += scale * (up @ down)  # type: ignore[operator]
+                model.get_submodule(module[1]).weight += scale * (up @ down)
     return model
 
 

@@ -125,7 +125,7 @@ def _adapted(recipe: TeachingRecipe) -> PeftModel:
         r=recipe.rank, lora_alpha=recipe.alpha, target_modules=["q_proj", "k_proj", "v_proj", "o_proj"],
         task_type="CAUSAL_LM",
     )  # fmt: skip
-    return get_peft_model(load_model(CHECKPOINT, "float32", "cpu"), settings)  # type: ignore[return-value]
+    return get_peft_model(load_model(CHECKPOINT, "float32", "cpu"), settings)
 
 
 def fit(model: PeftModel, lessons: Lessons, ids: torch.Tensor, recipe: TeachingRecipe) -> None:
