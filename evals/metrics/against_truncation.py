@@ -144,7 +144,7 @@ class AgainstTruncation(Metric[Stored, TruncationRow]):
             f"change in NLL on the tokens from position {rows[0].context:,} on (nats per token, below zero reading "
             f"further is better; {rests_on(stored)}):"
         )
-        cells = {(row.schedule, row.length): _cell(row.change()) for row in rows}
+        cells = {(row.schedule, row.length): change_cell(row.change()) for row in rows}
         own = {(_OWN, row.length): f"{row.truncated_nll:.4f}" for row in rows}
         lengths = sorted({row.length for row in rows})
         found = table(lengths, "against truncation", {**cells, **own}, [*stored.schedules, _OWN], name=stored.named)
@@ -220,7 +220,7 @@ def verdict(rows: Sequence[TruncationRow], name: Callable[[str], str] = escaped)
 def _said(found: PaysOff, last: TruncationRow, name: str) -> str:
     """Says whether it pays off, with the change at the longest length."""
     change = last.change(found.tokens)
-    by = f"{_cell(change)} nats per token at {last.length:,}"
+    by = f"{change_cell(change)} nats per token at {last.length:,}"
     start = "Reading further" if found.tokens == ALL else "On far repeats reading further"
     if found.length is not None:
         here = f"from {found.length:,} tokens on" if found.length < last.length else f"at {found.length:,} tokens"
@@ -241,7 +241,8 @@ def _how(row: TruncationRow) -> str:
     return f"windows of {row.context:,} positions without BOS, stride {row.stride:,}, {row.fed:,} tokens fed"
 
 
-def _cell(change: Estimate | None) -> str:
+def change_cell(change: Estimate | None) -> str:
+    """Writes a change with its interval."""
     if change is None:
         return "-"
     return f"{signed(change.mean)}{around(change.mean, change.low, change.high, sign='+')}{mark(change.over)}"
@@ -255,7 +256,9 @@ def _subsets(stored: Stored, rows: Sequence[TruncationRow]) -> list[str]:
         return []
     counts = {ALL: last[0].tokens, FAR: last[0].far_tokens, OTHER: last[0].other_tokens}
     header = [f"at {longest:,}", *(f"{name} ({counts[which]:,})" for which, name in SUBSETS.items())]
-    lines = [[escaped(stored.named(row.schedule)), *(_cell(row.change(which)) for which in SUBSETS)] for row in last]
+    lines = [
+        [escaped(stored.named(row.schedule)), *(change_cell(row.change(which)) for which in SUBSETS)] for row in last
+    ]
     own = [last[0].truncated(which) for which in SUBSETS]
     lines.append([_OWN, *("-" if each is None else f"{each:.4f}" for each in own)])
     back = f"{stored.repeat_distance:,} or more tokens" if stored.repeat_distance else "far"

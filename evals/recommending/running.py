@@ -30,6 +30,7 @@ from ..running.runner import LONG_SECONDS, Facts, carry_out
 from ..running.scoring import SCORING, Scorer
 from ..running.selection import Corpus
 from ..running.variants import Variant
+from ..searching.options import SearchOptions
 from . import halving, kv_cache
 from .asking import asked
 from .besides import PlannedTruncation, searched
@@ -288,17 +289,26 @@ class RecommendRun:
     def _announce(self) -> None:
         sizes = len(self.specs), len(self.always), self.race, self.held_out
         tokens = self.goal.target * halving.expected(*sizes, self._most) + self.truncation.positions
+        searched, found = self._search_tokens, self.goal.target * len(self.held_out)
+        tokens += searched + found if searched else 0
         whole = len(self.specs) * len(self.corpus.documents) * self.goal.target
         documents = f"{len(self.corpus.windows):,} document{'s' * (len(self.corpus.windows) != 1)}"
         self.notes.tell(
             f"candidates: {len(self.specs)}; {documents}, {len(self.corpus.documents):,} windows of "
             f"{self.goal.target:,}; at most {tokens:,} tokens to feed ({tokens / whole:.0%} of the whole grid)"
+            + (f", {searched:,} of them in the search" if searched else "")
         )
         for said in self._twice:
             self.notes.tell(f"note: {said}; it is measured once")
         if self.truncation.said:
             self.notes.tell(self.truncation.said)
-        self._announce_time(tokens)
+        self._announce_time(tokens + (_BACKWARD - 1) * searched)
+
+    @property
+    def _search_tokens(self) -> int:
+        """What the search may feed; 0 where nothing is searched."""
+        wanted = self.options.search and self.goal.target > self.goal.short
+        return (self.options.search_tokens or SearchOptions.budget_tokens) if wanted else 0
 
     @property
     def _twice(self) -> list[str]:
@@ -361,6 +371,9 @@ def _stored_config(path: str) -> Mapping[str, object]:
     """Returns the configuration in the folder that a model was loaded from: it names the dtype of the weights."""
     return read_config(Path(path)) if (Path(path) / "config.json").is_file() else {}
 
+
+_BACKWARD = 3
+"""How many times as long a token takes with its gradient."""
 
 _TIMED, _TIMED_SHARE = 512, 200
 """Tokens that are fed to estimate the time, where two hundred times as many and more are to come."""

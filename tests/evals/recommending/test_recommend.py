@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 
 import numpy as np
@@ -215,8 +216,11 @@ def test_a_text_too_short_to_decide_names_what_it_takes_and_no_winner(model):
     )
 
 
-def test_a_searched_schedule_is_found_on_the_races_text_and_judged_on_the_other(model):
-    found = recommend(model, documents(12, TARGET + 4), TARGET, search=True, search_tokens=10_000, truncation=False)
+def test_a_searched_schedule_is_found_on_the_races_text_and_judged_on_the_other(model, capsys):
+    options = {"search": True, "search_tokens": 10_000, "truncation": False, "progress": True}
+    found = recommend(model, documents(12, TARGET + 4), TARGET, **options)
+    said = re.search(r"at most ([\d,]+) tokens to feed .*, 10,000 of them in the search", capsys.readouterr().err)
+    assert said and found.protocol["tokens_fed"] <= int(said[1].replace(",", ""))
     searched = [row for row in found.rows if "truncate=false" in row.schedule]
     assert [(row.finalist, row.windows, row.rounds) for row in searched] == [(True, 6, 0)]
     assert searched[0].schedule in {row.schedule for row in found.finalists}
