@@ -55,15 +55,24 @@ def verdict(changes: Sequence[ChangeRow], target: int, start: str, *, unmoved: b
     over, own = at[start], at.get(AS_IS)
     if over.low is None:
         return "Whether anything was gained is not known: one held-out document gives no interval. Give more documents."
-    if own is not None and not own.is_better:
+    if own is not None and not own.is_better and own.delta_nll >= 0:
         return f"{_stands(own, 'the model as it is')}: nothing was gained. Use the model as it is."
+    open_ = "" if own is None or own.is_better else f" {_undecided(own)}"
     instead = "" if kept else f" Use {start}."
     if unmoved:
-        return f"Nothing did better on the held-out text than the start, {start}: nothing was gained.{instead}"
+        return f"Nothing did better on the held-out text than the start, {start}: nothing was gained.{instead}{open_}"
     if not over.is_better:
-        return f"{_stands(over, start)}: nothing was gained there{_elsewhere(changes, start)}.{instead}"
-    also = f", and than the model as it is ({change_cell(own)})" if own else ""
-    return f"{_stands(over, start)}{also}."
+        return f"{_stands(over, start)}: nothing was gained there{_elsewhere(changes, start)}.{instead}{open_}"
+    also = f", and than the model as it is ({change_cell(own)})" if own and own.is_better else ""
+    return f"{_stands(over, start)}{also}.{open_}"
+
+
+def _undecided(own: ChangeRow) -> str:
+    """Says that the mean is lower than that of the model as it is, and that its interval does not show it."""
+    return (
+        f"Whether it is better than the model as it is, this text does not show ({change_cell(own)}): hold out more, "
+        "by more documents or a larger budget."
+    )
 
 
 def _stands(row: ChangeRow, name: str) -> str:

@@ -36,9 +36,15 @@ def said(*changes, unmoved=False, kept=False):
             "per token): nothing was gained there. Use yarn:factor=8.",
         ),
         (
-            [(START, 2048, -0.05, -0.06, -0.04), ("as-is", 2048, -0.05, -0.11, 0.01)],
-            "At 2,048 tokens of held-out text the found schedule is not told apart from the model as it is (-0.0500 ± "
+            [(START, 2048, -0.05, -0.06, -0.04), ("as-is", 2048, 0.05, -0.01, 0.11)],
+            "At 2,048 tokens of held-out text the found schedule is not told apart from the model as it is (+0.0500 ± "
             "0.0600 nats per token): nothing was gained. Use the model as it is.",
+        ),
+        (
+            [(START, 2048, -0.05, -0.06, -0.04), ("as-is", 2048, -1.5, -5.0, 2.0)],
+            "At 2,048 tokens of held-out text the found schedule is better than yarn:factor=8 (-0.0500 ± 0.0100 nats "
+            "per token). Whether it is better than the model as it is, this text does not show (-1.5000 ± 3.5000): "
+            "hold out more, by more documents or a larger budget.",
         ),
         (
             [(START, 2048, -0.05, None, None), ("as-is", 2048, -2.0, None, None)],
