@@ -2,7 +2,7 @@
 
 Each transcription is stock transformers: whole logits, ``labels``, one length after the other, as the scripts run.
 "Off by" is beside the mean over all tokens of the same windows, each once. A script that averages windows weighs the
-256 new tokens of a later one as much as all of the first; and ``labels`` are shifted, so a window's first token is lost.
+256 new tokens of a later one as much as all of the first; and ``labels`` are shifted, so a window's first one is lost.
 """
 
 from __future__ import annotations
