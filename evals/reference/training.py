@@ -74,7 +74,7 @@ def tokenize(documents: Sequence[str], tokenizer: PreTrainedTokenizerFast) -> to
 
 def build_model(tokenizer: PreTrainedTokenizerFast, recipe: Recipe) -> LlamaForCausalLM:
     """Builds the untrained model: 4 layers, 4 heads of 64 over 2 KV heads (or more, narrower ones), tied embeddings."""
-    special, heads = tokenizer.bos_token_id, _WIDTH // recipe.head_dim
+    special, heads = tokenizer.backend_tokenizer.token_to_id(str(tokenizer.bos_token)), _WIDTH // recipe.head_dim
     config = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=_WIDTH,

@@ -29,7 +29,8 @@ def steps(rows: Sequence[ArmRow], stored: Measured) -> Figure:
         arm for arm in dict.fromkeys(row.arm for row in rows) if _steps(rows, arm) > 1
     ]
     with rc_context(STYLE):
-        for axes, length in zip(figure.subplots(1, 2), known.values()):
+        both = figure.subplots(1, 2)
+        for axes, length in zip(both, known.values()):
             for number, arm in enumerate(arms):
                 points = [(row.step, row.ppl) for row in rows if row.arm == arm and row.length == length and row.ppl]
                 colour = drawing.LINES[number % len(drawing.LINES)]
@@ -37,7 +38,7 @@ def steps(rows: Sequence[ArmRow], stored: Measured) -> Figure:
             _original(axes, rows, length)
             axes.set(xlabel="steps", ylabel="perplexity", yscale="log", title=f"the first {length:,} positions")
             drawing.plain_numbers(axes)
-        axes.legend()
+        both[1].legend()
     return figure
 
 

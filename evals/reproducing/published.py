@@ -149,10 +149,10 @@ def _beyond(setting: Setting) -> list[Claim]:
 
 def _others(setting: Setting) -> list[Claim]:
     target, step, last = setting.target, setting.short_steps, setting.steps
-    second = [Point(f"{SECOND}-{name}", step) for name in ("found", "yarn")]
+    found, yarn = (Point(f"{SECOND}-{name}", step) for name in ("found", "yarn"))
     return [
         Claim("second model", "The found ramp, carried over to another model, is better than YaRN", OURS,
-              [Contrast(f"found minus YaRN at {target:,}", *second, target)]),
+              [Contrast(f"found minus YaRN at {target:,}", found, yarn, target)]),
         Claim("native", "The extended model is nearly as good as one trained at the target from the start, on as many "
               "tokens (0.05 nats)", "ropescale",
               [Contrast(f"{NAMES[name]}, {last} steps, minus native at {target:,}", Point(name, last), Point(NATIVE),

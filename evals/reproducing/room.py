@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
@@ -85,6 +87,8 @@ def _heads(setting: Setting, folder: Path, length: int) -> list[Document]:
     if not found:
         raise DataError(f"no text to train on has {wanted:,} tokens")
     return [
-        Document(f"head {number}", ids, None, hashlib.sha256(ids.astype("<i8").tobytes()).hexdigest())
+        Document(
+            f"head {number}", cast("Sequence[int]", ids), None, hashlib.sha256(ids.astype("<i8").tobytes()).hexdigest()
+        )
         for number, ids in enumerate(found)
     ]
