@@ -12,7 +12,7 @@ from ..metrics.base import Metric, Picture
 from ..metrics.cells import interval_cell
 from ..results.stored import Measured
 from . import plots
-from .rows import HOLDS, VERDICTS, ArmRow, ClaimRow
+from .rows import FAILS, HOLDS, VERDICTS, ArmRow, ClaimRow
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -99,7 +99,9 @@ class Claims(Metric[Measured, ClaimRow]):
 def summary(rows: Sequence[ClaimRow]) -> str:
     """Returns how many claims have each verdict."""
     counts = {each: sum(row.verdict == each for row in rows) for each in VERDICTS}
-    others = "".join(f", {count} {each}" for each, count in counts.items() if count and each != HOLDS)
+    several = {FAILS: "do not hold"}
+    words = {each: several.get(each, each) if count > 1 else each for each, count in counts.items()}
+    others = "".join(f", {count} {words[each]}" for each, count in counts.items() if count and each != HOLDS)
     return f"{counts[HOLDS]} of {len(rows)} claims hold{others}"
 
 

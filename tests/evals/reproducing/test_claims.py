@@ -97,6 +97,7 @@ def test_verdicts():
 def test_the_summary_counts():
     rows = [judge(claim, made_up(claim, aside)) for claim, aside in zip(CLAIMS, [-0.1, -0.1, 0.1])]
     assert summary(rows) == "2 of 3 claims hold, 1 does not hold"
+    assert summary([rows[2], rows[2]]) == "0 of 2 claims hold, 2 do not hold"
 
 
 def test_arms_are_chosen_with_what_they_need_in_order():
