@@ -62,7 +62,7 @@ class Progress:
     def __init__(self, title: str, total: int, shown: bool, before: Iterable[np.ndarray] = ()) -> None:
         self.title = title if len(title) <= _TITLE else f"{title[: _TITLE - 1]}…"
         self.total, self._fed = total, 0
-        self._nll, self._scored = 0.0, 0
+        self._nll, self._scored, self._state = 0.0, 0, ""
         self._start = self._said = time.monotonic()
         # disable=None: tqdm shows itself only on a terminal.
         hidden = None if shown else True
@@ -81,6 +81,11 @@ class Progress:
     def perplexity(self) -> float | None:
         """The perplexity of all that is scored so far."""
         return math.exp(min(self._nll / self._scored, 709.0)) if self._scored else None
+
+    def say(self, state: str) -> None:
+        """Sets what stands beside the tokens from now on, such as a loss."""
+        self._state = state
+        self._bar.set_postfix_str(state, refresh=False)
 
     def add(self, fed: int, nll: np.ndarray | None = None) -> None:
         """Counts a batch that is done.
@@ -105,6 +110,7 @@ class Progress:
     def _line(self) -> str:
         speed = self._fed / max(time.monotonic() - self._start, 1e-9)
         so_far = f", perplexity {_figure(self.perplexity)} so far" if self._scored else ""
+        so_far += f", {self._state}" if self._state else ""
         return (
             f"{self.title}: {self._fed:,} of {self.total:,} tokens ({self._fed / self.total:.0%}){so_far}, "
             f"{speed:,.0f} tokens/s, {duration((self.total - self._fed) / speed)} to go"

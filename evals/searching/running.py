@@ -218,6 +218,7 @@ class SearchRun:
                         answer = evaluator.answer(ask)
                     if group.world.leads:
                         journal.add(ask, answer)
+                    progress.say(self._losses(ask, answer))
                     progress.add(self._tokens(ask))
                 self._note(ask, answer)
                 try:
@@ -225,6 +226,12 @@ class SearchRun:
                 except StopIteration as end:
                     self._found = end.value
                     return
+
+    def _losses(self, ask: Ask, answer: Reply) -> str:
+        """Returns the loss of this step, and the held-out one at first and at its lowest."""
+        held = [check.loss for check in self.checks]
+        step = f"loss {min(answer.means):.4f}{' held out' if ask.held_out else ''}"
+        return f"{step} (held out {held[0]:.4f} at first, {min(held):.4f} at best)" if held else step
 
     def result(self) -> SearchResult:
         """Returns what was found.

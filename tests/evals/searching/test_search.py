@@ -12,6 +12,7 @@ import ropescale
 from ropescale.errors import CheckpointError, DataError, RunError
 from ropescale.evals import search
 from ropescale.evals.results.loading import read_results
+from ropescale.evals.running import progress
 from ropescale.evals.searching.feeding import feeding
 from ropescale.evals.searching.losses.evaluating import Evaluator
 from ropescale.evals.searching.methods import gradient
@@ -290,3 +291,14 @@ def test_the_folder_of_a_run_holds_what_it_shows(found, tmp_path):
     }
     assert own.keys() == {64, 128} and deltas == pytest.approx(wanted, abs=1e-12)
     search(llama(), TEXT, 128, out=tmp_path / "factors.json", **BUDGET)  # and it may be written again
+
+
+def test_the_progress_says_the_loss_of_the_step_and_on_held_out_text(capsys, monkeypatch):
+    monkeypatch.setattr(progress, "EVERY", 0.0)
+    told = search(llama(), TEXT, 128, progress=True, **BUDGET)
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("search: gradient: ")]
+    first, best = told.checks[0].loss, min(check.loss for check in told.checks)
+    assert f"loss {first:.4f} held out" in lines[0]
+    assert any(
+        f"loss {told.steps[-1][1]:.4f} (held out {first:.4f} at first, {best:.4f} at best)" in each for each in lines
+    )
