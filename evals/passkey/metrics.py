@@ -84,7 +84,7 @@ class Accuracy(Metric[Asked, AccuracyRow]):
             _table(stored, "accuracy", accuracy, reach),
             *_where_nothing_is_found(stored, overall),
             about,
-            table(stored.lengths, "answer NLL", nll, labels),
+            table(stored.lengths, "answer NLL", nll, labels, name=stored.named),
         ]
 
 
