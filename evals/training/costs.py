@@ -155,10 +155,12 @@ def training_memory(shape: ModelShape, length: int, arithmetic: str = MIXED, ran
     if rank is not None:  # PEFT's float32 copies of the inputs of queries, keys and values, and what A makes of them
         token += 12 * shape.hidden + 16 * rank
     cast = 2 * shape.layer_matrices if arithmetic == MIXED else 0
+    # Tied embeddings gather the head's gradient until that of the table comes, after all layers.
+    tied = _STREAM[arithmetic] * shape.embedding if shape.tied else 0
     return TrainingMemory(
         state=_state(shape, arithmetic, rank),
         checkpoints=_STREAM[arithmetic] * shape.layers * shape.hidden * length,
-        layer=token * length + cast,
+        layer=token * length + cast + tied,
         logits=3 * min(LOGITS_BYTES, 4 * shape.vocabulary * length),
     )
 
