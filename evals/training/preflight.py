@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...checkpoints.folders import check_target
 from ...checkpoints.locating import read_config
 from ...checkpoints.record import original_config, read_record
-from ...errors import CheckpointError, DataError, ScheduleError
+from ...errors import CheckpointError, ConfigError, DataError, ScheduleError
 from ...files.reading import local_path
 from ...planning.plan import make_plan
 from .workspace import Workspace
@@ -61,6 +62,8 @@ class Preflight:
                 f"each process holds the whole model here, and accelerate is set to {shared[0]}; launch it without, or "
                 "use ropescale.TrainingCallback in a script of your own"
             )
+        if self.job.lora and find_spec("peft") is None:
+            raise ConfigError("lora is asked for, and peft is not installed; pip install 'ropescale[adapters]'", "lora")
         if self.device not in (None, "cpu", "cuda"):
             raise DataError(
                 f"device={self.device!r} cannot be chosen for a training; leave it out, and set CUDA_VISIBLE_DEVICES",

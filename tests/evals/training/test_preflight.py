@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import training
 
-from ropescale.errors import DataError
+from ropescale.errors import ConfigError, DataError
 from ropescale.evals.training.job import TrainingJob
 from ropescale.evals.training.preflight import Preflight
 from ropescale.request import Request
@@ -82,6 +82,14 @@ def test_windows_shorter_or_longer_than_the_schedule_are_remarked_on(tmp_path):
     assert long == "windows reach 512 positions, beyond the 256 that the schedule is for"
     [rate] = asked(source, steps=11).remarks()  # the eleventh has 1/20 + 10/20 x 19/20 = 0.525
     assert "the rate ends at 52% of its peak" in rate
+
+
+def test_an_adapter_without_peft_is_refused_before_anything_is_read(tmp_path, monkeypatch):
+    source = training.checkpoint(tmp_path / "model")
+    asked(source, steps=30, lora=True).check()
+    monkeypatch.setattr("ropescale.evals.training.preflight.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"peft is not installed; pip install 'ropescale\[adapters\]'"):
+        asked(source, steps=30, lora=True).check()
 
 
 def test_lengths_that_cannot_be_measured_are_refused_with_the_job():
