@@ -81,7 +81,8 @@ def main(source: Path, out: Path, kind: str) -> None:
     }
     trained(source, out / "unmeasured", kind, ropescale.TrainingCallback("yarn:factor=4"))
     (out / f"{os.environ['RANK']}.json").write_text(json.dumps(seen))
-    torch.distributed.destroy_process_group()
+    torch.distributed.barrier()
+    os._exit(0)  # gloo's threads now and then abort a process that ends by itself, after all is done
 
 
 if __name__ == "__main__":
