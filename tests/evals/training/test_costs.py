@@ -154,8 +154,8 @@ def test_the_memory_of_a_step_is_the_measured_peak_of_a_small_model(hidden, arit
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("arithmetic", [MIXED, BFLOAT16])
-@pytest.mark.parametrize("numbers", [LLAMA_8B])
-@pytest.mark.parametrize("length", [32_768, 131_072])
+@pytest.mark.parametrize("numbers", [LLAMA_1B, LLAMA_8B])
+@pytest.mark.parametrize("length", [32_768, pytest.param(131_072, marks=pytest.mark.long)])
 def test_the_memory_is_the_peak_of_the_real_shapes(numbers, length, arithmetic, monkeypatch: pytest.MonkeyPatch):
     """Within 2%; four layers of tensors without data. transformers makes a mask for those, and none for real ones."""
     monkeypatch.setattr("transformers.models.llama.modeling_llama.create_causal_mask", lambda *args, **kwargs: None)
