@@ -119,7 +119,7 @@ def prepare(
 
 @dataclass(frozen=True)
 class Stage:
-    """What is known when the race is run: its rounds, and who is measured on the text that decides."""
+    """The end of the race: its rounds, and who is measured on the text that decides."""
 
     rounds: list[Round] = field(default_factory=list)
     finalists: list[str] = field(default_factory=list)
@@ -306,7 +306,7 @@ class RecommendRun:
 
     @property
     def _search_tokens(self) -> int:
-        """What the search may feed; 0 where nothing is searched."""
+        """Returns the tokens that the search may feed; 0 where nothing is searched."""
         wanted = self.options.search and self.goal.target > self.goal.short
         return (self.options.search_tokens or SearchOptions.budget_tokens) if wanted else 0
 

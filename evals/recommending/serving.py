@@ -14,7 +14,7 @@ from .kv_cache import Cache
 
 @dataclass(frozen=True)
 class Deployment:
-    """What a command and a memory are said for.
+    """The deployment that a command and a memory are said for.
 
     Attributes:
         model: the checkpoint's folder or name, and its ``revision``.

@@ -40,7 +40,7 @@ def enough() -> int:
 
 @dataclass(frozen=True)
 class Feeding:
-    """What is fed, and how often.
+    """The windows that a search is fed, and how many.
 
     Attributes:
         corpus: the windows.

@@ -14,8 +14,9 @@ Importing this package is cheap; torch comes with the first name that is taken f
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ...lazy import names_of
 
 if TYPE_CHECKING:
     from .collators import MixedWindows, PlainWindows, PoseWindows
@@ -33,12 +34,4 @@ _HOMES = {
 
 __all__ = ["MixedWindows", "Packed", "PlainWindows", "PoseWindows", "chunked_loss", "pack"]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{_HOMES[name]}", __name__), name)
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOMES])
+__getattr__, __dir__ = names_of(__name__, _HOMES)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What one process found.
+    """The findings of one process.
 
     Attributes:
         problem: why the training must not go on, in a sentence; empty where it may.

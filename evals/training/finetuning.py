@@ -76,7 +76,7 @@ class Adaptation:
 
     @cached_property
     def preflight(self) -> Preflight:
-        """What is known before anything large is read."""
+        """Returns the checks that need nothing large to be read."""
         at, found = self.checkpoint, (self.checkpoint.folder, self.checkpoint.adapter is not None)
         return Preflight(at.name, *found, self.request, self.job, self.out, at.device)
 

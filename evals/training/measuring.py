@@ -43,7 +43,7 @@ BASE, ORIGINAL = "base", "original"
 
 @dataclass(frozen=True)
 class Reference:
-    """What the short-context cost is counted from: a run, the label of its schedule, and the length."""
+    """The beginning that the short-context cost is counted from: a run, the label of its schedule, and the length."""
 
     result: Result
     label: str

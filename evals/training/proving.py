@@ -39,7 +39,7 @@ def plain(model: Any) -> Any:
 
 @dataclass(frozen=True)
 class Proof:
-    """What a training must be done under.
+    """The schedule that a training must be done under.
 
     Attributes:
         schedule: a schedule or its spec; None takes what the model carries, or what its configuration says.

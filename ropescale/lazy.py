@@ -1,0 +1,24 @@
+"""Public names of a package that are imported on first use (PEP 562), so that importing it stays cheap."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+
+def names_of(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Returns ``__getattr__`` and ``__dir__`` of a package.
+
+    Args:
+        package: its ``__name__``.
+        homes: the module of each public name, below the package.
+    """
+
+    def get(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(import_module(f".{homes[name]}", package), name)
+
+    return get, lambda: sorted({*vars(sys.modules[package]), *homes})
