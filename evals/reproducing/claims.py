@@ -1,4 +1,4 @@
-"""A claim, as differences of losses on the same tokens, and what they say of it."""
+"""A claim, as differences of losses on the same tokens or of answers to the same questions, and what they say of it."""
 
 from __future__ import annotations
 
@@ -37,6 +37,28 @@ class Contrast:
 
 
 @dataclass(frozen=True)
+class Missed:
+    """That one point misses no larger share of the questions than another, of the same questions.
+
+    Attributes:
+        said: the two in words.
+        one, other: the points.
+        length: positions of the texts.
+        most: the share by which it may be larger; 0 for "is lower".
+    """
+
+    said: str
+    one: Point
+    other: Point
+    length: int
+    most: float = 0.0
+
+    def estimate(self, records: Records) -> Estimate | None:
+        """Returns the difference and its interval; None where an arm is missing."""
+        return records.missed(self.one, self.other, self.length)
+
+
+@dataclass(frozen=True)
 class Claim:
     """What a paper says, and the differences that all must come out for it to hold here.
 
@@ -50,7 +72,7 @@ class Claim:
     name: str
     text: str
     source: str
-    parts: Sequence[Contrast]
+    parts: Sequence[Contrast | Missed]
 
 
 def judge(claim: Claim, records: Records) -> ClaimRow:
@@ -76,7 +98,7 @@ def together(verdicts: Sequence[str]) -> str:
     return next((each for each in (FAILS, NOT_RUN, UNDECIDED) if each in verdicts), HOLDS)
 
 
-def _figure(part: Contrast, estimate: Estimate) -> str:
+def _figure(part: Contrast | Missed, estimate: Estimate) -> str:
     value = f"{signed(estimate.mean)}{around(estimate.mean, estimate.low, estimate.high, sign='+')}"
     bound = f", where up to {part.most:.3g} is allowed" if part.most else ""
     return f"{part.said}: {value}{bound}"

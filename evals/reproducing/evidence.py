@@ -10,8 +10,9 @@ import numpy as np
 
 from ...errors import DataError
 from ..results.result import Result
-from ..results.statistics import Estimate
+from ..results.statistics import Estimate, share_difference
 from ..running.variants import AS_IS, label
+from .asking import Answered, read_answers
 from .room import Room
 
 TRUNCATION = "truncation"
@@ -57,6 +58,7 @@ class Records:
     def __init__(self, room: Room) -> None:
         self.room = room
         self._load = lru_cache(maxsize=None)(Result.load)
+        self._read = lru_cache(maxsize=None)(read_answers)
 
     def result(self, point: Point) -> Result | None:
         """Returns the run that a point is in; None where it was not measured yet."""
@@ -112,6 +114,32 @@ class Records:
             raise DataError(f"{one.arm} and {other.arm} were measured on other tokens; reproduce both again")
         parts = [each.between(start, stop or length) for each in both if each is not None]
         return _estimate(runs[0], [a.astype(np.float64) - b for a, b in zip(*parts, strict=True)])
+
+    def answered(self, point: Point) -> Answered | None:
+        """Returns the answers of the run that a point is in; None where it was not asked yet."""
+        found = self._read(self.room.measured(point.arm))
+        return found if found and any(label == _label(point) for label, _ in found.right) else None
+
+    def answers(self, point: Point, length: int) -> list[bool] | None:
+        """Returns which questions about texts of ``length`` positions were answered; None where they were not asked."""
+        found = self.answered(point)
+        return None if found is None else found.right.get((_label(point), length))
+
+    def missed(self, one: Point, other: Point, length: int) -> Estimate | None:
+        """Returns the share of questions that one point misses minus the other's; None where one was not asked.
+
+        Raises:
+            DataError: they were asked other questions.
+        """
+        runs, both = (
+            [self.answered(each) for each in (one, other)],
+            [self.answers(each, length) for each in (one, other)],
+        )
+        if runs[0] is None or runs[1] is None or both[0] is None or both[1] is None:
+            return None
+        if runs[0].prompts != runs[1].prompts:
+            raise DataError(f"{one.arm} and {other.arm} were asked other questions; reproduce both again")
+        return share_difference([not each for each in both[0]], [not each for each in both[1]])
 
 
 def _label(point: Point) -> str:

@@ -12,7 +12,7 @@ from ..metrics.base import Metric, Picture
 from ..metrics.cells import interval_cell
 from ..results.stored import Measured
 from . import plots
-from .rows import FAILS, HOLDS, VERDICTS, ArmRow, ClaimRow
+from .rows import FAILS, HOLDS, VERDICTS, AnswersRow, ArmRow, ClaimRow
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -71,6 +71,31 @@ def _far(row: ArmRow) -> str:
     return "" if row.far_ppl is None else interval_cell(row.far_ppl, None, None)
 
 
+class Answers(Metric[Measured, AnswersRow]):
+    """The questions that every model answered."""
+
+    row, key = AnswersRow, "answers"
+
+    def reduce(self, stored: Measured) -> list[AnswersRow]:
+        """Returns nothing: the rows come with the measurement, from the runs of the arms."""
+        return []
+
+    def to_markdown(self, stored: Measured) -> list[str]:
+        """Returns one table: models and schedules down, lengths across."""
+        rows = self.rows(stored)
+        if not rows:
+            return []
+        lengths = sorted({row.length for row in rows})
+        cells = {(row.arm, row.schedule, row.step, row.length): f"{row.right}" for row in rows}
+        lines = [
+            [escaped(arm), escaped(schedule), f"{step:,}", *(cells.get((arm, schedule, step, n), "") for n in lengths)]
+            for arm, schedule, step in dict.fromkeys((row.arm, row.schedule, row.step) for row in rows)
+        ]
+        header = ["arm", "schedule", "steps", *(f"{length:,}" for length in lengths)]
+        title = f"Questions answered by the taught model, of {rows[0].questions} about texts of L positions:"
+        return [title, markdown(header, lines, right=range(2, len(header)))]
+
+
 class Claims(Metric[Measured, ClaimRow]):
     """The claims and their verdicts."""
 
@@ -86,8 +111,8 @@ class Claims(Metric[Measured, ClaimRow]):
         rows = self.rows(stored)
         lines = [[escaped(row.text), escaped(row.source), row.verdict, escaped(row.figures)] for row in rows]
         title = (
-            "Differences are in nats per token on the same tokens, with 95% intervals over texts; below zero the first "
-            "is better:"
+            "Differences are in nats per token on the same tokens, with 95% intervals over texts, and of retrieval the "
+            "share of the same questions that are missed; below zero the first is better:"
         )
         return [f"{summary(rows)}.", title, markdown(["claim", "from", "here", "figures"], lines)]
 
@@ -105,5 +130,5 @@ def summary(rows: Sequence[ClaimRow]) -> str:
     return f"{counts[HOLDS]} of {len(rows)} claims hold{others}"
 
 
-ARMS, CLAIMS = Arms(), Claims()
-METRICS = (CLAIMS, ARMS)
+ARMS, ANSWERS, CLAIMS = Arms(), Answers(), Claims()
+METRICS = (CLAIMS, ARMS, ANSWERS)

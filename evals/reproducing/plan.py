@@ -7,21 +7,28 @@ from collections.abc import Iterable, Sequence
 from ...errors import DataError
 from ...schedules.base import suggest
 from .arms import Arm, MakingArm, MeasuringArm, TrainingArm
+from .asking import AskingArm, TaughtArm
 from .setting import Setting
 
 UNTRAINED, MIXED, BEYOND, NATIVE, SECOND = "untrained", "mixed", "beyond", "native", "second"
 SHORT = "short"
+TAUGHT, RETRIEVAL = "taught", "retrieval"
 
 
 def arms(setting: Setting) -> list[Arm]:
     """Returns all arms."""
-    parts = (_main, _seeds, _shortened, _longer, _others)
+    parts = (_main, _seeds, _shortened, _retrieval, _longer, _others)
     return [_untrained(setting), *(arm for part in parts for arm in part(setting))]
 
 
 def seeded(name: str, seed: int) -> str:
     """Returns the name of a short training of a schedule with one of the seeds."""
     return f"{name}-seed-{seed}"
+
+
+def answering(name: str) -> str:
+    """Returns the name of the arm that asks the taught model after its training under a schedule."""
+    return f"{RETRIEVAL}-{name}"
 
 
 def _untrained(setting: Setting) -> Arm:
@@ -91,6 +98,33 @@ def _shortened(setting: Setting) -> Iterable[Arm]:
     )
     lengths = setting.lengths(setting.trained, setting.target)
     yield MeasuringArm(SHORT, "truncation of that model", (windows,), lengths=lengths, truncated=True, model=windows)
+
+
+def _retrieval(setting: Setting) -> Iterable[Arm]:
+    """Yields the taught model, its answers under every schedule, its trainings, and its answers after each."""
+    model, specs = f"{TAUGHT}-model", setting.schedules
+    scaled = [spec for name, spec in specs.items() if name != "control"]
+    yield TaughtArm(model, "the model that was taught to answer")
+    yield AskingArm(RETRIEVAL, "its answers under every schedule without training", (model,), scaled, model)
+    lengths, steps = setting.lengths(setting.trained, setting.target), setting.short_steps
+    for name in ASKED:
+        trained, about = f"{TAUGHT}-{name}", f"{steps} steps of it under {name}"
+        yield TrainingArm(
+            trained,
+            about,
+            (model,),
+            spec=specs[name],
+            steps=steps,
+            length=setting.target,
+            lengths=lengths,
+            model=model,
+        )
+        needs = model, trained
+        yield AskingArm(answering(name), f"its answers after {about.replace(' of it', '')}", needs, (), trained)
+
+
+ASKED = ("yarn", "found", "linear", "control")
+"""The schedules under which the taught model is trained."""
 
 
 def _longer(setting: Setting) -> Iterable[Arm]:

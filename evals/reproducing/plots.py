@@ -73,5 +73,8 @@ def claims(rows: Sequence[ClaimRow]) -> Figure:
         axes.invert_yaxis()
         axes.axvline(0, color=COLOURS["black"], linewidth=1)
         axes.set_xscale("symlog", linthresh=0.05)
-        axes.set(xlabel="nats per token beyond what the claim allows; left of the line it holds", title="The claims")
+        axes.set(
+            xlabel="nats per token, or share of answers, beyond what the claim allows; left of the line it holds",
+            title="The claims",
+        )
     return figure

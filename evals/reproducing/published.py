@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from .claims import Claim, Contrast, share
+from .claims import Claim, Contrast, Missed, share
 from .evidence import TRUNCATION, Point
-from .plan import BEYOND, MIXED, NATIVE, SECOND, SHORT, UNTRAINED, seeded
+from .plan import BEYOND, MIXED, NATIVE, RETRIEVAL, SECOND, SHORT, UNTRAINED, answering, seeded
 from .setting import Setting
 
 PI = "Chen et al., arXiv 2306.15595"
@@ -17,7 +17,8 @@ NEAR = 0.01
 
 def claims(setting: Setting) -> list[Claim]:
     """Returns all claims."""
-    return [*_untrained(setting), *_trained(setting), *_kinds(setting), *_beyond(setting), *_others(setting)]
+    parts = (_untrained, _trained, _kinds, _retrieval, _beyond, _others)
+    return [claim for part in parts for claim in part(setting)]
 
 
 def _untrained(setting: Setting) -> list[Claim]:
@@ -131,6 +132,34 @@ def _kinds(setting: Setting) -> list[Claim]:
               "Shang et al., arXiv 2502.20082 (LongRoPE2), abstract; there short windows have the original table",
               [Contrast(f"mixed minus plain {at}", mixed, plain, setting.trained)]),
         Claim("seeds", f"With every seed, the found schedule is better than YaRN after {short} steps", OURS, seeds),
+    ]  # fmt: skip
+
+
+def _retrieval(setting: Setting) -> list[Claim]:
+    target, step = setting.asked[-1], setting.short_steps
+    before = {name: Point(RETRIEVAL, schedule=spec) for name, spec in setting.schedules.items() if name != "control"}
+    after = {name: Point(answering(name)) for name in setting.schedules if name != "ntk"}
+
+    def fewer(one: str, other: str) -> Missed:
+        said = f"questions missed, {NAMES[one]} minus {NAMES[other]}, at {target:,}"
+        return Missed(said, before[one], before[other], target)
+
+    def fewer_trained(one: str, other: str) -> Missed:
+        said = f"questions missed, {NAMES[one]} minus {NAMES[other]}, {step} steps each, at {target:,}"
+        return Missed(said, after[one], after[other], target)
+
+    better = [Missed(f"questions missed, {NAMES[name]}, {step} steps, minus before its training, at {target:,}",
+                     after[name], before[name], target) for name in ("yarn", "found")]  # fmt: skip
+    return [
+        Claim("retrieval untrained", "Without training, YaRN retrieves farther than linear interpolation and NTK-aware "
+              "scaling", f"{YARN}, section 4.3", [fewer("yarn", "linear"), fewer("yarn", "ntk")]),
+        Claim("retrieval found", "Without training, the found schedule retrieves farther than YaRN", OURS,
+              [fewer("found", "yarn")]),
+        Claim("retrieval pi", f"After {step} steps, linear interpolation retrieves at the target, and training without "
+              "a schedule does not", f"{PI}, section 3.3, table 4", [fewer_trained("linear", "control")]),
+        Claim("retrieval yarn", "Trained, YaRN retrieves farther than linear interpolation", f"{YARN}, section 4.3",
+              [fewer_trained("yarn", "linear")]),
+        Claim("retrieval trained", f"{step} steps on text improve retrieval at the target", "ropescale", better),
     ]  # fmt: skip
 
 

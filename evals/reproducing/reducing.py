@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..metrics.base import perplexities
+from ..results.statistics import wilson
+from ..results.stored import Measured
 from ..running.variants import AS_IS
 from . import published
 from .arms import MeasuringArm, TrainingArm
+from .asking import AskingArm
 from .claims import judge
 from .evidence import TRUNCATION, Point, Records
-from .plan import SHORT, UNTRAINED, arms
-from .rows import ArmRow, ClaimRow
+from .plan import ASKED, SHORT, UNTRAINED, answering, arms
+from .rows import AnswersRow, ArmRow, ClaimRow
 
 
 def claim_rows(records: Records) -> list[ClaimRow]:
@@ -23,6 +26,43 @@ def arm_rows(records: Records) -> list[ArmRow]:
     """Returns every arm, step and length that was measured, and truncation on the half that is farthest."""
     rows = [row for point, label in points(records) for row in _rows(records, point, label)]
     return [*rows, *_truncation(records)]
+
+
+def answers_rows(records: Records) -> list[AnswersRow]:
+    """Returns how many questions every model answered, at each length."""
+    setting = records.room.setting
+    trained = {answering(name): (setting.schedules[name], setting.short_steps) for name in ASKED}
+    found: list[AnswersRow] = []
+    for arm in arms(setting):
+        for spec in (AS_IS, *arm.schedules) if isinstance(arm, AskingArm) else ():
+            schedule, step = trained.get(arm.name, (spec, 0))
+            found += _answers(records, Point(arm.name, schedule=spec), schedule, step)
+    return found
+
+
+def described(records: Records) -> Measured | None:
+    """Returns what says which model, texts and versions the figures are of; None where nothing was measured."""
+    first = next((records.result(point) for point, _ in points(records)), None)
+    if first is not None:
+        return first
+    names = (arm.name for arm in arms(records.room.setting) if isinstance(arm, AskingArm))
+    return next((found.run for name in names if (found := records.answered(Point(name))) is not None), None)
+
+
+def _answers(records: Records, point: Point, schedule: str, step: int) -> Iterator[AnswersRow]:
+    name = _named(records, schedule)
+    for length in records.room.setting.asked:
+        answers = records.answers(point, length)
+        if answers is not None:
+            yield AnswersRow(
+                name, point.arm, step, length, len(answers), sum(answers), *wilson(sum(answers), len(answers))
+            )
+
+
+def _named(records: Records, schedule: str) -> str:
+    """Returns the schedule's spec, or ``found`` and ``control``, which the protocol spells out."""
+    schedules = records.room.setting.schedules
+    return {schedules[name]: name for name in ("found", "control")}.get(schedule, schedule)
 
 
 def points(records: Records) -> Iterator[tuple[Point, str]]:
@@ -39,13 +79,12 @@ def points(records: Records) -> Iterator[tuple[Point, str]]:
 
 
 def _rows(records: Records, point: Point, schedule: str) -> Iterator[ArmRow]:
-    result, setting = records.result(point), records.room.setting
-    names = {setting.schedules[name]: name for name in ("found", "control")}
+    result = records.result(point)
     for length in [] if result is None else result.lengths:
         whole, tail = records.mean(point, length), records.mean(point, length, length // 2)
         if whole is not None and tail is not None:
             bounds = perplexities(whole)
-            name, step = names.get(schedule, schedule), point.step or 0
+            name, step = _named(records, schedule), point.step or 0
             yield ArmRow(name, point.arm, step, length, whole.mean, *bounds, tail.mean, *records.repeats(point, length))
 
 

@@ -14,9 +14,9 @@ from ..results.formats import SCHEMA
 from ..results.loading import read_results
 from ..results.saving import Saved
 from .evidence import Records
-from .metrics import ARMS, CLAIMS, METRICS, summary
-from .reducing import arm_rows, claim_rows, points
-from .rows import KIND, ArmRow, ClaimRow
+from .metrics import ANSWERS, ARMS, CLAIMS, METRICS, summary
+from .reducing import answers_rows, arm_rows, claim_rows, described
+from .rows import KIND, AnswersRow, ArmRow, ClaimRow
 
 if TYPE_CHECKING:
     from .setting import Setting
@@ -45,18 +45,27 @@ class Reproduction(Saved):
     @classmethod
     def of(cls, records: Records) -> Reproduction | None:
         """Computes the rows from what the arms have measured so far; None where that is nothing."""
-        first = next((records.result(point) for point, _ in points(records)), None)
+        first = described(records)
         if first is None:
             return None
         model = {**first.model, "path": records.room.setting.folder.name}
         made = cls(model, first.data, _protocol(records.room.setting), first.versions)  # type: ignore[arg-type]
-        made.figures = {ArmRow: arm_rows(records), ClaimRow: claim_rows(records)}
+        made.figures = {
+            ArmRow: arm_rows(records),
+            AnswersRow: answers_rows(records),
+            ClaimRow: claim_rows(records),
+        }
         return made
 
     @property
     def rows(self) -> list[ArmRow]:
         """The perplexity of every arm, step and length."""
         return ARMS.rows(self)
+
+    @property
+    def answers(self) -> list[AnswersRow]:
+        """The questions that every model answered."""
+        return ANSWERS.rows(self)
 
     @property
     def claims(self) -> list[ClaimRow]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..results.checking import Count, Length, Positive
+from ..results.checking import Count, Length, Positive, Share
 
 KIND = "reproduction"
 
@@ -35,8 +35,25 @@ class ArmRow:
 
 
 @dataclass(frozen=True)
+class AnswersRow:
+    """The questions that an arm answered about texts of ``length`` positions, with Wilson's 95% interval of the share.
+
+    ``schedule`` is that of the training for a trained model, after so many steps.
+    """
+
+    schedule: str
+    arm: str
+    step: Count
+    length: Length
+    questions: Count
+    right: Count
+    share_low: Share
+    share_high: Share
+
+
+@dataclass(frozen=True)
 class ClaimRow:
-    """A claim and its verdict; ``figures`` has every difference with its interval, in nats per token.
+    """A claim and its verdict; ``figures`` has every difference with its interval, in nats per token or as a share.
 
     ``estimates`` are the same as numbers: the mean, low and high of each difference that was measured, and how large
     it may be.

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ..reference import CHECKPOINT, FOUND, HELD_OUT, held_out_documents
 from ..reference.corpus import training_documents
+from ..reference.taught import save_taught
 from ..reference.training import Recipe
 from ..training.recipes import TrainingRecipe
 
@@ -47,6 +48,9 @@ class Setting:
         second: how the second model is made; its training's length is what is extended.
         native: how a model is made at the target's length, on as many tokens as the model and its longest arm together.
         trained_on, measured_on: the texts, with names.
+        taught: writes a model that answers questions within its trained length into a folder.
+        asked: positions of the texts that questions are asked about.
+        trials: questions for each place of the key, and each of these lengths.
     """
 
     folder: Path = CHECKPOINT
@@ -66,6 +70,9 @@ class Setting:
     native: Recipe = NATIVE
     trained_on: Callable[[], Sequence[str]] = training_documents
     measured_on: Callable[[], Sequence[tuple[str, str]]] = held_out
+    taught: Callable[[Path], None] = save_taught
+    asked: Sequence[int] = (256, 512, 1024, 2048)
+    trials: int = 10
 
     def lengths(self, trained: int, last: int) -> tuple[int, ...]:
         """Returns the trained length and its doubles up to the last one."""

@@ -126,7 +126,8 @@ def results(value: Any) -> Results:
     if kind not in list(_KINDS):
         raise Wrong("is of a kind of run that this version does not know")
     _KINDS[kind](value)
-    schedules = {row["schedule"] for row in value["rows"]}
+    rows = [*value["rows"], *(value.get("answers", []) if kind == "reproduction" else [])]
+    schedules = {row["schedule"] for row in rows}
     if not 0 < len(schedules) <= SERIES:
         raise Wrong(f"has {len(schedules):,} schedules, and 1 to {SERIES} can be compared")
     return value

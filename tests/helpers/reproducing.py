@@ -23,6 +23,12 @@ def named(first: int, count: int) -> list[tuple[str, str]]:
     return [(f"text {n}", text) for n, text in enumerate(texts(first, count))]
 
 
+def taught(model: Path, out: Path) -> None:
+    """Writes the same model as the one that was taught."""
+    for file in model.iterdir():
+        (out / file.name).write_bytes(file.read_bytes())
+
+
 def setting(folder: Path) -> Setting:
     """Writes a model and a schedule's file, and returns what is reproduced with them."""
     training.checkpoint(folder / "model")
@@ -48,4 +54,7 @@ def setting(folder: Path) -> Setting:
         native=Recipe(length=128, **made),
         trained_on=partial(texts, 0, 12),
         measured_on=partial(named, 100, 4),
+        taught=partial(taught, folder / "model"),
+        asked=(256, 320),
+        trials=2,
     )

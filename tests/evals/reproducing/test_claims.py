@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from ropescale.evals.reproducing.arms import MeasuringArm, TrainingArm
-from ropescale.evals.reproducing.claims import Claim, Contrast, judge, share, together, verdict
+from ropescale.evals.reproducing.asking import AskingArm
+from ropescale.evals.reproducing.claims import Claim, Contrast, Missed, judge, share, together, verdict
 from ropescale.evals.reproducing.evidence import TRUNCATION, Point, Records
 from ropescale.evals.reproducing.metrics import summary
 from ropescale.evals.reproducing.plan import arms, chosen
@@ -38,6 +39,9 @@ class MadeUp(Records):
         drawn = np.random.default_rng(3).normal(0, self.noise, 26)
         tokens = (stop or length) - start
         return ratio([(mean + each - drawn.mean()) * tokens for each in drawn], [tokens] * 26)
+
+    def missed(self, one, other, length) -> Estimate | None:
+        return self.difference(one, other, length)
 
 
 def made_up(claim: Claim, aside: float, noise: float = 0.001) -> MadeUp:
@@ -71,6 +75,10 @@ def test_every_point_of_a_claim_is_one_that_an_arm_measures(claim: Claim):
     for part in claim.parts:
         for point in (part.one, part.other):
             arm = known[point.arm]
+            if isinstance(part, Missed):
+                assert isinstance(arm, AskingArm) and part.length in SETTING.asked
+                assert point.schedule in {AS_IS, *arm.schedules}
+                continue
             assert isinstance(arm, (MeasuringArm, TrainingArm)) and part.length in arm.lengths
             if isinstance(arm, TrainingArm):
                 assert point.step in {0, arm.steps, *range(0, arm.steps, arm.every or arm.steps)}
@@ -103,7 +111,7 @@ def test_the_summary_counts():
 def test_arms_are_chosen_with_what_they_need_in_order():
     found = [arm.name for arm in chosen(arms(SETTING), ["native", "second-found", "yarn"])]
     assert found == ["yarn", "second-model", "second-found", "native-model", "native"]
-    assert len({arm.name for arm in arms(SETTING)}) == len(arms(SETTING)) == 23
+    assert len({arm.name for arm in arms(SETTING)}) == len(arms(SETTING)) == 33
 
 
 def test_the_found_ramp_is_the_one_of_the_file_and_carries_over():

@@ -5,9 +5,14 @@ from __future__ import annotations
 import json
 import math
 import os
+import random
+import shutil
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import forking
 import numpy as np
 import pytest
 import reproducing
@@ -15,12 +20,18 @@ import tiny
 import torch
 import training
 from safetensors.torch import load_file
+from transformers import AutoTokenizer
 
 from ropescale.cli.main import main
 from ropescale.errors import CheckpointError, DataError
+from ropescale.evals.passkey.filler import Generated
+from ropescale.evals.passkey.tasks import prompts
 from ropescale.evals.reproducing import running
+from ropescale.evals.reproducing.asking import read_answers
+from ropescale.evals.reproducing.evidence import Point, Records
 from ropescale.evals.reproducing.plan import arms
 from ropescale.evals.reproducing.results import Reproduction
+from ropescale.evals.reproducing.room import Room
 from ropescale.evals.reproducing.rows import HOLDS, NOT_RUN
 from ropescale.evals.reproducing.running import Reproducing
 from ropescale.evals.reproducing.setting import Setting
@@ -152,6 +163,34 @@ def test_a_training_that_was_stopped_inside_goes_on_to_the_same_figures(done, se
     assert made.rows == [row for row in found.rows if row.arm == "yarn"]
 
 
+def stored(out: Path) -> int:
+    """Counts the bytes of a folder, whatever happens to it meanwhile."""
+    found = 0
+    for folder, _, files in os.walk(out):
+        for name in files:
+            with suppress(OSError):
+                found += os.stat(os.path.join(folder, name)).st_size
+    return found
+
+
+@pytest.mark.slow
+def test_killed_at_random_moments_it_ends_with_the_same_files(setting, tmp_path, monkeypatch):
+    """A model, a training, a measurement and questions, each killed by SIGKILL wherever it is."""
+    monkeypatch.setattr("ropescale.evals.reference.training._KEPT_EVERY", 1)
+    arms, moments = ("native", "yarn", "retrieval-yarn"), random.Random(7)
+    found = reproduce(tmp_path / "whole", setting, *arms)
+    out, killed = tmp_path / "out", 0
+    for _ in range(8):
+        least = stored(out) + moments.uniform(0, 0.4) * stored(tmp_path / "whole")
+        killed += forking.struck(partial(reproduce, out, setting, *arms), partial(stored, out), least)
+    again = reproduce(out, setting, *arms)
+    assert killed >= 3 and (again.rows, again.answers, again.claims) == (found.rows, found.answers, found.claims)
+    for name in ("models/native-model", "arms/yarn", "arms/taught-yarn"):
+        assert same(out / name, tmp_path / "whole" / name)
+    trees = [sorted(str(p.relative_to(f)) for p in f.rglob("*")) for f in (out, tmp_path / "whole")]
+    assert [n for n in trees[0] if "resume" not in n] == [n for n in trees[1] if "resume" not in n]
+
+
 def test_a_model_that_is_made_goes_on_to_the_same_weights(setting, tmp_path, monkeypatch):
     from ropescale.evals.reference import training as making
 
@@ -187,9 +226,80 @@ def test_truncation_of_a_trained_model_is_of_the_same_tokens(done, setting):
     assert claim.estimates[0][0] == pytest.approx(long - short, abs=1e-5)
 
 
-def test_another_setting_is_refused_and_nothing_is_lost(done, setting, tmp_path):
-    from dataclasses import replace
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory) -> tuple[Path, Reproduction]:
+    """The taught model's answers about a few short texts."""
+    out = tmp_path_factory.mktemp("asked") / "out"
+    return out, reproduce(out, replace(Setting(), asked=(128, 512), trials=1), "retrieval")
 
+
+def written(folder: Path, length: int) -> list[bool]:
+    """Whether stock transformers writes the answer of each prompt, by greedy decoding."""
+    model, tokenizer = training.loaded(folder).eval(), AutoTokenizer.from_pretrained(folder)
+    depths, found = (0.0, 0.25, 0.5, 0.75, 1.0), []
+    for prompt in prompts(
+        "passkey", tokenizer, length, depths, 1, seed=0, filler=Generated(), bos=tokenizer.bos_token_id
+    ):
+        (question,) = prompt.questions
+        ids = torch.from_numpy(prompt.ids(question.ending))[None]
+        made = model.generate(ids[:, : question.start], max_new_tokens=question.stop - question.start, do_sample=False)
+        found.append(torch.equal(made[0], ids[0, : question.stop]))
+    return found
+
+
+def test_answers_are_those_that_stock_transformers_writes(asked):
+    out, found = asked
+    rows = {(row.schedule, row.length): row for row in found.answers}
+    for length, right in ((128, 5), (512, 0)):
+        row = rows["as-is", length]
+        assert (row.questions, row.right) == (5, right)
+        assert sum(written(out / "models" / "taught-model", length)) == right
+    assert rows["linear:factor=8", 128].right == 0 and rows["ntk:factor=8", 512].right >= 4
+    assert rows["found", 512].share_high == 1 and found.answers == Reproduction.load(out).answers
+
+
+def test_the_difference_of_questions_missed_is_over_the_same_questions(asked):
+    out, _ = asked
+    records = Records(Room(out, replace(Setting(), asked=(128, 512), trials=1)))
+    ntk, own = (Point("retrieval", schedule=spec) for spec in ("ntk:factor=8", "as-is"))
+    one, other = (np.array(records.answers(point, 512)) for point in (ntk, own))
+    missed = records.missed(ntk, own, 512)
+    assert missed.mean == pytest.approx(other.mean() - one.mean()) and -1 <= missed.low <= missed.mean < missed.high < 0
+    assert records.missed(Point("retrieval-yarn"), own, 512) is None and records.missed(ntk, own, 256) is None
+
+
+def test_answers_to_other_questions_are_not_compared(asked, tmp_path):
+    out, _ = asked
+    records = Records(Room(out))
+    other = read_answers(out / "measured" / "retrieval")
+    other = replace(other, run=replace(other.run, data={**other.run.data, "sha256": "0" * 64}))
+    own = records.answered
+    records.answered = lambda point: other if point.arm == "retrieval-yarn" else own(point)
+    with pytest.raises(DataError, match="retrieval-yarn and retrieval were asked other questions"):
+        records.missed(Point("retrieval-yarn"), Point("retrieval"), 512)
+
+
+def test_damaged_answers_are_one_line(asked, tmp_path):
+    shutil.copytree(asked[0] / "measured" / "retrieval", tmp_path / "run")
+    (tmp_path / "run" / "answers.csv").write_text("other,columns\n1,2\n")
+    with pytest.raises(DataError, match=r"answers\.csv is damaged or missing .*remove the folder"):
+        read_answers(tmp_path / "run")
+    assert read_answers(tmp_path) is None
+
+
+def test_the_taught_model_is_trained_and_asked_again(setting, tmp_path):
+    found = reproduce(tmp_path / "out", setting, "retrieval-yarn")
+    assert [(row.arm, row.schedule, row.step, row.length) for row in found.answers] == [
+        ("retrieval-yarn", "yarn:factor=2", 2, 256),
+        ("retrieval-yarn", "yarn:factor=2", 2, 320),
+    ]
+    assert {(row.arm, row.step) for row in found.rows} == {("taught-yarn", 0), ("taught-yarn", 2)}
+    assert "Questions answered by the taught model, of 10" in (tmp_path / "out" / "REPORT.md").read_text()
+    claim = next(row for row in found.claims if row.claim == "retrieval trained")
+    assert claim.verdict == NOT_RUN and claim.figures == ""
+
+
+def test_another_setting_is_refused_and_nothing_is_lost(done, setting, tmp_path):
     out, _ = done
     before = (out / "results.json").read_bytes()
     with pytest.raises(CheckpointError, match=r"holds yarn with other settings \(steps 4 became 5\)"):
