@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -10,7 +13,7 @@ from typing import Any
 
 import pytest
 
-NAMES = ("sides", "models", "recipes", "page")
+NAMES = ("sides", "models", "recipes", "harness", "page")
 
 
 @pytest.fixture
@@ -30,6 +33,33 @@ def test_a_ratio_is_the_median_of_the_rounds_and_its_range(bench):
 def test_the_exponent_of_a_power_law_is_found(bench):
     sizes = [1.0, 2.0, 8.0, 64.0]
     assert bench["sides"].slope(sizes, [3 * size**1.5 for size in sizes]) == pytest.approx(1.5, abs=1e-12)
+
+
+def test_the_line_through_points_is_found_with_its_largest_departure(bench):
+    start, slope, off = bench["sides"].line([0.0, 1.0, 2.0], [1.0, 4.0, 4.0])
+    assert (start, slope) == pytest.approx((1.5, 1.5)) and off == pytest.approx(0.5)
+    assert bench["sides"].line([1.0, 2.0], [3.0, 5.0]) == pytest.approx((1.0, 2.0, 0.0))
+
+
+def test_a_busy_core_is_noticed(bench):
+    sides, others = bench["sides"], bench["sides"].busy(0.2)
+    spinning = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        time.sleep(0.5)  # Python starts
+        assert min(sides.busy(0.5), os.cpu_count()) > 0.2
+    finally:
+        spinning.kill()
+        spinning.wait()
+    assert 0 <= others <= os.cpu_count() + 0.5
+
+
+def test_what_is_not_installed_is_left_out(bench, monkeypatch, capsys):
+    harness = bench["harness"]
+    monkeypatch.setattr(harness.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.delenv("LM_EVAL_PYTHON", raising=False)
+    assert harness.measure(1.0) == [] and "LM_EVAL_PYTHON" in capsys.readouterr().out
+    monkeypatch.setenv("LM_EVAL_PYTHON", "/some/python")
+    assert harness.interpreter() == "/some/python"
 
 
 def test_rounds_end_with_the_time_and_are_three_at_least(bench):

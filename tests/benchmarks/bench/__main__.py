@@ -21,13 +21,14 @@ import page
 import sides
 
 ITEMS = {
-    "recipes": 0.3,
-    "forwards": 0.2,
-    "commands": 0.15,
+    "processes": 0.1,
+    "recipes": 0.22,
+    "harness": 0.1,
+    "forwards": 0.18,
+    "commands": 0.13,
     "memory": 0.02,
     "growth": 0.2,
     "searches": 0.05,
-    "processes": 0.08,
 }
 """The items, and their shares of the time."""
 

@@ -32,7 +32,8 @@ def written(found: Mapping[str, Sequence[sides.Row]], about: Mapping[str, str], 
     for name, rows in found.items():
         title, _, more = about[name].partition("\n\n")
         if not rows:
-            parts.append(f"## {title.rstrip('.')}\n\nNot measured in this run: `{command(name)}`\n")
+            left_out = f"Not measured in this run: `{command(name)}`\n"
+            parts += [f"## {title.rstrip('.')}\n", *filter(None, [more]), left_out]
             continue
         parts += [f"## {title.rstrip('.')}\n", *filter(None, [more]), f"`{command(name)}`\n"]
         lines = [f"| {row.what} | {_value(row)} | {row.rounds} | {row.note} |" for row in rows]

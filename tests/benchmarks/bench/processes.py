@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 import tempfile
 import time
@@ -11,16 +10,16 @@ from pathlib import Path
 import sides
 
 BUSY = 0.5
-"""The load above which two processes would not have two cores."""
+"""Cores in use by others, above which two processes would not have two."""
 
 
 def measure(seconds: float) -> list[sides.Row]:
     """Returns the wall time of one process over that of two, loading included."""
     from ropescale.evals import reference
 
-    load = os.getloadavg()[0]
+    load = sides.busy()
     if load > BUSY:
-        print(f"processes: left out, the machine is busy (load {load:.1f})")
+        print(f"processes: left out, the machine is busy ({load:.1f} cores in use)")
         return []
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)

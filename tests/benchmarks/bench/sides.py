@@ -48,11 +48,13 @@ def cpu(act: Act) -> float:
     return time.process_time() - start
 
 
-def command(*words: object, threads: int = 1) -> float:
+def command(
+    *words: object, threads: int = 1, python: str = sys.executable, environment: Mapping[str, str] | None = None
+) -> float:
     """Seconds of CPU time that a Python process takes, its children included."""
-    environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
+    given = {**os.environ, "OMP_NUM_THREADS": str(threads), **(environment or {})}
     with subprocess.Popen(
-        [sys.executable, *map(str, words)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment
+        [python, *map(str, words)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=given
     ) as child:
         said = child.stderr.read() if child.stderr else b""
         _, status, usage = os.wait4(child.pid, 0)
@@ -103,6 +105,32 @@ def slope(sizes: Sequence[float], values: Sequence[float]) -> float:
     x, y = [math.log(each) for each in sizes], [math.log(each) for each in values]
     middle = statistics.mean(x)
     return sum((a - middle) * b for a, b in zip(x, y, strict=True)) / sum((a - middle) ** 2 for a in x)
+
+
+def line(sizes: Sequence[float], values: Sequence[float]) -> tuple[float, float, float]:
+    """Returns the line through the points by least squares: its value at 0, its slope, and its largest departure.
+
+    The departure is a share of the value there.
+    """
+    slope, start = statistics.linear_regression(sizes, values)
+    return start, slope, max(abs(start + slope * x - y) / y for x, y in zip(sizes, values, strict=True))
+
+
+def busy(seconds: float = 1.0) -> float:
+    """Returns how many cores are in use: over so long on Linux, elsewhere the load of the last minute."""
+    try:
+        first = _ticks()
+        time.sleep(seconds)
+        return (_ticks() - first) / os.sysconf("SC_CLK_TCK") / seconds
+    except OSError:
+        return os.getloadavg()[0]
+
+
+def _ticks() -> int:
+    """Returns the ticks of all cores that were not idle, nor waiting for a disk."""
+    with open("/proc/stat", encoding="ascii") as file:
+        used, nice, system, _, _, *interrupts = map(int, file.readline().split()[1:8])
+    return used + nice + system + sum(interrupts)
 
 
 def answer(rows: Sequence[Row]) -> None:
