@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 NEEDED := pyproject.toml constraints.txt
 
-.PHONY: demo test slow engines fuzz kill mutants bench docs lint format wheel clean help
+.PHONY: demo test slow engines fuzz kill mutants bench docs lint format wheel release clean help
 
 help:
 	@echo "make demo    the main job on the bundled model, under a minute once installed"
@@ -21,6 +21,7 @@ help:
 	@echo "make lint    ruff, as the continuous integration runs it"
 	@echo "make format  ruff's formatter and safe fixes"
 	@echo "make wheel   build dist/ropescale-*.whl"
+	@echo "make release build the sdist and the wheel of this commit into dist/, and check them as an index does"
 	@echo "make clean   remove .venv and everything built"
 
 demo: $(VENV)/.for-demo
@@ -74,6 +75,9 @@ wheel: $(VENV)/.for-test
 	rm -rf build dist
 	$(BIN)/python -m build --wheel --outdir dist .
 
+release: $(VENV)/.for-release
+	.ci/release
+
 clean:
 	rm -rf $(VENV) $(VENV)-wheel build dist docs/_build *.egg-info .pytest_cache .ruff_cache ropescale-demo
 
@@ -89,6 +93,10 @@ $(VENV)/.for-test: $(NEEDED) | $(BIN)/python
 $(VENV)/.for-docs: $(NEEDED) | $(BIN)/python
 	$(BIN)/python -m pip install -c constraints.txt -e '.[plot,docs]'
 	@touch $(VENV)/.for-demo $@
+
+$(VENV)/.for-release: $(NEEDED) | $(BIN)/python
+	$(BIN)/python -m pip install -c constraints.txt -e '.[release]'
+	@touch $@
 
 $(BIN)/python:
 	@command -v $(PYTHON) >/dev/null || \
