@@ -7,8 +7,8 @@ from importlib import metadata
 
 from .. import __version__
 
-LIBRARIES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "numpy", "click")
-EXTRAS = ("matplotlib", "gguf", "jinja2", "plotly", "peft")
+LIBRARIES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "huggingface_hub", "numpy", "click")
+EXTRAS = ("matplotlib", "gguf", "jinja2", "plotly", "peft", "cma")
 
 
 def described() -> str:

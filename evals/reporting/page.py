@@ -95,7 +95,7 @@ _OLD_MARKS = (b'<!DOCTYPE html>\n<html lang="en">\n', b"<footer><p>Made by ropes
 def check_ours(path: Path) -> None:
     """Refuses to replace a file that is not a page of ropescale.
 
-    A page has a mark in its head; a page of version 0.1.0 is recognised by its beginning and its foot.
+    A page has a mark in its head; a page from before version 0.1.0 is recognised by its beginning and its foot.
 
     Raises:
         CheckpointError: it is another kind of file, and not empty.

@@ -24,7 +24,7 @@ class StoredRun:
         name: its name on the page: the folder's name, with its parent's if two have the same name.
         results: ``results.json``.
         result: the measurement of perplexity; None for another kind of run.
-        has_checksums: whether all files have a checksum; version 0.1.0 wrote none.
+        has_checksums: whether all files have a checksum; before version 0.1.0 there were none.
     """
 
     folder: Path

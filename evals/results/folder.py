@@ -2,7 +2,7 @@
 
 ``results.json`` lists every file beside it with its sha256; while a file is being replaced, it lists the old and the
 new one. It is written before the others, so a run that was killed at any moment still recognises its files. Any other
-file is refused by name. Version 0.1.0 wrote no such list; its files are recognised by their content, see
+file is refused by name. Versions before 0.1.0 wrote no such list; their files are recognised by their content, see
 :mod:`ropescale.evals.results.older`.
 """
 
@@ -174,7 +174,7 @@ def _own(path: Path, results: Results, refused: nll.Refused) -> str:
     except (Wrong, OSError) as error:
         raise refused(path, str(error)) from None
     if listed is None and not older.is_ours(path.name, content, results):
-        raise refused(path, "is not what version 0.1.0 wrote for the results beside it")
+        raise refused(path, "is not what a version before 0.1.0 wrote for the results beside it")
     if listed is not None and sha256(content) not in listed[path.name]:
         raise refused(path, "was changed since it was written")
     return sha256(content)

@@ -1,6 +1,6 @@
 """Removes half-written files of killed runs from a run's folder. The next run does so while it holds the folder's lock.
 
-Current parts are recognised by their writer's lock, see :mod:`ropescale.files.atomic`. Parts of version 0.1.0 had no
+Current parts are recognised by their writer's lock, see :mod:`ropescale.files.atomic`. Parts from before 0.1.0 had no
 lock and are recognised by their names; only the holder of the run's lock could be writing them.
 """
 
@@ -100,7 +100,7 @@ def _sweep_old(folder: Path) -> None:
 
 
 def _sweep_old_arrays(folder: Path) -> None:
-    """Removes half-written losses of version 0.1.0, and then the folders that are empty."""
+    """Removes half-written losses from before version 0.1.0, and then the folders that are empty."""
     if not is_folder(folder):
         return
     for below, folders, names in os.walk(folder, topdown=False):

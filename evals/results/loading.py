@@ -22,7 +22,7 @@ class Losses:
     """The content of ``nll/``; without passes if the folder is gone.
 
     Attributes:
-        sealed: whether every file has a checksum; version 0.1.0 wrote none.
+        sealed: whether every file has a checksum; before version 0.1.0 there were none.
     """
 
     bos: bool

@@ -2,7 +2,7 @@
 
 The index lists every file with its sha256, so that a changed byte is noticed and only listed files are replaced. It
 is written first, so a run that is killed leaves no unlisted file. Files of an older measurement are listed under
-``before`` until they are replaced or removed. An index of version 0.1.0 has no checksums; there a file must have a
+``before`` until they are replaced or removed. An index from before 0.1.0 has no checksums; there a file must have a
 listed name and hold such an array.
 """
 

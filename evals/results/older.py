@@ -1,4 +1,4 @@
-"""Recognises the files of version 0.1.0, which wrote no checksums, by comparing them with the results beside them."""
+"""Recognises the files from before 0.1.0, which have no checksums, by comparing them with the results beside them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..metrics.cells import csv_text
 
 
 def is_ours(name: str, content: bytes, results: Mapping[str, Any]) -> bool:
-    """Whether version 0.1.0 wrote a file beside ``results.json`` for these results.
+    """Whether a version before 0.1.0 wrote a file beside ``results.json`` for these results.
 
     Tables must have every figure of the results, pictures their usual size, and the report no other lines.
     """

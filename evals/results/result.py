@@ -226,7 +226,7 @@ class Result(Stored, Saved):
 
     @property
     def scored_tokens(self) -> int:
-        """The tokens scored at the longest length; runs of version 0.1.0 wrote down how many were fed, with BOS."""
+        """The tokens scored at the longest length; runs from before 0.1.0 wrote down how many were fed, with BOS."""
         return self.data["tokens"] if "windows" in self.data else max(row.tokens for row in self.rows)
 
     @property

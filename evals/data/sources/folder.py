@@ -78,7 +78,7 @@ def _of_runs(files: Iterable[Path]) -> set[Path]:
 
 
 def _runs(files: Iterable[Path]) -> Iterator[tuple[Path, Iterable[str]]]:
-    """Yields the folders of runs, and the files that each lists; version 0.1.0 listed none."""
+    """Yields the folders of runs, and the files that each lists; versions before 0.1.0 listed none."""
     for path in files:
         if path.name == "results.json" and path.stat().st_size < _LARGEST:
             with suppress(OSError, ValueError, RecursionError):

@@ -299,7 +299,7 @@ def test_a_page_replaces_a_page_and_nothing_else(folder, tmp_path, capsys):
     assert [main(["report", str(folder), "-o", str(path)]) for _ in range(2)] == [0, 0]
     page = path.read_text()
     assert '<meta name="generator" content="ropescale">' in page[:1000]
-    path.write_text(page.replace('<meta name="generator" content="ropescale">\n', ""))  # as version 0.1.0 wrote it
+    path.write_text(page.replace('<meta name="generator" content="ropescale">\n', ""))  # as it was before version 0.1.0
     assert main(["report", str(folder), "-o", str(path)]) == 0
     assert path.read_text() == page
     (tmp_path / "link.html").symlink_to(path)

@@ -1,4 +1,4 @@
-"""What version 0.1.0 wrote is read, reported and continued, though it has no checksums; see its folder's README.md."""
+"""What versions before 0.1.0 wrote is read, reported and continued without its checksums; see the folder's README."""
 
 from __future__ import annotations
 
