@@ -159,7 +159,7 @@ def test_a_report_of_that_version_with_a_line_of_somebody_elses_is_not_replaced(
     path = older / "eval" / "REPORT.md"
     lines = path.read_text().split("\n")
     path.write_text("\n".join([*lines[:6], "We should try a larger factor.", *lines[6:]]))
-    with pytest.raises(CheckpointError, match=r"REPORT\.md is not what version 0\.1\.0 wrote for the results"):
+    with pytest.raises(CheckpointError, match=r"REPORT\.md is not what a version before 0\.1\.0 wrote for the results"):
         writable_folder(older / "eval")
 
 
