@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 
 from ...errors import DataError
@@ -57,6 +58,8 @@ class SearchOptions:
         object.__setattr__(self, "budget_tokens", parse_length(self.budget_tokens))
         if self.method not in METHODS:
             raise DataError(f"method {self.method!r} is none of {', '.join(METHODS)}", "method")
+        if self.method == "cma" and find_spec("cma") is None:
+            raise DataError("method='cma' needs cma, which is not installed; pip install 'ropescale[search]'", "method")
         check_weight(self.within)
 
     def reading(self, windows: int, target: int) -> PerplexityOptions:

@@ -144,3 +144,13 @@ def test_killed_at_any_moment_it_finds_the_same(capsys, checkpoint, texts, tmp_p
         started.wait()
         assert run(capsys, checkpoint, "--data", texts, *WORDS, "-o", file)[0] == 0
         assert json.loads(file.read_text()) == wanted, kill
+
+
+def test_cma_is_missed_before_anything_is_read_or_written(capsys, checkpoint, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "cma", None)  # as if it were not installed
+    monkeypatch.chdir(tmp_path)
+    words = (checkpoint, "--data", "nowhere.txt", *WORDS, "--method", "cma", "-o", "factors.json")
+    assert refused(capsys, *words) == (
+        "error: --method cma needs cma, which is not installed; pip install 'ropescale[search]'"
+    )
+    assert list(tmp_path.iterdir()) == []

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Protocol
 
-from ....errors import RunError
 from ..families.family import Point
 from ..families.space import Space
 from .asking import WINDOWS, Allowance, Ask, Method, best, candidates
@@ -54,13 +53,6 @@ def _at(space: Space, start: Point, moves: Sequence[float]) -> Point:
 
 
 def _strategy(numbers: int, seed: int) -> Strategy:
-    """Makes the strategy; cma takes 0 for a seed that it draws itself.
-
-    Raises:
-        RunError: the package is not installed.
-    """
-    try:
-        cma = import_module("cma")
-    except ImportError:
-        raise RunError("method='cma' needs the package cma; install it with: pip install 'ropescale[search]'") from None
+    """Makes the strategy; cma takes 0 for a seed that it draws itself."""
+    cma = import_module("cma")  # :class:`..options.SearchOptions` has asked whether it is installed
     return cma.CMAEvolutionStrategy([0.0] * numbers, SPREAD, {"seed": seed + 1, "verbose": -9})
