@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from click.shell_completion import ShellComplete
 
+import ropescale
 from ropescale.cli.main import group
 from ropescale.schedules import names
 
@@ -55,12 +60,65 @@ def test_paths_are_left_to_the_shell(words):
     assert offered(*words, last="./some") == [("file", "./some")]
 
 
+@pytest.fixture
+def command(tmp_path, monkeypatch):
+    """A command ``ropescale`` that a shell finds, in a folder with one file."""
+    found = tmp_path / "bin" / "ropescale"
+    found.parent.mkdir()
+    package = Path(ropescale.__file__).resolve().parent.parent
+    found.write_text(f'#!/bin/sh\nPYTHONPATH={package} exec {sys.executable} -m ropescale "$@"\n')
+    found.chmod(0o755)
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "book.txt").touch()
+    monkeypatch.setenv("PATH", f"{found.parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.chdir(tmp_path / "here")
+
+
+ENABLED = r"^\| (?P<shell>bash|zsh|fish)[^|]* \| `(?P<line>[^`]+)` \|"
+
+
+def line_for(shell):
+    """The line of docs/command-line.md that enables completion in a shell."""
+    page = Path(__file__).parents[2] / "docs" / "command-line.md"
+    if not page.exists():
+        pytest.skip("looks at the guide, which is not beside these tests")
+    lines = {each["shell"]: each["line"] for each in re.finditer(ENABLED, page.read_text(), re.MULTILINE)}
+    return lines[shell].replace("\\|", "|")
+
+
+def asked(shell, *words):
+    return subprocess.run([shell, *words], capture_output=True, text=True, check=True).stdout.split("\n")[:-1]
+
+
+IN_BASH = """{line}
+COMP_WORDS=({words} '{last}'); COMP_CWORD={count}
+_ropescale_completion ropescale
+printf '%s\\n' "${{COMPREPLY[@]}}"
+"""
+
+COMPLETED = [
+    ("ropescale", "pa", ["patch", "passkey"]),
+    ("ropescale patch m", "--sched", ["--schedule"]),
+    ("ropescale patch m --schedule", "ya", ["yarn"]),
+    ("ropescale export m --for", "lla", ["llama.cpp", "llama-factory"]),
+]
+"""A command, an option, a schedule and an engine: the words before, the one that is begun, what is offered."""
+
+
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
-def test_bash_offers_both(python, tmp_path):
-    source = python("-m", "ropescale", env={"_ROPESCALE_COMPLETE": "bash_source"}).stdout
-    (tmp_path / "complete.bash").write_text(source)
-    listing = f"source {tmp_path}/complete.bash; complete -p ropescale"
-    done = subprocess.run(["bash", "-c", listing], capture_output=True, text=True)
-    assert "_ropescale_completion" in done.stdout
-    words = {"_ROPESCALE_COMPLETE": "bash_complete", "COMP_WORDS": "ropescale patch m --schedule ya", "COMP_CWORD": "4"}
-    assert python("-m", "ropescale", env=words).stdout == "plain,yarn\n"
+@pytest.mark.parametrize(("words", "last", "offer"), COMPLETED)
+def test_bash_completes_after_the_line_of_the_guide(command, words, last, offer):
+    script = IN_BASH.format(line=line_for("bash"), words=words, last=last, count=len(words.split()))
+    assert sorted(asked("bash", "--norc", "-c", script)) == sorted(offer)
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="needs fish")
+@pytest.mark.parametrize(("words", "last", "offer"), [*COMPLETED, ("ropescale eval m --data", "bo", ["book.txt"])])
+def test_fish_completes_after_the_line_of_the_guide(command, words, last, offer):
+    found = asked("fish", "--no-config", "-c", f"{line_for('fish')}; complete -C '{words} {last}'")
+    assert sorted(each.partition("\t")[0] for each in found) == sorted(offer)
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def test_bash_takes_the_completion_for_the_command(command):
+    assert "_ropescale_completion" in asked("bash", "--norc", "-c", f"{line_for('bash')}; complete -p ropescale")[0]

@@ -9,42 +9,27 @@ import shlex
 from pathlib import Path
 
 import pytest
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from readme_blocks import MAKE, blocks_of, furnish
 
 from ropescale.cli.main import main
-from ropescale.evals.reference import CHECKPOINT, held_out_documents
 from ropescale.schedules import lookup, names
 
 ROOT = Path(__file__).parents[2]
 GUIDES = ("patching", "serving", "retrieval", "searching", "adapting")
 PAGES = {"README": ROOT / "README.md", **{name: ROOT / "docs" / f"{name}.md" for name in GUIDES}}
-MAKE = {"make demo", "make test"}
-"""Run by the continuous integration itself, which starts with them."""
 
 
 def blocks(page: str) -> list[tuple[str, str]]:
     """The language and the text of each block of code."""
-    text = PAGES[page].read_text(encoding="utf-8") if PAGES[page].exists() else ""
-    return re.findall(r"^```(\w+)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    return blocks_of(PAGES[page])
 
 
 @pytest.fixture
 def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that holds what the blocks speak of; no hub is asked for Qwen's model, a tiny one lies in its place."""
-    (tmp_path / "CKPT").symlink_to(CHECKPOINT)
-    (tmp_path / "book.txt").write_text(held_out_documents()[0][:12_000], encoding="utf-8")
-    (tmp_path / "test.txt").write_text(held_out_documents()[1][:12_000], encoding="utf-8")
+    """A folder that holds what the blocks speak of."""
+    furnish(tmp_path)
     monkeypatch.chdir(tmp_path)
-    config = Qwen3Config(
-        hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
-        head_dim=16, vocab_size=2048, max_position_embeddings=40_960, rope_parameters=QWEN3_ROPE,
-    )  # fmt: skip
-    Qwen3ForCausalLM(config).save_pretrained(tmp_path / "Qwen" / "Qwen3-8B")
     return tmp_path
-
-
-QWEN3_ROPE = {"rope_type": "default", "rope_theta": 1_000_000.0}
-"""As Qwen3-8B's configuration has it, like its max_position_embeddings."""
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -1,0 +1,199 @@
+"""A release as strangers meet it: made, put on an index, installed into a bare environment, and used there."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import venv
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from environments import environment
+from readme_blocks import MAKE, blocks_of, furnish
+
+import ropescale
+
+pytestmark = pytest.mark.engines
+
+EXTRAS = ("plot", "report", "gguf", "adapters", "search")
+TOOLS = ("build", "setuptools", "twine")
+
+
+@dataclass(frozen=True)
+class Bare:
+    """An environment that began with pip alone, and the folder in which its commands run."""
+
+    root: Path
+    place: Path
+
+    def run(self, *words: str, seconds: int = 1800) -> subprocess.CompletedProcess[str]:
+        """Runs a command of the environment, or of the system; nothing of the checkout can be imported there."""
+        ours = ("PYTHONPATH", "VIRTUAL_ENV", "PYTEST_CURRENT_TEST")
+        env = {key: value for key, value in os.environ.items() if key not in ours}
+        env["PATH"] = os.pathsep.join([str(self.root / "bin"), *os.defpath.split(os.pathsep)])
+        program = self.root / "bin" / words[0]
+        first = str(program) if program.exists() else words[0]
+        return subprocess.run(
+            [first, *words[1:]], cwd=self.place, env=env, capture_output=True, text=True, timeout=seconds
+        )
+
+    def install(self, *words: str) -> str:
+        """Installs with pip, and returns what it said; the versions are those of constraints.txt."""
+        constraints = Path(__file__).parents[2] / "constraints.txt"
+        done = self.run("python", "-m", "pip", "install", "-c", str(constraints), *words)
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+        return done.stdout
+
+    @property
+    def package(self) -> Path:
+        """The folder in which ropescale is installed."""
+        [found] = self.root.glob("lib/python3.*/site-packages/ropescale")
+        return found
+
+
+def make_bare(folder: Path) -> Bare:
+    """Makes an environment with pip alone, and an empty folder beside it."""
+    venv.create(folder / "environment", with_pip=True)
+    (folder / "place").mkdir()
+    return Bare(folder / "environment", folder / "place")
+
+
+@pytest.fixture(scope="module")
+def released(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with the sdist and the wheel of the commit that is checked out, as ``make release`` makes them."""
+    pins = (repository / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    tools = environment("release", *[pin for pin in pins if pin.split("==")[0] in TOOLS])
+    clone = tmp_path_factory.mktemp("release") / "clone"
+    subprocess.run(["git", "clone", "-q", str(repository), str(clone)], check=True)
+    (clone / ".git" / "info" / "exclude").write_text(".venv\n")
+    (clone / ".venv").symlink_to(tools.parent.parent)
+    done = subprocess.run([".ci/release"], cwd=clone, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    assert done.stdout.count("PASSED") == 2  # twine's word, for each of them
+    return clone / "dist"
+
+
+@pytest.fixture(scope="module")
+def index(released: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a package index (PEP 503) that has ropescale and nothing else."""
+    root = tmp_path_factory.mktemp("index")
+    page = root / "simple" / "ropescale" / "index.html"
+    page.parent.mkdir(parents=True)
+    lines = ["<!DOCTYPE html>"]
+    for file in released.iterdir():
+        shutil.copy(file, root)
+        digest = hashlib.sha256(file.read_bytes()).hexdigest()
+        lines.append(f'<a href="../../{file.name}#sha256={digest}">{file.name}</a>')
+    page.write_text("\n".join(lines))
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=str(root))) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/simple"
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def without_extras(index: str, tmp_path_factory: pytest.TempPathFactory) -> Bare:
+    """A bare environment after ``pip install ropescale``."""
+    bare = make_bare(tmp_path_factory.mktemp("bare"))
+    said = bare.install("--extra-index-url", index, "ropescale")
+    assert "multiple versions" not in said  # pip went back to try others
+    return bare
+
+
+MISSING = {
+    "inspect CKPT --plot pairs.png": "plots need matplotlib, which is not installed; pip install 'ropescale[plot]'",
+    "report RUN -o report.html": "the report needs plotly; pip install 'ropescale[report]'",
+    "gguf book.txt -o out.gguf --schedule yarn --factor 2": (
+        "GGUF files need gguf-py, which is not installed; pip install 'ropescale[gguf]'"
+    ),
+    "search CKPT --target-length 512 --data book.txt --method cma -o found.json": (
+        "--method cma needs cma, which is not installed; pip install 'ropescale[search]'"
+    ),
+    "finetune CKPT --schedule yarn:factor=2 --data book.txt --steps 2 --lora -o TRAINED": (
+        "--lora is asked for, and peft is not installed; pip install 'ropescale[adapters]'"
+    ),
+}
+"""What needs an extra, and the error that names it."""
+
+
+@pytest.fixture(scope="module")
+def missed(without_extras: Bare) -> dict[str, tuple[int, str]]:
+    """The exit codes and the last lines on stderr of what needs an extra, where there is none."""
+    furnish(without_extras.place, without_extras.package / "evals" / "reference" / "llama-3.5m-stdlib")
+    measured = without_extras.run("ropescale", *"eval CKPT --data book.txt --lengths 128 --windows 2 -o RUN".split())
+    assert measured.returncode == 0, measured.stderr
+    found = {"eval": (measured.returncode, measured.stderr)}
+    for line in MISSING:
+        done = without_extras.run("ropescale", *shlex.split(line))
+        found[line] = done.returncode, done.stderr.splitlines()[-1]
+    return found
+
+
+@pytest.fixture(scope="module")
+def complete(without_extras: Bare, missed: dict, index: str) -> Bare:
+    """The same environment after ``pip install 'ropescale[...]'`` with every extra that commands use."""
+    said = without_extras.install("--extra-index-url", index, f"ropescale[{','.join(EXTRAS)}]")
+    assert "multiple versions" not in said
+    return without_extras
+
+
+@pytest.mark.parametrize("line", MISSING)
+def test_what_needs_an_extra_says_which_one_to_install(missed: dict[str, tuple[int, str]], line: str) -> None:
+    assert missed[line] == (2, f"error: {MISSING[line]}")
+
+
+def test_an_evaluation_without_matplotlib_says_that_it_drew_nothing(missed: dict[str, tuple[int, str]]) -> None:
+    assert "note: no plots written; plots need matplotlib, which is not installed; pip install" in missed["eval"][1]
+
+
+def test_the_readme_runs_where_only_the_release_is_installed(complete: Bare, repository: Path) -> None:
+    blocks = blocks_of(repository / "README.md")
+    for line in (line for language, text in blocks if language == "sh" for line in text.strip().splitlines()):
+        words = shlex.split(line, comments=True)
+        if " ".join(words) not in MAKE:
+            done = complete.run(*words)
+            assert done.returncode == 0, f"{line}: {done.stderr}"
+    [code] = [text for language, text in blocks if language == "python"]
+    done = complete.run("python", "-c", code)
+    assert done.returncode == 0 and "| yarn:factor=8" in done.stdout, done.stderr
+    made = {each.name for each in complete.place.iterdir()}
+    assert {"Qwen3-8B-128k", "CKPT-8x", "RUN", "report.html"} <= made
+
+
+def test_the_demo_runs_where_only_the_release_is_installed(complete: Bare) -> None:
+    done = complete.run("ropescale", "demo")
+    assert done.returncode == 0 and "live: yes" in done.stderr, done.stderr
+    assert re.search(r"^\| yarn:factor=8 +\|", done.stdout, re.MULTILINE)
+    assert (complete.place / "ropescale-demo" / "ppl_vs_length.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_version_names_what_is_installed(complete: Bare) -> None:
+    first, *rest = complete.run("ropescale", "--version").stdout.splitlines()
+    assert first == f"ropescale {ropescale.__version__}"
+    assert re.search("transformers 5[.]", rest[1]) and re.search("matplotlib .*gguf .*plotly .*peft .*cma ", rest[2])
+
+
+def test_the_sdist_installs_what_the_wheel_installs(
+    complete: Bare, index: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    bare = make_bare(tmp_path_factory.mktemp("from-sdist"))
+    said = bare.install(
+        "--extra-index-url", index, "--no-deps", "--no-compile", "--no-binary", "ropescale", "ropescale"
+    )
+    assert "ropescale-" in said and ".tar.gz" in said
+    assert contents(bare.package) == contents(complete.package)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """The files of an installed package, without what Python compiled."""
+    files = [each for each in folder.rglob("*") if each.is_file() and each.suffix != ".pyc"]
+    return {each.relative_to(folder).as_posix(): each.read_bytes() for each in files}
