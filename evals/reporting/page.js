@@ -18,7 +18,17 @@
   const has = (bound) => bound !== null && bound !== undefined;
   const bounded = (v) => has(v.low) && has(v.high);
   const dagger = (v) => (bounded(v) && has(v.over) && v.over !== "documents" ? " †" : ""); // over blocks of windows
-  const signedCell = (d) => (bounded(d) ? `${signed(d.mean)} ± ${((d.high - d.low) / 2).toFixed(4)}${dagger(d)}` : signed(d.mean));
+  const leans = (v) => { // as tables in Markdown have it: where one side is so much longer, ± would be wrong
+    const below = v.mean - v.low, above = v.high - v.mean;
+    return Math.max(below, above) > Math.max(1.4 * Math.min(below, above), 1e-6 * Math.abs(v.mean));
+  };
+  const around = (v, text, width = text) => {
+    if (!bounded(v)) return text(v.mean);
+    const ends = leans(v) && v.high - v.low > 1e-4;
+    return `${text(v.mean)} ${ends ? `(${text(v.low)} to ${text(v.high)})` : `± ${width((v.high - v.low) / 2)}`}${dagger(v)}`;
+  };
+  const decimals = (x) => (isZero(x) ? 0 : x).toFixed(4);
+  const signedCell = (d) => around(d, signed, decimals);
   const shown = () => {
     const boxes = [...document.querySelectorAll("#controls input[name=series]:checked")];
     return boxes.map((box) => data.series[Number(box.value)]);
@@ -33,7 +43,7 @@
     if (!v) return "-";
     if (!bounded(v)) return figures(v.mean);
     const half = (v.high - v.low) / 2;
-    if (half <= 0.3 * v.mean) return `${figures(v.mean)} ± ${figures(half, 2)}${dagger(v)}`;
+    if (half <= 0.3 * v.mean && !leans(v)) return `${figures(v.mean)} ± ${figures(half, 2)}${dagger(v)}`;
     return `${figures(v.mean)} (${figures(v.low, 3)} to ${figures(v.high, 3)})${dagger(v)}`;
   }
 
@@ -193,10 +203,9 @@
   }
 
   const cell = (pair, name) => {
-    const mean = pair[name], low = pair[`${name}_low`], high = pair[`${name}_high`];
-    if (!has(mean)) return "-";
-    const text = (x) => (name === "top1" ? `${(100 * x).toFixed(2)}%` : (isZero(x) ? 0 : x).toFixed(4));
-    return bounded({ low, high }) ? `${text(mean)} ± ${text((high - low) / 2)}${dagger({ low, high, over: pair.interval })}` : text(mean);
+    if (!has(pair[name])) return "-";
+    const text = (x) => (name === "top1" ? `${(100 * x).toFixed(2)}%` : decimals(x));
+    return around({ mean: pair[name], low: pair[`${name}_low`], high: pair[`${name}_high`], over: pair.interval }, text);
   };
 
   /* In colour where the interval keeps away from what is shown as zero; `better` is the sign of the better side. */
@@ -249,6 +258,9 @@
     plot("position", traces, keepNear(layout("position (tokens before)", "loss (nats per token)", ticks), traces, false));
   }
 
+  /* An axis of pairs has whole numbers alone, however few pairs there are. */
+  const ofPairs = (axis, pairs) => ({ ...axis, type: "linear", tickvals: undefined, ticktext: undefined, tick0: 0, dtick: Math.ceil(pairs / 16) });
+
   function frequency() {
     const section = find("frequency-section");
     const series = shown().filter((s) => s.tables.length);
@@ -266,7 +278,7 @@
     })));
     const form = layout("pair", "wavelength (tokens)", [], { log: traces, noMarks: true });
     const pairs = Math.max(1, ...traces.map((t) => t.x.length));
-    form.xaxis = { ...form.xaxis, type: "linear", tickvals: undefined, ticktext: undefined, tick0: 0, dtick: Math.ceil(pairs / 16) };
+    form.xaxis = ofPairs(form.xaxis, pairs);
     form.shapes = trained().map((n) => ({ type: "line", xref: "paper", x0: 0, x1: 1, y0: n, y1: n, line: { color: ink(), width: 1, dash: "dash" } }));
     form.annotations = trained().map((n) => ({ x: 0, xref: "paper", y: Math.log10(n), text: `trained at ${tokens(n)}`, showarrow: false, xanchor: "left", yanchor: "bottom", font: { size: 11 } }));
     plot("frequency", traces, form);
@@ -332,7 +344,10 @@
   const HUES = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00"];
 
   function searches() {
-    data.searches.forEach((each, number) => plot(`divisors-${number}`, divisors(each), plain("pair", "frequency divided by")));
+    data.searches.forEach((each, number) => {
+      const form = plain("pair", "frequency divided by"), pairs = 1 + Math.max(0, ...each.divisors.map((r) => r.pair));
+      plot(`divisors-${number}`, divisors(each), { ...form, xaxis: ofPairs(form.xaxis, pairs) });
+    });
     const lines = data.searches.map((each, n) => ({
       x: each.history.map((r) => r.tokens), y: each.history.map((r) => r.loss - each.history[0].loss), name: `${each.run}: ${each.method}`,
       mode: "lines+markers", line: { color: HUES[n % HUES.length] }, hovertemplate: "%{x:,} tokens: %{y:+.4f} nats<extra></extra>",
@@ -369,11 +384,14 @@
     const text = z.map((row) => row.map((v) => (has(v) ? kind.text(v) : "")));
     const form = layout("context length (tokens)", "depth", []);
     form.margin = { ...form.margin, t: 36, r: 8 }; // room for Plotly's buttons above the map
-    const inside = lengths.filter((n) => n <= (map.trained || 0)).length;
-    if (inside && inside < lengths.length) {
+    const inside = lengths.filter((n) => n <= (map.trained || 0)).length, between = inside && inside < lengths.length;
+    if (between) {
       const at = { type: "line", x0: inside - 0.5, x1: inside - 0.5, yref: "paper", y0: 0, y1: 1 };
       form.shapes = [{ ...at, line: { color: "#fff", width: 4 } }, { ...at, line: { color: "#000", width: 1.5, dash: "dash" } }];
-      form.annotations = [{ x: 0, xref: "paper", y: 1, yref: "paper", text: `dashed: trained at ${tokens(map.trained)}`, showarrow: false, xanchor: "left", yanchor: "bottom", font: { size: 11 } }];
+    }
+    if (map.trained) {
+      const said = `${between ? "dashed:" : inside ? "all within the" : "all beyond the"} trained ${between ? "at " : ""}${tokens(map.trained)}`;
+      form.annotations = [{ x: 0, xref: "paper", y: 1, yref: "paper", text: said, showarrow: false, xanchor: "left", yanchor: "bottom", font: { size: 11 } }];
     }
     form.xaxis = { ...form.xaxis, type: "category", tickvals: lengths.map(tokens), ticktext: lengths.map(tokens) };
     form.yaxis = { ...form.yaxis, type: "category", autorange: "reversed" };

@@ -36,15 +36,18 @@ def look(page_file: Path, chromium: str, picture: Path) -> dict[str, Any]:
             "#controls .swatch path", "each => each.map(path => path.getAttribute('d'))"
         )
         found["thick"] = page.evaluate(THICK)
-        found["dashed"] = page.eval_on_selector_all(".heat", DASHED)
+        found["trained on maps"] = page.eval_on_selector_all(".heat", TRAINED)
+        found["pairs"] = page.eval_on_selector_all("#frequency, [id^=divisors]", TICKS)
         found["buttons on maps"] = page.evaluate(BUTTONS_ON_MAPS)
         found["heat"] = page.eval_on_selector_all(".heat", HEAT)
         found["titles in the way"] = page.evaluate(TITLES_IN_THE_WAY)
+        found["cut off"] = page.evaluate(CUT_OFF)
         with_keyboard(page, found)
         toggled(page, found)
         page.set_viewport_size({"width": 360, "height": 700})
         page.wait_for_timeout(300)
         found["titles in the way"] += page.evaluate(TITLES_IN_THE_WAY)
+        found["cut off"] += page.evaluate(CUT_OFF)
         found["overflow"] = page.evaluate("document.scrollingElement.scrollWidth - window.innerWidth")
         widths = page.eval_on_selector_all("tbody th:first-child", "each => each.map(cell => cell.offsetWidth)")
         found["narrowest label"] = min(widths)
@@ -61,7 +64,19 @@ THICK = """() => ['curve', 'position', 'frequency'].map(id =>
   [...document.querySelectorAll(`#${id} .js-line`)].map(line => parseFloat(line.style.strokeWidth)).filter(w => w))"""
 """The width of every line of three plots."""
 
-DASHED = "each => each.map(map => map.querySelectorAll('.shapelayer path').length)"
+TRAINED = """each => each.map(map => [map.querySelectorAll('.shapelayer path').length,
+  [...map.querySelectorAll('.annotation-text')].map(text => text.textContent).join()])"""
+"""The lines that each heat map has between its columns, and what it says of the trained length."""
+
+TICKS = "each => each.map(plot => [...plot.querySelectorAll('.xtick text')].map(tick => tick.textContent))"
+
+CUT_OFF = """() => [document.querySelector('#controls'), ...document.querySelectorAll('#controls *')].filter(part =>
+  ['auto', 'hidden', 'scroll'].includes(getComputedStyle(part).overflowY) && part.scrollHeight > part.clientHeight + 1
+).length + [...document.querySelectorAll('#controls label')].filter(label => {
+  const box = label.getBoundingClientRect(), all = label.closest('#controls').getBoundingClientRect();
+  return !box.height || box.bottom > all.bottom + 1 || box.right > all.right + 1;
+}).length"""
+"""How many parts of the list of series cannot be seen."""
 
 BUTTONS_ON_MAPS = """() => [...document.querySelectorAll('.heat')].filter(map => {
   const low = map.querySelector('.modebar').getBoundingClientRect().bottom;

@@ -22,12 +22,13 @@ import sides
 
 ITEMS = {
     "processes": 0.1,
-    "recipes": 0.22,
+    "recipes": 0.2,
     "harness": 0.1,
-    "forwards": 0.18,
-    "commands": 0.13,
+    "forwards": 0.15,
+    "texts": 0.08,
+    "commands": 0.12,
     "memory": 0.02,
-    "growth": 0.2,
+    "growth": 0.18,
     "searches": 0.05,
 }
 """The items, and their shares of the time."""

@@ -5,14 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 
-def reference(least: int = 2048) -> tuple[Any, list[list[int]]]:
-    """Returns the bundled model in fp32 on one thread, and its held-out documents of ``least`` ids or more."""
+def one_thread() -> None:
+    """Has torch use one thread, whatever the environment says."""
     import torch
 
+    torch.set_num_threads(1)
+
+
+def reference(least: int = 2048) -> tuple[Any, list[list[int]]]:
+    """Returns the bundled model in fp32 on one thread, and its held-out documents of ``least`` ids or more."""
     from ropescale.evals import reference, tokenize
     from ropescale.models.loading import load_model, load_tokenizer
 
-    torch.set_num_threads(1)
+    one_thread()
     tokenizer = load_tokenizer(reference.CHECKPOINT)
     ids = [[tokenizer.bos_token_id, *each.ids] for each in tokenize(reference.held_out_documents(), tokenizer)]
     return load_model(reference.CHECKPOINT, "float32").eval(), [each for each in ids if len(each) >= least]

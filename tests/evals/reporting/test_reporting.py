@@ -23,8 +23,9 @@ from transformers import PreTrainedTokenizerFast
 
 from ropescale.cli.main import main
 from ropescale.errors import DataError
-from ropescale.evals import perplexity, retrieval
+from ropescale.evals import perplexity, retrieval, search
 from ropescale.evals.data.key_tokens import KeySpans
+from ropescale.evals.metrics.cells import around
 from ropescale.evals.reporting.page import page, page_data
 from ropescale.evals.reporting.runs import load, unpaired
 
@@ -434,9 +435,9 @@ def test_a_page_that_cannot_be_written_leaves_the_old_one(folder, tmp_path, caps
 
 @pytest.fixture(scope="module")
 def asked(tmp_path_factory):
-    """A retrieval run of a model that was never taught to answer, and its result."""
+    """A retrieval run, below and above the trained length, of a model that was never taught to answer; its result."""
     out = tmp_path_factory.mktemp("runs") / "asked"
-    model, tokenizer = tiny.llama(vocab_size=257), tiny.byte_tokenizer(limit=400)
+    model, tokenizer = tiny.llama(vocab_size=257, max_position_embeddings=256), tiny.byte_tokenizer(limit=400)
     result = retrieval(model, tokenizer, [200, 300], [0, 0.5, 1], ["linear:factor=4"], trials=3)
     result.save(out)
     return out, result
@@ -476,8 +477,9 @@ def number(cell: str) -> float:
 
 
 def interval_is_shown(cell: str, low: float, mean: float, high: float) -> bool:
-    """Half of it up to 30% of the value, else both ends."""
-    if (high - low) / 2 <= 0.3 * mean:
+    """Half of it up to 30% of the value and where neither side is 1.4 times as long as the other, else both ends."""
+    below, above = mean - low, high - mean
+    if (high - low) / 2 <= 0.3 * mean and max(below, above) <= 1.4 * min(below, above):
         return math.isclose(float(cell.split(" ± ")[1].replace(",", "")), (high - low) / 2, rel_tol=0.05)
     ends = re.fullmatch(r".* \((.*) to (.*)\)", cell.replace(",", ""))
     return ends is not None and [float(end) for end in ends.groups()] == pytest.approx([low, high], rel=0.005)
@@ -542,7 +544,8 @@ def test_in_a_browser_the_tables_hold_the_stored_figures_and_a_gain_is_what_the_
         nll, pair = stored(folder, schedule), pairs[schedule]
         assert [line[0], line[1], line[5]] == [f"first: {schedule}", "64", "128"]
         assert number(line[2]) == pytest.approx(rise(nll, base, 64), abs=6e-5)
-        assert line[3].startswith(f"{pair['kl']:.4f} ± ") and line[4].startswith(f"{pair['top1']:.2%} ± ")
+        assert line[3] == f"{pair['kl']:.4f}{around(pair['kl'], pair['kl_low'], pair['kl_high'])}"
+        assert line[4] == f"{pair['top1']:.2%}{around(pair['top1'], pair['top1_low'], pair['top1_high'], '.2%')}"
         assert number(line[6]) == pytest.approx(-rise(nll, base, 128), abs=6e-5) and number(line[6]) != 0
     for line, schedule in zip(seen["cost-table"][3:], ["as-is", SCHEDULES[1]], strict=True):
         assert line[1] == "128" and number(line[2]) == pytest.approx(rise(stored(other, schedule), base, 128), abs=6e-5)
@@ -561,7 +564,7 @@ def test_in_a_browser_a_dozen_series_can_be_hidden_and_shown_and_rounding_is_no_
             for each in [*index["passes"], *index["divergences"], *index["truncation"]]:
                 each.pop("files", None)
     seen = browsed([folder, *(tmp_path / name for name in moved), asked[0]], tmp_path)
-    assert seen["errors"] == [] and seen["titles in the way"] == []
+    assert seen["errors"] == [] and seen["titles in the way"] == [] and seen["cut off"] == 0
     series = 4 * 3
     points = [[n, len(LENGTHS) * n] for n in (series, series - 1, 0, series)]
     assert seen["points by how many are shown"] == points
@@ -574,6 +577,7 @@ def test_in_a_browser_a_dozen_series_can_be_hidden_and_shown_and_rounding_is_no_
     assert coloured == 2 * [("better: as-is", "better")] + 2 * [("worse: as-is", "worse")]
 
     assert seen["buttons on maps"] == []
+    assert seen["trained on maps"] == [[2, "dashed: trained at 256"]] * 4  # a dashed line on a white one
     result, heat = asked[1], dict(seen["heat"])
     for place, schedule in enumerate(["as-is", "linear:factor=4"]):
         cells = [r for r in result.rows if r.schedule == schedule and r.depth is not None]
@@ -587,6 +591,26 @@ def test_in_a_browser_a_dozen_series_can_be_hidden_and_shown_and_rounding_is_no_
         assert line[:2] == [f"asked: {row.schedule}", str(row.length)]
         assert number(line[2]) == round(100 * row.accuracy)
         assert number(line[3]) == pytest.approx(row.answer_nll, rel=1e-3)
+
+
+@pytest.mark.engines
+@in_a_browser
+def test_in_a_browser_pairs_are_whole_numbers_and_a_figure_has_its_digits_and_both_ends_of_a_leaning_interval(
+    folder, tmp_path
+):
+    run = Path(shutil.copytree(folder, tmp_path / "run"))
+    search(tiny.llama(), tiny.documents(12, 300), 128, budget_tokens=128 * 24).save(tmp_path / "found")
+    with edited(run / "results.json") as results:
+        first, second, third = (row for row in results["rows"] if row["schedule"] == "as-is")
+        first |= {"ppl": 117.0, "ppl_low": 110.0, "ppl_high": 124.0}
+        second |= {"ppl": 135.2, "ppl_low": 130.0, "ppl_high": 145.0}
+        third |= {"ppl": 1168.4, "ppl_low": None, "ppl_high": None}
+        change = next(row for row in results["paired"] if (row["schedule"], row["length"]) == (SCHEDULES[0], 64))
+        change |= {"kl": 0.12, "kl_low": 0.02, "kl_high": 0.18, "top1": 0.5, "top1_low": 0.4, "top1_high": 0.8}
+    seen = browsed([run, tmp_path / "found"], tmp_path)
+    assert seen["curve-table"][1][1:] == ["117.0 ± 7.0", "135.2 (130 to 145)", "1,168"]
+    assert seen["cost-table"][1][3:5] == ["0.1200 (0.0200 to 0.1800)", "50.00% (40.00% to 80.00%)"]
+    assert seen["errors"] == [] and seen["pairs"] == [["0", "1", "2", "3"]] * 2  # the frequencies, and the divisors
 
 
 def test_a_run_whose_losses_are_gone_is_reported_with_a_word(tmp_path, capsys):
