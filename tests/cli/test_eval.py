@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,19 @@ def test_stdout_is_the_table_alone(capsys, checkpoint, texts):
     assert out.startswith("| perplexity") and "| yarn:factor=2 " in out
     assert "2 documents (" in out and "skipped: 1 too short" in out
     assert "error" not in err and "exceed" not in err and "longer than" not in err
+
+
+@pytest.mark.parametrize("columns", [60, 100])
+def test_on_a_terminal_no_line_of_the_result_is_wider(capsys, checkpoint, texts, monkeypatch, columns):
+    words = [checkpoint, "--data", texts, "--lengths", "16,24,32,48,64,128", "--schedule", "yarn:factor=2"]
+    words += ["--schedule", "resonance:over=yarn:factor=2"]
+    _, whole, _ = run(capsys, *words)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    code, fitted, _ = run(capsys, *words)
+    widths = [max(map(len, said.splitlines())) for said in (whole, fitted)]
+    assert code == 0 and widths[0] > 117 and widths[1] <= columns
+    assert set(re.findall(r"[\d.,]+", whole)) == set(re.findall(r"[\d.,]+", fitted))
 
 
 def test_a_book_is_measured_in_many_windows_which_are_stored_and_continued(capsys, checkpoint, tmp_path, monkeypatch):
@@ -329,6 +343,28 @@ def test_a_length_dependent_schedule_is_measured_frozen(capsys, checkpoint, text
     assert found["dynamic:factor=4"] == pytest.approx(frozen, rel=1e-6)
     assert found["dynamic:factor=4"] != pytest.approx(found["as-is"], rel=1e-6)
     assert found["linear:factor=2"] == pytest.approx(expected("linear:factor=2"), rel=1e-6)
+
+
+@pytest.mark.parametrize("command", ["eval", "passkey"])
+@pytest.mark.parametrize("change", ["no length", "scaled, and by what is not said"])
+def test_where_no_trained_length_is_known_the_option_that_gives_it_is_named(
+    capsys, checkpoint, texts, tmp_path, command, change
+):
+    """And not a target length, which would be taken for granted: a factor of 1."""
+    config, more = json.loads(Path(checkpoint, "config.json").read_text()), []
+    if change == "no length":
+        config |= {"model_type": "newest", "max_position_embeddings": None}
+    else:
+        config["rope_parameters"], more = (
+            {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0},
+            ["--replace-scaling"],
+        )
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    data = ["--data", texts] if command == "eval" else []
+    words = [command, str(tmp_path), *data, "--lengths", "64", "--schedule", "yarn:factor=4", *more]
+    assert shell.main(words) == 2
+    said = capsys.readouterr().err
+    assert "give --original-length N" in said and "--target-length" not in said
 
 
 @pytest.mark.parametrize(

@@ -956,3 +956,12 @@ def test_patching_a_loaded_checkpoint_keeps_the_weights(tmp_path):
     with ropescale.patch(model, Dynamic(factor=4.0)):
         logits(model)
         assert all(torch.equal(weights[name], parameter) for name, parameter in model.named_parameters())
+
+
+def test_a_patch_says_itself_in_one_line():
+    model = build()
+    with ropescale.patch(model, "yarn:factor=4") as patch:
+        assert repr(patch) == f"<Patch yarn:factor=4, to {4 * TRAINED} tokens>"
+    assert repr(patch) == f"<Patch yarn:factor=4, to {4 * TRAINED} tokens, reverted>"
+    with ropescale.patch(model, "dynamic:factor=4", length=100) as patch:
+        assert ", held at 100 tokens" in repr(patch)

@@ -5,7 +5,7 @@ import json
 import os
 
 import pytest
-from tiny import byte_tokenizer
+from tiny import byte_tokenizer, llama
 
 from ropescale.errors import DataError
 from ropescale.evals.data.cutting import Cutter, Limits
@@ -221,3 +221,39 @@ def test_a_vast_text_takes_no_more_memory_than_a_small_one(python, tmp_path):
         assert windows == 16
         taken.append(megabytes)
     assert max(taken[1:]) < taken[0] + 120
+
+
+COMMAND = """
+import resource, sys, time
+from ropescale.cli.main import main
+from ropescale.evals.running.scoring import Scorer
+
+begun, score = [], Scorer.score
+def scored(*given, **more):
+    begun.append(time.process_time())
+    return score(*given, **more)
+Scorer.score = scored
+words = ["--lengths", "128", "--budget-tokens", "8192", "--max-docs", "1", "--no-short-context", "--no-truncation"]
+code = main(["eval", sys.argv[1], "--data", sys.argv[2], "-o", sys.argv[3], *words])
+print(code, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024, begun[0])
+"""
+
+
+@pytest.mark.slow
+def test_the_command_reads_a_vast_text_in_no_more_memory_and_begins_at_once(python, tmp_path):
+    """200 MB of text, and 20 GB of JSON lines: within 120 MB and three seconds of CPU time of 30 kB."""
+    llama(vocab_size=257).save_pretrained(tmp_path / "model")
+    byte_tokenizer().save_pretrained(tmp_path / "model")
+    small, book, rows = (tmp_path / name for name in ("small.txt", "book.txt", "rows.jsonl"))
+    small.write_text(LINES[:30_000])
+    book.write_text(LINES * (200_000_000 // len(LINES) + 1))
+    rows.write_text(json.dumps({"text": LINES}) + "\n")
+    os.truncate(rows, 20 * 2**30)
+    taken = []
+    for path in (small, book, rows):
+        done = python("-c", COMMAND, str(tmp_path / "model"), str(path), str(tmp_path / f"{path.stem}-out"))
+        code, megabytes, begun = done.stdout.splitlines()[-1].split()
+        assert code == "0" and "64 windows" in done.stdout, done.stderr
+        taken.append((int(megabytes), float(begun)))
+    (least, first), *vast = taken
+    assert all(megabytes < least + 120 and begun < first + 3 for megabytes, begun in vast), taken

@@ -18,6 +18,7 @@ from ropescale.escaping import escaped
 from ropescale.evals import Result, perplexity
 from ropescale.evals.data.documents import from_ids
 from ropescale.evals.metrics import paired
+from ropescale.evals.results import coverage
 from ropescale.evals.results.folder import writable_folder
 from ropescale.evals.results.statistics import consecutive
 from ropescale.evals.results.stored import Divergence, Pass
@@ -132,6 +133,18 @@ def test_far_repeats_in_few_documents_say_how_often_their_interval_holds():
     assert (result.repeats[0].far_documents, result.repeats[0].far_windows) == (2, 2)
     said = "in 2 of 9 documents, 2 of 9 windows; their interval covers 88% or more in our simulations of 2 documents"
     assert said in result.to_markdown() and "covers" not in result.protocol_line()
+
+
+def test_intervals_over_few_documents_say_how_often_they_hold(repository):
+    """The lowest of all simulated cells, as the page has it: at three documents 87.4%."""
+    ids = documents(9, 40)
+    said = [perplexity(llama(), ids[:count], [32]).protocol_line() for count in (3, 8, 9)]
+    assert "which covers 87% or more in our simulations of 3 documents (docs/intervals.md)" in said[0]
+    assert "covers 92% or more in our simulations of 8 documents" in said[1] and "covers" not in said[2]
+    page = (repository / "docs" / "intervals.md").read_text(encoding="utf-8").split("### Fewer than 9")[1]
+    lowest = {int(n): float(share) for n, share in re.findall(r"^\| (\d+) \| ([\d.]+)% \|", page, re.MULTILINE)}
+    assert {n: round(100 * share, 1) for n, share in coverage.FEW.items()} == {n: lowest[n] for n in range(2, 9)}
+    assert min(lowest[n] for n in lowest if n >= 9) >= 93
 
 
 def test_nothing_is_drawn_at_random():
