@@ -7,7 +7,7 @@ from typing import TypedDict
 
 from ..metrics.against_truncation import TruncationRow
 from ..metrics.against_truncation import change_cell as truncation_cell
-from ..metrics.base import mark
+from ..metrics.base import mark, rests_on
 from ..metrics.cells import interval_cell
 from ..metrics.paired import change_cell
 from ..results.result import Result
@@ -22,11 +22,14 @@ class SourceLine(TypedDict):
 
 
 class SourceTable(TypedDict):
-    """The table of one source of a run; ``beside`` heads the column of truncation, "" where it was not measured."""
+    """The table of one source of a run.
+
+    ``over`` says how much text it rests on; ``beside`` heads the column of truncation, "" where it was not measured.
+    """
 
     run: str
     source: str
-    documents: int
+    over: str
     lengths: list[int]
     lines: list[SourceLine]
     beside: str
@@ -56,7 +59,7 @@ def _table(run: str, name: str, part: Result) -> SourceTable:
     return {
         "run": run,
         "source": name,
-        "documents": part.data["documents"],
+        "over": rests_on(part),
         "lengths": part.lengths,
         "lines": lines,
         "beside": next((f"at {n.length:,} against the last {n.context:,} tokens" for n in last.values()), ""),

@@ -17,6 +17,7 @@ from ..data.key_tokens import KeySpans
 from ..data.protocols import PROTOCOLS
 from ..metrics import METRICS, against_truncation, best, by_position, far_repeats, key_tokens, paired, perplexity
 from ..metrics.against_truncation import TruncationRow
+from ..metrics.base import rests_on
 from ..metrics.best import BestRow
 from ..metrics.by_position import PositionRow
 from ..metrics.far_repeats import RepeatsRow
@@ -150,9 +151,9 @@ class Result(Stored, Saved):
         """Returns the tables of every metric, over all sources and then of each, and the protocol."""
         tables = [part for each in self.metrics for part in each.to_markdown(self)]
         if self.by_source:
-            tables.insert(0, f"All sources ({_documents(self)}):")
+            tables.insert(0, f"All sources ({rests_on(self)}):")
         for name, part in self.by_source.items():
-            tables += [f"{escaped(name)} ({_documents(part)}):"]
+            tables += [f"{escaped(name)} ({rests_on(part)}):"]
             tables += [table for each in self.metrics for table in each.to_markdown(part)]
         return "\n\n".join([*tables, *definitions(self.short_names), self.protocol_line()])
 
@@ -322,11 +323,6 @@ class Result(Stored, Saved):
             "of": folder.identity({"model": self.model, "data": self.data, "protocol": self.protocol})
         }
         nll.write(out / folder.NLL, index, arrays.arrays(self), there.nll)
-
-
-def _documents(result: Result) -> str:
-    number = result.data["documents"]
-    return f"{number:,} document{'s' * (number != 1)}"
 
 
 def _saved(figure: Figure, path: str | Path | None) -> Figure:

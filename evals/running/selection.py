@@ -22,6 +22,7 @@ from ..data.turns import InTurn
 from ..data.windows import check_lengths, check_stride, check_windows, prefix
 from ..parallel.processes import Team
 from ..results import sampling
+from ..results.statistics import LEAST_WINDOWS
 from ..results.stored import DataFacts, ShareFacts
 from .progress import Notes
 from .scoring import LOGITS_BYTES
@@ -272,8 +273,8 @@ class Corpus:
 
     @property
     def interval(self) -> str:
-        """The formula of intervals: over documents, or over windows where there are few documents."""
-        few = sampling.rests_on_windows(self.windows)
+        """The formula of intervals: over documents; over windows where documents are few and windows are not."""
+        few = sampling.rests_on_windows(self.windows) and sum(self.windows) >= LEAST_WINDOWS
         return "t over blocks of consecutive windows" if few else "document-clustered t, skewness-corrected"
 
     def count(self, kind: Kind) -> int:

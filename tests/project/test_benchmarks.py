@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-NAMES = ("sides", "models", "recipes", "harness", "page")
+NAMES = ("sides", "models", "recipes", "harness", "page", "texts")
 
 
 @pytest.fixture
@@ -76,6 +76,11 @@ def test_windows_are_the_scripts_and_what_they_lose_is_counted(bench):
     assert recipes.lost(12, 4, recipes.guide) == 2  # tokens 4 and 8: ``labels`` are shifted inside a window
     assert recipes.lost(300, 280, recipes.sliding) == 0
     assert list(recipes.truncated(100, 30)) == [(0, 30, 0)]
+
+
+def test_truncations_windows_end_with_the_tokens_that_they_score(bench):
+    windows = list(bench["texts"].truncated(list(range(10)), 4, 2))
+    assert windows == [[2, 3, 4, 5], [4, 5, 6, 7], [6, 7, 8, 9]]  # 4 and 5, 6 and 7, 8 and 9
 
 
 def test_the_page_has_every_figure_with_its_command(bench):

@@ -147,6 +147,15 @@ def test_intervals_over_few_documents_say_how_often_they_hold(repository):
     assert min(lowest[n] for n in lowest if n >= 9) >= 93
 
 
+def test_a_few_documents_of_too_few_windows_are_said_to_be_what_the_interval_is_over():
+    ids = [*documents(3, 40), documents(1, 130)[0]]
+    few, more = perplexity(llama(), ids[1:], [32]), perplexity(llama(), [*ids, documents(1, 70, seed=5)[0]], [32])
+    assert (few.data["windows"], few.rows[0].interval) == (6, "documents")
+    assert "is the document-clustered t, skewness-corrected, 95% interval, which covers 87%" in few.protocol_line()
+    assert (more.data["windows"], more.rows[0].interval) == (9, "3 blocks of 9 windows")
+    assert "† is the 95% interval over 3 blocks of 9 windows" in more.protocol_line()
+
+
 def test_nothing_is_drawn_at_random():
     ids = documents(5, 40)
     first, other = (perplexity(llama(), ids, [32], seed=seed) for seed in (0, 1))
