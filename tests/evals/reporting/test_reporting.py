@@ -185,6 +185,11 @@ def test_loss_by_position_is_that_of_the_result(folder):
         assert [(b["start"], b["stop"], b["mean"]) for b in series["bins"]] == expected
 
 
+def test_a_schedule_that_follows_the_length_says_under_which_ones_tables_its_positions_are_drawn(tmp_path):
+    perplexity(tiny.llama(), tiny.documents(3, 130), [64, 128], ["dynamic:factor=4"]).save(tmp_path)
+    assert [series["as_at"] for series in page_data(load([tmp_path]))["series"]] == [None, 128]
+
+
 def test_sliding_windows_are_paired_at_each_length(tmp_path):
     result = perplexity(tiny.llama(), tiny.documents(3, 100), [32, 64], SCHEDULES, stride=16)
     result.save(tmp_path)
