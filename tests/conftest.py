@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -19,6 +20,9 @@ os.environ.setdefault("NO_COLOR", "1")
 
 HELPERS = Path(__file__).resolve().parent / "helpers"
 sys.path.insert(0, str(HELPERS))
+
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as shells start what runs in their background
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 from configurations import write_checkpoint  # noqa: E402
 
