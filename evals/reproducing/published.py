@@ -152,12 +152,12 @@ def _retrieval(setting: Setting) -> list[Claim]:
                      after[name], before[name], target) for name in ("yarn", "found")]  # fmt: skip
     return [
         Claim("retrieval untrained", "Without training, YaRN retrieves farther than linear interpolation and NTK-aware "
-              "scaling", f"{YARN}, section 4.3", [fewer("yarn", "linear"), fewer("yarn", "ntk")]),
+              "scaling", f"{YARN}, section 4.3.2", [fewer("yarn", "linear"), fewer("yarn", "ntk")]),
         Claim("retrieval found", "Without training, the found schedule retrieves farther than YaRN", OURS,
               [fewer("found", "yarn")]),
         Claim("retrieval pi", f"After {step} steps, linear interpolation retrieves at the target, and training without "
               "a schedule does not", f"{PI}, section 3.3, table 4", [fewer_trained("linear", "control")]),
-        Claim("retrieval yarn", "Trained, YaRN retrieves farther than linear interpolation", f"{YARN}, section 4.3",
+        Claim("retrieval yarn", "Trained, YaRN retrieves farther than linear interpolation", f"{YARN}, section 4.3.2",
               [fewer_trained("yarn", "linear")]),
         Claim("retrieval trained", f"{step} steps on text improve retrieval at the target", "ropescale", better),
     ]  # fmt: skip
