@@ -7,7 +7,7 @@ from typing import TypedDict
 
 from ..metrics.against_truncation import TruncationRow
 from ..metrics.against_truncation import change_cell as truncation_cell
-from ..metrics.base import mark, rests_on
+from ..metrics.base import mark
 from ..metrics.cells import interval_cell
 from ..metrics.paired import change_cell
 from ..results.result import Result
@@ -59,7 +59,7 @@ def _table(run: str, name: str, part: Result) -> SourceTable:
     return {
         "run": run,
         "source": name,
-        "over": rests_on(part),
+        "over": part.extent,
         "lengths": part.lengths,
         "lines": lines,
         "beside": next((f"at {n.length:,} against the last {n.context:,} tokens" for n in last.values()), ""),

@@ -153,7 +153,7 @@ class Result(Stored, Saved):
         if self.by_source:
             tables.insert(0, f"All sources ({rests_on(self)}):")
         for name, part in self.by_source.items():
-            tables += [f"{escaped(name)} ({rests_on(part)}):"]
+            tables += [f"{escaped(name)} ({part.extent}):"]
             tables += [table for each in self.metrics for table in each.to_markdown(part)]
         return "\n\n".join([*tables, *definitions(self.short_names), self.protocol_line()])
 
@@ -229,6 +229,13 @@ class Result(Stored, Saved):
     def scored_tokens(self) -> int:
         """The tokens scored at the longest length; runs from before 0.1.0 wrote down how many were fed, with BOS."""
         return self.data["tokens"] if "windows" in self.data else max(row.tokens for row in self.rows)
+
+    @property
+    def extent(self) -> str:
+        """Says what the tables of a source rest on, and how often its interval over few documents holds."""
+        clustered = any(row.interval == DOCUMENTS for row in self.rows)
+        few = coverage.over_documents(self.data["documents"]) if clustered else ""
+        return "; their interval ".join(filter(None, [rests_on(self), few]))
 
     @property
     def share(self) -> str:

@@ -76,9 +76,11 @@ def test_every_file_has_each_source_and_loads_again(run, tmp_path):
     report = (tmp_path / "out" / "REPORT.md").read_text()
     places = [
         report.index(title)
-        for title in ("All sources (5 documents, 5 windows):", "books (3 documents, 3 windows):", "code (2 doc")
+        for title in ("All sources (5 documents, 5 windows):", "books (3 documents, 3 windows; their", "code (2 doc")
     ]
     assert places == sorted(places)
+    said = "their interval covers 87% or more in our simulations of 3 documents (docs/intervals.md)"
+    assert f"books (3 documents, 3 windows; {said}):" in report  # and not that of all five
 
 
 def test_the_page_has_a_table_of_each_source(run, tmp_path):
@@ -86,7 +88,7 @@ def test_the_page_has_a_table_of_each_source(run, tmp_path):
     from ropescale.evals.reporting import page, runs
 
     text = page.page(runs.load([run.save(tmp_path / "out")]))
-    assert "<h3>books (3 documents, 3 windows)</h3>" in text and "<h3>code (2 documents, 2 windows)</h3>" in text
+    assert "<h3>books (3 documents, 3 windows; their" in text and "<h3>code (2 documents, 2 windows; their" in text
     assert '<th scope="row">windows</th><td>5</td>' in text
     assert f'<th scope="row">share of the documents</th><td>{run.share}</td>' in text and run.share
     row = run.by_source["code"].rows[0]
@@ -153,7 +155,7 @@ def test_data_may_be_repeated(tmp_path, capsys):
     assert (found["data"]["source"], found["rows"][0]["documents"]) == (", ".join(sources), 4)
     assert main([*words, "--text-field", "body"]) == 0
     out = capsys.readouterr().out
-    assert out.count("| perplexity") == 3 and f"{sources[1]} (3 documents, 6 windows):" in out
+    assert out.count("| perplexity") == 3 and f"{sources[1]} (3 documents, 6 windows; their" in out
     assert main([*words, "--split", "test"]) == 2  # neither has a use for it
     assert "leave --split out" in capsys.readouterr().err
     assert main([*words, "--data", sources[0]]) == 2
