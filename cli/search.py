@@ -25,12 +25,14 @@ from .running import measure, notes
 from .sections import in_sections
 
 if TYPE_CHECKING:
+    from ..evals.data.sources import TextSource
     from ..evals.parallel.processes import World
     from ..evals.searching.running import SearchRun
     from ..request import RequestOptions
 
 _SECTIONS = {
-    "What is searched": "source target_length method budget_tokens numbers within keep_short engine seed",
+    "What is searched": "source objective haystack target_length method budget_tokens numbers within keep_short engine "
+    "seed",
     "Where the schedule goes": "layers original_length replace_scaling on_top",
     "The text": "split text_field glob encoding concat max_docs streaming split_special_tokens bos",
     "The result": "out fresh as_json",
@@ -44,11 +46,18 @@ _SECTIONS = {
     "--data",
     "source",
     type=Place(),
-    required=True,
     multiple=True,
     metavar="SRC",
-    help="File, folder, JSONL, parquet, Hub NAME[:CONFIG] or -. May be repeated.",
+    help="File, folder, JSONL, parquet, Hub NAME[:CONFIG] or -. May be repeated. None with --objective keys.",
 )
+@click.option(
+    "--objective",
+    type=OneOf(["text", "keys"]),
+    default="text",
+    show_default=True,
+    help="All tokens of --data, or answers alone: prompts with a hidden key, as `ropescale passkey` asks.",
+)
+@click.option("--haystack", type=Place(), metavar="FILE", help="Hide the keys in this text, not in generated ones.")
 @click.option("--target-length", type=Length(), required=True, metavar="N", help="The context wanted, such as 32k.")
 @click.option(
     "--method",
@@ -69,7 +78,7 @@ _SECTIONS = {
     default=2.0,
     show_default=True,
     metavar="W",
-    help="The weight of a token within the trained length; others have 1.",
+    help="The weight of a token, or prompt, within the trained length; others have 1.",
 )
 @click.option("--keep-short", is_flag=True, help="Two tables: the model's own up to the trained length, one beyond.")
 @click.option("--for", "engine", metavar="ENGINE", help="Search what an engine computes: vllm, sglang, mlx-lm, ...")
@@ -108,6 +117,10 @@ def command(model: str, out: str | None, fresh: bool, as_json: bool, **options: 
     text is held out; the schedule that does best on it is the result. The file is a schedule for --schedule of every
     command.
 
+    With --objective keys no text is read: generated prompts of several lengths ask for a hidden number, and only the
+    tokens of the answers count. The model must be able to answer within its trained length; `ropescale passkey` shows
+    whether it is.
+
     With -o, every step is kept: the same command again continues where it was, whatever stopped it.
 
     Many processes share the windows: `torchrun --nproc_per_node 8 -m ropescale search ...`. The result does not depend
@@ -128,10 +141,30 @@ def _check_early(model: str, out: str | None, options: Mapping[str, Any]) -> Non
     """Refuses what can be refused in a moment, before the libraries are loaded."""
     from ..evals.searching.starting import check_early, schedule_file
 
+    _check_objective(options)
     if out is not None:
         schedule_file(out)
     patching: RequestOptions = {name: options[name] for name in _PATCHING}  # type: ignore[assignment]
     check_early(model, options["revision"], options["target_length"], patching, options["engine"], options["within"])
+
+
+def _check_objective(options: Mapping[str, Any]) -> None:
+    """Refuses what does not go with the objective: keys read no text, and a text has to be there."""
+    from ..errors import DataError
+    from ..evals.searching.starting import NOTHING_HIDDEN
+
+    if options["objective"] == "keys":
+        unused = ("source", "concat", "streaming", "split_special_tokens", "max_docs", *READING)
+        for name in filter(options.get, unused):
+            raise DataError(f"{name} is given, and objective='keys' reads no text; drop it", name, "objective")
+        return
+    if options["haystack"] is not None:
+        raise DataError(f"haystack is given, and {NOTHING_HIDDEN}", "haystack", "objective")
+    if not options["source"]:
+        context = click.get_current_context()
+        raise click.MissingParameter(
+            ctx=context, param=next(each for each in context.command.params if each.name == "source")
+        )
 
 
 _LOADING = ("revision", "trust_remote_code", "dtype", "device")
@@ -140,17 +173,26 @@ _PATCHING = ("layers", "original_length", "replace_scaling", "on_top")
 
 
 def _prepared(model: str, options: dict[str, Any], here: World, file: Path | None) -> SearchRun:
-    from ..evals.data.sources import ReadOptions, TextSource
+    from ..evals.data.sources import joined, read_texts
     from ..evals.running.preparing import Checkpoint
     from ..evals.searching.options import SearchOptions
     from ..evals.searching.preparing import prepare
     from ..request import RequestOptions
 
-    names: Sequence[str] = options.pop("source")
     checkpoint = Checkpoint(model, **{name: options.pop(name) for name in _LOADING})
-    asked = ReadOptions(**{name: options.pop(name) for name in READING})
-    text = TextSource(names, asked, **{name: options.pop(name) for name in _SOURCE})
+    text, haystack = _text(options), options.pop("haystack")
     target, bos = options.pop("target_length"), options.pop("bos")
     patching = RequestOptions(**{name: options.pop(name) for name in _PATCHING})
-    chosen = SearchOptions(**options, patching=patching, progress=notes(here))
+    hidden = None if haystack is None else joined(read_texts(haystack))
+    chosen = SearchOptions(**options, haystack=hidden, source=haystack, patching=patching, progress=notes(here))
     return prepare(checkpoint, text, target, bos, chosen, here, file)
+
+
+def _text(options: dict[str, Any]) -> TextSource | None:
+    """Takes the options that say what is read, and returns it; None for nothing."""
+    from ..evals.data.sources import ReadOptions, TextSource
+
+    names: Sequence[str] = options.pop("source")
+    asked = {name: options.pop(name) for name in READING}
+    how = {name: options.pop(name) for name in _SOURCE}
+    return TextSource(names, ReadOptions(**asked), **how) if names else None

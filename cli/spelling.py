@@ -23,7 +23,7 @@ PARAMETERS = (
     "split_special_tokens generate lengths trust_remote_code tp sequence_parallel "
     "device_map repeat_distance stride fresh key_spans max_docs "
     "windows budget_tokens streaming concat split text_field glob encoding score numbers method within keep_short "
-    "warmup eval_data"
+    "objective haystack warmup eval_data"
 ).split()
 """Parameters that notes and warnings name; ``factor`` is also a field of schedules, which stay as they are."""
 

@@ -43,6 +43,7 @@ DIGITS = 5
 HOPS = 2
 LEAST_KEYS = 4
 LEAST_CHAINS = 2
+LONGER = "use a longer length"
 _TRIES = 4_000
 _FEW_NAMES = (
     "the tokenizer tells too few names apart for this task, or too few of the same number of tokens; "
@@ -358,5 +359,5 @@ def _too_short(task: str, length: int, needed: int, depths: int) -> str:
     fewer = "" if task == "passkey" or depths == 1 else ", or fewer depths"
     return (
         f"length {length:,} is too short for {task}: the keys and the question take {needed:,} tokens with this "
-        f"tokenizer; use a longer length{fewer}"
+        f"tokenizer; {LONGER}{fewer}"
     )

@@ -7,8 +7,9 @@ from typing import Any, cast
 
 from ..metrics.cells import around, interval_cell, signed
 from ..searching.metrics import OWN
+from ..searching.options import TEXT
 from ..searching.results import SearchResult
-from ..searching.searched import FOUND
+from ..searching.searched import FOUND, HELD
 from .runs import StoredRun
 
 
@@ -21,10 +22,11 @@ def headline(results: Mapping[str, Any]) -> str:
     """Returns what was found, and what it gains on the held-out text."""
     (found,), protocol = results["found"], results["protocol"]
     (row, *_) = _longest(results)
-    change = f"{_change(row)} nats"
+    change, held = f"{_change(row)} nats", HELD[protocol.get("objective", TEXT)]
     text = (
         f"At {row['length']:,} tokens the searched schedule changes the loss of {row['baseline']} by {change} per "
-        f"token, on text that was held out ({protocol['method']}, {found['tokens']:,} tokens)"
+        f"token, on {held} that {'was' if held == 'text' else 'were'} held out ({protocol['method']}, "
+        f"{found['tokens']:,} tokens)"
     )
     return f"{found['verdict']} {text}." if found.get("verdict") else f"{text}."
 
@@ -44,7 +46,7 @@ def _section(run: StoredRun) -> dict[str, object]:
     shown = list(dict.fromkeys(row["schedule"] for row in results["rows"]))
     return {
         "run": run.name,
-        "method": protocol["method"],
+        "method": ", ".join(filter(None, [protocol["method"], _learned_from(protocol)])),
         "spec": found["spec"],
         "start": others[0],
         "spent": found["tokens"],
@@ -63,6 +65,11 @@ def _section(run: StoredRun) -> dict[str, object]:
         "divisors": results["divisors"],
         "history": [row for row in results["history"] if row["held_out"]],
     }
+
+
+def _learned_from(protocol: Mapping[str, Any]) -> str:
+    """Says what was learned from, where that is no text."""
+    return "from answers to prompts" if HELD[protocol.get("objective", TEXT)] == "prompts" else ""
 
 
 def _ppl(row: Mapping[str, Any]) -> str:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 class SearchKeywords(TypedDict, total=False):
     """The fields of :class:`.options.SearchOptions`, which says what they mean."""
 
+    objective: str
     method: str
     budget_tokens: int
     seed: int
@@ -20,6 +21,7 @@ class SearchKeywords(TypedDict, total=False):
     keep_short: bool
     engine: str | None
     within: float
+    haystack: str | None
     max_docs: int | None
     split_special_tokens: bool
     logits_bytes: int

@@ -51,7 +51,7 @@ class HeldOut(Metric[Searched, HeldOutRow]):
             ]
             for n in stored.lengths
         ]
-        header = ["held-out text, length", *stored.curves, *(f"found minus {name} (nats)" for name in others)]
+        header = [f"held-out {stored.held}, length", *stored.curves, *(f"found minus {name} (nats)" for name in others)]
         found = markdown(header, lines, right=range(len(header)))
         return [f"`{stored.spec}`", found, *FINDING.rows(stored)[0].said]
 
@@ -164,7 +164,7 @@ class Finding(Metric[Searched, FoundRow]):
         """Returns one row."""
         changes = CHANGES.rows(stored)
         unmoved, kept = stored.found.point == stored.checks[0].point, stored.short is not None
-        said = verdict(changes, stored.lengths[-1], stored.start, unmoved=unmoved, kept=kept)
+        said = verdict(changes, stored.lengths[-1], stored.start, unmoved=unmoved, kept=kept, held=stored.held)
         return [FoundRow(stored.spec, stored.spent, said, _note(stored), stored.beside)]
 
 
@@ -182,8 +182,9 @@ HELD_OUT, CHANGES, HISTORY, DIVISORS, FINDING = HeldOut(), Changes(), History(),
 METRICS = (HELD_OUT, CHANGES, HISTORY, DIVISORS, FINDING)
 
 
-def interval_line(documents: Iterable[str]) -> str:
-    """Says what the intervals are over."""
+def interval_line(documents: Iterable[str], held: str = "text") -> str:
+    """Says what the intervals are over; ``held`` is what was held out, "text" or "prompts"."""
     number = len(set(documents))
-    over = f"over {number} {DOCUMENTS}" if number > 1 else "not known, from one document"
+    what = DOCUMENTS if held == "text" else "sets of prompts"
+    over = f"over {number} {what}" if number > 1 else "not known, from one document"
     return f"{PERCENT} intervals {over}"

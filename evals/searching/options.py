@@ -12,9 +12,12 @@ from ...request import RequestOptions
 from ..running.progress import Notes
 from ..running.scoring import LOGITS_BYTES
 from ..running.selection import PerplexityOptions
-from .starting import check_weight
+from .starting import NOTHING_HIDDEN, check_weight
 
 METHODS = ("gradient", "evolution", "cma")
+
+TEXT, KEYS = OBJECTIVES = ("text", "keys")
+"""What may be learned from: all tokens of a text, or the answers of prompts with a hidden key."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +25,8 @@ class SearchOptions:
     """The options of a search.
 
     Attributes:
+        objective: "text", whose tokens all count, or "keys": prompts that ask for a hidden number, as ``ropescale
+            passkey`` makes them, of whose tokens the answers alone count.
         method: "gradient", "evolution" (LongRoPE's) or "cma".
         budget_tokens: how many tokens may be fed in all, forward or with a gradient, held-out text included.
         seed: of the order of the windows, of the documents that are held out, and of what a method draws.
@@ -29,16 +34,19 @@ class SearchOptions:
             evolution one for each pair.
         keep_short: two tables instead of one: the model's own up to the trained length, the found one beyond.
         engine: search what this engine computes; see ``ropescale export``.
-        within: how much a token counts whose context is within the trained length; tokens beyond count 1.
+        within: how much a token counts whose context is within the trained length; tokens beyond count 1. Of keys, how
+            much a prompt of the trained length counts.
+        haystack: of keys, the text that they are hidden in; None for generated sentences.
         max_docs: read at most this many documents.
         split_special_tokens: as for :func:`ropescale.evals.data.documents.tokenize`.
         logits_bytes: budget for one block of fp32 logits.
         patching: keyword arguments of :func:`ropescale.patch`, such as ``layers``.
-        source: the name of the documents.
+        source: the name of the documents, or of the haystack.
         path: the checkpoint's folder, whose files are then fingerprinted; else the live parameters are.
         progress: notes on stderr, and a bar where that is a terminal, else a line a minute.
     """
 
+    objective: str = TEXT
     method: str = "gradient"
     budget_tokens: int = 500_000
     seed: int = 0
@@ -46,6 +54,7 @@ class SearchOptions:
     keep_short: bool = False
     engine: str | None = None
     within: float = 2.0
+    haystack: str | None = None
     max_docs: int | None = None
     split_special_tokens: bool = False
     logits_bytes: int = LOGITS_BYTES
@@ -61,6 +70,17 @@ class SearchOptions:
         if self.method == "cma" and find_spec("cma") is None:
             raise DataError("method='cma' needs cma, which is not installed; pip install 'ropescale[search]'", "method")
         check_weight(self.within)
+        self._check_objective()
+
+    def _check_objective(self) -> None:
+        """Refuses what the objective has no use for."""
+        if self.objective not in OBJECTIVES:
+            raise DataError(f"objective {self.objective!r} is none of {', '.join(OBJECTIVES)}", "objective")
+        if self.objective == TEXT and self.haystack is not None:
+            raise DataError(f"haystack is given, and {NOTHING_HIDDEN}", "haystack", "objective")
+        for name in ("max_docs", "split_special_tokens") if self.objective == KEYS else ():
+            if getattr(self, name):
+                raise DataError(f"{name} is for documents, and objective='keys' reads none; drop it", name, "objective")
 
     def reading(self, windows: int, target: int) -> PerplexityOptions:
         """Returns how the text is read and cut, into so many windows."""

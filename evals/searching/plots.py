@@ -52,7 +52,7 @@ def _learned(axes: Axes, stored: Searched) -> None:
     """Draws the loss of each step, on its own windows of the text to learn from: they differ more than steps do."""
     x, y = [tokens / 1000 for tokens, _ in stored.steps], [loss for _, loss in stored.steps]
     axes.plot(x, y, "o", color=COLOURS["blue"], markersize=3.5, alpha=0.6, markeredgewidth=0)
-    axes.set_title("Loss of the text to learn from, a dot a step", loc="left", fontsize=10)
+    axes.set_title(f"Loss of the {stored.held} to learn from, a dot a step", loc="left", fontsize=10)
     axes.set_ylabel(_LOSS)
 
 
@@ -63,7 +63,7 @@ def _held(axes: Axes, stored: Searched) -> None:
     best = stored.found
     ring: dict[str, Any] = {"markersize": 11, "markeredgecolor": "black", "markerfacecolor": "none"}
     axes.plot([best.spent / 1000], [best.loss], "o", label=FOUND, linestyle="", **ring)
-    axes.set_title("Loss of the held-out text at each check", loc="left", fontsize=10)
+    axes.set_title(f"Loss of the held-out {stored.held} at each check", loc="left", fontsize=10)
     axes.set_xlabel("thousand tokens spent")
     axes.set_ylabel(_LOSS)
     axes.margins(y=0.18)

@@ -45,6 +45,14 @@ _EXACT = 1e-12
 """The largest relative difference between the tables that were learned and those of the schedule that is written."""
 
 
+_FLATTERS = {
+    "text": "its figures flatter the result a little; measure other text with `ropescale eval`",
+    "prompts": "their figures flatter the result a little; ask others with `ropescale passkey`, and measure what the "
+    "schedule does to text with `ropescale eval`",
+}
+"""What is to be known of what was held out."""
+
+
 @dataclass(frozen=True)
 class Learned:
     """A point and what it means.
@@ -203,15 +211,27 @@ class SearchResult(Searched, Saved):
 
     def protocol_line(self) -> str:
         """Returns a few sentences that say how it was searched."""
-        p, start, source = self.protocol, escaped(self.start), escaped(self.data["source"])
-        held = f"{len(self.names)} window{'s' * (len(self.names) != 1)} of {source}"
+        p, start = self.protocol, escaped(self.start)
         beside = f", and {self.beside:,} more under the model as it is" if self.beside else ""
         return (
             f"Searched by {p['method']} over {p['numbers']} numbers from {start}, weights frozen: {self.spent:,} "
-            f"tokens in windows of {p['target_length']:,}{beside}, seed {p['seed']}. The held-out text ({held}) "
-            f"chose among {len(self.checks)} checks, so its figures flatter the result a little; measure "
-            f"other text with `ropescale eval`. {interval_line(self.names)}; text sha256 {self.data['sha256'][:12]}"
+            f"tokens in {self._fed}{beside}, seed {p['seed']}. The held-out {self.held} ({self._held_out}) "
+            f"chose among {len(self.checks)} checks, so {_FLATTERS[self.held]}. "
+            f"{interval_line(self.names, self.held)}; text sha256 {self.data['sha256'][:12]}"
         )
+
+    @property
+    def _fed(self) -> str:
+        if self.held == "text":
+            return f"windows of {self.protocol['target_length']:,}"
+        return f"prompts of {self.lengths[0]:,} to {self.lengths[-1]:,}, of which the answers alone count"
+
+    @property
+    def _held_out(self) -> str:
+        number, source = len(self.names), escaped(self.data["source"])
+        if self.held == "text":
+            return f"{number} window{'s' * (number != 1)} of {source}"
+        return f"{number} of each length, {source}"
 
     def _summary(self) -> str:
         return (

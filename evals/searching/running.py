@@ -20,7 +20,6 @@ from ...lengths import parse_length
 from ...models import patching
 from ...models.rotary_modules import evaluating
 from ...planning.plan import Plan
-from ..data import documents as data_documents
 from ..data.chats import Given
 from ..parallel.processes import Group, World
 from ..running import fingerprints
@@ -30,17 +29,18 @@ from ..running.runner import LONG_SECONDS, carry_out
 from .families.family import Point
 from .families.shaping import space_of
 from .families.space import Space
-from .feeding import Feeding, feeding
+from .feeding import Supply
 from .journal import FolderJournal, Journal, digest
 from .keywords import SearchKeywords
-from .losses.evaluating import Evaluator, Texts
-from .losses.learner import Learner, Weighted
+from .losses.evaluating import Evaluator
+from .losses.learner import Learner
 from .losses.live import LiveTables
 from .methods import covariance, evolution, gradient
 from .methods.asking import Allowance, Ask, Check, Method, Reply
 from .options import SearchOptions
 from .results import Learned, SearchResult, files_of, spec_line
 from .starting import plan_of_start
+from .supplying import lengths_to, supply
 from .unchanged import Unchanged
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ METHODS: dict[str, Callable[[Space, Allowance], Method]] = {
 
 def search(
     model: PreTrainedModel,
-    documents: Iterable[Given] | Mapping[str, Iterable[Given]],
+    documents: Iterable[Given] | Mapping[str, Iterable[Given]] | None,
     target_length: int | str,
     *,
     tokenizer: PreTrainedTokenizerBase | None = None,
@@ -77,6 +77,7 @@ def search(
     Args:
         model: a causal language model of transformers, possibly compiled or PEFT-wrapped.
         documents: as for :func:`ropescale.evals.perplexity`; each that is as long as ``target_length`` gives windows.
+            None with ``objective="keys"``, which makes prompts of its own.
         target_length: positions that the model is to see, BOS included.
         tokenizer: encodes strings, and says what BOS is.
         bos: "auto" (the tokenizer's, if it has one), "yes", "no", or an id.
@@ -96,8 +97,8 @@ def search(
     )
     file, folder = (None, None) if out is None else files_of(out)
     chosen, target = SearchOptions(**options), parse_length(target_length)
-    starting_plan(patching.configuration_before(model), target, chosen)
-    run = SearchRun(model, feeding(documents, target, tokenizer, bos, chosen), chosen)
+    plan = starting_plan(patching.configuration_before(model), target, chosen)
+    run = SearchRun(model, supply(documents, tokenizer, lengths_to(plan, target), bos, chosen), chosen)
     run.file = file
     return carry_out(run, folder, fresh)
 
@@ -109,20 +110,19 @@ class SearchRun:
         compared: whether the model as it is, is measured on the held-out text, too.
     """
 
-    def __init__(self, model: PreTrainedModel, feeding: Feeding, options: SearchOptions, compared: bool = True) -> None:
+    def __init__(self, model: PreTrainedModel, feeding: Supply, options: SearchOptions, compared: bool = True) -> None:
         self.options, self.feeding, self.notes = options, feeding, Notes.of(options.progress)
         self.compared = compared
         self.target = feeding.target
         self.plan = starting_plan(patching.configuration_before(model), self.target, options)
         self.space = space_of(self.plan, self.target, options)
-        self.trained = max(layer.rope.original_length for layer in self.plan.layers.values())
+        self.lengths = lengths_to(self.plan, self.target)
         self.learner = Learner(model, options.logits_bytes)
-        corpus = feeding.corpus
-        data_documents.check_ids(corpus.documents, self.learner.vocabulary, corpus.bos)
+        feeding.check_ids(self.learner.vocabulary)
         self.checks: list[Check] = []
         self.steps: list[tuple[int, float]] = []
         self.short: list[float] | None = None
-        self.unchanged = Unchanged(model, self.lengths, len(feeding.split.held_out)) if compared else None
+        self.unchanged = Unchanged(model, self.lengths, feeding.allowance.held_out) if compared else None
         self.spent = 0
         self.file: Path | None = None
         self._found: Point | None = None
@@ -133,12 +133,14 @@ class SearchRun:
         return f"{len(self.checks)} checks" if self.checks else ""
 
     @property
-    def lengths(self) -> tuple[int, ...]:
-        """Where the held-out text's perplexity is given: the trained length, its doubles, and the target."""
-        found = [self.trained]
-        while 2 * found[-1] < self.target:
-            found.append(2 * found[-1])
-        return (*found, self.target)
+    def trained(self) -> int:
+        """The trained length."""
+        return self.lengths[0]
+
+    @cached_property
+    def beside(self) -> int:
+        """The tokens that the model as it is takes."""
+        return sum(self.feeding.tokens(part.ask) for part in self.unchanged.parts) if self.unchanged else 0
 
     def run(self, store: Store | None = None, group: Group | None = None) -> None:
         """Searches; answers that are kept in the store's folder are not computed again."""
@@ -152,12 +154,10 @@ class SearchRun:
         if store is not None and group.world.leads:
             store.begin({"kind": "search", "facts": self.facts})
         with live.patched(), evaluating(self.learner.model):
-            learned, held_out = self.feeding.texts
+            texts = self.feeding.texts(self.lengths, self.options.within)
             with torch.inference_mode():
-                self.learner.check(held_out[0])
-            texts = Texts(learned, held_out, self.lengths)
-            weighted = Weighted(self.trained, self.options.within)
-            evaluator = Evaluator(self.learner, live, self.space, texts, weighted, group)
+                self.learner.check(texts.held_out[0].pieces(None)[0].ids)
+            evaluator = Evaluator(self.learner, live, self.space, texts, group)
             answers = iter(kept)
             with self._telling(store, journal):
                 self._drive(self._method(), evaluator, answers, journal, group)
@@ -168,7 +168,7 @@ class SearchRun:
         """Measures the model as it is on the held-out text, when the search is done; the budget is the search's."""
         if self.unchanged is None:
             return
-        with Progress("the model as it is", self.unchanged.tokens, self.notes.shown and group.world.leads) as progress:
+        with Progress("the model as it is", self.beside, self.notes.shown and group.world.leads) as progress:
             for part in self.unchanged.parts:
                 answer = _replayed(part.ask, kept)
                 if answer is None:
@@ -176,7 +176,7 @@ class SearchRun:
                         answer = evaluator.answer(part.ask)
                     if group.world.leads:
                         journal.add(part.ask, answer)
-                    progress.add(self._tokens(part.ask))
+                    progress.add(self.feeding.tokens(part.ask))
                 self.unchanged.take(part, answer)
 
     @contextmanager
@@ -208,18 +208,18 @@ class SearchRun:
         group: Group,
     ) -> None:
         """Answers the method's questions until it has found its point."""
-        total = self.feeding.allowance.feeds * self.target
+        total = self.feeding.most
         with Progress(f"search: {self.options.method}", total, self.notes.shown and group.world.leads) as progress:
             ask, clock = next(method), _Clock(total, self.notes)
             while True:
                 answer = _replayed(ask, kept)
                 if answer is None:
-                    with clock.timing(self._tokens(ask), measured=not ask.held_out):
+                    with clock.timing(self.feeding.tokens(ask), measured=not ask.held_out):
                         answer = evaluator.answer(ask)
                     if group.world.leads:
                         journal.add(ask, answer)
                     progress.say(self._losses(ask, answer))
-                    progress.add(self._tokens(ask))
+                    progress.add(self.feeding.tokens(ask))
                 self._note(ask, answer)
                 try:
                     ask = method.send(answer)
@@ -245,7 +245,7 @@ class SearchRun:
         learned = Learned(self.plan, self.space, found.point)
         return SearchResult(
             model=self.model_facts,
-            data=self.feeding.corpus.facts,
+            data=self.feeding.data,
             protocol=self._protocol,
             versions=fingerprints.versions(),
             start=self.start,
@@ -259,7 +259,7 @@ class SearchRun:
             spent=self.spent,
             short=self.short,
             unchanged=self.unchanged.losses if self.unchanged else {},
-            beside=self.unchanged.tokens if self.unchanged else 0,
+            beside=self.beside,
             learned=learned,
             file=self.file,
         )
@@ -282,8 +282,9 @@ class SearchRun:
             "found": dict(zip(self.space.names, self._found or (), strict=True)),
             "target_length": self.target,
             "trained_length": self.trained,
-            "bos": self.feeding.corpus.bos_option,
+            "bos": self.feeding.bos_option,
             "held_out": self.feeding.names,
+            **self.feeding.said,
         }
 
     @cached_property
@@ -294,7 +295,7 @@ class SearchRun:
     @cached_property
     def facts(self) -> Facts:
         """All that the answers depend on."""
-        options, corpus = self.options, self.feeding.corpus
+        options = self.options
         named = ("method", "budget_tokens", "seed", "numbers", "keep_short", "engine", "within", "logits_bytes")
         return {
             **{name: self.model_facts[name] for name in ("weights", "config_sha256", "dtype")},
@@ -302,9 +303,7 @@ class SearchRun:
             **{name: getattr(options, name) for name in named},
             "patching": {key: value for key, value in options.patching.items() if value is not None},
             "target_length": self.target,
-            "text": corpus.sha256,
-            "tokens": fingerprints.tokens_sha256(corpus.documents),
-            "bos": corpus.bos,
+            **self.feeding.facts,
             "searching": SEARCHING,
         }
 
@@ -312,12 +311,9 @@ class SearchRun:
         folder = store.folder if isinstance(store, FolderStore) and group.world.leads else None
         return Journal() if folder is None else FolderJournal(folder, self.facts)
 
-    def _tokens(self, ask: Ask) -> int:
-        return ask.forwards * (ask.positions or self.target)
-
     def _note(self, ask: Ask, reply: Reply) -> None:
         """Keeps what is shown of an answer."""
-        self.spent += self._tokens(ask)
+        self.spent += self.feeding.tokens(ask)
         for number, (point, mean) in enumerate(zip(ask.points, reply.means, strict=True)):
             if ask.positions:
                 self.short = [lengths[0] for lengths in reply.by_length[number]]
@@ -328,13 +324,9 @@ class SearchRun:
 
     def _announce(self, kept: int) -> None:
         """Says what will be fed."""
-        feeding, tokens = self.feeding, self.feeding.allowance.feeds * self.target
-        held = feeding.split
-        whole = f"{held.documents} documents" if held.documents else "the end of the only document"
         self.notes.tell(
-            f"search: {self.options.method} over {len(self.space.names)} numbers, at most {tokens:,} tokens in windows "
-            f"of {self.target:,}: {len(held.learned)} to learn from, {len(held.held_out)} held out ({whole})"
-            + (f"; {self.unchanged.tokens:,} more under the model as it is" if self.unchanged else "")
+            f"search: {self.options.method} over {len(self.space.names)} numbers, at most {self.feeding.most:,} tokens "
+            f"in {self.feeding.about}" + (f"; {self.beside:,} more under the model as it is" if self.beside else "")
         )
         if kept:
             self.notes.tell(f"resuming: {kept} answers are kept")

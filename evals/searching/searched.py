@@ -9,11 +9,15 @@ from dataclasses import dataclass
 from ..results.statistics import Estimate, ratio
 from ..results.stored import Measured
 from .methods.asking import Check
+from .options import KEYS, TEXT
 
 FOUND = "found"
 """What the tables call the schedule that was found."""
 
 AS_IS = "as-is"
+
+HELD = {TEXT: "text", KEYS: "prompts"}
+"""What an objective holds out."""
 
 Divided = tuple[Sequence[float], Sequence[float], Sequence[float]]
 """The frequencies of each pair in radians per token: the model's own, at the start of the search, and those found."""
@@ -50,6 +54,11 @@ class Searched(Measured):
     short: Sequence[float] | None
     unchanged: Mapping[int, Sequence[float]]
     beside: int
+
+    @property
+    def held(self) -> str:
+        """What was held out: a text, or prompts."""
+        return HELD[str(self.protocol.get("objective", TEXT))]
 
     def at(self, check: Check, length: int) -> list[float]:
         """Returns the NLL of each held-out window up to a length at a check, in nats per token."""

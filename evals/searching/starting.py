@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from ...request import RequestOptions
 
 
+NOTHING_HIDDEN = "nothing is hidden in a text that is learned from; give objective='keys', or drop it"
+"""Why a haystack is refused beside a text."""
+
+
 def check_early(
     model: str, revision: str | None, target: int, patching: RequestOptions, engine: str | None, within: float
 ) -> None:

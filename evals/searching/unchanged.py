@@ -51,11 +51,6 @@ class Unchanged:
         self.parts = list(found.values())
         self.losses: dict[int, list[float]] = {}
 
-    @property
-    def tokens(self) -> int:
-        """How many tokens are fed."""
-        return sum(part.ask.forwards * part.lengths[-1] for part in self.parts)
-
     def take(self, part: UnchangedPart, answer: Reply) -> None:
         """Keeps an answer, whose windows have the NLL at every length of the search up to the one that was fed."""
         (windows,) = answer.by_length

@@ -40,7 +40,9 @@ def change_cell(row: ChangeRow) -> str:
     return f"{signed(row.delta_nll)}{around(row.delta_nll, row.low, row.high, sign='+')}{mark(row.interval)}"
 
 
-def verdict(changes: Sequence[ChangeRow], target: int, start: str, *, unmoved: bool, kept: bool) -> str:
+def verdict(
+    changes: Sequence[ChangeRow], target: int, start: str, *, unmoved: bool, kept: bool, held: str = "text"
+) -> str:
     """Says whether the found schedule is better than what there is without a search, and what to use otherwise.
 
     The intervals at the target decide.
@@ -50,35 +52,39 @@ def verdict(changes: Sequence[ChangeRow], target: int, start: str, *, unmoved: b
             known.
         unmoved: whether the search found nothing better than its start.
         kept: whether the model's own table is kept for short text, which the start, used alone, would not do.
+        held: what was held out, "text" or "prompts".
     """
     at = {row.baseline: row for row in changes if row.length == target}
     over, own = at[start], at.get(AS_IS)
     if over.low is None:
         return "Whether anything was gained is not known: one held-out document gives no interval. Give more documents."
     if own is not None and not own.is_better and own.delta_nll >= 0:
-        return f"{_stands(own, 'the model as it is')}: nothing was gained. Use the model as it is."
-    open_ = "" if own is None or own.is_better else f" {_undecided(own)}"
+        return f"{_stands(own, 'the model as it is', held)}: nothing was gained. Use the model as it is."
+    open_ = "" if own is None or own.is_better else f" {_undecided(own, held)}"
     instead = "" if kept else f" Use {start}."
     if unmoved:
-        return f"Nothing did better on the held-out text than the start, {start}: nothing was gained.{instead}{open_}"
+        return f"Nothing did better on the held-out {held} than the start, {start}: nothing was gained.{instead}{open_}"
     if not over.is_better:
-        return f"{_stands(over, start)}: nothing was gained there{_elsewhere(changes, start)}.{instead}{open_}"
+        return f"{_stands(over, start, held)}: nothing was gained there{_elsewhere(changes, start)}.{instead}{open_}"
     also = f", and than the model as it is ({change_cell(own)})" if own and own.is_better else ""
-    return f"{_stands(over, start)}{also}.{open_}"
+    return f"{_stands(over, start, held)}{also}.{open_}"
 
 
-def _undecided(own: ChangeRow) -> str:
+def _undecided(own: ChangeRow, held: str) -> str:
     """Says that the mean is lower than that of the model as it is, and that its interval does not show it."""
+    more, do = ("more documents or a larger budget", "does") if held == "text" else ("a larger budget", "do")
+    these = "this text" if held == "text" else "these prompts"
     return (
-        f"Whether it is better than the model as it is, this text does not show ({change_cell(own)}): hold out more, "
-        "by more documents or a larger budget."
+        f"Whether it is better than the model as it is, {these} {do} not show ({change_cell(own)}): hold out more, "
+        f"by {more}."
     )
 
 
-def _stands(row: ChangeRow, name: str) -> str:
+def _stands(row: ChangeRow, name: str, held: str) -> str:
+    token = "token" if held == "text" else "token of an answer"
     return (
-        f"At {row.length:,} tokens of held-out text the found schedule is {row.standing} {name} ({change_cell(row)} "
-        "nats per token)"
+        f"At {row.length:,} tokens of held-out {held} the found schedule is {row.standing} {name} ({change_cell(row)} "
+        f"nats per {token})"
     )
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +24,8 @@ from ...running.scoring import Scorer, answering
 from ..families.family import Point
 from ..families.space import Space
 from .live import LiveTables
+from .windows import Weighing
+from .windows import Weighted as Weighted
 
 if TYPE_CHECKING:
     from ...running.scoring import TrunkOutput
@@ -37,25 +38,6 @@ long again, and changes no bit of the gradient."""
 
 Head = Callable[[torch.Tensor, slice], torch.Tensor]
 """Makes fp32 logits [rows, vocabulary] of some rows of a state, [1, rows, width]."""
-
-
-@dataclass(frozen=True)
-class Weighted:
-    """What a token counts.
-
-    Attributes:
-        trained: positions up to the trained length.
-        within: how much a token counts whose context is within the trained length; others count 1.
-    """
-
-    trained: int
-    within: float = 2.0
-
-    def of(self, tokens: int) -> torch.Tensor:
-        """Returns the weights of a window's scored tokens, float64 [tokens], which add up to 1."""
-        context = torch.arange(1, tokens + 1)  # positions before the token, BOS included
-        weights = torch.where(context < self.trained, self.within, 1.0).double()
-        return weights / weights.sum()
 
 
 PIECE = 1024
@@ -209,7 +191,7 @@ def _again(forward: Callable[..., torch.Tensor], *args: Any, **kwargs: Any) -> t
 
 
 def gradient(
-    learner: Learner, live: LiveTables, space: Space, point: Point, ids: torch.Tensor, weighted: Weighted
+    learner: Learner, live: LiveTables, space: Space, point: Point, ids: torch.Tensor, weighted: Weighing
 ) -> tuple[torch.Tensor, list[float]]:
     """Returns the NLLs of a window under a point, fp32 [positions - 1], and the gradient of their weighted mean."""
     numbers = torch.tensor(point, dtype=torch.float64, requires_grad=True)

@@ -7,7 +7,7 @@ import random
 
 import pytest
 from forking import struck
-from tiny import documents, llama
+from tiny import byte_tokenizer, documents, llama
 
 from ropescale.evals import search
 
@@ -17,13 +17,18 @@ TEXT = documents(12, 300)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.parametrize("method", ["gradient", "evolution", "cma"])
+@pytest.mark.parametrize("method", ["gradient", "evolution", "cma", "keys"])
 def test_a_search_killed_at_twenty_random_moments_ends_in_the_same_bytes(method, tmp_path):
     pytest.importorskip("cma") if method == "cma" else None
 
     def run(folder):
         (tmp_path / folder).mkdir(exist_ok=True)
-        search(llama(), TEXT, 128, method=method, out=tmp_path / folder / "factors.json", budget_tokens=128 * 150)
+        out = tmp_path / folder / "factors.json"
+        if method != "keys":
+            search(llama(), TEXT, 128, method=method, out=out, budget_tokens=128 * 150)
+            return
+        model, budget = llama(vocab_size=257, max_position_embeddings=128), (128 + 256) * 50
+        search(model, None, 256, objective="keys", tokenizer=byte_tokenizer(), out=out, budget_tokens=budget)
 
     def stored(folder):
         return sum(log.stat().st_size for log in (tmp_path / folder).glob("*/resume/*/*.jsonl"))

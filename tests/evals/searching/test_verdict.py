@@ -13,8 +13,8 @@ def rows(*changes):
     return [ChangeRow("found", *each, interval=None) for each in changes]
 
 
-def said(*changes, unmoved=False, kept=False):
-    return verdict(rows(*changes), 2048, START, unmoved=unmoved, kept=kept)
+def said(*changes, unmoved=False, kept=False, held="text"):
+    return verdict(rows(*changes), 2048, START, unmoved=unmoved, kept=kept, held=held)
 
 
 @pytest.mark.parametrize(
@@ -59,6 +59,20 @@ def test_the_interval_at_the_target_decides(changes, wanted):
 def test_a_search_that_found_nothing_says_so():
     assert said((START, 2048, 0.0, 0.0, 0.0), OWN, unmoved=True) == (
         "Nothing did better on the held-out text than the start, yarn:factor=8: nothing was gained. Use yarn:factor=8."
+    )
+
+
+def test_of_prompts_it_speaks_of_answers():
+    assert said((START, 2048, -0.5, -0.6, -0.4), OWN, held="prompts") == (
+        "At 2,048 tokens of held-out prompts the found schedule is better than yarn:factor=8 (-0.5000 ± 0.1000 nats per "
+        "token of an answer), and than the model as it is (-2.0000 ± 0.1000)."
+    )
+    assert said((START, 2048, -0.5, -0.6, -0.4), ("as-is", 2048, -1.5, -5.0, 2.0), held="prompts").endswith(
+        "Whether it is better than the model as it is, these prompts do not show (-1.5000 ± 3.5000): hold out more, by "
+        "a larger budget."
+    )
+    assert said((START, 2048, 0.0, 0.0, 0.0), OWN, unmoved=True, held="prompts").startswith(
+        "Nothing did better on the held-out prompts than the start"
     )
 
 

@@ -1,0 +1,89 @@
+"""``ropescale search --objective keys``: the command, its refusals, its files, and many processes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from launching import launch
+from tiny import byte_tokenizer, llama
+
+import ropescale
+from ropescale.cli import main as shell
+
+WORDS = ["--objective", "keys", "--target-length", "256", "--budget-tokens", "6k"]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    """A tiny Llama of trained length 128 with a tokenizer of bytes, on disk."""
+    folder = tmp_path_factory.mktemp("checkpoint")
+    llama(vocab_size=257, max_position_embeddings=128).save_pretrained(folder)
+    byte_tokenizer().save_pretrained(folder)
+    return str(folder)
+
+
+def run(capsys, *words):
+    code = shell.main(["search", *map(str, words)])
+    return code, *capsys.readouterr()
+
+
+def test_it_prints_a_schedule_and_writes_the_run(capsys, checkpoint, tmp_path):
+    file = tmp_path / "factors.json"
+    code, out, err = run(capsys, checkpoint, *WORDS, "-o", file)
+    assert code == 0 and "prompts of 128 to 256, 2 lengths in equal shares" in err
+    assert "held-out prompts, length" in out and f"ropescale patch {checkpoint}" in out
+    saved = json.loads(file.read_text())
+    assert saved["provenance"]["protocol"]["objective"] == "keys"
+    assert ropescale.schedules.specs.parse(str(file)).build() == ropescale.schedules.specs.parse(saved).build()
+    assert {"REPORT.md", "results.json", "search.png"} <= {
+        path.name for path in (tmp_path / "factors-search").iterdir()
+    }
+    assert shell.main(["report", str(tmp_path / "factors-search"), "-o", str(tmp_path / "report.html")]) == 0
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "gradient, from answers to prompts" in page and "on prompts that were held out" in page
+
+
+def test_the_keys_may_lie_in_a_text_of_the_users(capsys, checkpoint, tmp_path):
+    (tmp_path / "hay.txt").write_text("The zebras were grazing. The yaks had gone to sleep. " * 20)
+    code, out, _ = run(capsys, checkpoint, *WORDS, "--haystack", tmp_path / "hay.txt", "--json")
+    assert code == 0 and json.loads(out)["data"]["source"].endswith("hay.txt")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--data", "texts"], "error: --data is given, and --objective keys reads no text; drop it"),
+        (["--glob", "*.txt"], "error: --glob is given, and --objective keys reads no text; drop it"),
+        (["--max-docs", "3"], "error: --max-docs is given, and --objective keys reads no text; drop it"),
+        (["--concat"], "error: --concat is given, and --objective keys reads no text; drop it"),
+        (["--objective", "key"], "'key' is not known; did you mean 'keys'?"),
+        (["--objective", "text"], "error: missing option '--data'"),
+        (
+            ["--objective", "text", "--data", "x", "--haystack", "y"],
+            "error: --haystack is given, and nothing is hidden",
+        ),
+        (["--haystack", "nowhere.txt"], "nowhere.txt"),
+        (["--budget-tokens", "5k"], "error: --budget-tokens 5120 has no room for a step at 384 tokens; give at least"),
+        (["--target-length", "128"], "needs no schedule"),
+        (["--method", "evolution", "--keep-short"], "--keep-short is for the ramp"),
+    ],
+)
+def test_wrong_input_is_one_line_and_nothing_is_written(capsys, checkpoint, tmp_path, words, said):
+    given = [*WORDS]
+    for flag in set(words) & {"--objective", "--target-length", "--budget-tokens"}:
+        del given[given.index(flag) : given.index(flag) + 2]
+    code, out, err = run(capsys, checkpoint, *given, *words, "-o", tmp_path / "factors.json")
+    lines = [line for line in err.splitlines() if line.startswith("error:")]
+    assert (code, out, len(lines)) == (2, "", 1), err
+    assert said in lines[0]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_two_processes_find_the_same_bit_for_bit(capsys, checkpoint, tmp_path, one_thread):
+    alone, shared = tmp_path / "alone.json", tmp_path / "shared.json"
+    assert run(capsys, checkpoint, *WORDS, "-o", alone)[0] == 0
+    done = launch(2, checkpoint, *WORDS, "-o", shared, command="search")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("ropescale patch") == 1 and "2 processes searching" in done.stderr
+    assert json.loads(alone.read_text()) == json.loads(shared.read_text())
