@@ -78,7 +78,7 @@ _SECTIONS = {
     default=2.0,
     show_default=True,
     metavar="W",
-    help="The weight of a token, or prompt, within the trained length; others have 1.",
+    help="The weight of a token within the trained length; others have 1.",
 )
 @click.option("--keep-short", is_flag=True, help="Two tables: the model's own up to the trained length, one beyond.")
 @click.option("--for", "engine", metavar="ENGINE", help="Search what an engine computes: vllm, sglang, mlx-lm, ...")
@@ -117,7 +117,7 @@ def command(model: str, out: str | None, fresh: bool, as_json: bool, **options: 
     text is held out; the schedule that does best on it is the result. The file is a schedule for --schedule of every
     command.
 
-    With --objective keys no text is read: generated prompts of several lengths ask for a hidden number, and only the
+    With --objective keys no text is read: generated prompts of the target length ask for a hidden number, and only the
     tokens of the answers count. The model must be able to answer within its trained length; `ropescale passkey` shows
     whether it is.
 
@@ -151,12 +151,14 @@ def _check_early(model: str, out: str | None, options: Mapping[str, Any]) -> Non
 def _check_objective(options: Mapping[str, Any]) -> None:
     """Refuses what does not go with the objective: keys read no text, and a text has to be there."""
     from ..errors import DataError
-    from ..evals.searching.starting import NOTHING_HIDDEN
+    from ..evals.searching.starting import NONE_WITHIN, NOTHING_HIDDEN, WITHIN
 
     if options["objective"] == "keys":
         unused = ("source", "concat", "streaming", "split_special_tokens", "max_docs", *READING)
         for name in filter(options.get, unused):
             raise DataError(f"{name} is given, and objective='keys' reads no text; drop it", name, "objective")
+        if options["within"] != WITHIN:
+            raise DataError(NONE_WITHIN, "within", "objective")
         return
     if options["haystack"] is not None:
         raise DataError(f"haystack is given, and {NOTHING_HIDDEN}", "haystack", "objective")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -104,7 +103,7 @@ class Supply(Protocol):
 
         Args:
             lengths: where the loss of those held out is noted, ascending; the first is the trained one.
-            within: how much a token counts whose context is within the trained length.
+            within: how much a token of a text counts whose context is within the trained length.
         """
         ...
 
@@ -137,7 +136,7 @@ class Feeding:
         """The argument ``bos``."""
         return self.corpus.bos_option
 
-    @cached_property
+    @property
     def names(self) -> list[str]:
         """The document of each held-out window."""
         return [self.corpus.documents[number].name for number in self.split.held_out]
@@ -216,24 +215,25 @@ def feeding(
     return Feeding(corpus, parts, allowance_of(options, target, len(parts.learned), len(parts.held_out)))
 
 
-def allowance_of(options: SearchOptions, size: int, learned: int, held_out: int) -> Allowance:
+def allowance_of(options: SearchOptions, size: int, learned: int, held_out: int, aside: int = 0) -> Allowance:
     """Shares the budget out.
 
     Args:
         size: tokens of a window.
         learned, held_out: how many windows there are.
+        aside: tokens of all checks that are beyond so many for each held-out window.
 
     Raises:
         DataError: the budget is too small for a step.
     """
     once_more = held_out if options.keep_short else 0  # under the model's own table
-    feeds = options.budget_tokens // size
+    feeds = (options.budget_tokens - aside) // size
     allowance = Allowance(tuple(range(learned)), held_out, feeds - once_more, options.seed)
     least = LEAST[options.method](allowance)
     if allowance.feeds < least:
         raise DataError(
             f"budget_tokens={options.budget_tokens} has no room for a step at {size} tokens; give at least "
-            f"budget_tokens={(least + once_more) * size}",
+            f"budget_tokens={(least + once_more) * size + aside}",
             "budget_tokens",
         )
     return allowance

@@ -1,9 +1,9 @@
 """What a search feeds with the objective ``keys``: prompts that ask for a hidden number.
 
-LongRoPE2 (Shang et al. 2025, arXiv:2502.20082) searches by such prompts of the target length alone, and counts only the
-tokens of the answers. Here a window is a set of prompts, one of each length: the trained one, its doubles and the
-target, in equal shares. They are those that ``ropescale passkey`` would ask with a seed of :func:`seeds`, which is far
-from any that a user gives, so that nothing learned from is asked again.
+As in LongRoPE2 (Shang et al. 2025, arXiv:2502.20082), prompts have the target length, and only the tokens of their
+answers count. Held out are sets of prompts, one of each length that is shown; the longest of them chooses. They are
+those that ``ropescale passkey`` would ask with the seeds of :func:`seeds`, which are far from any that a user gives, so
+that nothing learned from is asked again.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ class PromptFeeding:
     """The prompts that a search is fed, and how many.
 
     Attributes:
-        learned, held_out: the prompts of each length.
+        learned: the prompts to learn from, of the target length.
+        held_out: those held out, of each length.
         allowance: what the method may use.
         options: of the search.
     """
@@ -73,7 +74,7 @@ class PromptFeeding:
         """The argument ``bos``."""
         return self.held_out.bos_option
 
-    @cached_property
+    @property
     def names(self) -> list[str]:
         """The name of each set of held-out prompts."""
         return [f"prompts {number}" for number in range(self.allowance.held_out)]
@@ -83,14 +84,14 @@ class PromptFeeding:
         """What is learned from, and what is held out."""
         lengths, kept = self.held_out.lengths, self.allowance
         return (
-            f"prompts of {lengths[0]:,} to {lengths[-1]:,}, {len(lengths)} lengths in equal shares: "
-            f"{len(kept.windows)} of each to learn from, {kept.held_out} held out"
+            f"prompts of {self.target:,}: {len(kept.windows)} to learn from, {kept.held_out} held out of each length "
+            f"from {lengths[0]:,} on"
         )
 
     @property
     def most(self) -> int:
         """The tokens that may be fed in all."""
-        return self.allowance.feeds * sum(self.held_out.lengths)
+        return self.allowance.feeds * self.target + _aside(self.options, self.held_out.lengths, self.allowance.held_out)
 
     @property
     def said(self) -> dict[str, object]:
@@ -127,21 +128,15 @@ class PromptFeeding:
             quiz.check_ids(vocabulary)
 
     def texts(self, lengths: tuple[int, ...], within: float) -> Texts:
-        """Returns the sets of prompts, of which the answers alone count; see :class:`.feeding.Supply`.
-
-        Where the model's own table is kept, prompts of the trained length are not learned from: they are computed with
-        it, whatever is found.
+        """Returns the prompts, of which the answers alone count, and of those held out the longest alone; see
+        :class:`.feeding.Supply`.
         """
-        weights = [0.0 if self.options.keep_short else within, *[1.0] * (len(lengths) - 1)]
-        shares = [weight / sum(weights) for weight in weights]
 
-        def windows(quiz: Quiz, numbers: Iterable[int]) -> list[PromptSet]:
-            given = shares[-len(quiz.lengths) :]
-            return [PromptSet(list(map(_piece, prompts_of(quiz, n), given))) for n in numbers]
+        def sets(quiz: Quiz, numbers: Iterable[int]) -> list[PromptSet]:
+            shares = [*[0.0] * (len(quiz.lengths) - 1), 1.0]
+            return [PromptSet(list(map(_piece, prompts_of(quiz, n), shares))) for n in numbers]
 
-        return Texts(
-            windows(self.learned, self.allowance.windows), windows(self.held_out, range(self.allowance.held_out))
-        )
+        return Texts(sets(self.learned, self.allowance.windows), sets(self.held_out, range(self.allowance.held_out)))
 
     def tokens(self, ask: Ask) -> int:
         """Counts the tokens that a question feeds."""
@@ -183,19 +178,20 @@ def prompt_feeding(
     """
     if tokenizer is None:
         raise DataError("objective='keys' writes prompts, which takes a tokenizer; give tokenizer", "objective")
-    feeds = options.budget_tokens // sum(lengths)
-    held_out = max(2, int(CHECKED * feeds / gradient.CHECKS))
-    most = feeds - gradient.CHECKS * held_out if options.method == "gradient" else 0
-    allowance = allowance_of(options, sum(lengths), max(WINDOWS, most), held_out)
-    learned, kept = seeds(options.seed)
-    return PromptFeeding(
-        _quiz(
-            tokenizer, lengths[1:] if options.keep_short else lengths, bos, options, (learned, len(allowance.windows))
-        ),
-        _quiz(tokenizer, lengths, bos, options, (kept, held_out)),
-        allowance,
-        options,
-    )
+    target, seed = lengths[-1], seeds(options.seed)
+    held_out = max(2, int(CHECKED * options.budget_tokens / (gradient.CHECKS * sum(lengths))))
+    aside = _aside(options, lengths, held_out)
+    most = (options.budget_tokens - aside) // target - gradient.CHECKS * held_out
+    learned = max(WINDOWS, most if options.method == "gradient" else 0)
+    allowance = allowance_of(options, target, learned, held_out, aside)
+    asked = _quiz(tokenizer, [target], bos, options, (seed[0], learned))
+    return PromptFeeding(asked, _quiz(tokenizer, lengths, bos, options, (seed[1], held_out)), allowance, options)
+
+
+def _aside(options: SearchOptions, lengths: Sequence[int], held_out: int) -> int:
+    """Counts the tokens of held-out prompts that are shorter than the target, in all checks."""
+    checks = gradient.CHECKS if options.method == "gradient" else 2
+    return checks * held_out * sum(lengths[:-1])
 
 
 def _quiz(
@@ -219,5 +215,6 @@ def _quiz(
         if do != LONGER:
             raise
         raise DataError(
-            f"objective='keys' asks at the trained length, too, and {reason}; use objective='text'", "objective"
+            f"objective='keys' asks held-out prompts of the trained length, too, and {reason}; use objective='text'",
+            "objective",
         ) from error

@@ -12,7 +12,7 @@ from ...request import RequestOptions
 from ..running.progress import Notes
 from ..running.scoring import LOGITS_BYTES
 from ..running.selection import PerplexityOptions
-from .starting import NOTHING_HIDDEN, check_weight
+from .starting import NONE_WITHIN, NOTHING_HIDDEN, WITHIN, check_weight
 
 METHODS = ("gradient", "evolution", "cma")
 
@@ -34,8 +34,8 @@ class SearchOptions:
             evolution one for each pair.
         keep_short: two tables instead of one: the model's own up to the trained length, the found one beyond.
         engine: search what this engine computes; see ``ropescale export``.
-        within: how much a token counts whose context is within the trained length; tokens beyond count 1. Of keys, how
-            much a prompt of the trained length counts.
+        within: how much a token counts whose context is within the trained length; tokens beyond count 1. Of a text
+            alone: keys are of the target length.
         haystack: of keys, the text that they are hidden in; None for generated sentences.
         max_docs: read at most this many documents.
         split_special_tokens: as for :func:`ropescale.evals.data.documents.tokenize`.
@@ -53,7 +53,7 @@ class SearchOptions:
     numbers: int | None = None
     keep_short: bool = False
     engine: str | None = None
-    within: float = 2.0
+    within: float = WITHIN
     haystack: str | None = None
     max_docs: int | None = None
     split_special_tokens: bool = False
@@ -78,6 +78,8 @@ class SearchOptions:
             raise DataError(f"objective {self.objective!r} is none of {', '.join(OBJECTIVES)}", "objective")
         if self.objective == TEXT and self.haystack is not None:
             raise DataError(f"haystack is given, and {NOTHING_HIDDEN}", "haystack", "objective")
+        if self.objective == KEYS and self.within != WITHIN:
+            raise DataError(NONE_WITHIN, "within", "objective")
         for name in ("max_docs", "split_special_tokens") if self.objective == KEYS else ():
             if getattr(self, name):
                 raise DataError(f"{name} is for documents, and objective='keys' reads none; drop it", name, "objective")

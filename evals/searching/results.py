@@ -224,7 +224,7 @@ class SearchResult(Searched, Saved):
     def _fed(self) -> str:
         if self.held == "text":
             return f"windows of {self.protocol['target_length']:,}"
-        return f"prompts of {self.lengths[0]:,} to {self.lengths[-1]:,}, of which the answers alone count"
+        return f"prompts of up to {self.protocol['target_length']:,}, of which the answers alone count"
 
     @property
     def _held_out(self) -> str:

@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 NOTHING_HIDDEN = "nothing is hidden in a text that is learned from; give objective='keys', or drop it"
 """Why a haystack is refused beside a text."""
 
+WITHIN = 2.0
+"""How much a token of a text counts whose context is within the trained length."""
+
+NONE_WITHIN = "within is given, and prompts of objective='keys' have the target length, so none is within; drop it"
+"""Why a weight is refused beside keys."""
+
 
 def check_early(
     model: str, revision: str | None, target: int, patching: RequestOptions, engine: str | None, within: float

@@ -31,7 +31,7 @@ def run(capsys, *words):
 def test_it_prints_a_schedule_and_writes_the_run(capsys, checkpoint, tmp_path):
     file = tmp_path / "factors.json"
     code, out, err = run(capsys, checkpoint, *WORDS, "-o", file)
-    assert code == 0 and "prompts of 128 to 256, 2 lengths in equal shares" in err
+    assert code == 0 and "tokens in prompts of 256: 8 to learn from, 2 held out of each length from 128 on" in err
     assert "held-out prompts, length" in out and f"ropescale patch {checkpoint}" in out
     saved = json.loads(file.read_text())
     assert saved["provenance"]["protocol"]["objective"] == "keys"
@@ -64,7 +64,8 @@ def test_the_keys_may_lie_in_a_text_of_the_users(capsys, checkpoint, tmp_path):
             "error: --haystack is given, and nothing is hidden",
         ),
         (["--haystack", "nowhere.txt"], "nowhere.txt"),
-        (["--budget-tokens", "5k"], "error: --budget-tokens 5120 has no room for a step at 384 tokens; give at least"),
+        (["--budget-tokens", "4k"], "error: --budget-tokens 4096 has no room for a step at 256 tokens; give at least"),
+        (["--within", "1"], "error: --within is given, and prompts of --objective keys have the target length"),
         (["--target-length", "128"], "needs no schedule"),
         (["--method", "evolution", "--keep-short"], "--keep-short is for the ramp"),
     ],

@@ -81,7 +81,7 @@ class Piece:
         return tuple(float(nll[: length - 1].double().mean()) for length in self.lengths if length <= len(self.ids))
 
 
-class Window(Protocol):
+class Portion(Protocol):
     """What a method of search asks for at once."""
 
     def pieces(self, positions: int | None) -> Sequence[Piece]:
@@ -122,5 +122,5 @@ class Texts:
         learned, held_out: by their numbers.
     """
 
-    learned: Sequence[Window]
-    held_out: Sequence[Window]
+    learned: Sequence[Portion]
+    held_out: Sequence[Portion]

@@ -70,7 +70,7 @@ def test_the_loss_is_that_of_the_answers_alone_by_plain_transformers(found):
         with ropescale.patch(net, schedule):
             wanted = [[answers(net, ids) for ids in held_out(number)] for number in range(2)]
         assert np.array(check.by_length) == pytest.approx(np.array(wanted), abs=1e-5)
-        assert check.loss == pytest.approx(sum((2 * short + long) / 3 for short, long in wanted) / 2, abs=1e-5)
+        assert check.loss == pytest.approx(sum(long for _, long in wanted) / 2, abs=1e-5)  # of the target length
 
 
 def test_the_model_as_it_is_has_the_losses_of_plain_transformers(found):
@@ -89,17 +89,16 @@ def test_a_model_whose_tables_follow_the_length_is_asked_as_it_is_at_each():
     assert result.beside == 2 * (128 + SIZE)
 
 
-@pytest.mark.parametrize(("within", "shares"), [(2.0, (2 / 3, 1 / 3)), (0.5, (1 / 3, 2 / 3))])
-def test_the_gradient_of_a_set_is_that_of_the_answers_of_plain_transformers(within, shares):
-    net, options = model().double(), SearchOptions(objective="keys", budget_tokens=SIZE * 20, within=within)
-    run = SearchRun(net, feeding(within=within), options)
-    texts, live = run.feeding.texts(LENGTHS, within), LiveTables(run.learner.model, run.plan)
-    ids = [piece.ids.tolist() for piece in texts.learned[3].pieces(None)]
-    assert [len(each) for each in ids] == list(LENGTHS)
+def test_the_gradient_is_that_of_the_answer_by_plain_transformers():
+    net, options = model().double(), SearchOptions(objective="keys", budget_tokens=SIZE * 20)
+    run = SearchRun(net, feeding(), options)
+    texts, live = run.feeding.texts(LENGTHS, 2.0), LiveTables(run.learner.model, run.plan)
+    (ids,) = [piece.ids.tolist() for piece in texts.learned[3].pieces(None)]
+    assert len(ids) == 256
 
     def loss(point):
         with ropescale.patch(net, run.space.schedule(point)):
-            return sum(share * answers(net, each) for share, each in zip(shares, ids, strict=True))
+            return answers(net, ids)
 
     point = run.space.nearest([value + 0.15 for value in run.space.start])
     with live.patched(), evaluating(net):
@@ -117,13 +116,13 @@ def test_no_prompt_is_learned_from_and_held_out_or_asked_by_default():
     other = feeding(seed=1)
     asked = [prompt.ids(0).tobytes() for quiz in (fed.learned, fed.held_out, other.learned, other.held_out, usual)
              for prompt in quiz.every]  # fmt: skip
-    assert len(set(asked)) == len(asked) == 100
+    assert len(set(asked)) == len(asked) == 2 * (15 + 10) + 40
     assert lessons.FIRST_SEED + 2**40 <= keys.FIRST_SEED == keys.seeds(0)[0]  # a lesson draws below that
     assert len({seed for number in range(50) for seed in keys.seeds(number)}) == 100
 
 
 def test_every_set_has_one_prompt_of_each_length_and_the_keys_lie_at_every_depth_in_turn():
-    quiz = feeding(lengths=(128, 256, 300), budget_tokens=684 * 24).learned
+    quiz = Quiz(byte_tokenizer(), (128, 256, 300), 5, "passkey", "auto", RetrievalOptions(trials=2))
     sets = [keys.prompts_of(quiz, number) for number in range(10)]
     assert all([prompt.length for prompt in each] == [128, 256, 300] for each in sets)
     places = np.array([[prompt.questions[0].depth for prompt in each] for each in sets])
@@ -157,14 +156,12 @@ def test_every_token_that_is_fed_counts(method, keep_short, monkeypatch):
     assert result.found.loss == min(check.loss for check in result.checks)
 
 
-def test_where_the_own_table_is_kept_short_prompts_are_not_learned_from():
-    result, fed = search(model(), None, 256, **BUDGET, keep_short=True), feeding(keep_short=True)
+def test_where_the_own_table_is_kept_short_prompts_are_answered_with_it():
+    result = search(model(), None, 256, **BUDGET, keep_short=True)
     assert result.start == "yarn:factor=2,attention_factor=1"
     assert {(row.baseline, row.length) for row in CHANGES.rows(result)} == {(result.start, 256), ("as-is", 256)}
     assert result.at(result.found, 128) == pytest.approx(result.unchanged[128], abs=1e-6)
     assert result.checks[0].loss == pytest.approx(sum(long for _, long in result.checks[0].by_length) / 2, abs=1e-12)
-    texts = fed.texts(LENGTHS, 2.0)
-    assert [[len(piece.ids) for piece in each.pieces(None)] for each in texts.learned] == [[256]] * len(texts.learned)
 
 
 @pytest.mark.parametrize("after", [0, 2, 5])
@@ -207,7 +204,7 @@ def test_what_it_shows_says_that_answers_were_counted(found, tmp_path):
     stored = read_results(found.save(tmp_path / "run"))
     assert stored["protocol"]["objective"] == "keys"
     assert stored["protocol"]["prompt_seeds"] == {"learned": 2**42, "held_out": 2**42 + 1}
-    assert stored["data"]["questions"] == stored["data"]["documents"] == 2 * (8 + 2)
+    assert stored["data"]["questions"] == stored["data"]["documents"] == 12 + 2 * 2
     assert stored["data"]["tokens"] == ANSWER * stored["data"]["questions"]
     with pytest.raises(DataError, match="holds a search run, not a perplexity run"):
         Result.load(tmp_path / "run")
@@ -222,8 +219,9 @@ def test_what_it_shows_says_that_answers_were_counted(found, tmp_path):
         ({"documents": documents(3, 300)}, "documents are given, and objective='keys' asks prompts of its own"),
         ({"max_docs": 3}, "max_docs is for documents, and objective='keys' reads none; drop it"),
         ({"split_special_tokens": True}, "split_special_tokens is for documents"),
+        ({"within": 1.0}, "within is given, and prompts of objective='keys' have the target length"),
         ({"tokenizer": None}, "takes a tokenizer"),
-        ({"budget_tokens": 3000}, rf"no room for a step at {SIZE} tokens; give at least budget_tokens={14 * SIZE}$"),
+        ({"budget_tokens": 3000}, "no room for a step at 256 tokens; give at least budget_tokens=5120$"),
         ({"haystack": "  "}, "the haystack is empty"),
     ],
 )
@@ -233,10 +231,22 @@ def test_what_cannot_be_is_refused_before_anything_runs(changes, said):
         search(model(), given.pop("documents", None), 256, **given)
 
 
+@pytest.mark.parametrize("method", ["gradient", "evolution", "cma"])
+@pytest.mark.parametrize("keep_short", [False, True])
+def test_the_least_budget_that_is_named_is_accepted_and_one_token_less_is_not(method, keep_short):
+    asked = {"method": method, "keep_short": keep_short and method != "evolution"}
+    with pytest.raises(DataError) as refusal:
+        feeding(budget_tokens=2, **asked)
+    least = int(str(refusal.value).rpartition("=")[2])
+    assert feeding(budget_tokens=least, **asked).most <= least
+    with pytest.raises(DataError, match=f"give at least budget_tokens={least}$"):
+        feeding(budget_tokens=least - 1, **asked)
+
+
 def test_a_model_with_no_room_for_a_question_is_refused():
     with pytest.raises(
         DataError,
-        match=r"asks at the trained length, too, and length 64 is too short for passkey: .* use objective='text'$",
+        match=r"prompts of the trained length, too, and length 64 is too short for passkey: .* use objective='text'$",
     ):
         search(llama(vocab_size=257), None, 128, **BUDGET)
 

@@ -64,8 +64,8 @@ def test_a_search_that_found_nothing_says_so():
 
 def test_of_prompts_it_speaks_of_answers():
     assert said((START, 2048, -0.5, -0.6, -0.4), OWN, held="prompts") == (
-        "At 2,048 tokens of held-out prompts the found schedule is better than yarn:factor=8 (-0.5000 ± 0.1000 nats per "
-        "token of an answer), and than the model as it is (-2.0000 ± 0.1000)."
+        "At 2,048 tokens of held-out prompts the found schedule is better than yarn:factor=8 (-0.5000 ± 0.1000 nats "
+        "per token of an answer), and than the model as it is (-2.0000 ± 0.1000)."
     )
     assert said((START, 2048, -0.5, -0.6, -0.4), ("as-is", 2048, -1.5, -5.0, 2.0), held="prompts").endswith(
         "Whether it is better than the model as it is, these prompts do not show (-1.5000 ± 3.5000): hold out more, by "
