@@ -64,6 +64,10 @@ def verdict(
     instead = "" if kept else f" Use {start}."
     if unmoved:
         return f"Nothing did better on the held-out {held} than the start, {start}: nothing was gained.{instead}{open_}"
+    if held == "prompts" and over.delta_nll < 0 and over.standing == "not told apart from":
+        until = "" if kept else f", and use {start} until then"
+        ask = f"so few prompts do not decide. Ask more with `ropescale passkey`{until}."
+        return f"{_stands(over, start, held)}: {ask}{open_}"
     if not over.is_better:
         return f"{_stands(over, start, held)}: nothing was gained there{_elsewhere(changes, start)}.{instead}{open_}"
     also = f", and than the model as it is ({change_cell(own)})" if own and own.is_better else ""

@@ -31,7 +31,7 @@ def run(capsys, *words):
 def test_it_prints_a_schedule_and_writes_the_run(capsys, checkpoint, tmp_path):
     file = tmp_path / "factors.json"
     code, out, err = run(capsys, checkpoint, *WORDS, "-o", file)
-    assert code == 0 and "tokens in prompts of 256: 8 to learn from, 2 held out of each length from 128 on" in err
+    assert code == 0 and "tokens in prompts of 256: 6 to learn from, 2 held out of each length from 128 on" in err
     assert "held-out prompts, length" in out and f"ropescale patch {checkpoint}" in out
     saved = json.loads(file.read_text())
     assert saved["provenance"]["protocol"]["objective"] == "keys"

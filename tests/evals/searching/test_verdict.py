@@ -76,6 +76,16 @@ def test_of_prompts_it_speaks_of_answers():
     )
 
 
+def test_prompts_that_do_not_decide_are_no_verdict_against_it():
+    assert said((START, 2048, -0.46, -1.64, 0.28), OWN, held="prompts") == (
+        "At 2,048 tokens of held-out prompts the found schedule is not told apart from yarn:factor=8 (-0.4600 (-1.6400 "
+        "to +0.2800) nats per token of an answer): so few prompts do not decide. Ask more with `ropescale passkey`, "
+        "and use yarn:factor=8 until then."
+    )
+    assert "nothing was gained" in said((START, 2048, 0.46, -0.28, 1.64), OWN, held="prompts")
+    assert "is worse than yarn:factor=8" in said((START, 2048, 0.46, 0.28, 1.64), OWN, held="prompts")
+
+
 def test_where_short_text_is_kept_the_start_is_no_way_out():
     assert said((START, 2048, 0.0, -0.1, 0.1), OWN, kept=True).endswith("nothing was gained there.")
 
