@@ -79,7 +79,18 @@ def _serve(serving: Serving) -> list[Command]:
     """Returns ``vllm serve``, with changes to the configuration if the folder lacks them."""
     told = overrides(_spelled(serving), positions("vllm", serving))
     words = ["vllm", "serve", serving.model, "--max-model-len", str(serving.length)]
-    return [Command("sh", shell(*words, *serving.revision, *serving.trusting, *option("--hf-overrides", told)))]
+    text = shell(*words, *serving.revision, *serving.trusting, *option("--hf-overrides", told))
+    return [Command("sh", text, _HALVED if _is_float32(serving) else "")]
+
+
+_HALVED = "vLLM computes a float32 checkpoint in half precision; --dtype float32 keeps it as it is measured here"
+
+
+def _is_float32(serving: Serving) -> bool:
+    """Whether the checkpoint says float32, which vLLM takes for half precision by itself (config/model.py)."""
+    sections = (serving.stored.section, serving.stored.raw)
+    said = (section.get(name) for section in sections for name in ("dtype", "torch_dtype"))
+    return str(next(filter(None, said), "")).removeprefix("torch.") == "float32"
 
 
 def positions(engine: str, serving: Serving, multiplied: tuple[str, ...] = ("linear",)) -> int:

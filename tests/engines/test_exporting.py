@@ -195,6 +195,18 @@ def patched(name: str, spec: Any, path: Path) -> Path:
     return path / "patched"
 
 
+@pytest.mark.parametrize(
+    ("stated", "said"),
+    [({"dtype": "float32"}, True), ({"torch_dtype": "float32"}, True), ({"dtype": "bfloat16"}, False), ({}, False)],
+)
+def test_a_float32_checkpoint_is_halved_by_vllm_and_the_command_says_so(
+    stated: dict[str, str], said: bool, tmp_path: Path
+) -> None:
+    folder = folder_of(LLAMA | stated, tmp_path)
+    assert ("--dtype float32" in export(folder, "vllm").commands[0].note) is said
+    assert "--dtype" not in words_of(export(folder, "vllm"))
+
+
 @pytest.mark.parametrize("spec", ["yarn:factor=4", "linear:factor=4", "ntk:factor=4", "llama3:factor=4", FACTORS])
 def test_a_patched_folder_needs_a_length_and_nothing_else(spec: Any, tmp_path: Path) -> None:
     folder = patched("llama", spec, tmp_path)

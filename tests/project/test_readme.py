@@ -15,7 +15,7 @@ from ropescale.cli.main import main
 from ropescale.schedules import lookup, names
 
 ROOT = Path(__file__).parents[2]
-GUIDES = ("patching", "serving", "retrieval", "searching", "adapting")
+GUIDES = ("index", "patching", "serving", "retrieval", "searching", "adapting")
 PAGES = {"README": ROOT / "README.md", **{name: ROOT / "docs" / f"{name}.md" for name in GUIDES}}
 
 
@@ -50,6 +50,7 @@ def test_every_block_runs_in_order(page: str, workplace: Path, capsys: pytest.Ca
 
 MADE = {
     "README": (["Qwen3-8B-128k/ropescale.json", "CKPT-8x/ropescale.json", "report.html"], "| yarn:factor=8"),
+    "index": (["CKPT-8x/ropescale.json"], "vllm serve CKPT-8x"),
     "patching": (["CKPT-2k/ropescale.json", "CKPT-half/ropescale.json", "half.png"], "live: yes"),
     "serving": ([], "--context-length 2048"),
     "retrieval": (["KEYS/results.json"], "passkey"),
