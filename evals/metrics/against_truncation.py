@@ -22,6 +22,7 @@ from ..results.truncation import Truncation
 from . import drawing
 from .base import Metric, Picture, estimated, mark, rests_on
 from .cells import around, signed, table
+from .guessing import worse_than_a_guess
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -135,7 +136,10 @@ class AgainstTruncation(Metric[Stored, TruncationRow]):
         return {self.key: {**facts, "pays_off": found, "rows": [asdict(row) for row in rows]}}
 
     def to_markdown(self, stored: Stored) -> list[str]:
-        """Returns the changes at every length, those of far repeats at the longest one, and what follows."""
+        """Returns the changes at every length, those of far repeats at the longest one, and what follows.
+
+        Nothing follows where the model as it is predicts worse than a guess.
+        """
         rows = self.rows(stored)
         if not rows:
             return []
@@ -148,6 +152,8 @@ class AgainstTruncation(Metric[Stored, TruncationRow]):
         own = {(_OWN, row.length): f"{row.truncated_nll:.4f}" for row in rows}
         lengths = sorted({row.length for row in rows})
         found = table(lengths, "against truncation", {**cells, **own}, [*stored.schedules, _OWN], name=stored.named)
+        if worse_than_a_guess(stored):
+            return [title, found, *_subsets(stored, rows)]
         sentences = " ".join(verdict(rows, lambda label: escaped(stored.named(label))))
         said = f"{sentences} ({rests_on(stored)}; by the {PERCENT} intervals of these tables.)"
         return [title, found, *_subsets(stored, rows), said]

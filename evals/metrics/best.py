@@ -13,6 +13,7 @@ from ..results.checking import Count, Length
 from ..results.statistics import LEVEL, PERCENT
 from ..results.stored import Stored, Totals
 from .base import Metric, estimated, rests_on
+from .guessing import worse_than_a_guess
 
 
 @dataclass(frozen=True)
@@ -55,9 +56,9 @@ class Best(Metric[Stored, BestRow]):
         return [row for row in rows if row]
 
     def to_markdown(self, stored: Stored) -> list[str]:
-        """Returns one paragraph; lengths that say the same stand together."""
+        """Returns one paragraph; lengths that say the same stand together. Nothing of a model worse than a guess."""
         rows = self.rows(stored)
-        if not rows:
+        if not rows or worse_than_a_guess(stored):
             return []
         parts = [
             f"{', '.join(f'{row.length:,}' for row in group)}: {said}"

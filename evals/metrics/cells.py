@@ -60,14 +60,14 @@ def interval_cell(value: float | None, low: float | None, high: float | None) ->
     if value is None:
         return "-"
     if low is None or high is None:
-        return _digits(value, 4)
+        return digits(value, 4)
     half = (high - low) / 2
     if half > _WIDE * value or leans(value, low, high):
-        return f"{_digits(value, 4)} ({_digits(low, 3)} to {_digits(high, 3)})"
-    return f"{_digits(value, 4)} ± {f'{half:,.0f}' if half >= 10 else f'{half:#.2g}'}"
+        return f"{digits(value, 4)} ({digits(low, 3)} to {digits(high, 3)})"
+    return f"{digits(value, 4)} ± {f'{half:,.0f}' if half >= 10 else f'{half:#.2g}'}"
 
 
-def _digits(value: float, count: int) -> str:
+def digits(value: float, count: int) -> str:
     """Writes ``count`` significant digits, thousands with commas, millions as powers of ten."""
     if value >= 1e6:
         return f"{value:.{count - 1}e}"

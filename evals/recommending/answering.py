@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from ...formatting import listed
+from ..metrics.guessing import said
 from ..results import sampling
 from ..results.statistics import Estimate
 from .candidates import AS_IS
@@ -24,21 +25,35 @@ def answer(evidence: Evidence) -> AnswerRow:
     decision, goal = evidence.decision, evidence.objective
     settled = goal.target <= goal.short
     chosen = AS_IS if settled else decision.chosen
-    decided = settled or not (decision.open or decision.too_short)
-    named = not decision.too_short and chosen != AS_IS
+    guessed = worse_than_a_guess(evidence)
+    decided = settled or not (decision.open or decision.too_short or guessed)
+    named = not (decision.too_short or guessed) and chosen != AS_IS
     return AnswerRow(
         schedule=chosen,
         decided=decided,
-        answer=_sentence(evidence, decision),
+        answer=_guessed(evidence, guessed) if guessed else _sentence(evidence, decision),
         command=evidence.serving.command(evidence.lineup.given(chosen), goal.target) if named else "",
         open=decision.open,
         equal=decision.equal,
         more=_more(evidence, decision),
-        truncation=truncation(evidence, chosen),
+        truncation="" if guessed else truncation(evidence, chosen),
         holds=held_length(evidence),
         memory=evidence.serving.said(goal.target),
         serve=evidence.serving.following(goal.target) if named else "",
+        guessed=bool(guessed),
     )
+
+
+def worse_than_a_guess(evidence: Evidence) -> str:
+    """Returns a sentence where the model as it is predicts worse than a guess at the shortest length; else ""."""
+    losses, length = evidence.losses, evidence.objective.lengths[0]
+    return said(losses.mean(AS_IS, losses.measured(AS_IS), length), length, evidence.vocabulary)
+
+
+def _guessed(evidence: Evidence, guessed: str) -> str:
+    """Says that the model is worse than a guess, and besides only what no loss decides."""
+    known = evidence.objective.target <= evidence.objective.short or evidence.decision.too_short
+    return f"{guessed} {_sentence(evidence, evidence.decision)}" if known else guessed
 
 
 def _sentence(evidence: Evidence, decision: Decision) -> str:
@@ -48,7 +63,7 @@ def _sentence(evidence: Evidence, decision: Decision) -> str:
             f"Nothing is needed: the model was trained at {goal.trained:,} tokens, and {goal.target:,} is within that."
         )
     if decision.too_short:
-        return _too_short(evidence)
+        return too_short(evidence.losses.windows, goal.target)
     if decision.open:
         return _open(evidence, decision)
     percent, name = f"{math.expm1(evidence.tolerance):.1%}", evidence.lineup.named(decision.chosen)
@@ -63,16 +78,22 @@ def _sentence(evidence: Evidence, decision: Decision) -> str:
     )
 
 
-def _too_short(evidence: Evidence) -> str:
-    goal, (amount, what) = evidence.objective, _amount(evidence)
+def too_short(windows: Sequence[int], target: int) -> str:
+    """Says how much text there is, and how much it takes.
+
+    Args:
+        windows: per document, how many it has.
+        target: the tokens of each.
+    """
+    amount, what = _amount(windows)
     return (
-        f"This text is too short to decide: it has {amount} {what}{'s' * (amount != 1)} of {goal.target:,} tokens. It "
+        f"This text is too short to decide: it has {amount} {what}{'s' * (amount != 1)} of {target:,} tokens. It "
         f"takes at least {LEAST_DOCUMENTS} documents of that length, or one of {LEAST_WINDOWS} times that length."
     )
 
 
 def _open(evidence: Evidence, decision: Decision) -> str:
-    what, more = _amount(evidence)[1], _more(evidence, decision)
+    what, more = _amount(evidence.losses.windows)[1], _more(evidence, decision)
     told = f"; about {more:,} more {what}s like these would tell" if more else ""
     percent, name = f"{math.expm1(evidence.tolerance):.1%}", evidence.lineup.named
     return (
@@ -84,7 +105,7 @@ def _open(evidence: Evidence, decision: Decision) -> str:
 
 def _more(evidence: Evidence, decision: Decision) -> int | None:
     """Returns how many more documents, or windows, settle what is open: as many again race as decide."""
-    return None if decision.needed is None else max(1, 2 * decision.needed - _amount(evidence)[0])
+    return None if decision.needed is None else max(1, 2 * decision.needed - _amount(evidence.losses.windows)[0])
 
 
 def _compared(evidence: Evidence, chosen: str) -> str:
@@ -114,11 +135,10 @@ def _change(difference: Estimate) -> str:
     return f"{text} ({math.expm1(difference.low):+.1%} to {math.expm1(difference.high):+.1%})"
 
 
-def _amount(evidence: Evidence) -> tuple[int, str]:
+def _amount(windows: Sequence[int]) -> tuple[int, str]:
     """Returns how much text there is, and what it is counted in: documents, or windows where these are few."""
-    documents, windows = len(evidence.losses.windows), sum(evidence.losses.windows)
-    few = sampling.rests_on_windows(evidence.losses.windows)
-    return (windows, "window") if few else (documents, "document")
+    few = sampling.rests_on_windows(windows)
+    return (sum(windows), "window") if few else (len(windows), "document")
 
 
 def truncation(evidence: Evidence, chosen: str) -> str:

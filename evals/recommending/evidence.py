@@ -34,6 +34,7 @@ class Evidence:
         serving: what is needed for the command and the memory.
         tolerance: nats per token below which two are equally good.
         stride: of truncation, where it was measured.
+        vocabulary: how many tokens the model knows.
     """
 
     losses: CandidateLosses
@@ -46,6 +47,7 @@ class Evidence:
     serving: Deployment
     tolerance: float
     stride: int | None = None
+    vocabulary: int | None = None
 
     @property
     def everything(self) -> list[int]:
@@ -186,6 +188,7 @@ class AnswerRow:
         holds: how far the model as it is holds on this text, in tokens.
         memory: the KV cache's memory, in a sentence.
         serve: what serves that checkpoint in the engine that was named; empty without one.
+        guessed: whether the model as it is predicts worse than a uniform guess; nothing is recommended then.
     """
 
     schedule: str
@@ -199,6 +202,7 @@ class AnswerRow:
     holds: Length
     memory: str
     serve: str = ""
+    guessed: bool = False
 
 
 @dataclass

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -83,6 +83,11 @@ class CandidateLosses:
         groups = [] if sampling.rests_on_windows(held) else held
         pairs = zip(sampling.grouped(values.tolist(), groups), sampling.grouped(shares.tolist(), groups), strict=True)
         return [total / share for total, share in pairs if share]
+
+    def has_interval(self, within: Sequence[int]) -> bool:
+        """Whether these windows suffice for an interval of the objective, whatever their losses are."""
+        nothing = replace(self, sums={"": np.zeros_like(self.counts)})
+        return nothing.estimate("", within).low is not None
 
     def tokens(self, within: Sequence[int], column: Column) -> int:
         """Counts the tokens of a column in some windows."""

@@ -55,7 +55,8 @@ class Advice(Metric[Judged, AnswerRow]):
         parts += [code_span(each) for each in (row.command, row.serve) if each]
         trained = stored.model.get("trained_length")
         holds = f"As it is, the model holds up to {row.holds:,} tokens on this text (trained at {trained:,})."
-        parts.append(" ".join([holds, *([sentence(row.truncation)] if row.truncation else [])]))
+        if not row.guessed:
+            parts.append(" ".join([holds, *([sentence(row.truncation)] if row.truncation else [])]))
         parts.append(row.memory)
         return parts
 

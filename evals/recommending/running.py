@@ -31,7 +31,7 @@ from ..running.scoring import SCORING, Scorer
 from ..running.selection import Corpus
 from ..running.variants import Variant
 from ..searching.options import SearchOptions
-from . import halving, kv_cache
+from . import answering, halving, kv_cache
 from .asking import asked
 from .besides import PlannedTruncation, searched
 from .candidates import AS_IS, Lineup
@@ -194,6 +194,7 @@ class RecommendRun:
             serving=self._serving(),
             tolerance=self.options.tolerance,
             stride=self.truncation.truncating.stride if self.truncation.truncating else None,
+            vocabulary=self.scorer.vocabulary,
         )
         return Recommendation(
             model={**self.model_facts, "trained_length": self.goal.trained},
@@ -298,6 +299,8 @@ class RecommendRun:
             f"{self.goal.target:,}; at most {tokens:,} tokens to feed ({tokens / whole:.0%} of the whole grid)"
             + (f", {searched:,} of them in the search" if searched else "")
         )
+        if self.goal.target > self.goal.short and not self.meter.losses.has_interval(self.held_out):
+            self.notes.warn(f"warning: {answering.too_short(self.corpus.windows, self.goal.target)}")
         for said in self._twice:
             self.notes.tell(f"note: {said}; it is measured once")
         if self.truncation.said:

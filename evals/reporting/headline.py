@@ -7,6 +7,7 @@ from typing import Any
 
 from ...formatting import listed
 from ..metrics.against_truncation import verdict
+from ..metrics.guessing import worse_than_a_guess
 from ..metrics.paired import PairedRow, change_cell, short_length
 from ..recommending.results import Recommendation
 from ..reproducing import rows as reproducing
@@ -27,6 +28,8 @@ def headline(run: StoredRun) -> str | None:
         return summary(CLAIMS.read(run.results)) + "."
     if run.result is None:
         return _answered(run.results["rows"], run.results["protocol"].get("named", {}))
+    if guessed := worse_than_a_guess(run.result):
+        return guessed
     rows, named = run.result.against_truncation, run.result.named
     said = [_compared(run.result), *(verdict(rows, named) if rows else [])]
     return " ".join(filter(None, said)) or None

@@ -21,6 +21,7 @@ from ..metrics.base import rests_on
 from ..metrics.best import BestRow
 from ..metrics.by_position import PositionRow
 from ..metrics.far_repeats import RepeatsRow
+from ..metrics.guessing import worse_than_a_guess
 from ..metrics.key_tokens import KeyTokensRow
 from ..metrics.paired import PairedRow
 from ..metrics.perplexity import PerplexityRow
@@ -152,8 +153,9 @@ class Result(Stored, Saved):
         tables = [part for each in self.metrics for part in each.to_markdown(self)]
         if self.by_source:
             tables.insert(0, f"All sources ({rests_on(self)}):")
+        tables = [*filter(None, [worse_than_a_guess(self)]), *tables]
         for name, part in self.by_source.items():
-            tables += [f"{escaped(name)} ({part.extent}):"]
+            tables += [f"{escaped(name)} ({part.extent}):", *filter(None, [worse_than_a_guess(part)])]
             tables += [table for each in self.metrics for table in each.to_markdown(part)]
         return "\n\n".join([*tables, *definitions(self.short_names), self.protocol_line()])
 

@@ -37,6 +37,7 @@ class ModelFacts(TypedDict):
     weights: str
     dtype: str
     parameters: Count
+    vocabulary: NotRequired[Count]
     trained_length: NotRequired[Length | None]
 
 

@@ -19,7 +19,7 @@ import torch
 
 from ..data.documents import Document
 from ..results.stored import LayerTable, ModelFacts
-from .memory import device_of
+from .memory import device_of, embedding_shape
 
 if TYPE_CHECKING:
     from torch import nn
@@ -47,6 +47,7 @@ def describe(model: PreTrainedModel, path: str | Path | None = None) -> ModelFac
         "weights": files_fingerprint(Path(path)) if path and not adapters(model) else parameters_fingerprint(model),
         "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
         "parameters": sum(p.numel() for p in model.parameters()),
+        "vocabulary": embedding_shape(model)[0],
     }
 
 

@@ -60,7 +60,10 @@ def test_stdout_is_the_table_alone(capsys, checkpoint, texts):
         capsys, checkpoint, "--data", texts, "--lengths", "32,64,0.125k", "--schedule", "yarn:factor=2"
     )
     assert code == 0
-    assert out.startswith("| perplexity") and "| yarn:factor=2 " in out
+    said, _, tables = out.partition("\n\n")
+    assert said.startswith("The model as it is predicts this text worse than a uniform guess over its 257 tokens would")
+    assert tables.startswith("| perplexity") and "| yarn:factor=2 " in tables
+    assert "pays off" not in out and "Lowest loss" not in out
     assert "2 documents (" in out and "skipped: 1 too short" in out
     assert "error" not in err and "exceed" not in err and "longer than" not in err
 
@@ -263,7 +266,7 @@ def test_the_result_is_printed_even_when_it_cannot_be_saved(capsys, checkpoint, 
 
     monkeypatch.setattr(Result, "save", full)
     code, out, err = run(capsys, checkpoint, "--data", texts, "--lengths", "64", "-o", str(tmp_path / "out"))
-    assert code == 2 and out.startswith("| perplexity") and "no space left" in err
+    assert code == 2 and "\n\n| perplexity" in out and "no space left" in err
 
 
 def test_logits_that_are_not_finite_fail_the_run_and_keep_what_was_finished(

@@ -191,7 +191,7 @@ def test_the_protocol_is_with_every_number(tmp_path, caplog):
     saved = json.loads((out / "results.json").read_text())
     assert saved["protocol"]["name"] == "yarn-paper" and {row["protocol"] for row in saved["rows"]} == {"yarn-paper"}
     text = result.to_markdown()
-    assert text.startswith("| perplexity (yarn-paper) |")
+    assert "\n\n| perplexity (yarn-paper) |" in text
     assert "protocol yarn-paper: " in text and "each window weighing the same" in text
     assert "every token scored once" not in text
     assert result.to_csv().splitlines()[1].count("yarn-paper") == 1

@@ -15,8 +15,10 @@ import ropescale
 from ropescale.cli import main as shell
 from ropescale.errors import CheckpointError, ConfigError, DataError, ScheduleError
 from ropescale.evals import Recommendation, recommend
+from ropescale.evals.recommending import answering
 from ropescale.evals.recommending.candidates import AS_IS, grid, lineup_of
 from ropescale.evals.recommending.kv_cache import cache_of
+from ropescale.evals.running.executor import Executor
 from ropescale.models.patching import configuration_before
 
 pytestmark = pytest.mark.usefixtures("no_plots")
@@ -161,7 +163,7 @@ def test_truncation_is_that_of_a_naive_loop(found, model):
     whole = [63 * naive(model, ids, AS_IS, 64) + each.sum() for ids, each in zip(held_out, beyond, strict=True)]
     assert row.nll == pytest.approx(np.sum(whole) / (4 * (TARGET - 1)), abs=2e-6)
     assert row.short_ppl == pytest.approx(np.exp(np.mean([naive(model, ids, AS_IS, 64) for ids in held_out])), rel=1e-6)
-    assert "last 64 tokens" in found.answer.truncation
+    assert "last 64 tokens" in answering.truncation(found.evidence, found.schedule)
 
 
 def test_the_figures_are_those_of_a_naive_loop(found, model):
@@ -203,17 +205,37 @@ def test_a_model_that_knows_nothing_of_position_needs_nothing(found):
 def test_a_target_within_the_trained_length_needs_nothing(model):
     found = recommend(model, documents(4, 64), 48, memory="1GB")
     assert found.schedule == AS_IS and not found.command and found.answer.decided
-    assert found.answer.answer == "Nothing is needed: the model was trained at 64 tokens, and 48 is within that."
+    assert found.answer.answer.endswith(
+        ". Nothing is needed: the model was trained at 64 tokens, and 48 is within that."
+    )
     assert "1 GB hold the weights and" in found.answer.memory
 
 
-def test_a_text_too_short_to_decide_names_what_it_takes_and_no_winner(model):
-    found = recommend(model, documents(1, TARGET + 4), TARGET)
+def test_a_text_too_short_to_decide_names_what_it_takes_and_no_winner(model, capsys, monkeypatch):
+    said, score = [], Executor.score
+
+    def first(self, batch):
+        said.append(capsys.readouterr().err)
+        return score(self, batch)
+
+    monkeypatch.setattr(Executor, "score", first)
+    found = recommend(model, documents(1, TARGET + 4), TARGET, progress=True)
     assert not found.answer.decided and not found.command
-    assert found.answer.answer == (
+    short = (
         "This text is too short to decide: it has 1 document of 128 tokens. It takes at least 4 documents of that "
         "length, or one of 16 times that length."
     )
+    assert found.answer.answer.endswith(f". {short}")
+    assert f"warning: {short}\n" in said[0]  # before the first batch
+
+
+@pytest.mark.parametrize(
+    ("count", "tokens"), [(4, TARGET), (3, TARGET), (2, TARGET), (1, 15 * TARGET), (1, 16 * TARGET)]
+)
+def test_what_is_said_before_is_what_is_said_in_the_end(model, capsys, count, tokens):
+    found = recommend(model, documents(count, tokens), TARGET, progress=True)
+    said = "warning: This text is too short to decide" in capsys.readouterr().err
+    assert said == found.evidence.decision.too_short == ("too short to decide" in found.answer.answer)
 
 
 def test_a_searched_schedule_is_found_on_the_races_text_and_judged_on_the_other(model, capsys):
@@ -229,8 +251,6 @@ def test_a_searched_schedule_is_found_on_the_races_text_and_judged_on_the_other(
 
 
 def test_an_interrupted_run_continues_to_the_same_bytes(model, tmp_path, monkeypatch):
-    from ropescale.evals.running.executor import Executor
-
     texts, whole = documents(8, TARGET + 4), tmp_path / "whole"
     recommend(model, texts, TARGET, out=whole, batch_tokens=256)
     score, calls = Executor.score, []

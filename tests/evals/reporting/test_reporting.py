@@ -211,7 +211,9 @@ def test_the_page_is_one_file_that_asks_for_nothing(folder):
 def test_the_first_sentence_says_which_schedule_lowers_the_loss_most_and_by_how_much(folder, tmp_path):
     rows = [row for row in read(folder, "paired") if row["length"] == 128]
     best, other = sorted(rows, key=lambda row: row["delta_nll"])
-    [said] = page_data(load([folder]))["headlines"]
+    run = load([folder])
+    run[0].results["model"].pop("vocabulary")  # random weights are worse than a guess, and nothing else is said
+    [said] = page_data(run)["headlines"]
     assert "At 128 tokens, 2 times the 64 of its training" in said
     if best["delta_nll"] < 0:
         assert f"{best['schedule']} changes the loss of as-is by −{-best['delta_nll']:.4f} " in said
@@ -219,7 +221,7 @@ def test_the_first_sentence_says_which_schedule_lowers_the_loss_most_and_by_how_
         assert f"Next is {other['schedule']}, with" in said
     else:
         assert f"no schedule lowers the loss of as-is: {best['schedule']} changes it by" in said
-    assert said in page(load([folder])).replace("\u00a0", " ")
+    assert said in page(run).replace("\u00a0", " ")
 
 
 def test_loss_by_position_comes_before_far_repeats(folder):

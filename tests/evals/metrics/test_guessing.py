@@ -1,0 +1,115 @@
+"""A model that predicts a text worse than a uniform guess over its vocabulary is said to, and nothing is concluded."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+from tiny import VOCABULARY, documents, llama, naive_nll, uniform_llama
+
+from ropescale.evals import Recommendation, Result, perplexity, recommend
+from ropescale.evals.metrics.guessing import said, worse_than_a_guess
+from ropescale.evals.reporting.page import page, page_data
+from ropescale.evals.reporting.runs import load
+from ropescale.evals.results.checking import sealed
+
+pytestmark = pytest.mark.usefixtures("no_plots")
+
+LENGTHS = [32, 64, 128]
+CONCLUSIONS = ("pays off", "pay off", "Lowest loss", "holds up to")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Random weights, on text that they know nothing of."""
+    out = tmp_path_factory.mktemp("guess") / "run"
+    return perplexity(llama(), documents(6, 130), LENGTHS, ["yarn:factor=2"], out=out), out
+
+
+def older(folder):
+    """Takes away what a run of an older version lacks."""
+    file = folder / "results.json"
+    found = json.loads(file.read_text())
+    found.pop("sha256")
+    del found["model"]["vocabulary"]
+    for row in found.get("answer", []):
+        del row["guessed"]
+    file.write_text(sealed(found))
+    return folder
+
+
+def test_random_weights_are_worse_than_a_guess_by_stock_transformers(run):
+    result, out = run
+    losses = [naive_nll(llama(), ids[:32]) for ids in documents(6, 130)]
+    mean = sum(map(sum, losses)) / sum(map(len, losses))
+    assert mean > math.log(VOCABULARY) + 0.5
+    assert result.model["vocabulary"] == VOCABULARY
+    sentence = (
+        "The model as it is predicts this text worse than a uniform guess over its 61 tokens would (perplexity "
+        f"{math.exp(mean):.4g} at 32 tokens, against 61): the weights or the tokenizer may not be its own, and nothing "
+        "below says which schedule is better."
+    )
+    for text in (result.to_markdown(), Result.load(out).to_markdown()):
+        assert text.startswith(f"{sentence}\n\n| perplexity")
+        assert "Against truncation" in text and not any(each in text for each in CONCLUSIONS)
+    report = (out / "REPORT.md").read_text().split("\n\n")
+    assert report[1] == sentence
+    assert page_data(load([out]))["headlines"] == [sentence]
+
+
+def test_a_run_of_an_older_version_loads_and_says_what_it_said(tmp_path):
+    perplexity(llama(), documents(6, 130), LENGTHS, ["yarn:factor=2"], out=tmp_path / "run")
+    loaded = Result.load(older(tmp_path / "run"))
+    text = loaded.to_markdown()
+    assert text.startswith("| perplexity") and "Lowest loss" in text and "pay" in text
+    assert "uniform guess" not in text and "vocabulary" not in loaded.model
+    assert page_data(load([tmp_path / "run"]))["headlines"][0].startswith("At 128 tokens")
+
+
+def test_a_guess_itself_is_not_worse_than_a_guess():
+    result = perplexity(uniform_llama(), documents(6, 130), LENGTHS, ["yarn:factor=2"])
+    assert result.rows[0].nll == pytest.approx(math.log(VOCABULARY), abs=1e-6)
+    assert worse_than_a_guess(result) == "" and "Lowest loss" in result.to_markdown()
+
+
+@pytest.mark.parametrize("source", [0, 1])
+def test_a_source_that_is_worse_than_a_guess_is_said_at_its_tables(source):
+    texts = {"one": documents(3, 70), "two": documents(3, 70, seed=1)}
+    text = perplexity(llama(), texts, [64], ["yarn:factor=2"]).to_markdown()
+    assert text.startswith("The model as it is") and text.count("worse than a uniform guess") == 3
+    assert f"\n\n{['one', 'two'][source]} (3 documents, 3 windows; their interval" in text
+
+
+def test_the_bound_is_that_of_the_vocabulary():
+    bound = math.log(2048)
+    assert said(bound, 64, 2048) == said(bound - 1, 64, 2048) == said(math.nan, 64, 2048) == said(99.0, 64, None) == ""
+    assert "over its 2,048 tokens would (perplexity 2,069 at 1,024 tokens, against 2,048):" in said(
+        bound + 0.01, 1024, 2048
+    )
+    assert "(perplexity 26,000 at 64 tokens, against 2,048)" in said(math.log(26_000), 64, 2048)
+    assert "(perplexity 8.218e+307 at" in said(2000.0, 64, 2048)
+
+
+def test_a_recommendation_of_random_weights_says_so_and_names_no_schedule(tmp_path):
+    model, texts = llama(), documents(8, 132)
+    found = recommend(model, texts, 128, out=tmp_path / "run", batch_tokens=512)
+    losses = [naive_nll(model, ids[:32]) for ids in texts]
+    mean = sum(map(sum, losses)) / sum(map(len, losses))
+    answer = found.answer
+    assert answer.answer.startswith("The model as it is predicts this text worse than a uniform guess over its 61 ")
+    assert f"(perplexity {math.exp(mean):.4g} at 32 tokens, against 61)" in answer.answer
+    assert answer.answer.endswith("nothing below says which schedule is better.")
+    assert (answer.guessed, answer.decided, answer.command, answer.truncation) == (True, False, "", "")
+    again = Recommendation.load(tmp_path / "run")
+    assert again.to_markdown().startswith(answer.answer[:60]) and "holds up to" not in again.to_markdown()
+    runs = load([tmp_path / "run"])
+    text = page(runs)
+    assert "holds up to" not in text and page_data(runs)["headlines"] == [answer.answer]
+
+
+def test_a_recommendation_of_an_older_version_loads(tmp_path):
+    recommend(uniform_llama(), documents(8, 132), 128, out=tmp_path / "run", batch_tokens=512)
+    found = Recommendation.load(older(tmp_path / "run"))
+    assert not found.answer.guessed and "As it is, the model holds up to" in found.to_markdown()
+    assert "holds up to" in page(load([tmp_path / "run"]))
