@@ -56,7 +56,7 @@ def writable_folder(out: str | Path, kind: str = "perplexity") -> Path:
 
     Raises:
         CheckpointError: the home folder does not exist; the folder, or the one it would be created in, is a file or
-            read-only; or it holds files that no run wrote, or results of another kind of run.
+            read-only; it holds a model and no run; or files that no run wrote, or results of another kind of run.
     """
     return opened_folder(out, kind)[0]
 
@@ -67,9 +67,25 @@ def opened_folder(out: str | Path, kind: str) -> tuple[Path, There]:
     nearest = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
     if not nearest.is_dir():
         raise CheckpointError(f"cannot write into {folder}: {nearest} is a file; {ELSEWHERE}")
+    with kept(folder):
+        _refuse_model(folder)
     _try_writing(folder, nearest)
     with kept(folder):
         return folder, check(folder, kind)
+
+
+def _refuse_model(folder: Path) -> None:
+    """Refuses the folder of a model, into whose files nobody means to mix those of a first run."""
+    if not folder.is_dir() or any(os.path.lexists(folder / name) for name in _RUNS):
+        return
+    model = next((name for name in sorted(os.listdir(folder)) if name in _MODELS or name.endswith(_WEIGHTS)), None)
+    if model is not None:
+        raise CheckpointError(f"cannot write into {folder}: it holds a model ({model}) and no run; {ELSEWHERE}")
+
+
+_RUNS = (RESULTS, f"{resuming.FOLDER}/lock")
+_MODELS = ("config.json", "adapter_config.json")
+_WEIGHTS = (".safetensors", ".gguf")
 
 
 def _try_writing(folder: Path, nearest: Path) -> None:

@@ -20,6 +20,7 @@ from ropescale.evals.data.documents import from_ids
 from ropescale.evals.metrics import paired
 from ropescale.evals.results import coverage
 from ropescale.evals.results.folder import writable_folder
+from ropescale.evals.results.leftovers import WRITTEN
 from ropescale.evals.results.statistics import consecutive
 from ropescale.evals.results.stored import Divergence, Pass
 
@@ -543,6 +544,37 @@ def test_a_place_where_no_file_can_be_made_is_refused_before_the_run(tmp_path, m
     monkeypatch.setattr("tempfile.TemporaryFile", refuse)
     with pytest.raises(CheckpointError, match=r"Permission denied.*another"):
         writable_folder(tmp_path / "a" / "b")
+
+
+@pytest.mark.parametrize(
+    "name", ["config.json", "adapter_config.json", "model-00001-of-00002.safetensors", "llama-q8.gguf"]
+)
+def test_a_folder_that_holds_a_model_is_refused_and_one_with_a_run_besides_is_not(result, tmp_path, name):
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / name).write_text("{}")
+    (model / "resume").mkdir()  # somebody's, and empty
+    for kind in WRITTEN:
+        with pytest.raises(CheckpointError) as caught:
+            writable_folder(model, kind)
+        assert str(caught.value) == (
+            f"cannot write into {model}: it holds a model ({name}) and no run; choose another folder"
+        )
+    with pytest.raises(CheckpointError, match="it holds a model"):
+        result.save(model)
+    assert sorted(path.name for path in model.iterdir()) == sorted([name, "resume"])
+    assert not any((model / "resume").iterdir())
+    for run in ("saved", "stopped"):
+        (tmp_path / run).mkdir()
+        if run == "saved":
+            result.save(tmp_path / run)
+        else:
+            (tmp_path / run / "resume").mkdir()
+            (tmp_path / run / "resume" / "lock").touch()
+        (tmp_path / run / name).write_text("{}")
+        assert writable_folder(tmp_path / run) == tmp_path / run
+        result.save(tmp_path / run)
+        assert (tmp_path / run / name).read_text() == "{}"
 
 
 def test_a_folder_that_is_not_ours_is_refused_and_left_alone(result, tmp_path):
