@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -77,6 +78,20 @@ def measure(
             else:
                 show(result.to_markdown())
 
-        carry_out(prepare(here), folder, fresh, group, shown)
+        with _beginning(folder if here.leads else None):
+            carry_out(prepare(here), folder, fresh, group, shown)
         if folder is not None and here.leads:
             click.echo(f"written to {folder}", err=True)
+
+
+@contextmanager
+def _beginning(folder: Path | None) -> Iterator[None]:
+    """Says, where a run is interrupted before the first batch, that nothing is lost."""
+    from ..evals.running.runner import has_batches
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        if folder is not None and not has_batches(folder):
+            click.echo("the run stopped; nothing was finished yet; the same command begins again", err=True)
+        raise

@@ -22,7 +22,7 @@ from ..parallel.processes import Group, World
 from .batch_log import Scored
 from .batches import Batch, BatchPlan, cost, owners
 from .progress import Notes, Progress, duration
-from .resuming import Facts, Shelf, Store, opened
+from .resuming import FOLDER, Facts, Shelf, Store, opened
 
 LONG_SECONDS = 60
 """From how long on a run says how long it will be."""
@@ -308,6 +308,11 @@ def _keep(measurement: Measurement[Writable], store: Store, folder: Path) -> Non
     Notes(shown=True).tell(
         f"the run stopped; {store.finished} finished batches are kept in {folder}{tables}; the same command continues"
     )
+
+
+def has_batches(folder: Path) -> bool:
+    """Whether a run's folder holds a finished batch, of this run or another."""
+    return any(log.stat().st_size for log in (folder / FOLDER).glob("*/*.log"))
 
 
 def _changes(last: Facts, about: Facts) -> str:

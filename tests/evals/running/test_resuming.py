@@ -503,6 +503,38 @@ def test_the_command_refuses_a_folder_that_another_run_writes_into_before_it_rea
         assert said.err.count("\n") == 1
 
 
+BEGINS = "the run stopped; nothing was finished yet; the same command begins again"
+
+
+@pytest.mark.parametrize("where", ["while the model is read", "in the first batch"])
+def test_ctrl_c_before_the_first_batch_says_that_the_same_command_begins_again(
+    words, tmp_path, capsys, monkeypatch, where
+):
+    out = tmp_path / "out"
+
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        if where == "in the first batch":
+            stopping(patched, 0)
+        else:
+            patched.setattr("ropescale.evals.running.preparing.prepare", interrupt)
+        assert shell.main([*words, "-o", str(out)]) == 130
+        said = capsys.readouterr().err.splitlines()
+        assert [line for line in said if line][-2:] == [BEGINS, "interrupted"]
+        assert shell.main(words) == 130
+        assert BEGINS not in capsys.readouterr().err  # without -o nothing is ever kept
+    with monkeypatch.context() as patched:
+        stopping(patched, 1)
+        assert shell.main([*words, "-o", str(out)]) == 130
+    assert BEGINS not in capsys.readouterr().err
+    with monkeypatch.context() as patched:
+        patched.setattr("ropescale.evals.running.preparing.prepare", interrupt)
+        assert shell.main([*words, "-o", str(out)]) == 130
+    assert BEGINS not in capsys.readouterr().err  # a batch was finished before
+
+
 def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(words, tmp_path, capsys, monkeypatch):
     with monkeypatch.context() as patched:
         stopping(patched, 7)
