@@ -18,6 +18,9 @@ import models
 import sides
 
 LENGTHS = list(range(128, 2049, 128))
+SHORT = 140
+"""Tokens of a text that costs next to nothing beside loading, and has one window of the shortest length."""
+
 TASK = """
 task: rolling
 dataset_path: json
@@ -50,7 +53,7 @@ def measure(seconds: float) -> list[sides.Row]:
     return [
         sides.Row(f"{name}, over one ropescale eval", theirs / ours, note=f"{theirs:.3g} s over {ours:.3g} s"),
         sides.Row(
-            "the same without loading (the same commands on a text of 20 tokens)",
+            f"the same without loading (the same commands on a text of {SHORT} tokens)",
             (theirs - loading) / (ours - least),
             note=f"{theirs - loading:.3g} s over {ours - least:.3g} s",
         ),
@@ -73,7 +76,7 @@ def _texts(folder: Path) -> str:
 
     tokenizer = load_tokenizer(reference.CHECKPOINT)
     _, documents = models.reference()
-    found = {name: tokenizer.decode(documents[0][1:stop]) for name, stop in (("whole", LENGTHS[-1]), ("short", 20))}
+    found = {name: tokenizer.decode(documents[0][1:stop]) for name, stop in (("whole", LENGTHS[-1]), ("short", SHORT))}
     for name, text in found.items():
         (folder / f"{name}.txt").write_text(text)
         (folder / f"{name}.jsonl").write_text(json.dumps({"text": text}) + "\n")
