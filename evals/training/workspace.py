@@ -61,7 +61,10 @@ class Workspace:
             )
 
     def _content(self) -> bool:
-        return not self.folder.is_dir() or any(each.name != "lock" for each in self.folder.iterdir())
+        """Whether there is more than a training that has only begun, or was killed then, has written."""
+        if not self.folder.is_dir():
+            return True
+        return any(each.name != "lock" and not each.name.endswith(atomic.SUFFIX) for each in self.folder.iterdir())
 
     @contextmanager
     def held(self) -> Iterator[None]:

@@ -346,3 +346,11 @@ def test_two_processes_share_a_batch(place, tmp_path):
     for name in one:  # the same windows in each step, so the same way
         moved = (one[name] - before[name]).norm()
         assert (one[name] - two[name]).norm() < 1e-2 * moved, name
+
+
+def test_settings_that_are_just_being_written_are_not_something_else(place, tmp_path):
+    """By the first of several processes, or by one that was killed meanwhile."""
+    (tmp_path / "out-training").mkdir()
+    (tmp_path / "out-training" / "lock").touch()
+    (tmp_path / "out-training" / ".settings.json.0123456789ab.ropescale").touch()
+    assert finetune(place, tmp_path / "out") == 0
