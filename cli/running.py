@@ -87,11 +87,11 @@ def measure(
 @contextmanager
 def _beginning(folder: Path | None) -> Iterator[None]:
     """Says, where a run is interrupted before the first batch, that nothing is lost."""
-    from ..evals.running.runner import has_batches
+    from ..evals.running.runner import has_kept
 
     try:
         yield
     except KeyboardInterrupt:
-        if folder is not None and not has_batches(folder):
+        if folder is not None and not has_kept(folder):
             click.echo("the run stopped; nothing was finished yet; the same command begins again", err=True)
         raise

@@ -95,7 +95,7 @@ class AskingArm(Arm):
 
 @dataclass(frozen=True)
 class Answered:
-    """What was answered in one run.
+    """The answers of one run.
 
     Attributes:
         run: the run that asked.

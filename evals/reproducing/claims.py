@@ -60,7 +60,7 @@ class Missed:
 
 @dataclass(frozen=True)
 class Claim:
-    """What a paper says, and the differences that all must come out for it to hold here.
+    """A sentence of a paper, and the differences that all must come out for it to hold here.
 
     Attributes:
         name: of one word or two.

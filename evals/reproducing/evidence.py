@@ -53,7 +53,7 @@ class PlacedLosses:
 
 
 class Records:
-    """What the arms of a folder have measured so far."""
+    """The measurements that the arms of a folder have made so far."""
 
     def __init__(self, room: Room) -> None:
         self.room = room

@@ -59,7 +59,7 @@ class Truncation:
 
     @property
     def facts(self) -> dict[str, int]:
-        """What the "protocol" part of results.json says of it."""
+        """Returns what the "protocol" part of results.json says of it."""
         return {"truncation_context": self.length, "truncation_stride": self.stride}
 
     def losses(self, length: int) -> list[np.ndarray]:

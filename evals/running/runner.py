@@ -310,9 +310,10 @@ def _keep(measurement: Measurement[Writable], store: Store, folder: Path) -> Non
     )
 
 
-def has_batches(folder: Path) -> bool:
-    """Whether a run's folder holds a finished batch, of this run or another."""
-    return any(log.stat().st_size for log in (folder / FOLDER).glob("*/*.log"))
+def has_kept(folder: Path) -> bool:
+    """Whether a run's folder holds a finished batch, or a search's finished step, of this run or another."""
+    kept = (log for name in ("*.log", "answers.jsonl") for log in (folder / FOLDER).glob(f"*/{name}"))
+    return any(log.stat().st_size for log in kept)
 
 
 def _changes(last: Facts, about: Facts) -> str:

@@ -43,11 +43,11 @@ def enough() -> int:
 
 
 class Supply(Protocol):
-    """What a search is fed."""
+    """Feeds a search: with the windows of a text, or with prompts."""
 
     @property
     def allowance(self) -> Allowance:
-        """What the method may use."""
+        """The tokens and the windows that the method may use."""
         ...
 
     @property
@@ -67,7 +67,7 @@ class Supply(Protocol):
 
     @property
     def about(self) -> str:
-        """What is learned from, and what is held out."""
+        """Says what is learned from, and what is held out."""
         ...
 
     @property
@@ -77,7 +77,7 @@ class Supply(Protocol):
 
     @property
     def said(self) -> dict[str, object]:
-        """What is written of the objective, besides the options of every search."""
+        """The part of the protocol that says the objective, besides the options of every search."""
         ...
 
     @property
@@ -87,7 +87,7 @@ class Supply(Protocol):
 
     @property
     def facts(self) -> Facts:
-        """What the answers depend on."""
+        """The facts that the answers depend on."""
         ...
 
     def check_ids(self, vocabulary: int) -> None:
@@ -143,7 +143,7 @@ class Feeding:
 
     @property
     def about(self) -> str:
-        """What is learned from, and what is held out."""
+        """Says what is learned from, and what is held out."""
         held = self.split
         whole = f"{held.documents} documents" if held.documents else "the end of the only document"
         return f"windows of {self.target:,}: {len(held.learned)} to learn from, {len(held.held_out)} held out ({whole})"
@@ -165,7 +165,7 @@ class Feeding:
 
     @property
     def facts(self) -> Facts:
-        """What the answers depend on."""
+        """The facts that the answers depend on."""
         corpus = self.corpus
         return {"text": corpus.sha256, "tokens": tokens_sha256(corpus.documents), "bos": corpus.bos}
 

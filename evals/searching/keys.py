@@ -81,7 +81,7 @@ class PromptFeeding:
 
     @property
     def about(self) -> str:
-        """What is learned from, and what is held out."""
+        """Says what is learned from, and what is held out."""
         lengths, kept = self.held_out.lengths, self.allowance
         return (
             f"prompts of {self.target:,}: {len(kept.windows)} to learn from, {kept.held_out} held out of each length "
@@ -95,7 +95,7 @@ class PromptFeeding:
 
     @property
     def said(self) -> dict[str, object]:
-        """What is written of the objective."""
+        """The part of the protocol that says the objective."""
         learned, held_out = seeds(self.options.seed)
         return {"objective": KEYS, "depths": DEPTHS, "prompt_seeds": {"learned": learned, "held_out": held_out}}
 
@@ -115,7 +115,7 @@ class PromptFeeding:
 
     @property
     def facts(self) -> Facts:
-        """What the answers depend on."""
+        """The facts that the answers depend on."""
         return {"objective": KEYS, "asked": asked_sha256(self._every), "bos": self.held_out.bos}
 
     def check_ids(self, vocabulary: int) -> None:

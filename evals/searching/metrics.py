@@ -121,7 +121,7 @@ class PairRow:
 
 
 class Divisors(Metric[Searched, PairRow]):
-    """What each pair is divided by."""
+    """The divisor of each pair."""
 
     row, key = PairRow, "divisors"
 
@@ -137,7 +137,7 @@ class Divisors(Metric[Searched, PairRow]):
 
 @dataclass(frozen=True)
 class FoundRow:
-    """What was found: the schedule as ``--schedule`` takes it, and the tokens that were fed.
+    """The schedule that was found as ``--schedule`` takes it, and the tokens that were fed.
 
     ``verdict`` says whether it is better than what is there without a search, and which to use otherwise; ``note`` what
     is to be known of the table. ``beside`` are the tokens that the model as it is took.

@@ -194,7 +194,7 @@ class SearchResult(Searched, Saved):
 
     @property
     def remarks(self) -> list[str]:
-        """What is to be known before the schedule is used: engines that compute something else, and the switch."""
+        """Says what is to be known before the schedule is used: engines that compute something else, and the switch."""
         switch = (
             "a cache that was filled within the trained length keeps its keys' angles, and decoding past it goes on "
             "with the other table: transformers does so without a word, so start long contexts beyond it"

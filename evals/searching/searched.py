@@ -57,7 +57,7 @@ class Searched(Measured):
 
     @property
     def held(self) -> str:
-        """What was held out: a text, or prompts."""
+        """Says what was held out: a text, or prompts."""
         return HELD[str(self.protocol.get("objective", TEXT))]
 
     def at(self, check: Check, length: int) -> list[float]:

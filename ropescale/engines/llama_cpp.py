@@ -47,7 +47,7 @@ def _serve(serving: Serving) -> list[Command]:
     of = serving.model if route == "converted" else serving.source.folder or serving.model
     gguf = argument(f"{PurePath(of).name}.gguf")
     made = argument(f"{PurePath(serving.model).name}-{serving.length}.gguf")
-    original = "" if of == serving.model else ", the original: the commands here bring the schedule"
+    original = "" if of == serving.model else " without the patch; the commands here bring the schedule"
     made_of = f"{gguf} is what llama.cpp's convert_hf_to_gguf.py makes of {of}{original}"
     if route == "table":
         write = shell("ropescale", "gguf", gguf, "-o", made, *_spec(serving))

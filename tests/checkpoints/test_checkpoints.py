@@ -214,7 +214,9 @@ def test_no_file_that_is_written_holds_the_path_of_the_source(schedule, source, 
         for name in ("README.md", "ropescale.json", "config.json"):
             assert str(tmp_path) not in (folder / name).read_text(), (folder, name)
     if schedule != "dynamic:factor=4":  # which llama.cpp does not have
-        made_of = "# source.gguf is what llama.cpp's convert_hf_to_gguf.py makes of source, the original"
+        made_of = (
+            "# source.gguf is what llama.cpp's convert_hf_to_gguf.py makes of source without the patch; the commands"
+        )
         assert made_of in (tmp_path / "out" / "README.md").read_text()
 
 

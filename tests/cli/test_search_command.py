@@ -12,6 +12,7 @@ import time
 import pytest
 import torch
 from launching import launch
+from searching import stop_after
 from tiny import byte_tokenizer, llama
 
 import ropescale
@@ -74,6 +75,16 @@ def test_the_file_is_a_schedule_for_every_command(capsys, checkpoint, texts, tmp
     assert shell.main(["inspect", checkpoint, "--schedule", str(file), "--json"]) == 0
     assert shell.main(["eval", checkpoint, "--data", texts, "--lengths", "128", "--schedule", str(file)]) == 0
     assert "yarn:factor=" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("after", "said"), [(0, "nothing was finished yet"), (3, "3 steps are kept")])
+def test_ctrl_c_says_once_what_is_kept(capsys, checkpoint, texts, tmp_path, monkeypatch, after, said):
+    stop_after(monkeypatch, after)
+    code, out, err = run(capsys, checkpoint, "--data", texts, *WORDS, "-o", tmp_path / "factors.json")
+    assert code == 130 and not out
+    assert [line for line in err.splitlines() if " stopped; " in line] == [
+        line for line in err.splitlines() if said in line
+    ]
 
 
 def test_json_has_every_number(capsys, checkpoint, texts):

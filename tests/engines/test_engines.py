@@ -205,7 +205,7 @@ def test_the_card_has_every_engines_command(tmp_path: Path) -> None:
     text = card(tmp_path / "README.md", make_plan(LLAMA, "ntk-su:factor=4"), "org/name").decode()
     assert "vllm serve PATH --max-model-len 16384\n" in text
     assert "python -m sglang.launch_server --model-path PATH --context-length 16384\n" in text
-    assert "# name.gguf is what llama.cpp's convert_hf_to_gguf.py makes of org/name, the original: the" in text
+    assert "# name.gguf is what llama.cpp's convert_hf_to_gguf.py makes of org/name without the patch; the" in text
     assert "ropescale gguf name.gguf -o PATH-16384.gguf --schedule ntk-su:factor=4\n" in text
 
 

@@ -82,7 +82,7 @@ Scale = Literal["free", "rule", "one"]
 
 @dataclass(frozen=True)
 class RampShape:
-    """What is searched, and what of it an engine or a wish holds fixed.
+    """The numbers that are searched, and what of them an engine or a wish holds fixed.
 
     Attributes:
         ends: whether the ends of the ramp are searched; else they are those of YaRN's default.

@@ -56,7 +56,7 @@ class AnswerAlone:
 
 @dataclass(frozen=True)
 class Piece:
-    """What goes through the model at once.
+    """Tokens that go through the model at once.
 
     Attributes:
         ids: BOS included, int64 [positions].
@@ -82,7 +82,7 @@ class Piece:
 
 
 class Portion(Protocol):
-    """What a method of search asks for at once."""
+    """The part of the windows that a method of search asks for at once."""
 
     def pieces(self, positions: int | None) -> Sequence[Piece]:
         """Returns what is fed of it up to so many positions; None for all of it."""

@@ -76,7 +76,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Allowance:
-    """What a method may use.
+    """The tokens and windows that a method may use.
 
     Attributes:
         windows: of the training text, by number, in the order of the seed.

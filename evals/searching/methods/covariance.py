@@ -15,7 +15,7 @@ SPREAD = 10.0
 
 
 class Strategy(Protocol):
-    """What is used of ``cma.CMAEvolutionStrategy``."""
+    """The part that is used of ``cma.CMAEvolutionStrategy``."""
 
     def ask(self) -> list[Sequence[float]]:
         """Returns the candidates of a generation."""

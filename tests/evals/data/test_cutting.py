@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+from pathlib import Path
 
 import pytest
 from tiny import byte_tokenizer, llama
@@ -205,16 +206,21 @@ print(len(corpus.documents), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss 
 """
 
 
-@pytest.mark.slow
-def test_a_vast_text_takes_no_more_memory_than_a_small_one(python, tmp_path):
-    """200 MB of text, and 20 GB of JSON lines of which one is asked for, within 120 MB of 30 kB."""
-    small, book, rows = (tmp_path / name for name in ("small.txt", "book.txt", "rows.jsonl"))
+def vast(folder: Path) -> tuple[Path, Path, Path]:
+    """Writes 30 kB and 200 MB of text, and 20 GB of JSON lines that take no room on the disk."""
+    small, book, rows = (folder / name for name in ("small.txt", "book.txt", "rows.jsonl"))
     small.write_text(LINES[:30_000])
     book.write_text(LINES * (200_000_000 // len(LINES) + 1))
     rows.write_text(json.dumps({"text": LINES}) + "\n")
     os.truncate(rows, 20 * 2**30)
+    return small, book, rows
+
+
+@pytest.mark.slow
+def test_a_vast_text_takes_no_more_memory_than_a_small_one(python, tmp_path):
+    """200 MB of text, and 20 GB of JSON lines of which one is asked for, within 120 MB of 30 kB."""
     taken = []
-    for path in (small, book, rows):
+    for path in vast(tmp_path):
         done = python("-c", MEASURE, str(path))
         assert done.returncode == 0, done.stderr
         windows, megabytes = map(int, done.stdout.split())
@@ -244,16 +250,11 @@ def test_the_command_reads_a_vast_text_in_no_more_memory_and_begins_at_once(pyth
     """200 MB of text, and 20 GB of JSON lines: within 120 MB and three seconds of CPU time of 30 kB."""
     llama(vocab_size=257).save_pretrained(tmp_path / "model")
     byte_tokenizer().save_pretrained(tmp_path / "model")
-    small, book, rows = (tmp_path / name for name in ("small.txt", "book.txt", "rows.jsonl"))
-    small.write_text(LINES[:30_000])
-    book.write_text(LINES * (200_000_000 // len(LINES) + 1))
-    rows.write_text(json.dumps({"text": LINES}) + "\n")
-    os.truncate(rows, 20 * 2**30)
     taken = []
-    for path in (small, book, rows):
+    for path in vast(tmp_path):
         done = python("-c", COMMAND, str(tmp_path / "model"), str(path), str(tmp_path / f"{path.stem}-out"))
         code, megabytes, begun = done.stdout.splitlines()[-1].split()
         assert code == "0" and "64 windows" in done.stdout, done.stderr
         taken.append((int(megabytes), float(begun)))
-    (least, first), *vast = taken
-    assert all(megabytes < least + 120 and begun < first + 3 for megabytes, begun in vast), taken
+    (least, first), *others = taken
+    assert all(megabytes < least + 120 and begun < first + 3 for megabytes, begun in others), taken

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from searching import check_resumed
 from tiny import byte_tokenizer, documents, llama, naive_nll
 
 import ropescale
@@ -166,24 +167,7 @@ def test_where_the_own_table_is_kept_short_prompts_are_answered_with_it():
 
 @pytest.mark.parametrize("after", [0, 2, 5])
 def test_a_search_that_was_stopped_finds_the_same_bit_for_bit(found, after, tmp_path, monkeypatch):
-    answered, stopped = Evaluator.answer, []
-
-    def stopping(self, ask):
-        if len(stopped) == after:
-            raise KeyboardInterrupt
-        stopped.append(ask)
-        return answered(self, ask)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Evaluator, "answer", stopping)
-        with pytest.raises(KeyboardInterrupt):
-            search(model(), None, 256, out=tmp_path / "factors.json", **BUDGET)
-    assert not (tmp_path / "factors.json").exists()
-    later = []
-    monkeypatch.setattr(Evaluator, "answer", lambda self, ask: later.append(ask) or answered(self, ask))
-    resumed = search(model(), None, 256, out=tmp_path / "factors.json", **BUDGET)
-    assert (resumed.checks, resumed.steps, resumed.spent) == (found.checks, found.steps, found.spent)
-    assert len(later) == len(found.checks) + len(found.steps) + 1 - after  # the model as it is comes last
+    check_resumed(lambda out: search(model(), None, 256, out=out, **BUDGET), found, after, tmp_path, monkeypatch)
 
 
 def test_other_prompts_are_another_search(tmp_path, capsys):

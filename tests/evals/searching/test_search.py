@@ -6,6 +6,7 @@ import re
 
 import pytest
 import torch
+from searching import check_resumed
 from tiny import byte_tokenizer, documents, llama, naive_nll
 
 import ropescale
@@ -110,25 +111,8 @@ def test_every_token_that_is_fed_counts(found, monkeypatch):
 
 @pytest.mark.parametrize("after", [0, 1, 4, 6])
 def test_a_search_that_was_stopped_finds_the_same_bit_for_bit(found, after, tmp_path, monkeypatch):
-    answered, stopped = Evaluator.answer, []
-
-    def stopping(self, ask):
-        if len(stopped) == after:
-            raise KeyboardInterrupt
-        stopped.append(ask)
-        return answered(self, ask)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Evaluator, "answer", stopping)
-        with pytest.raises(KeyboardInterrupt):
-            search(llama(), TEXT, 128, out=tmp_path / "factors.json", **BUDGET)
-    assert not (tmp_path / "factors.json").exists()
-    later = []
-    monkeypatch.setattr(Evaluator, "answer", lambda self, ask: later.append(ask) or answered(self, ask))
-    resumed = search(llama(), TEXT, 128, out=tmp_path / "factors.json", **BUDGET)
-    assert (resumed.checks, resumed.steps, resumed.spent) == (found.checks, found.steps, found.spent)
-    assert ropescale.schedules.specs.parse(str(tmp_path / "factors.json")).build() == found.schedule
-    assert len(later) == len(found.checks) + len(found.steps) + 1 - after  # the model as it is comes last
+    file = check_resumed(lambda out: search(llama(), TEXT, 128, out=out, **BUDGET), found, after, tmp_path, monkeypatch)
+    assert ropescale.schedules.specs.parse(str(file)).build() == found.schedule
 
 
 def test_a_line_that_was_cut_off_is_computed_again(found, tmp_path):

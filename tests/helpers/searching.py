@@ -1,0 +1,44 @@
+"""Searches that are stopped, and what the next call still has to ask."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ropescale.evals.searching.losses.evaluating import Evaluator
+
+
+def stop_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
+    """Presses Ctrl-C once so many steps are answered."""
+    answered, done = Evaluator.answer, []
+
+    def stopping(self, ask):
+        if len(done) == steps:
+            raise KeyboardInterrupt
+        done.append(ask)
+        return answered(self, ask)
+
+    monkeypatch.setattr(Evaluator, "answer", stopping)
+
+
+def check_resumed(search: Callable[[Path], Any], found: Any, steps: int, tmp_path: Path, monkeypatch) -> Path:
+    """Stops a search after so many steps and calls it again: it finds the same, and asks only what is left.
+
+    Returns:
+        The schedule's file.
+    """
+    file = tmp_path / "factors.json"
+    with monkeypatch.context() as patched:
+        stop_after(patched, steps)
+        with pytest.raises(KeyboardInterrupt):
+            search(file)
+    assert not file.exists()
+    answered, later = Evaluator.answer, []
+    monkeypatch.setattr(Evaluator, "answer", lambda self, ask: later.append(ask) or answered(self, ask))
+    resumed = search(file)
+    assert (resumed.checks, resumed.steps, resumed.spent) == (found.checks, found.steps, found.spent)
+    assert len(later) == len(found.checks) + len(found.steps) + 1 - steps  # the model as it is comes last
+    return file
