@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from ...formatting import listed
+from ..metrics.cells import around, digits, exp
 from ..metrics.guessing import said
 from ..results import sampling
 from ..results.statistics import Estimate
@@ -15,6 +16,7 @@ from .deciding import Decision
 from .evidence import TRUNCATION, AnswerRow, Evidence
 from .halving import LEAST_DOCUMENTS
 from .measured import BEYOND, FAR, CandidateLosses, held_windows
+from .objective import Objective
 
 LEAST_WINDOWS = 16
 """The fewest windows of a few documents of which half give an interval."""
@@ -59,9 +61,7 @@ def _guessed(evidence: Evidence, guessed: str) -> str:
 def _sentence(evidence: Evidence, decision: Decision) -> str:
     goal = evidence.objective
     if goal.target <= goal.short:
-        return (
-            f"Nothing is needed: the model was trained at {goal.trained:,} tokens, and {goal.target:,} is within that."
-        )
+        return not_needed(goal)
     if decision.too_short:
         return too_short(evidence.losses.windows, goal.target)
     if decision.open:
@@ -76,6 +76,11 @@ def _sentence(evidence: Evidence, decision: Decision) -> str:
         f"Use {name}: {_compared(evidence, decision.chosen)}; no other schedule is better by more than "
         f"{percent} of perplexity ({goal.said})."
     )
+
+
+def not_needed(goal: Objective) -> str:
+    """Says that the target is within the trained length."""
+    return f"Nothing is needed: the model was trained at {goal.trained:,} tokens, and {goal.target:,} is within that."
 
 
 def too_short(windows: Sequence[int], target: int) -> str:
@@ -123,8 +128,7 @@ def _compared(evidence: Evidence, chosen: str) -> str:
 
 
 def _perplexity(nll: float) -> str:
-    value = math.exp(min(nll, 700))
-    return f"{value:#.4g}".rstrip(".") if value < 1e4 else f"{value:.2g}"
+    return digits(exp(nll), 4)
 
 
 def _change(difference: Estimate) -> str:
@@ -175,10 +179,13 @@ def _of_far_repeats(evidence: Evidence, chosen: str) -> str:
 
 
 def _nats(difference: Estimate, sign: int = 1) -> str:
-    text = f"{sign * difference.mean:.3f}"
-    if difference.low is None or difference.high is None:
-        return f"{text} nats per token"
-    return f"{text} ± {(difference.high - difference.low) / 2:.3f} nats per token"
+    low, high = (difference.low, difference.high) if sign > 0 else map(_negative, (difference.high, difference.low))
+    mean = sign * difference.mean
+    return f"{mean:.3f}{around(mean, low, high, '.3f')} nats per token"
+
+
+def _negative(bound: float | None) -> float | None:
+    return None if bound is None else -bound
 
 
 def held_length(evidence: Evidence) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ...escaping import code_span, escaped, sentence
 from ...formatting import markdown
 from ..metrics.base import Metric, Picture
-from ..metrics.cells import around, exp, interval_cell, signed
+from ..metrics.cells import around, digits, exp, interval_cell, signed
 from ..results.statistics import PERCENT
 from . import answering, plots
 from .evidence import (
@@ -244,4 +244,4 @@ def _line(row: FinalistRow, name: str) -> Sequence[str]:
     change = "-" if own else f"{signed(row.delta)}{around(row.delta, row.low, row.high, sign='+')}"
     far, others = ("-" if each is None else f"{each:.3f}" for each in (row.far, row.others))
     ppl = interval_cell(row.ppl, row.ppl_low, row.ppl_high)
-    return [escaped(name), ppl, f"{row.short_ppl:#.4g}", change, far, others]
+    return [escaped(name), ppl, digits(row.short_ppl, 4), change, far, others]

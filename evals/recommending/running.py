@@ -293,6 +293,8 @@ class RecommendRun:
         searched, found = self._search_tokens, self.goal.target * len(self.held_out)
         tokens += searched + found if searched else 0
         whole = len(self.specs) * len(self.corpus.documents) * self.goal.target
+        if self.goal.target <= self.goal.short:
+            self.notes.tell(f"{answering.not_needed(self.goal)} The text is measured on the model as it is alone.")
         documents = f"{len(self.corpus.windows):,} document{'s' * (len(self.corpus.windows) != 1)}"
         self.notes.tell(
             f"candidates: {len(self.specs)}; {documents}, {len(self.corpus.documents):,} windows of "

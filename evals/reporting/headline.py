@@ -7,6 +7,7 @@ from typing import Any
 
 from ...formatting import listed
 from ..metrics.against_truncation import verdict
+from ..metrics.cells import digits
 from ..metrics.guessing import worse_than_a_guess
 from ..metrics.paired import PairedRow, change_cell, short_length
 from ..recommending.results import Recommendation
@@ -49,7 +50,7 @@ def _compared(result: Result) -> str | None:
     most = f", the lowest of {len(changes)}" if len(changes) > 1 else ""
     said = (
         f"{where}, {name} changes the loss of {other} by {_nats(best)}{most} "
-        f"(perplexity {ppl[best.schedule]:#.4g} instead of {ppl[baseline]:#.4g}){_doubt(result, best)}."
+        f"(perplexity {digits(ppl[best.schedule], 4)} instead of {digits(ppl[baseline], 4)}){_doubt(result, best)}."
     )
     return " ".join([said, *_cost(result, best), *_next(result, changes)])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
-from ..metrics.cells import around, interval_cell, signed
+from ..metrics.cells import around, digits, interval_cell, signed
 from ..recommending.results import Recommendation
 from .runs import StoredRun
 
@@ -47,4 +47,4 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
     change = "-" if own else f"{signed(row['delta'])}{around(row['delta'], row['low'], row['high'], sign='+')}"
     far, others = ("-" if row[name] is None else f"{row[name]:.3f}" for name in ("far", "others"))
     ppl = interval_cell(row["ppl"], row["ppl_low"], row["ppl_high"])
-    return [ppl, f"{row['short_ppl']:#.4g}", change, far, others]
+    return [ppl, digits(row["short_ppl"], 4), change, far, others]

@@ -86,8 +86,12 @@ class Reproducing:
             arm.begin(room)
         left = [arm for arm in found if not arm.is_finished(room)]
         self.notes.tell(f"{len(found)} arms, {len(found) - len(left)} of them finished; {self._time(left)}")
-        for number, arm in enumerate(left, 1):
-            self._carry_out(arm, room, f"{number} of {len(left)}")
+        try:
+            for number, arm in enumerate(left, 1):
+                self._carry_out(arm, room, f"{number} of {len(left)}")
+        except KeyboardInterrupt:
+            self.notes.warn(f"the run stopped; what is done is kept in {self.out}; the same command continues")
+            raise
         return self._written()
 
     def _carry_out(self, arm: Arm, room: Room, number: str) -> None:

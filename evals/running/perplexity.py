@@ -146,6 +146,7 @@ class PerplexityRun:
         self.passes: list[Pass] = []
         self.divergences: list[Divergence] = []
         self.truncation: Truncation | None = None
+        self._stride: int | None = None  # of truncation: the last run's, then this run's
         self._plans: dict[int, BatchPlan] = {}
         self._figures: Tables = {}
 
@@ -162,7 +163,7 @@ class PerplexityRun:
             group: the processes that share the work; only the first one's :attr:`passes` are complete then.
         """
         store, group = store or Store(), group or Group(World())
-        self.batch_tokens = group.from_leader(self._same_batch_tokens(store.last))
+        self.batch_tokens, self._stride = group.from_leader(self._as_before(store.last))
         runner = Runner(self.facts, store, group, self.notes, self.scorer.device)
         executor = Executor(self.scorer, self.corpus.documents, self.corpus.bos, self.notes.warn)
         with evaluating(self.scorer.model):
@@ -247,14 +248,22 @@ class PerplexityRun:
             "lengths": list(self.corpus.lengths),
             "batch_tokens": self.batch_tokens,
             "schedules": [variant.label for variant in self.variants],
+            **({"truncation_stride": self._stride} if self._stride else {}),
         }
 
-    def _same_batch_tokens(self, last: Facts) -> int:
-        """Returns the last run's estimate where it fits the same numbers: another estimate would be another plan."""
-        recorded = last.get("batch_tokens")
-        if self.options.batch_tokens is None and isinstance(recorded, int) and last.get("facts") == self.facts:
-            return recorded
-        return self.batch_tokens
+    def _as_before(self, last: Facts) -> tuple[int, int | None]:
+        """Returns the last run's estimate of a batch and its stride of truncation, where they fit the same numbers.
+
+        Others would be other plans, of which no batch is finished.
+        """
+        if last.get("facts") != self.facts:
+            return self.batch_tokens, None
+        size, stride = last.get("batch_tokens"), last.get("truncation_stride")
+        same_lengths = last.get("lengths") == list(self.corpus.lengths)
+        return (
+            size if self.options.batch_tokens is None and isinstance(size, int) else self.batch_tokens,
+            stride if same_lengths and isinstance(stride, int) else None,
+        )
 
     # --- planning ---
 
@@ -318,7 +327,8 @@ class PerplexityRun:
     def _truncating(self, jobs: Sequence[Job]) -> tuple[list[Task], str]:
         """Plans the model as it is, given only the last tokens; and returns what is to be said of it."""
         rest = sum(job.plan.cost.positions for job in _distinct(jobs))
-        planned, said = Truncating.of(self.scorer.model, self.corpus, rest, self.batch_tokens)
+        planned, said = Truncating.of(self.scorer.model, self.corpus, rest, self.batch_tokens, self._stride)
+        self._stride = planned.stride if planned else self._stride
         if planned is None:
             return [], said
         executor = Executor(self.scorer, self.corpus.documents, None, self.notes.warn)

@@ -44,12 +44,13 @@ class Choice:
     said: str = ""
 
 
-def choose(corpus: Corpus, trained: int | None, rest: int) -> Choice:
-    """Decides on the stride: the one that was asked for, or the smallest of a few that costs no more than the rest.
+def choose(corpus: Corpus, trained: int | None, rest: int, before: int | None = None) -> Choice:
+    """Decides on the stride: asked for, the one of the last run, or the smallest of a few that costs at most the rest.
 
     Args:
         trained: the trained length, if it is known.
         rest: the positions that all other passes feed.
+        before: the stride of the last run with the same numbers, if there was one: another would run all of it again.
 
     Raises:
         DataError: truncation is asked for and cannot be, or a stride leaves a token nothing before it.
@@ -58,9 +59,10 @@ def choose(corpus: Corpus, trained: int | None, rest: int) -> Choice:
     refuse_impossible(options.asks_truncation, corpus.lengths[-1], trained)
     if options.truncation is False or options.stride is not None or trained is None or corpus.lengths[-1] <= trained:
         return Choice(0, None)
-    if options.truncation_stride is not None:
-        _check(options.truncation_stride, trained)
-        return _measured(corpus, trained, options.truncation_stride, rest)
+    stride = options.truncation_stride or before
+    if stride is not None:
+        _check(stride, trained)
+        return _measured(corpus, trained, stride, rest)
     return _cheapest(corpus, trained, rest)
 
 
@@ -143,13 +145,16 @@ class Truncating:
     plan: BatchPlan
 
     @classmethod
-    def of(cls, model: PreTrainedModel, corpus: Corpus, rest: int, batch_tokens: int) -> tuple[Truncating | None, str]:
+    def of(
+        cls, model: PreTrainedModel, corpus: Corpus, rest: int, batch_tokens: int, before: int | None = None
+    ) -> tuple[Truncating | None, str]:
         """Plans truncation where it is to be measured, and returns what the user is told of it.
 
         Args:
             rest: the positions that all other passes feed.
+            before: the stride of the last run with the same numbers, if there was one.
         """
-        choice = choose(corpus, trained_length(model), rest)
+        choice = choose(corpus, trained_length(model), rest, before)
         if choice.stride is None:
             return None, choice.said
         try:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ...formatting import markdown
+from ..metrics import guessing
 from ..metrics.base import Metric, Picture
 from ..metrics.cells import exp, interval_cell
 from ..results.statistics import DOCUMENTS, PERCENT
@@ -164,8 +165,19 @@ class Finding(Metric[Searched, FoundRow]):
         """Returns one row."""
         changes = CHANGES.rows(stored)
         unmoved, kept = stored.found.point == stored.checks[0].point, stored.short is not None
-        said = verdict(changes, stored.lengths[-1], stored.start, unmoved=unmoved, kept=kept, held=stored.held)
+        said = _worse_than_a_guess(stored) or verdict(
+            changes, stored.lengths[-1], stored.start, unmoved=unmoved, kept=kept, held=stored.held
+        )
         return [FoundRow(stored.spec, stored.spent, said, _note(stored), stored.beside)]
+
+
+def _worse_than_a_guess(stored: Searched) -> str:
+    """Returns a sentence where the model as it is predicts the held-out text worse than a guess; else ""."""
+    length = stored.lengths[0]
+    own = stored.unchanged.get(length)
+    if own is None or stored.held != "text":
+        return ""
+    return guessing.said(stored.estimate(own).mean, length, stored.model.get("vocabulary"))
 
 
 def _note(stored: Searched) -> str:

@@ -13,6 +13,7 @@ from ..checkpoints.locating import read_config
 from ..checkpoints.record import original_config
 from ..configs.class_defaults import ALL_LAYERS
 from ..configs.configuration import Configuration
+from ..configs.writing import ONLY_V5_KEYS
 from ..errors import ScheduleError
 from ..naming import names_of
 from ..planning.choosing import window_of
@@ -245,7 +246,11 @@ class _Found:
         )
         if request.target_length or not stays:
             remarks += bound_warnings(geometries, now)
-        return Inspection(self.model, now.model_type, geometries, (*traps(now, self.files), *remarks))
+        return Inspection(self.model, now.model_type, geometries, (*self._traps(now, stays), *remarks))
+
+    def _traps(self, now: Configuration, stays: bool) -> list[str]:
+        """Returns the traps in the files; not the one that patching with the schedule mends."""
+        return [each for each in traps(now, self.files) if stays or each != ONLY_V5_KEYS]
 
 
 def _plan(configuration: Configuration, request: Request) -> Plan | None:

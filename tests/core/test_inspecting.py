@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from configurations import CONFIG as LLAMA
 
-from ropescale import Frequencies, Rope
+from ropescale import Frequencies, Rope, patch_checkpoint
 from ropescale.cli.main import main
 from ropescale.configs.configuration import Configuration
 from ropescale.errors import DataError
@@ -144,6 +144,17 @@ def test_a_file_that_only_transformers_5_understands_is_a_trap():
     config = {key: value for key, value in LLAMA.items() if key != "rope_theta"}
     parameters = {"rope_type": "default", "rope_theta": 5e5}
     assert "transformers 4 does not read them" in warnings_of({**config, "rope_parameters": parameters})
+
+
+def test_what_patching_mends_is_no_trap_under_a_schedule(tmp_path):
+    config = {key: value for key, value in LLAMA.items() if key != "rope_theta"}
+    config |= {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert any("rope_parameters alone" in each for each in inspect(str(tmp_path)).warnings)
+    shown = inspect(str(tmp_path), "yarn:factor=2").warnings
+    assert not any("rope_parameters alone" in each for each in shown)
+    patch_checkpoint(tmp_path, tmp_path / "out", "yarn:factor=2")
+    assert not any("rope_parameters alone" in each for each in inspect(str(tmp_path / "out")).warnings)
 
 
 def test_a_plain_model_has_no_warnings():

@@ -8,7 +8,7 @@ import math
 import pytest
 from tiny import VOCABULARY, documents, llama, naive_nll, uniform_llama
 
-from ropescale.evals import Recommendation, Result, perplexity, recommend
+from ropescale.evals import Recommendation, Result, perplexity, recommend, search
 from ropescale.evals.metrics.guessing import said, worse_than_a_guess
 from ropescale.evals.reporting.page import page, page_data
 from ropescale.evals.reporting.runs import load
@@ -47,8 +47,8 @@ def test_random_weights_are_worse_than_a_guess_by_stock_transformers(run):
     assert result.model["vocabulary"] == VOCABULARY
     sentence = (
         "The model as it is predicts this text worse than a uniform guess over its 61 tokens would (perplexity "
-        f"{math.exp(mean):.4g} at 32 tokens, against 61): the weights or the tokenizer may not be its own, and nothing "
-        "below says which schedule is better."
+        f"{math.exp(mean):.4g} at 32 tokens, against 61): the weights or the tokenizer may not be its own, and no "
+        "figure here says which schedule is better."
     )
     for text in (result.to_markdown(), Result.load(out).to_markdown()):
         assert text.startswith(f"{sentence}\n\n| perplexity")
@@ -99,7 +99,7 @@ def test_a_recommendation_of_random_weights_says_so_and_names_no_schedule(tmp_pa
     answer = found.answer
     assert answer.answer.startswith("The model as it is predicts this text worse than a uniform guess over its 61 ")
     assert f"(perplexity {math.exp(mean):.4g} at 32 tokens, against 61)" in answer.answer
-    assert answer.answer.endswith("nothing below says which schedule is better.")
+    assert answer.answer.endswith("no figure here says which schedule is better.")
     assert (answer.guessed, answer.decided, answer.command, answer.truncation) == (True, False, "", "")
     again = Recommendation.load(tmp_path / "run")
     assert again.to_markdown().startswith(answer.answer[:60]) and "holds up to" not in again.to_markdown()
@@ -113,3 +113,15 @@ def test_a_recommendation_of_an_older_version_loads(tmp_path):
     found = Recommendation.load(older(tmp_path / "run"))
     assert not found.answer.guessed and "As it is, the model holds up to" in found.to_markdown()
     assert "holds up to" in page(load([tmp_path / "run"]))
+
+
+def test_a_search_on_random_weights_says_so_and_concludes_nothing():
+    texts = documents(12, 300)
+    found = search(llama(), texts, 128, budget_tokens=128 * 24)
+    held = [texts[int(name.split()[-1])][:64] for name in found.protocol["held_out"]]
+    mean = sum(sum(naive_nll(llama(), ids)) / 63 for ids in held) / len(held)
+    text = found.to_markdown()
+    assert f"worse than a uniform guess over its 61 tokens would (perplexity {math.exp(mean):#.4g} at 64 tokens" in text
+    assert "nothing was gained" not in text and "better than" not in text
+    own = search(uniform_llama(), texts, 128, budget_tokens=128 * 24).to_markdown()
+    assert "uniform guess" not in own and "nothing was gained" in own

@@ -202,8 +202,10 @@ def test_a_model_that_knows_nothing_of_position_needs_nothing(found):
     assert found.to_markdown().startswith(row.answer[:20])
 
 
-def test_a_target_within_the_trained_length_needs_nothing(model):
-    found = recommend(model, documents(4, 64), 48, memory="1GB")
+def test_a_target_within_the_trained_length_needs_nothing(model, capsys):
+    found = recommend(model, documents(4, 64), 48, memory="1GB", progress=True)
+    needless, first = "Nothing is needed: the model was trained at 64 tokens, and 48 is within that.", "candidates: 1;"
+    assert capsys.readouterr().err.startswith(f"{needless} The text is measured on the model as it is alone.\n{first}")
     assert found.schedule == AS_IS and not found.command and found.answer.decided
     assert found.answer.answer.endswith(
         ". Nothing is needed: the model was trained at 64 tokens, and 48 is within that."

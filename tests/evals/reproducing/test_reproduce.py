@@ -341,3 +341,17 @@ def test_the_command_prints_what_was_found(setting, tmp_path, capsys, monkeypatc
     assert "arm 1 of 1, untrained" in said.err and "written to" in said.err
     assert main([*words, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["kind"] == "reproduction"
+
+
+def test_ctrl_c_says_what_is_kept(setting, tmp_path, capsys, monkeypatch):
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(running, "Reproducing", partial(Reproducing, setting=setting))
+    monkeypatch.setattr("ropescale.evals.reproducing.arms.MeasuringArm.carry_out", stopped)
+    assert main(["reproduce", "--only", "untrained", "-o", str(tmp_path / "out")]) == 130
+    told = list(filter(None, capsys.readouterr().err.splitlines()))
+    assert told[-2:] == [
+        f"the run stopped; what is done is kept in {tmp_path / 'out'}; the same command continues",
+        "interrupted",
+    ]

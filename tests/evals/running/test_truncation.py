@@ -197,6 +197,26 @@ def test_it_is_written_read_and_continued(tmp_path, monkeypatch):
     assert not (tmp_path / "nll" / stored["at"]).exists()
 
 
+def test_a_second_run_with_other_schedules_keeps_the_stride_of_the_first(tmp_path, monkeypatch):
+    """By itself one schedule has stride 16, and eight have 4: what is finished is not run again at another."""
+    from ropescale.evals.running.executor import Executor
+
+    monkeypatch.setattr(Result, "_plots", lambda self: {})
+    first = perplexity(llama(), IDS, [128], [YARN], out=tmp_path)
+    ran, score = [], Executor.score
+    monkeypatch.setattr(Executor, "score", lambda self, batch: ran.append(batch.positions) or score(self, batch))
+    more = [f"yarn:factor={n}" for n in range(2, 9)]
+    second = perplexity(llama(), IDS, [128], more, out=tmp_path)
+    assert first.truncation.stride == second.truncation.stride == 16 and set(ran) == {128}
+    assert [each.tolist() for each in second.truncation.nll] == [each.tolist() for each in first.truncation.nll]
+    assert perplexity(llama(), IDS, [128], more, out=tmp_path, truncation_stride=8).truncation.stride == 8
+    without = perplexity(llama(), IDS, [128], more, out=tmp_path, truncation=False)
+    assert without.truncation is None
+    ran.clear()
+    assert perplexity(llama(), IDS, [128], [YARN], out=tmp_path).truncation.stride == 8 and ran == []
+    assert perplexity(llama(), IDS, [96, 128], [YARN], out=tmp_path).truncation.stride == 16  # other lengths: anew
+
+
 def test_a_folder_without_losses_still_has_the_rows(tmp_path, monkeypatch):
     import shutil
 
