@@ -252,10 +252,7 @@ class PerplexityRun:
         }
 
     def _as_before(self, last: Facts) -> tuple[int, int | None]:
-        """Returns the last run's estimate of a batch and its stride of truncation, where they fit the same numbers.
-
-        Others would be other plans, of which no batch is finished.
-        """
+        """Returns the last run's batch size and stride of truncation where its plans, and so its batches, still fit."""
         if last.get("facts") != self.facts:
             return self.batch_tokens, None
         size, stride = last.get("batch_tokens"), last.get("truncation_stride")

@@ -149,12 +149,13 @@ def test_a_file_that_only_transformers_5_understands_is_a_trap():
 def test_what_patching_mends_is_no_trap_under_a_schedule(tmp_path):
     config = {key: value for key, value in LLAMA.items() if key != "rope_theta"}
     config |= {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    assert any("rope_parameters alone" in each for each in inspect(str(tmp_path)).warnings)
-    shown = inspect(str(tmp_path), "yarn:factor=2").warnings
-    assert not any("rope_parameters alone" in each for each in shown)
-    patch_checkpoint(tmp_path, tmp_path / "out", "yarn:factor=2")
-    assert not any("rope_parameters alone" in each for each in inspect(str(tmp_path / "out")).warnings)
+    model, out = tmp_path / "model", tmp_path / "out"
+    model.mkdir()
+    (model / "config.json").write_text(json.dumps(config))
+    (model / "model.safetensors").write_bytes(b"")
+    patch_checkpoint(model, out, "yarn:factor=2")
+    for given, trap in ((inspect(str(model)), 1), (inspect(str(model), "yarn:factor=2"), 0), (inspect(str(out)), 0)):
+        assert sum("rope_parameters alone" in each for each in given.warnings) == trap
 
 
 def test_a_plain_model_has_no_warnings():
