@@ -29,7 +29,7 @@ def command(out: str) -> None:
     """
     from ..checkpoints.patching import patch_checkpoint
     from ..evals.reference import CHECKPOINT
-    from ..evals.results.folder import writable_folder
+    from ..evals.run_folder.folder import writable_folder
 
     folder = writable_folder(out)
     patched = folder / "yarn-x8"
@@ -84,7 +84,7 @@ def _refuse_foreign(target: Path) -> None:
 
 
 def _verify(folder: Path) -> None:
-    from ..models.verifying import verify
+    from ..verifying.examining import verify
 
     report = verify(folder)
     worst = max(module.difference for module in report.modules)

@@ -145,7 +145,7 @@ def command(
     disk, where they do not suffice; slower, because they work one after the other).
     """
     from ..evals.parallel.processes import Sharing
-    from ..evals.results.folder import writable_folder
+    from ..evals.run_folder.folder import writable_folder
 
     def prepare(here: World) -> PerplexityRun:
         return _prepared(model, source, lengths, options, here)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..engines import ENGINES
-from ..formatting import markdown
+from ..output.formatting import markdown
 from .options import (
     MODEL_SECTION,
     REQUEST_SECTIONS,
@@ -24,7 +24,7 @@ from .sections import in_sections
 
 if TYPE_CHECKING:
     from ..engines.exporting import Export
-    from ..engines.rows import FieldRow
+    from ..engines.field_rows import FieldRow
 
 _SECTIONS = {"The engine": "engine", **REQUEST_SECTIONS, **MODEL_SECTION, "The result": "as_json"}
 

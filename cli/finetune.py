@@ -34,12 +34,12 @@ from .sections import in_sections
 if TYPE_CHECKING:
     from ..evals.data.chats import Unread
     from ..evals.data.sources import TextSource
+    from ..evals.finetuning.job import TrainingJob
+    from ..evals.finetuning.outcome import Outcome
+    from ..evals.finetuning.preflight import Preflight
+    from ..evals.finetuning.running import Adaptation
     from ..evals.parallel.processes import World
     from ..evals.running.progress import Notes
-    from ..evals.training.finetuning import Adaptation
-    from ..evals.training.job import TrainingJob
-    from ..evals.training.outcome import Outcome
-    from ..evals.training.preflight import Preflight
     from ..request import Request
 
 _SECTIONS = {
@@ -163,8 +163,8 @@ def _prepared(
     sources = [TextSource(names, ReadOptions(**reading)) for names in (source, eval_source)]
     texts, tested = (chain.from_iterable(each.texts().values()) for each in sources)
 
+    from ..evals.finetuning.running import Adaptation
     from ..evals.running.preparing import Checkpoint  # with torch, so after all that can be wrong without it
-    from ..evals.training.finetuning import Adaptation
 
     told = notes(here)
     texts, tested = (_telling(each, read, told) for each, read in zip(sources, (texts, tested), strict=True))
@@ -179,16 +179,16 @@ def _telling(source: TextSource, texts: Iterator[Unread], told: Notes) -> Iterat
 
 
 def _preflight(model: str, loading: dict[str, Any], request: Request, job: TrainingJob, out: str) -> Preflight:
-    from ..checkpoints.adapters import find_loadable
-    from ..evals.training.preflight import Preflight
+    from ..adapters.finding import find_loadable
+    from ..evals.finetuning.preflight import Preflight
 
     folder, adapter = find_loadable(model, loading["revision"], weights=False)
     return Preflight(model, folder, adapter is not None, request, job, out, loading["device"])
 
 
 def _job(options: dict[str, Any]) -> TrainingJob:
-    from ..evals.training.job import TrainingJob
-    from ..evals.training.recipes import recipe
+    from ..evals.finetuning.job import TrainingJob
+    from ..evals.finetuning.recipes import recipe
 
     chosen = recipe(options.pop("recipe")).with_changes(**{name: options.pop(name) for name in _RECIPE})
     names = [each.name for each in fields(TrainingJob) if each.name in options]

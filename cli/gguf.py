@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..formatting import markdown
+from ..output.formatting import markdown
 from .completion import Place
 from .options import REQUEST_SECTIONS, json_option, print_json, request_options, show, tell
 from .sections import in_sections
@@ -63,7 +63,7 @@ def _progress() -> Iterator[Callable[[int], object]]:
 
 def describe(done: PatchedGguf, source: str, out: str | None) -> dict[str, Any]:
     """Returns the result as plain data."""
-    from ..schedules import specs
+    from ..schedules.reading import specs
 
     plan = done.plan
     [schedule], [rope], [table] = plan.schedules.values(), plan.ropes.values(), plan.tables.values()

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..formatting import brief, cut, markdown
-from ..naming import abbreviated, definitions
+from ..output.formatting import brief, cut, markdown
+from ..output.naming import abbreviated, definitions
 from .completion import Place
 from .options import (
     MODEL_SECTION,

@@ -62,7 +62,7 @@ def command(model: str, source: str, out: str, as_json: bool, **options: Any) ->
     from ..evals.data import key_tokens
     from ..evals.metrics.key_tokens import find
     from ..evals.parallel.processes import together
-    from ..evals.results.replacing import target
+    from ..evals.run_folder.replacing import target
 
     path = target(out, key_tokens.check_replaceable)
     with together() as group:

@@ -14,9 +14,9 @@ from importlib import import_module
 import click
 
 from ..errors import RopescaleError, RunError, VerificationError
-from ..escaping import visible
 from ..files.interrupts import Terminated, terminable
-from ..formatting import cut
+from ..output.escaping import visible
+from ..output.formatting import cut
 from . import environment
 from .spelling import spelled
 

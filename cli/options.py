@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import click
 
 from ..errors import RopescaleError
-from ..escaping import visible
+from ..output.escaping import visible
 from .completion import Place, SpecText
 from .spelling import spelled
 
@@ -267,7 +267,7 @@ def show(page: str) -> None:
     if sys.stdout is None or not sys.stdout.isatty():
         click.echo(page)
         return
-    from ..wrapping import fitted
+    from ..output.wrapping import fitted
 
     click.echo(fitted(page, shutil.get_terminal_size().columns))
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..checkpoints.folders import LINKS
-from ..escaping import argument, shell_word
-from ..formatting import markdown, size
+from ..output.escaping import argument, shell_word
+from ..output.formatting import markdown, size
 from ..schedules import label_of
 from .completion import Place
 from .options import (

@@ -60,7 +60,7 @@ def measure(
         doing: what the processes do, in a word.
     """
     from ..evals.parallel.processes import together
-    from ..evals.running.resuming import refuse_if_busy
+    from ..evals.resuming.finished_batches import refuse_if_busy
     from ..evals.running.runner import carry_out
 
     if out is None and fresh:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, NotRequired, TypedDict
 
 import click
 
-from ..formatting import cut, markdown, value_text
+from ..output.formatting import cut, markdown, value_text
 from .completion import SpecText
 from .options import json_option, print_json, show
 from .sections import in_sections
 
 if TYPE_CHECKING:
-    from ..schedules.fields import Parameter
+    from ..schedules.reading.fields import Parameter
 
 
 class Field(TypedDict):
@@ -47,7 +47,8 @@ def command(name: str | None, as_json: bool) -> None:
 
     NAME may be one of your own: path/to/file.py::Class, or package.module::Class.
     """
-    from ..schedules import lookup, names, specs
+    from ..schedules import lookup, names
+    from ..schedules.reading import specs
 
     if name and ("::" in name or name.endswith(".py")):
         described = [describe(name, specs.one(specs.parse(name), name).make)]
@@ -64,7 +65,7 @@ def command(name: str | None, as_json: bool) -> None:
 def describe(name: str, make: object) -> Described:
     """Describes a schedule: a class, or a user's object or function."""
     from ..schedules.base import length_dependent
-    from ..schedules.fields import parameters
+    from ..schedules.reading.fields import parameters
 
     documentation = inspect.cleandoc(getattr(make, "__doc__", None) or "")
     summary = documentation.partition("\n")[0]

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..formatting import markdown
+from ..output.formatting import markdown
 from .options import MODEL_SECTION, Length, json_option, loading_options, model_argument, print_json, show, tell
 from .sections import in_sections
 from .spelling import spelled
 
 if TYPE_CHECKING:
-    from ..models.decoding import Stretch
-    from ..models.verification import Verification
+    from ..verifying.decoding import Stretch
+    from ..verifying.verification import Verification
 
 _SECTIONS = {"Decoding": "generate lengths", **MODEL_SECTION, "The result": "as_json"}
 
@@ -53,7 +53,7 @@ def command(model: str, lengths: tuple[int, ...], as_json: bool, **options: Any)
       ropescale verify ./llama-x4 --generate --length 4k --length 16k --dtype bfloat16
     """
     from ..errors import VerificationError
-    from ..models.verifying import examine
+    from ..verifying.examining import examine
 
     report = examine(model, lengths=lengths, say=lambda text: tell(note=[text]), **options)
     tell(warning=report.warnings)

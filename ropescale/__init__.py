@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from .gguf.patching import patch_gguf
     from .inspecting.drawing import plot
     from .models.patching import Patch, patch
-    from .models.verifying import verify
     from .rope import Rope
     from .schedules import Frequencies, Schedule
     from .tables import frequencies
+    from .verifying.examining import verify
 
 __version__ = "0.1.0"
 
@@ -73,7 +73,7 @@ _HOMES = {
     "plot": "inspecting.drawing",
     "restore": "checkpoints.patching",
     "save": "checkpoints.saving",
-    "verify": "models.verifying",
+    "verify": "verifying.examining",
 }
 _SUBPACKAGES = ("cli", "evals", "schedules")
 

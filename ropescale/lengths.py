@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from fractions import Fraction
 
 from .errors import DataError
-from .formatting import brief
+from .output.formatting import brief
 
 LONGEST = 2**40
 """Beyond any context."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .checkpoints.locating import find_model, read_config
-from .checkpoints.record import original_config
+from .checkpoints.metadata.record import original_config
 from .errors import ConfigError
 from .keywords import refuse_unknown
 from .planning.plan import frequencies_of, is_as_is

@@ -19,7 +19,10 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 os.environ.setdefault("NO_COLOR", "1")
 
 HELPERS = Path(__file__).resolve().parent / "helpers"
-sys.path.insert(0, str(HELPERS))
+sys.path[:0] = [
+    str(HELPERS),
+    *(str(HELPERS / name) for name in ("engines", "model_coverage", "runs", "scripts", "trainings")),
+]
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as shells start what runs in their background
     signal.signal(signal.SIGINT, signal.default_int_handler)

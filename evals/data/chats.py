@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 import numpy as np
 
 from ...errors import DataError
-from ...formatting import first_line
+from ...output.formatting import first_line
 from .documents import Document
 from .encoding import byte_ends_of
 from .texts import Text, TextFile

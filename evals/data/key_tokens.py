@@ -24,9 +24,9 @@ from typing_extensions import TypedDict
 
 from ...errors import CheckpointError, DataError
 from ...files.reading import local_path
-from ..results import checking
-from ..results.checking import Count, Shape, Wrong
-from ..results.replacing import write
+from ..run_folder import checking
+from ..run_folder.checking import Count, Shape, Wrong
+from ..run_folder.replacing import write
 from .documents import Document
 
 SCHEMA = 1

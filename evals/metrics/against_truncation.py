@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...escaping import escaped
-from ...formatting import markdown
+from ...output.escaping import escaped
+from ...output.formatting import markdown
 from ..data.far_repeats import far_repeats
-from ..results.checking import Count, Length
-from ..results.statistics import PERCENT, Estimate
 from ..results.stored import Stored, Totals, sums_of
 from ..results.truncation import Truncation
+from ..run_folder.checking import Count, Length
+from ..statistics.intervals import PERCENT, Estimate
 from . import drawing
 from .base import Metric, Picture, estimated, mark, rests_on
 from .cells import around, signed, table

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from ..results import coverage
-from ..results.statistics import DOCUMENTS, LEVEL, Estimate, consecutive
 from ..results.stored import Measured, Stored, Totals, sums_of
+from ..statistics import coverage
+from ..statistics.intervals import DOCUMENTS, LEVEL, Estimate, consecutive
 from .cells import exp
 
 if TYPE_CHECKING:

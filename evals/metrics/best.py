@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from itertools import groupby
 from math import comb
 
-from ...escaping import escaped
-from ...formatting import listed
-from ..results.checking import Count, Length
-from ..results.statistics import LEVEL, PERCENT
+from ...output.escaping import escaped
+from ...output.formatting import listed
 from ..results.stored import Stored, Totals
+from ..run_folder.checking import Count, Length
+from ..statistics.intervals import LEVEL, PERCENT
 from .base import Metric, estimated, rests_on
 from .guessing import worse_than_a_guess
 

@@ -7,8 +7,8 @@ import io
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from ...escaping import escaped
-from ...formatting import markdown
+from ...output.escaping import escaped
+from ...output.formatting import markdown
 
 _WIDE = 0.3
 """The widest half-interval, as a share of a perplexity, that is written with a ±. There the bounds of exp(nats) are

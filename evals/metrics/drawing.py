@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...naming import abbreviated
-from ...plotting import COLOURS, STYLE, new_figure
-from ..results.statistics import PERCENT
+from ...output.naming import abbreviated
+from ...output.plotting import COLOURS, STYLE, new_figure
 from ..results.stored import Stored
+from ..statistics.intervals import PERCENT
 from .base import rests_on
 
 if TYPE_CHECKING:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...escaping import escaped
-from ...formatting import markdown
+from ...output.escaping import escaped
+from ...output.formatting import markdown
 from ..data.far_repeats import ORDER, far_repeats
-from ..results.checking import Count, Length, Positive
 from ..results.stored import Stored
+from ..run_folder.checking import Count, Length, Positive
 from .base import Bounded, Marked, Metric, bounds, held, mark, masked, perplexities
 from .cells import interval_cell
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from ...escaping import escaped
+from ...output.escaping import escaped
 from ..data.key_tokens import KeySpans, places
-from ..results.checking import Count, Length, Positive, Share
 from ..results.stored import Stored, sums_of
+from ..run_folder.checking import Count, Length, Positive, Share
 from .base import Bounded, Metric, bounds, held, mark, masked, perplexities
 from .cells import interval_cell, table
 

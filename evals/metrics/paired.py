@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from ...escaping import escaped
-from ...formatting import markdown
-from ..results.checking import Length
-from ..results.statistics import Estimate
+from ...output.escaping import escaped
+from ...output.formatting import markdown
 from ..results.stored import Divergence, Stored, Totals
+from ..run_folder.checking import Length
+from ..statistics.intervals import Estimate
 from . import drawing
 from .base import Metric, Picture, estimated, mark, mean_of, rests_on
 from .cells import around, signed, table

@@ -11,10 +11,10 @@ import numpy as np
 
 from ..data.protocols import ROPESCALE
 from ..data.windows import prefix
-from ..results.checking import Count, Length, Positive
-from ..results.sampling import grouped
-from ..results.statistics import Estimate
 from ..results.stored import Pass, Stored, sums_of
+from ..run_folder.checking import Count, Length, Positive
+from ..statistics.intervals import Estimate
+from ..statistics.sampling import grouped
 from . import drawing
 from .base import Metric, Picture, estimated, mark, mean_of, perplexities
 from .cells import exp, interval_cell, table

@@ -27,15 +27,15 @@ import torch
 from torch import nn
 
 from ...errors import ConfigError, RopescaleError
-from ...formatting import first_line
-from ..running.memory import is_out_of_memory
-from ..running.scoring import LOGITS_BYTES, Scorer
+from ...output.formatting import first_line
+from ..scoring.memory import is_out_of_memory
+from ..scoring.scorer import LOGITS_BYTES, Scorer
 from .processes import Team
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
-    from ..running.scoring import State, TrunkOutput
+    from ..scoring.scorer import State, TrunkOutput
 
 NAME = "ropescale_sharded"
 """The name of our attention in transformers."""

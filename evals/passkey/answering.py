@@ -23,7 +23,7 @@ import torch
 
 from ...errors import RunError
 from ...models.rotary_modules import unwrapped
-from ..running.memory import is_out_of_memory, release
+from ..scoring.memory import is_out_of_memory, release
 from .tasks import Prompt
 
 LOG = logging.getLogger(__name__)

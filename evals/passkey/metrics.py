@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ...escaping import escaped
-from ...formatting import markdown
+from ...output.escaping import escaped
+from ...output.formatting import markdown
 from ..metrics.base import Metric, Picture
 from ..metrics.cells import leans, table
-from ..results.checking import Count, Length
-from ..results.statistics import PERCENT, Estimate, mcnemar, ratio, wilson
+from ..run_folder.checking import Count, Length
+from ..statistics.intervals import PERCENT, Estimate, mcnemar, ratio, wilson
 from . import plots
 from .answers import AccuracyRow, Answer, Asked
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...plotting import STYLE, new_figure
+from ...output.plotting import STYLE, new_figure
 from ..metrics.drawing import short, tokens
 from .answers import AccuracyRow, Asked
 

@@ -7,13 +7,13 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ...escaping import escaped
-from ...plotting import save
+from ...output.escaping import escaped
+from ...output.plotting import save
 from ..metrics.cells import csv_text
-from ..results.folder import writable_folder
-from ..results.formats import SCHEMA
 from ..results.saving import Saved
-from ..results.statistics import PERCENT
+from ..run_folder.folder import writable_folder
+from ..run_folder.formats import SCHEMA
+from ..statistics.intervals import PERCENT
 from .answers import AccuracyRow, Answer, Asked
 from .metrics import ACCURACY, EFFECTIVE, GAINS, METRICS, EffectiveRow, GainsRow, by_depth, draw
 

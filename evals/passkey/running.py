@@ -14,15 +14,15 @@ from ...keywords import refuse_unknown
 from ...models.rotary_modules import evaluating
 from ..data.windows import Window, check_lengths
 from ..parallel.processes import Group, World
-from ..results.statistics import PERCENT
 from ..results.stored import ModelFacts
-from ..running import fingerprints
-from ..running.batch_log import Scored
+from ..resuming import fingerprints
+from ..resuming.batch_log import Scored
+from ..resuming.finished_batches import Shelf, Store
 from ..running.batches import Batch, BatchPlan, Cost, Feed
 from ..running.progress import Notes
-from ..running.resuming import Shelf, Store
 from ..running.runner import Facts, Runner, Task, carry_out
 from ..running.variants import AS_IS, HeldTables, Variant, names_for, trained_length, variants
+from ..statistics.intervals import PERCENT
 from .answering import Answerer, Score
 from .answers import Answer
 from .keywords import RetrievalKeywords

@@ -7,16 +7,17 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import TYPE_CHECKING
 
-from ...engines.layers import layers_of
+from ...engines.base.layers import layers_of
 from ...engines.registry import ENGINES
 from ...errors import ConfigError, ScheduleError
-from ...formatting import listed
-from ...naming import names_of
+from ...output.formatting import listed
+from ...output.naming import names_of
 from ...planning.plan import Plan, frequencies_of, make_plan
 from ...planning.sharing import Asked, distinct, file_of, is_same, of_several, spelled_out
 from ...request import Request
-from ...schedules import base, specs
-from ...schedules.fields import parameters
+from ...schedules import base
+from ...schedules.reading import specs
+from ...schedules.reading.fields import parameters
 
 if TYPE_CHECKING:
     from ...request import RequestOptions

@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from math import comb
 
-from ..results.checking import Count, Length
-from ..results.statistics import LEVEL
 from ..results.stored import Measured
+from ..run_folder.checking import Count, Length
+from ..statistics.intervals import LEVEL
 from .candidates import AS_IS, Lineup
-from .deciding import Decision, decide
-from .halving import Round
-from .measured import CandidateLosses
+from .deployment import Deployment
 from .objective import Objective
-from .serving import Deployment
+from .racing.deciding import Decision, decide
+from .racing.halving import Round
+from .racing.measured import CandidateLosses
 
 TRUNCATION = "truncation"
 """The label of the model as it is, given only the last tokens, as many as it was trained at."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...errors import DataError
-from ...formatting import brief
 from ...lengths import LONGEST
+from ...output.formatting import brief
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig

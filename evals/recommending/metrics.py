@@ -6,12 +6,12 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ...escaping import code_span, escaped, sentence
-from ...formatting import markdown
+from ...output.escaping import code_span, escaped, sentence
+from ...output.formatting import markdown
 from ..metrics.base import Metric, Picture
 from ..metrics.cells import around, digits, exp, interval_cell, signed
-from ..results.statistics import PERCENT
-from . import answering, plots
+from ..statistics.intervals import PERCENT
+from . import plots, wording
 from .evidence import (
     AnswerRow,
     CandidateRow,
@@ -23,7 +23,7 @@ from .evidence import (
     RoundRow,
     on_front,
 )
-from .measured import BEYOND, FAR, OTHERS
+from .racing.measured import BEYOND, FAR, OTHERS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -46,7 +46,7 @@ class Advice(Metric[Judged, AnswerRow]):
 
     def reduce(self, stored: Judged) -> list[AnswerRow]:
         """Returns one row."""
-        return [answering.answer(stored.measured)]
+        return [wording.answer(stored.measured)]
 
     def to_markdown(self, stored: Judged) -> list[str]:
         """Returns the sentence, the command and what belongs to them."""

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ...errors import DataError
-from ...formatting import brief
 from ...lengths import parse_length
+from ...output.formatting import brief
 
 SHORT_WEIGHT = 0.1
 """The weight of the trained length beside the target's, where none is given."""

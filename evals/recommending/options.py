@@ -11,10 +11,10 @@ from ...errors import DataError
 from ...request import RequestOptions
 from ..data import chats
 from ..running.progress import Notes
-from ..running.scoring import LOGITS_BYTES
 from ..running.selection import PerplexityOptions
-from .deciding import TOLERANCE
+from ..scoring.scorer import LOGITS_BYTES
 from .kv_cache import parse_memory
+from .racing.deciding import TOLERANCE
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...naming import abbreviated
-from ...plotting import STYLE, new_figure
+from ...output.naming import abbreviated
+from ...output.plotting import STYLE, new_figure
 from ..metrics.drawing import LINES, MARKERS, length_axis, short, tokens
-from ..results.statistics import PERCENT
+from ..statistics.intervals import PERCENT
 from .evidence import CandidateRow, CurveRow, FinalistRow, Judged
 
 if TYPE_CHECKING:

@@ -7,14 +7,14 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ...escaping import escaped
 from ...files.reading import local_path
-from ...plotting import save
+from ...output.escaping import escaped
+from ...output.plotting import save
 from ..metrics.cells import csv_text
-from ..results.folder import writable_folder
-from ..results.formats import SCHEMA
-from ..results.loading import read_results
 from ..results.saving import Saved
+from ..run_folder.folder import writable_folder
+from ..run_folder.formats import SCHEMA
+from ..run_folder.loading import read_results
 from .evidence import AnswerRow, CandidateRow, FinalistRow, Judged
 from .metrics import ANSWER, CANDIDATES, FINALISTS, METRICS, draw_finalists, draw_front
 

@@ -8,40 +8,42 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...checkpoints.adapters import find_loadable
+from ...adapters.finding import find_loadable
 from ...checkpoints.locating import read_config
-from ...checkpoints.record import original_config
+from ...checkpoints.metadata.record import original_config
 from ...keywords import refuse_unknown
 from ...lengths import parse_length
 from ...models.patching import configuration_before
 from ...models.rotary_modules import evaluating, unwrapped, whole_config
 from ...planning.sharing import repeated
-from ...schedules import specs
+from ...schedules.reading import specs
 from ..data import documents as data_documents
 from ..data.chats import Given
 from ..parallel.processes import Group, World
-from ..results.statistics import PERCENT
 from ..results.stored import ModelFacts
-from ..running import fingerprints, memory
-from ..running.executor import Executor
+from ..resuming import fingerprints
+from ..resuming.finished_batches import Store
 from ..running.progress import Notes, duration
-from ..running.resuming import Store
 from ..running.runner import LONG_SECONDS, Facts, carry_out
-from ..running.scoring import SCORING, Scorer
 from ..running.selection import Corpus
 from ..running.variants import Variant
+from ..scoring import memory
+from ..scoring.executor import Executor
+from ..scoring.scorer import SCORING, Scorer
 from ..searching.options import SearchOptions
-from . import answering, halving, kv_cache
-from .asking import asked
-from .besides import PlannedTruncation, searched
+from ..statistics.intervals import PERCENT
+from . import kv_cache, wording
 from .candidates import AS_IS, Lineup
+from .deployment import Deployment
 from .evidence import Evidence
-from .halving import Round
-from .measuring import Meter, empty, model_facts
 from .objective import Objective
 from .options import RecommendKeywords, RecommendOptions
+from .racing import halving
+from .racing.besides import PlannedTruncation, searched
+from .racing.halving import Round
+from .racing.meter import Meter, empty, model_facts
 from .results import Recommendation, recommendation_folder
-from .serving import Deployment
+from .wish import asked
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -65,8 +67,8 @@ def recommend(
 ) -> Recommendation:
     """Recommends the schedule for a model, a text and a target length, by measuring every one that comes into question.
 
-    Half of the text races the candidates (see :mod:`.halving`), the other half decides among those that are left
-    (see :mod:`.deciding`). Each schedule is patched in and reverted bit for bit.
+    Half of the text races the candidates (see :mod:`.racing.halving`), the other half decides among those that are left
+    (see :mod:`.racing.deciding`). Each schedule is patched in and reverted bit for bit.
 
     Args:
         model: a causal language model of transformers, possibly compiled or PEFT-wrapped.
@@ -294,7 +296,7 @@ class RecommendRun:
         tokens += searched + found if searched else 0
         whole = len(self.specs) * len(self.corpus.documents) * self.goal.target
         if self.goal.target <= self.goal.short:
-            self.notes.tell(f"{answering.not_needed(self.goal)} The text is measured on the model as it is alone.")
+            self.notes.tell(f"{wording.not_needed(self.goal)} The text is measured on the model as it is alone.")
         documents = f"{len(self.corpus.windows):,} document{'s' * (len(self.corpus.windows) != 1)}"
         self.notes.tell(
             f"candidates: {len(self.specs)}; {documents}, {len(self.corpus.documents):,} windows of "
@@ -302,7 +304,7 @@ class RecommendRun:
             + (f", {searched:,} of them in the search" if searched else "")
         )
         if self.goal.target > self.goal.short and not self.meter.losses.has_interval(self.held_out):
-            self.notes.warn(f"warning: {answering.too_short(self.corpus.windows, self.goal.target)}")
+            self.notes.warn(f"warning: {wording.too_short(self.corpus.windows, self.goal.target)}")
         for said in self._twice:
             self.notes.tell(f"note: {said}; it is measured once")
         if self.truncation.said:

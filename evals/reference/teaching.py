@@ -20,7 +20,7 @@ import torch
 from torch.nn import functional
 
 from ...errors import ConfigError
-from ...formatting import first_line
+from ...output.formatting import first_line
 from . import CHECKPOINT
 from .corpus import training_documents
 from .lessons import Lesson, Lessons

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ...formatting import listed
+from ...output.formatting import listed
 from ..metrics.against_truncation import verdict
 from ..metrics.cells import digits
 from ..metrics.guessing import worse_than_a_guess

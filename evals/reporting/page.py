@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import CheckpointError, DataError, RopescaleError
-from ...plotting import is_want_of_memory
+from ...output.plotting import is_want_of_memory
 from ..metrics import METRICS
 from ..metrics.base import Bounded
 from ..metrics.drawing import FEW, LINES
 from ..metrics.paired import difference
 from ..passkey.answers import chance
 from ..passkey.results import Retrieval
-from ..results import checking, replacing
-from ..results.checking import Wrong
-from ..results.formats import SERIES
 from ..results.result import Result
+from ..run_folder import checking, replacing
+from ..run_folder.checking import Wrong
+from ..run_folder.formats import SERIES
 from . import by_source, recommendations, searches
 from .headline import headline
 from .minus import typographic

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..metrics.cells import around, signed
-from ..results.statistics import Estimate
-from .evidence import Point, Records
+from ..statistics.intervals import Estimate
+from .comparisons import Point, Records
 from .rows import FAILS, HOLDS, NOT_RUN, UNDECIDED, ClaimRow
 
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
-from ...escaping import escaped
-from ...formatting import markdown
+from ...output.escaping import escaped
+from ...output.formatting import markdown
 from ..metrics.base import Metric, Picture
 from ..metrics.cells import interval_cell
 from ..results.stored import Measured

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ...plotting import COLOURS, STYLE, new_figure
+from ...output.plotting import COLOURS, STYLE, new_figure
 from ..metrics import drawing
 from ..results.stored import Measured
 from .rows import FAILS, HOLDS, ArmRow, ClaimRow

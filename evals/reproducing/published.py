@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from .claims import Claim, Contrast, Missed, share
-from .evidence import TRUNCATION, Point
-from .plan import BEYOND, MIXED, NATIVE, RETRIEVAL, SECOND, SHORT, UNTRAINED, answering, seeded
-from .setting import Setting
+from .comparisons import TRUNCATION, Point
+from .experiments.plan import BEYOND, MIXED, NATIVE, RETRIEVAL, SECOND, SHORT, UNTRAINED, answering, seeded
+from .experiments.setting import Setting
 
 PI = "Chen et al., arXiv 2306.15595"
 YARN = "Peng et al., arXiv 2309.00071"

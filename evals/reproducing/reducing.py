@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..metrics.base import perplexities
-from ..results.statistics import wilson
 from ..results.stored import Measured
 from ..running.variants import AS_IS
+from ..statistics.intervals import wilson
 from . import published
-from .arms import MeasuringArm, TrainingArm
-from .asking import AskingArm
 from .claims import judge
-from .evidence import TRUNCATION, Point, Records
-from .plan import ASKED, SHORT, UNTRAINED, answering, arms
+from .comparisons import TRUNCATION, Point, Records
+from .experiments.arms import MeasuringArm, TrainingArm
+from .experiments.plan import ASKED, SHORT, UNTRAINED, answering, arms
+from .experiments.retrieval_arms import AskingArm
 from .rows import AnswersRow, ArmRow, ClaimRow
 
 

@@ -7,19 +7,19 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ...escaping import escaped
 from ...files.reading import local_path
+from ...output.escaping import escaped
 from ..metrics.cells import csv_text
-from ..results.formats import SCHEMA
-from ..results.loading import read_results
 from ..results.saving import Saved
-from .evidence import Records
+from ..run_folder.formats import SCHEMA
+from ..run_folder.loading import read_results
+from .comparisons import Records
 from .metrics import ANSWERS, ARMS, CLAIMS, METRICS, summary
 from .reducing import answers_rows, arm_rows, claim_rows, described
 from .rows import KIND, AnswersRow, ArmRow, ClaimRow
 
 if TYPE_CHECKING:
-    from .setting import Setting
+    from .experiments.setting import Setting
 
 
 @dataclass(repr=False)

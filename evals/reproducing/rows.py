@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..results.checking import Count, Length, Positive, Share
+from ..run_folder.checking import Count, Length, Positive, Share
 
 KIND = "reproduction"
 

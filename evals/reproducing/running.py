@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...errors import CheckpointError, DataError
-from ...formatting import markdown
+from ...output.formatting import markdown
 from ..parallel.processes import world
-from ..results.folder import writable_folder
+from ..run_folder.folder import writable_folder
 from ..running.progress import Notes, duration
-from .arms import Arm
-from .evidence import Records
-from .plan import arms, chosen
+from .comparisons import Records
+from .experiments.arms import Arm
+from .experiments.plan import arms, chosen
+from .experiments.room import Room
+from .experiments.setting import Setting
 from .results import Reproduction
-from .room import Room
-from .setting import Setting
 
 
 def reproduction_folder(out: str | Path) -> Path:

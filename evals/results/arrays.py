@@ -10,7 +10,7 @@ from dataclasses import asdict
 
 import numpy as np
 
-from . import nll
+from ..run_folder import nll
 from .stored import Divergence, Pass, Stored
 from .truncation import Truncation
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from ...wrapping import Grid, blocks, read_table
+from ...output.wrapping import Grid, blocks, read_table
 
 
 def to_html(markdown: str) -> str:

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...errors import DataError, RopescaleError
-from ...escaping import escaped
 from ...files.reading import local_path
-from ...naming import definitions
-from ...plotting import save
+from ...output.escaping import escaped
+from ...output.naming import definitions
+from ...output.plotting import save
 from ..data.chats import ASSISTANT
 from ..data.key_tokens import KeySpans
 from ..data.protocols import PROTOCOLS
@@ -25,12 +25,14 @@ from ..metrics.guessing import worse_than_a_guess
 from ..metrics.key_tokens import KeyTokensRow
 from ..metrics.paired import PairedRow
 from ..metrics.perplexity import PerplexityRow
-from . import arrays, coverage, folder, nll
-from .formats import SCHEMA, Results
-from .loading import Losses, read_losses, read_results
+from ..run_folder import folder, nll
+from ..run_folder.formats import SCHEMA, Results
+from ..run_folder.loading import Losses, read_losses, read_results
+from ..statistics import coverage
+from ..statistics.intervals import DOCUMENTS, PERCENT
+from . import arrays
 from .parts import parts_of
 from .saving import Saved
-from .statistics import DOCUMENTS, PERCENT
 from .stored import Pass, Stored, sums_of
 
 if TYPE_CHECKING:

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...errors import RopescaleError
-from ...escaping import escaped
-from ...naming import definitions
-from ...plotting import drawn
+from ...output.escaping import escaped
+from ...output.naming import definitions
+from ...output.plotting import drawn
 from ..metrics.base import Metric, Picture
 from ..metrics.cells import csv_text
-from . import folder
+from ..run_folder import folder
 from .notebook import to_html
 from .stored import Measured
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Saved(Measured, ABC):
-    """Results that can be written into a folder; :mod:`ropescale.evals.results.folder` says what is replaced."""
+    """Results that can be written into a folder; :mod:`ropescale.evals.run_folder.folder` says what is replaced."""
 
     kind: ClassVar[str]
     metrics: ClassVar[tuple[Metric[Any, Any], ...]]

@@ -19,11 +19,11 @@ from ..data.documents import Document
 from ..data.key_tokens import KeySpans
 from ..data.protocols import ROPESCALE, published_windows, weighted
 from ..data.windows import prefix
+from ..run_folder.checking import Count, Length
 from ..running.batches import Cost
-from . import sampling
-from .checking import Count, Length
+from ..statistics import sampling
+from ..statistics.intervals import LEVEL, Estimate
 from .ranges import kept, ranges_of, within
-from .statistics import LEVEL, Estimate
 from .truncation import Truncation
 
 T = TypeVar("T")
@@ -277,7 +277,7 @@ class Stored(Measured):
         return [max(len(window.ids) for window in text) for text in self.of_texts(self.documents)]
 
     def estimate(self, sums: Sequence[float], counts: Sequence[float], level: float = LEVEL) -> Estimate:
-        """Returns a mean and its interval from sums and counts per window, see :mod:`.sampling`."""
+        """Returns a mean and its interval from sums and counts per window, see :mod:`..statistics.sampling`."""
         return sampling.estimate(sums, counts, self.windows, level)
 
     @cached_property

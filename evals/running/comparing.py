@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..results.stored import Divergence
-from .batch_log import Scored
+from ..resuming.batch_log import Scored
+from ..resuming.finished_batches import Shelf
+from ..scoring.executor import Executor
 from .batches import Batch, BatchPlan
-from .executor import Executor
-from .resuming import Shelf
 from .runner import Facts, Task
 from .variants import HeldTables
 

@@ -24,21 +24,23 @@ from ..data.chats import Given
 from ..data.windows import sliding
 from ..metrics.paired import short_length
 from ..parallel.processes import Group, World
-from ..results.folder import writable_folder
 from ..results.result import Result
-from ..results.statistics import PERCENT
 from ..results.stored import Divergence, ModelFacts, Pass, Tables
 from ..results.truncation import Truncation
-from . import costs, fingerprints, memory
-from .batch_log import Scored
+from ..resuming import fingerprints
+from ..resuming.batch_log import Scored
+from ..resuming.finished_batches import Shelf, Store
+from ..run_folder.folder import writable_folder
+from ..scoring import memory
+from ..scoring.executor import Executor
+from ..scoring.scorer import SCORING, Scorer
+from ..statistics.intervals import PERCENT
+from . import estimates
 from .batches import Batch, BatchPlan, Cost, plan_pass
 from .comparing import Comparison, comparing
-from .executor import Executor
 from .keywords import PerplexityKeywords
 from .progress import Notes, duration
-from .resuming import Shelf, Store
 from .runner import LONG_SECONDS, Facts, Runner, Task, carry_out
-from .scoring import SCORING, Scorer
 from .selection import Corpus, PerplexityOptions
 from .truncating import Truncating, refuse_impossible
 from .variants import AS_IS, HeldTables, Variant, names_for, trained_length, variants
@@ -76,8 +78,7 @@ def perplexity(
         schedules: specs like "yarn:factor=8", or schedule objects.
         tokenizer: encodes strings, and says what BOS is.
         bos: "auto" (the tokenizer's, if it has one), "yes", "no", or an id.
-        out: a folder for the result, and for every batch as soon as it is finished: the same call again continues
-            where this one was interrupted, see :mod:`ropescale.evals.running.resuming`.
+        out: a folder for the result, and for finished batches: the same call continues where this one was interrupted.
         fresh: measure again what is stored in ``out``.
         options: the fields of :class:`PerplexityOptions`, such as ``stride``.
 
@@ -353,8 +354,8 @@ class PerplexityRun:
             passes = [(job.label, job.lengths[-1], job.plan.cost) for job in distinct]
             if not self.options.exact:
                 about = self.options.protocol, self.options.stride, self.corpus.scorable
-                costs.warn_of_missed(self.notes, passes, *about)
-            costs.announce_passes(self.notes, passes)
+                estimates.warn_of_missed(self.notes, passes, *about)
+            estimates.announce_passes(self.notes, passes)
         if comparison:
             fed = (1 + compared) * comparison.positions
             share = fed / sum(job.plan.cost.positions for job in distinct)

@@ -10,16 +10,16 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...checkpoints.adapters import Adapter, find_loadable, remarks
+from ...adapters.attaching import attached
+from ...adapters.finding import Adapter, find_loadable, remarks
 from ...checkpoints.locating import read_config
-from ...checkpoints.record import original_config
+from ...checkpoints.metadata.record import original_config
 from ...errors import DataError, ScheduleError
-from ...models.adapting import attached
 from ...models.loading import has_tokenizer, load_model, load_tokenizer
 from ...planning.plan import Plan, make_plan
 from ...planning.sharing import check_taken, of_several, share_of
-from ...schedules import specs
-from ...schedules.specs import Spec
+from ...schedules.reading import specs
+from ...schedules.reading.specs import Spec
 from ..data import chats, key_tokens
 from ..data import documents as data_documents
 from ..data.sources import TextSource

@@ -19,10 +19,10 @@ import torch
 
 from ...errors import CheckpointError, RunError
 from ..parallel.processes import Group, World
-from .batch_log import Scored
+from ..resuming.batch_log import Scored
+from ..resuming.finished_batches import FOLDER, Facts, Shelf, Store, opened
 from .batches import Batch, BatchPlan, cost, owners
 from .progress import Notes, Progress, duration
-from .resuming import FOLDER, Facts, Shelf, Store, opened
 
 LONG_SECONDS = 60
 """From how long on a run says how long it will be."""

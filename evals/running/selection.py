@@ -21,11 +21,11 @@ from ..data.texts import TextFile
 from ..data.turns import InTurn
 from ..data.windows import check_lengths, check_stride, check_windows, prefix
 from ..parallel.processes import Team
-from ..results import sampling
-from ..results.statistics import LEAST_WINDOWS
 from ..results.stored import DataFacts, ShareFacts
+from ..scoring.scorer import LOGITS_BYTES
+from ..statistics import sampling
+from ..statistics.intervals import LEAST_WINDOWS
 from .progress import Notes
-from .scoring import LOGITS_BYTES
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 from ...errors import DataError, RopescaleError
 from ..data.windows import Window, prefix, truncated
 from ..results.truncation import Truncation, positions_of
-from .batch_log import Scored
+from ..resuming.batch_log import Scored
+from ..resuming.finished_batches import Shelf
+from ..scoring.executor import Executor
 from .batches import Batch, BatchPlan, plan_pass
-from .executor import Executor
-from .resuming import Shelf
 from .runner import Task
 from .selection import Corpus
 from .variants import AsTrained, HeldTables, trained_length

@@ -11,11 +11,11 @@ from ...configs.configuration import read_rope
 from ...errors import DataError, RopescaleError, RunError
 from ...models import patching
 from ...models.rotary_modules import text_config, unwrapped, whole_config
-from ...naming import names_of
+from ...output.naming import names_of
 from ...planning.plan import plan_of_own
 from ...planning.sharing import file_of, is_same, repeated, spelled_out
-from ...schedules import specs
-from . import fingerprints
+from ...schedules.reading import specs
+from ..resuming import fingerprints
 
 if TYPE_CHECKING:
     from torch import nn

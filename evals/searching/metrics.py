@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ...formatting import markdown
+from ...output.formatting import markdown
 from ..metrics import guessing
 from ..metrics.base import Metric, Picture
 from ..metrics.cells import exp, interval_cell
-from ..results.statistics import DOCUMENTS, PERCENT
+from ..statistics.intervals import DOCUMENTS, PERCENT
 from .plots import draw
 from .searched import AS_IS, FOUND, Searched
 from .verdict import ChangeRow, change_cell, verdict

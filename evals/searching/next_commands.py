@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from ...engines.layers import layers_of
+from ...engines.base.layers import layers_of
 from ...engines.registry import ENGINES
 from ...planning.plan import Plan
 

@@ -10,8 +10,8 @@ from ...errors import DataError
 from ...lengths import parse_length
 from ...request import RequestOptions
 from ..running.progress import Notes
-from ..running.scoring import LOGITS_BYTES
 from ..running.selection import PerplexityOptions
+from ..scoring.scorer import LOGITS_BYTES
 from .starting import NONE_WITHIN, NOTHING_HIDDEN, WITHIN, check_weight
 
 METHODS = ("gradient", "evolution", "cma")

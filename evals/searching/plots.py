@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ...plotting import COLOURS, STYLE, new_figure
+from ...output.plotting import COLOURS, STYLE, new_figure
 from .searched import FOUND
 
 if TYPE_CHECKING:

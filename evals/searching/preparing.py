@@ -5,19 +5,19 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from ...checkpoints.adapters import find_loadable
+from ...adapters.finding import find_loadable
 from ...checkpoints.locating import read_config
-from ...checkpoints.record import original_config
+from ...checkpoints.metadata.record import original_config
 from ...errors import DataError
 from ..data.sources import TextSource
 from ..parallel.processes import World
 from ..running.preparing import Checkpoint
 from ..running.progress import Notes
 from .families.shaping import space_of
-from .feeding import Feeding
+from .feeds.feeding import Feeding
+from .feeds.supplying import lengths_to, supply
 from .options import SearchOptions
 from .running import SearchRun, starting_plan
-from .supplying import lengths_to, supply
 
 
 def prepare(

@@ -14,19 +14,20 @@ import torch
 
 from ...engines.registry import engine_warnings
 from ...errors import CheckpointError, VerificationError
-from ...escaping import escaped
 from ...files.reading import local_path
-from ...formatting import cut
+from ...output.escaping import escaped
+from ...output.formatting import cut
+from ...output.plotting import save as save_picture
 from ...planning.plan import Plan, make_plan
-from ...plotting import save as save_picture
-from ...schedules import Schedule, specs
-from ...schedules.fields import PROVENANCE, parameters
+from ...schedules import Schedule
+from ...schedules.reading import specs
+from ...schedules.reading.fields import PROVENANCE, parameters
 from ..metrics.cells import csv_text
-from ..results import checking, replacing
-from ..results.checking import Wrong
-from ..results.folder import writable_folder
-from ..results.formats import SCHEMA
 from ..results.saving import Saved
+from ..run_folder import checking, replacing
+from ..run_folder.checking import Wrong
+from ..run_folder.folder import writable_folder
+from ..run_folder.formats import SCHEMA
 from .families.family import Point
 from .families.space import Space
 from .methods.asking import Check

@@ -22,25 +22,25 @@ from ...models.rotary_modules import evaluating
 from ...planning.plan import Plan
 from ..data.chats import Given
 from ..parallel.processes import Group, World
-from ..running import fingerprints
+from ..resuming import fingerprints
+from ..resuming.finished_batches import Facts, FolderStore, Store
 from ..running.progress import Notes, Progress, duration
-from ..running.resuming import Facts, FolderStore, Store
 from ..running.runner import LONG_SECONDS, carry_out
 from .families.family import Point
 from .families.shaping import space_of
 from .families.space import Space
-from .feeding import Supply
-from .journal import FolderJournal, Journal, digest
+from .feeds.feeding import Supply
+from .feeds.supplying import lengths_to, supply
 from .keywords import SearchKeywords
 from .losses.evaluating import Evaluator
 from .losses.learner import Learner
-from .losses.live import LiveTables
+from .losses.table_gradients import LiveTables
 from .methods import covariance, evolution, gradient
 from .methods.asking import Allowance, Ask, Check, Method, Reply
+from .methods.journal import FolderJournal, Journal, digest
 from .options import SearchOptions
 from .results import Learned, SearchResult, files_of, spec_line
 from .starting import plan_of_start
-from .supplying import lengths_to, supply
 from .unchanged import Unchanged
 
 if TYPE_CHECKING:

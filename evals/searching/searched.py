@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ..results.statistics import Estimate, ratio
 from ..results.stored import Measured
+from ..statistics.intervals import Estimate, ratio
 from .methods.asking import Check
 from .options import KEYS, TEXT
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...checkpoints.adapters import find_loadable
+from ...adapters.finding import find_loadable
 from ...checkpoints.locating import read_config
-from ...checkpoints.record import original_config
+from ...checkpoints.metadata.record import original_config
 from ...engines.registry import ENGINES
 from ...errors import DataError
 from ...files.reading import local_path

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...formatting import listed
+from ...output.formatting import listed
 from ..metrics.base import mark
 from ..metrics.cells import around, signed
 from .searched import AS_IS

@@ -8,8 +8,8 @@ import click
 
 from ...checkpoints.locating import find_model
 from ...errors import RopescaleError
-from ...formatting import first_line
 from ...lengths import parse_lengths
+from ...output.formatting import first_line
 from .costs import ModelShape, table
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ...errors import RopescaleError, RunError, VerificationError
-from ...formatting import first_line
+from ...output.formatting import first_line
 from ..parallel.processes import Group, World
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..running.scoring import LOGITS_BYTES
-from .lora import RANK
+from ..finetuning.lora import RANK
+from ..scoring.scorer import LOGITS_BYTES
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig

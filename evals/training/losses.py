@@ -18,8 +18,8 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from ...models.rotary_modules import unwrapped
-from ..running.memory import embedding_shape
-from ..running.scoring import LOGITS_BYTES, answering
+from ..scoring.memory import embedding_shape
+from ..scoring.scorer import LOGITS_BYTES, answering
 
 if TYPE_CHECKING:
     from torch import nn

@@ -1,7 +1,7 @@
 """Measures a model while it is trained: perplexity against length, and what the training costs in short context.
 
 Each measurement is a run of its own, in ``step-000100`` and the like, that ``ropescale report`` shows, under the name
-that :mod:`.naming` gives it. The run in ``original`` has the model before its schedule beside the one with it, before
+that :mod:`.stages` gives it. The run in ``original`` has the model before its schedule beside the one with it, before
 the first step: what the short-context cost is counted from. All are of the same tokens.
 """
 
@@ -27,8 +27,8 @@ from ..running.runner import carry_out
 from ..running.selection import Corpus, PerplexityOptions
 from ..running.variants import AS_IS
 from .agreeing import is_shared, processes, settle_leader
-from .naming import UNSCALED, stage
 from .proving import plain
+from .stages import UNSCALED, stage
 from .undisturbed import SharedScorer, undisturbed
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Measuring:
         options: its options.
         out: the folder that the runs are kept in.
         tokenizer: encodes documents that are texts.
-        named: call what is measured by :func:`.naming.stage`; else it is "as-is", and "base" without its schedule.
+        named: call what is measured by :func:`.stages.stage`; else it is "as-is", and "base" without its schedule.
     """
 
     def __init__(

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from ...checkpoints.completing import carries_ours, refuse_incompletable
 from ...errors import VerificationError
-from ...models.intended import in_memory
-from ...models.live import examine_model, examine_tables
 from ...models.patching import check_live, configuration_before, held_at, patch
 from ...planning.plan import make_plan
 from ...request import Request, RequestOptions
-from ..running import fingerprints
+from ...verifying.intended import in_memory
+from ...verifying.live_tables import examine_model, examine_tables
+from ..resuming import fingerprints
 from .agreeing import Verdict, settle
 
 if TYPE_CHECKING:

@@ -12,13 +12,13 @@ import torch
 
 from ...models.preserving import preserved
 from ...models.rotary_modules import evaluating
-from ..running.scoring import Scorer
+from ..scoring.scorer import Scorer
 
 if TYPE_CHECKING:
     from torch import nn
     from transformers import PreTrainedModel
 
-    from ..running.scoring import State
+    from ..scoring.scorer import State
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from pathlib import Path
 from ..configs import class_defaults
 from ..engines import engine_warnings
 from ..files.reading import open_regular, read_json
-from ..formatting import brief
+from ..output.formatting import brief
 from ..planning.plan import Plan
 from . import links
 from .folders import files_of, is_weight

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
+from ..adapters import adapter_saving
 from ..errors import CheckpointError
 from ..files import atomic, ownership
 from ..files.reading import local_path, read_json
 from ..models.patching import installed
 from ..models.rotary_modules import quiet_transformers, whole_config
-from . import adapter_saving
-from .contents import with_files
 from .folders import files_of, is_weight, translated
 from .in_memory import Carried, carried, save_pretrained
-from .record import NAME as RECORD
-from .record import as_json, read_record
+from .metadata.contents import with_files
+from .metadata.record import NAME as RECORD
+from .metadata.record import as_json, read_record
 from .saving import generation_config
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ..files.reading import read_bytes, read_json
-from ..formatting import brief, cut
-from . import front_matter
-from .record import NAME as RECORD
+from ..output.formatting import brief, cut
+from .metadata import front_matter
+from .metadata.record import NAME as RECORD
 
 _LONGEST = 200
 """The most characters of a text on one line: a chat template is a page."""

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Literal
 
 from ..errors import CheckpointError, ConfigError
-from ..escaping import stays_below
 from ..files import atomic, building, ownership
 from ..files.reading import read_json, refuse_system
-from ..formatting import brief, cut
+from ..output.escaping import stays_below
+from ..output.formatting import brief, cut
 from .backups import BACKUP
-from .record import NAME as RECORD
-from .record import Listing, files_in
+from .metadata.record import NAME as RECORD
+from .metadata.record import Listing, files_in
 
 LINKS = ("auto", "hard", "symlink", "copy")
 """The ways to bring a weight file over."""

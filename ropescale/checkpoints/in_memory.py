@@ -15,15 +15,15 @@ from ..configs.configuration import Configuration
 from ..errors import CheckpointError, ConfigError, RopescaleError, ScheduleError, VerificationError
 from ..files import atomic
 from ..files.reading import read_bytes
-from ..formatting import first_line
 from ..models.module_state import table_at
 from ..models.patching import installed, why_held
 from ..models.rotary_modules import RTOL, difference, layer_keys, quiet_transformers, rotary_modules, whole_config
+from ..output.formatting import first_line
 from ..planning.plan import Plan, make_plan
 from ..request import Request
-from .contents import new_files, source_name
 from .locating import read_config
-from .record import as_json, make_record, original_config, read_record
+from .metadata.contents import new_files, source_name
+from .metadata.record import as_json, make_record, original_config, read_record
 from .repairing import kept_record
 
 if TYPE_CHECKING:

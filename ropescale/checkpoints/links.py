@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import CheckpointError, RopescaleError
-from ..escaping import named
 from ..files import ownership
 from ..files.reading import read_json
+from ..output.escaping import named
 from .folders import SKIPPED, is_weight, translated
-from .record import NAME as RECORD
+from .metadata.record import NAME as RECORD
 
 
 @dataclass(frozen=True)

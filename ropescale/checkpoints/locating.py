@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..errors import CheckpointError
 from ..files.reading import local_path, read_json
-from ..formatting import brief, cut, first_line
+from ..output.formatting import brief, cut, first_line
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+|[\w-]+")
 

@@ -12,19 +12,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import CheckpointError, RunError, ScheduleError
-from ..escaping import visible
 from ..files import temporary
 from ..files.building import recover
 from ..files.reading import local_path, read_bytes, read_json, sha256
-from ..formatting import cut
 from ..keywords import refuse_unknown
+from ..output.escaping import visible
+from ..output.formatting import cut
 from ..planning.plan import Plan, make_plan
 from ..request import Request, RequestOptions
-from ..schedules import describe, specs
+from ..schedules import describe
+from ..schedules.reading import specs
 from . import links, uploading
 from .backups import BACKUP, can_tell, is_interrupted, put_back, refuse_links, write_in_place
 from .caveats import on_left, on_links, warnings_of
-from .contents import new_files, source_name, with_files
 from .differences import changes, diff
 from .folders import (
     LINKS,
@@ -36,8 +36,9 @@ from .folders import (
     write_folder,
 )
 from .locating import bring_back, find_model, read_config
-from .record import NAME as RECORD
-from .record import as_json, files_in, make_record, original_config, read_record
+from .metadata.contents import new_files, source_name, with_files
+from .metadata.record import NAME as RECORD
+from .metadata.record import as_json, files_in, make_record, original_config, read_record
 from .repairing import completed, kept_record
 
 if TYPE_CHECKING:

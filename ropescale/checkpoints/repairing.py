@@ -16,8 +16,8 @@ from ..planning.plan import Plan
 from ..request import Request
 from .caveats import number, optional_json
 from .locating import read_config
-from .record import NAME as RECORD
-from .record import as_json, original_config, read_record, undo
+from .metadata.record import NAME as RECORD
+from .metadata.record import as_json, original_config, read_record, undo
 
 
 def completed(source: Path, request: Request) -> Plan:

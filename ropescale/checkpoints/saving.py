@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from ..adapters import adapter_saving
 from ..errors import CheckpointError
 from ..files.building import recover
 from ..files.reading import local_path
-from . import adapter_saving
-from .contents import with_files
 from .folders import bring, build_folder, check_target, is_weight, remove_ours, share, translated, why_not_ours
 from .in_memory import Carried, carried, refuse_parts, save_pretrained
+from .metadata.contents import with_files
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CheckpointError, RopescaleError, RunError
-from ..escaping import argument, named, shell_word
 from ..files.ownership import Entry
 from ..files.reading import read_json, sha256_of
-from ..formatting import first_line
+from ..output.escaping import argument, named, shell_word
+from ..output.formatting import first_line
 from .folders import SKIPPED, files_of
 from .links import refuse_leaving
-from .record import NAME as RECORD
+from .metadata.record import NAME as RECORD
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi, ModelInfo

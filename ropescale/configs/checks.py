@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TypeGuard, cast
 
 from ..errors import ConfigError
-from ..formatting import brief
+from ..output.formatting import brief
 
 LARGEST = 2**53
 """No length or dimension is larger; beyond it float64 no longer counts one by one."""

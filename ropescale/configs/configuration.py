@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ..errors import ConfigError
-from ..formatting import brief
+from ..output.formatting import brief
 from ..rope import Rope
 from . import class_defaults
 from .checks import LARGEST, check_head, check_parameters, is_name, share, theta, whole

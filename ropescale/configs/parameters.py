@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..errors import ConfigError
-from ..formatting import brief, listed
+from ..output.formatting import brief, listed
 from .checks import is_name, share, whole
 from .class_defaults import ALL_LAYERS, PARTIAL_NAMES, THETA_NAMES
 from .rejections import check_parameters_beside, check_section

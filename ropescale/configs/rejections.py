@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 
 from ..errors import ConfigError
-from ..formatting import brief, listed
+from ..output.formatting import brief, listed
 from . import class_defaults
 from .checks import LARGEST_THETA, is_name, number
 from .class_defaults import ALL_LAYERS

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from ..errors import ConfigError
-from ..formatting import brief
+from ..output.formatting import brief
 from . import class_defaults
 from .checks import is_name, whole
 from .class_defaults import Entry

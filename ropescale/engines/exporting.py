@@ -9,25 +9,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..checkpoints.locating import find_model, read_config
-from ..checkpoints.record import original_config, read_record
+from ..checkpoints.metadata.record import original_config, read_record
 from ..configs.configuration import Configuration
 from ..errors import ScheduleError
-from ..escaping import argument
 from ..files.reading import local_path
-from ..formatting import brief
+from ..output.escaping import argument
+from ..output.formatting import brief
 from ..planning.choosing import is_windowed
 from ..planning.plan import make_plan
 from ..request import Request, RequestOptions
 from ..rope import Rope
 from ..schedules import describe, names
 from ..schedules.as_is import KINDS, stock_table
-from .commands import Command
-from .differences import LOST, Difference, sentence
-from .engine import Engine
-from .layers import Layers
+from .base.commands import Command
+from .base.differences import LOST, Difference, sentence
+from .base.engine import Engine
+from .base.layers import Layers
+from .base.serving import Serving, Source, as_it_lies, of_plan
+from .field_rows import FieldRow, is_served, rows, version_of
 from .registry import ENGINES
-from .rows import FieldRow, is_served, rows, version_of
-from .serving import Serving, Source, as_it_lies, of_plan
 
 if TYPE_CHECKING:
     from typing import Unpack

@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from ..checkpoints.record import softmax_factor
+from ..checkpoints.metadata.record import softmax_factor
 from ..configs.class_defaults import ALL_LAYERS
 from ..gguf import architectures as known
 from ..schedules.yarn import temperature
-from .differences import Difference, always_truncates, base_rope, ignores_factor, recomputed_scale, stops
-from .layers import Layers
+from .base.differences import Difference, always_truncates, base_rope, ignores_factor, recomputed_scale, stops
+from .base.layers import Layers
 
 CARRIES_LISTS = ("phi3", "phimoe", "minicpm", "minicpm3")
 """Types for which the converter writes per-pair factors from a longrope configuration."""

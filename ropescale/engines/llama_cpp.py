@@ -9,19 +9,19 @@ from pathlib import PurePath
 from typing import Literal
 
 from ..configs.class_defaults import ALL_LAYERS, load
-from ..escaping import argument
 from ..gguf import architectures as known
 from ..gguf.files import Value
 from ..gguf.routes import refusal
+from ..output.escaping import argument
 from ..planning.choosing import is_windowed
 from ..schedules.yarn import temperature
 from . import gguf_conversion
-from .commands import Command, shell
-from .differences import Difference, How, always_truncates, recomputed_scale, stops
-from .engine import Engine
+from .base.commands import Command, shell
+from .base.differences import Difference, How, always_truncates, recomputed_scale, stops
+from .base.engine import Engine
+from .base.layers import Layers
+from .base.serving import Serving
 from .gguf_conversion import architecture, betas_told, converted, takes_correction
-from .layers import Layers
-from .serving import Serving
 
 FLAGS = {"default": "none", "linear": "linear", "yarn": "yarn"}
 """Rope types that the command line supports, and their names there."""

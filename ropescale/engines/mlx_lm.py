@@ -15,12 +15,12 @@ from ..configs.class_defaults import ALL_LAYERS
 from ..schedules.longrope import usual_scale
 from ..schedules.yarn import temperature
 from . import vllm
-from .commands import Command, shell
-from .differences import Difference, How, always_truncates, base_rope, recomputed_scale, stops
-from .engine import Engine
-from .layers import Layers
-from .serving import Serving
-from .untried import untried
+from .base.commands import Command, shell
+from .base.differences import Difference, How, always_truncates, base_rope, recomputed_scale, stops
+from .base.engine import Engine
+from .base.layers import Layers
+from .base.serving import Serving
+from .base.untried import untried
 
 _LOADED_AS = {
     "mistral": "llama",

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from importlib import import_module
 
 from ..planning.plan import Plan
-from .differences import sentence
-from .engine import Engine
-from .layers import layers_of
+from .base.differences import sentence
+from .base.engine import Engine
+from .base.layers import layers_of
 
 _MODULES = {
     "vllm": "vllm",

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping
 from ..configs.class_defaults import ALL_LAYERS
 from ..schedules.yarn import temperature
 from . import vllm
-from .commands import Command, option, shell
-from .differences import Difference, How, base_rope, ignores_factor, recomputed_scale, stops
-from .engine import Engine
-from .layers import Layers
+from .base.commands import Command, option, shell
+from .base.differences import Difference, How, base_rope, ignores_factor, recomputed_scale, stops
+from .base.engine import Engine
+from .base.layers import Layers
+from .base.serving import Serving, needed_positions, overrides
 from .registries import code, is_known_for, not_its_own
-from .serving import Serving, needed_positions, overrides
 
 _MULTIPLIED = ("linear", "dynamic")
 """Rope types whose table is ``factor`` times as long as ``max_position_embeddings``."""

@@ -9,11 +9,11 @@ from ..configs import class_defaults
 from ..configs.class_defaults import ALL_LAYERS
 from ..configs.configuration import Configuration
 from ..configs.writing import Scaling, write_rope
-from .commands import Command
-from .differences import Difference, How, base_rope, stops
-from .engine import Engine
-from .layers import Layers
-from .serving import V4_NAMES, Serving, is_untouched
+from .base.commands import Command
+from .base.differences import Difference, How, base_rope, stops
+from .base.engine import Engine
+from .base.layers import Layers
+from .base.serving import V4_NAMES, Serving, is_untouched
 
 CAME_WITH = {
     "4.51": (

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..configs.class_defaults import ALL_LAYERS, load
-from .commands import Command
-from .differences import Difference, How
-from .engine import Engine
-from .layers import Layers
-from .serving import Serving, v5_changes
+from .base.commands import Command
+from .base.differences import Difference, How
+from .base.engine import Engine
+from .base.layers import Layers
+from .base.serving import Serving, v5_changes
 
 
 def _how(layers: Layers, field: str) -> How:

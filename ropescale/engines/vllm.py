@@ -8,13 +8,13 @@ from dataclasses import replace
 
 from ..schedules.longrope import usual_scale
 from ..schedules.yarn import temperature
-from .commands import Command, option, shell
-from .differences import Difference, How, always_truncates, base_rope, ignores_factor, recomputed_scale, stops
-from .engine import Engine
-from .layers import Layers
+from .base.commands import Command, option, shell
+from .base.differences import Difference, How, always_truncates, base_rope, ignores_factor, recomputed_scale, stops
+from .base.engine import Engine
+from .base.layers import Layers
+from .base.serving import Serving, needed_positions, overrides
+from .base.untried import untried
 from .registries import architecture, code, not_its_own
-from .serving import Serving, needed_positions, overrides
-from .untried import untried
 
 TURN_HALVES_AFTER_ALL = frozenset(["llama4", "llama4_text"])
 """Interleaved types whose weights vLLM permutes as it loads them, so that halves turn (models/llama4.py)."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ..errors import CheckpointError, ConfigError
-from ..formatting import size
+from ..output.formatting import size
 
 
 def local_path(model: str | Path) -> Path:

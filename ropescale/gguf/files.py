@@ -19,7 +19,7 @@ from ..checkpoints.folders import translated
 from ..errors import CheckpointError, ConfigError, RopescaleError
 from ..files import atomic
 from ..files.reading import local_path, open_regular
-from ..formatting import brief, first_line
+from ..output.formatting import brief, first_line
 from ..rope import LARGEST_HEAD
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import overload
 
 from .. import __version__
 from ..errors import ConfigError
-from ..formatting import brief, cut
+from ..output.formatting import brief, cut
 from ..rope import Rope
 from ..schedules.base import partial_factor
 from ..schedules.table import NEVER_TURNS

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..keywords import refuse_unknown
-from ..naming import abbreviated
-from ..plotting import COLOURS, STYLE, new_figure, save
+from ..output.naming import abbreviated
+from ..output.plotting import COLOURS, STYLE, new_figure, save
 from ..request import Request, RequestOptions
 from ..tables import configuration_of
 from .geometry import Geometry, Pair

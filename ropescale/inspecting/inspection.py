@@ -8,22 +8,23 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..checkpoints import adapters
+from ..adapters import finding
 from ..checkpoints.locating import read_config
-from ..checkpoints.record import original_config
+from ..checkpoints.metadata.record import original_config
 from ..configs.class_defaults import ALL_LAYERS
 from ..configs.configuration import Configuration
 from ..configs.writing import ONLY_V5_KEYS
 from ..errors import ScheduleError
-from ..naming import names_of
+from ..output.naming import names_of
 from ..planning.choosing import window_of
 from ..planning.plan import Plan, is_as_is, make_plan
 from ..planning.sharing import check_taken, distinct, file_of, of_several, repeated, share_of, spelled_out
 from ..request import Request, RequestOptions
 from ..rope import Rope
-from ..schedules import Frequencies, describe, specs
+from ..schedules import Frequencies, describe
 from ..schedules.as_is import from_rope_parameters, stock_table
 from ..schedules.base import length_dependent
+from ..schedules.reading import specs
 from .base_bound import bound_warnings
 from .geometry import Geometry
 from .traps import Files, meant_for, read_files, traps
@@ -31,7 +32,7 @@ from .traps import Files, meant_for, read_files, traps
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from ..checkpoints.adapters import Adapter
+    from ..adapters.finding import Adapter
 
 
 @dataclass(frozen=True)
@@ -224,7 +225,7 @@ class _Found:
 
     @classmethod
     def at(cls, model: str, revision: str | None) -> _Found:
-        return cls(str(model), *adapters.find_loadable(model, revision, weights=False))
+        return cls(str(model), *finding.find_loadable(model, revision, weights=False))
 
     @cached_property
     def files(self) -> Files:
@@ -238,7 +239,7 @@ class _Found:
         before = now if stays else Configuration.read(original_config(now.raw, self.folder), request.original_length)
         now_ropes = now.ropes
         plan = _plan(before, request)
-        remarks = [*adapters.on_base_shown(self.adapter), *(plan.notes if plan else _length_remarks(now))]
+        remarks = [*finding.on_base_shown(self.adapter), *(plan.notes if plan else _length_remarks(now))]
         length = request.target_length or (meant_for(self.files) if stays else None)
         geometries = tuple(
             replace(_geometry(before.ropes[key], plan, length, there), window=window_of(now, key))

@@ -12,7 +12,7 @@ from ..configs.checks import LARGEST
 from ..configs.configuration import Configuration
 from ..configs.writing import ONLY_V5_KEYS, unread_by_v4
 from ..files.reading import read_json
-from ..formatting import brief
+from ..output.formatting import brief
 
 Files = Mapping[str, Mapping[str, object]]
 """Parsed files of a checkpoint by name."""

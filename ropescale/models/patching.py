@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 import torch
 from torch import nn
 
-from ..checkpoints.record import original_config
+from ..checkpoints.metadata.record import original_config
 from ..errors import ConfigError, RopescaleError, VerificationError
 from ..keywords import refuse_unknown
 from ..lengths import parse_length

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from ..errors import RopescaleError, RunError
-from ..formatting import first_line
+from ..output.formatting import first_line
 from .rotary_modules import rotary_modules
 
 if TYPE_CHECKING:

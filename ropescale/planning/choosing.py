@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from ..configs.class_defaults import ALL_LAYERS
 from ..configs.configuration import Configuration
 from ..errors import ConfigError, ScheduleError
-from ..formatting import brief, listed
-from ..schedules.specs import Spec, parse
+from ..output.formatting import brief, listed
+from ..schedules.reading.specs import Spec, parse
 
 
 def choose(spec: object, configuration: Configuration, layers: str) -> dict[str, Spec]:

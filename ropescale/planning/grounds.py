@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from ..errors import ConfigError
-from ..formatting import cut
 from ..lengths import LONGEST
+from ..output.formatting import cut
 from ..request import Request
 from ..rope import Rope
 from ..schedules.as_is import from_rope_parameters, stock_table

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping
 from ..configs.class_defaults import ALL_LAYERS
 from ..configs.configuration import Configuration
 from ..errors import ScheduleError
-from ..formatting import brief, listed, size
+from ..output.formatting import brief, listed, size
 from ..request import Request
 from ..schedules import describe
 from ..schedules.base import label_of
-from ..schedules.values import plain
+from ..schedules.reading.values import plain
 from .choosing import is_windowed
 from .layer import PlannedLayer
 

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 from ..configs.configuration import Configuration
 from ..configs.writing import Scaling, write_rope
 from ..errors import ScheduleError
-from ..formatting import brief
 from ..lengths import parse_length
+from ..output.formatting import brief
 from ..request import Request, RequestOptions
 from ..rope import Rope
-from ..schedules import Frequencies, Schedule, resolve, specs
+from ..schedules import Frequencies, Schedule, resolve
 from ..schedules.as_is import AsIs, from_rope_parameters, stock_table
+from ..schedules.reading import specs
 from . import notes
 from .choosing import choose, is_windowed
 from .grounds import describe_scaling, grounds

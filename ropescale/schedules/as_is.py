@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any, ClassVar, Self
 
 from ..errors import ScheduleError
-from ..formatting import brief
+from ..output.formatting import brief
 from ..rope import Rope
 from .base import BuiltIn, Frequencies, Schedule, Varying, build, compute, length_dependent, lookup, register, suggest
 

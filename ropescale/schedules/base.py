@@ -16,11 +16,11 @@ from functools import cache
 from typing import Any, ClassVar, Protocol, Self, TypeVar, cast, runtime_checkable
 
 from ..errors import ScheduleError
-from ..formatting import brief, cut
+from ..output.formatting import brief, cut
 from ..rope import Rope
-from .fields import Parameter, parameters
-from .suggestions import meant
-from .values import check_value, plain
+from .reading.fields import Parameter, parameters
+from .reading.suggestions import meant
+from .reading.values import check_value, plain
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ from typing import ClassVar
 
 from ..errors import CheckpointError, ScheduleError
 from ..files.reading import local_path
-from ..formatting import brief
+from ..output.formatting import brief
 from ..rope import Rope
 from .base import BuiltIn, Frequencies, above, at_least, divided, one_per_pair, register
-from .specs import one, parse
-from .user_code import load_json
+from .reading.specs import one, parse
+from .reading.user_code import load_json
 
 NEVER_TURNS = 1e30
 """The divisor that stands for a pair that does not turn: JSON has no infinity, and engines take this."""

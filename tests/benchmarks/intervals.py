@@ -1,8 +1,8 @@
 """How often the intervals of ``eval`` hold, and how wide they are: the tables of docs/intervals.md.
 
 ``python tests/benchmarks/intervals.py [documents] [few] [windows] [--trials 10000]``, all three without a name: about
-eight minutes on one core. Losses are simulated, and intervals computed by :mod:`ropescale.evals.results.statistics` as
-a run does it. Every table starts from the same seed.
+eight minutes on one core. Losses are simulated, and intervals computed by :mod:`ropescale.evals.statistics.intervals`
+as a run does it. Every table starts from the same seed.
 
 * ``documents``: from 8 documents on, of several genres, skewed or heavy-tailed, alike in size or not.
 * ``few``: the lowest and the highest coverage among the same cells with 2 to 11 documents.
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ropescale.evals.results.statistics import Estimate, consecutive, ratio, t_quantile
+from ropescale.evals.statistics.intervals import Estimate, consecutive, ratio, t_quantile
 
 Draw = Callable[[np.random.Generator, int, int], np.ndarray]
 """Draws the mean losses of documents, float [trials, documents]."""

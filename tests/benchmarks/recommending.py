@@ -21,18 +21,18 @@ import numpy as np
 
 from ropescale.evals.data.sources import TextSource
 from ropescale.evals.recommending.candidates import lineup_of
-from ropescale.evals.recommending.deciding import TOLERANCE, decide
-from ropescale.evals.recommending.halving import FINALISTS, parted, race, share_kept
-from ropescale.evals.recommending.measured import CandidateLosses
 from ropescale.evals.recommending.objective import SHORT_WEIGHT, objective
+from ropescale.evals.recommending.racing.deciding import TOLERANCE, decide
+from ropescale.evals.recommending.racing.halving import FINALISTS, parted, race, share_kept
+from ropescale.evals.recommending.racing.measured import CandidateLosses
 from ropescale.evals.reference import CHECKPOINT, held_out_documents
-from ropescale.evals.results.statistics import LEVEL
 from ropescale.evals.results.truncation import positions_of
+from ropescale.evals.resuming.finished_batches import opened
 from ropescale.evals.running.perplexity import PerplexityRun
-from ropescale.evals.running.resuming import opened
 from ropescale.evals.running.selection import Corpus, PerplexityOptions
 from ropescale.evals.running.truncating import SHARES
 from ropescale.evals.running.variants import trained_length
+from ropescale.evals.statistics.intervals import LEVEL
 from ropescale.models.loading import load_model, load_tokenizer
 from ropescale.models.patching import configuration_before
 

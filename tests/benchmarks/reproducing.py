@@ -14,13 +14,13 @@ import numpy as np
 import torch
 
 from ropescale.evals.data.documents import Document
+from ropescale.evals.finetuning.job import TrainingJob
+from ropescale.evals.finetuning.recipes import TrainingRecipe
+from ropescale.evals.finetuning.running import Adaptation
 from ropescale.evals.reference import CHECKPOINT, HELD_OUT
 from ropescale.evals.reference.corpus import library_root
 from ropescale.evals.running.preparing import Checkpoint
 from ropescale.evals.running.progress import Notes
-from ropescale.evals.training.finetuning import Adaptation
-from ropescale.evals.training.job import TrainingJob
-from ropescale.evals.training.recipes import TrainingRecipe
 from ropescale.models.loading import load_tokenizer
 from ropescale.request import Request
 

@@ -21,7 +21,7 @@ import ropescale
 from ropescale.evals import Result, perplexity, search
 from ropescale.evals.reference import CHECKPOINT, held_out_documents
 from ropescale.evals.reference.corpus import training_documents
-from ropescale.plotting import COLOURS, drawn, new_figure
+from ropescale.output.plotting import COLOURS, drawn, new_figure
 
 TARGET, BUDGET = 2048, 500_000
 LONG, EVERY = 20_000, 4
@@ -121,7 +121,7 @@ class Bench:
         """Scores everything that was found on text that nothing was learned from, and prints the tables."""
         found = {file.stem: str(file) for file in sorted(self.out.glob("*.json"))}
         found |= {"best of the grid": self.grid_best()} if (self.out / "grid").exists() else {}
-        names = {ropescale.schedules.specs.parse(spec).text: name for name, spec in found.items()}  # type: ignore[union-attr]
+        names = {ropescale.schedules.reading.specs.parse(spec).text: name for name, spec in found.items()}  # type: ignore[union-attr]
         for baseline in dict.fromkeys([self.start, found.get("best of the grid", self.start)]):
             result = self.score(
                 "measured" if reach == 1 else "beyond",

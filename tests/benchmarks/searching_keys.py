@@ -17,8 +17,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 
 from ropescale.evals import search
 from ropescale.evals.passkey.quiz import Quiz, RetrievalOptions
-from ropescale.evals.searching import keys, supplying
-from ropescale.evals.searching.feeding import allowance_of
+from ropescale.evals.searching.feeds import hidden_keys, supplying
+from ropescale.evals.searching.feeds.feeding import allowance_of
 from ropescale.evals.searching.losses.windows import AnswerAlone, Piece, PromptSet, Texts
 from ropescale.evals.searching.methods import gradient
 from ropescale.evals.searching.methods.asking import WINDOWS
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 TARGET, BUDGET = 2048, 500_000
 
 
-class EveryLength(keys.PromptFeeding):
+class EveryLength(hidden_keys.PromptFeeding):
     """Prompts of every length count."""
 
     @property
@@ -43,7 +43,7 @@ class EveryLength(keys.PromptFeeding):
         weights = [within, *[1.0] * (len(lengths) - 1)]
 
         def sets(quiz: Quiz, numbers: Iterable[int]) -> list[PromptSet]:
-            return [PromptSet(list(map(piece, keys.prompts_of(quiz, n), weights))) for n in numbers]
+            return [PromptSet(list(map(piece, hidden_keys.prompts_of(quiz, n), weights))) for n in numbers]
 
         def piece(prompt: Prompt, weight: float) -> Piece:
             (question,) = prompt.questions
@@ -58,18 +58,18 @@ def every_length(
 ) -> EveryLength:
     """Makes the prompts, and shares the budget out by sets."""
     feeds = options.budget_tokens // sum(lengths)
-    held_out = max(2, int(keys.CHECKED * feeds / gradient.CHECKS))
+    held_out = max(2, int(hidden_keys.CHECKED * feeds / gradient.CHECKS))
     learned = max(WINDOWS, feeds - gradient.CHECKS * held_out)
     quizzes = [
         Quiz(
             tokenizer,
             lengths,
-            keys.DEPTHS,
+            hidden_keys.DEPTHS,
             "passkey",
             bos,
-            RetrievalOptions(trials=-(-count // keys.DEPTHS), seed=seed),
+            RetrievalOptions(trials=-(-count // hidden_keys.DEPTHS), seed=seed),
         )
-        for seed, count in zip(keys.seeds(options.seed), (learned, held_out), strict=True)
+        for seed, count in zip(hidden_keys.seeds(options.seed), (learned, held_out), strict=True)
     ]
     return EveryLength(*quizzes, allowance_of(options, sum(lengths), learned, held_out), options)
 

@@ -12,7 +12,7 @@ import tiny
 import ropescale
 from ropescale.cli.main import main
 from ropescale.errors import ScheduleError, VerificationError
-from ropescale.models.verifying import examine
+from ropescale.verifying.examining import examine
 
 
 @pytest.fixture(scope="module")

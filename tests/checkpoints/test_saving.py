@@ -18,9 +18,9 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import ropescale
+from ropescale.adapters.attaching import attached
 from ropescale.cli.main import main
 from ropescale.errors import CheckpointError, RopescaleError, VerificationError
-from ropescale.models.adapting import attached
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,8 @@ from huggingface_hub import constants
 from refusing import one_error
 
 from ropescale import patch_checkpoint
-from ropescale.checkpoints import front_matter, patching
+from ropescale.checkpoints import patching
+from ropescale.checkpoints.metadata import front_matter
 from ropescale.cli.main import main
 from ropescale.errors import ConfigError
 

@@ -16,7 +16,7 @@ from ropescale.cli import main as shell
 from ropescale.errors import CheckpointError
 from ropescale.evals.results.result import Result
 from ropescale.evals.running.runner import Runner
-from ropescale.evals.running.scoring import Scorer
+from ropescale.evals.scoring.scorer import Scorer
 
 TEXT = "It was a bright cold day in April, and the clocks were striking thirteen. "
 

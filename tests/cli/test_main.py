@@ -15,7 +15,7 @@ import ropescale
 from ropescale import errors
 from ropescale.cli import main as shell
 from ropescale.cli import options
-from ropescale.formatting import markdown
+from ropescale.output.formatting import markdown
 
 
 @pytest.fixture

@@ -61,7 +61,9 @@ def test_it_prints_the_schedule_and_the_command_that_patches_with_it(
     assert code == 0 and "tokens in windows of 128" in err
     spec, command = (line.strip("`") for line in out.splitlines() if line.startswith("`"))
     saved = json.loads((tmp_path / "factors.json").read_text())
-    assert ropescale.schedules.specs.parse(spec).build() == ropescale.schedules.specs.parse(saved).build()
+    assert (
+        ropescale.schedules.reading.specs.parse(spec).build() == ropescale.schedules.reading.specs.parse(saved).build()
+    )
     assert shell.main([*shlex.split(command)[1:], "--json"]) == 0
     patched = json.loads((tmp_path / "OUT" / "config.json").read_text())["rope_parameters"]
     assert patched["rope_type"] == "yarn" and patched["factor"] == saved["factor"] and not patched["truncate"]

@@ -35,7 +35,10 @@ def test_it_prints_a_schedule_and_writes_the_run(capsys, checkpoint, tmp_path):
     assert "held-out prompts, length" in out and f"ropescale patch {checkpoint}" in out
     saved = json.loads(file.read_text())
     assert saved["provenance"]["protocol"]["objective"] == "keys"
-    assert ropescale.schedules.specs.parse(str(file)).build() == ropescale.schedules.specs.parse(saved).build()
+    assert (
+        ropescale.schedules.reading.specs.parse(str(file)).build()
+        == ropescale.schedules.reading.specs.parse(saved).build()
+    )
     assert {"REPORT.md", "results.json", "search.png"} <= {
         path.name for path in (tmp_path / "factors-search").iterdir()
     }

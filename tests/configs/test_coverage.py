@@ -106,7 +106,7 @@ def test_all_but_one_of_the_130_types_with_rope_parameters_take_every_schedule_a
 
 def test_the_page_is_what_the_measured_table_gives(repository):
     page = (repository / "docs" / "models.md").read_text(encoding="utf-8")
-    assert page == outcomes.page(MEASURED), "run python tests/helpers/coverage_outcomes.py --write"
+    assert page == outcomes.page(MEASURED), "run python tests/helpers/model_coverage/coverage_outcomes.py --write"
 
 
 def test_a_default_gemma_4_refuses_what_would_leave_its_full_layers_as_they_are():

@@ -131,7 +131,7 @@ def asking(model_type: str, parameters: dict[str, Any], max_position: int, lengt
 
 def run(engine: str, cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """What the engine's layers make of the cases, each in one process of its own."""
-    script = Path(__file__).parents[1] / "helpers" / "engine_rotary.py"
+    script = Path(__file__).parents[1] / "helpers" / "scripts" / "engine_rotary.py"
     words = [sys.executable, str(script), engine, str(rotary_package(engine, ENGINES[engine]))]
     done = subprocess.run(words, input=json.dumps(cases), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]

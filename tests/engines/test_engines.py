@@ -16,10 +16,10 @@ from gguf_models import write_keys
 from planning import make_plan
 
 import ropescale
-from ropescale.checkpoints.model_card import card
+from ropescale.checkpoints.metadata.model_card import card
 from ropescale.configs.families import FAMILIES
 from ropescale.engines import engine_warnings, registries, sglang, vllm
-from ropescale.engines.layers import layers_of
+from ropescale.engines.base.layers import layers_of
 
 GLM = LLAMA | {"model_type": "glm", "partial_rotary_factor": 0.5}
 PARTIAL = LLAMA | {"partial_rotary_factor": 0.5}
@@ -113,7 +113,7 @@ def test_engines_are_told_the_pairs_that_the_schedule_was_computed_for():
 
 
 def test_every_type_that_is_interleaved_in_transformers_is_told_apart_from_the_engines_halves(repository):
-    outcomes = json.loads((repository / "tests" / "helpers" / "coverage.json").read_text())
+    outcomes = json.loads((repository / "tests" / "helpers" / "model_coverage" / "coverage.json").read_text())
     interleaved = {name for name, outcome in outcomes.items() if outcome.get("pairs") == "interleaved"}
     assert interleaved == {name for name, record in FAMILIES.items() if record.interleaved}
     assert interleaved > vllm.TURN_HALVES_AFTER_ALL

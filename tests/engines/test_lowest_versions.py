@@ -22,7 +22,7 @@ FAULTS = {
         "test_a_document_gets_what_a_freshly_loaded_stock_model_gives_it_whatever_ran_before"
         "[gemma3_text-longrope, two lists]",
     ),  # stopped with an error at the second long text, before 5.21
-    "tests/models/test_decoding.py": (
+    "tests/verifying/test_decoding.py": (
         "test_phi3_generates_exactly_across_its_switch_because_it_computes_its_cache_anew",
         "test_a_frozen_checkpoint_decodes_exactly_across_the_switch[gemma3_text-dynamic-yarn-changes2]",
         "test_a_frozen_checkpoint_decodes_exactly_across_the_switch[phi3-dynamic:factor=4-changes3]",

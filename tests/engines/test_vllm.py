@@ -100,7 +100,7 @@ def found(
     told[SEARCHED_BY_US] = options(export(searched, "vllm"))
     told[AS_IT_LIES] = {"model": str(folders["llama"] / "dynamic"), "max_model_len": LENGTH}
     outputs = {case: tmp_path_factory.mktemp("answers") / "found.json" for case in told}
-    script = Path(__file__).parents[1] / "helpers" / "vllm_scorer.py"
+    script = Path(__file__).parents[1] / "helpers" / "scripts" / "vllm_scorer.py"
     jobs = json.dumps([[str(outputs[case]), arguments, PROMPTS] for case, arguments in told.items()])
     done = subprocess.run([str(python), str(script)], input=jobs, text=True, capture_output=True, env=variables())
     assert done.returncode == 0, done.stderr[-3000:]

@@ -46,7 +46,7 @@ def serving(python: Path, command: str, log: Path) -> Iterator[str]:
         port = free.getsockname()[1]
     beside = ["--dtype", "float32", "--enforce-eager", "--max-num-seqs", "2", "--no-enable-prefix-caching"]
     assert program == "vllm"
-    script = Path(__file__).parents[1] / "helpers" / "vllm_command.py"
+    script = Path(__file__).parents[1] / "helpers" / "scripts" / "vllm_command.py"
     words = [str(python), str(script), *words, *beside, "--host", "127.0.0.1", "--port", str(port)]
     with log.open("w") as file:
         server = subprocess.Popen(words, stdout=file, stderr=subprocess.STDOUT, env=variables())

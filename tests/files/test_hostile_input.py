@@ -20,14 +20,14 @@ from safetensors.torch import load_file, save_file
 from transformers import CONFIG_MAPPING
 
 from ropescale.checkpoints import locating
-from ropescale.checkpoints.record import files_in
+from ropescale.checkpoints.metadata.record import files_in
 from ropescale.cli.main import main, translate
 from ropescale.configs.configuration import read_rope
 from ropescale.errors import ConfigError, RopescaleError
-from ropescale.escaping import stays_below
-from ropescale.evals.results import checking
+from ropescale.evals.run_folder import checking
 from ropescale.files import reading
-from ropescale.formatting import brief, cut, first_line, listed
+from ropescale.output.escaping import stays_below
+from ropescale.output.formatting import brief, cut, first_line, listed
 
 PATCH = ["patch", "model", "-o", "out", "--schedule", "yarn:factor=4"]
 REPLACE = ["patch", "model", "-o", "out", "--schedule", "yarn:factor=2", "--replace-scaling"]

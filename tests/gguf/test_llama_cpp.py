@@ -73,7 +73,7 @@ class LlamaCpp:
             output.unlink(missing_ok=True)
         named = [[str(path), more, str(output)] for (path, more), output in zip(runs, outputs)]
         job = json.dumps({"ids": ids, "context": context or len(ids), "runs": named})
-        scorer = str(Path(__file__).parents[1] / "helpers" / "llama_cpp_scorer.py")
+        scorer = str(Path(__file__).parents[1] / "helpers" / "scripts" / "llama_cpp_scorer.py")
         done = subprocess.run([str(self.python), scorer], input=job, text=True, capture_output=True)
         assert done.returncode == 0, done.stderr
         return [_log_probabilities(torch.tensor(np.load(path))) if path.exists() else None for path in outputs]

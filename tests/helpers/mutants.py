@@ -31,13 +31,17 @@ TARGETS: dict[str, tuple[str, int, str]] = {
         "tests/schedules tests/planning",
     ),
     "geometry": ("ropescale/rope.py", 8, "tests/schedules tests/configs/test_rope.py"),
-    "plans": ("ropescale/planning/*.py", 14, "tests/planning tests/core tests/cli/test_patch.py"),
+    "plans": ("ropescale/planning/*.py", 14, "tests/planning tests/core tests/inspecting tests/cli/test_patch.py"),
     "scoring": (
-        "evals/running/{scoring,batches}.py",
+        "evals/{scoring/scorer,running/batches}.py",
         12,
-        "tests/evals/running/test_scoring.py tests/evals/running/test_batches.py tests/evals/running/test_executor.py",
+        "tests/evals/scoring/test_scorer.py tests/evals/running/test_batches.py tests/evals/scoring/test_executor.py",
     ),
-    "statistics": ("evals/results/statistics.py", 10, "tests/evals/results tests/evals/metrics"),
+    "statistics": (
+        "evals/statistics/intervals.py",
+        10,
+        "tests/evals/statistics tests/evals/results tests/evals/metrics",
+    ),
     "tables": (
         "evals/metrics/*.py",
         12,
@@ -167,10 +171,9 @@ def chosen(names: list[str], seed: int) -> Iterator[tuple[str, Mutant, str]]:
 
 
 def _files(pattern: str) -> list[Path]:
-    folder, _, names = pattern.rpartition("/")
-    inner = re.fullmatch(r"\{(.*)\}\.py", names)
-    globs = [f"{name}.py" for name in inner[1].split(",")] if inner else [names]
-    return sorted(path.relative_to(ROOT) for glob in globs for path in (ROOT / folder).glob(glob))
+    inner = re.fullmatch(r"(.*)\{(.*)\}\.py", pattern)
+    globs = [f"{inner[1]}{name}.py" for name in inner[2].split(",")] if inner else [pattern]
+    return sorted(path.relative_to(ROOT) for glob in globs for path in ROOT.glob(glob))
 
 
 def main() -> int:

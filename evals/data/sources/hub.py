@@ -9,7 +9,7 @@ from typing import Any
 from ....checkpoints.locating import hub_silence
 from ....errors import DataError
 from ....files.reading import local_path
-from ....formatting import first_line
+from ....output.formatting import first_line
 from .read_options import ReadOptions
 from .rows import Row, RowDocument, dataset_texts, one_split, text_in
 

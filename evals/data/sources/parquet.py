@@ -7,7 +7,7 @@ from itertools import count
 
 from ....errors import DataError
 from ....files.reading import local_path
-from ....formatting import first_line
+from ....output.formatting import first_line
 from .read_options import ReadOptions
 from .rows import RowDocument, texts_of
 

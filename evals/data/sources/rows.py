@@ -11,7 +11,7 @@ from itertools import count
 from typing import Any, cast
 
 from ....errors import DataError
-from ....formatting import cut
+from ....output.formatting import cut
 from ..chats import Chat
 from ..documents import Document, of_ids
 from ..texts import Text

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ....errors import DataError
 from ....files.reading import local_path
-from ....formatting import first_line
+from ....output.formatting import first_line
 from .read_options import ReadOptions
 from .rows import RowDocument, dataset_texts
 

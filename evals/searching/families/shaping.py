@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import product
 
-from ....engines.differences import Difference
-from ....engines.engine import Engine
-from ....engines.layers import layers_of
+from ....engines.base.differences import Difference
+from ....engines.base.engine import Engine
+from ....engines.base.layers import layers_of
+from ....engines.base.serving import of_plan
 from ....engines.registry import ENGINES
-from ....engines.serving import of_plan
 from ....errors import ConfigError, DataError
 from ....planning.plan import Plan, make_plan
 from ..options import SearchOptions

@@ -17,7 +17,7 @@ from ..families.family import Point
 from ..families.space import Space
 from ..methods.asking import Ask, Reply
 from .learner import Learner, gradient
-from .live import LiveTables
+from .table_gradients import LiveTables
 from .windows import Piece, Texts
 
 Job = tuple[float, Point, tuple[float, ...]]

@@ -19,16 +19,16 @@ from torch.utils.checkpoint import checkpoint
 
 from ....errors import ConfigError
 from ....models.rotary_modules import text_config
-from ...running.memory import position_bytes
-from ...running.scoring import Scorer, answering
+from ...scoring.memory import position_bytes
+from ...scoring.scorer import Scorer, answering
 from ..families.family import Point
 from ..families.space import Space
-from .live import LiveTables
+from .table_gradients import LiveTables
 from .windows import Weighing
 from .windows import Weighted as Weighted
 
 if TYPE_CHECKING:
-    from ...running.scoring import TrunkOutput
+    from ...scoring.scorer import TrunkOutput
 
 
 MOST_KEPT = 2**30

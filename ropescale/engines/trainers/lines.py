@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from ...configs.class_defaults import ALL_LAYERS
-from ..commands import Command, needs_remote_code
-from ..differences import Difference, How, stops
-from ..layers import Layers
-from ..serving import Serving, is_untouched, v5_changes
+from ..base.commands import Command, needs_remote_code
+from ..base.differences import Difference, How, stops
+from ..base.layers import Layers
+from ..base.serving import Serving, is_untouched, v5_changes
 
 RUN = ("llama", "mistral", "qwen3")
 """Types of which tests let every trainer read the printed lines, and compare the frequencies of the model it builds."""

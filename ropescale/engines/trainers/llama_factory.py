@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..commands import Command
-from ..differences import Difference, stops
-from ..engine import Engine
-from ..layers import Layers
-from ..serving import Serving, is_untouched
+from ..base.commands import Command
+from ..base.differences import Difference, stops
+from ..base.engine import Engine
+from ..base.layers import Layers
+from ..base.serving import Serving, is_untouched
 from . import lines
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..commands import Command
-from ..differences import Difference
-from ..engine import Engine
-from ..layers import Layers
-from ..serving import Serving
+from ..base.commands import Command
+from ..base.differences import Difference
+from ..base.engine import Engine
+from ..base.layers import Layers
+from ..base.serving import Serving
 from . import lines
 
 

@@ -12,7 +12,7 @@ def measure(seconds: float) -> list[sides.Row]:
 
     from ropescale.evals.searching.families.shaping import space_of
     from ropescale.evals.searching.losses.learner import Learner, Weighted, gradient
-    from ropescale.evals.searching.losses.live import LiveTables
+    from ropescale.evals.searching.losses.table_gradients import LiveTables
     from ropescale.evals.searching.options import SearchOptions
     from ropescale.evals.searching.running import starting_plan
     from ropescale.models.rotary_modules import evaluating

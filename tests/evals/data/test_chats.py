@@ -298,7 +298,7 @@ def test_the_assistants_tokens_alone_are_scored(capsys, checkpoint, tmp_path):
 def test_whose_tokens_are_scored_is_no_reason_to_measure_again(capsys, checkpoint, tmp_path, monkeypatch):
     source, out = saved(tmp_path, "jsonl", [{"messages": TALK}]), ["-o", str(tmp_path / "out"), "--lengths", "64"]
     measured(capsys, checkpoint, source, *out)
-    monkeypatch.setattr("ropescale.evals.running.scoring.Scorer.score", None)
+    monkeypatch.setattr("ropescale.evals.scoring.scorer.Scorer.score", None)
     found, _ = measured(capsys, checkpoint, source, *out, "--score", "assistant")
     assert found["rows"][0]["nll"] == pytest.approx(expected([TALK], 64)[0], abs=2e-6)
 

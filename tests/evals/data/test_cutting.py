@@ -232,7 +232,7 @@ def test_a_vast_text_takes_no_more_memory_than_a_small_one(python, tmp_path):
 COMMAND = """
 import resource, sys, time
 from ropescale.cli.main import main
-from ropescale.evals.running.scoring import Scorer
+from ropescale.evals.scoring.scorer import Scorer
 
 begun, score = [], Scorer.score
 def scored(*given, **more):

@@ -18,7 +18,7 @@ from ropescale.evals import perplexity
 from ropescale.evals.data.protocols import HF, YARN, published_windows, weights
 from ropescale.evals.reporting.page import page_data
 from ropescale.evals.reporting.runs import load
-from ropescale.evals.results.statistics import ratio
+from ropescale.evals.statistics.intervals import ratio
 
 BOS = 60
 SIZES = [150, 97, 40]

@@ -12,7 +12,7 @@ from ropescale.evals import Recommendation, Result, perplexity, recommend, searc
 from ropescale.evals.metrics.guessing import said, worse_than_a_guess
 from ropescale.evals.reporting.page import page, page_data
 from ropescale.evals.reporting.runs import load
-from ropescale.evals.results.checking import sealed
+from ropescale.evals.run_folder.checking import sealed
 
 pytestmark = pytest.mark.usefixtures("no_plots")
 

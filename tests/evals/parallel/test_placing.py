@@ -15,8 +15,8 @@ from ropescale.cli.spelling import spelled
 from ropescale.errors import DataError, RunError
 from ropescale.evals import perplexity
 from ropescale.evals.parallel.processes import Sharing, World
-from ropescale.evals.running import memory
-from ropescale.evals.running.scoring import Scorer
+from ropescale.evals.scoring import memory
+from ropescale.evals.scoring.scorer import Scorer
 from ropescale.models.loading import load_model
 
 DISK = {

@@ -22,7 +22,7 @@ from ropescale.evals.parallel import sequence
 from ropescale.evals.parallel.processes import World
 from ropescale.evals.parallel.sequence import Shard, ShardedScorer, _counts_positions
 from ropescale.evals.running.batches import plan_pass
-from ropescale.evals.running.executor import Executor
+from ropescale.evals.scoring.executor import Executor
 
 
 class Threads:

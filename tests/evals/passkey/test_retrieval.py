@@ -30,7 +30,7 @@ from ropescale.evals.passkey.results import Retrieval
 from ropescale.evals.passkey.running import check_depths
 from ropescale.evals.passkey.tasks import HOPS, TASKS, Prompt, Question, prompts
 from ropescale.evals.reference import CHECKPOINT
-from ropescale.evals.running.resuming import opened
+from ropescale.evals.resuming.finished_batches import opened
 
 TEXT = "The ferry left at 12 o'clock.\nNobody saw it go! Was it 24681 metres long?\n\nThe harbour was empty. "
 

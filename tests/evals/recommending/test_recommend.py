@@ -15,10 +15,10 @@ import ropescale
 from ropescale.cli import main as shell
 from ropescale.errors import CheckpointError, ConfigError, DataError, ScheduleError
 from ropescale.evals import Recommendation, recommend
-from ropescale.evals.recommending import answering
+from ropescale.evals.recommending import wording
 from ropescale.evals.recommending.candidates import AS_IS, grid, lineup_of
 from ropescale.evals.recommending.kv_cache import cache_of
-from ropescale.evals.running.executor import Executor
+from ropescale.evals.scoring.executor import Executor
 from ropescale.models.patching import configuration_before
 
 pytestmark = pytest.mark.usefixtures("no_plots")
@@ -163,7 +163,7 @@ def test_truncation_is_that_of_a_naive_loop(found, model):
     whole = [63 * naive(model, ids, AS_IS, 64) + each.sum() for ids, each in zip(held_out, beyond, strict=True)]
     assert row.nll == pytest.approx(np.sum(whole) / (4 * (TARGET - 1)), abs=2e-6)
     assert row.short_ppl == pytest.approx(np.exp(np.mean([naive(model, ids, AS_IS, 64) for ids in held_out])), rel=1e-6)
-    assert "last 64 tokens" in answering.truncation(found.evidence, found.schedule)
+    assert "last 64 tokens" in wording.truncation(found.evidence, found.schedule)
 
 
 def test_the_figures_are_those_of_a_naive_loop(found, model):
@@ -323,7 +323,7 @@ def texts(tmp_path):
 
 
 def test_the_command_prints_a_command_that_runs(checkpoint, texts, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(answering, "said", lambda *_: "")  # random weights are worse than a guess, and get no command
+    monkeypatch.setattr(wording, "said", lambda *_: "")  # random weights are worse than a guess, and get no command
     out = tmp_path / "run"
     line = ["recommend", str(checkpoint), "--target-length", "128", "--data", str(texts), "-o", str(out), "--json"]
     assert shell.main(line) == 0

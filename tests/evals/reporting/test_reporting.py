@@ -471,7 +471,10 @@ in_a_browser = pytest.mark.skipif(CHROMIUM is None, reason="needs a Chromium; CH
 def browsed(folders: list[Path], where: Path) -> dict[str, Any]:
     """What a browser makes of the page of these runs; see browsing.py."""
     (where / "page.html").write_text(page(load(folders)), encoding="utf-8")
-    python, script = environment("browser", "playwright==1.55.0"), Path(__file__).parents[2] / "helpers" / "browsing.py"
+    python, script = (
+        environment("browser", "playwright==1.55.0"),
+        Path(__file__).parents[2] / "helpers" / "scripts" / "browsing.py",
+    )
     words = [python, script, where / "page.html", CHROMIUM, where / "narrow.png"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

@@ -7,18 +7,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ropescale.evals.reproducing.arms import MeasuringArm, TrainingArm
-from ropescale.evals.reproducing.asking import AskingArm
 from ropescale.evals.reproducing.claims import Claim, Contrast, Missed, judge, share, together, verdict
-from ropescale.evals.reproducing.evidence import TRUNCATION, Point, Records
+from ropescale.evals.reproducing.comparisons import TRUNCATION, Point, Records
+from ropescale.evals.reproducing.experiments.arms import MeasuringArm, TrainingArm
+from ropescale.evals.reproducing.experiments.plan import arms, chosen
+from ropescale.evals.reproducing.experiments.retrieval_arms import AskingArm
+from ropescale.evals.reproducing.experiments.room import Room
+from ropescale.evals.reproducing.experiments.setting import Setting
 from ropescale.evals.reproducing.metrics import summary
-from ropescale.evals.reproducing.plan import arms, chosen
 from ropescale.evals.reproducing.published import claims
-from ropescale.evals.reproducing.room import Room
 from ropescale.evals.reproducing.rows import FAILS, HOLDS, NOT_RUN, UNDECIDED
-from ropescale.evals.reproducing.setting import Setting
-from ropescale.evals.results.statistics import Estimate, ratio
 from ropescale.evals.running.variants import AS_IS
+from ropescale.evals.statistics.intervals import Estimate, ratio
 
 SETTING = Setting()
 CLAIMS = claims(SETTING)

@@ -27,16 +27,16 @@ from ropescale.errors import CheckpointError, DataError
 from ropescale.evals.passkey.filler import Generated
 from ropescale.evals.passkey.tasks import prompts
 from ropescale.evals.reproducing import running
-from ropescale.evals.reproducing.asking import read_answers
-from ropescale.evals.reproducing.evidence import Point, Records
-from ropescale.evals.reproducing.plan import arms
+from ropescale.evals.reproducing.comparisons import Point, Records
+from ropescale.evals.reproducing.experiments.plan import arms
+from ropescale.evals.reproducing.experiments.retrieval_arms import read_answers
+from ropescale.evals.reproducing.experiments.room import Room
+from ropescale.evals.reproducing.experiments.setting import Setting
 from ropescale.evals.reproducing.results import Reproduction
-from ropescale.evals.reproducing.room import Room
 from ropescale.evals.reproducing.rows import HOLDS, NOT_RUN
 from ropescale.evals.reproducing.running import Reproducing
-from ropescale.evals.reproducing.setting import Setting
 from ropescale.evals.results.result import Result
-from ropescale.evals.results.statistics import ratio
+from ropescale.evals.statistics.intervals import ratio
 
 pytestmark = pytest.mark.usefixtures("no_plots", "one_thread")
 
@@ -128,7 +128,7 @@ def test_what_is_written_can_be_loaded_and_shown(done, tmp_path):
 
 def test_finished_arms_are_not_run_again(done, setting, monkeypatch):
     out, found = done
-    monkeypatch.setattr("ropescale.evals.reproducing.arms.Adaptation.run", lambda *_: 1 / 0)
+    monkeypatch.setattr("ropescale.evals.reproducing.experiments.arms.Adaptation.run", lambda *_: 1 / 0)
     again = reproduce(out, setting, "untrained", "yarn")
     assert again.rows == found.rows and again.claims == found.claims
 
@@ -155,7 +155,7 @@ def test_a_training_that_was_stopped_inside_goes_on_to_the_same_figures(done, se
             if state.global_step == step:
                 raise Struck
 
-        patched.setattr("ropescale.evals.training.finetuning.Pace.on_step_end", strike)
+        patched.setattr("ropescale.evals.finetuning.running.Pace.on_step_end", strike)
         with pytest.raises(Struck):
             reproduce(tmp_path / "out", setting, "yarn")
     made = reproduce(tmp_path / "out", setting, "yarn")
@@ -348,7 +348,7 @@ def test_ctrl_c_says_what_is_kept(setting, tmp_path, capsys, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(running, "Reproducing", partial(Reproducing, setting=setting))
-    monkeypatch.setattr("ropescale.evals.reproducing.arms.MeasuringArm.carry_out", stopped)
+    monkeypatch.setattr("ropescale.evals.reproducing.experiments.arms.MeasuringArm.carry_out", stopped)
     assert main(["reproduce", "--only", "untrained", "-o", str(tmp_path / "out")]) == 130
     told = list(filter(None, capsys.readouterr().err.splitlines()))
     assert told[-2:] == [

@@ -13,7 +13,7 @@ from ropescale.evals import Result, perplexity
 from ropescale.evals.data.sources import ReadOptions, TextSource
 from ropescale.evals.data.turns import InTurn
 from ropescale.evals.reporting import by_source
-from ropescale.evals.running.scoring import Scorer
+from ropescale.evals.scoring.scorer import Scorer
 
 BOOKS, CODE = documents(3, 40), documents(2, 44, seed=9)
 

@@ -14,15 +14,15 @@ import pytest
 from tiny import byte_tokenizer, documents, llama
 
 from ropescale.errors import CheckpointError, RopescaleError
-from ropescale.escaping import escaped
 from ropescale.evals import Result, perplexity
 from ropescale.evals.data.documents import from_ids
 from ropescale.evals.metrics import paired
-from ropescale.evals.results import coverage
-from ropescale.evals.results.folder import writable_folder
-from ropescale.evals.results.leftovers import WRITTEN
-from ropescale.evals.results.statistics import consecutive
 from ropescale.evals.results.stored import Divergence, Pass
+from ropescale.evals.run_folder.folder import writable_folder
+from ropescale.evals.run_folder.leftovers import WRITTEN
+from ropescale.evals.statistics import coverage
+from ropescale.evals.statistics.intervals import consecutive
+from ropescale.output.escaping import escaped
 
 
 @pytest.fixture(scope="module")
@@ -589,7 +589,7 @@ def test_the_numbers_are_kept_when_the_nlls_cannot_be_written(result, tmp_path, 
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("ropescale.evals.results.nll._put", full)
+    monkeypatch.setattr("ropescale.evals.run_folder.nll._put", full)
     with pytest.raises(CheckpointError, match=r"cannot write into .*: No space left on device"):
         result.save(tmp_path)
     assert json.loads((tmp_path / "results.json").read_text())["rows"][0]["nll"] == result.rows[0].nll

@@ -39,7 +39,7 @@ SETTINGS = {
 def chunks_of(chunk: int | None) -> Iterator[None]:
     """Every window is fed so many positions at a time, as if memory were short."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("ropescale.evals.running.executor.chunk_for", lambda model, positions, logits: chunk)
+        patched.setattr("ropescale.evals.scoring.executor.chunk_for", lambda model, positions, logits: chunk)
         yield
 
 

@@ -15,8 +15,8 @@ import ropescale
 from ropescale.cli.main import main
 from ropescale.evals import Result
 from ropescale.evals.metrics.cells import around
-from ropescale.evals.running.executor import Executor
-from ropescale.evals.running.scoring import Scorer, divergence
+from ropescale.evals.scoring.executor import Executor
+from ropescale.evals.scoring.scorer import Scorer, divergence
 
 perplexity = partial(ropescale.evals.perplexity, windows=1)  # so that a document is one window
 

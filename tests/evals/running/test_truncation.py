@@ -172,7 +172,7 @@ def test_truncation_that_is_asked_for_and_cannot_be_is_refused():
 
 
 def test_it_is_written_read_and_continued(tmp_path, monkeypatch):
-    from ropescale.evals.running.executor import Executor
+    from ropescale.evals.scoring.executor import Executor
 
     monkeypatch.setattr(Result, "_plots", lambda self: {})
     result = perplexity(llama(), IDS, [64, 150], [YARN], truncation_stride=16, out=tmp_path)
@@ -199,7 +199,7 @@ def test_it_is_written_read_and_continued(tmp_path, monkeypatch):
 
 def test_a_second_run_with_other_schedules_keeps_the_stride_of_the_first(tmp_path, monkeypatch):
     """By itself one schedule has stride 16, and eight have 4: what is finished is not run again at another."""
-    from ropescale.evals.running.executor import Executor
+    from ropescale.evals.scoring.executor import Executor
 
     monkeypatch.setattr(Result, "_plots", lambda self: {})
     first = perplexity(llama(), IDS, [128], [YARN], out=tmp_path)

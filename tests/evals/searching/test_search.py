@@ -12,15 +12,15 @@ from tiny import byte_tokenizer, documents, llama, naive_nll
 import ropescale
 from ropescale.errors import CheckpointError, DataError, RunError
 from ropescale.evals import search
-from ropescale.evals.results.loading import read_results
+from ropescale.evals.run_folder.loading import read_results
 from ropescale.evals.running import progress
-from ropescale.evals.searching.feeding import feeding
+from ropescale.evals.searching.feeds.feeding import feeding
+from ropescale.evals.searching.feeds.splitting import split
 from ropescale.evals.searching.losses.evaluating import Evaluator
 from ropescale.evals.searching.methods import gradient
 from ropescale.evals.searching.metrics import CHANGES
 from ropescale.evals.searching.options import SearchOptions
 from ropescale.evals.searching.running import SearchRun
-from ropescale.evals.searching.splitting import split
 from ropescale.schedules import Yarn
 
 TEXT = documents(12, 300)
@@ -112,7 +112,7 @@ def test_every_token_that_is_fed_counts(found, monkeypatch):
 @pytest.mark.parametrize("after", [0, 1, 4, 6])
 def test_a_search_that_was_stopped_finds_the_same_bit_for_bit(found, after, tmp_path, monkeypatch):
     file = check_resumed(lambda out: search(llama(), TEXT, 128, out=out, **BUDGET), found, after, tmp_path, monkeypatch)
-    assert ropescale.schedules.specs.parse(str(file)).build() == found.schedule
+    assert ropescale.schedules.reading.specs.parse(str(file)).build() == found.schedule
 
 
 def test_a_line_that_was_cut_off_is_computed_again(found, tmp_path):

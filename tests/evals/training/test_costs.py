@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from ropescale.evals.finetuning.lora import with_lora
 from ropescale.evals.training import chunked_loss
 from ropescale.evals.training.__main__ import main
 from ropescale.evals.training.costs import (
@@ -29,7 +30,6 @@ from ropescale.evals.training.costs import (
     training_flops,
     training_memory,
 )
-from ropescale.evals.training.lora import with_lora
 
 LLAMA_1B = {
     "vocab_size": 128_256, "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,

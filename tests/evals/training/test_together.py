@@ -44,8 +44,9 @@ def test_an_error_of_any_kind_is_a_problem_that_the_others_hear_of():
 def test_two_processes_train_with_the_schedule_live_or_stop_with_the_same_line(tmp_path, kind):
     source = training.checkpoint(tmp_path / "source")
     asked = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    helpers = Path(training_together.__file__).parent
-    path = [str(Path(ropescale.__file__).resolve().parent.parent), str(helpers), os.environ.get("PYTHONPATH", "")]
+    trainings = Path(training_together.__file__).parent
+    found = [Path(ropescale.__file__).resolve().parent.parent, trainings, trainings.parent]
+    path = [*map(str, found), os.environ.get("PYTHONPATH", "")]
     done = subprocess.run(
         [*asked, training_together.__file__, str(source), str(tmp_path), kind],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, path)), "OMP_NUM_THREADS": "1"},

@@ -21,10 +21,10 @@ import ropescale
 def test_sft_trainer_runs_with_nothing_but_the_callback_added(tmp_path, kind):
     python = environment("trl", "trl==1.16.0", options=("--no-deps",))
     source, script = training.checkpoint(tmp_path / "source"), Path(training.__file__).with_name("trl_training.py")
-    found = [str(Path(ropescale.__file__).resolve().parent.parent), str(script.parent)]
+    found = [Path(ropescale.__file__).resolve().parent.parent, script.parent, script.parent.parent]
     done = subprocess.run(
         [python, script, source, tmp_path / "out", kind],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(found), "OMP_NUM_THREADS": "1"},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, found)), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
     )

@@ -1,0 +1,1 @@
+"""``ropescale finetune``: the short adaptation after a schedule is put in."""

@@ -1,0 +1,156 @@
+"""Successive halving: many candidates on little text, then the better ones on more.
+
+Every second document is set aside, to decide on later; the others are the text of the race. Round k measures those
+that are left on twice as much of it as the round before, all on the same windows. The best third stays, and of the
+others those that are not told apart from the best, best first, up to a half. (Successive halving: Jamieson and
+Talwalkar, AISTATS 2016.) Where that would feed more than a quarter of what every candidate on all the text takes, as
+with few documents, fewer stay: two thirds of a smaller share for certain.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+from ...statistics.intervals import LEVEL
+from .measured import CandidateLosses
+
+SHARES = (1 / 8, 1 / 4, 1 / 2, 1.0)
+"""How much of the text of the race each round has measured when it ends."""
+
+MOST = (1 / 2, 2 / 5, 1 / 3, 1 / 4, 1 / 6)
+"""The share of candidates that stays in a round at most: the first of these that keeps the cost of all within
+:data:`QUARTER`. Two thirds of it stay in any case."""
+
+QUARTER = 1 / 4
+"""The most tokens that are fed, as a share of what every candidate on all the text would take."""
+
+FINALISTS = 4
+"""How many of the race are measured on the text that decides."""
+
+LEAST_DOCUMENTS = 4
+"""The fewest documents that are set aside as such; of fewer, every second window is."""
+
+_GOLDEN = (math.sqrt(5) - 1) / 2
+
+Measure = Callable[[Sequence[str], Sequence[int]], CandidateLosses]
+"""Measures candidates on windows, and returns all losses so far."""
+
+
+@dataclass(frozen=True)
+class Round:
+    """A round of the race.
+
+    Attributes:
+        candidates: those that were measured.
+        windows: what they were measured on in this round.
+        kept: those that stayed, the best first.
+    """
+
+    candidates: list[str]
+    windows: list[int]
+    kept: list[str]
+
+
+def parted(windows: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Splits windows into those of the race and those that decide: every second document, or window, decides.
+
+    Args:
+        windows: per document, how many it has.
+    """
+    if len(windows) >= LEAST_DOCUMENTS:
+        parts = [list(range(*edge)) for edge in pairwise(accumulate(windows, initial=0))]
+    else:
+        parts = [[number] for number in range(sum(windows))]
+    return (
+        [number for part in parts[1::2] for number in part],
+        [number for part in parts[::2] for number in part],
+    )
+
+
+def slices(windows: Sequence[int]) -> list[list[int]]:
+    """Returns what each round measures for the first time: windows from all over the text, ascending.
+
+    Windows are taken in the order of the golden ratio's multiples, so that those of every round are spread out.
+    """
+    spread = sorted(windows, key=lambda window: (windows.index(window) + 1) * _GOLDEN % 1)
+    ends = sorted({max(1, round(share * len(windows))) for share in SHARES}) if windows else []
+    return [sorted(spread[start:stop]) for start, stop in pairwise([0, *ends])]
+
+
+def expected(candidates: int, always: int, race: Sequence[int], held_out: Sequence[int], most: float) -> int:
+    """Counts how many windows are fed at most, where no two candidates have the same tables.
+
+    Args:
+        candidates, always: how many there are, and how many stay to the end in any case.
+        race, held_out: the windows.
+        most: the share that stays in a round at most.
+    """
+    left, fed = candidates, 0
+    for part in slices(race):
+        fed += left * len(part)
+        left = min(left, math.ceil(most * left) + always)
+    return fed + min(candidates, FINALISTS + always) * len(held_out)
+
+
+def share_kept(
+    candidates: int, always: int, race: Sequence[int], held_out: Sequence[int], besides: float = 0.0
+) -> float:
+    """Returns the share of candidates that stays in a round at most; see :data:`MOST`.
+
+    Args:
+        besides: windows' worth of tokens that are fed besides.
+    """
+    limit = QUARTER * candidates * len({*race, *held_out}) - besides
+    fits = (share for share in MOST if expected(candidates, always, race, held_out, share) <= limit)
+    return next(fits, MOST[-1])
+
+
+def race(
+    candidates: Sequence[str], windows: Sequence[int], always: Sequence[str], most: float, measure: Measure
+) -> list[Round]:
+    """Runs the rounds.
+
+    Args:
+        candidates: from the simplest.
+        windows: the text of the race.
+        always: candidates that stay to the end, such as the model as it is.
+        most: the share that stays in a round at most.
+
+    Returns:
+        The rounds; the last one keeps :data:`FINALISTS` and those that always stay.
+    """
+    left, seen, rounds = list(candidates), [], []
+    parts = slices(windows)
+    for number, part in enumerate(parts, 1):
+        losses = measure(left, part)
+        seen = sorted([*seen, *part])
+        kept = better(losses, left, seen, most)
+        if number == len(parts):
+            kept = ranked(losses, left, seen)[:FINALISTS]
+        rounds.append(Round(left, part, kept))
+        left = [each for each in candidates if each in kept or each in always]
+    return rounds
+
+
+def ranked(losses: CandidateLosses, candidates: Sequence[str], within: Sequence[int]) -> list[str]:
+    """Returns candidates by their objective on windows that all were measured on; of equal ones the first is better."""
+    return sorted(candidates, key=lambda each: losses.mean(each, within))
+
+
+def better(losses: CandidateLosses, candidates: Sequence[str], within: Sequence[int], most: float) -> list[str]:
+    """Returns the candidates that stay in a round, the best first.
+
+    Args:
+        candidates: from the simplest.
+        within: the windows that all of them were measured on.
+        most: the share that stays at most; two thirds of it stay in any case, the others if the paired intervals, which
+            hold for all of them together, do not tell them apart from the best.
+    """
+    ordered = ranked(losses, candidates, within)
+    least, limit = math.ceil(2 / 3 * most * len(ordered)), math.ceil(most * len(ordered))
+    level = LEVEL ** (1 / max(1, len(ordered) - 1))
+    lows = ((each, losses.difference(each, ordered[0], within, level).low) for each in ordered[least:limit])
+    return [*ordered[:least], *(each for each, low in lows if low is None or low <= 0)]

@@ -1,0 +1,119 @@
+"""The losses that candidates were measured at: a sum per window and length, and paired differences of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, pairwise
+
+import numpy as np
+
+from ...statistics import sampling
+from ...statistics.intervals import LEVEL, Estimate
+
+Column = int | str
+"""A length, whose first tokens are summed, or the name of another set of tokens."""
+
+BEYOND, FAR, OTHERS = "beyond", "far repeats", "others"
+"""Tokens at positions beyond the trained length, up to the target: all, those that repeat what is further back than
+that length, and the rest."""
+
+
+@dataclass
+class CandidateLosses:
+    """Per candidate, the summed losses of the windows that it was measured on.
+
+    Attributes:
+        windows: per document, how many windows it has, in order.
+        columns: what is summed in each window: the tokens of a length, or a set of tokens.
+        counts: how many tokens each column has in each window, fp64 [windows, columns].
+        weights: of the columns in the objective; they sum to 1.
+        sums: by candidate, nats in fp64 [windows, columns]; NaN where it was not measured.
+    """
+
+    windows: Sequence[int]
+    columns: Sequence[Column]
+    counts: np.ndarray
+    weights: Mapping[Column, float]
+    sums: dict[str, np.ndarray] = field(default_factory=dict)
+
+    def put(self, candidate: str, column: Column, found: Mapping[int, float]) -> None:
+        """Keeps the sums of one column, by window."""
+        table = self.sums.setdefault(candidate, np.full(self.counts.shape, np.nan))
+        table[list(found), self.columns.index(column)] = list(found.values())
+
+    def sum(self, candidate: str, window: int, column: Column) -> float:
+        """Returns the sum of one column of one window, in nats."""
+        return float(self.sums[candidate][window, self.columns.index(column)])
+
+    def measured(self, candidate: str) -> list[int]:
+        """Returns the windows whose objective is known for a candidate."""
+        if candidate not in self.sums:
+            return []
+        needed = [self.columns.index(column) for column in self.weights]
+        return np.flatnonzero(~np.isnan(self.sums[candidate][:, needed]).any(axis=1)).tolist()
+
+    def mean(self, candidate: str, within: Sequence[int], column: Column | None = None) -> float:
+        """Returns a mean loss per token over some windows: the objective, or that of one column."""
+        values, shares = self._of(candidate, within, column)
+        return float(values.sum() / shares.sum()) if shares.sum() else float("nan")
+
+    def estimate(self, candidate: str, within: Sequence[int], column: Column | None = None) -> Estimate:
+        """Returns :meth:`mean` with its interval over documents, or over windows where these are few."""
+        return self._estimate(*self._of(candidate, within, column), within, LEVEL)
+
+    def difference(
+        self, one: str, other: str, within: Sequence[int], level: float = LEVEL, column: Column | None = None
+    ) -> Estimate:
+        """Returns the loss of one candidate minus another's on the same tokens of some windows.
+
+        Args:
+            within: the windows, ascending.
+            level: two-sided coverage of the interval.
+            column: of one column; the objective's when None.
+        """
+        values, shares = self._of(one, within, column)
+        return self._estimate(values - self._of(other, within, column)[0], shares, within, level)
+
+    def differences(self, one: str, other: str, within: Sequence[int]) -> list[float]:
+        """Returns the difference of each document in nats per token, or of each window where documents are few."""
+        values, shares = self._of(one, within, None)
+        values = values - self._of(other, within, None)[0]
+        held = held_windows(self.windows, within)
+        groups = [] if sampling.rests_on_windows(held) else held
+        pairs = zip(sampling.grouped(values.tolist(), groups), sampling.grouped(shares.tolist(), groups), strict=True)
+        return [total / share for total, share in pairs if share]
+
+    def has_interval(self, within: Sequence[int]) -> bool:
+        """Whether these windows suffice for an interval of the objective, whatever their losses are."""
+        nothing = replace(self, sums={"": np.zeros_like(self.counts)})
+        return nothing.estimate("", within).low is not None
+
+    def tokens(self, within: Sequence[int], column: Column) -> int:
+        """Counts the tokens of a column in some windows."""
+        return int(self.counts[list(within), self.columns.index(column)].sum())
+
+    def _of(self, candidate: str, within: Sequence[int], column: Column | None) -> tuple[np.ndarray, np.ndarray]:
+        """Returns per window a sum and a share, whose totals' ratio is the mean.
+
+        Each length of the objective counts with its weight over the mean number of its tokens, so that the ratio of the
+        totals is the weighted mean of the lengths' means where windows are of one size.
+        """
+        rows, weights = list(within), self.weights if column is None else {column: 1.0}
+        at = [self.columns.index(each) for each in weights]
+        counts = self.counts[np.ix_(rows, at)]
+        scale = np.array(list(weights.values())) / np.maximum(counts.mean(axis=0), 1e-300)
+        return self.sums[candidate][np.ix_(rows, at)] @ scale, counts @ scale
+
+    def _estimate(self, sums: np.ndarray, shares: np.ndarray, within: Sequence[int], level: float) -> Estimate:
+        held = held_windows(self.windows, within)
+        if not shares.sum():
+            return Estimate(float("nan"), None, None)
+        return sampling.estimate(sums.tolist(), shares.tolist(), held, level)
+
+
+def held_windows(windows: Sequence[int], within: Iterable[int]) -> list[int]:
+    """Returns how many of some windows each document holds; documents without any are left out."""
+    chosen = set(within)
+    edges = pairwise(accumulate(windows, initial=0))
+    return [count for count in (len(chosen & set(range(*edge))) for edge in edges) if count]

@@ -1,0 +1,201 @@
+"""Measures candidates on some of the windows: the model is loaded once, and tables are swapped."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+
+from ...data.documents import Document
+from ...data.far_repeats import far_repeats
+from ...data.windows import prefix
+from ...parallel.processes import Group
+from ...resuming import fingerprints
+from ...resuming.batch_log import Scored
+from ...resuming.finished_batches import Shelf, Store
+from ...running.batches import Batch, BatchPlan, plan_pass
+from ...running.progress import Notes
+from ...running.runner import Facts, Runner, Task
+from ...running.selection import Corpus
+from ...running.variants import HeldTables, Variant
+from ...scoring.executor import Executor
+from ...scoring.scorer import Scorer
+from ..objective import Objective
+from .measured import BEYOND, FAR, OTHERS, CandidateLosses, Column, held_windows
+
+
+@dataclass(frozen=True)
+class HeldPass:
+    """One pass of a candidate, and the lengths that are read from it, ascending; the last one is fed."""
+
+    tables: HeldTables
+    lengths: tuple[int, ...]
+
+
+@dataclass
+class Meter:
+    """Measures candidates, and keeps their losses.
+
+    Attributes:
+        scorer: scores under the live tables.
+        corpus: all the windows.
+        objective: what is minimised, and the lengths.
+        variants: the model under each candidate, by spec.
+        losses: all that is measured so far.
+        fed: the tokens that went through the model, finished ones of an earlier run included.
+    """
+
+    scorer: Scorer
+    corpus: Corpus
+    objective: Objective
+    variants: Mapping[str, Variant]
+    losses: CandidateLosses
+    batch_tokens: int
+    notes: Notes
+    facts: Facts
+    fed: int = 0
+    _readings: dict[str, list[HeldPass]] = field(default_factory=dict)
+    _tables: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    def measure(
+        self, candidates: Sequence[str], windows: Sequence[int], title: str, store: Store, group: Group, about: Facts
+    ) -> CandidateLosses:
+        """Measures candidates on windows, in all processes, and returns all losses so far.
+
+        Args:
+            title: of the progress.
+            store: finished batches are taken from it and put into it.
+            about: what the run is, for the next one in the same folder.
+        """
+        part = self.part(windows)
+        executor = Executor(self.scorer, part.documents, self.corpus.bos, self.notes.warn)
+        tasks = [self._task(each, reading, windows, part, executor, title)
+                 for each in candidates for reading in self.readings(each)]  # fmt: skip
+        self.fed += sum(task.plan.cost.positions for task in distinct(tasks))
+        self.carry_out(tasks, executor, store, group, about)
+        return self.losses
+
+    def carry_out(self, tasks: Sequence[Task], executor: Executor, store: Store, group: Group, about: Facts) -> None:
+        """Runs tasks, and gives every process the losses."""
+        runner = Runner(self.facts, store, group, self.notes, self.scorer.device)
+        runner.take(tasks)
+        if runner.left:
+            executor.check(runner.left[0])
+        runner.run(about)
+        self.losses = group.from_leader(self.losses)
+
+    def part(self, windows: Sequence[int]) -> Corpus:
+        """Returns the corpus with some of its windows alone."""
+        part = copy.copy(self.corpus)
+        part.documents = [self.corpus.documents[number] for number in windows]
+        part.windows = held_windows(self.corpus.windows, windows)
+        return part
+
+    def readings(self, candidate: str) -> list[HeldPass]:
+        """Returns the passes of a candidate: one at the target, or one for each table where they follow the length."""
+        if candidate not in self._readings:
+            held = self.variants[candidate].tables(self.objective.needed)
+            if all(tables.frozen_at is None for tables in held.values()):
+                held = dict.fromkeys(self.objective.lengths, held[self.objective.target])
+            found: dict[str, HeldPass] = {}
+            for length, tables in held.items():
+                before = found[tables.rotation].lengths if tables.rotation in found else ()
+                found[tables.rotation] = HeldPass(tables, (*before, length))
+            self._readings[candidate] = list(found.values())
+        return self._readings[candidate]
+
+    def figures(self, candidates: Iterable[str]) -> dict[str, str]:
+        """Returns the hash of each candidate's tables at the target."""
+        return {each: self.readings(each)[-1].tables.table_sha256 for each in candidates}
+
+    def _task(
+        self, candidate: str, reading: HeldPass, windows: Sequence[int], part: Corpus, executor: Executor, title: str
+    ) -> Task:
+        sizes = [len(document.ids) for document in part.documents]
+        plan = plan_pass(sizes, reading.lengths[-1], None, self.corpus.has_bos, self.batch_tokens)
+
+        def score(batch: Batch, lacking: Sequence[int]) -> list[Scored]:
+            scored = executor.score(batch)
+            reading.tables.check()  # nothing is kept that was scored under other tables
+            return [scored]
+
+        facts = {
+            "length": reading.lengths[-1],
+            "rotation": reading.tables.rotation,
+            "plan": plan.sha256,
+            "windows": list(windows),
+        }
+        finish = partial(self._finish, candidate, reading, plan, windows)
+        return Task(title, plan, [facts], score, finish, reading.tables.live)
+
+    def _finish(
+        self, candidate: str, reading: HeldPass, plan: BatchPlan, windows: Sequence[int], shelves: Sequence[Shelf]
+    ) -> None:
+        """Sums the losses of a pass whose batches are all done."""
+        nll = plan.assembled({number: each.nll for number, each in shelves[0].batches.items()})
+        whole = reading.lengths[-1] == self.objective.target
+        for column, masks in self.masks(windows).items():
+            if column in reading.lengths if isinstance(column, int) else whole:
+                self.losses.put(candidate, column, sums(windows, nll, masks))
+
+    def batch(self, windows: Sequence[int]) -> Batch:
+        """Returns the first batch of a pass at the target over some windows."""
+        sizes = [len(document.ids) for document in self.part(windows).documents]
+        return plan_pass(sizes, self.objective.target, None, self.corpus.has_bos, self.batch_tokens).batches[0]
+
+    def masks(self, windows: Sequence[int]) -> dict[Column, list[np.ndarray]]:
+        """Returns, per column, which scored tokens of each window belong to it; bool [tokens scored at the target]."""
+        documents = [self.corpus.documents[number] for number in windows]
+        every = [masks_of(each, self.objective, self.corpus.has_bos) for each in documents]
+        return {column: [each[column] for each in every] for column in self.losses.columns}
+
+
+def masks_of(document: Document, objective: Objective, bos: bool) -> dict[Column, np.ndarray]:
+    """Returns, per column, which scored tokens of a window belong to it; bool [tokens scored at the target]."""
+    whole = prefix(objective.target, bos)
+    counted = np.ones(whole.count, bool)
+    if document.scored is not None:
+        counted = np.asarray(document.scored[whole.scored : whole.stop], bool)
+    found: dict[Column, np.ndarray] = {}
+    for length in objective.lengths:
+        found[length] = counted & (np.arange(whole.count) < prefix(length, bos).count)
+    beyond = counted & ~found[objective.short]
+    far = np.asarray(far_repeats(document.ids, objective.short)[whole.scored : whole.stop], bool)
+    return {**found, BEYOND: beyond, FAR: beyond & far, OTHERS: beyond & ~far}
+
+
+def empty(corpus: Corpus, objective: Objective) -> CandidateLosses:
+    """Returns the losses of nothing yet: the windows, the columns and how many tokens each has."""
+    masks = [masks_of(each, objective, corpus.has_bos) for each in corpus.documents]
+    columns = list(masks[0])
+    counts = np.array([[each[column].sum() for column in columns] for each in masks], np.float64)
+    weights: dict[Column, float] = {**objective.weights}
+    return CandidateLosses(corpus.windows, columns, counts, weights)
+
+
+def sums(windows: Sequence[int], nll: Sequence[np.ndarray], masks: Sequence[np.ndarray]) -> dict[int, float]:
+    """Returns, per window, the fp64 sum of the losses in a mask."""
+    return {
+        number: float(losses[mask[: len(losses)]].sum(dtype=np.float64))
+        for number, losses, mask in zip(windows, nll, masks, strict=True)
+    }
+
+
+def distinct(tasks: Iterable[Task]) -> list[Task]:
+    """Returns the tasks that run; others with the same tables and windows share them."""
+    return list({str(task.facts): task for task in tasks}.values())
+
+
+def model_facts(scorer: Scorer, corpus: Corpus, about: Mapping[str, object]) -> Facts:
+    """Returns what every number depends on."""
+    return {
+        "kind": "recommendation",
+        **about,
+        **fingerprints.arithmetic(scorer.model),
+        "text": corpus.sha256,
+        "tokens": fingerprints.tokens_sha256(corpus.documents),
+        "bos": corpus.bos,
+    }

@@ -1,0 +1,76 @@
+"""What is asked for, and which candidates there are: known from the configuration alone, before torch is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from ...adapters.finding import find_loadable
+from ...checkpoints.locating import read_config
+from ...checkpoints.metadata.record import original_config
+from ...configs.configuration import read_rope
+from ...lengths import parse_length
+from .candidates import Lineup, lineup_of
+from .objective import Objective, objective
+
+if TYPE_CHECKING:
+    from ...request import RequestOptions
+
+
+class Wish(Protocol):
+    """The options that decide on the objective and the candidates; see :class:`.options.RecommendOptions`."""
+
+    @property
+    def patching(self) -> RequestOptions: ...
+    @property
+    def short_weight(self) -> float | None: ...
+    @property
+    def lengths(self) -> str | Mapping[int | str, float] | None: ...
+    @property
+    def engine(self) -> str | None: ...
+    @property
+    def schedules(self) -> Sequence[str]: ...
+
+
+@dataclass(frozen=True)
+class EarlyWish:
+    """These options by themselves, so that they can be checked before anything is loaded."""
+
+    patching: RequestOptions
+    short_weight: float | None = None
+    lengths: str | None = None
+    engine: str | None = None
+    schedules: Sequence[str] = field(default_factory=tuple)
+
+
+def check_early(model: str, revision: str | None, target: int, wish: Wish) -> None:
+    """Refuses from names and files alone what a recommendation would refuse after it has loaded its libraries.
+
+    Raises:
+        RopescaleError: the model's folder, its configuration, the target, a weight or a schedule cannot be.
+    """
+    folder, _ = find_loadable(model, revision, weights=False)
+    now = read_config(folder)
+    asked(original_config(now, folder), now, target, wish)
+
+
+def asked(config: Mapping[str, object], now: Mapping[str, object], target: int, wish: Wish) -> tuple[Objective, Lineup]:
+    """Returns the objective and the candidates, before any text or weight is read.
+
+    Args:
+        config: the model's configuration before ropescale changed it; ``now`` as it is.
+        target: the context wanted, in tokens.
+    """
+    goal = objective(target, _trained(config, wish.patching), wish.short_weight, wish.lengths)
+    if target <= goal.short:
+        return goal, Lineup.unchanged(wish.schedules)
+    return goal, lineup_of(config, target, wish.patching, wish.engine, wish.schedules, now)
+
+
+def _trained(config: Mapping[str, object], patching: RequestOptions) -> int:
+    """Returns the context that a model was trained at, its makers' scaling included; or the one that is stated."""
+    stated = patching.get("original_length")
+    if stated is not None:
+        return parse_length(stated)
+    return max(rope.max_length if rope.is_scaled else rope.original_length for rope in read_rope(config).values())

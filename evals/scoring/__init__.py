@@ -1,0 +1,1 @@
+"""Scoring: one loss per token, in batches that fit into memory."""

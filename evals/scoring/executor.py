@@ -1,0 +1,218 @@
+"""Scoring the batches of a plan with a model, also where memory is short.
+
+A batch that does not fit is scored in halves; a window that does not fit, in chunks with a key-value cache. Both
+change nothing but rounding, because the rotary tables of a pass are frozen before it starts. On an accelerator, and
+under a limit, running out of memory is an error that can be met; a machine without a limit kills the process instead,
+so long windows go by the estimate first.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import math
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+
+import numpy as np
+import torch
+
+from ...errors import RunError
+from ..data.documents import Document
+from ..resuming.batch_log import Scored
+from ..running.batches import Batch, Feed
+from .memory import LEAST_CHUNK, MOST_CHUNK, chunk_for, is_out_of_memory, position_bytes, release
+from .scorer import Scorer
+
+Applied = Callable[[], AbstractContextManager[object]]
+"""Makes a variant's tables live inside."""
+
+Feeding = Callable[[Sequence[Feed], "int | None"], list[np.ndarray]]
+"""Feeds windows, whole or so many positions at a time, and returns the numbers of each."""
+
+
+class Executor:
+    """Feeds batches, in parts where memory is short.
+
+    Args:
+        documents: what the plan's document numbers mean.
+        bos: the id in front of every window, or None.
+        note: is told what the user should know.
+    """
+
+    def __init__(
+        self, scorer: Scorer, documents: Sequence[Document], bos: int | None, note: Callable[[str], None]
+    ) -> None:
+        self.scorer, self.documents, self.bos, self.note = scorer, documents, bos, note
+        self._most: int | None = None  # positions that fit, once something did not
+        self._chunks: dict[int, int | None] = {}  # by the length of a window, how much of it is fed at a time
+
+    def check(self, batch: Batch) -> None:
+        """Runs the scorer's check at start-up, on the first window of a batch."""
+        with torch.inference_mode():
+            self.scorer.check(self._ids(batch.feeds[:1])[0])
+
+    def seconds(self, batch: Batch, positions: int) -> float | None:
+        """Times the first positions of a batch's first window, once warm; None where they do not fit."""
+        ids, taken = self._ids(batch.feeds[:1])[:, :positions], []
+        try:
+            with torch.inference_mode():
+                for _ in range(3):
+                    start = time.perf_counter()
+                    self.scorer.score(ids)
+                    taken.append(time.perf_counter() - start)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            return None
+        return min(taken)
+
+    def score(self, batch: Batch) -> Scored:
+        """Returns the NLLs of a batch's scored tokens.
+
+        Raises:
+            RunError: logits that are not finite, or a single window that does not fit into memory.
+        """
+        nll, parts = self._fed(batch, self._nll)
+        self._check_finite(batch.feeds, nll)
+        return Scored(np.concatenate(nll), parts)
+
+    def compare(self, batch: Batch, one: Applied, others: Sequence[Applied]) -> list[Scored]:
+        """Compares the predictions of several variants with those of one, at a batch's scored tokens.
+
+        Args:
+            one: makes its tables live inside; so do the ``others``. All are entered once for each part of the batch.
+
+        Returns:
+            For each of the others, the KL divergences from ``one`` in nats, then as many times whether the most
+            likely token is the same (1 or 0).
+
+        Raises:
+            RunError: as :meth:`score`.
+        """
+        found, parts = self._fed(batch, functools.partial(self._divergences, one, others))
+        self._check_finite(batch.feeds, [np.concatenate(each[:, 0]) for each in found])
+        return [
+            Scored(np.concatenate([each[number, row] for row in (0, 1) for each in found]), parts)
+            for number in range(len(others))
+        ]
+
+    def _fed(self, batch: Batch, what: Feeding) -> tuple[list[np.ndarray], int]:
+        """Feeds a batch, and returns the numbers of each window and in how many parts it was fed."""
+        if batch.positions not in self._chunks:
+            self._chunks[batch.positions] = self._estimated_chunk(batch)
+        size = len(batch.feeds)
+        if self._most is not None:
+            size = min(size, max(1, self._most // batch.positions))
+        while (parts := self._in_parts(batch, size, what)) is None:
+            size = self._smaller(batch, size)
+        chunk = self._chunks[batch.positions]
+        pieces = 1 if chunk is None else math.ceil(batch.positions / chunk)
+        return [each for part in parts for each in part], len(parts) * pieces
+
+    def _in_parts(self, batch: Batch, size: int, what: Feeding) -> list[list[np.ndarray]] | None:
+        """Feeds ``size`` windows at a time; returns None when memory does not suffice."""
+        feeds, chunk = batch.feeds, self._chunks[batch.positions]
+        try:
+            return [what(feeds[start : start + size], chunk) for start in range(0, len(feeds), size)]
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+        if not self.scorer.retries:
+            raise RunError(
+                f"out of memory with {len(feeds)} windows of {batch.positions:,} positions shared by several "
+                "processes, which cannot try again one by one; use more of them, a smaller batch_tokens, or "
+                "dtype='bfloat16'",
+                "batch_tokens",
+                "dtype",
+            )
+        # Out of the handler, because the traceback holds on to every tensor of the pass that failed.
+        gc.collect()
+        release(self.scorer.device)
+        return None
+
+    def _smaller(self, batch: Batch, size: int) -> int:
+        if size == 1:
+            self._smaller_chunk(batch)
+            return 1
+        half = (size + 1) // 2
+        self._most = half * batch.positions
+        self.note(
+            f"out of memory with {size} windows of {batch.positions:,} positions; going on with {half} at a time "
+            f"(same numbers up to rounding; batch_tokens={self._most} avoids the attempt)"
+        )
+        return half
+
+    def _smaller_chunk(self, batch: Batch) -> None:
+        chunk = self._chunks[batch.positions]
+        smaller = min(MOST_CHUNK, batch.positions // 2) if chunk is None else chunk // 2
+        if smaller < LEAST_CHUNK or not self._chunks_agree(batch):
+            raise RunError(
+                f"one window of {batch.positions:,} positions does not fit into the memory of {self.scorer.device}; "
+                "use shorter lengths, dtype='bfloat16', or a device with more memory",
+                "dtype",
+            )
+        self._chunks[batch.positions] = smaller
+        self.note(f"out of memory with a window of {batch.positions:,} positions; {_feeding(smaller)}")
+
+    def _estimated_chunk(self, batch: Batch) -> int | None:
+        """Returns None where a window is estimated to fit, or cannot be fed in chunks: then it is tried."""
+        chunk = chunk_for(self.scorer.model, batch.positions, self.scorer.logits_bytes)
+        if chunk is None or not self._chunks_agree(batch):
+            return None
+        needed = position_bytes(self.scorer.model, batch.positions) * batch.positions
+        self.note(
+            f"a window of {batch.positions:,} positions would take about {needed / 1e9:.1f} GB; {_feeding(chunk)}"
+        )
+        return chunk
+
+    @torch.inference_mode()
+    def _chunks_agree(self, batch: Batch) -> bool:
+        return self.scorer.chunks_agree(self._ids(batch.feeds[:1])[0])
+
+    @torch.inference_mode()
+    def _nll(self, feeds: Sequence[Feed], chunk: int | None) -> list[np.ndarray]:
+        nll = self.scorer.score(self._ids(feeds), chunk).numpy()
+        # The scored tokens of a window are its last ones.
+        return [row[len(row) - feed.window.count :] for row, feed in zip(nll, feeds, strict=True)]
+
+    def _divergences(
+        self, one: Applied, others: Sequence[Applied], feeds: Sequence[Feed], chunk: int | None
+    ) -> list[np.ndarray]:
+        """Returns per window fp32 [others, 2, scored tokens]. Two states are held at a time, however many others."""
+        ids = self._ids(feeds)
+        with one(), torch.inference_mode():
+            first = self.scorer.states(ids, chunk)
+        found = []
+        for other in others:
+            with other(), torch.inference_mode():
+                second = self.scorer.states(ids, chunk)
+            with torch.inference_mode():
+                found.append(self.scorer.divergence(ids, first, second).numpy())
+        whole = np.stack(found)  # [others, 2, windows, positions - 1]
+        return [whole[:, :, row, whole.shape[3] - feed.window.count :] for row, feed in enumerate(feeds)]
+
+    def _ids(self, feeds: Sequence[Feed]) -> torch.Tensor:
+        """Returns the ids that are fed, int64 [windows, positions]."""
+        first = [] if self.bos is None else [self.bos]
+        rows = [self.documents[feed.document].ids[feed.window.start : feed.window.stop] for feed in feeds]
+        return torch.tensor([[*first, *row] for row in rows])
+
+    def _check_finite(self, feeds: Sequence[Feed], nll: Sequence[np.ndarray]) -> None:
+        """Refuses NaN and infinity, which no mean survives; names where the first one is."""
+        broken = [~np.isfinite(each) for each in nll]
+        count = sum(int(each.sum()) for each in broken)
+        if not count:
+            return
+        feed, where = next((feed, each) for feed, each in zip(feeds, broken, strict=True) if each.any())
+        position = feed.window.scored + int(where.argmax()) + (self.bos is not None)
+        raise RunError(
+            f"the model's logits are NaN or infinite in {self.documents[feed.document].name} at position {position} "
+            f"({count} of {sum(map(len, nll))} positions in this batch); try dtype='float32', or a smaller factor",
+            "dtype",
+        )
+
+
+def _feeding(chunk: int) -> str:
+    return f"feeding {chunk:,} at a time with a key-value cache (same numbers up to rounding)"

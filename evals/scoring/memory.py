@@ -1,0 +1,199 @@
+"""Estimates the memory of a forward pass, so that batches fit, and recognizes when it runs out."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from ..running.batches import Batch
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel
+
+MOST_BATCH_TOKENS = {"cpu": 8192}
+"""Positions beyond which feeding more together gains no speed: a CPU's caches are full long before. Elsewhere 32,768:
+from a few thousand positions on, an accelerator spends its time on arithmetic and no more on reading the weights."""
+
+MOST_CHUNK, LEAST_CHUNK = 4096, 256
+"""Positions of a long window that are fed at once: more gains no speed, fewer would cost it."""
+
+_SHARE = 0.5
+"""The share for one batch of the memory that the weights leave. The rest is for the allocator and other programs."""
+
+
+def default_batch_tokens(model: PreTrainedModel, longest: int, logits_bytes: int) -> int:
+    """Returns how many positions to feed together by default: what the estimate allows, down to a power of two.
+
+    It follows the machine's whole memory and not what is free just now, so the same command on the same machine makes
+    the same plan.
+
+    Args:
+        longest: positions of the longest window.
+        logits_bytes: budget for one block of fp32 logits.
+    """
+    fitting = max(1, int(budget(model, logits_bytes) // position_bytes(model, longest)))
+    most = MOST_BATCH_TOKENS.get(device_of(model).type, 32768)
+    return min(1 << (fitting.bit_length() - 1), most)
+
+
+def chunk_for(model: PreTrainedModel, length: int, logits_bytes: int) -> int | None:
+    """Returns how many positions of one window to feed at a time, so that it fits by the estimate; None for all.
+
+    In chunks, the keys and values of all layers are kept, and each chunk takes a mask over everything before it, once
+    as booleans and once in the model's dtype.
+    """
+    free = budget(model, logits_bytes)
+    if length * position_bytes(model, length) <= free:
+        return None
+    left = free - length * cache_bytes(model)
+    mask = length * (1 + next(model.parameters()).element_size())
+    fitting = max(1, int(left // (position_bytes(model, length) + mask)))
+    return min(MOST_CHUNK, max(LEAST_CHUNK, 1 << (fitting.bit_length() - 1)))
+
+
+def described(model: PreTrainedModel, batch: Batch, logits_bytes: int, sharers: int = 1) -> str:
+    """Says how much the weights take, and by the estimate a batch, for the user to see before it runs.
+
+    Args:
+        sharers: how many processes share each window; each then gathers the keys and values of one layer, and puts
+            them in order.
+    """
+    weights = sum(weight_bytes(model).values())
+    own = -(-batch.fed // sharers)
+    logits = 3 * min(logits_bytes, 4 * own * embedding_shape(model)[0])
+    gathered = 0 if sharers == 1 else 2 * batch.fed * layer_cache_bytes(model)
+    working = own * position_bytes(model, batch.positions) + gathered + logits
+    each = f", in each of the {sharers} processes that share them" if sharers > 1 else ""
+    return (
+        f"memory: {_size(weights)} of weights, and an estimated {_size(working)} "
+        f"for {batch.fed:,} tokens at a time (in windows of {batch.positions:,}){each}"
+    )
+
+
+def _size(number: float) -> str:
+    return f"{number / 1e9:,.1f} GB" if number >= 1e9 else f"{number / 1e6:,.0f} MB"
+
+
+def budget(model: PreTrainedModel, logits_bytes: int) -> float:
+    """Returns the bytes for a forward pass: a share of what the weights leave, without three blocks of logits.
+
+    For a model on several devices, the one with least room decides: every window passes through all of them.
+    """
+    weights = weight_bytes(model)
+    devices = {device for device in weights if device.type not in ("cpu", "meta")} or {device_of(model)}
+    return _SHARE * min(total_memory(device) - weights.get(device, 0) for device in devices) - 3 * logits_bytes
+
+
+def weight_bytes(model: PreTrainedModel) -> dict[torch.device, int]:
+    """Counts the bytes of the weights that this process holds, by device; "meta" is for those that wait on the disk."""
+    found: dict[torch.device, int] = {}
+    for parameter in model.parameters():
+        local = getattr(parameter, "to_local", None)
+        own = parameter if local is None else local()  # a part, under tensor parallelism
+        found[own.device] = found.get(own.device, 0) + own.numel() * own.element_size()
+    return found
+
+
+def device_of(model: PreTrainedModel) -> torch.device:
+    """Returns where token ids go in. Weights that wait elsewhere (accelerate's offloading) do not show it."""
+    embedding = model.get_input_embeddings()
+    place = getattr(getattr(embedding, "_hf_hook", None), "execution_device", None)
+    return next(model.parameters()).device if place is None else torch.device(place)
+
+
+def cache_bytes(model: PreTrainedModel) -> int:
+    """Returns the bytes per position of all layers' keys and values and, while one grows, of one layer's once more."""
+    layers = int(getattr(_text_config(model), "num_hidden_layers", 0) or 1)
+    return (layers + 1) * layer_cache_bytes(model)
+
+
+def layer_cache_bytes(model: PreTrainedModel) -> int:
+    """Returns the bytes per position of one layer's keys and values."""
+    heads, head = _heads(model)
+    shared = int(getattr(_text_config(model), "num_key_value_heads", 0) or heads)
+    return 2 * shared * head * next(model.parameters()).element_size()
+
+
+def position_bytes(model: PreTrainedModel, length: int) -> int:
+    """Estimates the peak of a forward pass without KV cache, in bytes per position fed, logits left out.
+
+    The most that lives at once is either one layer's attention (queries, keys repeated per head, values, the answer)
+    or its MLP (gate, up, their product), on top of the residual stream and its fp32 norm. An eager attention also holds
+    a score per head and earlier position, in the model's dtype, and its softmax in fp32.
+    """
+    config = _text_config(model)
+    parameter = next(model.parameters())
+    width, (heads, head) = _width(model), _heads(model)
+    inner = int(getattr(config, "intermediate_size", 0) or 4 * width)
+    stream = (3 * parameter.element_size() + 2 * 4) * width
+    attention = 6 * parameter.element_size() * heads * head
+    if getattr(config, "_attn_implementation", None) == "eager":
+        attention += heads * length * (2 * parameter.element_size() + 4)
+    return stream + max(attention, 4 * parameter.element_size() * inner)
+
+
+def total_memory(device: torch.device) -> int:
+    """Returns the memory of the accelerator; on the CPU, that of this machine or its control group."""
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 8 * 2**30
+    limits = [_number(Path("/sys/fs/cgroup") / name) for name in ("memory.max", "memory/memory.limit_in_bytes")]
+    return min(machine, *(limit for limit in limits if limit), machine)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether torch raises this when a device, or the machine, has no memory left."""
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    text = str(error).lower()
+    known = ("out of memory", "can't allocate memory", "not enough memory", "failed to allocate")
+    return isinstance(error, RuntimeError) and any(words in text for words in known)
+
+
+def release(device: torch.device) -> None:
+    """Gives back the memory that the allocator keeps after a forward pass that failed."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def work(model: PreTrainedModel, positions: int) -> float:
+    """Counts the FLOPs per token of a forward pass over so many positions: 2 per weight, 4 per coordinate and key.
+
+    A key counts half, because the average token of a causal model sees half of them.
+    """
+    config = _text_config(model)
+    layers = int(getattr(config, "num_hidden_layers", 0) or 1)
+    heads, head = _heads(model)
+    weights = sum(parameter.numel() for parameter in model.parameters())
+    return 2.0 * weights + 2.0 * layers * heads * head * positions
+
+
+def embedding_shape(model: PreTrainedModel) -> torch.Size:
+    """Returns the shape of the input embedding: the ids that the model knows, and its width."""
+    return model.get_input_embeddings().get_parameter("weight").shape
+
+
+def _heads(model: PreTrainedModel) -> tuple[int, int]:
+    """Returns how many heads a layer has, and how wide they are."""
+    config = _text_config(model)
+    heads = int(getattr(config, "num_attention_heads", 0) or 1)
+    return heads, int(getattr(config, "head_dim", 0) or _width(model) // heads)
+
+
+def _width(model: PreTrainedModel) -> int:
+    """Returns the width of the residual stream."""
+    return int(getattr(_text_config(model), "hidden_size", 0) or embedding_shape(model)[1])
+
+
+def _text_config(model: PreTrainedModel) -> PreTrainedConfig:
+    return model.config.get_text_config() if hasattr(model.config, "get_text_config") else model.config
+
+
+def _number(file: Path) -> int | None:
+    try:
+        return int(file.read_text())
+    except (OSError, ValueError):  # no control groups here, or no limit: "max"
+        return None

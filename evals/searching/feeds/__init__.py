@@ -1,0 +1,1 @@
+"""Texts and prompts that a search feeds to the model."""

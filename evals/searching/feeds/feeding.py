@@ -1,0 +1,239 @@
+"""What a search feeds, and how often: here the windows of a text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+
+from ....errors import DataError
+from ...data.chats import Given
+from ...data.documents import check_ids
+from ...results.stored import DataFacts
+from ...resuming.fingerprints import tokens_sha256
+from ...resuming.finished_batches import Facts
+from ...running.selection import Corpus
+from ..losses.windows import Piece, Texts, TextWindow, Weighted
+from ..methods import gradient
+from ..methods.asking import WINDOWS, Allowance, Ask, least_candidates
+from ..options import SearchOptions
+from .splitting import CHECKED, Split, split
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+LEAST: dict[str, Callable[[Allowance], int]] = {
+    "gradient": gradient.least,
+    "evolution": least_candidates,
+    "cma": least_candidates,
+}
+"""How many windows a method must feed at the least."""
+
+
+def enough() -> int:
+    """Returns how many windows any method can begin with, where two are held out.
+
+    A smaller budget cuts the text into as many, so that it is split as it would be under the least budget that is
+    accepted, which an error can name then.
+    """
+    smallest = Allowance(tuple(range(WINDOWS)), 2, 0, 0)
+    return max(least(smallest) for least in LEAST.values()) + smallest.held_out
+
+
+class Supply(Protocol):
+    """Feeds a search: with the windows of a text, or with prompts."""
+
+    @property
+    def allowance(self) -> Allowance:
+        """The tokens and the windows that the method may use."""
+        ...
+
+    @property
+    def target(self) -> int:
+        """The longest positions that are fed at once, BOS included."""
+        ...
+
+    @property
+    def bos_option(self) -> str | int:
+        """The argument ``bos``."""
+        ...
+
+    @property
+    def names(self) -> list[str]:
+        """The document of each held-out window."""
+        ...
+
+    @property
+    def about(self) -> str:
+        """Says what is learned from, and what is held out."""
+        ...
+
+    @property
+    def most(self) -> int:
+        """The tokens that may be fed in all."""
+        ...
+
+    @property
+    def said(self) -> dict[str, object]:
+        """The part of the protocol that says the objective, besides the options of every search."""
+        ...
+
+    @property
+    def data(self) -> DataFacts:
+        """The "data" part of results.json."""
+        ...
+
+    @property
+    def facts(self) -> Facts:
+        """The facts that the answers depend on."""
+        ...
+
+    def check_ids(self, vocabulary: int) -> None:
+        """Refuses ids that are not in the model's vocabulary.
+
+        Raises:
+            DataError: names where, and the id.
+        """
+        ...
+
+    def texts(self, lengths: tuple[int, ...], within: float) -> Texts:
+        """Returns the windows.
+
+        Args:
+            lengths: where the loss of those held out is noted, ascending; the first is the trained one.
+            within: how much a token of a text counts whose context is within the trained length.
+        """
+        ...
+
+    def tokens(self, ask: Ask) -> int:
+        """Counts the tokens that a question feeds."""
+        ...
+
+
+@dataclass(frozen=True)
+class Feeding:
+    """The windows of a text that a search is fed, and how many.
+
+    Attributes:
+        corpus: the windows.
+        split: which of them are held out.
+        allowance: what the method may use.
+    """
+
+    corpus: Corpus
+    split: Split
+    allowance: Allowance
+
+    @property
+    def target(self) -> int:
+        """The length that the windows have, BOS included."""
+        return self.corpus.lengths[-1]
+
+    @property
+    def bos_option(self) -> str | int:
+        """The argument ``bos``."""
+        return self.corpus.bos_option
+
+    @property
+    def names(self) -> list[str]:
+        """The document of each held-out window."""
+        return [self.corpus.documents[number].name for number in self.split.held_out]
+
+    @property
+    def about(self) -> str:
+        """Says what is learned from, and what is held out."""
+        held = self.split
+        whole = f"{held.documents} documents" if held.documents else "the end of the only document"
+        return f"windows of {self.target:,}: {len(held.learned)} to learn from, {len(held.held_out)} held out ({whole})"
+
+    @property
+    def most(self) -> int:
+        """The tokens that may be fed in all."""
+        return self.allowance.feeds * self.target
+
+    @property
+    def said(self) -> dict[str, object]:
+        """Nothing: a text is the usual objective."""
+        return {}
+
+    @property
+    def data(self) -> DataFacts:
+        """The "data" part of results.json."""
+        return self.corpus.facts
+
+    @property
+    def facts(self) -> Facts:
+        """The facts that the answers depend on."""
+        corpus = self.corpus
+        return {"text": corpus.sha256, "tokens": tokens_sha256(corpus.documents), "bos": corpus.bos}
+
+    def check_ids(self, vocabulary: int) -> None:
+        """Refuses ids that are not in the model's vocabulary.
+
+        Raises:
+            DataError: names the document, the position and the id.
+        """
+        check_ids(self.corpus.documents, vocabulary, self.corpus.bos)
+
+    def texts(self, lengths: tuple[int, ...], within: float) -> Texts:
+        """Returns the windows, all of whose tokens count; see :class:`Supply`."""
+        weighted = Weighted(lengths[0], within)
+
+        def windows(numbers: Iterable[int]) -> list[TextWindow]:
+            return [TextWindow(Piece(ids, weighted, lengths=lengths)) for ids in self._ids(numbers)]
+
+        return Texts(windows(self.split.learned), windows(self.split.held_out))
+
+    def tokens(self, ask: Ask) -> int:
+        """Counts the tokens that a question feeds."""
+        return ask.forwards * (ask.positions or self.target)
+
+    def _ids(self, windows: Iterable[int]) -> torch.Tensor:
+        first = [] if self.corpus.bos is None else [self.corpus.bos]
+        size = self.target - len(first)
+        return torch.tensor([[*first, *self.corpus.documents[number].ids[:size]] for number in windows])
+
+
+def feeding(
+    documents: Iterable[Given] | Mapping[str, Iterable[Given]],
+    target: int,
+    tokenizer: PreTrainedTokenizerBase | None,
+    bos: str | int,
+    options: SearchOptions,
+) -> Feeding:
+    """Reads the text, and shares the budget out.
+
+    Raises:
+        DataError: too little text, or a budget too small for a step.
+    """
+    feeds = options.budget_tokens // target
+    held_out = max(2, int(CHECKED * feeds / gradient.CHECKS))
+    corpus = Corpus(documents, [target], tokenizer, bos, options.reading(max(enough(), feeds), target))
+    parts = split(corpus.windows, held_out, options.seed)
+    return Feeding(corpus, parts, allowance_of(options, target, len(parts.learned), len(parts.held_out)))
+
+
+def allowance_of(options: SearchOptions, size: int, learned: int, held_out: int, aside: int = 0) -> Allowance:
+    """Shares the budget out.
+
+    Args:
+        size: tokens of a window.
+        learned, held_out: how many windows there are.
+        aside: tokens of all checks that are beyond so many for each held-out window.
+
+    Raises:
+        DataError: the budget is too small for a step.
+    """
+    once_more = held_out if options.keep_short else 0  # under the model's own table
+    feeds = (options.budget_tokens - aside) // size
+    allowance = Allowance(tuple(range(learned)), held_out, feeds - once_more, options.seed)
+    least = LEAST[options.method](allowance)
+    if allowance.feeds < least:
+        raise DataError(
+            f"budget_tokens={options.budget_tokens} has no room for a step at {size} tokens; give at least "
+            f"budget_tokens={(least + once_more) * size + aside}",
+            "budget_tokens",
+        )
+    return allowance

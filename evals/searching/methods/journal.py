@@ -1,0 +1,113 @@
+"""The answers that a search has had, kept one by one, so that it continues where it was stopped."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+from ....errors import CheckpointError
+from ....files import atomic
+from ...resuming.finished_batches import Facts, key_of
+from .asking import Ask, Reply
+
+
+class Journal:
+    """The answers in order; in memory, so they are gone with it."""
+
+    def __init__(self) -> None:
+        self.kept: list[tuple[str, Reply]] = []
+
+    def add(self, ask: Ask, answer: Reply) -> None:
+        """Keeps an answer."""
+        self.kept.append((digest(ask), answer))
+
+
+class FolderJournal(Journal):
+    """The answers in ``resume/<key>/answers.jsonl``, a line each; a line that was cut off is dropped.
+
+    Args:
+        folder: ``resume/`` of a run.
+        facts: all that the answers depend on; ``key`` is the beginning of their sha256, and they stand beside.
+
+    Raises:
+        CheckpointError: the folder cannot be read or written.
+    """
+
+    def __init__(self, folder: Path, facts: Facts) -> None:
+        super().__init__()
+        self.folder, self._facts = folder / key_of(facts)[:16], facts
+        self._path = self.folder / "answers.jsonl"
+        with _kept(self.folder):
+            self._size = self._read() if (self.folder / "facts.json").exists() else 0
+
+    def add(self, ask: Ask, answer: Reply) -> None:
+        super().add(ask, answer)
+        line = _sealed(json.dumps([digest(ask), asdict(answer)]))
+        with _kept(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            if not (self.folder / "facts.json").exists():
+                atomic.write(self.folder / "facts.json", json.dumps(self._facts, indent=1))
+            self._append(line.encode())
+
+    def _append(self, line: bytes) -> None:
+        with open(self._path, "r+b" if self._path.exists() else "xb") as file:
+            file.truncate(self._size)
+            file.seek(self._size)
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+        self._size += len(line)
+
+    def _read(self) -> int:
+        """Reads the lines that are whole, and returns how many bytes they take."""
+        size = 0
+        for line in self._path.read_bytes().splitlines(keepends=True) if self._path.exists() else []:
+            opened = _opened(line.decode("utf-8", "replace"))
+            if opened is None:
+                break
+            asked, answer = json.loads(opened)
+            self.kept.append((asked, _answer(answer)))
+            size += len(line)
+        return size
+
+
+def digest(ask: Ask) -> str:
+    """Returns a hash of a question."""
+    return hashlib.sha256(json.dumps(asdict(ask)).encode()).hexdigest()[:16]
+
+
+def _answer(plain: dict[str, list[object]]) -> Reply:
+    return Reply(**{name: _tuples(value) for name, value in plain.items()})
+
+
+def _tuples(value: object) -> tuple:
+    return tuple(_tuples(each) for each in value) if isinstance(value, list) else value  # type: ignore[return-value]
+
+
+def _sealed(text: str) -> str:
+    return f"{hashlib.sha256(text.encode()).hexdigest()[:16]} {text}\n"
+
+
+def _opened(line: str) -> str | None:
+    """Returns what a line holds; None where it is damaged or cut off."""
+    text = line[17:].removesuffix("\n")
+    return text if line == _sealed(text) else None
+
+
+@contextmanager
+def _kept(folder: Path) -> Iterator[None]:
+    """Turns what the system says about the disk into one sentence."""
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except OSError as error:
+        raise CheckpointError(
+            f"cannot write into {folder}: {error.strerror or error}; the steps before are kept, the same command "
+            "continues once this is repaired"
+        ) from error

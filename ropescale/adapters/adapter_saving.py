@@ -1,0 +1,129 @@
+"""Saves a PEFT adapter beside a base that carries the schedule, so that stock PEFT loads both."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from ..checkpoints.folders import (
+    bring,
+    files_of,
+    is_weight,
+    refuse_missing_shards,
+    remove_ours,
+    share,
+    translated,
+    why_not_ours,
+)
+from ..checkpoints.in_memory import Carried, save_pretrained
+from ..checkpoints.metadata import model_card
+from ..checkpoints.metadata.contents import with_files
+from ..checkpoints.metadata.record import NAME as RECORD
+from ..checkpoints.metadata.record import as_json
+from ..checkpoints.repairing import raised_tokenizer
+from ..errors import CheckpointError
+from ..files import atomic, ownership
+from ..files.reading import read_json
+from .base_weights import refuse_changed
+from .finding import BASE, CONFIG
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+def is_adapted(model: nn.Module) -> bool:
+    """Whether a model is wrapped by PEFT, or carries adapters that transformers put in."""
+    return hasattr(model, "get_base_model") or bool(getattr(model, "_hf_peft_config_loaded", False))
+
+
+def filling(
+    model: nn.Module, found: Carried, tokenizer: PreTrainedTokenizerBase | None, target: Path
+) -> Callable[[Path], dict[str, str]]:
+    """Returns what fills the hidden folder of an adapter that will lie at ``target``.
+
+    Raises:
+        CheckpointError: the base has no folder with weights to link.
+    """
+    linkable(found)
+    return partial(_fill, model, found, tokenizer, target)
+
+
+def linkable(found: Carried) -> Path:
+    """Returns the folder of an adapter's base, whose weights can be linked.
+
+    Raises:
+        CheckpointError: it has none.
+    """
+    source = found.source
+    if source is None or not any(is_weight(name.name) for name in files_of(source)):
+        raise CheckpointError(
+            f"the base of this adapter ({found.record['source']}) has no folder with weights to link; load it "
+            "from one (save_pretrained makes one) and attach the adapter to that"
+        )
+    refuse_missing_shards(source)
+    return source
+
+
+def _fill(
+    model: Any, found: Carried, tokenizer: PreTrainedTokenizerBase | None, target: Path, folder: Path
+) -> dict[str, str]:
+    save_pretrained(model, folder)
+    return dress(model, found, tokenizer, target, folder)
+
+
+def dress(
+    model: Any, found: Carried, tokenizer: PreTrainedTokenizerBase | None, target: Path, folder: Path
+) -> dict[str, str]:
+    """Adds the base and all that concerns the schedule to a folder that PEFT wrote; returns how weights came over.
+
+    Args:
+        target: where the folder will lie.
+        folder: where it lies now; a base of ours in it is replaced.
+
+    Raises:
+        CheckpointError: the base's weights were changed, or something cannot be written.
+    """
+    source = linkable(found)
+    with translated(source, "read"):
+        refuse_changed(model, source, folder)
+    _remove_base(folder / BASE)
+    for path in sorted(folder.rglob(CONFIG)):
+        # PEFT reads a relative path from where it runs, not from the adapter.
+        named = {"base_model_name_or_path": os.path.abspath(target / BASE), "revision": None}
+        atomic.fill(path, as_json({**read_json(path), **named}, CONFIG))
+        if path.parent != folder:  # a further adapter, in a folder of its name
+            atomic.fill(path.parent / RECORD, as_json(found.record, RECORD))
+    if tokenizer is not None:
+        save_pretrained(tokenizer, folder)
+    if raised := raised_tokenizer(folder / "tokenizer_config.json", found.plan.length):
+        atomic.fill(folder / "tokenizer_config.json", raised)
+    atomic.fill(folder / "README.md", model_card.adapter_card(folder / "README.md", found.record))
+    share(folder, "README.md")
+    return {f"{BASE}/{name}": how for name, how in _write_base(found, source, folder / BASE).items()}
+
+
+def _remove_base(base: Path) -> None:
+    """Removes a base that an earlier call wrote; its links must not be there when weights get another mode."""
+    if os.path.lexists(base) and (why := why_not_ours(base)):
+        raise CheckpointError(why)
+    remove_ours(base)
+
+
+def _write_base(found: Carried, source: Path, base: Path) -> dict[str, str]:
+    """Writes the base as patching would, whole or not at all, and returns how each weight file came over."""
+    new = base.with_name(f".{base.name}.new")
+    shutil.rmtree(new, ignore_errors=True)  # what a killed process left
+    new.mkdir()
+    with translated(source, "read"):
+        links = bring(source, new, {}, "auto")
+    found.write(new)
+    listing = {name.as_posix(): ownership.entry_of(new / name, links.get(name.as_posix())) for name in files_of(new)}
+    atomic.fill(new / RECORD, with_files(found.record, listing))
+    new.rename(base)
+    return links

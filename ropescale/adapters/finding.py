@@ -1,0 +1,133 @@
+"""PEFT adapters on disk: which base they name, and under which schedule they were trained."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..checkpoints.locating import ADAPTER, checked, find_model, locate, read_config
+from ..checkpoints.metadata.record import NAME, read_record
+from ..configs.configuration import read_rope
+from ..errors import CheckpointError
+from ..files.reading import local_path, read_json
+from ..output.escaping import named
+from ..output.formatting import cut, first_line
+from ..planning.grounds import describe_scaling
+from ..schedules import Frequencies
+from ..schedules.as_is import stock_table
+
+if TYPE_CHECKING:
+    from ..checkpoints.metadata.stored_record import Record
+
+CONFIG = ADAPTER
+BASE = "base"
+"""The folder of the base, inside that of an adapter that :func:`ropescale.save` wrote."""
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """An adapter's folder and its base.
+
+    Attributes:
+        folder: the adapter's folder.
+        base: the name of its base, a folder or a Hub id, as the adapter says it.
+        base_folder: where the base lies.
+        record: what ropescale recorded beside the adapter; None where it did not write it.
+    """
+
+    folder: Path
+    base: str
+    base_folder: Path
+    record: Record | None
+
+
+def find_loadable(
+    model: str | Path, revision: str | None = None, *, weights: bool = True
+) -> tuple[Path, Adapter | None]:
+    """Finds the folder of a model, or that of an adapter's base and the adapter.
+
+    Args:
+        model, revision, weights: as for :func:`ropescale.checkpoints.locating.find_model`.
+
+    Raises:
+        CheckpointError: it cannot be found, or is an adapter whose base is not named or cannot be found.
+    """
+    folder = locate(model, revision, weights=weights)
+    if not (folder / CONFIG).exists():
+        return checked(folder), None
+    adapter = _adapter(folder, weights)
+    return adapter.base_folder, adapter
+
+
+_LONGEST = 4096
+"""Characters of a path; more is no name that a system takes."""
+
+
+def _adapter(folder: Path, weights: bool) -> Adapter:
+    config = read_json(folder / CONFIG)
+    base, pinned = config.get("base_model_name_or_path"), config.get("revision")
+    if not isinstance(base, str) or not 0 < len(base) <= _LONGEST:
+        raise CheckpointError(f"{folder / CONFIG} names no base model; write its folder into base_model_name_or_path")
+    try:
+        is_local = local_path(base).is_dir()
+        there = find_model(base, pinned if isinstance(pinned, str) and not is_local else None, weights=weights)
+    except (OSError, ValueError) as error:  # no name at all, or nothing there
+        raise CheckpointError(
+            f"the base of the adapter {folder}: {first_line(error)} (base_model_name_or_path)"
+        ) from error
+    return Adapter(folder, cut(base, 200), there, read_record(folder))
+
+
+def remarks(adapter: Adapter) -> Iterator[str]:
+    """Yields what is to be known of the frequencies that an adapter is loaded under, if there is anything."""
+    trained = adapter.record
+    if trained is None:
+        yield (
+            f"nothing says under which frequencies the adapter {named(adapter.folder)} was trained (it holds no "
+            f"{NAME}); it is loaded under those of its base {named(adapter.base)} ({_carried_by(adapter)})"
+        )
+    elif mismatch := disagreement(adapter):
+        yield mismatch
+
+
+def on_base_shown(adapter: Adapter | None) -> Iterator[str]:
+    """Yields what is to be known where the base is shown in place of its adapter; nothing where there is none."""
+    if adapter is not None:
+        yield f"{named(adapter.folder)} is an adapter; what is shown is its base, {named(adapter.base)}"
+        yield from remarks(adapter)
+
+
+def disagreement(adapter: Adapter) -> str | None:
+    """Says which frequencies an adapter was trained under, and its base has now; None where they agree, or none are
+    recorded."""
+    record, ropes = adapter.record, read_rope(read_config(adapter.base_folder))
+    if record is None:
+        return None
+    tables = {key: table for key, table in record.frequencies.items() if key in ropes}
+    there = {key: stock_table(ropes[key], record.length) for key in tables}
+    if tables.keys() == record.tables.keys() and all(map(_same, tables.values(), there.values())):
+        return None
+    trained = ", ".join(dict.fromkeys(record.labels.values()))
+    return (
+        f"the adapter {named(adapter.folder)} was trained under {trained}, and its base {named(adapter.base)} has "
+        f"{_carried_by(adapter)}; patch the base the same way, and name the result in {CONFIG}"
+    )
+
+
+def _same(one: Frequencies, other: Frequencies) -> bool:
+    numbers = zip([*one.inv_freq, one.attention_scale], [*other.inv_freq, other.attention_scale], strict=False)
+    return len(one.inv_freq) == len(other.inv_freq) and all(math.isclose(a, b, rel_tol=_RTOL) for a, b in numbers)
+
+
+_RTOL = 2e-6
+"""The largest relative difference between a table and the same as a configuration's lists say it."""
+
+
+def _carried_by(adapter: Adapter) -> str:
+    """Returns the schedule of the base in words, by its record or its configuration."""
+    record, ropes = read_record(adapter.base_folder), read_rope(read_config(adapter.base_folder))
+    labels = [*record.labels.values()] if record else []
+    return ", ".join(dict.fromkeys(labels or map(describe_scaling, ropes.values())))

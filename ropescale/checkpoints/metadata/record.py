@@ -1,0 +1,167 @@
+"""``ropescale.json``: what was done to a checkpoint, and how to undo it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ... import __version__
+from ...errors import CheckpointError, ConfigError
+from ...files import ownership
+from ...files.reading import read_json, sha256
+from ...output.escaping import stays_below, visible
+from ...output.formatting import cut
+from ...planning.plan import Plan
+from ...rope import Rope
+from ...schedules import Frequencies, Schedule, compute, describe, to_dict
+from ...schedules.base import length_dependent
+
+if TYPE_CHECKING:
+    from .stored_record import Record
+
+NAME = "ropescale.json"
+SCHEMA = 1
+
+
+def make_record(
+    plan: Plan,
+    source: str,
+    original_bytes: bytes,
+    earlier: Record | None = None,
+) -> dict[str, object]:
+    """Collects everything that is needed to understand, check and undo a patched checkpoint.
+
+    Args:
+        plan: the schedule worked out.
+        source: where the checkpoint came from: a folder or a Hub id.
+        original_bytes: the source's ``config.json`` as it lay on disk, for its sha256.
+        earlier: the source's own record, where ropescale had patched it before; its sha256 is the original's.
+    """
+    digest = earlier and earlier.original_config_sha256
+    return {
+        "schema": SCHEMA,
+        "source": source,
+        "schedule": {key: to_dict(schedule) for key, schedule in plan.schedules.items()},
+        "spec": {key: describe(schedule) for key, schedule in plan.schedules.items()},
+        "beneath": dict(plan.beneath),
+        "frozen": dict(plan.frozen),
+        "original_length": {key: rope.original_length for key, rope in plan.ropes.items()},
+        "length": plan.length,
+        "tables": {key: _as_table(table) for key, table in plan.tables.items()},
+        "switch": {
+            key: [{"length": length, **_as_table(table)} for length, table in sides.items()]
+            for key, schedule in plan.schedules.items()
+            if (sides := around_switch(schedule, plan.ropes[key]))
+        },
+        "versions": {"ropescale": __version__},
+        "original_config_sha256": sha256(original_bytes) if digest is None else digest,
+        "softmax_factor": {key: softmax_factor(rope) for key, rope in plan.planned.ropes.items()},
+        "undo": undo(plan.config, plan.before),
+    }
+
+
+def softmax_factor(rope: Rope) -> float:
+    """Computes the factor on the softmax scale of MLA models: ``(0.1 mscale_all_dim ln factor + 1)^2``.
+
+    transformers' classes do so for any scaling with ``mscale_all_dim``; DeepSeek's own code does the same with
+    ``mscale`` (DeepSeek-V3, inference/model.py).
+    """
+    weight, factor = rope.scaling.get("mscale_all_dim"), rope.scaling.get("factor")
+    if rope.scaling.get("rope_type", "default") == "default" or not (weight and factor and factor > 1):
+        return 1.0
+    return (0.1 * weight * math.log(factor) + 1) ** 2
+
+
+def around_switch(schedule: Schedule, rope: Rope) -> dict[int, Frequencies]:
+    """Computes the tables at the trained length and one token past it; none where every length has the same."""
+    if not length_dependent(schedule):
+        return {}
+    return {length: compute(schedule, rope, length) for length in (rope.original_length, rope.original_length + 1)}
+
+
+def _as_table(table: Frequencies) -> dict[str, object]:
+    return {"inv_freq": list(table.inv_freq), "attention_scale": table.attention_scale}
+
+
+def read_record(folder: Path) -> Record | None:
+    """Reads the record in a folder; None where there is none.
+
+    Raises:
+        ConfigError: the file is there but is not one that this version can read.
+    """
+    path = folder / NAME
+    if not path.exists():
+        return None
+    found = read_json(path)
+    from pydantic import ValidationError
+
+    from .stored_record import Record
+
+    try:
+        return Record.model_validate(found)
+    except ValidationError as error:
+        wrong = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        where = cut(visible(".".join(map(str, wrong["loc"]))), 60)
+        raise ConfigError(
+            f"{path} is not a record that ropescale {__version__} can read ({where}: {wrong['msg']}); patch the "
+            "original again"
+        ) from None
+
+
+Listing = Mapping[str, ownership.Entry]
+"""The files that were written, by their name relative to the folder."""
+
+
+def files_in(folder: Path) -> Listing | None:
+    """Reads the entries of the written files from the record in a folder; None where they are missing or invalid."""
+    try:
+        record = read_record(folder)
+    except (ConfigError, CheckpointError):
+        return None
+    files = None if record is None else record.files
+    if not isinstance(files, Mapping) or not all(stays_below(name) for name in files):
+        return None
+    return files if all(isinstance(entry, Mapping) for entry in files.values()) else None
+
+
+def original_config(config: Mapping[str, object], folder: Path) -> dict[str, object]:
+    """Returns a configuration without our scaling: as it is, where ``folder`` holds no record of ours."""
+    record = read_record(folder)
+    return dict(config) if record is None else record.undo.apply(dict(config))
+
+
+def undo(new: Mapping[str, object], old: Mapping[str, object]) -> dict[str, object]:
+    """Returns how to turn ``new`` back into ``old``: keys to set to their old value, and keys to remove."""
+    return {
+        "changed": {key: value for key, value in old.items() if key not in new or new[key] != value},
+        "added": sorted(key for key in new if key not in old),
+    }
+
+
+def as_json(value: Mapping[str, object], name: str) -> bytes:
+    """Encodes JSON in the form of all our files: UTF-8, indented, ending in a newline.
+
+    Args:
+        value: what to write. Infinity is kept, as transformers 4 wrote it into the configurations of Mamba hybrids.
+        name: the file's name, for the message.
+
+    Raises:
+        ConfigError: it holds NaN.
+    """
+    if _holds_nan(value):
+        raise ConfigError(f"{name} holds NaN, which is not a number; mend it first")
+    try:
+        return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
+    except UnicodeEncodeError:  # half a surrogate pair, or a path that is not UTF-8
+        return (json.dumps(value, indent=2) + "\n").encode()
+
+
+def _holds_nan(value: object) -> bool:
+    if isinstance(value, Mapping):
+        return any(_holds_nan(inner) for inner in value.values())
+    if isinstance(value, (list, tuple)):
+        return any(_holds_nan(inner) for inner in value)
+    return isinstance(value, float) and math.isnan(value)

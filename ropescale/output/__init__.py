@@ -1,0 +1,1 @@
+"""Output for people: tables, numbers and names in text, foreign text made harmless, pictures."""

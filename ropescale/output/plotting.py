@@ -1,0 +1,159 @@
+"""Pictures, with matplotlib (the ``plot`` extra). No display, no global state."""
+
+from __future__ import annotations
+
+import errno
+import io
+import re
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import CheckpointError, RopescaleError
+from ..files import atomic
+from .formatting import first_line
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+COLOURS = {
+    "black": "#000000",
+    "orange": "#E69F00",
+    "sky": "#56B4E9",
+    "green": "#009E73",
+    "yellow": "#F0E442",
+    "blue": "#0072B2",
+    "vermilion": "#D55E00",
+    "purple": "#CC79A7",
+}
+"""Okabe and Ito's palette, told apart by every kind of colour vision (jfly.uni-koeln.de/color)."""
+
+FORMATS = (".png", ".svg", ".pdf")
+_METADATA = {"Creator": "ropescale"}
+"""The mark in every picture of ours. All three formats have it."""
+
+_MARKS = (
+    (b"\x89PNG\r\n\x1a\n", re.compile(rb"\0\0\0\x11tEXtCreator\0ropescale")),
+    (b"%PDF-", re.compile(rb"/Creator \(ropescale\)")),
+    (b"<?xml", re.compile(rb"<dc:creator>\s*<cc:Agent>\s*<dc:title>ropescale</dc:title>")),
+)
+"""The first bytes of each kind of picture, and our mark: near its beginning, in a PDF near its end."""
+
+STYLE: dict[Any, Any] = {
+    "font.size": 9,
+    "axes.grid": True,
+    "grid.color": "#dddddd",
+    "grid.linewidth": 0.6,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "legend.frameon": False,
+    "svg.hashsalt": "ropescale",
+}
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """Makes an empty figure of this many inches.
+
+    Raises:
+        RopescaleError: matplotlib is not installed, or there is not the memory for it.
+    """
+    with _loading():
+        from .figure import ShownFigure
+
+        return ShownFigure(figsize=(width, height), layout="constrained")
+
+
+@contextmanager
+def _loading() -> Iterator[None]:
+    """Turns a failure to load matplotlib into one sentence; some parts load only when a figure is saved."""
+    try:
+        yield
+    except (ImportError, MemoryError) as error:
+        raise RopescaleError(_why_missing(error)) from None
+
+
+def is_want_of_memory(error: BaseException) -> bool:
+    """Whether an import failed for lack of memory; the dynamic linker words this differently."""
+    return isinstance(error, MemoryError) or any(each in str(error) for each in ("memory", "failed to map segment"))
+
+
+def _why_missing(error: BaseException) -> str:
+    """Says why a library does not load: it is not installed, or memory is short."""
+    if is_want_of_memory(error):
+        return "there is not enough memory to draw plots; give it more, or do without"
+    missing = isinstance(error, ModuleNotFoundError)
+    what = "which is not installed" if missing else f"which does not load ({first_line(error)})"
+    return f"plots need matplotlib, {what}; pip install 'ropescale[plot]'"
+
+
+def drawn(draw: Callable[[], Figure]) -> bytes:
+    """Returns a picture as the content of a PNG file.
+
+    Args:
+        draw: makes the figure.
+
+    Raises:
+        RopescaleError: matplotlib is not installed, or there is not the memory for it.
+    """
+    with _loading():
+        file = io.BytesIO()
+        draw().savefig(file, format="png", dpi=160, metadata=_METADATA)
+        return file.getvalue()
+
+
+def save(figure: Figure, path: str | Path) -> None:
+    """Writes the figure beside ``path`` and renames it, so that no half of a picture is ever left.
+
+    An existing picture is replaced only if our mark is in it.
+
+    Raises:
+        CheckpointError: the folder is missing or cannot be written, the ending is none of png, svg, pdf, or something
+            else than a picture of ours has the name.
+    """
+    path = _expanded(path)
+    if path.suffix.lower() not in FORMATS:
+        raise CheckpointError(f"cannot write a plot to {path}; its name must end in {', '.join(FORMATS)}")
+    if not path.parent.is_dir():
+        raise CheckpointError(f"cannot write a plot to {path}; there is no folder {path.parent}")
+    try:
+        path = path.resolve() if path.is_symlink() else path  # what a link leads to is replaced, and not the link
+        _check_ours(path)
+        with _loading(), atomic.part(path, check=_check_ours) as beside:
+            figure.savefig(beside, dpi=160, format=path.suffix[1:].lower(), metadata=_METADATA)
+    except CheckpointError:
+        raise
+    except (OSError, ValueError) as error:  # a null byte in the name is a ValueError
+        reason = getattr(error, "strerror", None) or error
+        raise CheckpointError(f"cannot write a plot to {path}: {reason}") from error
+
+
+def _check_ours(path: Path) -> None:
+    """Refuses to replace anything but a picture of ours.
+
+    Raises:
+        CheckpointError: what is there is neither a picture with our mark nor an empty file.
+        OSError: it is no file at all.
+    """
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise IsADirectoryError(errno.EISDIR, "Is a directory" if path.is_dir() else "Not a regular file")
+        with open(path, "rb") as file:
+            start = file.read(2**12)
+            file.seek(max(0, path.stat().st_size - 2**18))
+            end = file.read(2**18)
+    except FileNotFoundError:
+        return
+    if start and not any(start.startswith(kind) and mark.search(start + end) for kind, mark in _MARKS):
+        raise CheckpointError(
+            f"cannot write a plot to {path}: what is there is no picture of ropescale; choose another name"
+        )
+
+
+def _expanded(path: str | Path) -> Path:
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise CheckpointError(f"cannot write a plot to {path}; there is no such home folder") from None

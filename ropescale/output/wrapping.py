@@ -1,0 +1,150 @@
+"""Fits Markdown into a terminal: long cells and lines wrap, and tables too wide for it are cut into several."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from .formatting import aligned
+
+_LINE = 100
+"""The longest line of prose, in characters, however wide the terminal is."""
+
+_WORD = 28
+"""Longer words are cut, in characters."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A Markdown table; ``right`` has the indexes of the columns that hold numbers."""
+
+    header: list[str]
+    rows: list[list[str]]
+    right: frozenset[int]
+
+    @property
+    def widths(self) -> list[int]:
+        """The width of each column, in characters."""
+        return [max(3, *map(len, column)) for column in zip(self.header, *self.rows, strict=True)]
+
+    @property
+    def width(self) -> int:
+        """The width of its lines, in characters."""
+        return sum(self.widths) + 3 * len(self.header) + 1
+
+    def __str__(self) -> str:
+        return aligned([self.header, *self.rows], self.right)
+
+    def only(self, columns: Sequence[int]) -> Grid:
+        """Returns the table with these columns."""
+        lines = [[line[i] for i in columns] for line in [self.header, *self.rows]]
+        return Grid(lines[0], lines[1:], frozenset(n for n, i in enumerate(columns) if i in self.right))
+
+
+def read_table(block: str) -> Grid | None:
+    """Reads a Markdown table of :func:`ropescale.output.formatting.markdown`; None if the block is something else."""
+    lines = [re.split(r"(?<!\\)\|", line.strip()[1:-1]) for line in block.splitlines() if line.startswith("|")]
+    cells = [[cell.strip() for cell in line] for line in lines]
+    if len(cells) < 2 or len(cells) != block.count("\n") + 1 or {len(line) for line in cells} != {len(cells[0])}:
+        return None
+    if not all(re.fullmatch("-+:?", rule) for rule in cells[1]):
+        return None
+    return Grid(cells[0], cells[2:], frozenset(i for i, rule in enumerate(cells[1]) if rule.endswith(":")))
+
+
+def blocks(text: str) -> Iterator[str]:
+    """Yields what blank lines separate: paragraphs, tables, and blocks of code in one piece."""
+    begin = 0
+    for code in re.finditer(r"^(`{3,})[^`\n]*\n.*?^\1$", text, re.DOTALL | re.MULTILINE):
+        yield from _paragraphs(text[begin : code.start()])
+        yield code[0]
+        begin = code.end()
+    yield from _paragraphs(text[begin:])
+
+
+def _paragraphs(text: str) -> Iterator[str]:
+    return filter(None, re.split(r"\n{2,}", text.strip("\n")))
+
+
+def fitted(text: str, width: int) -> str:
+    """Returns Markdown whose lines have at most ``width`` characters, where that is possible; code stays as it is."""
+    return "\n\n".join(_fitted(block, max(width, 40)) for block in blocks(text))
+
+
+def _fitted(block: str, width: int) -> str:
+    if block.startswith("```"):
+        return block
+    table = read_table(block)
+    if table is None:
+        return "\n".join(_line(line, min(width, _LINE)) for line in _lines(block, width))
+    return "\n\n".join(str(_wrapped(piece, width)) for piece in _pieces(table, width))
+
+
+def _lines(block: str, width: int) -> list[str]:
+    """Returns the lines of a paragraph, joined where one is too long: only an item or an indented line begins anew."""
+    lines = block.splitlines()
+    return re.sub(r"\n(?![ *#>|-])", " ", block).splitlines() if max(map(len, lines)) > width else lines
+
+
+def _line(line: str, width: int) -> str:
+    indent = " " * len(re.split(r"(?<=[* ])(?=[^* ])", line)[0]) if line[:1] in "* " else ""
+    return textwrap.fill(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+def _wrapped(table: Grid, width: int) -> Grid:
+    """Returns the table with columns of words as narrow as it takes, the widest first; numbers stay on one line."""
+    widths, least = table.widths, _least(table)
+    while sum(widths) + 3 * len(widths) + 1 > width:
+        wide = [i for i, size in enumerate(widths) if size > least[i]]
+        if not wide:
+            break
+        widths[max(wide, key=lambda i: widths[i])] -= 1
+    lines = [[_folded(cell, size) for cell, size in zip(row, widths, strict=True)] for row in table.rows]
+    return replace(table, rows=[list(row) for line in lines for row in _side_by_side(line)])
+
+
+def _least(table: Grid) -> list[int]:
+    """Returns the least width of each column: all of it for numbers, for words the longest one."""
+    columns = zip(table.header, *table.rows, strict=True)
+    words = [[len(word) for cell in column for word in _words(cell)] for column in columns]
+    return [
+        size if i in table.right else min(size, max(len(table.header[i]), min(max(words[i]), _WORD)))
+        for i, size in enumerate(table.widths)
+    ]
+
+
+def _words(cell: str) -> list[str]:
+    """Returns the parts of a cell, between which it may be folded."""
+    return [word.rstrip() for word in re.findall(r"[^\s,/]*[\s,/]*", cell)]
+
+
+def _side_by_side(cells: Sequence[Sequence[str]]) -> Iterator[tuple[str, ...]]:
+    """Yields the lines of a row whose cells have several."""
+    for n in range(max(map(len, cells))):
+        yield tuple(cell[n] if n < len(cell) else "" for cell in cells)
+
+
+def _folded(cell: str, width: int) -> list[str]:
+    """Folds a cell after spaces, commas and slashes; a longer word is cut."""
+    lines = [""]
+    for word in re.findall(r"[^\s,/]*[\s,/]*", cell):
+        if lines[-1] and len(lines[-1]) + len(word.rstrip()) > width:
+            lines.append("")
+        lines[-1] += word
+        while len(lines[-1].rstrip()) > width:
+            lines[-1:] = [lines[-1][:width], lines[-1][width:]]
+    return [line.rstrip() for line in lines]
+
+
+def _pieces(table: Grid, width: int) -> Iterator[Grid]:
+    """Yields the table; or several, each with the first column, where not even folded cells make it fit."""
+    if sum(_least(table)) + 3 * len(table.header) + 1 <= width or len(table.header) == 1:
+        yield table
+        return
+    left = list(range(1, len(table.header)))
+    while left:
+        count = next((n for n in range(len(left), 1, -1) if table.only([0, *left[:n]]).width <= width), 1)
+        yield table.only([0, *left[:count]])
+        left = left[count:]

@@ -1,0 +1,1 @@
+"""Reading schedules as people write them: specs, their fields and values, users' own code."""

@@ -1,0 +1,344 @@
+"""Reads schedule specs: a schedule named on one line, in JSON or as a Python object.
+
+``NAME[:key=value,...]``, where NAME is a registered name, ``path/to/file.py::Class``, ``package.module::Class``
+or ``path/to/factors.json``; or a JSON object ``{"name": "yarn", "factor": 8}``, inline or in a file; or
+``{"full_attention": SPEC, ...}`` for a schedule per layer type; or a schedule itself.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import inspect
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from ...errors import ScheduleError
+from ...files.reading import local_path
+from ...output.formatting import brief, listed
+from ..base import BuiltIn, Schedule, build, label_of, lookup, suggest
+from .fields import PROVENANCE, Parameter, parameters
+from .suggestions import given as given_in
+from .user_code import load, load_json, read_json_object
+from .values import cast_text, check_value, split
+
+_WORD = re.compile(r"[\w-]+(?=:[^:\\/]|:?$)")  # a name, and not the drive of a Windows path
+_FILE = re.compile(r"(?P<name>.*?\.py(?:::\w*)?|[\w.]+::\w*|.*?\.json)(?::(?P<fields>.*))?", re.DOTALL)
+_LONG = 8
+T = TypeVar("T")
+_MOST_COLONS = 64
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A named schedule with the fields given so far; :meth:`build` makes it.
+
+    Attributes:
+        make: the class, or a ready schedule (an object or a function) that was passed or named.
+        fields: the values given so far, already of their fields' types; a nested schedule is a Spec.
+        named: the name that the user gave.
+        file: the ``.json`` file that it was read from, as it was named.
+    """
+
+    make: type | Schedule
+    fields: Mapping[str, object] = field(default_factory=dict)
+    named: str = ""
+    file: str = field(default="", compare=False)
+
+    @property
+    def label(self) -> str:
+        """A word for messages: the registered name, else the class's or function's."""
+        return label_of(self.make)
+
+    @property
+    def text(self) -> str:
+        """The spec on one line."""
+        if isinstance(self.make, type):
+            return _line(self.named or self.label, self.fields)
+        return describe(self.build() if self.fields else self.make)
+
+    @property
+    def plainest(self) -> str:
+        """The spec on one line without the fields that are at their default."""
+        if not isinstance(self.make, type):
+            return describe(self.build() if self.fields else self.make)
+        known = self._parameters()
+        given = {key: self.fields[key] for key in known if key in self.fields}
+        kept = {key: value for key, value in given.items() if _differs(value, known[key].default)}
+        return _line(self.label, {k: v.plainest if isinstance(v, Spec) else v for k, v in kept.items()})
+
+    def accepts(self, key: str) -> bool:
+        """Whether the schedule, or the one inside it, has such a field."""
+        return self._taker(key) is not None
+
+    def get(self, key: str) -> object:
+        """Returns the value given for a field, here or in the schedule inside; None if not given, or the default."""
+        taker = self._taker(key)
+        if taker is None:
+            return None
+        present = getattr(taker.make, key, None) if taker._ready() else None
+        return taker.fields.get(key, present if present != taker._parameters()[key].default else None)
+
+    def lacks(self, key: str) -> bool:
+        """Whether the field exists and was not given. A default of 1 counts as given: it means no stretching."""
+        taker = self._taker(key)
+        return taker is not None and self.get(key) is None and taker._parameters()[key].default != 1
+
+    def needs(self, key: str) -> bool:
+        """Whether the schedule cannot be built without this field."""
+        taker = self._taker(key)
+        if taker is None or taker._ready():
+            return False
+        return key not in taker.fields and taker._parameters()[key].required
+
+    def _taker(self, key: str) -> Spec | None:
+        """Returns the spec that a field belongs to: this one, or the one inside it."""
+        inner = self._inner()
+        return self if key in self._parameters() else None if inner is None else inner._taker(key)
+
+    def with_text(self, given: Mapping[str, str]) -> Spec:
+        """Returns a copy with fields given as text, cast by their annotations; they replace earlier values."""
+        return self._with(given, cast_text)
+
+    def with_fields(self, **given: object) -> Spec:
+        """Returns a copy with fields given as values."""
+        return self._with(given, check_value)
+
+    def build(self) -> Schedule:
+        """Makes the schedule.
+
+        Raises:
+            ScheduleError: a field missing, unknown, of the wrong type or out of range.
+        """
+        values = {key: value.build() if isinstance(value, Spec) else value for key, value in self.fields.items()}
+        if isinstance(self.make, type):
+            return build(self.make, values)
+        present = {key: getattr(self.make, key) for key in self._parameters()}
+        return build(type(self.make), present | values) if values else self.make
+
+    def _ready(self) -> bool:
+        return not isinstance(self.make, type)
+
+    def _parameters(self) -> dict[str, Parameter]:
+        return parameters(self.make)
+
+    def _holder(self) -> str | None:
+        """Returns the field that holds another schedule, if any."""
+        return next((key for key, parameter in self._parameters().items() if _holds_schedule(parameter.hint)), None)
+
+    def _inner(self) -> Spec | None:
+        """Returns the schedule inside this one, if any."""
+        holder = self._holder()
+        held = self.fields.get(holder, getattr(self.make, holder, None) if self._ready() else None) if holder else None
+        return held if isinstance(held, Spec) else Spec(held) if isinstance(held, Schedule) else None
+
+    def _with(self, given: Mapping[str, T], read: Callable[[str, object, T], object]) -> Spec:
+        known, holder = self._parameters(), self._holder()
+        own = {key: self._value(known[key], value, read) for key, value in given.items() if key in known}
+        spec = dataclasses.replace(self, fields={**self.fields, **own})
+        passed_on = {key: value for key, value in given.items() if key not in known}
+        inner = spec._inner()
+        if not passed_on:
+            return spec
+        if inner is None:
+            raise ScheduleError(spec._unknown(next(iter(passed_on)), holder))
+        return dataclasses.replace(spec, fields={**spec.fields, str(holder): inner._with(passed_on, read)})
+
+    def _unknown(self, key: str, holder: str | None) -> str:
+        if holder is not None:
+            return f"{self.label} has no field {brief(key)} of its own; give {holder}=SCHEDULE, whose field it may be"
+        return f"{self.label} has no field {brief(key)}; {suggest(key, self._parameters(), 'it has none')}"
+
+    def _value(self, parameter: Parameter, value: T, read: Callable[[str, object, T], object]) -> object:
+        where = f"{self.label}: {parameter.name}"
+        if not _holds_schedule(parameter.hint):
+            return read(where, parameter.hint, value)
+        inner = value[1:-1] if isinstance(value, str) and value.startswith("[") and value.endswith("]") else value
+        return one(parse(inner), where)
+
+
+def _holds_schedule(hint: object) -> bool:
+    """Whether a field of this annotation holds another schedule."""
+    return hint is Schedule or (isinstance(hint, type) and issubclass(hint, BuiltIn)) or hint in ("Schedule", "BuiltIn")
+
+
+def parse(spec: object) -> Spec | dict[str, Spec]:
+    """Reads a spec: returns a :class:`Spec`, or ``{layer type: Spec}`` for one per layer type.
+
+    Args:
+        spec: text, a mapping as JSON gives it, or a schedule (any callable), which is passed through.
+
+    Raises:
+        ScheduleError: bad syntax, an unknown name or field, a value that does not fit, a file that cannot be used.
+    """
+    if isinstance(spec, Spec):
+        return spec
+    if isinstance(spec, str):
+        if spec.count(":") > _MOST_COLONS and not spec.lstrip().startswith("{"):  # a schedule in another has one
+            raise ScheduleError(f"{brief(spec)} nests too many schedules; give one")
+        return _from_text(spec.strip())
+    if isinstance(spec, Mapping):
+        return _from_mapping(spec)
+    if isinstance(spec, type):
+        return load_class(spec)
+    if isinstance(spec, Schedule):
+        return Spec(spec)
+    raise ScheduleError(f"a schedule is a name, a JSON object or a callable, not {brief(spec)}")
+
+
+def create(name: str, /, **fields: object) -> Schedule:
+    """Makes the built-in schedule ``name`` with these fields: ``create("yarn", factor=8) == Yarn(factor=8)``.
+
+    Raises:
+        ScheduleError: unknown name or field, a field missing, of the wrong type or out of range.
+    """
+    return Spec(lookup(name), named=name).with_fields(**fields).build()
+
+
+def describe(schedule: object) -> str:
+    """Returns a schedule on one line, with the fields that are not at their default: ``yarn:factor=8``."""
+    label = label_of(schedule)
+    known = _known(schedule)
+    shown = {key: getattr(schedule, key) for key in known}
+    return _line(label, {key: value for key, value in shown.items() if _differs(value, known[key].default)})
+
+
+def to_dict(schedule: object) -> dict[str, object]:
+    """Returns a schedule as JSON can hold it, ``{"name": ..., fields}``; :func:`parse` reads a built-in one back.
+
+    A user's schedule has the name of its class or function. Fields that default to None and were not set are
+    not listed.
+    """
+    known = _known(schedule)
+    values = {key: getattr(schedule, key) for key in known}
+    kept = {key: value for key, value in values.items() if value is not None or known[key].default is not None}
+    return {"name": label_of(schedule)} | {key: _plain(value) for key, value in kept.items()}
+
+
+def load_class(make: object, named: str = "") -> Spec:
+    """Returns the Spec of a class, function or object used as a schedule.
+
+    Raises:
+        ScheduleError: it cannot be called with ``(rope, length)``.
+    """
+    kind = make if isinstance(make, type) else type(make)
+    if not isinstance(make, Schedule) or not any("__call__" in vars(c) for c in kind.__mro__):
+        what = f"class {make.__name__} has no __call__(self, rope, length)" if isinstance(make, type) else repr(make)
+        raise ScheduleError(f"{named or label_of(make)} is not a schedule: {what}; see `ropescale schedules`")
+    return Spec(make, named=named)
+
+
+def _from_text(text: str) -> Spec | dict[str, Spec]:
+    if not text:
+        raise ScheduleError("the schedule is empty; give a name, e.g. yarn:factor=8")
+    if text.startswith("{"):
+        return _from_mapping(read_json_object(text, "the schedule"))
+    name, colon, rest = text.partition(":")
+    match = None if _WORD.match(text) else _FILE.fullmatch(text)
+    if match:
+        name, rest = match["name"], match["fields"]
+        colon = "" if rest is None else ":"
+        spec = _from_file(name) if name.endswith(".json") else load_class(load(name), name)
+    else:
+        spec = Spec(lookup(name), named=name)
+    if not colon:
+        return spec
+    single = one(spec, name)
+    return single.with_text(_pairs(name, rest or "", single._parameters()))
+
+
+def _from_file(name: str) -> Spec | dict[str, Spec]:
+    """Reads a schedule's file, and notes in each spec that it is from there."""
+    found = parse(load_json(local_path(name)))
+    if isinstance(found, Spec):
+        return dataclasses.replace(found, file=name)
+    return {layers: dataclasses.replace(part, file=name) for layers, part in found.items()}
+
+
+def _from_mapping(given: Mapping[str, object]) -> Spec | dict[str, Spec]:
+    given = {key: value for key, value in given.items() if key != PROVENANCE}
+    if "name" in given:
+        if not isinstance(given["name"], str):
+            raise ScheduleError(f"a schedule's name is a string, not {brief(given['name'])}")
+        rest = {key: value for key, value in given.items() if key != "name"}
+        return one(_from_text(given["name"].strip()), given["name"]).with_fields(**rest)
+    if "rope_type" in given or "type" in given:
+        kind = brief(given.get("rope_type", given.get("type"))).replace("'", '"')
+        raise ScheduleError(f'these are rope parameters, not a schedule; say {{"name": {kind}, ...}}')
+    if not given or not all(isinstance(value, (str, Mapping)) or callable(value) for value in given.values()):
+        raise ScheduleError('a schedule in JSON needs a name: {"name": "yarn", "factor": 8}')
+    return {layers: one(parse(value), layers) for layers, value in given.items()}
+
+
+def one(spec: Spec | Mapping[str, Spec], where: str) -> Spec:
+    """Returns the one spec for every layer type; ``where`` names it in the error if there are several."""
+    if isinstance(spec, Spec):
+        return spec
+    raise ScheduleError(f"{where} needs one schedule, not one per layer type ({listed(spec)})")
+
+
+def _pairs(name: str, text: str, known: Collection[str]) -> dict[str, str]:
+    """Splits ``key=value,...``; commas inside brackets, braces and quotes belong to the value."""
+    given: dict[str, str] = {}
+    for part in split(text):
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if not key or not equals or not value:
+            likely = ",".join(f"{field}={text}" for field, text in given_in(part, known).items())
+            written = f"{name}:{likely or 'key=value,key=value'}"
+            raise ScheduleError(f"{name}: {brief(part.strip())} is not key=value; write {written}")
+        if key in given:
+            raise ScheduleError(f"{name}: {key} is given twice; keep one")
+        given[key] = value
+    return given
+
+
+def _known(schedule: object) -> dict[str, Parameter]:
+    """Returns a schedule's fields; without a dataclass, the arguments that it stores under their names."""
+    taken = {} if inspect.isroutine(schedule) else parameters(type(schedule))
+    return {key: parameter for key, parameter in taken.items() if hasattr(schedule, key)}
+
+
+def _differs(value: object, default: object) -> bool:
+    try:
+        return bool(value != default)
+    except Exception:  # an array compares element by element
+        return True
+
+
+def _line(label: str, fields: Mapping[str, object]) -> str:
+    given = ",".join(f"{key}={_word(value)}" for key, value in fields.items())
+    return f"{label}:{given}" if given else label
+
+
+def _word(value: object) -> str:
+    if value is None or isinstance(value, bool):
+        return "none" if value is None else str(value).lower()
+    if isinstance(value, (int, float)):
+        return str(int(value)) if abs(value) < 1e15 and value == int(value) else brief(value)
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return _list(value)
+    if isinstance(value, Spec) or (callable(value) and not isinstance(value, type)):
+        below = value.text if isinstance(value, Spec) else describe(value)
+        return f"[{below}]" if "," in below else below
+    return " ".join(str(value).split())
+
+
+def _list(values: Sequence[object]) -> str:
+    words = ",".join(_word(value) for value in values)
+    if len(values) <= _LONG:
+        return f"[{words}]"
+    return (
+        f"[{len(values)} numbers, sha256 {hashlib.sha256(words.encode('utf-8', 'backslashreplace')).hexdigest()[:8]}]"
+    )
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    return to_dict(value) if callable(value) else str(value)

@@ -1,0 +1,144 @@
+"""Loads users' schedules: Python code (``path/to/file.py::Class``, ``package.module::Class``) or saved JSON."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib
+import importlib.util
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Never, TypeVar
+
+from ...errors import CheckpointError, ScheduleError
+from ...files.reading import is_deep, local_path, read_bytes
+from ...output.formatting import brief, cut, first_line, listed
+from ..base import suggest
+
+T = TypeVar("T")
+
+
+def load(name: str) -> object:
+    """Returns the class, function or object that ``where::attribute`` names.
+
+    Raises:
+        ScheduleError: no such file or module, it does not import, or it has no such attribute.
+    """
+    where, _, attribute = name.rpartition("::")
+    if name.removesuffix("::").endswith(".py"):
+        raise _which(local_path(name.removesuffix("::")))
+    if not where or not attribute:
+        wanted = "path/to/file.py::Class or package.module::Class"
+        raise ScheduleError(f"{brief(name)} does not name a schedule; write {wanted}")
+    is_file = where.endswith(".py") or "/" in where or "\\" in where
+    module = _from_file(local_path(where)) if is_file else _guarded(where, lambda: importlib.import_module(where))
+    try:
+        return getattr(module, attribute)
+    except AttributeError:
+        public = [key for key, value in vars(module).items() if not key.startswith("_") and _own(value, module)]
+        otherwise = f"it defines {listed(public)}" if public else "it defines nothing"
+        raise ScheduleError(f"{where} has no {brief(attribute)}; {suggest(attribute, public, otherwise)}") from None
+
+
+def _which(path: Path) -> ScheduleError:
+    """Returns the error for a file named without a class; lists its schedules, found by parsing, not running."""
+    _check_file(path)
+    content = read_bytes(path)
+    tree = _guarded(str(path), lambda: ast.parse(content))
+    found = [getattr(node, "name", "_") for node in tree.body if _is_schedule(node)]
+    names = [name for name in found if not name.startswith("_")]
+    if not names:
+        return ScheduleError(f"{path} has no class with a __call__(self, rope, length); a schedule is one")
+    return ScheduleError(f"{path} has {listed(names)}; say which, as in {path}::{names[0]}")
+
+
+def _is_schedule(node: ast.stmt) -> bool:
+    """Whether a statement seems to define a callable that takes ``(rope, length)``."""
+    if isinstance(node, ast.FunctionDef):
+        return len(node.args.posonlyargs + node.args.args) == 2
+    return isinstance(node, ast.ClassDef) and any(getattr(inner, "name", "") == "__call__" for inner in node.body)
+
+
+def _check_file(path: Path) -> None:
+    if not path.is_file():
+        there = "is no regular file" if os.path.lexists(path) else "does not exist"
+        problem = "is a folder" if path.is_dir() else there
+        raise ScheduleError(f"{path} {problem}; give the path of a Python file, as in path/to/file.py::Class")
+
+
+def _own(value: object, module: ModuleType) -> bool:
+    return callable(value) and getattr(value, "__module__", None) == module.__name__
+
+
+def _from_file(path: Path) -> ModuleType:
+    _check_file(path)
+    unique = f"{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
+    spec = importlib.util.spec_from_file_location(unique, path)
+    if spec is None or spec.loader is None:
+        raise ScheduleError(f"{path} is not a Python file; its name must end with .py")
+    module = importlib.util.module_from_spec(spec)
+    # Dataclasses look up their own module here when annotations are strings.
+    sys.modules[unique] = module
+    try:
+        _guarded(str(path), lambda: spec.loader.exec_module(module))  # type: ignore[union-attr]
+    except ScheduleError:
+        del sys.modules[unique]
+        raise
+    return module
+
+
+def _guarded(where: str, act: Callable[[], T]) -> T:
+    try:
+        return act()
+    except ModuleNotFoundError as error:
+        itself = error.name is not None and f"{where}.".startswith(f"{error.name}.")
+        hint = "install it, or give path/to/file.py::Class" if itself else "install what it needs"
+        raise ScheduleError(f"{where} cannot be imported: no module named {error.name!r}; {hint}") from error
+    except SyntaxError as error:
+        raise ScheduleError(f"{where} is not valid Python: {error.msg} (line {error.lineno})") from error
+    except (Exception, SystemExit) as error:
+        said = cut(str(error), 300)
+        raise ScheduleError(f"{where} raised {type(error).__name__} when it was imported: {said}") from error
+
+
+def load_json(path: Path) -> dict[str, object]:
+    """Reads the JSON object in a file.
+
+    Raises:
+        ScheduleError: no such file, unreadable, not JSON, or not an object.
+    """
+    if not os.path.lexists(path):
+        raise ScheduleError(f"no file {path}; give the path of a saved schedule, or a name")
+    try:
+        text = read_bytes(path).decode("utf-8")
+    except UnicodeDecodeError:
+        raise ScheduleError(
+            f"{path} cannot be read: it is not a text file; give the path of a saved schedule"
+        ) from None
+    except CheckpointError as error:
+        raise ScheduleError(str(error)) from None
+    return read_json_object(text, str(path))
+
+
+def read_json_object(text: str, where: str) -> dict[str, object]:
+    """Reads an object in a user's JSON; ``where`` names it in messages."""
+
+    def refuse(word: str) -> Never:
+        raise ScheduleError(f"{where} holds {word}, which is not a finite number")
+
+    try:
+        value = json.loads(text, parse_constant=refuse)
+    except ScheduleError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise ScheduleError(f"{where} is not JSON: {first_line(error)}") from None
+    if not isinstance(value, dict):
+        kind = type(value).__name__
+        raise ScheduleError(f'{where} must be a JSON object like {{"name": "yarn", "factor": 8}}, not {kind}')
+    if is_deep(value):
+        raise ScheduleError(f"{where} nests its brackets too deeply")
+    return value

@@ -1,0 +1,167 @@
+"""Reads the values of a schedule's fields by their annotations, and checks them."""
+
+from __future__ import annotations
+
+import json
+import math
+import numbers
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal, Union, cast
+
+from ...errors import ScheduleError
+from ...files.reading import local_path
+from ...output.formatting import brief
+
+LARGEST = 1e100
+"""Beyond any field, frequency or scale; larger numbers would overflow in the formulas."""
+
+_NUMBERS = (float, int)
+
+
+def plain(value: object) -> object:
+    """Returns numbers and arrays of numpy and torch, and lists of them, as Python's own."""
+    value = value.tolist() if hasattr(value, "tolist") else value  # type: ignore[union-attr]
+    if type(value) in (list, tuple):
+        items = [plain(item) for item in cast("Sequence[object]", value)]
+        return items if isinstance(value, list) else tuple(items)
+    if not isinstance(value, numbers.Real) or isinstance(value, (int, float)):
+        return value
+    number = cast(float, value)  # a fraction, say; one too large for a float stays as it is, and is refused later
+    return float(number) if -LARGEST < number < LARGEST else value
+
+
+def check_value(where: str, hint: object, value: object, limits: Mapping[str, float] | None = None) -> object:
+    """Returns a value as its field keeps it: Python numbers, and tuples for lists if annotated so.
+
+    Args:
+        where: the field, for messages.
+        hint: its annotation; numbers, booleans and tuples of numbers are checked against it.
+        limits: ``at_least`` (inclusive) and ``above`` (exclusive).
+
+    Raises:
+        ScheduleError: not of the kind annotated, not finite, or out of range.
+    """
+    members = _members(hint)
+    wanted = [member for member in members if member is not type(None)]
+    if value is None and len(wanted) < len(members):
+        return None
+    if any(member in _NUMBERS or _origin(member) in (tuple, list) for member in wanted):
+        value = plain(value)
+    if wanted == [bool] and not isinstance(value, bool):
+        raise ScheduleError(f"{where} must be true or false, not {brief(value)}")
+    if all(member in _NUMBERS for member in wanted):
+        check_number(where, value, limits or {})
+        if float not in wanted and not float(cast(float, value)).is_integer():
+            raise ScheduleError(f"{where} must be a whole number, not {brief(value)}")
+    if all(_origin(member) is tuple and set(typing.get_args(member)) == {float, ...} for member in wanted):
+        if not isinstance(value, (list, tuple)):
+            raise ScheduleError(f"{where} must be a list of numbers, one per pair, not {brief(value)}")
+        for item in value:
+            check_number(where, item, limits or {})
+    return tuple(value) if isinstance(value, list) and any(_origin(m) is tuple for m in wanted) else value
+
+
+def check_number(where: str, value: object, limits: Mapping[str, float]) -> None:
+    """Refuses a value that is not a number, not finite, or out of range."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ScheduleError(f"{where} must be a number, not {brief(value)}")
+    _finite(where, value)
+    if "at_least" in limits and value < limits["at_least"]:
+        raise ScheduleError(f"{where} must be {limits['at_least']} or more, not {brief(value)}")
+    if "above" in limits and value <= limits["above"]:
+        raise ScheduleError(f"{where} must be greater than {limits['above']}, not {brief(value)}")
+
+
+def _finite(where: str, value: float) -> float:
+    """Returns a number; refuses NaN, infinities, and numbers that would overflow in the formulas."""
+    if -LARGEST < value < LARGEST:
+        return value
+    wanted = "a finite number" if value != value or abs(value) == math.inf else f"a number below {LARGEST:g} in size"
+    raise ScheduleError(f"{where} must be {wanted}, not {brief(value)}")
+
+
+def cast_text(where: str, hint: object, text: str) -> object:
+    """Reads a text by its annotation.
+
+    Raises:
+        ScheduleError: the text does not fit, or is not finite.
+    """
+    members = _members(hint)
+    if type(None) in members and text.lower() in ("none", "null"):
+        return None
+    wanted = [member for member in members if member is not type(None)]
+    for member in wanted:
+        try:
+            return _cast(where, member, text)
+        except ScheduleError:
+            raise
+        except (ValueError, KeyError):
+            continue
+    raise ScheduleError(f"{where} must be {' or '.join(_called(member) for member in wanted)}, not {brief(text)}")
+
+
+def _cast(where: str, hint: object, text: str) -> object:
+    origin = _origin(hint)
+    if origin is Literal:
+        return {str(choice): choice for choice in typing.get_args(hint)}[text]
+    if origin in (tuple, list, Sequence):
+        items = _items(where, hint, text)
+        return tuple(items) if origin is tuple else items
+    if hint is bool:
+        return {"true": True, "false": False}[text.lower()]
+    if hint is int or hint is float:
+        return _finite(where, int(text) if hint is int else float(text))
+    if hint is str:
+        return text
+    if isinstance(hint, type) and issubclass(hint, Path):
+        return local_path(text)
+    return _anything(where, text)
+
+
+def _items(where: str, hint: object, text: str) -> list[object]:
+    if not (text.startswith("[") and text.endswith("]")):
+        raise ScheduleError(f"{where} must be a list like [1,1.5,2], not {brief(text)}")
+    inner = next((argument for argument in typing.get_args(hint) if argument is not Ellipsis), object)
+    return [cast_text(where, inner, part.strip()) for part in split(text[1:-1]) if part.strip()]
+
+
+def _anything(where: str, text: str) -> object:
+    """Reads a value without an annotation: as JSON if possible, or as text."""
+    try:
+        value = json.loads({"none": "null", "true": "true", "false": "false"}.get(text.lower(), text))
+    except (ValueError, RecursionError):
+        return text
+    return _finite(where, value) if isinstance(value, float) else value
+
+
+def split(text: str) -> list[str]:
+    """Splits at the commas outside ``[]``, ``{}``, ``()`` and double quotes."""
+    parts, depth, quoted = [""], 0, False
+    for character in text:
+        quoted ^= character == '"'
+        depth += 0 if quoted else (character in "[{(") - (character in "]})")
+        if character == "," and depth == 0 and not quoted:
+            parts.append("")
+        else:
+            parts[-1] += character
+    if depth or quoted:
+        raise ScheduleError(f"a bracket or a quote in {brief(text)} is not closed")
+    return parts
+
+
+def _members(hint: object) -> tuple[object, ...]:
+    return typing.get_args(hint) if typing.get_origin(hint) in (Union, types.UnionType) else (hint,)
+
+
+def _origin(hint: object) -> object:
+    return typing.get_origin(hint) or (hint if hint in (tuple, list) else None)
+
+
+def _called(hint: object) -> str:
+    known = {float: "a number", int: "a whole number", bool: "true or false"}
+    if _origin(hint) is Literal:
+        return " or ".join(str(choice) for choice in typing.get_args(hint))
+    return next((words for kind, words in known.items() if kind is hint), getattr(hint, "__name__", str(hint)))

@@ -1,0 +1,352 @@
+"""Decoding with a key-value cache against forward passes over the whole text.
+
+``generate`` rotates each key once, when its token comes in, and keeps it. Under one table for every length this gives
+the same logits as a forward pass over the whole text, up to rounding. Where the table changes with the length it does
+not: a cached key keeps the angle of the table that it was rotated with.
+
+Runs transformers' own ``generate``, which is made to follow a given text for a few tokens around a length, and compares
+its logits with those of forward passes without a cache.
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..errors import ConfigError, DataError, RunError
+from ..models.module_state import table_at
+from ..models.preserving import one_line, preserved, unset
+from ..models.rotary_modules import evaluating, layer_keys, quiet_transformers, rotary_modules, text_config, unwrapped
+from .sample_text import Text, ids_of
+
+if TYPE_CHECKING:
+    from torch import nn
+    from transformers import PreTrainedModel
+
+AROUND = 4
+"""Tokens that are decoded before and after a length."""
+
+PATIENCE = 60.0
+"""The estimated seconds up to which the extended length is measured without being asked for."""
+
+MARGIN = 8
+"""The largest allowed difference of the two ways, in units of the effect that rounding the embeddings has."""
+
+EQUAL, EXPLAINED, UNDECIDED, DIFFERS = "equal", "differs as the schedule does", "undecided", "differs"
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """A few consecutive lengths at which a text was decoded with the cache, and run whole.
+
+    Attributes:
+        region: ``below`` the trained length, ``across`` it, or ``above`` it.
+        first: tokens fed at once, before the first that is decoded by itself.
+        last: tokens in the text when the last logits are compared.
+        changes: the first length after ``first`` whose frequencies differ from those at ``first``, if any.
+        difference: largest difference between two logits.
+        relative: the same over the logits' spread, their standard deviation over the vocabulary.
+        position: the index of the token after which that difference is found.
+        tokens_differ: the number of positions, of ``last - first + 1``, at which the likeliest token differs.
+        tolerance: the largest ``relative`` that rounding alone may cause.
+        verdict: ``equal``; ``differs as the schedule does``, where the frequencies had changed; ``undecided``, where
+            whole passes over more and less text differ among themselves as well; or ``differs``.
+    """
+
+    region: str
+    first: int
+    last: int
+    changes: int | None
+    difference: float
+    relative: float
+    position: int
+    tokens_differ: int
+    tolerance: float
+    verdict: str
+
+
+def compare(
+    model: nn.Module,
+    trained: int,
+    extended: int,
+    lengths: Sequence[int] = (),
+    text: Text | None = None,
+    say: Say | None = None,
+) -> list[Stretch]:
+    """Decodes around each length with the cache, and compares the logits with forward passes without it.
+
+    Only the logits that are compared are kept.
+
+    Args:
+        model: a causal language model of transformers, with its weights.
+        trained, extended: the lengths that the model was trained at and is meant for, in tokens.
+        lengths: where to compare; without any: half the trained length, the trained length, the first length at
+            which the frequencies change, and the extended length where that takes no more than a minute.
+        text: gives the token ids to follow; random ones from a seed without it, and where it gives too few.
+        say: is told the cost before it is spent.
+
+    Raises:
+        ConfigError: the model cannot generate, or keeps no cache.
+        DataError: a length below 2.
+        RunError: the model fails, or its logits are not numbers.
+    """
+    model = _checked(model, lengths)
+    silent = quiet_transformers("transformers")  # which warns of texts beyond the maximum, and they are wanted here
+    with evaluating(model), preserved(model), unset(model), silent, torch.no_grad(), one_line():
+        pace = _Pace(model)
+        chosen = sorted(set(lengths)) or _usual(model, trained, extended, pace, say)
+        if say is not None:
+            say(pace.announce(chosen))
+        ids = ids_of(model, max(chosen) + AROUND, text)
+        allowed = MARGIN * rounding(model, ids[: chosen[0] + AROUND])
+        return [_stretch(model, ids, trained, length, allowed) for length in chosen]
+
+
+def _checked(wrapped: nn.Module, lengths: Sequence[int]) -> PreTrainedModel:
+    model = unwrapped(wrapped)
+    if not (hasattr(model, "can_generate") and model.can_generate()):
+        raise ConfigError(f"{type(model).__name__} cannot generate; give a causal language model")
+    short = [length for length in lengths if length < 2]
+    if short:
+        raise DataError(f"nothing can be decoded around a length of {short[0]} tokens; give 2 or more")
+    return model
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Where to compare, and what it costs
+
+
+def _usual(model: PreTrainedModel, trained: int, extended: int, pace: _Pace, say: Say | None) -> list[int]:
+    switch = _switch(model, max(trained, extended) + AROUND)
+    wanted = {max(2, trained // 2), max(2, trained), *([switch] if switch else [])}
+    whole = extended - AROUND  # the stretch around it ends at the extended length
+    if whole <= max(wanted) + AROUND:
+        return sorted(wanted)
+    if pace.seconds([whole]) <= PATIENCE:
+        return sorted({*wanted, whole})
+    if say is not None:
+        say(
+            f"leaving out the extended length: {extended} tokens would take about {_duration(pace.seconds([whole]))} "
+            f"here; name that length to have it"
+        )
+    return sorted(wanted)
+
+
+def _switch(model: PreTrainedModel, longest: int) -> int | None:
+    """Returns the last length with the frequencies of the shortest; None where they are the same up to ``longest``."""
+    start = _tables(model, 1)
+    if _tables(model, longest) == start:
+        return None
+    same, other = 1, longest
+    while other - same > 1:
+        middle = (same + other) // 2
+        same, other = (middle, other) if _tables(model, middle) == start else (same, middle)
+    return max(2, same)
+
+
+def _tables(model: PreTrainedModel, length: int) -> list[tuple[list[float], float]]:
+    """Returns every table that a forward pass over ``length`` tokens uses."""
+    tables = [table_at(module, key, length) for _, module in rotary_modules(model) for key in layer_keys(module)]
+    return [(table.tolist(), scale) for table, scale in tables]
+
+
+class _Pace:
+    """An estimate of how long forward passes take here, from a short one."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        config = text_config(model)
+        self.parameters = sum(parameter.numel() for parameter in model.parameters())
+        self.width = int(getattr(config, "num_hidden_layers", 0) or 0) * int(getattr(config, "hidden_size", 0) or 0)
+        self.tokens = 128
+        _forget(model)
+        self.one = _timed(lambda: _forget(model))
+        self.some = _timed(lambda: _whole(model, ids_of(model, self.tokens), 1))
+
+    def seconds(self, lengths: Sequence[int]) -> float:
+        """Estimates the seconds for the prompts, the forward passes and the decoded tokens around these lengths."""
+        per_unit = self.some / self._work(self.tokens)
+        return sum(2 * self._work(length + AROUND) * per_unit + 2 * AROUND * self.one for length in lengths)
+
+    def announce(self, lengths: Sequence[int]) -> str:
+        tokens = sum(2 * (length + AROUND) for length in lengths)
+        where = ", ".join(map(str, lengths))
+        return (
+            f"decoding around {where} tokens and running the same text whole: {tokens} tokens through "
+            f"{self.parameters:,} parameters, about {_duration(self.seconds(lengths))}"
+        )
+
+    def _work(self, tokens: int) -> float:
+        """Counts multiplications: one per weight and token, and those of attention, where each token looks back."""
+        return self.parameters * tokens + self.width * tokens**2
+
+
+def _timed(act: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    act()
+    return time.perf_counter() - start
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 1.5:
+        return "a second"
+    return f"{seconds:.0f} seconds" if seconds < 120 else f"{seconds / 60:.0f} minutes"
+
+
+# ---------------------------------------------------------------------------------------------------------
+# The two ways
+
+
+def _stretch(model: PreTrainedModel, ids: torch.Tensor, trained: int, length: int, allowed: float) -> Stretch:
+    first, last = max(1, length - AROUND), length + AROUND
+    # Lengths that share their tables need one forward pass.
+    groups = [list(same) for _, same in groupby(range(first, last + 1), lambda each: _tables(model, each))]
+    decoded = _decoded(model, ids, first, last)
+    whole = _run_whole(model, ids, groups)
+    judge = partial(_judged, first, trained, constant=len(groups[0]), allowed=allowed)
+    found = judge(decoded, whole)
+    if found.verdict != DIFFERS:
+        return found
+    # Later tokens may have changed which expert the model chose, or which tokens it attends to.
+    each = _run_whole(model, ids, [[length] for group in groups for length in group])
+    alone = judge(decoded, each)
+    undecided = alone.verdict == DIFFERS and judge(whole, each).verdict == DIFFERS
+    return replace(alone, verdict=UNDECIDED) if undecided else alone
+
+
+def _region(first: int, last: int, trained: int) -> str:
+    if last <= trained:
+        return "below"
+    return "across" if first <= trained else "above"
+
+
+def _decoded(model: PreTrainedModel, ids: torch.Tensor, first: int, last: int) -> torch.Tensor:
+    """Returns the logits of ``generate`` after ``first`` tokens and each later one up to ``last``; [n, vocabulary]."""
+    from transformers import LogitsProcessorList
+
+    _forget(model)
+    prompt = ids[None, :first].to(_device(model))
+    generating: Any = model  # its class adds generate by a mixin
+    out = generating.generate(
+        input_ids=prompt,
+        attention_mask=torch.ones_like(prompt),
+        logits_processor=LogitsProcessorList([_following(ids)]),
+        max_new_tokens=last - first + 1,
+        return_dict_in_generate=True,
+        output_logits=True,
+    )
+    if getattr(out, "past_key_values", None) is None:
+        raise ConfigError(f"{type(model).__name__} keeps no cache, so it generates by whole forward passes")
+    return torch.stack([logits[0].float().cpu() for logits in out.logits])
+
+
+def _following(ids: torch.Tensor) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    """Returns a logits processor after which only the text's own next token can be chosen."""
+
+    def follow(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        following = min(input_ids.shape[1], len(ids) - 1)  # after the last one nothing is fed any more
+        forced = torch.full_like(scores, -torch.inf)
+        forced[:, ids[following]] = 0.0
+        return forced
+
+    return follow
+
+
+def _run_whole(model: PreTrainedModel, ids: torch.Tensor, groups: list[list[int]]) -> torch.Tensor:
+    """Returns the logits after each length, from forward passes without a cache; [n, vocabulary]."""
+    _forget(model)
+    return torch.cat([_whole(model, ids[: group[-1]], len(group)) for group in groups])
+
+
+def _whole(model: PreTrainedModel, ids: torch.Tensor, keep: int) -> torch.Tensor:
+    """Returns the last ``keep`` rows of logits of one forward pass, fp32 on the CPU."""
+    fewer = {"logits_to_keep": keep} if "logits_to_keep" in inspect.signature(model.forward).parameters else {}
+    logits = model(input_ids=ids[None].to(_device(model)), use_cache=False, **fewer).logits
+    return logits[0, -keep:].float().cpu()
+
+
+def _forget(model: PreTrainedModel) -> None:
+    """Runs one token: stock ``dynamic`` remembers the longest text until it sees a short one."""
+    _whole(model, ids_of(model, 1), 1)
+
+
+def rounding(model: PreTrainedModel, ids: torch.Tensor) -> float:
+    """Measures how far rounding the embeddings up or down at random moves the logits, over their spread.
+
+    The two ways add the same numbers in another order, so they differ by roundings, which some models amplify. This
+    accounts for both the dtype and the model: over every architecture of transformers 5.23 in float32, and a dozen of
+    2 to 40 layers in bfloat16 and float16, the two ways differ by 0 to 3.2 times this figure.
+    """
+    _forget(model)
+    plain = _whole(model, ids, AROUND)
+    handle = model.get_input_embeddings().register_forward_hook(_nudge)
+    try:
+        _, relative = _apart(_whole(model, ids, AROUND), plain)
+    finally:
+        handle.remove()
+    return max(float(relative.max()), _epsilon(model.dtype))
+
+
+def _nudge(module: nn.Module, args: object, out: torch.Tensor) -> torch.Tensor:
+    signs = torch.randint(2, out.shape, generator=torch.Generator().manual_seed(0)).to(out) * 2 - 1
+    return out + out * signs * _epsilon(out.dtype)
+
+
+def _epsilon(dtype: torch.dtype) -> float:
+    """Returns one rounding; float32's for float64, because transformers' norms and rotary embeddings use float32."""
+    return max(torch.finfo(dtype).eps, torch.finfo(torch.float32).eps)
+
+
+def _judged(
+    first: int, trained: int, decoded: torch.Tensor, whole: torch.Tensor, *, constant: int, allowed: float
+) -> Stretch:
+    """Judges the difference; over the first ``constant`` rows, cached keys and queries have one table."""
+    apart, relative = _apart(decoded, whole)
+    faulty = bool((relative[:constant] > allowed).any())
+    worst = int(relative[:constant].argmax() if faulty else relative.argmax())
+    changed = bool((relative > allowed).any())
+    last = first + len(apart) - 1
+    return Stretch(
+        region=_region(first, last, trained),
+        first=first,
+        last=last,
+        changes=first + constant if constant < len(apart) else None,
+        difference=float(apart[worst]),
+        relative=float(relative[worst]),
+        position=first + worst - 1,
+        tokens_differ=int((decoded.argmax(1) != whole.argmax(1)).sum()),
+        tolerance=allowed,
+        verdict=DIFFERS if faulty else EXPLAINED if changed else EQUAL,
+    )
+
+
+_MASKED = 1e30
+"""Larger values are not logits: models that never emit some tokens write minus infinity, or nearly so."""
+
+
+def _apart(decoded: torch.Tensor, whole: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns the largest difference per row, fp64 [n], and the same over the logits' spread, their standard deviation.
+
+    Raises:
+        RunError: NaN.
+    """
+    if decoded.isnan().any() or whole.isnan().any():
+        raise RunError("the model's logits are NaN; try dtype=float32", "dtype")
+    left, right = decoded.double(), whole.double()
+    real, also = left.abs() < _MASKED, right.abs() < _MASKED
+    apart = torch.where(real & also, (left - right).abs(), torch.where(real == also, 0.0, torch.inf)).max(1).values
+    rows = [row[kept] for row, kept in zip(right, also)]
+    variance = torch.stack([row.var(correction=0) for row in rows]).mean()
+    return apart, torch.where(apart > 0, apart / variance.sqrt(), apart)
+
+
+def _device(model: PreTrainedModel) -> torch.device:
+    return model.get_input_embeddings().get_parameter("weight").device

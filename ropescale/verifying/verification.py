@@ -1,0 +1,161 @@
+"""The findings of verifying a model, and the comparisons shared by checkpoints and loaded models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+
+import torch
+from torch import nn
+
+from ..configs.class_defaults import ALL_LAYERS
+from ..models.module_state import table_at
+from ..models.rotary_modules import RTOL, Table, difference, layer_keys, live_table, reads_mscale
+from ..schedules import Frequencies
+from .decoding import Stretch
+
+_SOFTMAX_RTOL = 1e-9
+"""The largest relative difference between two float64 computations of one softmax scale."""
+
+
+@dataclass(frozen=True)
+class Module:
+    """One table of one rotary module.
+
+    Attributes:
+        name: the module's path in the model.
+        layer_type: the layers the table serves; ``all`` where there is only one.
+        pairs: number of frequencies.
+        dtype: the dtype of the table.
+        attention_scale: the factor on cos and sin.
+        difference: largest relative difference from the intended float64 table, scale included.
+    """
+
+    name: str
+    layer_type: str
+    pairs: int
+    dtype: str
+    attention_scale: float
+    difference: float
+
+
+@dataclass(repr=False)
+class Verification:
+    """The findings of :func:`ropescale.verifying.examining.examine`; :attr:`live` when there are no problems.
+
+    Attributes:
+        model: the name of the model.
+        intended: the schedule of each layer type, as text.
+        length: the context, in tokens, that the model is meant for. The tables of :attr:`modules` are those at this
+            length; of a loaded model whose tables follow the length, those of a pass over a few tokens.
+        modules: every table of every rotary module.
+        softmax_factor: the factor on an MLA model's softmax scale (``mscale_all_dim``); None for others.
+        generation: the lengths at which decoding with the cache was compared with forward passes.
+        problems: why the model is not live, or does not decode as it should; a sentence each.
+        limits: what else stops before :attr:`length`, and must be raised; a sentence each. The frequencies may be live.
+        warnings: remarks on behaviour that is intended and worth knowing.
+        base: the base whose modules were looked at, where the model is an adapter.
+    """
+
+    model: str
+    intended: str
+    length: int
+    modules: list[Module] = field(default_factory=list)
+    softmax_factor: float | None = None
+    generation: list[Stretch] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    limits: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    base: str | None = None
+
+    @property
+    def live(self) -> bool:
+        """Whether the intended frequencies are the ones that the model uses."""
+        return not self.problems
+
+    @property
+    def failure(self) -> str | None:
+        """Why :func:`ropescale.verify` refuses the model, in one line; None where nothing is wrong."""
+        if self.problems or not self.limits:
+            return "; ".join(self.problems) or None
+        return f"the frequencies are live, and another limit is too low: {'; '.join(self.limits)}"
+
+    @property
+    def verdict(self) -> str:
+        """One line that says whether the model is live, under which schedule and at which length."""
+        return f"live: {'yes' if self.live else 'NO'} ({self.intended}, at {self.length} tokens)"
+
+    def __repr__(self) -> str:
+        return f"<Verification of {self.model}: {self.failure or self.verdict}>"
+
+    def to_dict(self) -> dict[str, object]:
+        """Returns a JSON-able form."""
+        return {"live": self.live, **asdict(self)}
+
+    def add(self, where: str, key: str, table: Table, wanted: Frequencies) -> float:
+        """Adds a table of a module; returns how far it is from the intended one."""
+        off = difference(*table, wanted)
+        dtype = str(table[0].dtype).removeprefix("torch.")
+        self.modules.append(Module(where, key, len(table[0]), dtype, table[1], off))
+        return off
+
+
+def not_live(where: str, key: str, off: float) -> str:
+    """Says that a module does not carry the intended table."""
+    layers = "" if key == ALL_LAYERS else f" ({key} layers)"
+    return f"{where}{layers} does not carry the intended table: it differs by {off:.1e} relative"
+
+
+def compare_sides(
+    where: str, module: nn.Module, sides: Mapping[str, Mapping[int, Frequencies]], report: Verification
+) -> None:
+    """Compares a module's tables at the trained length and one token past it, where they should differ."""
+    for key in layer_keys(module):
+        for length, wanted in sides.get(key, {}).items():
+            off = difference(*table_at(module, key, length), wanted)
+            if not off <= RTOL:
+                report.problems.append(f"{not_live(where, key, off)} at {length} tokens")
+
+
+def compare_rotation(
+    where: str, module: nn.Module, key: str, wanted: Frequencies, length: int, report: Verification
+) -> None:
+    """Compares the cos that a module returns for the last position with the table, in any of the usual layouts."""
+    device = live_table(module, key)[0].device
+    position = torch.tensor([[length - 1]], device=device)
+    layer = {} if key == ALL_LAYERS else {"layer_type": key}
+    with torch.no_grad():
+        out = module(torch.zeros(1, 1, 1, device=device), position, **layer)
+    cos = (out[0] if isinstance(out, tuple) else out.real).flatten().cpu()
+    expected = torch.tensor([(length - 1) * f for f in wanted.inv_freq], dtype=torch.float64).cos()
+    expected = expected * wanted.attention_scale
+    layouts = (expected, torch.cat([expected, expected]), expected.repeat_interleave(2))
+    # float32 angles are good to length * 2^-24 radians and the tables to 2e-6 of each angle
+    tolerance = 1e-5 + length * max(wanted.inv_freq) * (2**-23 + RTOL)
+    if not any(len(cos) == len(want) and (cos.double() - want).abs().max() < tolerance for want in layouts):
+        report.problems.append(f"{where} ({key} layers) has the intended table, but its cos does not follow it")
+
+
+def compare_softmax(model: nn.Module, factors: Mapping[str, float], report: Verification) -> None:
+    """Compares the softmax scale of MLA models, which carries a part of their schedule."""
+    found = _softmax_factors(model)
+    if not found or ALL_LAYERS not in factors:
+        return
+    report.softmax_factor = wanted = factors[ALL_LAYERS]
+    wrong = [(name, own) for name, own in found.items() if not abs(own - wanted) <= _SOFTMAX_RTOL * abs(wanted)]
+    if wrong:
+        name, own = wrong[0]
+        others = f" (and {len(wrong) - 1} more layers)" if len(wrong) > 1 else ""
+        report.problems.append(
+            f"{name}{others} multiplies its softmax scale by {own:.6g} where {wanted:.6g} is intended"
+        )
+
+
+def _softmax_factors(model: nn.Module) -> dict[str, float]:
+    """Returns each MLA layer's softmax scale in units of the plain one, where its class looks at mscale_all_dim."""
+    found = {}
+    for name, module in model.named_modules():
+        scale, width = getattr(module, "scaling", None), getattr(module, "qk_head_dim", None)
+        if isinstance(scale, float) and isinstance(width, int) and reads_mscale(type(module)):
+            found[name] = scale * width**0.5
+    return found

@@ -1,0 +1,261 @@
+"""The card of a patched checkpoint when names, specs and configurations are hostile: nothing gets out of its place."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from configurations import LLAMA
+from planning import make_plan
+
+import ropescale
+from ropescale.checkpoints.metadata import front_matter
+from ropescale.checkpoints.metadata.model_card import BEGIN, END, card
+from ropescale.cli.main import main
+from ropescale.engines.base.commands import shell
+from ropescale.engines.exporting import ENGINES, export
+from ropescale.output import escaping
+
+SPEC = "ntk-su:factor=4"  # its card has a note, a command for every engine, and the name in both
+NAMES = {
+    "newline": "a\ntouch pwned\nb",
+    "end of a fence": "a\n```\n# A heading of theirs\n```sh\ntouch pwned",
+    "longer fence": "a\n`````\ntouch pwned",
+    "carriage return": "a\rtouch pwned",
+    "line separators": "a\u2028touch pwned\u2029b\x85c",
+    "backtick": "a`touch pwned`b",
+    "backticks": "``a``` b`",
+    "substitution": "$(touch pwned)",
+    "bars": "a|b\\|c||d",
+    "our mark": "a <!-- ropescale: end --> b",
+    "our other mark": "<!-- ropescale: begin -->",
+    "end of a comment": "a-->b<!--",
+    "tag": "<img src=x onerror=alert(1)>",
+    "link": "[a](javascript:alert(1))",
+    "dash": "-rf",
+    "dashes": "--help",
+    "quotes": "it's \"so\" \\'",
+    "other direction": "a\u202egpj.exe\u2066",
+    "invisible": "a\u200b\u00ad\x1b[31mb\x7f",
+    "255 bytes": "x" * 255,
+    "not utf-8": "caf\udce9",
+}
+
+
+def blocks(text: str) -> tuple[list[str], str]:
+    """The code blocks of a Markdown text, and what is left of it, as CommonMark has them."""
+    code, rest, inside, fence = [], [], [], ""
+    for line in text.split("\n"):
+        found = re.match(r" {0,3}(`{3,})([^`]*)$", line)
+        if not fence and found:
+            fence, inside = found[1], []
+        elif fence and found and len(found[1]) >= len(fence) and not found[2].strip():
+            code.append("\n".join(inside))
+            fence = ""
+        else:
+            (inside if fence else rest).append(line)
+    assert not fence
+    return code, "\n".join(rest)
+
+
+def section_of(text: str) -> str:
+    assert text.count(BEGIN) == text.count(END) == 1
+    return text.partition(BEGIN)[2].partition(END)[0]
+
+
+def checked(text: str) -> str:
+    """Asserts that a card is built as that of a harmless model is, and gives its text without code blocks."""
+    section = section_of(text)
+    assert all(char.isprintable() or char == "\n" for char in section)
+    assert "<!--" not in section
+    assert "-->" not in section
+    code, rest = blocks(section)
+    assert [line for line in rest.splitlines() if line.startswith("#")] == ["## Context extension"]
+    rows = [line for line in rest.splitlines() if line.startswith("|")]
+    assert [len(re.split(r"(?<!\\)(?:\\\\)*\|", row)) for row in rows] == [6] * 3
+    assert not re.search(r"<[a-zA-Z/!]", re.sub(r"(`+).*?[^`]\1(?!`)", "", rest))
+    for block in code:
+        for line in block.splitlines():
+            assert not line or line.startswith(STARTS), line
+    return rest
+
+
+STARTS = ("vllm ", "python -m ", "ropescale gguf ", "llama-server ", "  --", "# ", "from transformers", "model =")
+STARTS += ("tokenizer =", "export ", "mlx_lm.")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_hostile_name_stays_in_its_place(name, tmp_path):
+    plan = make_plan(LLAMA, SPEC)
+    text = card(tmp_path / "none.md", plan, NAMES[name])
+    checked(text.decode("utf-8", "surrogateescape"))
+    (tmp_path / "README.md").write_bytes(text)
+    assert card(tmp_path / "README.md", plan, NAMES[name]) == text
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if "mark" not in name and "comment" not in name])
+def test_no_command_of_a_card_runs_anything_or_loses_the_name(name, tmp_path):
+    """Every line is given to a real shell in which our commands only say what they were given."""
+    text = card(tmp_path / "none.md", make_plan(LLAMA, SPEC), NAMES[name])
+    code, _ = blocks(section_of(text.decode("utf-8", "surrogateescape")))
+    script = "\n".join(block for block in code if "import" not in block)
+    stand_in = 'said() { for word in "$@"; do printf "%s\\0" "$word"; done; }\n'
+    stand_in += "".join(f'{command}() {{ said {command} "$@"; }}\n' for command in ("vllm", "python", "ropescale"))
+    stand_in += 'function llama-server { said llama-server "$@"; }\n'
+    done = subprocess.run(
+        ["bash", "-c", (stand_in + script).encode("utf-8", "surrogateescape")], cwd=tmp_path, capture_output=True
+    )
+    assert done.stderr == b""
+    words = done.stdout.split(b"\0")
+    assert [path.name for path in tmp_path.iterdir()] == []
+    gguf = f"{NAMES[name]}.gguf".encode("utf-8", "surrogateescape")
+    assert words[words.index(b"gguf") + 1].removeprefix(b"./") == gguf
+    assert not words[words.index(b"gguf") + 1].startswith(b"-")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_shells_word_is_one_line_and_the_same_word(name):
+    word = escaping.shell_word(NAMES[name])
+    assert word.isprintable()
+    done = subprocess.run(["bash", "-c", f"printf %s {word}"], capture_output=True, check=True)
+    assert done.stdout == NAMES[name].encode("utf-8", "surrogateescape")
+
+
+def test_a_harmless_word_is_quoted_as_ever():
+    for word in ("vllm", "a b", "it's", '{"a": 1}', "ü", ""):
+        assert escaping.shell_word(word) == shlex.quote(word)
+    assert shell("a", "--b", "c d") == "a --b 'c d'"
+
+
+HOSTILE = "my`x`\n\n# Theirs\n\n<!-- ropescale: end -->|\u202e<b>[a](x) {s} {x} {0}"
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        LLAMA | {"model_type": HOSTILE},
+        LLAMA | {"architectures": [HOSTILE]},
+        LLAMA | {"model_type": HOSTILE, "architectures": [HOSTILE], "auto_map": {"AutoModel": HOSTILE}},
+    ],
+)
+def test_what_a_hostile_configuration_says_stays_in_its_place(config, tmp_path):
+    rest = checked(card(tmp_path / "none.md", make_plan(config, "yarn:factor=4"), "org/name").decode())
+    assert "{x} {0}" in rest or "my" not in rest
+    assert "](" not in rest
+
+
+def test_a_hostile_spec_stays_in_its_place(tmp_path):
+    folder = tmp_path / "a`b|c\n# x <!-- ropescale: end -->"
+    folder.mkdir()
+    (folder / "half.py").write_text(
+        "from dataclasses import dataclass\nfrom ropescale import Frequencies\n\n@dataclass(frozen=True)\nclass Half:\n"
+        "    def __call__(self, rope, length):\n        return Frequencies([f / 2 for f in rope.inv_freq()])\n"
+    )
+    plan = make_plan(LLAMA, {"name": f"{folder}/half.py::Half"})
+    checked(card(tmp_path / "none.md", plan, "org/name").decode())
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", ["newline", "end of a fence", "other direction", "not utf-8"])
+def test_export_prints_one_block_per_command_whatever_the_folder_is_called(engine, name, tmp_path):
+    folder = tmp_path / NAMES[name].replace("/", "")
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(LLAMA))
+    done = export(folder, engine, "ntk:factor=4")
+    for command in done.commands:
+        [code], rest = blocks(command.fenced())
+        assert rest == ""
+        assert all(char.isprintable() or char == "\n" for char in code)
+        assert "\ntouch" not in code
+
+
+def test_a_folder_that_begins_with_a_dash_is_no_option(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("-x").mkdir()
+    Path("-x", "config.json").write_text(json.dumps(LLAMA))
+    assert "vllm serve ./-x " in export("./-x", "vllm", "yarn:factor=4").commands[0].text
+    assert main(["patch", "./-x", "-o", "./-y", "--schedule", "yarn:factor=4"]) == 0
+    assert capsys.readouterr().err.endswith("next: ropescale verify ./-y\n")
+    assert "llama-server -m ./-x.gguf" in Path("-y", "README.md").read_text()
+    assert "makes of ./-x" in Path("-y", "README.md").read_text()
+
+
+def test_a_model_in_a_hostile_folder_has_a_card_like_any_other(tmp_path):
+    folder = tmp_path / "a\n```\n# x"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(LLAMA))
+    ropescale.patch_checkpoint(folder, tmp_path / "out", "ntk-su:factor=4")
+    checked((tmp_path / "out" / "README.md").read_text())
+
+
+def test_a_hostile_folder_does_not_break_the_table_that_is_printed(tmp_path, capsys):
+    folder = tmp_path / "a\n| b\\| \u202e"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(LLAMA))
+    assert main(["patch", str(folder), "--dry-run", "--schedule", "yarn:factor=4"]) == 0
+    out = capsys.readouterr().out
+    assert "/a\\n\\| b\\| \\u202e (llama) |\n" in out
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Cards of other people
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("", ""),
+        ("# A\n", "# A\n\n"),
+        (f"# A\n\n{BEGIN}\nx\n{END}\n\n# B\n", "# A\n\n# B\n\n"),
+        (f"{BEGIN}x{END}", ""),
+        (f"a{BEGIN}x{END}b{BEGIN}y{END} c ", "a\n\nb\n\nc\n\n"),
+        (f"a {END} {BEGIN} b", f"a {END} {BEGIN} b\n\n"),
+    ],
+)
+def test_only_what_lies_between_our_marks_is_replaced(tmp_path, text, kept):
+    (tmp_path / "README.md").write_text(text)
+    assert card(tmp_path / "README.md", make_plan(LLAMA, "yarn:factor=4"), "a").decode().startswith(kept + BEGIN)
+
+
+@pytest.mark.parametrize("text", [BEGIN * 40_000, " " * 500_000 + "x", "\n" * 500_000 + "x", (BEGIN + END) * 20_000])
+def test_a_card_made_to_take_for_ever_is_read_in_no_time(tmp_path, text):
+    (tmp_path / "README.md").write_text(text)
+    start = time.perf_counter()
+    card(tmp_path / "README.md", make_plan(LLAMA, "yarn:factor=4"), "a")
+    assert time.perf_counter() - start < 2
+
+
+BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]\n" for i in range(1, 60))
+HOSTILE_YAML = {
+    "aliases": BOMB,
+    "merged aliases": "a0: &a0 {x: 1}\n"
+    + "".join(f"a{i}: &a{i} {{<<: [*a{i - 1}, *a{i - 1}]}}\n" for i in range(1, 60)),
+    "a list in itself": "a: &a [*a]\n",
+    "brackets": "a: " + "[" * 5000 + "\n",
+    "indents": "".join(" " * i + "-\n" for i in range(1, 1500)),
+    "no date": "a: 2001-99-99\n",
+    "a long number": "a: " + "9" * 5000 + "\n",
+    "a large block": "a: b\n" * 250_000,
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE_YAML)
+def test_front_matter_made_to_do_harm_stays_as_it_is(case):
+    given = f"---\n{HOSTILE_YAML[case]}---\n# W\n".encode()
+    start = time.perf_counter()
+    assert front_matter.with_metadata(given, "org/base") == given
+    with pytest.raises(ropescale.RopescaleError, match="front matter of README"):
+        front_matter.check(given, "README.md")
+    assert time.perf_counter() - start < 3
+
+
+@pytest.mark.parametrize("name", ["no", "1e5", "123", "null", "0x1F", "org/name", "2001-01-01", "on"])
+def test_the_base_model_is_the_name_whatever_yaml_would_make_of_it(name):
+    found = front_matter.with_metadata(b"# W\n", name).decode()
+    assert yaml.safe_load(found.split("---")[1]) == {"base_model": name, "tags": ["ropescale"]}

@@ -1,0 +1,241 @@
+"""The rules of a recommendation, on losses whose truth is known: objective, race, decision, memory."""
+
+from __future__ import annotations
+
+import math
+from itertools import combinations, pairwise
+
+import numpy as np
+import pytest
+
+from ropescale.errors import DataError
+from ropescale.evals.recommending.evidence import on_front
+from ropescale.evals.recommending.kv_cache import Cache, parse_memory
+from ropescale.evals.recommending.objective import objective
+from ropescale.evals.recommending.racing.deciding import decide
+from ropescale.evals.recommending.racing.halving import better, expected, parted, race, share_kept, slices
+from ropescale.evals.recommending.racing.measured import CandidateLosses, held_windows
+from ropescale.evals.statistics.intervals import t_quantile
+
+LENGTHS = (64, 256)
+
+
+def losses(windows, true, spread, seed=0, weights=None):
+    """Losses of candidates whose mean is known, with noise of each window that all share, and noise of their own."""
+    number = sum(windows)
+    generator = np.random.default_rng(seed)
+    shared = generator.normal(3, 0.5, size=(number, 1))
+    counts = np.tile([63.0, 255.0], (number, 1))
+    made = CandidateLosses(windows, LENGTHS, counts, weights or {256: 1.0})
+    for name, mean in true.items():
+        own = generator.normal(mean, spread, size=(number, 1))
+        made.sums[name] = (shared + own) * counts
+    return made
+
+
+# --- the objective ---
+
+
+def test_weights_of_lengths_sum_to_one_and_the_default_is_nine_to_one():
+    goal = objective(2048, 256, lengths="2k:7, 256:1")
+    assert goal.weights == {256: 1 / 8, 2048: 7 / 8}
+    assert objective(2048, 256).weights == {256: 0.1, 2048: 0.9}
+    assert objective(2048, 256, short_weight=0).weights == {2048: 1.0}
+    assert objective(2048, 256).lengths == (128, 256, 512, 1024, 2048)
+    within = objective(256, 512)
+    assert (within.trained, within.short, within.weights) == (512, 256, {256: 1.0})
+
+
+@pytest.mark.parametrize(
+    ("weight", "lengths", "words"),
+    [
+        (1.0, None, "share from 0 to below 1"),
+        (-0.1, None, "share from 0 to below 1"),
+        (0.5, "2k:1", "leave one of the two out"),
+        (None, "2k", "no length with its weight"),
+        (None, "4k:1", "beyond the target"),
+        (None, "2k:1,2048:2", "twice"),
+        (None, "2k:0", "positive number"),
+        (None, "2k:nan", "positive number"),
+        (None, "", "no length with its weight"),
+    ],
+)
+def test_weights_that_cannot_be_are_refused(weight, lengths, words):
+    with pytest.raises(DataError, match=words):
+        objective(2048, 256, weight, lengths)
+
+
+# --- the losses ---
+
+
+def test_the_objective_is_the_weighted_mean_of_the_means_at_each_length():
+    made = losses([1] * 6, {"a": 0.0}, 0.3, weights={64: 0.25, 256: 0.75})
+    made.sums["a"][:, 0] *= 1.5
+    means = [made.sums["a"][:, column].sum() / made.counts[:, column].sum() for column in (0, 1)]
+    assert made.mean("a", range(6)) == pytest.approx(0.25 * means[0] + 0.75 * means[1], rel=1e-14)
+    assert made.mean("a", [1, 2], 64) == pytest.approx(made.sums["a"][1:3, 0].sum() / 126, rel=1e-14)
+
+
+def test_a_paired_difference_has_students_interval():
+    made = losses([1] * 12, {"a": 0.02, "b": 0.0}, 0.05)
+    found = made.difference("a", "b", range(12), 0.99)
+    each = (made.sums["a"][:, 1] - made.sums["b"][:, 1]) / 255
+    half = 3.105806514 * each.std(ddof=1) / math.sqrt(12)  # 11 degrees of freedom, from a table
+    assert found.mean == pytest.approx(each.mean(), rel=1e-12)
+    below, above = found.mean - found.low, found.high - found.mean
+    assert min(below, above) == pytest.approx(half, rel=1e-6)
+    assert half <= max(below, above) < 2 * half  # one side is longer by the skewness
+
+
+def test_windows_of_a_document_count_together():
+    assert held_windows([3, 1, 2], [0, 2, 4, 5]) == [2, 2]
+    made = losses([2] * 10, {"a": 0.1, "b": 0.0}, 0.1)
+    each = (made.sums["a"][:, 1] - made.sums["b"][:, 1]).reshape(10, 2).sum(axis=1) / 510
+    assert made.differences("a", "b", range(20)) == pytest.approx(each.tolist(), rel=1e-12)
+
+
+# --- the race ---
+
+
+@pytest.mark.parametrize("windows", [[1] * 26, [1] * 4, [2, 3, 1, 4, 2], [40], [3, 5], [1] * 7])
+def test_race_and_decision_share_no_window_and_leave_none_out(windows):
+    first, second = parted(windows)
+    assert sorted([*first, *second]) == list(range(sum(windows)))
+    if len(windows) >= 4:
+        documents = [number for number, count in enumerate(windows) for _ in range(count)]
+        assert not {documents[n] for n in first} & {documents[n] for n in second}
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 6, 13, 100])
+def test_rounds_measure_every_window_once_and_double(number):
+    found = slices(list(range(7, 7 + number)))
+    assert sorted(window for part in found for window in part) == list(range(7, 7 + number))
+    ends = np.cumsum([len(part) for part in found])
+    assert all(later <= 2 * earlier + 1 for earlier, later in pairwise(ends))
+    assert len(found[0]) <= max(1, round(number / 8))
+
+
+def run(made, candidates, windows, always, most):
+    fed = []
+
+    def measure(names, part):
+        fed.extend((name, window) for name in names for window in part)
+        return made
+
+    return race(candidates, windows, always, most, measure), fed
+
+
+def test_the_race_finds_the_best_of_eighty_with_a_quarter_of_the_tokens():
+    names = [f"c{n}" for n in range(80)]
+    true = {name: 0.02 * number for number, name in enumerate(reversed(names))}
+    made = losses([1] * 26, true, 0.01)
+    first, second = parted([1] * 26)
+    most = share_kept(80, 1, first, second)
+    rounds, fed = run(made, names, first, ["c0"], most)
+    assert rounds[-1].kept == ["c79", "c78", "c77", "c76"]
+    assert len(set(fed)) == len(fed) <= expected(80, 1, first, [], most)
+    assert len(fed) + 5 * len(second) <= 80 * 26 / 4
+    assert all("c0" in each.candidates for each in rounds)
+
+
+@pytest.mark.parametrize("candidates", [60, 80, 120])
+@pytest.mark.parametrize("documents", [8, 13, 26, 200])
+def test_no_more_than_a_quarter_of_the_grid_is_fed(candidates, documents):
+    first, second = parted([1] * documents)
+    most = share_kept(candidates, 2, first, second)
+    assert expected(candidates, 2, first, second, most) <= candidates * documents / 4
+
+
+def test_a_round_keeps_two_thirds_of_its_share_and_of_the_rest_what_is_not_told_apart():
+    true = {f"c{n}": 0.0 if n < 5 else 1.0 for n in range(12)}
+    made = losses([1] * 10, true, 1e-3)
+    kept = better(made, list(true), range(10), 1 / 2)
+    assert set(kept) == {"c0", "c1", "c2", "c3", "c4"}  # four for certain, the fifth is like them, the sixth is not
+    assert len(better(losses([1], true, 1e-3), list(true), [0], 1 / 2)) == 6  # one window tells nothing apart
+
+
+# --- the decision ---
+
+
+def judged(made, finalists, tolerance=0.01):
+    return decide(made, finalists, range(40), range(40), tolerance, 0.95 ** (1 / 3))
+
+
+def test_the_simplest_of_those_that_are_as_good_is_chosen():
+    made = losses([1] * 40, {"simple": 0.001, "best": 0.0, "worse": 0.1}, 0.002)
+    found = judged(made, ["simple", "best", "worse"])
+    assert (found.chosen, found.lowest, found.open, found.equal) == ("simple", "best", [], ["best"])
+
+
+def test_what_may_be_better_by_more_than_the_tolerance_is_left_open():
+    made = losses([1] * 40, {"simple": 0.02, "best": 0.0, "worse": 0.5}, 0.1, seed=3)
+    found = judged(made, ["simple", "best", "worse"])
+    assert found.chosen == found.lowest
+    assert found.open == [name for name in ("simple", "best") if name != found.chosen]
+    assert not found.equal and not found.too_short
+
+
+def test_the_text_that_is_needed_is_where_students_bound_reaches_the_tolerance():
+    made, level = losses([1] * 40, {"a": 0.0, "b": 0.0}, 0.1, seed=5), 0.95
+    found = decide(made, ["a", "b"], range(40), range(40), 0.005, level)
+    other = found.open[0]
+    each = (made.sums[found.chosen][:, 1] - made.sums[other][:, 1]) / 255
+    room = 0.005 - each.mean()
+
+    def half(n):
+        return t_quantile((1 + level) / 2, n - 1) * each.std(ddof=1) / math.sqrt(n)
+
+    assert half(found.needed) <= room < half(found.needed - 1)
+
+
+def test_too_little_text_is_said_and_nothing_is_needed_by_guess():
+    made = losses([1, 1], {"a": 0.0, "b": 1.0}, 0.1)
+    found = decide(made, ["a", "b"], [0], [0, 1], 0.005, 0.95)
+    assert found.too_short and found.needed is None
+
+
+@pytest.mark.slow
+def test_what_is_recommended_is_worse_than_the_tolerance_in_at_most_one_of_twenty_texts():
+    wrong, decided = 0, 0
+    true = {"a": 0.012, "b": 0.006, "c": 0.0, "d": 0.02}
+    for seed in range(2000):
+        made = losses([1] * 12, true, 0.01, seed=seed)
+        found = decide(made, list(true), range(12), range(12), 0.01, 0.95 ** (1 / 6))
+        decided += not found.open
+        wrong += not found.open and true[found.chosen] > 0.01
+    assert decided > 200
+    assert wrong <= 0.05 * 2000
+
+
+def test_the_front_is_what_nothing_dominates():
+    points = [(0, 0), (1, -1), (0.5, -0.2), (1, -0.5), (2, -1)]
+    naive = [not any(x <= a and y <= b and (x, y) != (a, b) for x, y in points) for a, b in points]
+    assert on_front(points) == naive == [True, True, True, False, False]
+    assert not any(on_front([one, one])[0] is False for one, _ in combinations(points, 2))  # equals do not dominate
+
+
+# --- memory ---
+
+
+def test_the_cache_of_a_window_stops_growing():
+    cache = Cache(full=100, windowed=10, window=50, dtype="bfloat16")
+    assert [cache.bytes_at(n) for n in (10, 50, 60)] == [1100, 5500, 6500]
+    assert [cache.longest(n) for n in (1100, 5500, 6500, 6599, 6600)] == [10, 50, 60, 60, 61]
+    assert Cache(0, 10, 50, "bfloat16").longest(500) is None
+    for memory in range(1, 9000, 37):
+        longest = cache.longest(memory)
+        assert cache.bytes_at(longest) <= memory < cache.bytes_at(longest + 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("8GB", 8 * 10**9), ("80GiB", 80 * 2**30), ("500m", 500 * 10**6), (7, 7), ("1.5 TB", 1.5 * 10**12), ("2K", 2000)],
+)
+def test_memory_is_read(text, number):
+    assert parse_memory(text) == number
+
+
+@pytest.mark.parametrize("text", ["", "8 XB", "GB", "-1GB", "0", "1e3"])
+def test_memory_that_cannot_be_read_is_refused(text):
+    with pytest.raises(DataError, match="write it like 8GB"):
+        parse_memory(text)

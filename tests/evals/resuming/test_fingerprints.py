@@ -1,0 +1,153 @@
+"""What a resumed run may take for the same model: every byte of it, and every switch of its adapters."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+import accelerate
+import peft
+import pytest
+import torch
+from tiny import documents, llama
+
+import ropescale
+from ropescale.evals import perplexity
+from ropescale.evals.resuming.fingerprints import parameters_fingerprint
+
+pytestmark = pytest.mark.usefixtures("no_plots")
+
+IDS = documents(3, 64)
+
+
+def nll(model, out=None):
+    [row] = perplexity(model, IDS, [48], out=out).rows
+    return row.nll
+
+
+def with_adapters() -> peft.PeftModel:
+    torch.manual_seed(0)
+    config = peft.LoraConfig(target_modules=["q_proj", "v_proj"], r=2, init_lora_weights=False)
+    model = peft.get_peft_model(llama(), config)
+    model.add_adapter("second", config)
+    return model.eval()
+
+
+@contextmanager
+def another_adapter(model):
+    model.set_adapter("second")
+    yield
+    model.set_adapter("default")
+
+
+@contextmanager
+def another_scaling(model):
+    layers = [each for each in model.modules() if isinstance(each, peft.tuners.lora.LoraLayer)]
+    for layer in layers:
+        layer.set_scale("default", 3.0)
+    yield
+    for layer in layers:
+        layer.set_scale("default", 1.0)
+
+
+@contextmanager
+def both_merged(model):
+    model.set_adapter("second")
+    model.merge_adapter(["second"])
+    yield
+    model.unmerge_adapter()
+    model.set_adapter("default")
+
+
+SWITCHES = [lambda model: model.disable_adapter(), another_adapter, another_scaling, both_merged]
+
+
+@pytest.mark.parametrize("switched", SWITCHES, ids=["off", "another", "scaled", "merged"])
+def test_a_folder_of_before_is_not_taken_for_a_model_whose_adapters_were_switched(tmp_path, switched):
+    model = with_adapters()
+    before = nll(model, tmp_path)
+    with switched(model):
+        alone = nll(model)
+        assert nll(model, tmp_path) == alone
+        assert abs(alone - before) > 1e-3
+
+
+def test_adapters_that_were_switched_off_and_on_again_are_found_again(tmp_path, monkeypatch):
+    model = with_adapters()
+    before = nll(model, tmp_path)
+    with model.disable_adapter():
+        off = nll(model, tmp_path)
+    monkeypatch.setattr(type(model.get_base_model().model), "forward", None)
+    assert nll(model, tmp_path) == before != off
+
+
+def test_adapters_in_memory_count_also_where_the_files_of_a_folder_are_named(tmp_path):
+    model = with_adapters()
+    llama().save_pretrained(tmp_path / "model")
+    found = []
+    for _ in range(2):
+        found.append(perplexity(model, IDS, [48], out=tmp_path / "out", path=tmp_path / "model").rows[0].nll)
+        model.set_adapter("second")
+    assert found[1] == nll(model) != found[0]
+
+
+def test_a_folder_of_before_is_not_taken_for_a_model_with_some_other_rows(tmp_path):
+    """Of 30,000 rows, 60: those of every token in the text but one."""
+    model = llama(vocab_size=30000)
+    before = nll(model, tmp_path)
+    with torch.no_grad():
+        model.lm_head.weight[1:61].mul_(50)
+    alone = nll(model)
+    assert nll(model, tmp_path) == alone
+    assert abs(alone - before) > 1
+
+
+def places(model):
+    """Of every tensor that is no rotary table: the first, a middle and the last byte, as something to flip."""
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        if not name.endswith("inv_freq"):
+            flat = tensor.detach().view(-1).view(torch.uint8)
+            yield from ((name, flat, at) for at in (0, len(flat) // 2, len(flat) - 1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_every_byte_counts(dtype, monkeypatch):
+    monkeypatch.setattr("ropescale.evals.resuming.fingerprints._BLOCK", 1000)  # several blocks, the last one shorter
+    model = llama().to(dtype)
+    model.register_buffer("beside", torch.tensor(1.0))
+    before = parameters_fingerprint(model)
+    for name, flat, at in places(model):
+        flat[at] ^= 1
+        assert parameters_fingerprint(model) != before, (name, at)
+        flat[at] ^= 1
+    assert parameters_fingerprint(model) == before
+
+
+def test_bytes_count_and_not_where_they_lie():
+    model, other = llama(), llama()
+    weight = other.model.layers[0].mlp.up_proj.weight
+    weight.data = weight.data.t().contiguous().t()
+    assert weight.stride() != model.model.layers[0].mlp.up_proj.weight.stride()
+    assert parameters_fingerprint(other) == parameters_fingerprint(model)
+
+
+def test_a_schedule_is_not_part_of_the_weights():
+    model = llama()
+    before = parameters_fingerprint(model)
+    with ropescale.patch(model, "yarn:factor=4"):
+        assert parameters_fingerprint(model) == before
+
+
+@pytest.mark.parametrize("place", ["cpu", "disk"])
+def test_what_accelerate_has_put_elsewhere_counts(tmp_path, place):
+    plain, other = llama(), llama()
+    with torch.no_grad():
+        other.model.layers[1].mlp.up_proj.weight[3, 4] += 1
+    before = [parameters_fingerprint(model) for model in (plain, other)]
+    for model, folder in ((plain, tmp_path / "a"), (other, tmp_path / "b")):
+        if place == "cpu":
+            accelerate.cpu_offload(model, "cpu")
+        else:
+            accelerate.disk_offload(model, folder, execution_device="cpu")
+        assert model.lm_head.weight.is_meta
+    assert [parameters_fingerprint(model) for model in (plain, other)] == before
+    assert before[0] != before[1]

@@ -1,0 +1,270 @@
+"""Scoring a plan's batches where memory is short."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tiny import documents, llama
+
+import ropescale
+from ropescale.errors import RunError
+from ropescale.evals import perplexity
+from ropescale.evals.data.documents import from_ids
+from ropescale.evals.running.batches import plan_pass
+from ropescale.evals.scoring import memory
+from ropescale.evals.scoring.executor import Executor
+from ropescale.evals.scoring.memory import default_batch_tokens, is_out_of_memory, position_bytes
+from ropescale.evals.scoring.scorer import Scorer
+
+IDS = documents(9, 40)
+
+
+class Small(Scorer):
+    """A device that holds so many positions and no more."""
+
+    def __init__(self, model, positions, error=None):
+        super().__init__(model)
+        self.positions, self.error = positions, error or torch.OutOfMemoryError("CUDA out of memory.")
+        self.fed = []
+
+    def score(self, ids, chunk=None):
+        self.fed.append((*ids.shape, *([chunk] if chunk else [])))
+        if (chunk or ids.numel()) > self.positions:
+            raise self.error
+        return super().score(ids, chunk)
+
+
+def executed(scorer, plan):
+    notes = []
+    executor = Executor(scorer, from_ids(IDS), None, notes.append)
+    return [executor.score(batch) for batch in plan.batches], notes
+
+
+def test_a_batch_that_does_not_fit_is_scored_in_halves_and_the_numbers_stay():
+    plan = plan_pass([len(each) for each in IDS], 40, None, False, 320)  # 8 windows, and 1
+    small = Small(llama(), positions=100)
+    (first, second), notes = executed(small, plan)
+    assert small.fed == [(8, 40), (4, 40), (2, 40), (2, 40), (2, 40), (2, 40), (1, 40)]
+    assert (first.parts, second.parts) == (4, 1)
+    whole, _ = executed(Scorer(llama()), plan)
+    assert np.abs(first.nll - whole[0].nll).max() < 1e-5 and np.array_equal(second.nll, whole[1].nll)
+    assert notes[0].startswith("out of memory with 8 windows of 40 positions; going on with 4 at a time")
+    assert notes[1].startswith("out of memory with 4 windows") and "batch_tokens=80 avoids the attempt" in notes[1]
+
+
+def test_what_did_not_fit_once_is_not_tried_again():
+    plan = plan_pass([len(each) for each in IDS], 20, 10, False, 160)
+    small = Small(llama(), positions=80)
+    found, notes = executed(small, plan)
+    assert len(notes) == 1 and small.fed[0] == (8, 20)
+    assert all(rows * width <= 80 for rows, width in small.fed[1:])
+    whole, _ = executed(Scorer(llama()), plan)
+    for one, other in zip(found, whole, strict=True):
+        assert np.abs(one.nll - other.nll).max() < 1e-5
+
+
+def test_a_single_window_that_does_not_fit_says_what_to_do():
+    plan = plan_pass([40, 41], 40, None, False, 80)
+    with pytest.raises(RunError, match=r"40 positions .*memory of cpu; use shorter"):
+        executed(Small(llama(), positions=39), plan)
+
+
+def test_a_window_that_does_not_fit_is_fed_in_chunks_and_the_numbers_stay():
+    ids = from_ids(documents(2, 1200))
+    plan = plan_pass([1200, 1201], 1200, None, False, 1200)
+    small, notes = Small(llama(), positions=400), []
+    executor = Executor(small, ids, None, notes.append)
+    found = [executor.score(batch) for batch in plan.batches]
+    probes = [(1, 64, 16), (1, 64)]  # whether chunks agree, asked before each attempt
+    assert small.fed == [(1, 1200), *probes, (1, 1200, 600), *probes, (1, 1200, 300), (1, 1200, 300)]
+    assert [each.parts for each in found] == [4, 4]
+    assert "out of memory with a window of 1,200 positions; feeding 600 at a time with a key-value" in notes[0]
+    assert "feeding 300 at a time" in notes[1] and len(notes) == 2
+    whole = Executor(Scorer(llama()), ids, None, notes.append)
+    for one, batch in zip(found, plan.batches, strict=True):
+        assert np.abs(one.nll - whole.score(batch).nll).max() < 1e-5
+
+
+def test_a_window_that_is_estimated_not_to_fit_is_fed_in_chunks_at_once(monkeypatch):
+    model = llama()
+    monkeypatch.setattr(memory, "total_memory", lambda device: 2**20)
+    ids, notes = from_ids(documents(1, 2000)), []
+    executor = Executor(Scorer(model, logits_bytes=1), ids, None, notes.append)
+    (batch,) = plan_pass([2000], 2000, None, False, 1).batches
+    assert executor.score(batch).parts == math.ceil(2000 / 256)
+    assert notes[0].startswith("a window of 2,000 positions would take about 0.0 GB; feeding 256 at a time")
+    with ropescale.patch(model, "yarn:factor=8"):
+        found = executor.score(batch).nll
+        monkeypatch.undo()
+        whole = Executor(Scorer(model), ids, None, notes.append).score(batch)
+    assert whole.parts == 1 and np.abs(found - whole.nll).max() < 1e-5
+
+
+def test_another_error_is_not_taken_for_missing_memory():
+    plan = plan_pass([40, 41], 40, None, False, 80)
+    with pytest.raises(RuntimeError, match="device-side assert"):
+        executed(Small(llama(), positions=39, error=RuntimeError("device-side assert triggered")), plan)
+
+
+def test_what_torch_raises_when_the_machine_has_no_memory_is_known():
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(2**61, dtype=torch.uint8)
+    assert is_out_of_memory(caught.value)
+    assert is_out_of_memory(torch.OutOfMemoryError("x")) and is_out_of_memory(MemoryError())
+    assert not is_out_of_memory(ValueError("out of memory")) and not is_out_of_memory(RuntimeError("shape"))
+
+
+def test_a_run_under_a_real_limit_of_memory_splits_and_says_so_in_its_results():
+    resource = pytest.importorskip("resource")
+    if not Path("/proc/self/statm").exists():
+        pytest.skip("the size of a process is read as Linux tells it")
+    # Wide and shallow, so that 64 windows take some 150 MB and one a few.
+    model, ids = llama(intermediate_size=4096, hidden_size=64), documents(64, 64)
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        torch.set_num_threads(1)
+        perplexity(model, ids[:2], [64])  # what is loaded only once is loaded
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + 75 * 2**20, resource.RLIM_INFINITY))
+        result = perplexity(model, ids, [64], batch_tokens=64 * 64)
+        os.write(writer, f"{result.cost[0]['split_batches']} {result.rows[0].nll!r}".encode())
+        os._exit(0)
+    os.close(writer)
+    os.waitpid(child, 0)
+    split, nll = os.read(reader, 100).decode().split()
+    assert split == "1"
+    assert float(nll) == pytest.approx(perplexity(model, ids, [64]).rows[0].nll, abs=1e-6)
+
+
+@pytest.mark.slow
+def test_the_estimate_of_a_forward_pass_is_near_enough_that_half_of_the_memory_suffices():
+    resource = pytest.importorskip("resource")
+    model = llama(hidden_size=256, intermediate_size=1024, num_attention_heads=8, num_key_value_heads=8)
+    ids = torch.randint(61, (1, 16384))
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        torch.set_num_threads(1)
+        scorer = Scorer(model)
+        with torch.inference_mode():
+            scorer.score(ids[:, :64])
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            scorer.score(ids)
+        os.write(writer, str(1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)).encode())
+        os._exit(0)
+    os.close(writer)
+    os.waitpid(child, 0)
+    taken = int(os.read(reader, 100))
+    estimate = position_bytes(model, 16384) * 16384 + 3 * 4 * 61 * 16384
+    # The budget is half of what the weights leave, so a pass may take twice the estimate.
+    assert estimate / 3 <= taken <= 1.5 * estimate
+
+
+def test_the_default_batch_follows_the_machine_and_is_a_power_of_two(monkeypatch):
+    model = llama()
+    assert default_batch_tokens(model, 64, 2**20) == 8192  # more gains nothing on a CPU
+    each = position_bytes(model, 64)
+    weights = sum(p.numel() * 4 for p in model.parameters())
+    monkeypatch.setattr(memory, "total_memory", lambda device: weights + 2 * (3 * 2**20 + 1000 * each))
+    assert default_batch_tokens(model, 64, 2**20) == 512
+    monkeypatch.setattr(memory, "total_memory", lambda device: 0)
+    assert default_batch_tokens(model, 64, 2**20) == 1
+    assert perplexity(model, IDS[:2], [16]).protocol["batch_tokens"] == 1
+
+
+def test_what_a_run_will_take_is_said_before_it_starts(caplog):
+    with caplog.at_level("INFO", "ropescale.evals.running.progress"):
+        perplexity(llama(), IDS[:3], [16, 40], batch_tokens=80)
+    working = 80 * position_bytes(llama(), 40) + 3 * 4 * 80 * 61
+    weights = 4 * sum(p.numel() for p in llama().parameters())
+    assert caplog.messages[0] == (
+        f"memory: {weights / 1e6:.0f} MB of weights, and an estimated {working / 1e6:.0f} MB "
+        "for 80 tokens at a time (in windows of 40)"
+    )
+
+
+def test_a_long_run_says_after_its_first_batch_how_long_it_will_be(caplog, monkeypatch):
+    times = iter(range(0, 10_000, 100))  # every batch takes 100 seconds
+    monkeypatch.setattr("ropescale.evals.running.runner.time.perf_counter", lambda: next(times))
+    with caplog.at_level("INFO", "ropescale.evals.running.progress"):
+        perplexity(llama(), IDS, [20], batch_tokens=20, windows=1)
+    assert [line for line in caplog.messages if "to go" in line] == [
+        "20 tokens in 100.0 s; at this speed about 13 min to go"
+    ]
+
+
+def test_numbers_of_tables_that_change_by_themselves_are_not_kept(tmp_path):
+    def drift(module, args, output):
+        module.inv_freq.mul_(0.5)
+
+    model = llama()
+    model.model.rotary_emb.register_forward_hook(drift)
+    for _ in range(2):  # nor found by the next run
+        with pytest.raises(RunError, match="the rotary tables changed while as-is was measured"):
+            perplexity(model, IDS[:2], [16], out=tmp_path)
+    assert not list(tmp_path.glob("resume/*/*.log"))
+
+
+def test_an_eager_attention_is_estimated_with_its_scores():
+    model = llama(attn_implementation="eager")
+    assert position_bytes(model, 4096) - position_bytes(model, 64) == 4 * (4096 - 64) * (2 * 4 + 4)
+    assert math.isclose(position_bytes(llama(), 4096), position_bytes(llama(), 64))
+
+
+# --- how long it will be -------------------------------------------------------------------------------------------
+
+
+class Timed(Scorer):
+    """Takes a second per ten tokens, by a clock of its own."""
+
+    clock = 0.0
+
+    def score(self, ids, chunk=None):
+        Timed.clock += ids.numel() / 10
+        return super().score(ids, chunk)
+
+
+def told(monkeypatch, ids, lengths, **options):
+    lines = []
+    monkeypatch.setattr("ropescale.evals.running.progress.Notes.tell", lambda self, line: lines.append(line))
+    monkeypatch.setattr("ropescale.evals.running.perplexity.Scorer", Timed, raising=False)
+    monkeypatch.setattr("ropescale.evals.running.perplexity._scorer", lambda model, options: Timed(model))
+    monkeypatch.setattr("ropescale.evals.scoring.executor.time.perf_counter", lambda: Timed.clock)
+    perplexity(llama(), ids, lengths, bos="no", windows=1, **options)
+    return [line for line in lines if line.startswith("time:")]
+
+
+def test_a_long_run_says_before_it_starts_how_long_it_will_be(monkeypatch):
+    monkeypatch.setattr("ropescale.evals.running.perplexity._TIMED", 16)
+    ids = documents(60, 64)
+    grown = memory.work(llama(), 64) / memory.work(llama(), 16)
+    minutes = round(60 * 64 / 10 * grown / 60)
+    assert minutes >= 6
+    assert told(monkeypatch, ids, [64]) == [f"time: an estimated {minutes} min, by a pass of 16 tokens"]
+
+
+def test_a_short_run_says_nothing_of_time(monkeypatch):
+    monkeypatch.setattr("ropescale.evals.running.perplexity._TIMED", 16)
+    assert told(monkeypatch, documents(20, 64), [64]) == []
+
+
+def test_the_work_of_a_token_is_two_flops_per_weight_and_grows_with_what_it_attends_to():
+    model = llama()
+    config, weights = model.config, sum(parameter.numel() for parameter in model.parameters())
+    attention = 2 * config.num_hidden_layers * config.num_attention_heads * config.head_dim
+    assert memory.work(model, 1000) == 2 * weights + attention * 1000
+
+
+def test_a_probe_that_does_not_fit_gives_no_estimate_and_another_error_is_one(monkeypatch):
+    plan = plan_pass([len(each) for each in IDS], 40, None, False, 320)
+    small = Executor(Small(llama(), positions=10), from_ids(IDS), None, print)
+    assert small.seconds(plan.batches[0], 16) is None
+    broken = Executor(Small(llama(), positions=10, error=ValueError("broken")), from_ids(IDS), None, print)
+    with pytest.raises(ValueError, match="broken"):
+        broken.seconds(plan.batches[0], 16)

@@ -1,0 +1,169 @@
+"""One NLL per token, equal to a naive loop over the model's full logits."""
+
+import logging
+
+import pytest
+import tiny_models
+import torch
+from tiny import documents, llama, naive_nll
+from transformers import (
+    AutoModelForCausalLM,
+    CohereConfig,
+    Gemma2Config,
+    GPT2Config,
+    GPTNeoXConfig,
+    GraniteConfig,
+    PreTrainedModel,
+)
+
+from ropescale.evals.scoring.scorer import Scorer
+from ropescale.models.rotary_modules import evaluating
+
+SMALL = {
+    "vocab_size": 61,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 64,
+    "initializer_range": 0.3,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+
+
+def build(config) -> PreTrainedModel:
+    torch.manual_seed(0)
+    return AutoModelForCausalLM.from_config(config).eval()
+
+
+def assert_close_to_naive(model, ids, nll):
+    naive = torch.tensor([naive_nll(model, each) for each in ids.tolist()])
+    assert (nll - naive).abs().mean() < 1e-6 * max(1, naive.mean())
+    assert (nll - naive).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("logits_bytes", [1, 4 * 61 * 7, 2**26])
+def test_nll_equals_the_naive_loop_whatever_the_block(logits_bytes):
+    model, ids = llama(), torch.tensor([each[:50] for each in documents(3, 50)])
+    scorer = Scorer(model, logits_bytes)
+    with torch.inference_mode():
+        scorer.check(ids[0])
+        nll = scorer.score(ids)
+    assert scorer.split and nll.shape == (3, 49) and nll.dtype == torch.float32
+    assert_close_to_naive(model, ids, nll)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        Gemma2Config(**SMALL, final_logit_softcapping=2.0),
+        CohereConfig(**{**SMALL, "tie_word_embeddings": False}, logit_scale=0.25),
+        GraniteConfig(**SMALL, logits_scaling=8.0),
+        GPTNeoXConfig(**SMALL),
+        GPT2Config(n_embd=32, n_layer=2, n_head=4, vocab_size=61, n_positions=64, initializer_range=0.3),
+    ],
+    ids=lambda config: config.model_type,
+)
+def test_softcap_and_logit_scale_are_honoured_without_a_fallback(config):
+    model, ids = build(config), torch.tensor([each[:40] for each in documents(2, 40)])
+    scorer = Scorer(model, logits_bytes=4 * 61 * 7)
+    with torch.inference_mode():
+        scorer.check(ids[0])
+        nll = scorer.score(ids)
+    assert scorer.split
+    assert_close_to_naive(model, ids, nll)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "chunk"),
+    [
+        *[("llama", chunk) for chunk in (1, 7, 99, 100, 1000)],
+        *[(name, 23) for name in ("gemma2", "gemma3_text", "gpt_oss", "deepseek_v3", "gpt_neox")],
+    ],
+)
+def test_chunks_with_a_cache_give_what_one_forward_gives(model_type, chunk):
+    # Also where layers look back only 16 positions, and with softcap, sinks and MLA.
+    model, ids = tiny_models.build(model_type), torch.tensor([each[:100] for each in documents(2, 100)])
+    scorer = Scorer(model, logits_bytes=4 * 61 * 7)
+    with torch.inference_mode():
+        assert scorer.chunks_agree(ids[0])
+        difference = (scorer.score(ids, chunk) - scorer.score(ids)).abs()
+    assert difference.max() < 1e-5
+
+
+def halve(module):
+    module.inv_freq.mul_(0.5)
+
+
+def test_a_model_whose_chunks_do_not_agree_is_noticed():
+    model, ids = llama(), torch.tensor(documents(1, 100)[0])
+    scorer = Scorer(model)
+    with torch.inference_mode():
+        assert scorer.chunks_agree(ids)
+        # Tables that follow what is fed: the keys in the cache keep the rotation that they were given.
+        model.model.rotary_emb.register_forward_pre_hook(lambda module, _: halve(module))
+        assert not scorer.chunks_agree(ids)
+
+
+def test_a_model_that_the_split_would_change_is_scored_whole(caplog):
+    class Odd(type(llama())):
+        """Its logits depend on more than the trunk's last hidden state."""
+
+        def forward(self, input_ids, **kwargs):
+            output = super().forward(input_ids=input_ids, **kwargs)
+            output.logits = output.logits * (1 + torch.arange(input_ids.shape[1])[:, None] / 10)
+            return output
+
+    model = llama()
+    model.__class__ = Odd
+    ids = torch.tensor([each[:40] for each in documents(2, 40)])
+    scorer = Scorer(model, logits_bytes=4 * 61 * 7)
+    with torch.inference_mode(), caplog.at_level(logging.WARNING):
+        scorer.check(ids[0])
+        nll = scorer.score(ids)
+    assert not scorer.split and "scoring it whole" in caplog.text
+    assert_close_to_naive(model, ids, nll)
+
+
+def test_a_compiled_model_is_scored_as_the_model_inside():
+    model = llama()
+    ids = torch.tensor(documents(1, 30))
+    with torch.inference_mode():
+        assert torch.equal(Scorer(torch.compile(model)).score(ids), Scorer(model).score(ids))
+
+
+def test_scoring_leaves_the_model_as_it_was():
+    model, ids = llama(), torch.tensor(documents(1, 30))
+    before = model(ids).logits
+    with torch.inference_mode():
+        Scorer(model, logits_bytes=1000).score(ids)
+    assert torch.equal(model(ids).logits, before)
+    assert "forward" not in vars(model.model)
+
+
+def test_evaluating_restores_each_modules_own_mode():
+    model = llama().train()
+    model.model.layers[0].eval()
+    with evaluating(model):
+        assert not any(module.training for module in model.modules())
+    assert model.training and model.model.layers[1].training and not model.model.layers[0].training
+
+
+def test_bf16_logits_are_reduced_in_fp32():
+    model = llama().to(torch.bfloat16)
+    ids = torch.tensor([each[:50] for each in documents(2, 50)])
+    with torch.inference_mode():
+        nll = Scorer(model).score(ids)
+    assert (nll - torch.tensor([naive_nll(model, each) for each in ids.tolist()])).abs().max() < 1e-5
+
+
+def test_a_nan_weight_surfaces_as_a_nan_nll():
+    model = llama()
+    torch.nn.init.constant_(model.lm_head.weight[3], torch.nan)
+    with torch.inference_mode():
+        nll = Scorer(model).score(torch.tensor(documents(1, 20)))
+    assert not torch.isfinite(nll).any()

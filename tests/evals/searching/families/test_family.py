@@ -1,0 +1,115 @@
+"""The schedules that a search chooses among: their tables, bounds, and how they are written."""
+
+import json
+import math
+
+import pytest
+import torch
+
+import ropescale
+from ropescale.errors import DataError
+from ropescale.evals.searching.families.family import EveryPair, Ramp, RampShape, family
+from ropescale.rope import Rope
+from ropescale.schedules import Yarn
+from ropescale.schedules.reading import specs
+
+ROPE = Rope(rotary_dim=64, theta=10000.0, original_length=256)
+FOUND = (3.41, 14.73, math.log(7.6), math.log(1.202))
+
+
+def by_hand(start, end, factor, rope=ROPE):
+    """The family's formula with plain floats, pair by pair."""
+    base = [rope.theta ** (-2 * i / rope.rotary_dim) for i in range(rope.rotary_dim // 2)]
+    ramp = [min(max((i - start) / (end - start), 0.0), 1.0) for i in range(len(base))]
+    return [b * ((1 - r) + r / factor) for b, r in zip(base, ramp, strict=True)]
+
+
+def relative(found, wanted):
+    return max(abs(f / w - 1) for f, w in zip(found, wanted, strict=True))
+
+
+def table(member, point):
+    inv_freq, scale = member.table(torch.tensor(point, dtype=torch.float64))
+    return inv_freq.tolist(), float(scale)
+
+
+def test_the_table_is_the_formula():
+    inv_freq, scale = table(Ramp(ROPE, 8.0), FOUND)
+    assert relative(inv_freq, by_hand(3.41, 14.73, 7.6)) < 1e-15
+    assert scale == pytest.approx(1.202, rel=1e-15)
+
+
+def test_it_starts_at_yarns_default():
+    ramp = Ramp(ROPE, 8.0)
+    assert ramp.start == pytest.approx((0, 13, math.log(8), math.log(0.1 * math.log(8) + 1)))
+    inv_freq, scale = table(ramp, ramp.start)
+    default = Yarn(factor=8)(ROPE, 2048)
+    assert relative(inv_freq, default.inv_freq) < 1e-14
+    assert scale == pytest.approx(default.attention_scale, rel=1e-15)
+
+
+@pytest.mark.parametrize("rope", [ROPE, Rope(32, 500000.0, 512), Rope(128, 500000.0, 8192), Rope(64, 150000.0, 4096)])
+@pytest.mark.parametrize("ends", [(0.0, 0.01), (3.41, 14.73), (0.0, 31.0), (7.5, 9.25), (11.99, 31.0)])
+def test_yarn_written_from_the_ends_is_the_table_that_was_learned(rope, ends, tmp_path):
+    ramp, point = Ramp(rope, 8.0), (*ends, math.log(7.6), math.log(1.3))
+    schedule = ramp.schedule(point)
+    assert isinstance(schedule, Yarn) and not schedule.truncate
+    file = tmp_path / "factors.json"
+    file.write_text(json.dumps(specs.to_dict(schedule)))
+    learned = table(ramp, point)
+    for written in (schedule, specs.parse(str(file)).build()):
+        assert relative(written(rope, 1).inv_freq, learned[0]) < 1e-12
+        assert written(rope, 1).attention_scale == pytest.approx(learned[1], rel=1e-12)
+
+
+def test_numbers_are_kept_within_the_bounds():
+    ramp = Ramp(ROPE, 8.0)
+    assert ramp.nearest((-3.0, 70.0, -1.0, 0.2)) == (0.0, 63.0, math.log(8), 0.2)
+    start, end, *_ = ramp.nearest((20.0, 10.0, 2.0, 0.2))
+    assert 0 < end - start < 0.02
+    assert EveryPair(ROPE, 8.0).nearest([-0.1] * 33)[:2] == (0.0, 0.0)
+
+
+def test_whole_ends_are_those_that_yarn_rounds_to():
+    ramp = Ramp(ROPE, 8.0, RampShape(whole=True, scale="rule"))
+    point = (3.41, 14.73, math.log(7.6))
+    schedule = ramp.schedule(point)
+    assert schedule.truncate and schedule.attention_factor is None
+    inv_freq, scale = table(ramp, point)
+    assert relative(schedule(ROPE, 1).inv_freq, inv_freq) < 1e-12
+    assert relative(inv_freq, by_hand(3, 15, 7.6)) < 1e-14
+    assert scale == pytest.approx(0.1 * math.log(7.6) + 1, rel=1e-15) == schedule(ROPE, 1).attention_scale
+
+
+def test_two_tables_keep_the_models_own_up_to_the_trained_length():
+    ramp = Ramp(ROPE, 8.0, RampShape(scale="one", form="two tables"))
+    schedule = ramp.schedule(FOUND[:3])
+    assert list(schedule(ROPE, 256).inv_freq) == ROPE.inv_freq()
+    assert relative(schedule(ROPE, 257).inv_freq, by_hand(3.41, 14.73, 7.6)) < 1e-14
+    assert schedule(ROPE, 256).attention_scale == schedule(ROPE, 2048).attention_scale == 1.0
+
+
+def test_on_a_table_that_is_not_thetas_own_the_result_is_a_table():
+    rope = Rope(8, 10000.0, 64, table=(1.0, 0.3, 0.05, 0.001), table_scale=1.1)
+    ramp = Ramp(rope, 4.0)
+    point = (0.5, 2.5, math.log(4), 0.1)
+    written = ramp.schedule(point)(rope, 1)
+    assert relative(written.inv_freq, table(ramp, point)[0]) < 1e-12
+    assert written.attention_scale == pytest.approx(1.1 * math.exp(0.1), rel=1e-12)
+
+
+def test_other_numbers_of_numbers():
+    assert family(ROPE, 8.0, 2).names == ("log_factor", "log_scale")
+    pairs = family(ROPE, 8.0, 33)
+    assert relative(table(pairs, pairs.start)[0], Yarn(factor=8)(ROPE, 1).inv_freq) < 1e-14
+    with pytest.raises(DataError, match="numbers 5 is none of 4"):
+        family(ROPE, 8.0, 5)
+
+
+def test_where_the_numbers_come_from_is_no_field_of_the_schedule(tmp_path):
+    file = tmp_path / "factors.json"
+    file.write_text(json.dumps({"name": "yarn", "factor": 8, "provenance": {"tokens_spent": 1, "factor": 3}}))
+    assert specs.parse(str(file)).build() == Yarn(factor=8)
+    parsed = specs.parse({"full_attention": {"name": "yarn", "factor": 2}, "provenance": {}})
+    assert list(parsed) == ["full_attention"]
+    assert ropescale.schedules.create("yarn", factor=8) == Yarn(factor=8)

@@ -1,0 +1,253 @@
+"""A search by prompts with a hidden key, of which the answers alone count."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from searching import check_resumed
+from tiny import byte_tokenizer, documents, llama, naive_nll
+
+import ropescale
+from ropescale.errors import DataError
+from ropescale.evals import Result, search
+from ropescale.evals.parallel.processes import Group, World
+from ropescale.evals.passkey.quiz import Quiz, RetrievalOptions
+from ropescale.evals.reference import lessons
+from ropescale.evals.run_folder.loading import read_results
+from ropescale.evals.searching.feeds import hidden_keys
+from ropescale.evals.searching.losses.evaluating import Evaluator
+from ropescale.evals.searching.losses.table_gradients import LiveTables
+from ropescale.evals.searching.methods.asking import Ask
+from ropescale.evals.searching.metrics import CHANGES
+from ropescale.evals.searching.options import SearchOptions
+from ropescale.evals.searching.running import SearchRun
+from ropescale.models.rotary_modules import evaluating
+
+LENGTHS, SIZE = (128, 256), 128 + 256
+ANSWER = 6
+"""Tokens of an answer: a byte each, the space before the five digits included."""
+BUDGET = {"objective": "keys", "budget_tokens": SIZE * 20, "tokenizer": byte_tokenizer()}
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def model(**changes):
+    """A tiny Llama of trained length 128."""
+    return llama(vocab_size=257, max_position_embeddings=128, **changes)
+
+
+@pytest.fixture(scope="module")
+def found():
+    return search(model(), None, 256, **BUDGET)
+
+
+def feeding(lengths=LENGTHS, **options):
+    chosen = SearchOptions(objective="keys", **{"budget_tokens": SIZE * 20, **options})
+    return hidden_keys.prompt_feeding(byte_tokenizer(), lengths, "auto", chosen)
+
+
+def held_out(number, seed=0):
+    """The ids of a set of held-out prompts, shortest first, made as `ropescale passkey` makes its own."""
+    quiz = Quiz(byte_tokenizer(), LENGTHS, 5, "passkey", "auto", RetrievalOptions(seed=2**42 + 2 * seed + 1, trials=9))
+    by_depth = [
+        {prompt.questions[0].depth: prompt for prompt in made[number // 5 :: 9]} for made in quiz.prompts.values()
+    ]
+    depths = [((number + place) % 5) / 4 for place in range(len(LENGTHS))]
+    return [prompts[depth].ids(0).tolist() for prompts, depth in zip(by_depth, depths, strict=True)]
+
+
+def answers(net, ids):
+    """The oracle: the mean NLL of the answer, the last tokens of a prompt, by plain transformers."""
+    return math.fsum(naive_nll(net, ids)[-ANSWER:]) / ANSWER
+
+
+def test_the_loss_is_that_of_the_answers_alone_by_plain_transformers(found):
+    net, schedules = model(), {"yarn:factor=2,truncate=true": found.checks[0], found.spec: found.found}
+    assert len(found.checks[0].by_length) == len(found.names) == 2
+    for schedule, check in schedules.items():
+        with ropescale.patch(net, schedule):
+            wanted = [[answers(net, ids) for ids in held_out(number)] for number in range(2)]
+        assert np.array(check.by_length) == pytest.approx(np.array(wanted), abs=1e-5)
+        assert check.loss == pytest.approx(sum(long for _, long in wanted) / 2, abs=1e-5)  # of the target length
+
+
+def test_the_model_as_it_is_has_the_losses_of_plain_transformers(found):
+    net = model()
+    for place, length in enumerate(LENGTHS):
+        wanted = [answers(net, held_out(number)[place]) for number in range(2)]
+        assert found.unchanged[length] == pytest.approx(wanted, abs=1e-5)
+
+
+def test_a_model_whose_tables_follow_the_length_is_asked_as_it_is_at_each():
+    net = model(rope_parameters={"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0})
+    result = search(net, None, 256, **BUDGET, patching={"replace_scaling": True, "original_length": 128})
+    for place, length in enumerate(LENGTHS):  # transformers' own tables at that length
+        wanted = [answers(net, held_out(number)[place]) for number in range(2)]
+        assert result.unchanged[length] == pytest.approx(wanted, abs=1e-5)
+    assert result.beside == 2 * (128 + SIZE)
+
+
+def test_the_gradient_is_that_of_the_answer_by_plain_transformers():
+    net, options = model().double(), SearchOptions(objective="keys", budget_tokens=SIZE * 20)
+    run = SearchRun(net, feeding(), options)
+    texts, live = run.feeding.texts(LENGTHS, 2.0), LiveTables(run.learner.model, run.plan)
+    (ids,) = [piece.ids.tolist() for piece in texts.learned[3].pieces(None)]
+    assert len(ids) == 256
+
+    def loss(point):
+        with ropescale.patch(net, run.space.schedule(point)):
+            return answers(net, ids)
+
+    point = run.space.nearest([value + 0.15 for value in run.space.start])
+    with live.patched(), evaluating(net):
+        evaluator = Evaluator(run.learner, live, run.space, texts, Group(World()))
+        reply = evaluator.answer(Ask((point,), (3,), gradient=True))
+    assert reply.losses[0][0] == pytest.approx(loss(point), abs=1e-6)
+    step = 3e-3
+    for number, slope in enumerate(reply.gradients[0]):
+        ahead, behind = (loss((*point[:number], point[number] + by, *point[number + 1 :])) for by in (step, -step))
+        assert slope == pytest.approx((ahead - behind) / (2 * step), rel=2e-2, abs=2e-4), run.space.names[number]
+
+
+def test_no_prompt_is_learned_from_and_held_out_or_asked_by_default():
+    fed, usual = feeding(), Quiz(byte_tokenizer(), LENGTHS, 5, "passkey", "auto", RetrievalOptions(trials=4))
+    other = feeding(seed=1)
+    asked = [prompt.ids(0).tobytes() for quiz in (fed.learned, fed.held_out, other.learned, other.held_out, usual)
+             for prompt in quiz.every]  # fmt: skip
+    assert len(set(asked)) == len(asked) == 2 * (15 + 10) + 40
+    assert lessons.FIRST_SEED + 2**40 <= hidden_keys.FIRST_SEED == hidden_keys.seeds(0)[0]  # a lesson draws below that
+    assert len({seed for number in range(50) for seed in hidden_keys.seeds(number)}) == 100
+
+
+def test_every_set_has_one_prompt_of_each_length_and_the_keys_lie_at_every_depth_in_turn():
+    quiz = Quiz(byte_tokenizer(), (128, 256, 300), 5, "passkey", "auto", RetrievalOptions(trials=2))
+    sets = [hidden_keys.prompts_of(quiz, number) for number in range(10)]
+    assert all([prompt.length for prompt in each] == [128, 256, 300] for each in sets)
+    places = np.array([[prompt.questions[0].depth for prompt in each] for each in sets])
+    assert all(len(set(row)) == 3 for row in places.tolist())
+    for five in (places[:5], places[5:]):
+        assert np.sort(five, axis=0).T.tolist() == [[0, 0.25, 0.5, 0.75, 1]] * 3
+    ids = [prompt.ids(0).tobytes() for each in sets for prompt in each]
+    assert len(set(ids)) == 30 and all(prompt.ids(0)[0] == 256 for each in sets for prompt in each)  # BOS
+
+
+def test_a_set_of_prompts_keeps_its_ids_whatever_the_budget():
+    small, large = feeding(), feeding(budget_tokens=SIZE * 100)
+    for number in range(5):
+        for one, other in zip(*(hidden_keys.prompts_of(each.learned, number) for each in (small, large)), strict=True):
+            assert np.array_equal(one.ids(0), other.ids(0))
+
+
+@pytest.mark.parametrize("method", ["gradient", "evolution", "cma"])
+@pytest.mark.parametrize("keep_short", [False, True])
+def test_every_token_that_is_fed_counts(method, keep_short, monkeypatch):
+    pytest.importorskip("cma") if method == "cma" else None
+    if method == "evolution" and keep_short:
+        pytest.skip("keep_short is for the ramp")
+    fed, job = [], Evaluator._job
+    monkeypatch.setattr(
+        Evaluator, "_job", lambda self, ask, point, piece: fed.append(len(piece.ids)) or job(self, ask, point, piece)
+    )
+    result = search(model(), None, 256, **BUDGET, method=method, keep_short=keep_short)
+    assert sum(fed) == result.spent + result.beside
+    assert result.spent <= BUDGET["budget_tokens"] and result.beside == 2 * SIZE
+    assert result.found.loss == min(check.loss for check in result.checks)
+
+
+def test_where_the_own_table_is_kept_short_prompts_are_answered_with_it():
+    result = search(model(), None, 256, **BUDGET, keep_short=True)
+    assert result.start == "yarn:factor=2,attention_factor=1"
+    assert {(row.baseline, row.length) for row in CHANGES.rows(result)} == {(result.start, 256), ("as-is", 256)}
+    assert result.at(result.found, 128) == pytest.approx(result.unchanged[128], abs=1e-6)
+    assert result.checks[0].loss == pytest.approx(sum(long for _, long in result.checks[0].by_length) / 2, abs=1e-12)
+
+
+@pytest.mark.parametrize("after", [0, 2, 5])
+def test_a_search_that_was_stopped_finds_the_same_bit_for_bit(found, after, tmp_path, monkeypatch):
+    check_resumed(lambda out: search(model(), None, 256, out=out, **BUDGET), found, after, tmp_path, monkeypatch)
+
+
+def test_other_prompts_are_another_search(tmp_path, capsys):
+    def run(**changes):
+        search(model(), None, 256, out=tmp_path / "factors.json", progress=True, **{**BUDGET, **changes})
+        return capsys.readouterr().err
+
+    run()
+    assert "resuming" in run()
+    assert "another search" in run(haystack="Some words to hide a key in. And some more, to be long enough. " * 9)
+
+
+def test_what_it_shows_says_that_answers_were_counted(found, tmp_path):
+    text = found.to_markdown()
+    assert "held-out prompts, length" in text and "of which the answers alone count" in text
+    assert "2 of each length, generated" in text and "95% intervals over 2 sets of prompts" in text
+    assert "held-out text" not in text
+    stored = read_results(found.save(tmp_path / "run"))
+    assert stored["protocol"]["objective"] == "keys"
+    assert stored["protocol"]["prompt_seeds"] == {"learned": 2**42, "held_out": 2**42 + 1}
+    assert stored["data"]["questions"] == stored["data"]["documents"] == 12 + 2 * 2
+    assert stored["data"]["tokens"] == ANSWER * stored["data"]["questions"]
+    with pytest.raises(DataError, match="holds a search run, not a perplexity run"):
+        Result.load(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"objective": "needles"}, "objective 'needles' is none of text, keys"),
+        ({"objective": "text", "haystack": "words"}, "haystack is given, and nothing is hidden in a text"),
+        ({"objective": "text"}, "no documents are given to learn from; give some, or use objective='keys'"),
+        ({"documents": documents(3, 300)}, "documents are given, and objective='keys' asks prompts of its own"),
+        ({"max_docs": 3}, "max_docs is for documents, and objective='keys' reads none; drop it"),
+        ({"split_special_tokens": True}, "split_special_tokens is for documents"),
+        ({"within": 1.0}, "within is given, and prompts of objective='keys' have the target length"),
+        ({"tokenizer": None}, "takes a tokenizer"),
+        ({"budget_tokens": 3000}, "no room for a step at 256 tokens; give at least budget_tokens=5120$"),
+        ({"haystack": "  "}, "the haystack is empty"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_runs(changes, said):
+    given = {**BUDGET, **changes}
+    with pytest.raises(DataError, match=said):
+        search(model(), given.pop("documents", None), 256, **given)
+
+
+@pytest.mark.parametrize("method", ["gradient", "evolution", "cma"])
+@pytest.mark.parametrize("keep_short", [False, True])
+def test_the_least_budget_that_is_named_is_accepted_and_one_token_less_is_not(method, keep_short):
+    asked = {"method": method, "keep_short": keep_short and method != "evolution"}
+    with pytest.raises(DataError) as refusal:
+        feeding(budget_tokens=2, **asked)
+    least = int(str(refusal.value).rpartition("=")[2])
+    assert feeding(budget_tokens=least, **asked).most <= least
+    with pytest.raises(DataError, match=f"give at least budget_tokens={least}$"):
+        feeding(budget_tokens=least - 1, **asked)
+
+
+def test_a_model_with_no_room_for_a_question_is_refused():
+    with pytest.raises(
+        DataError,
+        match=r"prompts of the trained length, too, and length 64 is too short for passkey: .* use objective='text'$",
+    ):
+        search(llama(vocab_size=257), None, 128, **BUDGET)
+
+
+def test_the_haystack_is_where_the_keys_lie():
+    text = "Zebras were grazing. Yaks had gone. " * 20
+    prompts = feeding(haystack=text).held_out.every
+    assert all("Zebras" in byte_tokenizer().decode(prompt.ids(0).tolist()) for prompt in prompts if prompt.length > 200)
+
+
+def test_an_engine_that_computes_some_of_the_family_is_searched_for_what_it_does():
+    result = search(model(), None, 256, **BUDGET, engine="mlx-lm")
+    assert result.commands[-1].endswith("--for mlx-lm") and replace(result).schedule == result.schedule
+
+
+def test_the_model_is_as_it_was_afterwards():
+    net = model()
+    before = {name: tensor.clone() for name, tensor in [*net.state_dict().items(), *net.named_buffers()]}
+    search(net, None, 256, **BUDGET)
+    assert all(torch.equal(each, before[name]) for name, each in [*net.state_dict().items(), *net.named_buffers()])

@@ -1,0 +1,151 @@
+"""The gradient of the loss in a schedule's numbers, against differences of independently computed losses."""
+
+import pytest
+import torch
+from tiny import VOCABULARY, llama, naive_nll
+from transformers import AutoModelForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig
+
+import ropescale
+from ropescale.evals.searching.families.shaping import space_of
+from ropescale.evals.searching.losses import learner
+from ropescale.evals.searching.losses.learner import Learner, Weighted, blocks, gradient
+from ropescale.evals.searching.losses.table_gradients import LiveTables
+from ropescale.evals.searching.options import SearchOptions
+from ropescale.models import patching
+from ropescale.models.rotary_modules import evaluating
+from ropescale.planning.plan import make_plan
+from ropescale.request import Request
+
+IDS = torch.randint(VOCABULARY, (96,), generator=torch.Generator().manual_seed(3))
+
+
+def prepared(model, layers="full", numbers=4):
+    plan = make_plan(patching.configuration_before(model), Request("yarn", target_length=256, layers=layers))
+    return LiveTables(model, plan), space_of(plan, 256, SearchOptions(numbers=numbers))
+
+
+def loss(model, space, point, weights):
+    """The weighted loss under the schedule as it is patched in, by plain transformers in fp64."""
+    with ropescale.patch(model, space.schedule(point), layers="all" if len(space.families) > 1 else "full"):
+        nll = torch.tensor(naive_nll(model, IDS.tolist()), dtype=torch.float64)
+    return float((nll * weights).sum())
+
+
+def gemma():
+    torch.manual_seed(0)
+    config = Gemma3TextConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        max_position_embeddings=64,
+        initializer_range=0.3,
+        layer_types=["sliding_attention", "full_attention"],
+        sliding_window=24,
+    )
+    return Gemma3ForCausalLM(config).eval()
+
+
+def cohere():
+    """Pairs that lie beside each other, instead of half a head apart."""
+    config = llama().config.to_dict()
+    config = {k: v for k, v in config.items() if k not in ("model_type", "architectures")}
+    torch.manual_seed(0)
+    return AutoModelForCausalLM.from_config(
+        __import__("transformers").CohereConfig(**{**config, "initializer_range": 0.3, "pad_token_id": 0})
+    ).eval()
+
+
+@pytest.mark.parametrize(("make", "layers"), [(llama, "full"), (gemma, "full"), (gemma, "all"), (cohere, "full")])
+@pytest.mark.parametrize("numbers", [4, 2])
+def test_the_gradient_is_that_of_plain_transformers(make, layers, numbers):
+    model = make().double()
+    live, space = prepared(model, layers, numbers)
+    point = space.nearest([value + 0.15 for value in space.start])
+    weighted = Weighted(trained=64)
+    with live.patched(), evaluating(model):
+        nll, slope = gradient(Learner(model, logits_bytes=4 * VOCABULARY * 7), live, space, point, IDS, weighted)
+    weights = weighted.of(95)
+    assert float((nll.double() * weights).sum()) == pytest.approx(loss(model, space, point, weights), abs=1e-6)
+    step = 3e-3
+    for number in range(len(point)):
+        ahead, behind = (
+            loss(model, space, (*point[:number], point[number] + by, *point[number + 1 :]), weights)
+            for by in (step, -step)
+        )
+        assert slope[number] == pytest.approx((ahead - behind) / (2 * step), rel=2e-2, abs=2e-4), space.names[number]
+
+
+def test_a_search_leaves_the_model_as_it_was_bit_for_bit():
+    model = llama()
+    before = {name: tensor.clone() for name, tensor in model.state_dict(keep_vars=True).items()}
+    buffers = {name: tensor.clone() for name, tensor in model.named_buffers()}
+    attributes = {name: dict(module.__dict__) for name, module in model.named_modules()}
+    asked = [parameter.requires_grad for parameter in model.parameters()]
+    live, space = prepared(model)
+    with live.patched():
+        gradient(Learner(model), live, space, space.start, IDS, Weighted(64))
+    assert [parameter.requires_grad for parameter in model.parameters()] == asked
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    assert all(torch.equal(tensor, buffers[name]) for name, tensor in model.named_buffers())
+    for name, module in model.named_modules():
+        assert module.__dict__.keys() == attributes[name].keys(), name
+        assert module.__dict__.get("attention_scaling") == attributes[name].get("attention_scaling")
+
+
+def test_recomputing_the_blocks_changes_no_bit(monkeypatch, one_thread):
+    found = []
+    for kept in (learner.MOST_KEPT, 0):
+        monkeypatch.setattr(learner, "MOST_KEPT", kept)
+        model = llama()
+        live, space = prepared(model)
+        with live.patched():
+            found.append(gradient(Learner(model), live, space, space.start, IDS, Weighted(64)))
+    assert torch.equal(found[0][0], found[1][0]) and found[0][1] == found[1][1]
+
+
+def test_mlps_in_pieces_give_the_same_gradient(monkeypatch, one_thread):
+    monkeypatch.setattr(learner, "MOST_KEPT", 0)
+    monkeypatch.setattr(learner, "PIECE", 40)
+    found = []
+    for in_pieces in (False, True):
+        model = llama().double()
+        live, space = prepared(model)
+        mine = Learner(model)
+        with live.patched():
+            with torch.inference_mode():
+                mine.check(IDS)
+            assert mine.in_pieces
+            mine.in_pieces = in_pieces
+            found.append(gradient(mine, live, space, space.start, IDS, Weighted(64)))
+    assert found[0][1] == pytest.approx(found[1][1], rel=1e-9)
+    assert torch.allclose(found[0][0], found[1][0], atol=1e-6)
+
+
+def test_parts_that_mix_positions_are_not_cut(one_thread):
+    model = llama()
+    whole = type(model.model.layers[0].mlp).forward
+
+    class Mixing(type(model.model.layers[0].mlp)):
+        def forward(self, x):
+            return whole(self, x + x.cumsum(1))
+
+    model.model.layers[1].mlp.__class__ = Mixing
+    mine = Learner(model)
+    with torch.inference_mode():
+        mine.check(IDS)
+    assert not mine.in_pieces
+
+
+def test_the_blocks_are_the_layers():
+    model = llama()
+    assert blocks(model) == list(model.model.layers)
+
+
+def test_tokens_within_the_trained_length_count_twice():
+    weights = Weighted(trained=4, within=2.0).of(6)
+    assert (weights / weights[-1]).tolist() == [2.0, 2.0, 2.0, 1.0, 1.0, 1.0]
+    assert float(weights.sum()) == pytest.approx(1.0)

@@ -1,0 +1,196 @@
+"""Error bars against published t tables, and against a calculation by hand."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from ropescale.evals.statistics.intervals import (
+    Estimate,
+    blocks_of,
+    consecutive,
+    incomplete_beta,
+    mcnemar,
+    ratio,
+    share_difference,
+    t_quantile,
+    wilson,
+)
+
+
+@pytest.mark.parametrize(
+    ("probability", "degrees", "published"),
+    [
+        (0.975, 1, 12.706),
+        (0.975, 2, 4.303),
+        (0.975, 4, 2.776),
+        (0.975, 10, 2.228),
+        (0.975, 30, 2.042),
+        (0.975, 120, 1.980),
+        (0.95, 5, 2.015),
+        (0.995, 10, 3.169),
+        (0.9995, 3, 12.924),
+    ],
+)
+def test_t_quantiles_are_those_of_the_published_table(probability, degrees, published):
+    assert t_quantile(probability, degrees) == pytest.approx(published, abs=5e-4)
+
+
+def test_t_quantile_tends_to_the_normal_one():
+    assert t_quantile(0.975, 10**6) == pytest.approx(1.959964, abs=5e-6)
+
+
+def test_incomplete_beta_has_its_closed_forms():
+    assert incomplete_beta(1, 1, 0.3) == pytest.approx(0.3)
+    assert incomplete_beta(3, 1, 0.9) == pytest.approx(0.9**3)
+    assert incomplete_beta(0.5, 0.5, 0.25) == pytest.approx(2 / math.pi * math.asin(0.5))
+
+
+def test_ratio_of_two_documents_by_hand():
+    # r = 30 / 10; h = 0.4 and 0.6, H = 0.52; h e = -0.2 and 0.2; Var = 0.04 / 0.72 + 0.04 / 0.32; t(1) = 12.7062
+    estimate = ratio([10, 20], [4, 6])
+    assert estimate.mean == pytest.approx(3.0)
+    assert estimate.high - estimate.mean == pytest.approx(12.7062 * math.sqrt(0.04 / 0.72 + 0.04 / 0.32), rel=1e-5)
+    assert estimate.mean - estimate.low == pytest.approx(estimate.high - estimate.mean)
+
+
+def test_without_skewness_and_of_one_size_it_is_students_interval():
+    estimate = ratio([4.0, 8.0, 12.0, 16.0], [4, 4, 4, 4])  # 1, 2, 3 and 4 nats: s^2 = 5 / 3
+    assert (estimate.low, estimate.high) == pytest.approx(
+        [2.5 + sign * 3.182446 * math.sqrt(5 / 12) for sign in (-1, 1)]
+    )
+
+
+def test_the_side_of_the_long_tail_is_longer():
+    # Seven zeros and a one: SE = 1 / 8, and the adjusted skewness, 2.828, is 1 for the mean of eight.
+    low, high = ratio([0] * 7 + [1], [1] * 8).low, ratio([0] * 7 + [1], [1] * 8).high
+    t = 2.364624
+    assert (low, high) == pytest.approx((0.125 * (1 - t), 0.125 * (1 + t + (1 + 2 * t * t) / 6)))
+    assert ratio([0] * 7 + [-1], [1] * 8) == Estimate(-0.125, -high, -low, "documents")
+
+
+def test_degrees_of_freedom_are_those_of_the_quadratic_form():
+    """Bell and McCaffrey: the sum of the eigenvalues squared over the sum of their squares, by numpy."""
+    sizes = np.array([1.0, 2.0, 7.0, 3.0, 1.0])
+    h = sizes / sizes.sum()
+    residuals = np.eye(5) - np.outer(np.ones(5), h)  # the levels' deviations from their weighted mean
+    form = residuals.T @ np.diag(h**2 / (1 - 2 * h + h @ h)) @ residuals
+    eigenvalues = np.linalg.eigvalsh(form)
+    degrees = eigenvalues.sum() ** 2 / (eigenvalues**2).sum()
+    levels = np.array([3.0, 1.0, 2.0, 2.5, 2.2])
+    estimate = ratio(levels * sizes, sizes)
+    error = math.sqrt(levels @ form @ levels)
+    assert estimate.mean == pytest.approx(levels @ h)
+    assert estimate.high - estimate.mean == pytest.approx(t_quantile(0.975, round(degrees, 2)) * error)
+    assert degrees < 4
+
+
+def test_a_document_without_tokens_does_not_count():
+    assert ratio([1.0, 0.0, 5.0], [1, 0, 2]) == ratio([1.0, 5.0], [1, 2])
+
+
+def test_one_document_has_no_interval():
+    estimate = ratio([10], [4])
+    assert (estimate.mean, estimate.low, estimate.high) == (2.5, None, None)
+
+
+def coverage(levels, sizes, truth: float) -> float:
+    """The share of trials whose interval holds the truth; arrays [trials, documents]."""
+    found = (ratio(row.tolist(), size.tolist()) for row, size in zip(levels * sizes, sizes, strict=True))
+    return sum(each.low <= truth <= each.high for each in found) / len(levels)
+
+
+def test_intervals_cover_the_truth_about_as_often_as_they_say():
+    """One cell of tests/benchmarks/intervals.py: of 8 documents three in ten are of a genre that costs a nat more."""
+    draws = np.random.default_rng(0)
+    levels = (draws.random((2000, 8)) < 0.3) + 0.4 * draws.normal(size=(2000, 8))
+    assert 0.93 <= coverage(levels, np.ones((2000, 8)), 0.3) <= 0.98
+    sizes = np.tile([1.0, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4], (1000, 1))
+    assert 0.94 <= coverage(draws.normal(size=(1000, 12)), sizes, 0.0) <= 0.98
+
+
+def test_consecutive_windows_are_cut_into_blocks():
+    # Nine windows make three blocks of three, with the sums 6, 15 and 24, and the weights 3, 3 and 3.
+    estimate = consecutive(range(1, 10), [1] * 9)
+    assert estimate.mean == pytest.approx(5.0)
+    assert estimate.over == "3 blocks of windows"
+    assert (estimate.high - 5.0) == pytest.approx(4.302653 * 3 / math.sqrt(3), rel=1e-6)
+    assert [blocks_of(windows) for windows in (6, 8, 16, 32, 64, 128)] == [3, 3, 3, 4, 6, 8]
+
+
+def test_too_few_windows_have_no_interval():
+    assert consecutive([1.0] * 7, [2] * 7) == Estimate(0.5, None, None)
+
+
+def test_an_interval_over_windows_allows_for_neighbours_that_hang_together():
+    """AR(1) with phi = 0.5: if the windows were independent, their t interval would cover about 75%."""
+    noise = np.random.default_rng(3).normal(size=(1000, 74))
+    levels = [noise[:, 0]]
+    for step in noise.T[1:]:
+        levels.append(0.5 * levels[-1] + step)
+    texts = np.stack(levels[10:], axis=1)
+    found = [consecutive(text, [1] * 64) for text in texts]
+    independent = [ratio(text, [1] * 64) for text in texts]
+    hits, naive = (sum(each.low < 0 < each.high for each in way) / 1000 for way in (found, independent))
+    assert 0.92 <= hits <= 0.965 and naive < 0.8
+
+
+@pytest.mark.parametrize(
+    ("hits", "trials", "low", "high"),
+    [(81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611), (1, 29, 0.0061, 0.1718)],
+)
+def test_wilson_intervals_are_those_of_newcombe_1998(hits, trials, low, high):
+    """Statistics in Medicine 17, table I, method 3."""
+    assert wilson(hits, trials) == pytest.approx((low, high), abs=5e-5)
+
+
+def test_a_wilson_interval_is_symmetric_and_ends_at_0_and_1():
+    assert wilson(0, 7)[0] == 0.0 and wilson(7, 7)[1] == 1.0
+    assert wilson(3, 10) == pytest.approx([1 - bound for bound in reversed(wilson(7, 10))])
+    with pytest.raises(ValueError, match="no trials"):
+        wilson(0, 0)
+
+
+def test_wilson_bounds_solve_the_score_equation():
+    for bound in wilson(13, 40, level=0.9):
+        assert abs(13 / 40 - bound) / math.sqrt(bound * (1 - bound) / 40) == pytest.approx(1.6448536, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("gained", "lost", "p"), [(0, 0, 1), (1, 1, 1), (5, 0, 2 / 32), (9, 1, 22 / 1024), (0, 1000, 2.0**-999)]
+)
+def test_mcnemar_is_the_sign_test_of_the_pairs_that_differ(gained, lost, p):
+    assert mcnemar(gained, lost) == mcnemar(lost, gained) == pytest.approx(p, rel=1e-12)
+
+
+def pairs(both: int, first: int, second: int, neither: int) -> tuple[list[bool], list[bool]]:
+    """Trials of two, by how many of each kind there are."""
+    one = [True] * (both + first) + [False] * (second + neither)
+    return one, [True] * both + [False] * first + [True] * second + [False] * neither
+
+
+def test_the_difference_of_shares_is_that_of_a_published_example():
+    """Bentur et al. 2009 in Fagerland, Lydersen and Laake, Statistics in Medicine 33, 2850, 2014: -0.507 to -0.026."""
+    found = share_difference(*pairs(1, 1, 7, 12))
+    assert (found.mean, found.low, found.high) == pytest.approx((-6 / 21, -0.507, -0.026), abs=5e-4)
+
+
+@pytest.mark.parametrize("shares", [(0.5, 0.2, 0.1), (0.3, 0.3, 0.05), (0.8, 0.1, 0.02)])
+def test_intervals_of_a_difference_of_shares_cover_it_as_often_as_they_say(shares):
+    """Exactly, over all tables of 20 trials."""
+    trials, covered = 20, 0.0
+    logs = [math.log(each) for each in (*shares, 1 - sum(shares))]
+    for table in itertools.product(range(trials + 1), repeat=3):
+        if sum(table) <= trials:
+            counts = (*table, trials - sum(table))
+            found = share_difference(*pairs(*counts))
+            if found.low <= shares[1] - shares[2] <= found.high:
+                ways = math.lgamma(trials + 1) - sum(math.lgamma(count + 1) for count in counts)
+                covered += math.exp(ways + sum(count * log for count, log in zip(counts, logs)))
+    assert 0.93 < covered < 0.995
+
+
+def test_a_difference_of_shares_has_a_width_where_all_pairs_agree():
+    found = share_difference([False] * 50, [False] * 50)
+    assert found.mean == 0 and found.low == pytest.approx(-0.0713, abs=1e-4) and found.high == -found.low

@@ -1,0 +1,330 @@
+"""The outcome of a patch for every causal language model type, and the support tables written from it.
+
+``coverage.json`` holds what the sweep measured and asserts (see ``coverage_measuring.measure``).
+
+    python tests/helpers/model_coverage/coverage_outcomes.py --write
+                                                    writes docs/models.md from it
+    PYTHONPATH=tests/helpers python tests/helpers/model_coverage/coverage_outcomes.py --measure
+                                                    measures every type again first (minutes)
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ropescale.configs.configuration import Configuration, read_rope
+from ropescale.errors import ConfigError
+from ropescale.rope import Rope
+
+PATH = Path(__file__).with_name("coverage.json")
+ROOT = Path(__file__).resolve().parents[3]
+PAGE = ROOT / "docs" / "models.md"
+
+SCHEDULES = ("linear", "yarn", "llama3", "table")
+
+REFUSED = {
+    "by sinusoids": {
+        "gptj": "rotates by a sinusoid table that its code computes from rotary_dim and a fixed base",
+        "codegen": "rotates by a sinusoid table that its code computes from rotary_dim and a fixed base",
+        "roformer": "rotates by a sinusoidal position embedding with a fixed base",
+    },
+    "in parts": {"blt": "keeps a rotary embedding in each of its four sub-models"},
+    "learned": dict.fromkeys(
+        "bart bert bert-generation big_bird bigbird_pegasus biogpt blenderbot blenderbot-small camembert data2vec-text "
+        "electra ernie git gpt-sw3 gpt2 gpt_bigcode gpt_neo mbart megatron-bert mvp openai-gpt opt plbart prophetnet "
+        "reformer rembert roberta roberta-prelayernorm roc_bert trocr whisper xlm xlm-roberta xlm-roberta-xl "
+        "xmod".split(),
+        "no rotary position embeddings (it learns an embedding for every position)",
+    ),
+    "added sinusoids": dict.fromkeys(
+        "ctrl marian musicgen musicgen_melody pegasus xglm".split(),
+        "no rotary position embeddings (it adds sinusoids to its embeddings)",
+    ),
+    "alibi": dict.fromkeys(
+        ["bloom", "mpt"], "no rotary position embeddings (it biases attention by the distance (ALiBi))"
+    ),
+    "relative": dict.fromkeys(
+        "cpmant inkling_text inkling2_text xlnet".split(),
+        "no rotary position embeddings (it learns how attention depends on the distance)",
+    ),
+    "recurrent": dict.fromkeys(
+        "falcon_mamba mamba mamba2 rwkv xlstm".split(),
+        "no rotary position embeddings (it is recurrent and needs no positions)",
+    ),
+    "hybrid": dict.fromkeys(
+        "jamba kimi_linear nemotron_h zamba".split(),
+        "no rotary position embeddings (its recurrent layers carry the order, and its attention layers use no",
+    ),
+}
+"""Types that no schedule can be given, in groups, and the words that say so."""
+
+REASONS = {name: words for group in REFUSED.values() for name, words in group.items()}
+ROTATING_BUT_REFUSED = {*REFUSED["by sinusoids"], *REFUSED["in parts"]}
+
+THETA_ONLY = {
+    "recurrent_gemma": "takes no scaling but another rope_theta, and {} is more than that; use ntk or abf",
+}
+"""Types that refuse all four schedules and take another theta."""
+
+SWITCHES = {"granitemoehybrid": {"position_embedding_type": "rope"}, "zamba2": {"use_mem_rope": True}}
+"""Types that rotate only when their configuration says so."""
+
+_GEMMA4 = (
+    "config.json gets `allow_global_per_layer_attribute_access` where factors per pair are written. Its own "
+    "full-attention pairs all turn within 200 tokens, so yarn and llama3 leave them as they are and are refused"
+)
+_PHI3 = "takes `longrope` only; its attention scale is carried by `max_position_embeddings`, so it must be 1 or more"
+_HEAD_DIM = "a null `head_dim` is written out, because transformers' rope functions cannot read it"
+_TEXT = "the language model inside; the other parts are left alone"
+_DRAFTER = (
+    "a drafter: patch it like its main model. transformers 5.23.0 cannot build it (it refuses that all layers share "
+    "keys and values), so it was checked with that refusal lifted"
+)
+
+NOTES = {
+    "bamba": "needs `attn_layer_indices`: its default has no attention layer",
+    "cohere2_moe": "the v4 keys are not written: transformers 5 would take them for fields of the model",
+    "cohere_compass_text": "its default states no rope parameters: the file must",
+    "dbrx": "refused where `attn_config` has another theta than the top level, which is all that transformers 5 reads",
+    "deepseek_v4": "tables `main` and `compress`, named in `rope_parameters`, not in `layer_types`",
+    "dots3_note": _TEXT,
+    "emu3": _TEXT,
+    "falcon": "refused with `alibi: true`, which does not rotate",
+    "fuyu": _TEXT,
+    "gemma3": _TEXT,
+    "gemma3n": f"{_TEXT}. Checked with an empty module for the vision tower, which needs timm",
+    "gemma4": f"{_GEMMA4}; {_TEXT}",
+    "gemma4_assistant": f"{_DRAFTER}. {_GEMMA4}",
+    "gemma4_text": _GEMMA4,
+    "gemma4_unified": f"{_GEMMA4}; {_TEXT}",
+    "gemma4_unified_assistant": f"{_DRAFTER}. {_GEMMA4}",
+    "gemma4_unified_text": _GEMMA4,
+    "got_ocr2": _TEXT,
+    "granite_swa": "refused where `layer_rope_theta` gives layers different thetas",
+    "granitemoe_swa": "refused where `layer_rope_theta` gives layers different thetas",
+    "granitemoehybrid": 'rotates only with `position_embedding_type: "rope"`; refused otherwise',
+    "hunyuan_v1_dense": "a fixed `alpha` counts as scaling by the vendor",
+    "llama4": _TEXT,
+    "minimax": _HEAD_DIM,
+    "ministral3": "`llama_4_scaling_beta` and the trained length beside it, which every forward pass reads, are kept",
+    "mixtral": _HEAD_DIM,
+    "mllama": _TEXT,
+    "moss_transcribe_diarize": _TEXT,
+    "phi3": _PHI3,
+    "phi4_multimodal": _PHI3,
+    "phimoe": "its code uses the short list and `short_mscale`, `long_mscale`: both lists and both are written",
+    "recurrent_gemma": (
+        "only another theta (`ntk`, `abf`); its configuration has no trained length (`--original-length`)"
+    ),
+    "zamba2": "rotates only with `use_mem_rope: true`; refused otherwise",
+}
+"""Remarks on single types, for the table."""
+
+
+def load() -> dict[str, dict[str, Any]]:
+    """Returns the outcomes: model type -> what ``coverage_measuring.measure`` gives."""
+    return json.loads(PATH.read_text(encoding="utf-8"))
+
+
+# ---------------------------------------------------------------------------------------------------------
+# docs/models.md
+
+
+def page(outcomes: Mapping[str, Mapping[str, Any]]) -> str:
+    """Returns the whole of docs/models.md."""
+    rows = [
+        f"| `{name}` | {_rotates(name, outcome)} | {outcome.get('pairs', '-')} | "
+        + " | ".join(_cell(outcome.get(schedule), _always(outcome)) for schedule in SCHEDULES)
+        + f" | {_notes(name, outcome)} |"
+        for name, outcome in sorted(outcomes.items())
+    ]
+    return "\n".join([_HEAD.format(len(outcomes), section(outcomes)), *rows, ""])
+
+
+_HEAD = """# Supported models
+
+Every model type of `AutoModelForCausalLM` in transformers 5.23.0, {} in all, and what patching does with it. The
+table is written from what the tests measure (`python tests/helpers/model_coverage/coverage_outcomes.py --write`): a
+tiny random model of each type is patched with `linear`, `yarn`, `llama3` and a user's own table, in memory and on disk.
+Its cos and sin, in every layer and at positions within and beyond the trained length, must be those of the formula
+in float64; the checkpoint that stock transformers loads must give the patched model's logits bit for bit; and
+reverting the patch must restore everything bit for bit.
+
+{}
+
+* **rotates**: how many coordinates of a head, in a default model of the type; where there is a table per layer type,
+  which of them `--layers full` changes (`--layers all` changes all).
+* **pairs**: which coordinates turn together: `halves` (i and i + d/2) or `interleaved` (2i and 2i + 1).
+* **native**: saved under the schedule's own name in the configuration. **per pair**: saved as one factor per pair
+  (transformers' `longrope` form). A table of your own is always saved per pair.
+
+| model type | rotates | pairs | linear | yarn | llama3 | table | notes |
+|---|---|---|---|---|---|---|---|"""
+
+
+def _rotates(name: str, outcome: Mapping[str, Any]) -> str:
+    tables = outcome.get("tables")
+    if tables is None:
+        return "not by its configuration" if name in ROTATING_BUT_REFUSED else "no"
+    dims = _dims(name)
+    if list(tables) == ["all"]:
+        return _of(dims.get("all"))
+    return "; ".join(
+        f"`{key}`{_colon(dims.get(key))}{'' if changes else ' (left alone)'}" for key, changes in sorted(tables.items())
+    )
+
+
+def _dims(name: str) -> dict[str, Rope]:
+    """Returns the geometry of a default model, without transformers; nothing where its default has none."""
+    try:
+        return read_rope({"model_type": name, **SWITCHES.get(name, {})}, 8192 if name in THETA_ONLY else None)
+    except ConfigError:
+        return {}
+
+
+def _colon(rope: Rope | None) -> str:
+    return f": {_of(rope)}" if rope else ""
+
+
+def _of(rope: Rope | None) -> str:
+    if rope is None:
+        return "yes"
+    turning = rope.rotary_dim if rope.rotated_pairs is None else 2 * rope.rotated_pairs
+    return f"{turning} of {rope.head_dim}"
+
+
+def _cell(said: str | None, always: set[str]) -> str:
+    if said is None or said.startswith("refused"):
+        return "-" if said is None else "refused"
+    kinds = said.split(" with ")[0].split(", ")
+    form = "per pair" if kinds == ["longrope"] else "native" if "longrope" not in kinds else "native, per pair"
+    only = [way for way in _ways(said) if way in _WAYS and way not in always]
+    return f"{form}, with `{' '.join(only)}`" if only else form
+
+
+def _always(outcome: Mapping[str, Any]) -> set[str]:
+    """Returns the options that every schedule needs."""
+    return set.intersection(*(set(_ways(outcome.get(schedule, ""))) for schedule in SCHEDULES)) & _WAYS.keys()
+
+
+def _notes(name: str, outcome: Mapping[str, Any]) -> str:
+    if "refused" in outcome:
+        return _sentence(outcome["refused"].split(" ", 1)[1].split(";")[0])
+    found = [_WAYS[way] for way in sorted(_always(outcome))]
+    if _is_mixed(name, outcome):
+        found.append("one table, so the layers that see a window change as well")
+    if outcome.get("softmax"):
+        found.append("MLA: the softmax scale follows `mscale_all_dim`")
+    found += [NOTES[name]] if name in NOTES else []
+    return ". ".join(map(_sentence, found))
+
+
+def _is_mixed(name: str, outcome: Mapping[str, Any]) -> bool:
+    """Whether full-attention layers and layers with a window turn by the same table."""
+    kinds = set(Configuration.read({"model_type": name}).default_of("layer_types") or ())
+    return (
+        list(outcome["tables"]) == ["all"]
+        and {"full_attention", "sliding_attention"} <= kinds
+        and "--layers all" not in _always(outcome)
+    )
+
+
+_WAYS = {
+    "--replace-scaling": "already scaled: `--replace-scaling` or `--on-top`",
+    "--layers all": "its full-attention layers do not rotate, so it is refused without `--layers all`",
+}
+
+
+def _ways(said: str) -> list[str]:
+    options = said.split(" with ")[1] if " with " in said and not said.startswith("refused") else ""
+    return [f"--{option.strip()}" for option in options.split("--") if option.strip()]
+
+
+def _sentence(text: str) -> str:
+    return text if text.startswith("config.json") else text[:1].upper() + text[1:]
+
+
+# ---------------------------------------------------------------------------------------------------------
+# The groups of types
+
+
+def section(outcomes: Mapping[str, Mapping[str, Any]]) -> str:
+    """Returns the table of the groups."""
+    rows = [
+        (what, [name for name, outcome in sorted(outcomes.items()) if holds(name, outcome)]) for what, holds in _GROUPS
+    ]
+    assert sum(len(names) for _, names in rows) == len(outcomes), "every type is in one group"
+    table = [f"| {what} | {len(names)} | {_named(names)} |" for what, names in rows]
+    return "\n".join([_INTRODUCTION, *table])
+
+
+_INTRODUCTION = """| model types | count | |
+|---|---:|---|"""
+
+
+def _patched(ways: Iterable[str]) -> Callable[[str, Mapping[str, Any]], bool]:
+    """Types that all four schedules can be put into, with these options for all of them."""
+
+    def holds(name: str, outcome: Mapping[str, Any]) -> bool:
+        if "refused" in outcome or name in THETA_ONLY:
+            return False
+        return _always(outcome) == set(ways)
+
+    return holds
+
+
+_GROUPS: list[tuple[str, Callable[[str, Mapping[str, Any]], bool]]] = [
+    ("every schedule, in memory and on disk", _patched(())),
+    ("already scaled: with `--replace-scaling` or `--on-top`", _patched(["--replace-scaling"])),
+    ("full-attention layers do not rotate: with `--layers all`", _patched(["--layers all"])),
+    ("another theta only (`ntk`, `abf`)", lambda name, outcome: name in THETA_ONLY),
+    ("rotate, but not by their configuration: refused", lambda name, outcome: name in ROTATING_BUT_REFUSED),
+    (
+        "no rotary embeddings: refused",
+        lambda name, outcome: "refused" in outcome and name not in ROTATING_BUT_REFUSED,
+    ),
+]
+
+
+def _named(names: list[str]) -> str:
+    return ", ".join(names) if len(names) <= 12 else f"{', '.join(names[:4])}, ..., {names[-1]}"
+
+
+# ---------------------------------------------------------------------------------------------------------
+
+
+def measured() -> dict[str, dict[str, Any]]:
+    """Measures every type."""
+    from coverage_measuring import measure
+    from coverage_models import TYPES
+
+    found = {}
+    for name in TYPES:
+        print(name, file=sys.stderr)
+        with tempfile.TemporaryDirectory() as folder:
+            found[name] = measure(name, Path(folder))
+    return found
+
+
+def main() -> None:
+    """Writes the tables, and measures first if asked."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="write docs/models.md")
+    parser.add_argument("--measure", action="store_true", help="measure every type again first")
+    asked = parser.parse_args()
+    if asked.measure:
+        PATH.write_text(json.dumps(measured(), indent=1) + "\n", encoding="utf-8")
+    if asked.write or asked.measure:
+        PAGE.write_text(page(load()), encoding="utf-8")
+    else:
+        parser.print_help()
+
+
+if __name__ == "__main__":
+    main()

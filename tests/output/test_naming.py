@@ -1,0 +1,101 @@
+"""Names of schedules that came from files, and schedules that are the same in other words."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ropescale.errors import ScheduleError
+from ropescale.inspecting import compare
+from ropescale.output.naming import abbreviated, definitions, names_of
+from ropescale.planning.sharing import file_of, is_same, repeated
+from ropescale.schedules.reading.specs import parse
+
+CONFIG = {"model_type": "llama", "head_dim": 8, "max_position_embeddings": 64, "rope_theta": 10000.0}
+LONG = "yarn:factor=7.59891234567,beta_fast=15.26461234567,beta_slow=0.58661234567,truncate=false"
+
+
+@pytest.fixture
+def model(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    return str(tmp_path)
+
+
+def test_a_file_gives_its_name_and_as_much_of_its_path_as_is_needed():
+    assert names_of({"a": "runs/x/factors.json", "b": "other.json"}) == {"a": "factors.json", "b": "other.json"}
+    assert names_of({"a": "x/f.json", "b": "y/f.json"}) == {"a": "x/f.json", "b": "y/f.json"}
+    assert names_of({"a": "f.json", "b": "/p/q/f.json"}) == {"a": "f.json", "b": "q/f.json"}
+    assert names_of({"a": "f.json", "b": "f.json"}) == {}  # one file with other fields: neither is its schedule
+
+
+def test_names_are_defined_once():
+    assert definitions({"yarn:factor=2": "f.json"}) == ["* f.json: `yarn:factor=2`"]
+    assert definitions({}) == []
+
+
+def test_labels_that_are_cut_stay_different():
+    first, second = f"{LONG},attention_factor=1.1", f"{LONG},attention_factor=1.2"
+    cut = abbreviated([first, second, "as-is", first], 36)
+    assert len(set(cut)) == 3 and cut[0] == cut[3] and all(len(each) <= 36 for each in cut)
+    alike = ["a" * 60 + middle + "b" * 60 for middle in ("x", "y")]
+    assert len(set(abbreviated(alike, 36))) == 2
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("yarn:factor=2.0", "yarn:factor=2", True),
+        ("yarn:factor=2,extrapolation_factor=1", "yarn:factor=2", True),
+        ("yarn:beta_slow=1,factor=2", "yarn:factor=2", True),
+        ('{"name": "yarn", "factor": 2}', "yarn:factor=2", True),
+        ("resonance:over=[yarn:factor=2,beta_fast=32]", "resonance:over=yarn:factor=2", True),
+        ("yarn:factor=2,beta_fast=16", "yarn:factor=2", False),
+        ("linear:factor=2", "ntk:factor=2", False),
+        ('{"full_attention": "yarn:factor=2"}', "yarn:factor=2", False),
+    ],
+)
+def test_spellings_of_one_schedule_are_one(one, other, same):
+    assert is_same(parse(one), parse(other)) is same
+    assert bool(repeated([parse(one), parse(other)])) is same
+
+
+def test_a_spec_knows_the_file_that_it_came_from(tmp_path):
+    file = tmp_path / "f.json"
+    file.write_text('{"name": "yarn", "factor": 2}')
+    assert file_of(parse(str(file))) == file_of(parse(f"{file}:beta_fast=16")) == str(file)
+    assert file_of(parse("yarn:factor=2")) == ""
+    assert repeated([parse("yarn:factor=2"), parse(str(file))]) == [f"{file} is the same schedule as yarn:factor=2"]
+
+
+def test_inspect_says_which_schedules_are_the_same_and_shows_one(model):
+    found = compare(model, ["yarn:factor=2", "yarn:factor=2.0", "ntk:factor=2", "yarn:factor=2,extrapolation_factor=1"])
+    assert list(found.inspections) == ["yarn:factor=2", "ntk:factor=2"]
+    assert found.notes == (
+        "yarn:factor=2 is given twice; it is shown once",
+        "yarn:factor=2,extrapolation_factor=1 is the same schedule as yarn:factor=2; it is shown once",
+    )
+
+
+def test_inspect_says_which_of_several_schedules_contradicts_the_target_length(model):
+    with pytest.raises(ScheduleError, match=r"^yarn:factor=8: factor 8 x trained length 64 = 512, but"):
+        compare(model, ["ntk:factor=2", "yarn:factor=8"], target_length=128)
+    with pytest.raises(ScheduleError, match=r"^factor 8 x trained length"):
+        compare(model, ["yarn:factor=8"], target_length=128)
+
+
+def test_inspect_calls_schedules_of_files_by_their_names(model, tmp_path, capsys):
+    from ropescale.cli.main import main
+
+    for number in (1, 2):
+        (tmp_path / f"{number}.json").write_text(
+            json.dumps({"name": "yarn", "factor": 2, "beta_fast": 30 + number / 7})
+        )
+    given = [word for number in (1, 2) for word in ("--schedule", str(tmp_path / f"{number}.json"))]
+    assert main(["inspect", model, *given]) == 0
+    out = capsys.readouterr().out
+    header = next(line for line in out.splitlines() if line.startswith("| pair "))
+    assert [cell.strip() for cell in header.split("|")[5:7]] == ["1.json", "2.json"]
+    assert out.count("* 1.json: `yarn:factor=2,beta_fast=30.14") == 1
+    layers = compare(model, [str(tmp_path / "1.json"), str(tmp_path / "2.json")]).layers["all"]
+    assert [each.label for each in layers] == ["1.json", "2.json"]

@@ -1,0 +1,218 @@
+"""The picture that ``inspect --plot`` draws: what is on it, and how it is written."""
+
+from __future__ import annotations
+
+import builtins
+import io
+import json
+import math
+import re
+import struct
+import zlib
+
+import pytest
+import tiny
+
+import ropescale
+from ropescale import Rope, RopescaleError
+from ropescale.cli.main import main
+from ropescale.inspecting import Geometry, drawing
+from ropescale.schedules import Yarn
+
+pytest.importorskip("matplotlib")
+
+from ropescale.output import plotting
+
+ROPE = Rope(64, 10000.0, 256)
+SCHEDULED = Geometry("all", ROPE, "yarn:factor=8", Yarn(factor=8)(ROPE, 2048), 2048)
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """The figure, caught on its way to the disk."""
+
+    def draw(*geometries):
+        caught = []
+        monkeypatch.setattr(drawing, "save", lambda figure, path: caught.append(figure))
+        drawing.plot_geometry(geometries, "unused.png")
+        return caught[0]
+
+    return draw
+
+
+def curves(axes):
+    return {line.get_label(): list(line.get_ydata()) for line in axes.lines if not line.get_label().startswith("_")}
+
+
+def test_the_public_function_draws_a_folder_and_a_loaded_model_alike(tmp_path):
+    model = tiny.llama()
+    model.save_pretrained(tmp_path)
+    figures = [ropescale.plot(each, "yarn:factor=8", tmp_path / "a.png") for each in (str(tmp_path), model)]
+    wavelengths = [2 * math.pi / f for f in ropescale.frequencies(tmp_path, "yarn:factor=8")["all"].inv_freq]
+    for figure in figures:
+        assert curves(figure.axes[0])["yarn:factor=8"] == pytest.approx(wavelengths, rel=1e-12)
+    assert (tmp_path / "a.png").stat().st_size > 10_000
+
+
+def test_a_notebook_shows_the_picture_without_a_backend(drawn):
+    figure = drawn(SCHEDULED)
+    png = figure._repr_png_()  # what IPython asks an object for
+    assert png.startswith(b"\x89PNG") and struct.unpack(">II", png[16:24]) == tuple(figure.get_size_inches() * 100)
+
+
+def test_a_pair_is_a_whole_number_on_the_axis(drawn):
+    rope = Rope(8, 10000.0, 256)
+    for axes in drawn(Geometry("all", rope, "yarn:factor=8", Yarn(factor=8)(rope, 2048), 2048)).axes:
+        low, high = axes.get_xlim()
+        assert [tick for tick in axes.get_xticks() if low < tick < high] == [0, 1, 2, 3]
+
+
+def test_the_left_panel_shows_wavelengths_before_and_after(drawn):
+    left, _ = drawn(SCHEDULED).axes
+    found = curves(left)
+    assert found["as trained"] == pytest.approx([2 * math.pi * 10000 ** (2 * i / 64) for i in range(32)], rel=1e-14)
+    assert found["yarn:factor=8"][31] == pytest.approx(8 * found["as trained"][31], rel=1e-12)
+    assert left.get_yscale() == "log"
+
+
+def test_the_trained_and_the_target_length_are_marked(drawn):
+    left, right = drawn(SCHEDULED).axes
+    levels = {line.get_ydata()[0] for line in left.lines if line.get_label().startswith("_")}
+    assert levels == {256, 2048}
+    assert {"trained length 256", "target length 2,048"} <= {text.get_text() for text in left.texts}
+    assert [line.get_ydata()[0] for line in right.lines if line.get_label().startswith("_")] == [1]
+
+
+def test_the_right_panel_shows_the_turns_in_each_length(drawn):
+    _, right = drawn(SCHEDULED).axes
+    found = curves(right)
+    last = 256 / (2 * math.pi * 10000 ** (62 / 64))
+    assert found["as trained, in 256 tokens"][31] == pytest.approx(last, rel=1e-12)
+    assert found["unchanged, in 2,048"][31] == pytest.approx(8 * last, rel=1e-12)
+    assert found["yarn:factor=8, in 2,048"][31] == pytest.approx(last, rel=1e-12)
+
+
+def test_each_layer_type_has_its_row(drawn):
+    figure = drawn(Geometry("full_attention", ROPE), Geometry("sliding_attention", ROPE))
+    assert len(figure.axes) == 4
+    assert "sliding_attention" in figure.axes[2].get_title(loc="left")
+
+
+def test_pairs_that_never_turn_are_left_out_of_a_log_axis(drawn):
+    left, _ = drawn(Geometry("all", Rope(8, 10000.0, 256, rotated_pairs=2))).axes
+    assert [math.isnan(value) for value in curves(left)["as trained"]] == [False, False, True, True]
+
+
+def test_the_command_writes_the_file_and_nothing_else(tmp_path, capsys):
+    config = {"model_type": "llama", "head_dim": 64, "max_position_embeddings": 256, "rope_theta": 10000.0}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    target = tmp_path / "rope.png"
+    assert main(["inspect", str(tmp_path), "--schedule", "yarn:factor=8", "--plot", str(target)]) == 0
+    assert target.read_bytes().startswith(b"\x89PNG")
+    assert {file.name for file in tmp_path.iterdir()} == {"config.json", "rope.png"}
+
+
+@pytest.mark.parametrize(("name", "words"), [("rope.bmp", "must end in"), ("missing/rope.png", "there is no folder")])
+def test_a_plot_that_cannot_be_written_says_why(tmp_path, name, words):
+    with pytest.raises(RopescaleError, match=words):
+        drawing.plot_geometry([SCHEDULED], tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_matplotlib_the_extra_is_named(monkeypatch, tmp_path):
+    real = builtins.__import__
+
+    def refuse(name, *rest):
+        if name.startswith("matplotlib"):
+            raise ImportError(name)
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    with pytest.raises(RopescaleError, match=r"pip install 'ropescale\[plot\]'"):
+        drawing.plot_geometry([SCHEDULED], tmp_path / "rope.png")
+
+
+def test_a_picture_that_cannot_be_written_names_its_own_path(tmp_path):
+    (tmp_path / "out.png").mkdir()
+    with pytest.raises(RopescaleError, match=r"cannot write a plot to \S*/out\.png: Is a directory"):
+        drawing.plot_geometry([SCHEDULED], tmp_path / "out.png")
+    assert [path.name for path in tmp_path.iterdir()] == ["out.png"]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("a\0b.png", "null (byte|character)"),
+        ("~no-such-user/a.png", "there is no such home folder"),
+        ("", "must end in"),
+        ("n" * 300 + ".png", "cannot write a plot to n{300}.png: File name too long"),
+    ],
+    ids=range(4),
+)
+def test_a_name_that_cannot_be_is_one_sentence(tmp_path, monkeypatch, capsys, name, words):
+    monkeypatch.chdir(tmp_path)
+    config = {"model_type": "llama", "head_dim": 64, "max_position_embeddings": 256, "rope_theta": 10000.0}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert main(["inspect", ".", "--plot", name]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: cannot write a plot to")
+    assert re.search(words, error)
+    assert [file.name for file in tmp_path.iterdir()] == ["config.json"]
+
+
+@pytest.mark.parametrize("ending", ["png", "svg", "pdf", "PNG"])
+def test_a_plot_replaces_a_picture_of_ours_and_nothing_else(tmp_path, ending):
+    from matplotlib.figure import Figure
+
+    path = tmp_path / f"rope.{ending}"
+    path.touch()
+    plotting.save(Figure((1, 1)), path)
+    plotting.save(Figure((2, 2)), path)
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
+def test_a_picture_of_somebody_elses_is_named_and_left(tmp_path, capsys, ending):
+    from matplotlib.figure import Figure
+
+    config = {"model_type": "llama", "head_dim": 64, "max_position_embeddings": 256, "rope_theta": 10000.0}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    path = tmp_path / f"photo.{ending}"
+    figure = Figure((1, 1))
+    figure.text(0, 0, "made with ropescale")
+    figure.savefig(path)
+    theirs = path.read_bytes()
+    assert main(["inspect", str(tmp_path), "--plot", str(path)]) == 2
+    said = f"cannot write a plot to {path}: what is there is no picture of ropescale; choose another name"
+    assert said in capsys.readouterr().err
+    assert path.read_bytes() == theirs
+    for content in (b"years of work", theirs[:5]):
+        path.write_bytes(content)
+        with pytest.raises(RopescaleError, match="is no picture of ropescale"):
+            plotting.save(figure, path)
+        assert path.read_bytes() == content
+
+
+def test_a_picture_for_a_run_is_the_one_that_matplotlib_makes_with_our_mark_and_is_made_alike_again():
+    from matplotlib.figure import Figure
+
+    content, again = (plotting.drawn(lambda: Figure((2, 1))) for _ in range(2))
+    assert content == again
+    Figure((2, 1)).savefig(plain := io.BytesIO(), format="png", dpi=160)
+    mark = struct.pack(">I", 17) + b"tEXtCreator\0ropescale"
+    mark += struct.pack(">I", zlib.crc32(mark[4:]))
+    assert content.count(mark) == 1 and content.replace(mark, b"") == plain.getvalue()
+
+
+@pytest.mark.parametrize("error", [MemoryError(), ImportError("a.so: failed to map segment: Cannot allocate memory")])
+def test_a_want_of_memory_is_not_called_a_missing_library(monkeypatch, tmp_path, error):
+    real = builtins.__import__
+
+    def refuse(name, *rest):
+        if name.startswith("matplotlib"):
+            raise error
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    with pytest.raises(RopescaleError, match="there is not enough memory to draw plots"):
+        drawing.plot_geometry([SCHEDULED], tmp_path / "rope.png")

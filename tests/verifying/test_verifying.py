@@ -1,0 +1,491 @@
+"""verify: the intended table is live, or the reason why not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from configurations import DEEPSEEK_YARN
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+)
+
+import ropescale
+from ropescale.cli.main import main
+from ropescale.errors import ConfigError, VerificationError
+from ropescale.models.rotary_modules import difference
+from ropescale.schedules import Frequencies
+from ropescale.verifying.examining import examine
+
+SMALL: dict[str, Any] = {
+    "vocab_size": 32,
+    "hidden_size": 32,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 64,
+}
+
+DEEPSEEK_V3: dict[str, Any] = {
+    "architectures": ["DeepseekV3ForCausalLM"],
+    "model_type": "deepseek_v3",
+    "hidden_size": 7168,
+    "intermediate_size": 18432,
+    "kv_lora_rank": 512,
+    "max_position_embeddings": 163840,
+    "moe_intermediate_size": 2048,
+    "n_group": 8,
+    "n_routed_experts": 256,
+    "n_shared_experts": 1,
+    "num_attention_heads": 128,
+    "num_experts_per_tok": 8,
+    "num_hidden_layers": 61,
+    "num_key_value_heads": 128,
+    "q_lora_rank": 1536,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "rope_scaling": DEEPSEEK_YARN,
+    "rope_theta": 10000,
+    "v_head_dim": 128,
+    "vocab_size": 129280,
+}
+
+
+def tiny_llama(**changes: Any) -> LlamaForCausalLM:
+    torch.manual_seed(0)
+    return LlamaForCausalLM(LlamaConfig(**{**SMALL, **changes})).eval()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A tiny checkpoint as transformers 5 saves it."""
+    tiny_llama().save_pretrained(tmp_path / "plain")
+    return tmp_path / "plain"
+
+
+def edit(folder: Path, name: str = "config.json", **changes: Any) -> None:
+    """Sets keys of a JSON file by hand; None removes one."""
+    path = folder / name
+    old = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps({key: value for key, value in {**old, **changes}.items() if value is not None}))
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "linear:factor=4",
+        "ntk:factor=4",
+        "abf:rope_theta=500000",
+        "dynamic:factor=4",
+        "yarn:factor=4",
+        "llama3:factor=4",
+        "ntk-by-parts:factor=4",
+        "ntk-su:factor=4",
+        "giraffe:scale_power=0.5",
+        "resonance:over=yarn:factor=4",
+        "proportional:partial_rotary_factor=0.5",
+        "yarn:factor=4,extrapolation_factor=0.5",
+    ],
+)
+def test_a_patched_checkpoint_is_live(folder: Path, tmp_path: Path, spec: str) -> None:
+    ropescale.patch_checkpoint(folder, tmp_path / "out", spec)
+    report = ropescale.verify(tmp_path / "out")
+    assert [(m.name, m.pairs, m.dtype) for m in report.modules] == [("model.rotary_emb", 8, "float32")]
+    assert report.modules[0].difference < 5.2e-7
+
+
+def test_a_verification_says_itself_in_one_line(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    ropescale.patch_checkpoint(folder, out, "yarn:factor=2")
+    found = ropescale.verify(out)
+    assert repr(found) == f"<Verification of {out}: live: yes (all: yarn:factor=2, at {found.length} tokens)>"
+    assert found.length == 128
+
+
+def test_an_untouched_checkpoint_is_live(folder: Path) -> None:
+    assert ropescale.verify(folder).intended == "all: default of 64"
+
+
+def test_a_table_other_than_the_recorded_one_is_not_live(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    ropescale.patch_checkpoint(folder, out, "yarn:factor=4")
+    edit(out, rope_scaling=None, rope_parameters={"rope_type": "default", "rope_theta": 10000.0})
+    with pytest.raises(VerificationError, match=r"model.rotary_emb does not carry the intended table.*differs by"):
+        ropescale.verify(out)
+
+
+def test_a_lost_theta_is_not_live(tmp_path: Path) -> None:
+    tiny_llama(rope_parameters={"rope_type": "default", "rope_theta": 500000.0}).save_pretrained(tmp_path / "in")
+    out = tmp_path / "out"
+    ropescale.patch_checkpoint(tmp_path / "in", out, "yarn:factor=4")
+    parameters = json.loads((out / "config.json").read_text())["rope_parameters"]
+    edit(out, rope_theta=None, rope_scaling=None, rope_parameters={**parameters, "rope_theta": 10000.0})
+    with pytest.raises(VerificationError, match="differs by"):
+        ropescale.verify(out)
+
+
+def test_a_model_card_snippet_that_loses_theta_is_named(tmp_path: Path) -> None:
+    tiny_llama(rope_parameters={"rope_type": "default", "rope_theta": 1e6}).save_pretrained(tmp_path / "in")
+    edit(tmp_path / "in", rope_scaling={"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64})
+    with pytest.raises(VerificationError, match=r"rope_parameters.*rope_scaling"):
+        ropescale.verify(tmp_path / "in")
+
+
+def test_flat_parameters_on_gemma_3_are_named(tmp_path: Path) -> None:
+    Gemma3ForCausalLM(Gemma3TextConfig(**SMALL)).save_pretrained(tmp_path / "in")
+    edit(tmp_path / "in", rope_parameters={"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e6})
+    with pytest.raises(VerificationError, match="would be ignored by transformers"):
+        ropescale.verify(tmp_path / "in")
+
+
+def test_every_layer_type_of_gemma_3_is_checked(tmp_path: Path) -> None:
+    config = Gemma3TextConfig(**SMALL, layer_types=["sliding_attention", "full_attention"])
+    Gemma3ForCausalLM(config).save_pretrained(tmp_path / "in")
+    ropescale.patch_checkpoint(tmp_path / "in", tmp_path / "out", "yarn:factor=4")
+    report = ropescale.verify(tmp_path / "out")
+    assert {m.layer_type for m in report.modules} == {"full_attention", "sliding_attention"}
+
+
+def test_a_tokenizer_limit_below_the_new_length_is_named(folder: Path, tmp_path: Path) -> None:
+    ropescale.patch_checkpoint(folder, tmp_path / "out", "yarn:factor=4")
+    edit(tmp_path / "out", "tokenizer_config.json", model_max_length=64)
+    with pytest.raises(VerificationError, match="model_max_length is 64, below the 256"):
+        ropescale.verify(tmp_path / "out")
+
+
+def test_a_model_of_671_billion_parameters_is_verified_without_weights(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(DEEPSEEK_V3))
+    report = ropescale.verify(tmp_path)
+    assert [(m.pairs, m.attention_scale) for m in report.modules] == [(32, 1.0)]
+
+
+def test_a_model_without_rope_is_wrong_input(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
+    with pytest.raises(ConfigError, match="gpt2"):
+        ropescale.verify(tmp_path)
+
+
+def test_the_command_exits_with_one_and_the_reason(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ropescale.patch_checkpoint(folder, tmp_path / "out", "yarn:factor=4")
+    assert main(["verify", str(tmp_path / "out")]) == 0
+    assert "live: yes (all: yarn:factor=4, at 256 tokens)" in capsys.readouterr().out
+    edit(tmp_path / "out", rope_scaling=None, rope_parameters={"rope_type": "default", "rope_theta": 10000.0})
+    assert main(["verify", str(tmp_path / "out")]) == 1
+    captured = capsys.readouterr()
+    assert "live: NO" in captured.out
+    assert captured.err.startswith("error: model.rotary_emb does not carry the intended table")
+    assert main(["verify", str(tmp_path / "out"), "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["live"] is False
+
+
+def test_a_loaded_model_is_live_and_says_what_is_installed() -> None:
+    model = tiny_llama()
+    found = ropescale.verify(model)
+    assert (found.intended, found.length) == ("all: default of 64", 64)
+    with ropescale.patch(model, "yarn:factor=4"):
+        found = ropescale.verify(model)
+        assert (found.intended, found.length) == ("all: yarn:factor=4", 256)
+    with ropescale.patch(model, "dynamic:factor=4", length=100):
+        assert ropescale.verify(model).length == 100
+
+
+@pytest.mark.parametrize(
+    "spec", ["dynamic:factor=4", "dynamic-yarn", "yarn:factor=4", "resonance:over=linear:factor=4"]
+)
+def test_a_patched_model_is_live_after_long_inputs(spec: str) -> None:
+    model = tiny_llama()
+    with ropescale.patch(model, spec):
+        model(torch.zeros(1, 200, dtype=torch.long))
+        assert ropescale.verify(model).live
+
+
+def test_tables_rounded_by_a_cast_are_named() -> None:
+    model = tiny_llama().to(torch.bfloat16)
+    with pytest.raises(VerificationError, match="rounded to bfloat16"):
+        ropescale.verify(model)
+    with ropescale.patch(model, "yarn:factor=4"):
+        assert ropescale.verify(model).modules[0].dtype == "float32"
+
+
+def test_a_configuration_changed_after_loading_is_not_live() -> None:
+    model = tiny_llama()
+    model.config.rope_parameters = {"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0}
+    with pytest.raises(VerificationError, match="does not carry the intended table"):
+        ropescale.verify(model)
+
+
+def test_a_patch_on_a_module_nobody_calls_is_named() -> None:
+    model = tiny_llama()
+    rotary = type(model.model.rotary_emb)(LlamaConfig(**SMALL, rope_parameters={"rope_type": "linear", "factor": 4.0}))
+    model.model.layers[0].self_attn.rotary_emb = rotary
+    with pytest.raises(VerificationError, match=r"layers.0.self_attn.rotary_emb.*never called"):
+        ropescale.verify(model)
+
+
+def test_a_foreign_module_nobody_calls_is_named() -> None:
+    class Table(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("inv_freq", torch.ones(8), persistent=False)
+
+    model = tiny_llama()
+    model.model.layers[1].self_attn.rotary_emb = Table()
+    with pytest.raises(VerificationError, match=r"rotary_emb carries frequencies but is never called"):
+        ropescale.verify(model)
+
+
+def test_a_table_overwritten_after_patching_is_not_live() -> None:
+    model = tiny_llama()
+    with ropescale.patch(model, "yarn:factor=4"):
+        model.model.rotary_emb.inv_freq.mul_(0.5)
+        with pytest.raises(VerificationError, match=r"differs by 5\.0e-01"):
+            ropescale.verify(model)
+
+
+def test_verifying_leaves_a_model_as_it_was(folder: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(folder).train()
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    assert examine(model).live
+    assert model.training
+    assert all(torch.equal(buffer, before[name]) for name, buffer in model.named_buffers())
+    assert not model.model.rotary_emb._forward_pre_hooks
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("spec", [None, "yarn:factor=4"])
+def test_a_table_or_scale_that_is_no_number_is_not_live(bad: float, spec: str | None) -> None:
+    model = tiny_llama()
+    if spec:
+        ropescale.patch(model, spec)
+    kept = model.model.rotary_emb.inv_freq.clone()
+    model.model.rotary_emb.inv_freq[3] = bad
+    assert examine(model).modules[0].difference == float("inf")
+    with pytest.raises(VerificationError, match="does not carry the intended table"):
+        ropescale.verify(model)
+    model.model.rotary_emb.inv_freq.copy_(kept)
+    assert ropescale.verify(model).live
+    model.model.rotary_emb.attention_scaling = bad
+    with pytest.raises(VerificationError, match="does not carry the intended table"):
+        ropescale.verify(model)
+
+
+def test_each_module_keeps_its_own_training_mode() -> None:
+    model = tiny_llama().train()
+    model.model.layers[0].eval()
+    before = [module.training for module in model.modules()]
+    ropescale.verify(model)
+    assert [module.training for module in model.modules()] == before
+    assert True in before
+    assert False in before
+
+
+TWO_LISTS = {
+    "name": "longrope",
+    "short_factor": [1.0] * 8,
+    "long_factor": [float(pair + 1) for pair in range(8)],
+    "factor": 4.0,
+}
+
+
+def test_a_short_list_edited_after_patching_is_not_live(folder: Path, tmp_path: Path) -> None:
+    ropescale.patch_checkpoint(folder, tmp_path / "out", TWO_LISTS)
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    keys = ("rope_parameters", "rope_scaling")
+    edit(tmp_path / "out", **{key: {**config[key], "short_factor": [2.0] * 8} for key in keys})
+    with pytest.raises(VerificationError, match=r"differs by 5\.0e-01 relative at 64 tokens"):
+        ropescale.verify(tmp_path / "out")
+
+
+def test_a_switch_moved_after_patching_is_not_live(folder: Path, tmp_path: Path) -> None:
+    ropescale.patch_checkpoint(folder, tmp_path / "out", TWO_LISTS)
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    moved = {
+        key: {**config[key], "original_max_position_embeddings": 32} for key in ("rope_parameters", "rope_scaling")
+    }
+    edit(tmp_path / "out", **moved, original_max_position_embeddings=32)
+    with pytest.raises(VerificationError, match="at 64 tokens"):
+        ropescale.verify(tmp_path / "out")
+
+
+@pytest.mark.parametrize(("name", "length"), [("short_factor", 64), ("long_factor", 65)])
+def test_both_lists_of_a_loaded_model_are_checked(name: str, length: int) -> None:
+    model = tiny_llama()
+    ropescale.patch(model, TWO_LISTS)
+    assert ropescale.verify(model).live
+    model.config.rope_parameters[name] = [2 * factor for factor in TWO_LISTS[name]]
+    with pytest.raises(VerificationError, match=rf"differs by 5\.0e-01 relative at {length} tokens"):
+        ropescale.verify(model)
+
+
+@pytest.mark.parametrize("spec", ["dynamic:factor=4", "dynamic-yarn", TWO_LISTS])
+def test_a_loaded_model_that_follows_the_length_is_live_on_both_sides(spec: Any) -> None:
+    model = tiny_llama()
+    with ropescale.patch(model, spec):
+        assert ropescale.verify(model).live
+    with ropescale.patch(model, spec, length=200):
+        assert ropescale.verify(model).live
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_an_intended_table_that_is_no_number_is_never_met(bad: float) -> None:
+    live = torch.ones(2)
+    assert difference(live, 1.0, Frequencies([1.0, 1.0])) == 0.0
+    assert difference(live, 1.0, Frequencies([1.0, bad])) == float("inf")
+    assert difference(live, 1.0, Frequencies([1.0, 1.0], bad)) == float("inf")
+
+
+def test_the_tables_of_an_image_encoder_are_not_the_language_models() -> None:
+    class Encoder(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.config = LlamaConfig()
+            self.config.model_type = "some_encoder"
+            self.rotary = torch.nn.Module()
+            self.rotary.register_buffer("inv_freq", torch.ones(4), persistent=False)
+
+    model = tiny_llama()
+    model.model.tower = Encoder()
+    assert ropescale.verify(model).live
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"length": None},
+        {"length": 0},
+        {"length": True},
+        {"spec": 5},
+        {"tables": {"all": {"inv_freq": [1.0] * 8, "attention_scale": 0}}},
+        {"tables": {"all": {"inv_freq": "x", "attention_scale": 1}}},
+        {"tables": {"all": {"inv_freq": [float("nan")] * 8, "attention_scale": 1}}},
+        {"tables": {"all": {"inv_freq": [10**400] * 8, "attention_scale": 1}}},
+        {"switch": 5},
+        {"switch": {"all": 5}},
+        {"switch": {"all": [{"inv_freq": [1.0] * 8, "attention_scale": 1.0}]}},
+    ],
+)
+def test_a_damaged_record_is_wrong_input(folder: Path, tmp_path: Path, damage: dict[str, Any]) -> None:
+    ropescale.patch_checkpoint(folder, tmp_path / "out", "yarn:factor=4")
+    edit(tmp_path / "out", "ropescale.json", **damage)
+    with pytest.raises(ConfigError, match=r"ropescale\.json is not a record"):
+        ropescale.verify(tmp_path / "out")
+
+
+@pytest.mark.parametrize("held", [None, 256])
+def test_a_forward_that_ignores_the_table_is_not_live(held: int | None) -> None:
+    model, base = tiny_llama(), tiny_llama()
+    with ropescale.patch(model, "dynamic:factor=4" if held else "yarn:factor=4", length=held):
+        assert ropescale.verify(model).live
+        model.model.rotary_emb.forward = base.model.rotary_emb.forward
+        with pytest.raises(VerificationError, match="its cos does not follow it"):
+            ropescale.verify(model)
+
+
+# ---------------------------------------------------------------------------------------------------------
+# The softmax scale of MLA models
+
+
+MLA = {
+    "deepseek_v2": {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "topk_group": 1},
+    "deepseek_v3": {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "topk_group": 1},
+    "minicpm3": {},
+    "youtu": {},
+}
+MSCALES = [  # factor 40: the softmax factor and the attention scale that transformers' classes were seen to have
+    ("mscale=1,mscale_all_dim=1", 1.8739, 1.0),
+    ("mscale=1,mscale_all_dim=0.5", 1.4029, 1.1557),
+    ("truncate=true", 1.0, 1.3689),
+]
+
+
+def tiny_mla(kind: str, **changes: Any) -> Any:
+    sizes = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8}
+    heads = {"head_dim": 8, **({"n_group": 1} if kind.startswith("deepseek") else {})}
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(kind, **{**SMALL, **sizes, **MLA[kind], **heads, **changes})
+    return AutoModelForCausalLM.from_config(config).eval()
+
+
+@pytest.mark.parametrize("kind", MLA)
+@pytest.mark.parametrize(("weights", "softmax", "attention"), MSCALES)
+def test_the_softmax_scale_of_mla_is_verified_on_disk_and_in_memory(
+    kind: str, weights: str, softmax: float, attention: float, tmp_path: Path
+) -> None:
+    model, spec = tiny_mla(kind), f"yarn:factor=40,{weights}"
+    model.save_pretrained(tmp_path / "in")
+    ropescale.patch_checkpoint(tmp_path / "in", tmp_path / "out", spec)
+    on_disk = ropescale.verify(tmp_path / "out")
+    with ropescale.patch(model, spec):
+        in_memory = ropescale.verify(model)
+        for report in (on_disk, in_memory):
+            assert report.softmax_factor == pytest.approx(softmax, rel=3e-5)
+            assert report.modules[0].attention_scale == pytest.approx(attention, rel=3e-5)
+        model.model.layers[1].self_attn.scaling *= 1.01
+        with pytest.raises(VerificationError, match=r"layers\.1\.self_attn multiplies its softmax scale by"):
+            ropescale.verify(model)
+        model.model.layers[1].self_attn.scaling /= 1.01
+    assert ropescale.verify(model).softmax_factor == 1.0
+
+
+def test_a_softmax_scale_other_than_the_recorded_one_is_not_live(tmp_path: Path) -> None:
+    tiny_mla("deepseek_v3").save_pretrained(tmp_path / "in")
+    ropescale.patch_checkpoint(tmp_path / "in", tmp_path / "out", "yarn:factor=40,mscale=1,mscale_all_dim=1")
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    halved = {"mscale": 0.5, "mscale_all_dim": 0.5}  # which leaves the table and the attention scale as they are
+    edit(tmp_path / "out", **{key: {**config[key], **halved} for key in ("rope_parameters", "rope_scaling")})
+    with pytest.raises(VerificationError, match=r"1 more layers\) multiplies .* 1\.4029\d* where 1\.8738"):
+        ropescale.verify(tmp_path / "out")
+
+
+def test_deepseeks_softmax_scale_stays_under_a_table_that_goes_on_top_of_its_own(tmp_path: Path) -> None:
+    yarn = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 40.0, "original_max_position_embeddings": 64}
+    parameters = {**yarn, "mscale": 1.0, "mscale_all_dim": 1.0}
+    tiny_mla("deepseek_v3", rope_parameters=parameters, max_position_embeddings=2560).save_pretrained(tmp_path / "in")
+    ropescale.patch_checkpoint(tmp_path / "in", tmp_path / "out", "giraffe:scale_power=0.5", on_top=True)
+    assert ropescale.verify(tmp_path / "out").softmax_factor == pytest.approx(1.8739, rel=3e-5)
+
+
+def test_deepseeks_own_scaling_is_verified_without_a_record(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(DEEPSEEK_V3))
+    assert ropescale.verify(tmp_path).softmax_factor == pytest.approx(1.8739, rel=3e-5)
+
+
+def test_a_record_from_before_softmax_scales_were_kept_is_read(folder: Path, tmp_path: Path) -> None:
+    ropescale.patch_checkpoint(folder, tmp_path / "out", "yarn:factor=4")
+    edit(tmp_path / "out", "ropescale.json", softmax_factor=None)
+    assert ropescale.verify(tmp_path / "out").live
+    edit(tmp_path / "out", "ropescale.json", softmax_factor={"all": "x"})
+    with pytest.raises(ConfigError, match=r"ropescale\.json is not a record"):
+        ropescale.verify(tmp_path / "out")
+
+
+def test_verifying_leaves_the_tables_that_stock_dynamic_remembers() -> None:
+    model = tiny_llama(rope_parameters={"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0})
+    model(torch.zeros(1, 200, dtype=torch.long))
+    before = model.model.rotary_emb.inv_freq.clone()
+    ropescale.verify(model)
+    assert torch.equal(model.model.rotary_emb.inv_freq, before)
+
+
+def test_a_revision_is_for_the_hub(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", str(folder), "--revision", "main"]) == 2
+    assert "--revision is for a model on the Hub" in capsys.readouterr().err
+
+
+def test_a_model_on_the_meta_device_is_wrong_input() -> None:
+    with torch.device("meta"):
+        model = LlamaForCausalLM(LlamaConfig(**SMALL))
+    with pytest.raises(ConfigError, match="on the meta device"):
+        ropescale.verify(model)
