@@ -1,4 +1,4 @@
-"""What every test shares. The same tests run in a checkout, in a never-installed clone and against a wheel."""
+"""Fixtures for every test. The same tests run in a checkout, in a never-installed clone and against a wheel."""
 
 from __future__ import annotations
 

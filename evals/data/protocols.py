@@ -1,4 +1,4 @@
-"""How published recipes turn windows into a perplexity, so that their numbers can be reproduced, bug for bug.
+"""Published recipes that turn windows into a perplexity, so that their numbers can be reproduced, bug for bug.
 
 All of them slide windows of L positions over whole documents, S tokens apart; a window counts the tokens that no
 earlier one has reached. What differs is how much each window weighs, and where BOS goes. ``docs/measuring.md`` says

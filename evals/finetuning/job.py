@@ -1,4 +1,4 @@
-"""What a short adaptation is to do: checked before anything is read."""
+"""The settings of a short adaptation, checked before anything is read."""
 
 from __future__ import annotations
 

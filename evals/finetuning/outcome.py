@@ -1,4 +1,4 @@
-"""What a training gave: its figures from the first step to the last, as text and as plain data."""
+"""The result of a training: its figures from the first step to the last, as text and as plain data."""
 
 from __future__ import annotations
 

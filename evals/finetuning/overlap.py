@@ -1,4 +1,4 @@
-"""How much of the text that is measured was trained on: what a model has seen says little of what it has learnt."""
+"""Finds measured text that was trained on: what a model has seen says little of what it has learnt."""
 
 from __future__ import annotations
 

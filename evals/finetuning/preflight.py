@@ -1,4 +1,4 @@
-"""What can be said of a training before torch is imported: its folder, its schedule, its lengths."""
+"""Checks a training before torch is imported: its folder, its schedule, its lengths."""
 
 from __future__ import annotations
 

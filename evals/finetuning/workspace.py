@@ -1,4 +1,4 @@
-"""Where a training is kept while it runs: beside its result, so that a kill at any moment loses no more than steps.
+"""The folder of a training while it runs, beside its result, so that a kill at any moment loses no more than steps.
 
 ``OUT`` is written once, whole, at the end. Until then ``OUT-training`` holds::
 

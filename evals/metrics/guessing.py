@@ -1,4 +1,4 @@
-"""Whether the model as it is predicts a text worse than a uniform guess: nothing else is then worth a conclusion."""
+"""Compares the model as it is with a uniform guess: if it predicts worse, nothing else is worth a conclusion."""
 
 from __future__ import annotations
 

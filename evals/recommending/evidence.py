@@ -1,4 +1,4 @@
-"""What a recommendation rests on, and its rows."""
+"""The evidence for a recommendation, and its rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a recommendation minimises: the loss at some lengths, each with its weight."""
+"""The objective that a recommendation minimises: the loss at some lengths, each with its weight."""
 
 from __future__ import annotations
 

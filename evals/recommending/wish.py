@@ -1,4 +1,4 @@
-"""What is asked for, and which candidates there are: known from the configuration alone, before torch is loaded."""
+"""Finds the objective and the candidates from the configuration alone, before torch is loaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a search shows: perplexity on the held-out text, the numbers that were found, and the loss on the way."""
+"""The metrics of a search: perplexity on the held-out text, the numbers found, and the loss on the way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a search found, and how it is written."""
+"""The result of a search, and how it is written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a search starts from, and what can be refused before any model, text or torch is loaded."""
+"""The start of a search, and refusals before any model, text or torch is loaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How often intervals over little cover the truth, by ``tests/benchmarks/intervals.py``; docs/intervals.md has more."""
+"""Says how often intervals over little text cover the truth (``tests/benchmarks/intervals.py``, docs/intervals.md)."""
 
 from __future__ import annotations
 

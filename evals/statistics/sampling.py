@@ -1,4 +1,4 @@
-"""What an interval rests on: the documents where there are enough, else their windows in the order of the text."""
+"""Estimates over documents where there are enough, else over their windows in the order of the text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the processes of a training run agree on: a problem that one of them has stops all, with one line."""
+"""Agreement among the processes of a training: a problem that one of them has stops all, with one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What training at a length costs, from a model's shape alone: memory in bytes and arithmetic in FLOPs.
+"""The cost of training at a length, from a model's shape alone: memory in bytes and arithmetic in FLOPs.
 
 For a dense model of Llama's kind (Llama, Mistral, Qwen 2): grouped attention that is never written out as a matrix, a
 gated MLP, RMSNorm. One window at a time, with gradient checkpointing and the loss in blocks, as ``ropescale finetune

@@ -1,4 +1,4 @@
-"""What a model in training is called in measurements: its schedule, and how far it has been trained."""
+"""Names a model in training for measurements: its schedule, and how far it has been trained."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a loaded model's checkpoint would hold: its source's configuration with what was changed in memory since."""
+"""Finds the configuration that a loaded model's checkpoint would hold: its source's, and what was changed since."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a model comes from: a local folder, or a Hub id through huggingface_hub's cache."""
+"""Finds a model: in a local folder, or by its Hub id through huggingface_hub's cache."""
 
 from __future__ import annotations
 

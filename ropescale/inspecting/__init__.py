@@ -1,4 +1,4 @@
-"""What a model's rotary geometry is, and what schedules would make of it: numbers, warnings, pictures."""
+"""A model's rotary geometry, and what schedules would make of it: numbers, warnings, pictures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How large theta must be for a length: Men et al. 2024, "Base of RoPE Bounds Context Length", arXiv:2405.14591.
+"""The least theta for a length: Men et al. 2024, "Base of RoPE Bounds Context Length", arXiv:2405.14591.
 
 A query is on average more similar to a token like itself than to a random one, at distance ``m``, by a multiple of
 ``sum_i cos(m f_i)`` (theorem 1). Where that sum is negative the random token gets more attention, and perplexity need

@@ -1,4 +1,4 @@
-"""What measuring perplexity costs: ``python tests/benchmarks/evaluating.py [NAME]...``, all of them without a name.
+"""The cost of measuring perplexity: ``python tests/benchmarks/evaluating.py [NAME]...``, all of them without a name.
 
 * ``curve``: a curve of 16 lengths from one pass, against one pass per length.
 * ``overhead``: a whole ``perplexity`` call, against the bare model over the same batches.

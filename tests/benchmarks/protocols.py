@@ -1,4 +1,4 @@
-"""What each way of measuring makes of the same model and text: the table of docs/measuring.md.
+"""The same model and text, measured in each published way: the table of docs/measuring.md.
 
 ``python tests/benchmarks/protocols.py`` takes minutes, most of them at a stride of 1. The protocols that ropescale
 has are run through it; lm-evaluation-harness and llama.cpp are transcribed here, window by window, with stock forward

@@ -1,4 +1,4 @@
-"""What a search by answers finds when it learns from prompts of every length, instead of the target's alone.
+"""Compares searches by answers that learn from prompts of every length, and of the target's alone.
 
 ``python tests/benchmarks/searching_keys.py MODEL OUT.json '{"seed": 0}'``: a window is a set of prompts, of the trained
 length, its doubles and the target, that of the trained length counting twice; the held-out sets count alike. What

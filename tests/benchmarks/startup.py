@@ -1,4 +1,4 @@
-"""What the command line costs against importing torch: ``python tests/benchmarks/startup.py``.
+"""The cost of starting the command line, against importing torch: ``python tests/benchmarks/startup.py``.
 
 Prints, as ratios measured side by side in one run (median of five, interleaved):
 ``ropescale --help`` and ``ropescale patch`` of checkpoints of 1 MB and 100 GB (sparse files), each divided by

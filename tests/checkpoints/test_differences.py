@@ -1,4 +1,4 @@
-"""What ``patch`` shows of every file that it changes, against what it then writes."""
+"""``patch`` shows, for every file, the change that it then writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a shell's TAB offers: schedules, their fields, engines, and paths where paths belong."""
+"""A shell's TAB offers schedules, their fields, engines, and paths where paths belong."""
 
 from __future__ import annotations
 

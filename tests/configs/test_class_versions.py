@@ -1,4 +1,4 @@
-"""Which versions of transformers 4 know which types of model: what is written down is what they list themselves."""
+"""The model types written down for each version of transformers 4 are those that it lists itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What engines compute differently, and what the card of a patched checkpoint tells them."""
+"""Engines' differences from what was asked, and what the card of a patched checkpoint says of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What versions of transformers compute from the checkpoints that ``ropescale patch`` writes.
+"""Results of several versions of transformers on the checkpoints that ``ropescale patch`` writes.
 
 Each version runs in an environment of its own, without ropescale, and hands back cos and sin of its own models
 (rotary_reader.py). They are compared with the frequencies asked for, in float64. Where a version computes something

@@ -1,4 +1,4 @@
-"""What must hold of every refusal of the command line."""
+"""Checks of every refusal of the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How large theta must be: the paper's own numbers, a plain sum, and what `inspect` says of it."""
+"""The least theta for a length: the paper's own numbers, a plain sum, and what `inspect` says of it."""
 
 from __future__ import annotations
 

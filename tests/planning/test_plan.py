@@ -1,4 +1,4 @@
-"""What a schedule makes of a configuration: the numbers, the keys, the maximum, and who would compute otherwise."""
+"""Plans for a configuration: the numbers, the keys, the maximum, and the engines that compute otherwise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is imported when: the command line must answer before torch could have been loaded."""
+"""Imports come late: the command line answers before torch could have been loaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is measured besides the fixed schedules: truncation, and the schedule that a search finds."""
+"""Measures truncation, and the schedule that a search finds, beside the fixed schedules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is reproduced: the model, the lengths, the steps and the text."""
+"""The setting of a reproduction: the model, the lengths, the steps and the text."""
 
 from __future__ import annotations
 

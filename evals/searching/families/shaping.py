@@ -1,4 +1,4 @@
-"""Which schedules of the family are searched: those that are wanted, and that an engine computes as they are."""
+"""Chooses the members of the family that are searched: those wanted, which an engine computes as they are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a search feeds, and how often: here the windows of a text."""
+"""Feeds a search with the windows of a text, and shares its budget out."""
 
 from __future__ import annotations
 

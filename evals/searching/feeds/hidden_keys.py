@@ -1,4 +1,4 @@
-"""What a search feeds with the objective ``keys``: prompts that ask for a hidden number.
+"""Feeds a search for the objective ``keys`` with prompts that ask for a hidden number.
 
 As in LongRoPE2 (Shang et al. 2025, arXiv:2502.20082), prompts have the target length, and only the tokens of their
 answers count. Held out are sets of prompts, one of each length that is shown; the longest of them chooses. They are

@@ -1,4 +1,4 @@
-"""Which windows of a text a search learns from, and which are held out.
+"""Splits the windows of a text into those that a search learns from and those held out.
 
 Windows are those of ``ropescale eval``: BOS, then as many tokens as the target length leaves; the first begins where
 its document does, the others are evenly spaced in it. Whole documents are held out, so that nothing that was learned

@@ -1,4 +1,4 @@
-"""What a search feeds: windows, each of pieces that go through the model one by one, and what their tokens count."""
+"""Windows that a search feeds: pieces that go through the model one by one, and the weight of their tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a method of search asks, and what it is answered.
+"""Questions of a method of search, and the answers to them.
 
 A method is a generator: it yields an :class:`Ask`, is sent the :class:`Reply`, and returns an :class:`Outcome`. It
 draws its random numbers from its seed and does nothing else, so the same answers make it ask the same again: a search

@@ -1,4 +1,4 @@
-"""What of a schedule no test runs in whole models, though one runs its rope type there."""
+"""Names the parts of a schedule that no test runs in a whole model, though one runs its rope type there."""
 
 from __future__ import annotations
 

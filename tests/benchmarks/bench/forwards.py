@@ -1,4 +1,4 @@
-"""What ropescale adds to a forward pass: to measure it, and a patched one; eager, compiled and generating."""
+"""The cost that ropescale adds to a forward pass: measured, and patched; eager, compiled and generating."""
 
 from __future__ import annotations
 

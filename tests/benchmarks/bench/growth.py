@@ -1,4 +1,4 @@
-"""How the cost of measuring grows: with length, vocabulary and documents."""
+"""The cost of measuring as length, vocabulary and documents grow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a step of each method of ``ropescale search`` costs, in forward passes of the same tokens."""
+"""The cost of a step in each method of ``ropescale search``, in forward passes of the same tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which tokens are fed and scored, by hand."""
+"""The tokens that are fed and scored, by hand."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""How much of the measured text was trained on, against plain searches."""
+"""The share of the measured text that was trained on, against plain searches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with a ``ropescale finetune`` is said before torch is imported, and before anything is made."""
+"""Faults of a ``ropescale finetune`` are named before torch is imported, and before anything is made."""
 
 from __future__ import annotations
 

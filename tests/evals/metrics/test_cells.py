@@ -1,4 +1,4 @@
-"""How figures and their intervals are written in tables."""
+"""Figures and their intervals as tables write them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of a claim, with made-up losses: for it, against it, and where they decide nothing."""
+"""Verdicts on a claim, with made-up losses: for it, against it, and where they decide nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a measurement prints and writes."""
+"""The tables, files and pictures of a measurement."""
 
 import csv
 import dataclasses

@@ -1,4 +1,4 @@
-"""What a resumed run may take for the same model: every byte of it, and every switch of its adapters."""
+"""Fingerprints tell models apart: by every byte of them, and by every switch of their adapters."""
 
 from __future__ import annotations
 

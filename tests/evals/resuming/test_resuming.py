@@ -1,4 +1,4 @@
-"""What is kept of a run that stops, and who may write where."""
+"""A run that stops keeps what it has finished, and two runs never write into one folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What versions before 0.1.0 wrote is read, reported and continued without its checksums; see the folder's README."""
+"""Runs from before 0.1.0 are read, reported and continued without checksums; see the fixtures' README."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person sees while a pass runs."""
+"""Progress as a person sees it while a pass runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a search gained anything is decided by intervals, not by means."""
+"""The verdict on a search rests on intervals, not on means."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What training costs by the formulas, against models that are built, and against torch's own accounts of them."""
+"""The cost of training by the formulas, against models that are built, and torch's own accounts of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is fed while training: packed windows, mixed windows, PoSE; and the loss that is computed block by block."""
+"""Windows for training (packed, mixed, PoSE), and the loss that is computed block by block."""
 
 from __future__ import annotations
 

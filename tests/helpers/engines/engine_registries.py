@@ -1,4 +1,4 @@
-"""What ``ropescale/engines/registries.json`` must hold, read from the engines' own sources.
+"""Reads the content of ``ropescale/engines/registries.json`` from the engines' own sources.
 
 ``PYTHONPATH=tests/helpers/engines python -m engine_registries`` writes it again, after a change of the versions there.
 """

@@ -1,4 +1,4 @@
-"""What is mutated, the commands that then read it, and what must hold where they succeed."""
+"""Targets: the files that are mutated, the commands that read them, and what must hold where they succeed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must hold after a command was struck, and after it was given once more."""
+"""Judges a command that was struck, and what it does when it is given once more."""
 
 from __future__ import annotations
 

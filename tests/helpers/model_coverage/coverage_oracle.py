@@ -1,4 +1,4 @@
-"""What four schedules must make of a stock model, in float64, from the papers' formulas; and what a model really does.
+"""Computes from the papers' formulas, in float64, what four schedules make of a stock model, and reads what it does.
 
 Nothing here uses ropescale's own computation: the geometry is that of the stock rotary module, the formulas are
 written out again.

@@ -1,4 +1,4 @@
-"""What a version of transformers computes from checkpoints: run by that version's interpreter, without ropescale.
+"""Reads checkpoints with another version of transformers, whose interpreter runs this without ropescale.
 
 ``python rotary_reader.py FOLDER OUT`` loads every checkpoint in FOLDER (only built, with random weights, where there
 are none), feeds it texts of the lengths that its ``lengths.json`` holds, and catches what its rotary modules return.

@@ -1,4 +1,4 @@
-"""What a trainer builds from the lines that are printed for it: run by an interpreter that has it, without ropescale.
+"""Loads the lines printed for a trainer as it does, run by an interpreter that has it, without ropescale.
 
 ``python trainer_loading.py TRAINER CASES OUT`` reads ``{case: {"lines": YAML, "length": tokens}}`` and writes for each
 ``before`` and ``after`` (the frequencies of every rotary module, and its scale, when the model is built and when it has

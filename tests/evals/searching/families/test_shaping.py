@@ -1,4 +1,4 @@
-"""What is searched for an engine, and with the model's own table kept for short text."""
+"""Searches for an engine, and with the model's own table kept for short text."""
 
 import pytest
 import torch
