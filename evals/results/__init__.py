@@ -1,1 +1,1 @@
-"""The results of a measurement: stored losses, statistics, tables, plots and folders."""
+"""The results of a measurement: stored losses, tables, plots."""

@@ -1,1 +1,1 @@
-"""Measuring: batches, forward passes, memory, progress, resuming."""
+"""Measuring: options, preparation, batches, variants of a model, progress."""

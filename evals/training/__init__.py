@@ -1,4 +1,4 @@
-"""Training under a schedule: the callback for transformers' Trainer, collators, and the short adaptation itself.
+"""Training under a schedule: the callback for transformers' Trainer, collators, packing, the loss in chunks.
 
 For scripts of one's own::
 

@@ -1,1 +1,1 @@
-"""Checkpoints on disk: finding, patching, restoring, uploading."""
+"""Checkpoints on disk: finding, patching, saving, restoring, uploading."""

@@ -1,4 +1,4 @@
-"""Models in memory: patching, verifying, loading, decoding."""
+"""Models in memory: loading them, finding their rotary modules, patching."""
 
 from ..configs.class_defaults import installed
 
