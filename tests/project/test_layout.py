@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
-LONGEST_FILE, MOST_PARAMETERS = 400, 10
+LONGEST_FILE, MOST_PARAMETERS, MOST_MODULES = 400, 10, 13
+
+REGISTRIES = {"cli", "ropescale/schedules", "ropescale/engines", "evals/metrics"}
+"""Folders that may be of any size: what users choose from, a file each."""
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +63,17 @@ def test_files_are_short_and_no_two_classes_have_one_name(sources):
         node.name for path in sources.values() for node in tree(path).body if isinstance(node, ast.ClassDef)
     )
     assert not [name for name, count in classes.items() if count > 1]
+
+
+def test_folders_hold_about_a_dozen_modules(repository):
+    files = [path for name in ("ropescale", "cli", "evals", "tests") for path in (repository / name).rglob("*.py")]
+    modules = Counter(path.parent.relative_to(repository).as_posix() for path in files if path.name != "__init__.py")
+    assert not {folder: n for folder, n in modules.items() if n > MOST_MODULES and folder not in REGISTRIES}
+
+
+def test_no_two_test_files_share_a_name(repository):
+    names = Counter(path.name for path in (repository / "tests").rglob("test_*.py"))
+    assert not [name for name, count in names.items() if count > 1]
 
 
 def test_functions_have_few_parameters(sources):
