@@ -1,4 +1,4 @@
-"""``ropescale finetune MODEL --schedule SPEC --data SRC --steps N -o OUT``: the short adaptation after a schedule."""
+"""``ropescale finetune MODEL --schedule SPEC --data SRC -o OUT``: the short adaptation after a schedule."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ _SECTIONS = {
     metavar="SRC",
     help="What to train on, as for `eval`.",
 )
-@click.option("--steps", type=click.IntRange(1), required=True, metavar="N", help="Steps of the optimizer.")
+@click.option("--steps", type=click.IntRange(1), metavar="N", help="Of the optimizer (pi: 1,000; yarn: 400).")
 @click.option(
     "--recipe", type=click.Choice(["pi", "yarn"]), default="yarn", show_default=True, help="The paper's numbers."
 )
@@ -188,9 +188,11 @@ def _preflight(model: str, loading: dict[str, Any], request: Request, job: Train
 
 def _job(options: dict[str, Any]) -> TrainingJob:
     from ..evals.finetuning.job import TrainingJob
-    from ..evals.finetuning.recipes import recipe
+    from ..evals.finetuning.recipes import STEPS, recipe
 
-    chosen = recipe(options.pop("recipe")).with_changes(**{name: options.pop(name) for name in _RECIPE})
+    name = options.pop("recipe")
+    chosen = recipe(name).with_changes(**{each: options.pop(each) for each in _RECIPE})
+    options["steps"] = options["steps"] or STEPS[name]
     names = [each.name for each in fields(TrainingJob) if each.name in options]
     given = {name: options.pop(name) for name in names}
     return TrainingJob(recipe=chosen, **{**given, "eval_lengths": given["eval_lengths"] or ()})

@@ -63,12 +63,15 @@ class TrainingRecipe:
 DECAYS = ("constant", "linear", "cosine")
 
 RECIPES = {
-    # 7B and 13B; 33B and 65B have 1e-5. 64 windows a step on 32 GPUs (128 on 128), 1,000 steps.
+    # 7B and 13B to 8,192; 33B and 65B have 1e-5. 64 windows a step on 32 GPUs, in all other cases 128 on 128.
     "pi": TrainingRecipe(warmup_from=0.1, source="Chen et al., arXiv 2306.15595, section 3.1"),
     # 400 steps at factor 16, then 200 more at 32; segments between BOS and EOS.
     "yarn": TrainingRecipe(source="Peng et al., arXiv 2309.00071, section 4.1"),
 }
 """By name. Neither paper names a decay after the warm-up."""
+
+STEPS = {"pi": 1000, "yarn": 400}
+"""The papers' steps of the optimizer."""
 
 
 def recipe(name: str) -> TrainingRecipe:
