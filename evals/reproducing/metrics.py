@@ -46,11 +46,13 @@ class Arms(Metric[Measured, ArmRow]):
         cells = {(row.arm, row.schedule, row.step, row.length): _cell(row) for row in rows}
         target = stored.protocol["target_length"]
         far = {(row.arm, row.schedule, row.step): _far(row) for row in rows if row.length == target}
-        header = ["arm", "schedule", "steps", *(f"{length:,}" for length in lengths), f"far repeats at {target:,}"]
+        tail = {(row.arm, row.schedule, row.step): f"{row.tail_nll:.4f}" for row in rows if row.length == target}
+        last = [f"far repeats at {target:,}", f"nats from {target // 2:,} on"]
+        header = ["arm", "schedule", "steps", *(f"{length:,}" for length in lengths), *last]
         lines = [
             [escaped(arm), escaped(schedule), f"{step:,}"]
             + [cells.get((arm, schedule, step, n), "") for n in lengths]
-            + [far.get((arm, schedule, step), "")]
+            + [each.get((arm, schedule, step), "") for each in (far, tail)]
             for arm, schedule, step in dict.fromkeys((row.arm, row.schedule, row.step) for row in rows)
         ]
         title = "Perplexity of the first L positions of each held-out text, with 95% intervals over texts:"
@@ -62,9 +64,7 @@ class Arms(Metric[Measured, ArmRow]):
 
 
 def _cell(row: ArmRow) -> str:
-    if row.ppl is None:
-        return f"{row.tail_nll:.4f} nats from {row.length // 2:,} on"
-    return interval_cell(row.ppl, row.ppl_low, row.ppl_high)
+    return "" if row.ppl is None else interval_cell(row.ppl, row.ppl_low, row.ppl_high)
 
 
 def _far(row: ArmRow) -> str:

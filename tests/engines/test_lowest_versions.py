@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 import pytest
 from environments import environment
-from other_versions import installed, passed
+from other_versions import OF_EXTRAS, installed, passed
+from packaging.requirements import Requirement
 
 CAME_LATER = ("beam", "bailing, whose class has another theta")
 """Configurations in tests/configs/test_rope.py whose model types transformers has since 5.20."""
@@ -52,3 +54,23 @@ def test_the_suite_passes_with_the_lowest_versions_of_everything(repository: Pat
 def test_the_environment_has_the_lowest_versions(repository: Path) -> None:
     wanted = dict(pin.split("==") for pin in pins(repository))
     assert installed(environment("lowest", *pins(repository)), list(wanted)) == list(wanted.values())
+
+
+def lowest_of_extras(repository: Path) -> list[str]:
+    """The lower bounds of what the extras for users add, as pip takes them."""
+    extras = tomllib.loads((repository / "pyproject.toml").read_text(encoding="utf-8"))["project"][
+        "optional-dependencies"
+    ]
+    asked = [
+        Requirement(each) for name, extra in extras.items() if name not in ("docs", "dev", "release") for each in extra
+    ]
+    return [f"{each.name}=={bound.version}" for each in asked for bound in each.specifier if bound.operator == ">="]
+
+
+@pytest.mark.engines
+def test_what_the_extras_add_may_be_as_low_as_is_said(repository: Path, tmp_path: Path) -> None:
+    pins = lowest_of_extras(repository)
+    python, names = environment("extras", *pins), [pin.split("==")[0] for pin in pins]
+    versions = zip(installed(python, names), pins, strict=True)
+    assert all(found.startswith(pin.split("==")[1]) for found, pin in versions) and len(pins) == 6
+    assert passed(python, repository, tmp_path, tests=OF_EXTRAS) > 100

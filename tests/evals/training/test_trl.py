@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import peft
 import pytest
 import torch
 import training
-from environments import environment
 from safetensors.torch import load_file
 
 import ropescale
 
 
-@pytest.mark.engines
+@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["full", "lora"])
 def test_sft_trainer_runs_with_nothing_but_the_callback_added(tmp_path, kind):
-    python = environment("trl", "trl==1.16.0", options=("--no-deps",))
     source, script = training.checkpoint(tmp_path / "source"), Path(training.__file__).with_name("trl_training.py")
     found = [Path(ropescale.__file__).resolve().parent.parent, script.parent, script.parent.parent]
     done = subprocess.run(
-        [python, script, source, tmp_path / "out", kind],
+        [sys.executable, script, source, tmp_path / "out", kind],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, found)), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,

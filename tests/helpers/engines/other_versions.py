@@ -24,7 +24,22 @@ PARTS = (
 """The least that meets every library: its classes, its rotary modules, its decoding, files, options, data, losses."""
 
 
-def passed(python: Path, repository: Path, temporary: Path, left_out: tuple[str, ...] = ()) -> int:
+OF_EXTRAS = (
+    "gguf/test_gguf.py",
+    "output/test_plotting.py",
+    "adapters/test_peft.py",
+    "cli/test_search_command.py",
+    "evals/reporting/test_reporting.py",
+    "evals/resuming/test_fingerprints.py",
+    "evals/searching/methods/test_methods.py",
+    "evals/finetuning/test_finetuning.py",
+)
+"""What meets the libraries of the extras: files, pictures, adapters, pages, a method of search."""
+
+
+def passed(
+    python: Path, repository: Path, temporary: Path, left_out: tuple[str, ...] = (), tests: tuple[str, ...] = PARTS
+) -> int:
     """Runs the parts and returns how many tests passed; an assertion fails where one of them does not.
 
     Args:
@@ -32,13 +47,14 @@ def passed(python: Path, repository: Path, temporary: Path, left_out: tuple[str,
         repository: the checkout whose tests run.
         temporary: a folder for what they write.
         left_out: the tests that are not run, as ``file::name`` from the repository on; each must be there.
+        tests: the parts, from ``tests`` on.
     """
     known = _pytest(
         python, repository, temporary, "--collect-only", "-m", "", *{name.split("::")[0] for name in left_out}
     )
     assert set(left_out) <= set(known.splitlines())
     words = [word for name in left_out for word in ("--deselect", name)]
-    parts = [f"tests/{part}" for part in PARTS]
+    parts = [f"tests/{part}" for part in tests]
     said = _pytest(python, repository, temporary, "-n", "2", "-m", "not slow and not engines", *parts, *words)
     return int(re.findall(r"(\d+) passed", said)[-1])
 
