@@ -8,6 +8,8 @@ import pytest
 import torch
 import training
 
+from ropescale.cli.main import main
+from ropescale.errors import RunError
 from ropescale.evals.data.texts import Text
 from ropescale.evals.finetuning.job import TrainingJob
 from ropescale.evals.finetuning.recipes import recipe
@@ -61,6 +63,24 @@ def test_a_step_has_64_windows_however_they_are_shared_out(tmp_path, monkeypatch
     job = TrainingJob(2, recipe("yarn"), length=16, micro_batch=16, save_every=100)
     _, windows = seen(tmp_path, monkeypatch, job)
     assert windows == [2 * 64]
+
+
+@pytest.mark.parametrize(
+    ("words", "steps"), [([], 400), (["--recipe", "pi"], 1000), (["--recipe", "pi", "--steps", "7"], 7)]
+)
+def test_the_steps_are_the_papers_unless_they_are_given(tmp_path, monkeypatch, words, steps):
+    jobs = []
+
+    def caught(checkpoint, request, job, *_, **__):
+        jobs.append(job)
+        raise RunError("that is enough")
+
+    monkeypatch.setattr("ropescale.evals.finetuning.running.Adaptation", caught)
+    source = training.checkpoint(tmp_path / "model")
+    (tmp_path / "book.txt").write_text("Call me Ishmael. " * 50)
+    asked = ["finetune", str(source), "--schedule", "yarn:factor=4", "--data", str(tmp_path / "book.txt")]
+    assert main([*asked, *words, "-o", str(tmp_path / "out")]) == 1
+    assert [job.steps for job in jobs] == [steps]
 
 
 @pytest.mark.parametrize("decay", ["linear", "cosine"])

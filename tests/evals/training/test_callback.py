@@ -18,6 +18,7 @@ import ropescale
 from ropescale.errors import ConfigError, DataError, RopescaleError, VerificationError
 from ropescale.evals.reporting.page import page
 from ropescale.evals.reporting.runs import load
+from ropescale.evals.training.measuring import refuse_unmeasurable
 
 pytestmark = pytest.mark.usefixtures("no_plots", "one_thread")
 
@@ -314,3 +315,14 @@ def test_a_model_without_rope_is_refused(tmp_path):
     model = GPT2LMHeadModel(GPT2Config(vocab_size=training.VOCABULARY, n_embd=16, n_layer=1, n_head=2))
     with pytest.raises((ConfigError, VerificationError), match=r"RoPE|rotary"):
         training.trainer(model, tmp_path, ropescale.TrainingCallback()).train()
+
+
+def test_weights_spread_by_the_first_fsdp_or_zero_3_are_refused_for_measuring():
+    wrapped, parted = torch.nn.Module(), torch.nn.Linear(2, 2)
+    wrapped._fsdp_wrapped_module = torch.nn.Linear(2, 2)
+    parted.weight.ds_id = 1
+    for model in (wrapped, parted):
+        with pytest.raises(ConfigError, match="fsdp_version 2") as refused:
+            refuse_unmeasurable(model)
+        assert refused.value.fields == ("eval_documents",)
+    refuse_unmeasurable(torch.nn.Linear(2, 2))
