@@ -1,13 +1,25 @@
-"""The blocks of code of the README and the guides, and a folder that holds what they speak of."""
+"""The blocks of code of the README and the guides, how they are run, and a folder that holds what they speak of."""
 
 from __future__ import annotations
 
+import ast
 import re
+import shlex
+import sys
 from pathlib import Path
+from textwrap import dedent
+from unittest.mock import patch
 
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from ropescale.cli.main import main
 from ropescale.evals.reference import CHECKPOINT, held_out_documents
+
+GUIDES = ("index", "patching", "serving", "retrieval", "searching", "adapting")
+"""The pages whose every block runs on the bundled model; test_guides.py has the others."""
+
+FENCED = re.compile(r"^( *)```([^`\n]*)\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
+"""A block: its indentation, its language, its text."""
 
 MAKE = {"make demo", "make test"}
 """Run by the continuous integration itself, which starts with them."""
@@ -18,8 +30,12 @@ QWEN3_ROPE = {"rope_type": "default", "rope_theta": 1_000_000.0}
 
 def blocks_of(page: Path) -> list[tuple[str, str]]:
     """The language and the text of each block of code; none where there is no such page."""
-    text = page.read_text(encoding="utf-8") if page.exists() else ""
-    return re.findall(r"^```(\w+)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    return blocks_in(page.read_text(encoding="utf-8")) if page.exists() else []
+
+
+def blocks_in(text: str) -> list[tuple[str, str]]:
+    """The same for the text of a page; a block in a list is brought to the margin."""
+    return [(language, dedent(block)) for _, language, block in FENCED.findall(text) if language.isidentifier()]
 
 
 def furnish(folder: Path, checkpoint: Path = CHECKPOINT) -> None:
@@ -32,3 +48,26 @@ def furnish(folder: Path, checkpoint: Path = CHECKPOINT) -> None:
         head_dim=16, vocab_size=2048, max_position_embeddings=40_960, rope_parameters=QWEN3_ROPE,
     )  # fmt: skip
     Qwen3ForCausalLM(config).save_pretrained(folder / "Qwen" / "Qwen3-8B")
+
+
+def run_python(text: str, names_so_far: dict[str, object]) -> None:
+    """A block whose first line names a file is saved; any other is executed after those before it.
+
+    The value of every line that is an expression is shown, as at a prompt.
+    """
+    named = re.match(r"# (\w+\.py)\n", text)
+    if named:
+        Path(named[1]).write_text(text, encoding="utf-8")
+    else:
+        lines = ast.Interactive(ast.parse(text).body)
+        with patch.object(sys, "displayhook", lambda value: None if value is None else print(repr(value))):
+            exec(compile(lines, "README.md", "single"), names_so_far)
+
+
+def run_shell(text: str) -> None:
+    """Each line is a command of ropescale that ends well, or one of :data:`MAKE`."""
+    for line in text.strip().replace("\\\n", " ").splitlines():
+        command = shlex.split(line, comments=True)
+        if " ".join(command) not in MAKE:
+            assert command[0] == "ropescale", f"a line that no test runs: {line}"
+            assert main(command[1:]) == 0, line

@@ -5,17 +5,15 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-import shlex
 from pathlib import Path
 
 import pytest
-from readme_blocks import MAKE, blocks_of, furnish
+from readme_blocks import GUIDES, blocks_of, furnish, run_python, run_shell
 
 from ropescale.cli.main import main
 from ropescale.schedules import lookup, names
 
 ROOT = Path(__file__).parents[2]
-GUIDES = ("index", "patching", "serving", "retrieval", "searching", "adapting")
 PAGES = {"README": ROOT / "README.md", **{name: ROOT / "docs" / f"{name}.md" for name in GUIDES}}
 
 
@@ -58,23 +56,6 @@ MADE = {
     "searching": (["factors.json", "factors-search/REPORT.md", "mine.json"], "ropescale patch CKPT"),
 }
 """The files that a page's blocks write, and what they print."""
-
-
-def run_python(text: str, names_so_far: dict[str, object]) -> None:
-    """A block whose first line names a file is saved; any other is executed after those before it."""
-    named = re.match(r"# (\w+\.py)\n", text)
-    if named:
-        Path(named[1]).write_text(text, encoding="utf-8")
-    else:
-        exec(compile(text, "README.md", "exec"), names_so_far)
-
-
-def run_shell(text: str) -> None:
-    for line in text.strip().splitlines():
-        command = shlex.split(line, comments=True)
-        if " ".join(command) not in MAKE:
-            assert command[0] == "ropescale", f"a line that no test runs: {line}"
-            assert main(command[1:]) == 0, line
 
 
 def test_the_notebook_runs_and_shows_its_plots(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

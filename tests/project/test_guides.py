@@ -1,0 +1,257 @@
+"""What the pages show holds: Python compiles, commands are understood, and every guide's blocks run on a tiny model.
+
+The README, and the pages of ``readme_blocks.GUIDES``, run on the bundled model in test_readme.py.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import pytest
+import tiny
+import torch
+from command_lines import SHELLS, command_lines, mentioned, options_of, sessions, understand
+from gguf_models import write_gguf
+from readme_blocks import GUIDES, blocks_of, furnish, run_python, run_shell
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Trainer, TrainingArguments
+
+from ropescale import TrainingCallback
+from ropescale.cli.main import COMMANDS, main
+from ropescale.errors import ScheduleError
+from ropescale.evals.reference import held_out_documents
+from ropescale.evals.training import pack
+
+ROOT = Path(__file__).parents[2]
+PAGES = {page.stem: page for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]}
+Names = dict[str, object]
+
+NOT_RUN = {
+    "command-line": {
+        "_ROPESCALE_COMPLETE": "a shell's start-up file; tests/cli/test_completion.py runs what it prints"
+    },
+    "engines": {"make engines": "installs engines of some GB"},
+    "intervals": {
+        "intervals.py documents": "takes minutes",
+        "intervals.py few": "takes minutes",
+        "intervals.py windows": "takes minutes",
+    },
+    "training": {
+        "--steps 400": "takes hours; adapting.md has the same with 2 steps",
+        "make engines": "installs trainers",
+    },
+    "versions": {"pip install": "installs libraries", "make engines": "installs libraries"},
+}
+"""Blocks that are only compiled or parsed: what stands in them, and why they are not run."""
+
+
+def text_of(page: str) -> str:
+    return PAGES[page].read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_of_python_compiles(page: str) -> None:
+    for language, text in blocks_of(PAGES[page]):
+        if language == "python":
+            compile(text, f"{page}.md", "exec")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_command_line_is_understood(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+    refused = [words for words, printed in sessions(text_of(page)) if printed.startswith("error:")]
+    for line in command_lines(text_of(page)):
+        if shlex.split(line, comments=True) not in refused:  # what is said of these is compared below
+            understand(line, ROOT)
+    for name, options in mentioned(text_of(page)):
+        assert set(options) <= options_of(name), f"`ropescale {name}` has not all of {options}"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_example_in_the_help_is_understood(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([name, "-h"]) == 0
+    shown = capsys.readouterr().out.partition("Example")[2]
+    examples = re.findall(r"^ {4}(ropescale (?:.*\\\n)*.*)$", shown, re.MULTILINE)
+    assert ("ropescale" in shown) == bool(examples)
+    for line in examples:
+        understand(line.replace("\\\n", " "), ROOT)
+
+
+STALE = (
+    "ropescale evl CKPT",
+    "ropescale export CKPT --for vlm",
+    "ropescale eval CKPT --data TEXT",
+    "ropescale eval CKPT --data TEXT --lengths 4q",
+    "ropescale patch CKPT -o OUT --schedule yarn:factr=8",
+    "ropescale finetune CKPT --data TEXT --steps many -o OUT",
+    "python -m ropescale eval",
+    "python tests/benchmarks/none.py",
+    "make everything",
+    "make engines ARGS=tests/none.py",
+    "pip install 'ropescale[plots]'",
+    "wget example.org",
+)
+
+
+@pytest.mark.parametrize("line", STALE)
+def test_what_is_stale_is_not_understood(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises((AssertionError, KeyError, click.ClickException, ScheduleError)):
+        understand(line, ROOT)
+
+
+# --- the guides that run ---
+
+
+@dataclass(frozen=True)
+class Guide:
+    """What a page's blocks need, write and print.
+
+    Attributes:
+        prepare: makes what the page takes for granted, and returns the names that it leaves to the reader.
+        made: files that there are afterwards.
+        said: what is printed among other things.
+    """
+
+    prepare: Callable[[], Names]
+    made: tuple[str, ...] = ()
+    said: tuple[str, ...] = ()
+
+
+def nothing() -> Names:
+    return {}
+
+
+def texts_in_a_folder() -> Names:
+    Path("texts").mkdir()
+    for number, text in enumerate(texts()):
+        (Path("texts") / f"{number}.txt").write_text(text[:1100], encoding="utf-8")
+    return {}
+
+
+def a_run() -> Names:
+    assert main(["eval", "CKPT", "--data", "book.txt", "--lengths", "256,2k", "--windows", "1", "-o", "OUT"]) == 0
+    return {}
+
+
+def a_configuration() -> Names:
+    config = LlamaConfig(hidden_size=4096, num_attention_heads=32, max_position_embeddings=4096)
+    config.save_pretrained("llama")
+    return {}
+
+
+def a_gguf_file() -> Names:
+    write_gguf(AutoModelForCausalLM.from_pretrained("CKPT"), Path("llama.gguf"))
+    return {}
+
+
+def a_trainer() -> Names:
+    """What a reader has who trains already, and the patched folder of another page."""
+    assert main(["patch", "CKPT", "-o", "CKPT-2k", "--schedule", "yarn", "--target-length", "2k", "--force"]) == 0
+    tokenizer = AutoTokenizer.from_pretrained("CKPT")
+    documents = [tokenizer(text)["input_ids"] for text in texts()]
+    settings = {
+        "max_steps": 2,
+        "per_device_train_batch_size": 1,
+        "use_cpu": True,
+        "report_to": [],
+        "disable_tqdm": True,
+    }
+    return {
+        "Trainer": Trainer,
+        "args": TrainingArguments("RUN", **settings),
+        "callback": TrainingCallback("yarn:factor=8"),
+        "documents": documents,
+        "model": AutoModelForCausalLM.from_pretrained("CKPT"),
+        "texts": texts(),
+        "tokenizer": tokenizer,
+        "windows": pack(documents, 256, tokenizer.bos_token_id, None),
+    }
+
+
+def texts() -> list[str]:
+    return [text[:2200] for text in held_out_documents()[:3]]
+
+
+RUN = {
+    "choosing": Guide(texts_in_a_folder, ("OUT/results.json",), ("as-is",)),
+    "command-line": Guide(a_configuration, ("compared.png",), ("21 kept, 25 blended, 18 divided",)),
+    "llama.cpp": Guide(a_gguf_file, ("llama-8k.gguf",), ("llama.rope.scaling.type",)),
+    "measuring": Guide(nothing, (), ("1024 2048 5.549",)),
+    "python": Guide(a_run, ("yarn.png",), ("<Patch yarn:factor=8, to 2048 tokens>",)),
+    "saving": Guide(nothing, ("OUT/ropescale.json", "ADAPTER/base/ropescale.json", "CKPT-8x/ropescale.json"), ()),
+    "schedules": Guide(nothing, (), ("cope:clipped_pairs=24",)),
+    "training": Guide(a_trainer, ("OUT/ropescale.json",), ("sequence_len: 2048", "cutoff_len: 2048")),
+}
+
+
+def test_every_block_runs_or_is_listed() -> None:
+    with_blocks = {
+        page for page in PAGES if any(language in SHELLS | {"python"} for language, _ in blocks_of(PAGES[page]))
+    }
+    assert with_blocks == {"README", *GUIDES, *RUN, *NOT_RUN}
+    for page, reasons in NOT_RUN.items():
+        found = [listed(page, text) for _, text in blocks_of(PAGES[page])]
+        assert set(reasons) <= set(found), "a reason without a block"
+        assert page in RUN or None not in found, f"{page}.md has a block that is neither run nor listed"
+
+
+def listed(page: str, text: str) -> str | None:
+    """The key of NOT_RUN by which a block is not run, or None."""
+    return next((key for key in NOT_RUN.get(page, {}) if key in text), None)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model with the bundled one's rotary geometry, which takes every byte for equally likely."""
+    folder = tmp_path_factory.mktemp("tiny")
+    shape = {"num_hidden_layers": 1, "hidden_size": 64, "num_attention_heads": 1, "num_key_value_heads": 1}
+    model = tiny.llama(vocab_size=257, max_position_embeddings=256, **shape)
+    torch.nn.init.zeros_(model.lm_head.weight)
+    model.save_pretrained(folder)
+    tiny.byte_tokenizer(limit=256).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def workplace(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with what the pages speak of, in which the tiny model and short texts stand for the bundled ones."""
+    furnish(tmp_path, checkpoint)
+    for name, text in zip(("book.txt", "test.txt"), texts()):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("ropescale.evals.reference.CHECKPOINT", checkpoint)
+    monkeypatch.setattr("ropescale.evals.reference.held_out_documents", texts)
+    return tmp_path
+
+
+@pytest.mark.parametrize("page", RUN)
+def test_the_blocks_of_a_guide_run(page: str, workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    guide = RUN[page]
+    names = guide.prepare()
+    for language, text in blocks_of(PAGES[page]):
+        if listed(page, text) is None and language == "python":
+            run_python(text, dict(names))
+        elif listed(page, text) is None and language in SHELLS - {"console"}:
+            run_shell(text)
+    printed = capsys.readouterr()
+    for words, expected in sessions(text_of(page)):
+        main(words[1:])
+        assert " ".join(capsys.readouterr().err.split()) == expected
+    assert all((workplace / name).exists() for name in guide.made)
+    assert all(said in printed.out for said in guide.said), printed.out
+
+
+def test_the_table_of_small_thetas_is_what_inspect_warns_of(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a_configuration()
+    table = text_of("command-line").split("| at 32,768 tokens")[1].split("\n\n")[0]
+    rows = re.findall(r"^\| (?:as it is|`([^`]+)`[^|]*) \| ([\d.]+%) \| ([\d,]+) \|$", table, re.MULTILINE)
+    assert len(rows) == table.count("\n| ") == 5
+    for spec, share, first in rows:
+        schedule = ["--schedule", spec] if spec else []
+        assert main(["inspect", "llama", "--target-length", "32k", *schedule]) == 0
+        assert f"at {share} of the distances, first at {first}," in capsys.readouterr().err
