@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...output.escaping import code_span, escaped, sentence
@@ -107,7 +106,7 @@ class Finalists(Metric[Judged, FinalistRow]):
             "beyond, far repeats",
             "others",
         ]
-        lines = [_line(row, stored.named(row.schedule)) for row in rows]
+        lines = [[escaped(stored.named(row.schedule)), *cells(row)] for row in rows]
         chosen = escaped(stored.named(first.schedule))
         title = (
             f"On the text that decides ({goal['held_out_windows']:,} windows): the objective minus that of "
@@ -239,9 +238,10 @@ def _known(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
-def _line(row: FinalistRow, name: str) -> Sequence[str]:
+def cells(row: FinalistRow) -> list[str]:
+    """Writes a finalist's perplexities, its difference, and the loss of far repeats and of the other tokens."""
     own = row.schedule == row.baseline
     change = "-" if own else f"{signed(row.delta)}{around(row.delta, row.low, row.high, sign='+')}"
     far, others = ("-" if each is None else f"{each:.3f}" for each in (row.far, row.others))
     ppl = interval_cell(row.ppl, row.ppl_low, row.ppl_high)
-    return [escaped(name), ppl, digits(row.short_ppl, 4), change, far, others]
+    return [ppl, digits(row.short_ppl, 4), change, far, others]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
-from ..metrics.cells import around, digits, interval_cell, signed
+from ..recommending.evidence import FinalistRow
+from ..recommending.metrics import cells
 from ..recommending.results import Recommendation
 from .runs import StoredRun
 
@@ -36,15 +37,6 @@ def _section(run: StoredRun) -> dict[str, object]:
         "target": protocol["target_length"],
         "trained": protocol["trained_length"],
         "candidates": [named(row) for row in results["rows"]],
-        "finalists": [{**named(row), "cells": _cells(row)} for row in results["paired"]],
+        "finalists": [{**named(row), "cells": cells(FinalistRow(**row))} for row in results["paired"]],
         "names": names,
     }
-
-
-def _cells(row: Mapping[str, Any]) -> list[str]:
-    """Returns a finalist's cells: perplexities, its difference, and the loss of far repeats and of the others."""
-    own = row["schedule"] == row["baseline"]
-    change = "-" if own else f"{signed(row['delta'])}{around(row['delta'], row['low'], row['high'], sign='+')}"
-    far, others = ("-" if row[name] is None else f"{row[name]:.3f}" for name in ("far", "others"))
-    ppl = interval_cell(row["ppl"], row["ppl_low"], row["ppl_high"])
-    return [ppl, digits(row["short_ppl"], 4), change, far, others]

@@ -131,16 +131,16 @@ class FolderStore(Store):
             return {}
 
     def begin(self, about: Facts) -> None:
-        with _kept(self.folder):
+        with kept(self.folder):
             atomic.write(self.folder / "run.json", checking.sealed(about))
 
     def note(self, timing: Facts) -> None:
-        with _kept(self.folder), open(self.folder / "timing.jsonl", "a", encoding="utf-8") as file:
+        with kept(self.folder), open(self.folder / "timing.jsonl", "a", encoding="utf-8") as file:
             file.write(json.dumps(timing) + "\n")
 
     def clear(self) -> None:
         """Forgets every pass; what is not one stays, and so does what somebody put beside its files."""
-        with _kept(self.folder):
+        with kept(self.folder):
             for folder in _passes(self.folder):
                 for path in [*folder.glob("*.log"), folder / "facts.json"]:
                     if path.name == "facts.json" or path.stem.isdecimal():
@@ -151,7 +151,7 @@ class FolderStore(Store):
 
     def tidy(self) -> None:
         """Removes what a killed run left half written, and sets aside what is damaged: so only that is done again."""
-        with _kept(self.folder):
+        with kept(self.folder):
             sweep_run(self.folder.parent)
             sweep_records(self.folder)
             for folder in _passes(self.folder):
@@ -175,7 +175,7 @@ class FolderShelf(Shelf):
         self._file: BinaryIO | None = None
         self._synced = 0.0
         self._size = 0
-        with _kept(folder):
+        with kept(folder):
             self._read({batch.number: values * batch.scored for batch in plan.batches})
 
     def put(self, number: int, scored: Scored) -> None:
@@ -185,13 +185,13 @@ class FolderShelf(Shelf):
             CheckpointError: the disk is full, or does not let us. The batches before are kept.
         """
         if self.writer is not None:
-            with _kept(self.folder):
+            with kept(self.folder):
                 self._append(record(number, scored))
         super().put(number, scored)
 
     def close(self) -> None:
         if self._file is not None:
-            with _kept(self.folder), self._file as file:
+            with kept(self.folder), self._file as file:
                 self._file = None
                 os.fsync(file.fileno())
 
@@ -254,7 +254,7 @@ def opened(out: Path, fresh: bool = False, group: Group | None = None) -> Iterat
 def _held(folder: Path, fresh: bool) -> Iterator[None]:
     """Makes and locks the folder, and empties it where that is wanted."""
     made = [each for each in (folder, folder.parent) if not os.path.lexists(each)]
-    with _kept(folder):
+    with kept(folder):
         folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder), none_in(made):
         FolderStore(folder).tidy()
@@ -361,13 +361,13 @@ def _write_all(file: BinaryIO, content: bytes) -> None:
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     lock, holder = FileLock(folder / "lock"), folder / "holder"
-    with _kept(folder):
+    with kept(folder):
         try:
             lock.acquire(blocking=False)
         except Timeout:
             raise CheckpointError(_busy(folder, holder)) from None
     try:
-        with _kept(folder):
+        with kept(folder):
             holder.write_text(f"process {os.getpid()} on {socket.gethostname()}", encoding="utf-8")
         yield
     finally:
@@ -383,14 +383,14 @@ def _busy(folder: Path, holder: Path) -> str:
 
 
 @contextmanager
-def _kept(folder: Path) -> Iterator[None]:
-    """Turns what the system says about the disk into one sentence."""
+def kept(folder: Path, what: str = "batches") -> Iterator[None]:
+    """Turns what the system says about the disk into one sentence; ``what`` is kept in the folder."""
     try:
         yield
     except CheckpointError:
         raise
     except OSError as error:
         raise CheckpointError(
-            f"cannot write into {folder}: {error.strerror or error}; the batches before are kept, "
+            f"cannot write into {folder}: {error.strerror or error}; the {what} before are kept, "
             "the same command continues once this is repaired"
         ) from error

@@ -5,14 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
-from ....errors import CheckpointError
 from ....files import atomic
-from ...resuming.finished_batches import Facts, key_of
+from ...resuming.finished_batches import Facts, kept, key_of
 from .asking import Ask, Reply
 
 
@@ -42,13 +39,13 @@ class FolderJournal(Journal):
         super().__init__()
         self.folder, self._facts = folder / key_of(facts)[:16], facts
         self._path = self.folder / "answers.jsonl"
-        with _kept(self.folder):
+        with kept(self.folder, "steps"):
             self._size = self._read() if (self.folder / "facts.json").exists() else 0
 
     def add(self, ask: Ask, answer: Reply) -> None:
         super().add(ask, answer)
         line = _sealed(json.dumps([digest(ask), asdict(answer)]))
-        with _kept(self.folder):
+        with kept(self.folder, "steps"):
             self.folder.mkdir(parents=True, exist_ok=True)
             if not (self.folder / "facts.json").exists():
                 atomic.write(self.folder / "facts.json", json.dumps(self._facts, indent=1))
@@ -97,17 +94,3 @@ def _opened(line: str) -> str | None:
     """Returns what a line holds; None where it is damaged or cut off."""
     text = line[17:].removesuffix("\n")
     return text if line == _sealed(text) else None
-
-
-@contextmanager
-def _kept(folder: Path) -> Iterator[None]:
-    """Turns what the system says about the disk into one sentence."""
-    try:
-        yield
-    except CheckpointError:
-        raise
-    except OSError as error:
-        raise CheckpointError(
-            f"cannot write into {folder}: {error.strerror or error}; the steps before are kept, the same command "
-            "continues once this is repaired"
-        ) from error
