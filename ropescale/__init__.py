@@ -19,9 +19,10 @@ Every name here is imported when it is first used, so ``import ropescale`` impor
 
 from __future__ import annotations
 
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from .lazy import names_of
 
 if TYPE_CHECKING:
     from . import evals, schedules
@@ -75,22 +76,8 @@ _HOMES = {
     "save": "checkpoints.saving",
     "verify": "verifying.examining",
 }
-_SUBPACKAGES = ("cli", "evals", "schedules")
 
-
-def __getattr__(name: str) -> Any:
-    """Imports a public name from its home on first use (PEP 562)."""
-    if name in _SUBPACKAGES:
-        return import_module(f".{name}", __name__)
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f".{_HOMES[name]}", __name__), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = names_of(__name__, _HOMES, subpackages=("cli", "evals", "schedules"))
 
 
 def _checkout() -> list[str]:

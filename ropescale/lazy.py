@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from importlib import import_module
 from typing import Any
 
 
-def names_of(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+def names_of(
+    package: str, homes: Mapping[str, str], subpackages: Collection[str] = ()
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Returns ``__getattr__`` and ``__dir__`` of a package.
 
     Args:
         package: its ``__name__``.
         homes: the module of each public name, below the package.
+        subpackages: packages below it that are public names themselves.
     """
 
     def get(name: str) -> Any:
+        if name in subpackages:
+            return import_module(f".{name}", package)
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         return getattr(import_module(f".{homes[name]}", package), name)
 
-    return get, lambda: sorted({*vars(sys.modules[package]), *homes})
+    return get, lambda: sorted({*vars(sys.modules[package]), *homes, *subpackages})
