@@ -3,17 +3,16 @@ arXiv:2309.16039."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 from ..rope import Rope
-from .base import BuiltIn, Frequencies, above, plain_form, register, with_theta
+from .base import OtherTheta, above, register
 
 
 @register("abf")
 @dataclass(frozen=True)
-class Abf(BuiltIn):
+class Abf(OtherTheta):
     """Another theta, nothing else: ``theta'^(-2i/d)`` (section 2 of the paper; Code Llama uses 1e6).
 
     Pair 0 keeps its frequency; with a larger theta the slow pairs slow down most. cos and sin are not
@@ -28,8 +27,5 @@ class Abf(BuiltIn):
 
     rope_theta: float = above(1)
 
-    def __call__(self, rope: Rope, length: int) -> Frequencies:
-        return Frequencies(with_theta(rope, self.rope_theta), rope.table_scale)
-
-    def rope_parameters(self, rope: Rope) -> Mapping[str, object] | None:
-        return plain_form(rope, theta=self.rope_theta)
+    def theta(self, rope: Rope) -> float:
+        return self.rope_theta

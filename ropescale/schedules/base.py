@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from typing import Any, ClassVar, Protocol, Self, TypeVar, cast, runtime_checkable
 
 from ..errors import ScheduleError
@@ -80,17 +81,23 @@ class BuiltIn:
         does: a few words for the list of schedules; empty for the beginning of the docstring.
         paper: author, year, and where to find it.
         length_dependent: whether the numbers follow the context being processed.
+        falling: fields of which none may be smaller than the next, such as the ends of a ramp.
     """
 
     name: ClassVar[str] = ""
     does: ClassVar[str] = ""
     paper: ClassVar[str] = ""
     length_dependent: ClassVar[bool] = False
+    falling: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
         for name, field in parameters_of(type(self)).items():
             value = check_value(f"{self.name}: {name}", field.hint, getattr(self, name), field.limits)
             object.__setattr__(self, name, value)  # a tuple for a list, which keeps the schedule hashable
+        for one, next_one in pairwise(self.falling):
+            high, low = getattr(self, one), getattr(self, next_one)
+            if high < low:
+                raise ScheduleError(f"{self.name}: {one} is {high} and {next_one} {low}; {one} must not be smaller")
 
     def __call__(self, rope: Rope, length: int) -> Frequencies:
         """Returns the frequencies for ``rope`` when ``length`` tokens are processed.
@@ -111,6 +118,21 @@ class BuiltIn:
     def bound(self, rope: Rope) -> Self:
         """Returns the schedule for a known geometry; only ``as-is`` depends on it."""
         return self
+
+
+class OtherTheta(BuiltIn):
+    """Base of the schedules that are theta's own series with another theta, and nothing else."""
+
+    def theta(self, rope: Rope) -> float | None:
+        """Returns the new theta; None where it stays."""
+        return None
+
+    def __call__(self, rope: Rope, length: int) -> Frequencies:
+        theta = self.theta(rope)
+        return Frequencies(rope.inv_freq() if theta is None else with_theta(rope, theta), rope.table_scale)
+
+    def rope_parameters(self, rope: Rope) -> Mapping[str, object] | None:
+        return plain_form(rope, theta=self.theta(rope))
 
 
 S = TypeVar("S", bound=type[BuiltIn])
@@ -190,12 +212,6 @@ def at_least(minimum: float, default: Any = dataclasses.MISSING) -> Any:
 def above(minimum: float, default: Any = dataclasses.MISSING) -> Any:
     """Returns a dataclass field whose numbers are greater than ``minimum``."""
     return dataclasses.field(default=default, metadata={"above": minimum})
-
-
-def check_betas(schedule: str, fast: float, slow: float) -> None:
-    """Refuses a ramp the wrong way round: fast pairs make more turns than slow ones."""
-    if fast < slow:
-        raise ScheduleError(f"{schedule}: beta_fast is {fast} and beta_slow {slow}; beta_fast must not be smaller")
 
 
 def divided(schedule: str, field: str, rope: Rope, factors: Sequence[float]) -> list[float]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from typing import ClassVar
 
 from ..rope import Rope
-from .base import BuiltIn, Frequencies, above, at_least, check_betas, register
+from .base import BuiltIn, Frequencies, above, at_least, register
 from .yarn import Yarn
 
 
@@ -32,6 +32,7 @@ class DynamicYarn(BuiltIn):
     does: ClassVar[str] = "yarn that follows the length"
     paper: ClassVar[str] = "Peng et al. 2023, arXiv:2309.00071, section 3.3"
     length_dependent: ClassVar[bool] = True
+    falling: ClassVar[tuple[str, ...]] = ("beta_fast", "beta_slow")
 
     beta_fast: float = above(0, 32.0)
     beta_slow: float = above(0, 1.0)
@@ -40,10 +41,6 @@ class DynamicYarn(BuiltIn):
     mscale: float | None = None
     mscale_all_dim: float | None = None
     extrapolation_factor: float = at_least(0, 1.0)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_betas(self.name, self.beta_fast, self.beta_slow)
 
     def __call__(self, rope: Rope, length: int) -> Frequencies:
         if length <= rope.original_length:

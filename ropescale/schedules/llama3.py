@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..errors import ScheduleError
 from ..rope import Rope
 from .base import BuiltIn, Frequencies, above, at_least, register
 from .ntk_by_parts import blend_by_turns, llama3_form
@@ -30,18 +29,11 @@ class Llama3(BuiltIn):
 
     does: ClassVar[str] = "by parts, with Llama 3.1's blend"
     paper: ClassVar[str] = "Grattafiori et al. 2024, arXiv:2407.21783"
+    falling: ClassVar[tuple[str, ...]] = ("high_freq_factor", "low_freq_factor")
 
     factor: float = at_least(1)
     low_freq_factor: float = above(0, 1.0)
     high_freq_factor: float = above(0, 4.0)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.high_freq_factor < self.low_freq_factor:
-            raise ScheduleError(
-                f"llama3: high_freq_factor is {self.high_freq_factor} and low_freq_factor {self.low_freq_factor}; "
-                "high_freq_factor must not be smaller"
-            )
 
     def __call__(self, rope: Rope, length: int) -> Frequencies:
         blended = blend_by_turns(rope, self.factor, self.low_freq_factor, self.high_freq_factor)

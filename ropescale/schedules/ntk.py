@@ -3,18 +3,17 @@ https://www.reddit.com/r/LocalLLaMA/comments/14lz7j5/; written up in Peng et al.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 from ..errors import ScheduleError
 from ..rope import Rope
-from .base import BuiltIn, Frequencies, at_least, plain_form, register, with_theta
+from .base import OtherTheta, at_least, register
 
 
 @register("ntk")
 @dataclass(frozen=True)
-class Ntk(BuiltIn):
+class Ntk(OtherTheta):
     """NTK-aware scaling, the fixed change of base: ``theta' = theta s^(d/(d-2))``.
 
     Pair 0 keeps its frequency, the last pair is divided by exactly the factor, those between geometrically
@@ -30,15 +29,8 @@ class Ntk(BuiltIn):
 
     factor: float = at_least(1)
 
-    def __call__(self, rope: Rope, length: int) -> Frequencies:
-        if self.factor == 1:
-            return Frequencies(rope.inv_freq(), rope.table_scale)
-        return Frequencies(with_theta(rope, ntk_theta(self.name, rope, self.factor)), rope.table_scale)
-
-    def rope_parameters(self, rope: Rope) -> Mapping[str, object] | None:
-        if self.factor == 1:
-            return plain_form(rope)
-        return plain_form(rope, theta=ntk_theta(self.name, rope, self.factor))
+    def theta(self, rope: Rope) -> float | None:
+        return None if self.factor == 1 else ntk_theta(self.name, rope, self.factor)
 
 
 def ntk_theta(schedule: str, rope: Rope, alpha: float) -> float:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..rope import Rope
-from .base import BuiltIn, Frequencies, above, at_least, check_betas, register
+from .base import BuiltIn, Frequencies, above, at_least, register
 
 
 @register("ntk-by-parts")
@@ -29,14 +29,11 @@ class NtkByParts(BuiltIn):
 
     does: ClassVar[str] = "fast pairs stay, slow ones divided"
     paper: ClassVar[str] = "Peng et al. 2023, arXiv:2309.00071, definition 2"
+    falling: ClassVar[tuple[str, ...]] = ("beta_fast", "beta_slow")
 
     factor: float = at_least(1)
     beta_fast: float = above(0, 32.0)
     beta_slow: float = above(0, 1.0)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_betas(self.name, self.beta_fast, self.beta_slow)
 
     def __call__(self, rope: Rope, length: int) -> Frequencies:
         return Frequencies(blend_by_turns(rope, self.factor, self.beta_slow, self.beta_fast), rope.table_scale)

@@ -3,18 +3,17 @@ arXiv:2502.20082, section 2; the rule for theta is Liu et al. 2023, arXiv:2310.0
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 from ..errors import ScheduleError
 from ..rope import Rope
-from .base import BuiltIn, Frequencies, above, at_least, plain_form, register, with_theta
+from .base import OtherTheta, above, at_least, register
 
 
 @register("ntk-critical")
 @dataclass(frozen=True)
-class NtkCritical(BuiltIn):
+class NtkCritical(OtherTheta):
     """NTK-aware scaling that divides the critical pair by the factor, and slower pairs by more.
 
     The critical pair is the slowest one that makes a full turn in training: beyond it, training has not shown every
@@ -33,20 +32,14 @@ class NtkCritical(BuiltIn):
     factor: float = at_least(1)
     critical_pair: float | None = above(0, None)
 
-    def __call__(self, rope: Rope, length: int) -> Frequencies:
-        if self.factor == 1:
-            return Frequencies(rope.inv_freq(), rope.table_scale)
-        return Frequencies(with_theta(rope, self._theta(rope)), rope.table_scale)
-
-    def rope_parameters(self, rope: Rope) -> Mapping[str, object] | None:
-        return plain_form(rope) if self.factor == 1 else plain_form(rope, theta=self._theta(rope))
-
-    def _theta(self, rope: Rope) -> float:
-        """Computes the theta that divides the critical pair by the factor.
+    def theta(self, rope: Rope) -> float | None:
+        """Returns the theta that divides the critical pair by the factor; None for factor 1.
 
         Raises:
             ScheduleError: the trained length is too short for any pair to make a turn, or theta would be too large.
         """
+        if self.factor == 1:
+            return None
         critical = rope.pair_at(1.0) if self.critical_pair is None else self.critical_pair
         if critical <= 0:
             raise ScheduleError(

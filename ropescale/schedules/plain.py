@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..rope import Rope
-from .base import BuiltIn, Frequencies, plain_form, register
+from .base import OtherTheta, register
 
 
 @register("base")
 @dataclass(frozen=True)
-class Base(BuiltIn):
+class Base(OtherTheta):
     """RoPE without any scaling: every pair keeps its frequency, ``b_i = theta^(-2i/d)``; nothing is rescaled.
 
     (Section 3.2.2 of the paper.) On top of scaling that is already there it changes nothing.
@@ -20,9 +18,3 @@ class Base(BuiltIn):
 
     does: ClassVar[str] = "plain RoPE, no scaling"
     paper: ClassVar[str] = "Su et al. 2021, arXiv:2104.09864"
-
-    def __call__(self, rope: Rope, length: int) -> Frequencies:
-        return Frequencies(rope.inv_freq(), rope.table_scale)
-
-    def rope_parameters(self, rope: Rope) -> Mapping[str, object] | None:
-        return plain_form(rope)

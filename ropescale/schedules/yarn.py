@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..rope import Rope
-from .base import BuiltIn, Frequencies, above, at_least, check_betas, register
+from .base import BuiltIn, Frequencies, above, at_least, register
 
 
 @register("yarn")
@@ -34,6 +34,7 @@ class Yarn(BuiltIn):
 
     does: ClassVar[str] = "by parts, and attention rescaled"
     paper: ClassVar[str] = "Peng et al. 2023, arXiv:2309.00071"
+    falling: ClassVar[tuple[str, ...]] = ("beta_fast", "beta_slow")
 
     factor: float = at_least(1)
     beta_fast: float = above(0, 32.0)
@@ -43,10 +44,6 @@ class Yarn(BuiltIn):
     mscale: float | None = None
     mscale_all_dim: float | None = None
     extrapolation_factor: float = at_least(0, 1.0)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_betas(self.name, self.beta_fast, self.beta_slow)
 
     def __call__(self, rope: Rope, length: int) -> Frequencies:
         return Frequencies(self._inv_freq(rope), self.attention_scale() * rope.table_scale)
