@@ -32,8 +32,7 @@ class AsIs(BuiltIn):
 
     def bound(self, rope: Rope) -> Self:
         known = type(self)()
-        schedule, _ = from_rope_parameters(rope)
-        object.__setattr__(known, "_varies", length_dependent(schedule))
+        object.__setattr__(known, "_varies", length_dependent(from_rope_parameters(rope)[0]))
         return known
 
     def rope_parameters(self, rope: Rope) -> Mapping[str, object] | None:

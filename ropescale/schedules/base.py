@@ -196,12 +196,9 @@ def build(cls: type, fields: Mapping[str, object]) -> Schedule:
 
 
 def suggest(word: str, known: Iterable[str], otherwise: str) -> str:
-    """Returns ``did you mean 'yarn'?``, the list of known names, or ``otherwise``."""
-    known = list(known)
-    close = difflib.get_close_matches(word, known, n=1)
-    if close:
-        return f"did you mean {close[0]!r}?"
-    return f"it has {', '.join(known)}" if known and otherwise == "it has none" else otherwise
+    """Returns ``did you mean 'yarn'?``, or ``otherwise``."""
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f"did you mean {close[0]!r}?" if close else otherwise
 
 
 def at_least(minimum: float, default: Any = dataclasses.MISSING) -> Any:

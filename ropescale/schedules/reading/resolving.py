@@ -73,14 +73,9 @@ def _with_target(spec: Spec, rope: Rope, target: int | None) -> Spec:
             f"the target length {target} is shorter than the trained length {trained}; nothing needs to be extended"
         )
     factor = spec.get("factor")
-    if isinstance(factor, (int, float)):
-        _check_target(factor, trained, target)
-    return spec.with_fields(factor=target / trained) if spec.lacks("factor") else spec
-
-
-def _check_target(factor: float, trained: int, target: int) -> None:
-    if abs(factor * trained - target) >= 1:
+    if isinstance(factor, (int, float)) and abs(factor * trained - target) >= 1:
         raise ScheduleError(
             f"factor {factor:g} x trained length {trained} = {factor * trained:.10g}, but the target length is "
             f"{target}; use factor={target / trained:g}, or leave one of the two out"
         )
+    return spec.with_fields(factor=target / trained) if spec.lacks("factor") else spec

@@ -8,7 +8,6 @@ or ``path/to/factors.json``; or a JSON object ``{"name": "yarn", "factor": 8}``,
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import inspect
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -16,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from ...errors import ScheduleError
-from ...files.reading import local_path
+from ...files.reading import local_path, sha256
 from ...output.formatting import brief, listed
 from ..base import BuiltIn, Schedule, build, label_of, lookup, suggest
 from .fields import PROVENANCE, Parameter, parameters
@@ -57,13 +56,13 @@ class Spec:
         """The spec on one line."""
         if isinstance(self.make, type):
             return _line(self.named or self.label, self.fields)
-        return describe(self.build() if self.fields else self.make)
+        return describe(self.build())
 
     @property
     def plainest(self) -> str:
         """The spec on one line without the fields that are at their default."""
         if not isinstance(self.make, type):
-            return describe(self.build() if self.fields else self.make)
+            return describe(self.build())
         known = self._parameters()
         given = {key: self.fields[key] for key in known if key in self.fields}
         kept = {key: value for key, value in given.items() if _differs(value, known[key].default)}
@@ -115,8 +114,9 @@ class Spec:
         values = {key: value.build() if isinstance(value, Spec) else value for key, value in self.fields.items()}
         if isinstance(self.make, type):
             return build(self.make, values)
-        present = {key: getattr(self.make, key) for key in self._parameters()}
-        return build(type(self.make), present | values) if values else self.make
+        if not values:
+            return self.make
+        return build(type(self.make), {key: getattr(self.make, key) for key in self._parameters()} | values)
 
     def _ready(self) -> bool:
         return not isinstance(self.make, type)
@@ -149,7 +149,8 @@ class Spec:
     def _unknown(self, key: str, holder: str | None) -> str:
         if holder is not None:
             return f"{self.label} has no field {brief(key)} of its own; give {holder}=SCHEDULE, whose field it may be"
-        return f"{self.label} has no field {brief(key)}; {suggest(key, self._parameters(), 'it has none')}"
+        instead = suggest(key, self._parameters(), f"it has {', '.join(self._parameters()) or 'none'}")
+        return f"{self.label} has no field {brief(key)}; {instead}"
 
     def _value(self, parameter: Parameter, value: T, read: Callable[[str, object, T], object]) -> object:
         where = f"{self.label}: {parameter.name}"
@@ -314,7 +315,7 @@ def _line(label: str, fields: Mapping[str, object]) -> str:
 
 def _word(value: object) -> str:
     if value is None or isinstance(value, bool):
-        return "none" if value is None else str(value).lower()
+        return str(value).lower()
     if isinstance(value, (int, float)):
         return str(int(value)) if abs(value) < 1e15 and value == int(value) else brief(value)
     if isinstance(value, Sequence) and not isinstance(value, str):
@@ -326,12 +327,10 @@ def _word(value: object) -> str:
 
 
 def _list(values: Sequence[object]) -> str:
-    words = ",".join(_word(value) for value in values)
+    words = ",".join(map(_word, values))
     if len(values) <= _LONG:
         return f"[{words}]"
-    return (
-        f"[{len(values)} numbers, sha256 {hashlib.sha256(words.encode('utf-8', 'backslashreplace')).hexdigest()[:8]}]"
-    )
+    return f"[{len(values)} numbers, sha256 {sha256(words.encode('utf-8', 'backslashreplace'))[:8]}]"
 
 
 def _plain(value: object) -> object:

@@ -57,10 +57,9 @@ def meant(text: str, known: Mapping[str, Collection[str]]) -> str | None:
     words = {**{name: name for name in known}, **OTHER_NAMES}
     written = re.sub(r"[\s_]", "-", text.lower())  # as long as the text
     starts = [word for word in words if written.startswith(word) and not written[len(word) :][:1].isalpha()]
-    starts = [word for word in starts if words[word] in known]
-    if not starts:
+    word = max((word for word in starts if words[word] in known), key=len, default=None)
+    if word is None:
         return None
-    word = max(starts, key=len)
     return _with_fields(words[word], text[len(word) :].strip(_BETWEEN), known[words[word]])
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import hashlib
 import importlib
 import importlib.util
 import json
@@ -15,7 +14,7 @@ from types import ModuleType
 from typing import Never, TypeVar
 
 from ...errors import CheckpointError, ScheduleError
-from ...files.reading import is_deep, local_path, read_bytes
+from ...files.reading import is_deep, local_path, read_bytes, sha256
 from ...output.formatting import brief, cut, first_line, listed
 from ..base import suggest
 
@@ -76,7 +75,7 @@ def _own(value: object, module: ModuleType) -> bool:
 
 def _from_file(path: Path) -> ModuleType:
     _check_file(path)
-    unique = f"{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
+    unique = f"{path.stem}_{sha256(str(path.resolve()).encode())[:8]}"
     spec = importlib.util.spec_from_file_location(unique, path)
     if spec is None or spec.loader is None:
         raise ScheduleError(f"{path} is not a Python file; its name must end with .py")
