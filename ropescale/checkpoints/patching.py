@@ -31,6 +31,7 @@ from .folders import (
     check_target,
     refuse_missing_shards,
     remove_ours,
+    target_or_warning,
     translated,
     why_not_ours,
     write_folder,
@@ -52,7 +53,7 @@ class PatchedCheckpoint:
     Attributes:
         folder: the patched checkpoint's folder; None after a dry run, and where it is only on the Hub.
         plan: the plan that was carried out.
-        before: the source's configuration; :attr:`Plan.before` is the vendor's, where ropescale had patched it.
+        before: the source's configuration; :attr:`Plan.original` is the vendor's, where ropescale had patched it.
         config_diff: unified diff of ``config.json``.
         warnings: differences between engines, and files that still hold the old limit.
         links: the way each weight file was brought over, ``{name: "hard" | "symlink" | "copy"}``.
@@ -121,7 +122,7 @@ def patch_checkpoint(
         links.refuse_leaving(source)
     left = [] if out is None or dry_run else recover(local_path(out), why_not_ours, remove_ours)
     plan = _planned(source, request, resumed)
-    target, refused = _target(source, out, force, dry_run)
+    target, refused = target_or_warning(check_target, source, out, force, dry_run)
     with translated(source, "read"):
         fine = [*links.found(source)] if in_place and to else []  # one that is not has been refused
         files = new_files(
@@ -207,16 +208,6 @@ def _refuse_contradiction(
         raise CheckpointError(
             "private=True is for push_to_hub=REPO; name the repository, or leave it out", "private", "push_to_hub"
         )
-
-
-def _target(source: Path, out: str | Path | None, force: bool, dry_run: bool) -> tuple[Path | None, list[str]]:
-    """Returns the folder to make; a dry run can show what would be in it where it could not be made, with a warning."""
-    try:
-        return None if out is None else check_target(source, out, force), []
-    except CheckpointError as error:
-        if force or not dry_run or "force" not in error.fields:
-            raise
-        return None, [f"nothing would be written: {error}"]
 
 
 def _repository(name: str, source: Path | None, private: bool, force: bool, dry_run: bool) -> uploading.Repository:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .. import __version__
+from ..checkpoints.folders import target_or_warning
 from ..errors import CheckpointError, ConfigError, ScheduleError
 from ..keywords import refuse_unknown
 from ..planning.plan import Plan, make_plan
@@ -102,7 +103,7 @@ def patch_gguf(
     file = open_gguf(source)
     model = read_model(file)
     plan = make_plan(config_of(model), request)
-    target, refused = _target(file.path, out, force, dry_run)
+    target, refused = target_or_warning(_check_target, file.path, out, force, dry_run)
     route = find_route(model, goal_of(plan))
     keys, tables = _wanted(file, model, plan, route)
     new_keys = {name: value for name, value in keys.items() if file.keys.get(name) != value}
@@ -159,16 +160,6 @@ def _in_float32(numbers: Sequence[float]) -> list[float]:
         raise ScheduleError(f"{max(numbers):g} is more than the float32 of a GGUF file can hold") from None
 
 
-def _target(source: Path, out: str | Path | None, force: bool, dry_run: bool) -> tuple[Path | None, list[str]]:
-    """Returns the file to make; a dry run can show what would be in it where it could not be made, with a warning."""
-    try:
-        return None if out is None else _check_target(source, out, force), []
-    except CheckpointError as error:
-        if force or not dry_run or "force" not in error.fields:
-            raise
-        return None, [f"nothing would be written: {error}"]
-
-
 def _check_target(source: Path, out: str | Path, force: bool) -> Path:
     """Returns the path of the new file; refuses one that would overwrite something else."""
     try:
@@ -223,15 +214,14 @@ def _refuse_foreign(target: Path, path: Path) -> None:
 
 def _notes(model: GgufModel, route: Route) -> list[str]:
     name, kind = model.architecture, route.kind
-    notes = []
     apart = known.SLIDING_UNSCALED | (known.SLIDING_HAS_THETA if kind == "none" else frozenset())
-    if model.windowed and name not in apart:
-        notes.append("this model keeps one table for all its layers, so the layers with a window change as well")
-    elif model.windowed and kind == "none" and name in known.SLIDING_SHARES_THETA:
-        notes.append("the layers with a window take their theta from the same key, so they change as well")
-    elif model.windowed:
-        notes.append("layers left as they are: those with a window")
-    return notes
+    if not model.windowed:
+        return []
+    if name not in apart:
+        return ["this model keeps one table for all its layers, so the layers with a window change as well"]
+    if kind == "none" and name in known.SLIDING_SHARES_THETA:
+        return ["the layers with a window take their theta from the same key, so they change as well"]
+    return ["layers left as they are: those with a window"]
 
 
 def _warnings(model: GgufModel, plan: Plan) -> list[str]:
