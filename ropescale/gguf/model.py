@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import overload
 
 from .. import __version__
+from ..configs.checks import is_name
 from ..errors import ConfigError
 from ..output.formatting import brief, cut
 from ..rope import Rope
@@ -26,8 +27,6 @@ FREQS, LONG, SHORT = "rope_freqs.weight", "rope_factors_long.weight", "rope_fact
 TABLES = (FREQS, LONG, SHORT)
 
 BETAS = (32.0, 1.0)
-_LONGEST_NAME = 100
-"""Characters of an architecture's name, with which every key begins."""
 _MODEL_TYPES = {"qwen3": "qwen3", "qwen3moe": "qwen3_moe"}
 """Architectures whose stated length exceeds the trained one, by model type as in :mod:`ropescale.configs.families`."""
 
@@ -76,14 +75,6 @@ class GgufModel:
         stated = self.number("rope.scaling.factor", self.number("rope.scale_linear", 0.0))
         return float(stated) if stated and self.get("rope.scaling.type") != "none" else 1.0
 
-    @property
-    def betas(self) -> tuple[float, float]:
-        """The betas that llama.cpp uses for yarn."""
-        fast, slow = BETAS
-        if self.architecture not in known.READS_BETAS:
-            return fast, slow
-        return self.number("rope.scaling.yarn_beta_fast", fast), self.number("rope.scaling.yarn_beta_slow", slow)
-
 
 def _number(path: Path | None, name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
@@ -102,7 +93,7 @@ def read_model(file: GgufFile) -> GgufModel:
     if architecture is None or not isinstance(architecture.value, str):
         raise ConfigError(f"{file.path} does not say its general.architecture; is it a model's file?")
     name = architecture.value
-    if len(name) > _LONGEST_NAME:
+    if not is_name(name):
         raise ConfigError(f"{file.path} has {brief(name)} as general.architecture, which is not an architecture")
     model = GgufModel(file.path, name, *_originals(file))
     refuse_architecture(model)
@@ -271,7 +262,10 @@ def _turning(factors: Sequence[float] | None) -> int | None:
 
 
 def _yarn_parameters(model: GgufModel, factor: float, extra: float) -> dict[str, object]:
-    fast, slow = model.betas
+    fast, slow = BETAS
+    if model.architecture in known.READS_BETAS:
+        fast = model.number("rope.scaling.yarn_beta_fast", fast)
+        slow = model.number("rope.scaling.yarn_beta_slow", slow)
     multiplier = model.number("rope.scaling.yarn_log_multiplier", 0.0) if model.architecture == "mistral3" else 0.0
     scale = temperature(factor) / temperature(factor, multiplier) * extra
     return {"rope_type": "yarn", "factor": factor, "attention_factor": scale, "beta_fast": fast, "beta_slow": slow}
