@@ -103,7 +103,7 @@ def _crossing(descending: list[float], wanted: float) -> float:
     """Returns where a falling table crosses ``wanted``, in pairs, linear in ln frequency; extrapolates at the ends."""
     logs = [math.log(f) for f in descending]
     below = next((i for i, value in enumerate(logs) if value < math.log(wanted)), len(logs) - 1)
-    left = max(0, min(below, len(logs) - 1) - 1)
+    left = max(0, below - 1)
     if len(logs) < 2 or logs[left + 1] == logs[left]:
         return float(left)
     return left + (math.log(wanted) - logs[left]) / (logs[left + 1] - logs[left])

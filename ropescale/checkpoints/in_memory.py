@@ -205,7 +205,7 @@ def _stated(config: Mapping[str, object], model: Any) -> dict[str, object]:
 
 def _as_saved(model: nn.Module, plan: Plan) -> dict[str, object]:
     """Returns the ``config.json`` that ``save_pretrained`` would write for the model without the schedule."""
-    config = _parsed(model, _with_rope_of(whole_config(model).to_dict(), plan.before))
+    config = _parsed(model, _with_rope_of(whole_config(model).to_dict(), plan.original.raw))
     written = json.loads(config.to_json_string(use_diff=True)) | _stated({"dtype": "", "architectures": ""}, model)
     return dict(sorted(written.items()))
 

@@ -53,4 +53,4 @@ def raised_tokenizer(path: Path, length: int) -> bytes | None:
 def kept_record(source: Path, plan: Plan) -> dict[str, object]:
     """Returns the record of a checkpoint that keeps its schedule, without its list of files."""
     kept = {key: value for key, value in read_json(source / RECORD).items() if key != "files"}
-    return kept | {"undo": undo(plan.config, original_config(plan.before, source))}
+    return kept | {"undo": undo(plan.config, original_config(plan.original.raw, source))}

@@ -72,7 +72,8 @@ def write_rope(configuration: Configuration, scaling: Scaling) -> dict[str, Any]
     text = configuration.text
     merged = {key: _merged(old, scaling.parameters.get(key)) for key, old in configuration.parameters.items()}
     section = copy.deepcopy(dict(configuration.section))
-    section["rope_parameters"] = {**_untouched(text), **merged} if text.per_type else merged[ALL_LAYERS]
+    stated = text.new if text.is_nested else text.default_parameters  # layer types that do not rotate, too
+    section["rope_parameters"] = {**stated, **merged} if text.per_type else merged[ALL_LAYERS]
     own = text.name_of("max_position_embeddings")
     if own != "max_position_embeddings":  # either name may be stated, and either may win
         section.pop("max_position_embeddings", None)
@@ -94,11 +95,6 @@ def _merged(old: Mapping[str, object], new: Mapping[str, object] | None) -> dict
     if _TEMPERATURE in own:
         own |= {key: old[key] for key in ("original_max_position_embeddings",) if key in old}
     return {"rope_type": new["rope_type"], **own, **new}
-
-
-def _untouched(text: Section) -> Mapping[str, object]:
-    """Returns layer types that are stated but do not rotate, or that no layer of this model has."""
-    return text.new if text.is_nested else text.default_parameters
 
 
 def _write_v4(section: dict[str, object], merged: Mapping[str, Mapping[str, object]], text: Section) -> None:

@@ -290,7 +290,7 @@ def configuration_before(model: nn.Module) -> Mapping[str, object]:
     now = whole_config(model)
     stack = patches_in(model)
     if stack:
-        before = stack[0].plan.before
+        before = stack[0].plan.original.raw
         if before.get("model_type") != now.model_type:
             raise ConfigError(
                 f"a patch of a {before.get('model_type')} model is in this {now.model_type}, which is a part "

@@ -38,7 +38,7 @@ def scaling_of(layers: Mapping[str, PlannedLayer], configuration: Configuration,
             )
         parameters[key] = form or {"rope_type": "default"}
     original = max(layer.rope.original_length for layer in layers.values())
-    return Scaling(parameters, _max_length(layers, parameters, length, family), original)
+    return Scaling(parameters, _max_length(layers, parameters, length, original, family), original)
 
 
 def parameters_of(layer: PlannedLayer, length: int, family: Family) -> Parameters | None:
@@ -46,7 +46,7 @@ def parameters_of(layer: PlannedLayer, length: int, family: Family) -> Parameter
     native, rope = getattr(layer.schedule, "rope_parameters", None), layer.rope
     form = native(rope) if callable(native) else None
     if isinstance(form, Mapping) and _is_usable(str(form["rope_type"]), rope, family):
-        return _with_geometry(dict(form), rope)
+        return dict(form)
     if length_dependent(layer.schedule) or family.takes_only_theta:
         return None
     return per_pair(layer.table(length), rope, max(1.0, length / rope.original_length))
@@ -54,13 +54,6 @@ def parameters_of(layer: PlannedLayer, length: int, family: Family) -> Parameter
 
 def _is_usable(kind: str, rope: Rope, family: Family) -> bool:
     return family.takes(kind) and not (kind == "yarn" and rope.rotary_dim % 2)  # transformers cannot build half a pair
-
-
-def _with_geometry(form: Parameters, rope: Rope) -> Parameters:
-    """Keeps a proportional model proportional under ``default``."""
-    if form["rope_type"] == "default" and rope.rotated_pairs is not None:
-        return {**form, "rope_type": "proportional"}
-    return form
 
 
 def per_pair(table: Frequencies, rope: Rope, factor: float) -> Parameters:
@@ -107,10 +100,9 @@ def why_unsavable(layers: Mapping[str, PlannedLayer], length: int, configuration
 
 
 def _max_length(
-    layers: Mapping[str, PlannedLayer], parameters: Mapping[str, Parameters], length: int, family: Family
+    layers: Mapping[str, PlannedLayer], parameters: Mapping[str, Parameters], length: int, original: int, family: Family
 ) -> int:
     """Returns the new ``max_position_embeddings``."""
-    original = max(layer.rope.original_length for layer in layers.values())
     kinds = [form["rope_type"] for form in parameters.values()]
     if family.derives_attention_scale and kinds == ["longrope"]:
         return _derived_length(next(iter(layers.values())).table(length).attention_scale, original)

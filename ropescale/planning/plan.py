@@ -57,11 +57,6 @@ class Plan:
         return dict(self.planned.raw)
 
     @property
-    def before(self) -> Mapping[str, object]:
-        """The configuration it starts from, as JSON holds it."""
-        return self.original.raw
-
-    @property
     def changes(self) -> bool:
         """Whether any layer changes; False for ``as-is``."""
         return bool(self.layers)
@@ -118,15 +113,16 @@ def make_plan(config: Mapping[str, object], request: Request) -> Plan:
     layers = _layers(chosen, original, request)
     # Notes that refuse (idle schedules) come before the length, so that the error names the first cause.
     told = [*notes.on_configuration(original, layers, request), *_notes_on_request(layers, request)]
-    length = _length(layers, original, request)
-    if not _bounding(layers, original):
+    bounding = _bounding(layers, original)
+    length = _length(layers, bounding, original, request)
+    if not bounding:
         told.append(f"only layers that see a window of the text change, so the context stays {length} tokens")
     for layer in layers.values():
         layer.refuse_undeclared(length)
     told += notes.without_effect(layers, length)
     told += notes.on_factor_one(layers, length)
     scaling = scaling_of(layers, original, length)
-    if not _bounding(layers, original):
+    if not bounding:
         scaling = replace(scaling, max_length=length)
     _refuse_another_start(scaling, layers)
     told += notes.on_derived_length(original, layers, scaling.max_length, length)
@@ -205,10 +201,11 @@ def _bounding(layers: Iterable[str], original: Configuration) -> list[str]:
     return [key for key in layers if key in full or not full]
 
 
-def _length(layers: Mapping[str, PlannedLayer], original: Configuration, request: Request) -> int:
+def _length(
+    layers: Mapping[str, PlannedLayer], bounding: Iterable[str], original: Configuration, request: Request
+) -> int:
     """Returns the model's context under the schedule, in tokens."""
     reach = {key: layer.reach for key, layer in layers.items()}
-    bounding = _bounding(layers, original)
     if not bounding:
         return original.max_length
     frozen = request.freeze_at if any(layer.is_frozen for layer in layers.values()) else None
@@ -242,8 +239,7 @@ def _refuse_moved(before: Configuration, after: Configuration, changed: Mapping[
     planned = after.ropes
     for key in before.ropes.keys() - changed.keys():
         rope = before.ropes[key]
-        if rope.table is None:
-            from_rope_parameters(rope)  # refuses an unknown rope type
+        from_rope_parameters(rope)  # refuses an unknown rope type
         kind = rope.scaling.get("rope_type")
         if kind in ("yarn", "dynamic", "longrope") and _at_rest(rope) != _at_rest(planned[key]):
             raise ScheduleError(

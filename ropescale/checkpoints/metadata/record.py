@@ -59,7 +59,7 @@ def make_record(
         "versions": {"ropescale": __version__},
         "original_config_sha256": sha256(original_bytes) if digest is None else digest,
         "softmax_factor": {key: softmax_factor(rope) for key, rope in plan.planned.ropes.items()},
-        "undo": undo(plan.config, plan.before),
+        "undo": undo(plan.config, plan.original.raw),
     }
 
 
