@@ -12,14 +12,13 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from itertools import pairwise
 from typing import Any, ClassVar, Protocol, Self, TypeVar, cast, runtime_checkable
 
 from ..errors import ScheduleError
 from ..output.formatting import brief, cut
 from ..rope import Rope
-from .reading.fields import Parameter, parameters
+from .reading.fields import parameters
 from .reading.suggestions import meant
 from .reading.values import check_value, plain
 
@@ -67,12 +66,6 @@ class Varying:
         return True if instance is None else self.answer(instance)
 
 
-@cache
-def parameters_of(cls: type) -> dict[str, Parameter]:
-    """Returns the fields of a built-in schedule."""
-    return parameters(cls)
-
-
 class BuiltIn:
     """Base of the built-in schedules: validates its fields and knows its transformers form.
 
@@ -91,7 +84,7 @@ class BuiltIn:
     falling: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
-        for name, field in parameters_of(type(self)).items():
+        for name, field in parameters(self).items():
             value = check_value(f"{self.name}: {name}", field.hint, getattr(self, name), field.limits)
             object.__setattr__(self, name, value)  # a tuple for a list, which keeps the schedule hashable
         for one, next_one in pairwise(self.falling):

@@ -8,6 +8,7 @@ import sys
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 PROVENANCE = "provenance"
 """The key in a schedule's JSON that says where its numbers come from; it is no field."""
@@ -52,6 +53,7 @@ def _default(f: dataclasses.Field[object]) -> object:
     return f.default_factory() if f.default_factory is not _MISSING else f.default
 
 
+@cache
 def _hints(owner: type | Callable[..., object]) -> dict[str, object]:
     """Returns annotations as types; names that exist only while type checking stay text."""
     try:
