@@ -46,9 +46,8 @@ def test_a_folder_that_is_no_checkpoint_is_refused(model, capsys, words, damage,
 
 GEMMA3 = {"model_type": "gemma3_text"}
 CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
-    "gpt2": ({"model_type": "gpt2"}, "gpt2 has no rotary position embeddings"),
     "no type": ({"model_type": None}, "no model_type"),
-    "a type that is a number": ({"model_type": 5}, "model_type"),
+    "a type that is a number": ({"model_type": 5}, "no model_type"),
     "unknown type": ({"model_type": "newest", "rope_theta": None, "head_dim": None, "hidden_size": None}, "rope_theta"),
     "head_dim 0": ({"head_dim": 0}, "head_dim is 0"),
     "head_dim vast": ({"head_dim": 2**31}, "a head would rotate 2147483648 coordinates"),
@@ -70,13 +69,14 @@ CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
     "theta string": ({"rope_theta": "10000"}, "rope_theta is '10000'"),
     "theta negative": ({"rope_theta": -10000.0}, "rope_theta is -10000.0"),
     "theta 0": ({"rope_theta": 0}, "rope_theta is 0"),
-    "theta 1": ({"rope_theta": 1}, "rope_theta is 1"),
+    "theta 1": ({"rope_theta": 1}, "rope_theta is 1 in the configuration; it must be greater than 1"),
     "theta NaN": ({"rope_theta": float("nan")}, "rope_theta is nan"),
     "theta inf": ({"rope_theta": float("inf")}, "rope_theta is inf"),
     "theta list": ({"rope_theta": [1e4]}, "rope_theta is [10000.0]"),
     "partial string": ({"partial_rotary_factor": "half"}, "partial_rotary_factor is 'half'"),
     "partial 0": ({"partial_rotary_factor": 0}, "partial_rotary_factor is 0"),
     "partial NaN": ({"partial_rotary_factor": float("nan")}, "partial_rotary_factor is nan"),
+    "nothing rotates": ({"model_type": "stablelm", "partial_rotary_factor": 0.001}, "leaves no coordinate to rotate"),
     "partial above 1": ({"partial_rotary_factor": 1.5}, "partial_rotary_factor is 1.5"),
     "partial enormous": ({"partial_rotary_factor": 1e308}, "partial_rotary_factor is 1e+308"),
     "partial of 400 digits": ({"partial_rotary_factor": 10**400}, "partial_rotary_factor is 1000"),
@@ -91,32 +91,16 @@ CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
         {"rope_scaling": {"rope_type": "linear", "factor": 10**400}},
         "it must be a finite number below 1e+100",
     ),
-    "scaling string": ({"rope_scaling": "yarn"}, "'yarn'"),
-    "scaling list": ({"rope_scaling": ["yarn", 4]}, "['yarn', 4]"),
-    "scaling number": ({"rope_scaling": 4}, "4"),
+    "scaling string": ({"rope_scaling": "yarn"}, "rope_scaling must be an object of keys and values, not 'yarn'"),
+    "scaling list": ({"rope_scaling": ["yarn", 4]}, "not ['yarn', 4]"),
+    "scaling number": ({"rope_scaling": 4}, "not 4"),
     "parameters string": ({"rope_parameters": "yarn"}, "'yarn'"),
-    "parameters list": ({"rope_parameters": [1]}, "[1]"),
-    "type is a number": ({"rope_scaling": {"rope_type": 5, "factor": 2}}, "5"),
+    "parameters list": ({"rope_parameters": [1]}, "rope_parameters must be an object of keys and values, not [1]"),
+    "type is a number": (
+        {"rope_scaling": {"rope_type": 5, "factor": 2}},
+        "rope_type must be a name such as",
+    ),
     "type is a list": ({"rope_scaling": {"rope_type": ["yarn"], "factor": 2}}, "yarn"),
-    "two types": (
-        {"rope_scaling": {"rope_type": "yarn", "type": "linear", "factor": 2}},
-        "rope_type 'yarn' and type 'linear'",
-    ),
-    "two thetas": ({"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}, "rope_theta is 500000.0 and"),
-    "two factors": (
-        {
-            "rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0},
-            "rope_scaling": {"rope_type": "linear", "factor": 8.0},
-        },
-        "factor is 4.0 and rope_scaling says 8.0",
-    ),
-    "two originals": (
-        {
-            "original_max_position_embeddings": 64,
-            "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128},
-        },
-        "is 64 at the top level and 128 inside",
-    ),
     "scaled already": ({"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, "already scaled"),
 }
 
@@ -157,48 +141,17 @@ def test_another_file_that_is_damaged_is_named(model, capsys, name, content):
 
 
 ARGUMENTS: dict[str, tuple[list[str], str]] = {
-    "NaN factor": (["--schedule", "yarn:factor=nan"], "yarn: factor must be a finite number"),
-    "infinite factor": (["--schedule", "yarn:factor=inf"], "yarn: factor must be a finite number"),
-    "factor abc": (["--schedule", "yarn:factor=abc"], "yarn: factor must be a number, not 'abc'"),
     "factor beyond floats": (["--schedule", "yarn:factor=1e308"], "must be a number below 1e+100 in size, not 1e+308"),
     "attention beyond floats": (["--schedule", "yarn:factor=4,attention_factor=1e300"], "attention_factor must be"),
     "attention enormous": (["--schedule", "yarn:factor=4,attention_factor=1e50"], "a positive number below 1e+06"),
     "JSON of 400 digits": (["--schedule", f'{{"name": "yarn", "factor": {10**400}}}'], "below 1e+100 in size"),
     "length of 5000 digits": (["--schedule", "yarn", "--target-length", "9" * 5000], "beyond any context"),
-    "factor half": (["--schedule", "yarn:factor=0.5"], "yarn: factor must be 1"),
-    "factor 0": (["--schedule", "linear:factor=0"], "linear: factor must be 1"),
-    "factor negative": (["--schedule", "ntk:factor=-2"], "ntk: factor must be 1"),
-    "option NaN": (["--schedule", "yarn", "--factor", "nan"], "factor must be a finite number"),
     "option abc": (["--schedule", "yarn", "--factor", "abc"], "'--factor': 'abc' is not one number"),
-    "option half": (["--schedule", "yarn", "--factor", "0.5"], "factor must be 1"),
-    "unknown schedule": (["--schedule", "yran:factor=4"], "no schedule named 'yran'; did you mean 'yarn'?"),
-    "nothing like it": (["--schedule", "xyzzy"], "no schedule named 'xyzzy'; see `ropescale schedules`"),
-    "unknown field": (["--schedule", "yarn:facter=4"], "yarn has no field 'facter'; did you mean 'factor'?"),
-    "unknown set": (["--schedule", "yarn:factor=4", "--set", "beta=3"], "yarn has no field 'beta'"),
     "set without value": (["--schedule", "yarn:factor=4", "--set", "beta_fast"], "'beta_fast' is not key=value"),
-    "set abc": (["--schedule", "yarn:factor=4", "--set", "beta_fast=abc"], "beta_fast must be a number, not 'abc'"),
-    "betas crossed": (["--schedule", "yarn:factor=4,beta_fast=1,beta_slow=32"], "beta_fast is 1.0 and beta_slow 32.0"),
-    "missing factor": (["--schedule", "yarn"], "yarn needs a factor"),
     "two factors": (["--schedule", "yarn:factor=4", "--factor", "8"], "says factor 4, and --factor 8 is given"),
-    "target contradicts": (["--schedule", "yarn:factor=4", "--target-length", "4k"], "the target length is 4096"),
-    "target too short": (["--schedule", "yarn", "--target-length", "100"], "shorter than the trained length 256"),
     "length abc": (["--schedule", "yarn", "--target-length", "long"], "'long' is not a length"),
-    "length negative": (["--schedule", "yarn", "--target-length", "-4k"], "'-4k' is not a length"),
-    "length 0": (["--schedule", "yarn", "--target-length", "0"], "below 1"),
-    "length 1.3": (["--schedule", "yarn", "--target-length", "1.3"], "whole number of tokens"),
-    "original abc": (["--schedule", "yarn:factor=4", "--original-length", "abc"], "'abc' is not a length"),
-    "freeze abc": (["--schedule", "dynamic:factor=4", "--freeze-at", "abc"], "'abc' is not a length"),
-    "empty schedule": (["--schedule", ""], "the schedule is empty"),
-    "not key=value": (["--schedule", "yarn:4"], "'4' is not key=value"),
-    "open bracket": (["--schedule", "table:factors=[1,2"], "is not closed"),
-    "wrong length": (["--schedule", "table:factors=[1,2]"], "2 numbers, and this model rotates 32 pairs"),
-    "JSON": (["--schedule", "{"], "is not JSON"),
-    "JSON NaN": (["--schedule", '{"name": "yarn", "factor": NaN}'], "NaN, which is not a finite number"),
-    "JSON type": (["--schedule", '{"name": "yarn", "factor": "4"}'], "must be a number, not '4'"),
-    "JSON without name": (["--schedule", '{"factor": 4}'], "needs a name"),
-    "rope parameters": (["--schedule", '{"rope_type": "yarn", "factor": 4}'], "not a schedule"),
     "missing table": (["--schedule", "none.json"], "no file none.json"),
-    "layer type": (["--schedule", '{"full_attention": "yarn:factor=4"}'], "one table for all its layers"),
+    "length negative": (["--schedule", "yarn", "--target-length", "-4k"], "'-4k' is not a length"),
     "layers": (
         ["--schedule", "yarn:factor=4", "--layers", "some"],
         "keeps one table for every layer, so 'some' cannot be changed alone; leave --layers out",
@@ -254,7 +207,7 @@ def test_places_that_cannot_be_are_refused(model, capsys, words, sentence):
 def test_an_existing_output_is_refused(model, capsys):
     Path("out").mkdir()
     refused(capsys, PATCH, "out exists already; choose another folder, or replace it with --force")
-    refused(capsys, [*PATCH[:-1], "yran:factor=4"], "did you mean 'yarn'?")
+    refused(capsys, [*PATCH[:-1], "yran:factor=4"], "no schedule named 'yran'; did you mean 'yarn'?")
 
 
 def test_a_factor_of_one_is_said_to_change_nothing(model, capsys):
@@ -275,30 +228,8 @@ def test_a_dry_run_shows_what_would_be_written_beside_an_existing_output(model, 
 
 HEAD = "from ropescale import Frequencies\n"
 SCHEDULES: dict[str, tuple[str, str]] = {
-    "raises on import": ("1 / 0\ndef f(rope, length): ...", "raised ZeroDivisionError when it was imported"),
-    "exits": ("raise SystemExit(3)", "raised SystemExit when it was imported"),
-    "syntax": ("def f(:\n", "is not valid Python"),
     "null byte": ("x = 1\0", "mine.py"),
-    "imports nothing": ("import nothing_like_this", "no module named 'nothing_like_this'"),
-    "no such name": ("def g(rope, length): ...", "has no 'f'"),
-    "not callable": ("f = 5", "is not a schedule"),
-    "a class without call": ("class f: ...", "has no __call__(self, rope, length)"),
     "raises": ("def f(rope, length):\n    raise KeyError('x')", "raised KeyError"),
-    "no arguments": ("def f(): ...", "raised TypeError"),
-    "None": ("def f(rope, length): ...", "returned NoneType; it must return Frequencies"),
-    "a list": ("def f(rope, length):\n    return rope.inv_freq()", "returned list; it must return Frequencies"),
-    "too few": ("def f(rope, length):\n    return Frequencies([1.0])", "returned 1 frequencies; this model rotates 32"),
-    "negative": ("def f(rope, length):\n    return Frequencies([-1.0] * 32)", "returned -1.0 for pair 0"),
-    "NaN": ("def f(rope, length):\n    return Frequencies([float('nan')] * 32)", "returned nan for pair 0"),
-    "infinite": (
-        "def f(rope, length):\n    return Frequencies([1.0] * 31 + [float('inf')])",
-        "returned inf for pair 31",
-    ),
-    "strings": ("def f(rope, length):\n    return Frequencies(['a'] * 32)", "not a list of numbers"),
-    "None inside": ("def f(rope, length):\n    return Frequencies(None)", "not a list of numbers"),
-    "scale 0": ("def f(rope, length):\n    return Frequencies(rope.inv_freq(), 0)", "attention_scale 0"),
-    "scale NaN": ("def f(rope, length):\n    return Frequencies(rope.inv_freq(), float('nan'))", "attention_scale nan"),
-    "scale string": ("def f(rope, length):\n    return Frequencies(rope.inv_freq(), '1')", "attention_scale '1'"),
     "by length": (
         "class f:\n    length_dependent = True\n    def __call__(self, rope, length):\n"
         "        return Frequencies([x / 2 for x in rope.inv_freq()])",
@@ -317,13 +248,9 @@ def test_a_schedule_file_that_misbehaves_is_refused(model, capsys, monkeypatch, 
 @pytest.mark.parametrize(
     ("spec", "sentence"),
     [
-        ("none.py::f", "none.py does not exist"),
         ("model::f", "model"),
-        ("no.such.module::f", "no module named 'no'"),
         ("model/config.json::f", "error: "),
         ("model/config.json", "needs a name"),
-        ("mine.py", "mine.py does not exist; give the path of a Python file, as in path/to/file.py::Class"),
-        ("mine.py::", "mine.py does not exist"),
         ("my.module::", "does not name a schedule"),
     ],
 )

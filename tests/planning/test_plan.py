@@ -13,7 +13,7 @@ import pytest
 import torch
 from configurations import DEEPSEEK_YARN, GPT_OSS, LISTS, LLAMA, LLAMA31_SCALING, PHI3_128K, QWEN3
 from own_schedules import Half, Stretching
-from planning import make_plan
+from planning import make_plan, read_back
 from rotary_modules import assert_same_tables, quiet, rotary_classes, stock_config, stock_tables
 
 import ropescale
@@ -56,11 +56,6 @@ PER_PAIR = "yarn:factor=4,extrapolation_factor=0.5"
 def series(theta: float, dim: int) -> list[float]:
     """The closed form of plain RoPE."""
     return [theta ** (-2 * i / dim) for i in range(dim // 2)]
-
-
-def read_back(config: dict[str, Any], length: int | None = None) -> dict[str, Frequencies]:
-    """The tables of a configuration that was written, read anew."""
-    return {key: compute(AsIs(), rope, length) for key, rope in read_rope(json.loads(json.dumps(config))).items()}
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -229,7 +224,7 @@ WHOLE_HEADS = {
 def test_a_partial_factor_that_a_type_ignores_is_left_out_because_scaled_tables_would_follow_it(name, spec):
     plain = WHOLE_HEADS[name]
     said = plain | {"partial_rotary_factor": 0.5}
-    assert_same_tables({key: compute(AsIs(), rope) for key, rope in read_rope(said).items()}, stock_tables(said))
+    assert_same_tables(read_back(said), stock_tables(said))
     plan, without = (make_plan(config, spec, layers="all") for config in (said, plain))
     assert plan.config == without.config
     assert any(note.startswith("partial_rotary_factor 0.5 is left out") for note in plan.notes)

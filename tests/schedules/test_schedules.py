@@ -465,10 +465,12 @@ def test_a_table_that_cannot_be_written_or_is_none_is_said_so(tmp_path: Path) ->
         (Frequencies([1.0]), "returned 1 frequencies; this model rotates 32 pairs"),
         (Frequencies([-1.0] * 32), "returned -1.0 for pair 0"),
         (Frequencies([math.nan] * 32), "returned nan for pair 0"),
-        (Frequencies([math.inf] * 32), "returned inf for pair 0"),
+        (Frequencies([1.0] * 31 + [math.inf]), "returned inf for pair 31"),
+        (Frequencies(None), "returned inv_freq that is not a list of numbers"),  # type: ignore[arg-type]
         (Frequencies(["a"] * 32), "returned inv_freq that is not a list of numbers"),  # type: ignore[list-item]
         (Frequencies([1.0] * 32, 0.0), "attention_scale 0.0; it must be a positive number"),
         (Frequencies([1.0] * 32, math.nan), "attention_scale nan"),
+        (Frequencies([1.0] * 32, "1"), "attention_scale '1'"),  # type: ignore[arg-type]
     ],
 )
 def test_what_a_users_schedule_returns_is_checked(returned: Any, message: str) -> None:
