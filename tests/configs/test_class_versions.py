@@ -11,6 +11,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from configurations import write_checkpoint
 from environments import CACHE, environment
 from planning import make_plan
 from refusing import one_error
@@ -81,14 +82,10 @@ def test_a_version_stops_at_a_type_that_it_is_said_to_lack(version: str, tmp_pat
         assert ("Unrecognized model identifier" in done.stderr) == (model_type in lacked), done.stderr[-500:]
 
 
-def _folder(model_type: str, path: Path) -> str:
-    (path / "config.json").write_text(json.dumps({"model_type": model_type}))
-    return str(path)
-
-
 def test_a_type_that_came_with_5_is_refused_for_4(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    words = ["export", _folder("ministral3", tmp_path), "--for", "transformers4", "--schedule", "yarn:factor=32"]
-    assert main([*words, "--replace-scaling"]) == 1
+    folder = write_checkpoint(tmp_path, {"model_type": "ministral3"})
+    words = ["export", str(folder), "--for", "transformers4", "--schedule", "yarn:factor=32", "--replace-scaling"]
+    assert main(words) == 1
     out, err = capsys.readouterr()
     assert "```" not in out and "| frequencies " in out and "| unsupported |" in out
     facts = ("transformers 4 cannot", "yarn for ministral3", "came with transformers 5", "load it with transformers 5")
@@ -97,23 +94,23 @@ def test_a_type_that_came_with_5_is_refused_for_4(tmp_path: Path, capsys: pytest
 
 @pytest.mark.parametrize("model_type", ["gpt_oss", "olmo3", "zamba2"])
 def test_the_header_names_only_versions_that_can(model_type: str, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type, "use_mem_rope": True}))
-    done = export(tmp_path, "transformers4", "yarn:factor=64", replace_scaling=True)
+    folder = write_checkpoint(tmp_path, {"model_type": model_type, "use_mem_rope": True})
+    done = export(folder, "transformers4", "yarn:factor=64", replace_scaling=True)
     assert done.refusal is None and done.version == "4.57.1"
     assert "4.51.3" in {row.version for row in done.rows if row.status == "unsupported"}
     assert not [row for row in done.rows if "4.51.3" in row.version and row.status == "honoured"]
 
 
-def test_patch_says_in_one_line_which_versions_lack_the_type() -> None:
-    plan = make_plan({"model_type": "gpt_oss"}, "yarn:factor=64", replace_scaling=True)
-    found = [text for text in engine_warnings(plan) if "transformers" in text]
-    assert found == ["transformers before 4.55: lacks gpt_oss; use 4.55 or later"]
-    plan = make_plan({"model_type": "ministral3"}, "yarn:factor=32", replace_scaling=True)
-    found = [text for text in engine_warnings(plan) if "transformers 4" in text]
-    assert found == ["transformers 4: lacks ministral3, which came with transformers 5"]
-
-
-def test_what_is_wrong_in_versions_that_lack_the_type_is_not_told() -> None:
-    plan = make_plan({"model_type": "seed_oss"}, "yarn:factor=4,truncate=false")  # came with 4.56
-    found = [text for text in engine_warnings(plan) if text.startswith("transformers")]
-    assert found == ["transformers before 4.56: lacks seed_oss; use 4.56 or later"]
+@pytest.mark.parametrize(
+    ("model_type", "schedule", "said"),
+    [
+        ("gpt_oss", "yarn:factor=64", "transformers before 4.55: lacks gpt_oss; use 4.55 or later"),
+        ("ministral3", "yarn:factor=32", "transformers 4: lacks ministral3, which came with transformers 5"),
+        ("seed_oss", "yarn:factor=4,truncate=false", "transformers before 4.56: lacks seed_oss; use 4.56 or later"),
+    ],
+)
+def test_patch_says_in_one_line_which_versions_lack_the_type_and_not_what_is_wrong_in_them(
+    model_type: str, schedule: str, said: str
+) -> None:
+    plan = make_plan({"model_type": model_type}, schedule, replace_scaling=True)
+    assert [text for text in engine_warnings(plan) if "transformers" in text] == [said]

@@ -12,6 +12,7 @@ import pytest
 import tiny_models
 import torch
 import transformers
+from configurations import write_checkpoint
 from coverage_measuring import TOKENS, assert_live, measure, snapshot
 from coverage_models import TRAINED, TYPES, build, logits, tiny_config
 from coverage_oracle import FACTOR, SCHEDULES, Table, buffer, expected, geometries, rotary_modules, yarn_table
@@ -121,9 +122,7 @@ def test_a_default_gemma_4_refuses_what_would_leave_its_full_layers_as_they_are(
 
 def made(model_type: str, folder: Path, **changes: Any) -> tuple[Any, Path]:
     """A tiny model and the folder of its configuration."""
-    source = folder / "source"
-    source.mkdir(parents=True)
-    (source / "config.json").write_text(json.dumps(tiny_config(model_type) | changes))
+    source = write_checkpoint(folder / "source", tiny_config(model_type) | changes)
     return build(source), source
 
 
@@ -176,9 +175,7 @@ def test_an_odd_rotary_dim_has_a_pair_for_the_last_coordinate_alone(schedule, tm
     """transformers' own yarn cannot build half a pair; the exponents count the odd dim."""
     with quiet():
         config = tiny_config("mimo_v2_flash", head_dim=16)  # 0.334 of 16 coordinates: 5
-    source = tmp_path / "source"
-    source.mkdir()
-    (source / "config.json").write_text(json.dumps(config))
+    source = write_checkpoint(tmp_path / "source", config)
     found = ropescale.frequencies(source, SCHEDULES[schedule])["full_attention"]
     ropescale.patch_checkpoint(source, tmp_path / "target", SCHEDULES[schedule])
     with quiet():
@@ -233,9 +230,7 @@ def test_what_transformers_reads_of_older_keys_is_what_is_scaled_in_memory_and_o
     model_type, said, schedule, tmp_path
 ):
     """A partial factor that plain tables ignore and scaled ones would follow; a theta that nothing else states."""
-    source = tmp_path / "source"
-    source.mkdir()
-    (source / "config.json").write_text(json.dumps(without_rope_keys(tiny_config(model_type)) | said))
+    source = write_checkpoint(tmp_path / "source", without_rope_keys(tiny_config(model_type)) | said)
     model = build(source)
     before, ropes = logits(model, TOKENS), geometries(model, TRAINED)
     assert ropes["all"].theta == said.get("rope_theta", 1e4) and ropes["all"].dim == 32
@@ -279,9 +274,7 @@ def test_dbrx_states_its_theta_at_the_top_level_and_the_same_in_attn_config(sche
 
 
 def test_the_command_patches_a_model_whose_trained_length_only_the_user_knows(tmp_path, capsys):
-    source, target = tmp_path / "source", tmp_path / "target"
-    source.mkdir()
-    (source / "config.json").write_text(json.dumps(tiny_config("recurrent_gemma")))
-    words = ["patch", str(source), "-o", str(target), "--schedule", "abf:rope_theta=5e5", "--original-length", "1k"]
+    words = ["patch", str(write_checkpoint(tmp_path / "source", tiny_config("recurrent_gemma")))]
+    words += ["-o", str(tmp_path / "target"), "--schedule", "abf:rope_theta=5e5", "--original-length", "1k"]
     assert main([*words, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["max_position_embeddings"] == [TRAINED, TRAINED]

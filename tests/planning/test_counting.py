@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import Counter
 from functools import cached_property
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from configurations import CONFIG as LLAMA
+from configurations import write_checkpoint
 
 import ropescale
 from ropescale.configs.configuration import Configuration
@@ -59,10 +59,7 @@ def test_a_patch_reads_the_geometry_twice_and_computes_each_table_once(
     config: dict[str, object], spec: str, most: int, tmp_path: Path, read: list[object], computed: Counter[object]
 ) -> None:
     # What follows the length is computed as asked, as transformers reads it back, and as llama.cpp would take it.
-    source = tmp_path / "source"
-    source.mkdir()
-    (source / "config.json").write_text(json.dumps(config))
-    (source / "model.safetensors").write_bytes(b"weights")
+    source = write_checkpoint(tmp_path / "source", config, {"model.safetensors": b"weights"})
     ropescale.patch_checkpoint(source, tmp_path / "out", spec)
     assert len(read) == 2
     assert computed and max(computed.values()) <= most, computed

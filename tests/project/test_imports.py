@@ -73,7 +73,7 @@ def test_help_imports_no_command(python):
 
 
 def test_schedules_and_geometry_are_pure_python(python):
-    code = "import ropescale, ropescale.schedules\n"
+    code = "import ropescale, ropescale.lengths, ropescale.schedules\n"
     code += "print(ropescale.schedules.create('yarn', factor=8)(ropescale.Rope(64, 10000.0, 256), 256))"
     assert not modules_after(python, code) & (HEAVY | {"click"})
 

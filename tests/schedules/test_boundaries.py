@@ -34,12 +34,6 @@ def test_longrope_scales_attention_for_every_stretch(factor, scale):
     assert schedule(ROPE, 4096).attention_scale == scale
 
 
-def test_longrope_switches_at_the_first_token_past_the_trained_length():
-    schedule = create("longrope", short_factor=(1.0,) * ROPE.pairs, long_factor=(2.0,) * ROPE.pairs, factor=2.0)
-    assert list(schedule(ROPE, 4096).inv_freq) == ROPE.inv_freq()
-    assert list(schedule(ROPE, 4097).inv_freq) == [f / 2 for f in ROPE.inv_freq()]
-
-
 def test_a_ramp_without_width_is_a_step_that_keeps_only_more_turns():
     """Pair 16 makes exactly the turns of both ends, so it is not kept."""
     ends = ROPE.turns()[16]
