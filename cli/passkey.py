@@ -115,12 +115,12 @@ def command(model: str, lengths: list[int], as_json: bool, out: str | None, fres
     Many processes share the prompts: `torchrun --nproc_per_node 8 -m ropescale passkey ...`. The answers do not depend
     on their number.
     """
-    from ..evals.passkey.results import retrieval_folder
+    from ..evals.passkey.results import Retrieval
 
     def prepare(here: World) -> RetrievalRun:
         return _prepared(model, lengths, options, here)
 
-    measure(prepare, retrieval_folder, out=out, fresh=fresh, as_json=as_json, doing="asking")
+    measure(prepare, Retrieval.folder, out=out, fresh=fresh, as_json=as_json, doing="asking")
 
 
 _LOADING = ("revision", "trust_remote_code", "dtype", "device")

@@ -125,12 +125,12 @@ def command(
     Many processes share the work: `torchrun --nproc_per_node 8 -m ropescale recommend ...`.
     """
     _check_early(model, target_length, options)
-    from ..evals.recommending.results import recommendation_folder  # after what needs no torch
+    from ..evals.recommending.results import Recommendation  # after what needs no torch
 
     def prepare(here: World) -> RecommendRun:
         return _prepared(model, source, target_length, dict(options), here)
 
-    measure(prepare, recommendation_folder, out=out, fresh=fresh, as_json=as_json, doing="measuring")
+    measure(prepare, Recommendation.folder, out=out, fresh=fresh, as_json=as_json, doing="measuring")
 
 
 def _check_early(model: str, target: int, options: Mapping[str, Any]) -> None:

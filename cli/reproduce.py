@@ -38,10 +38,11 @@ def command(only: Sequence[str], listed: bool, as_json: bool, out: str) -> None:
       ropescale reproduce --list
       ropescale reproduce --only untrained --only yarn -o OUT
     """
-    from ..evals.reproducing.running import Reproducing, reproduction_folder
+    from ..evals.reproducing.results import Reproduction
+    from ..evals.reproducing.running import Reproducing
     from ..evals.running.progress import Notes
 
-    folder = reproduction_folder(out)
+    folder = Reproduction.folder(out)
     asked = Reproducing(folder, only, notes=Notes(True, spelled))
     if listed:
         show(asked.listed())

@@ -6,6 +6,8 @@ import csv
 import io
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, fields
+from typing import Any
 
 from ...output.escaping import escaped
 from ...output.formatting import markdown
@@ -45,6 +47,13 @@ def csv_text(lines: Iterable[Iterable[object]]) -> str:
     out = io.StringIO()
     csv.writer(out, lineterminator="\n").writerows(lines)
     return out.getvalue()
+
+
+def lines_of(kind: type, rows: Iterable[Any]) -> list[list[Any]]:
+    """Returns rows of a dataclass as lines of CSV below the names of its fields; a list becomes words."""
+    lines = (asdict(row).values() for row in rows)
+    words = ([" ".join(map(str, cell)) if isinstance(cell, list) else cell for cell in line] for line in lines)
+    return [[each.name for each in fields(kind)], *words]
 
 
 def exp(value: float) -> float:

@@ -68,7 +68,7 @@ class AccuracyRow:
     answer_nll_high: float | None
 
 
-@dataclass
+@dataclass(repr=False)
 class Asked(Measured):
     """The answers of a finished (or interrupted) run.
 

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from ...output.escaping import escaped
-from ...output.plotting import save
-from ..metrics.cells import csv_text
-from ..results.saving import Saved
-from ..run_folder.folder import writable_folder
-from ..run_folder.formats import SCHEMA
+from ..metrics.cells import csv_text, lines_of
+from ..results.saving import Saved, shown
 from ..statistics.intervals import PERCENT
 from .answers import AccuracyRow, Answer, Asked
 from .metrics import ACCURACY, EFFECTIVE, GAINS, METRICS, EffectiveRow, GainsRow, by_depth, draw
@@ -26,8 +22,8 @@ class Retrieval(Asked, Saved):
     """A finished (or interrupted) run; :class:`.answers.Asked` has its attributes."""
 
     kind: ClassVar[str] = "retrieval"
-    __repr__ = Saved.__repr__
     metrics = METRICS
+    about = (*Saved.about, "cost")
 
     @property
     def rows(self) -> list[AccuracyRow]:
@@ -44,11 +40,6 @@ class Retrieval(Asked, Saved):
         """The effective length of every schedule."""
         return EFFECTIVE.rows(self)
 
-    def to_dict(self) -> dict[str, object]:
-        """Returns the content of results.json."""
-        meta = {name: getattr(self, name) for name in ("kind", "model", "data", "protocol", "versions", "cost")}
-        return {"schema": SCHEMA, **meta, **self._parts()}
-
     def protocol_line(self) -> str:
         """Returns a few sentences that say how the numbers were measured."""
         protocol = self.protocol
@@ -60,10 +51,6 @@ class Retrieval(Asked, Saved):
             f"ranked first (greedy decoding would write it); brackets are Wilson {PERCENT} intervals{joined}, "
             f"± is a {PERCENT} t interval over prompts. {self._bar()}. Prompts sha256 {self.data['sha256'][:12]}"
         )
-
-    def _lines(self) -> list[list[Any]]:
-        """Returns one line per schedule, length and depth (empty over all depths)."""
-        return _lines(AccuracyRow, self.rows)
 
     def _summary(self) -> str:
         lengths = ", ".join(f"{length:,}" for length in self.lengths)
@@ -81,16 +68,16 @@ class Retrieval(Asked, Saved):
             RopescaleError: matplotlib is not installed.
             CheckpointError: the file cannot be written.
         """
-        figure = draw(self)
-        if path is not None:
-            save(figure, path)
-        return figure
+        return shown(draw(self), path)
 
     def _tables(self) -> dict[str, str]:
-        return {"results.csv": self.to_csv(), "answers.csv": csv_text(_lines(Answer, self.answers))}
+        return {"answers.csv": csv_text(lines_of(Answer, self.answers))}
 
     def _heading(self) -> str:
         return f"Retrieval ({self.protocol['task']})"
+
+    def _source(self) -> str:
+        return ""
 
     def _details(self) -> str:
         odd = self.data.get("not_retokenized", 0)
@@ -113,16 +100,3 @@ class Retrieval(Asked, Saved):
             return f"No schedule finds anything at {shortest:,} tokens, so none has an effective length"
         share = f"{self.threshold:g} of the best at {shortest:,} tokens"
         return f"Effective length: the longest up to which accuracy is at least {needed:.3g} at every length, {share}"
-
-
-def retrieval_folder(out: str | Path) -> Path:
-    """Returns the folder that a run will be written into, or refuses it before hours of work.
-
-    Raises:
-        CheckpointError: it cannot be written, or holds files that no run wrote, or the results of a perplexity run.
-    """
-    return writable_folder(out, Retrieval.kind)
-
-
-def _lines(kind: type, rows: Iterable[AccuracyRow | Answer]) -> list[list[Any]]:
-    return [[field.name for field in fields(kind)], *([*asdict(row).values()] for row in rows)]

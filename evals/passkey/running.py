@@ -27,7 +27,7 @@ from .answering import Answerer, Score
 from .answers import Answer
 from .keywords import RetrievalKeywords
 from .quiz import Quiz, RetrievalOptions, asked_sha256, check_depths, prompts_sha256
-from .results import Retrieval, retrieval_folder
+from .results import Retrieval
 from .tasks import DIGITS, TASKS, Prompt
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def retrieval(
     refuse_unknown("ropescale.evals.retrieval", options, (*own, *RetrievalKeywords.__annotations__))
     chosen = RetrievalOptions(**options)
     run = RetrievalRun(model, Quiz(tokenizer, lengths, depths, task, bos, chosen), schedules, baseline, chosen)
-    return carry_out(run, None if out is None else retrieval_folder(out), fresh)
+    return carry_out(run, None if out is None else Retrieval.folder(out), fresh)
 
 
 class RetrievalRun:

@@ -205,7 +205,7 @@ class AnswerRow:
     guessed: bool = False
 
 
-@dataclass
+@dataclass(repr=False)
 class Judged(Measured):
     """A recommendation and what it rests on.
 
@@ -213,7 +213,7 @@ class Judged(Measured):
         evidence: what was measured; None in a recommendation that was loaded from its folder.
     """
 
-    evidence: Evidence | None = field(repr=False)
+    evidence: Evidence | None = None
 
     @property
     def measured(self) -> Evidence:

@@ -42,7 +42,7 @@ from .racing import halving
 from .racing.besides import PlannedTruncation, searched
 from .racing.halving import Round
 from .racing.meter import Meter, empty, model_facts
-from .results import Recommendation, recommendation_folder
+from .results import Recommendation
 from .wish import asked
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def recommend(
     goal, lineup = asked(configuration_before(model), whole_config(unwrapped(model)).to_dict(), target, chosen)
     corpus = Corpus(documents, goal.lengths, tokenizer, bos, chosen.reading)
     run = RecommendRun(model, corpus, goal, lineup, chosen)
-    return carry_out(run, None if out is None else recommendation_folder(out), fresh)
+    return carry_out(run, None if out is None else Recommendation.folder(out), fresh)
 
 
 def prepare(

@@ -11,8 +11,8 @@ from ..metrics.cells import digits
 from ..metrics.guessing import worse_than_a_guess
 from ..metrics.paired import PairedRow, change_cell, short_length
 from ..recommending.results import Recommendation
-from ..reproducing import rows as reproducing
 from ..reproducing.metrics import CLAIMS, summary
+from ..reproducing.results import Reproduction
 from ..results.result import Result
 from ..searching.results import SearchResult
 from . import recommendations, searches
@@ -25,7 +25,7 @@ def headline(run: StoredRun) -> str | None:
         return recommendations.headline(run.results)
     if run.kind == SearchResult.kind:
         return searches.headline(run.results)
-    if run.kind == reproducing.KIND:
+    if run.kind == Reproduction.kind:
         return summary(CLAIMS.read(run.results)) + "."
     if run.result is None:
         return _answered(run.results["rows"], run.results["protocol"].get("named", {}))

@@ -2,45 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ...files.reading import local_path
-from ...output.escaping import escaped
 from ..metrics.cells import csv_text
-from ..results.saving import Saved
-from ..run_folder.formats import SCHEMA
-from ..run_folder.loading import read_results
+from ..results.saving import Loadable
 from .comparisons import Records
 from .metrics import ANSWERS, ARMS, CLAIMS, METRICS, summary
 from .reducing import answers_rows, arm_rows, claim_rows, described
-from .rows import KIND, AnswersRow, ArmRow, ClaimRow
+from .rows import AnswersRow, ArmRow, ClaimRow
 
 if TYPE_CHECKING:
     from .experiments.setting import Setting
 
 
 @dataclass(repr=False)
-class Reproduction(Saved):
+class Reproduction(Loadable):
     """The claims, and the perplexity of every arm."""
 
-    kind: ClassVar[str] = KIND
-    __repr__ = Saved.__repr__
+    kind: ClassVar[str] = "reproduction"
     metrics = METRICS
-
-    @classmethod
-    def load(cls, out: str | Path) -> Reproduction:
-        """Reads a folder that :meth:`save` wrote.
-
-        Raises:
-            DataError: the folder holds no such results, or a file is damaged or missing.
-        """
-        found: Mapping[str, Any] = read_results(local_path(out), cls.kind)
-        made = cls(found["model"], found["data"], dict(found["protocol"]), found["versions"])
-        made.figures |= {each.row: each.read(found) for each in cls.metrics}
-        return made
 
     @classmethod
     def of(cls, records: Records) -> Reproduction | None:
@@ -72,11 +54,6 @@ class Reproduction(Saved):
         """The claims and their verdicts."""
         return CLAIMS.rows(self)
 
-    def to_dict(self) -> dict[str, object]:
-        """Returns the content of results.json."""
-        meta = {name: getattr(self, name) for name in ("kind", "model", "data", "protocol", "versions")}
-        return {"schema": SCHEMA, **meta, **self._parts()}
-
     def protocol_line(self) -> str:
         """Returns a few sentences that say how it was done."""
         p, number = self.protocol, self.data["documents"]
@@ -92,19 +69,12 @@ class Reproduction(Saved):
     def _summary(self) -> str:
         return f"{Path(self.model['path']).name}: {summary(self.claims)}"
 
-    def _lines(self) -> list[list[Any]]:
-        return [[each.name for each in fields(ArmRow)], *([*asdict(row).values()] for row in self.rows)]
-
     def _tables(self) -> dict[str, str]:
         names = ("claim", "verdict", "text", "source", "figures")
-        claims = csv_text([names, *([getattr(row, name) for name in names] for row in self.claims)])
-        return {"results.csv": self.to_csv(), "claims.csv": claims}
+        return {"claims.csv": csv_text([names, *([getattr(row, name) for name in names] for row in self.claims)])}
 
     def _heading(self) -> str:
         return f"Reproduction: {self.protocol['trained_length']:,} to {self.protocol['target_length']:,} tokens"
-
-    def _source(self) -> str:
-        return f"Data: {escaped(self.data['source'])}, text sha256 `{self.data['sha256']}`.\n"
 
 
 def _protocol(setting: Setting) -> dict[str, Any]:

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from ..run_folder.checking import Count, Length, Positive, Share
 
-KIND = "reproduction"
-
 HOLDS, FAILS, UNDECIDED, NOT_RUN = "holds", "does not hold", "not decided here", "not run"
 VERDICTS = (HOLDS, FAILS, UNDECIDED, NOT_RUN)
 

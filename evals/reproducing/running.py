@@ -9,7 +9,6 @@ from pathlib import Path
 from ...errors import CheckpointError, DataError
 from ...output.formatting import markdown
 from ..parallel.processes import world
-from ..run_folder.folder import writable_folder
 from ..running.progress import Notes, duration
 from .comparisons import Records
 from .experiments.arms import Arm
@@ -17,15 +16,6 @@ from .experiments.plan import arms, chosen
 from .experiments.room import Room
 from .experiments.setting import Setting
 from .results import Reproduction
-
-
-def reproduction_folder(out: str | Path) -> Path:
-    """Returns the folder that a reproduction is kept in, or refuses it before hours of work.
-
-    Raises:
-        CheckpointError: it cannot be written, or holds files that no reproduction wrote.
-    """
-    return writable_folder(out, Reproduction.kind)
 
 
 @dataclass(frozen=True)

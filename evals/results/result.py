@@ -11,7 +11,6 @@ from ...errors import DataError, RopescaleError
 from ...files.reading import local_path
 from ...output.escaping import escaped
 from ...output.naming import definitions
-from ...output.plotting import save
 from ..data.chats import ASSISTANT
 from ..data.key_tokens import KeySpans
 from ..data.protocols import PROTOCOLS
@@ -32,7 +31,7 @@ from ..statistics import coverage
 from ..statistics.intervals import DOCUMENTS, PERCENT
 from . import arrays
 from .parts import parts_of
-from .saving import Saved
+from .saving import Saved, shown
 from .stored import Pass, Stored, sums_of
 
 if TYPE_CHECKING:
@@ -44,7 +43,6 @@ class Result(Stored, Saved):
     """A finished (or interrupted) measurement; :class:`.stored.Stored` has its attributes."""
 
     kind: ClassVar[str] = "perplexity"
-    __repr__ = Saved.__repr__
     metrics = METRICS
 
     @classmethod
@@ -296,7 +294,7 @@ class Result(Stored, Saved):
             RopescaleError: matplotlib is not installed.
             CheckpointError: the file cannot be written.
         """
-        return _saved(perplexity.draw(self), path)
+        return shown(perplexity.draw(self), path)
 
     def plot_change(self, path: str | Path | None = None) -> Figure:
         """Draws the change against the baseline on the same tokens, in the same way as :meth:`plot`.
@@ -305,7 +303,7 @@ class Result(Stored, Saved):
             RopescaleError: matplotlib is not installed.
             CheckpointError: the file cannot be written.
         """
-        return _saved(paired.draw(self), path)
+        return shown(paired.draw(self), path)
 
     def plot_by_position(self, path: str | Path | None = None) -> Figure:
         """Draws loss by position, in the same way as :meth:`plot`.
@@ -316,27 +314,15 @@ class Result(Stored, Saved):
         """
         if not self.exact:
             raise RopescaleError(f"there is no loss by position under {self.protocol['name']}, which may skip tokens")
-        return _saved(by_position.draw(self), path)
+        return shown(by_position.draw(self), path)
 
     # --- files ---
 
-    def _tables(self) -> dict[str, str]:
-        return {"results.csv": self.to_csv()}
-
     def _heading(self) -> str:
         return "Perplexity against length"
-
-    def _source(self) -> str:
-        return f"Data: {escaped(self.data['source'])}, text sha256 `{self.data['sha256']}`.\n"
 
     def _write_losses(self, out: Path, there: folder.There) -> None:
         index = arrays.index_of(self) | {
             "of": folder.identity({"model": self.model, "data": self.data, "protocol": self.protocol})
         }
         nll.write(out / folder.NLL, index, arrays.arrays(self), there.nll)
-
-
-def _saved(figure: Figure, path: str | Path | None) -> Figure:
-    if path is not None:
-        save(figure, path)
-    return figure

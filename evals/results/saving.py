@@ -11,17 +11,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...errors import RopescaleError
+from ...files.reading import local_path
 from ...output.escaping import escaped
 from ...output.naming import definitions
-from ...output.plotting import drawn
+from ...output.plotting import drawn, save
 from ..metrics.base import Metric, Picture
-from ..metrics.cells import csv_text
+from ..metrics.cells import csv_text, lines_of
 from ..run_folder import folder
+from ..run_folder.formats import SCHEMA
+from ..run_folder.loading import read_results
 from .notebook import to_html
 from .stored import Measured
 
 if TYPE_CHECKING:
+    from typing import Self
+
     import pandas
+    from matplotlib.figure import Figure
 
 
 class Saved(Measured, ABC):
@@ -29,10 +35,21 @@ class Saved(Measured, ABC):
 
     kind: ClassVar[str]
     metrics: ClassVar[tuple[Metric[Any, Any], ...]]
+    about: ClassVar[tuple[str, ...]] = ("kind", "model", "data", "protocol", "versions")
+    """The attributes that results.json has before the figures."""
 
-    @abstractmethod
+    @classmethod
+    def folder(cls, out: str | Path) -> Path:
+        """Returns the folder that a run will be written into, or refuses it before hours of work.
+
+        Raises:
+            CheckpointError: it cannot be written, or holds files that no run wrote, or results of another kind of run.
+        """
+        return folder.writable_folder(out, cls.kind)
+
     def to_dict(self) -> dict[str, object]:
         """Returns the content of results.json."""
+        return {"schema": SCHEMA, **{name: getattr(self, name) for name in self.about}, **self._parts()}
 
     @abstractmethod
     def protocol_line(self) -> str:
@@ -68,21 +85,22 @@ class Saved(Measured, ABC):
         missing = [[math.nan if value is None else value for value in line] for line in lines]
         return pandas.DataFrame(missing, columns=header)
 
-    @abstractmethod
     def _lines(self) -> list[list[Any]]:
-        """Returns the header and the lines of results.csv; None where there is no value."""
+        """Returns the header and the lines of results.csv: a line per row; None where there is no value."""
+        (rows,) = (metric for metric in self.metrics if metric.key == "rows")
+        return lines_of(rows.row, rows.rows(self))
 
     def to_csv(self) -> str:
-        """Returns the content of results.csv, with one line per row."""
+        """Returns the content of results.csv."""
         return csv_text(self._lines())
 
     def _parts(self) -> dict[str, object]:
         """Returns every metric's part of results.json."""
         return {name: part for metric in self.metrics for name, part in metric.to_json(self).items()}
 
-    @abstractmethod
     def _tables(self) -> dict[str, str]:
-        """Returns the CSV files by name."""
+        """Returns the CSV files beside results.csv, by name."""
+        return {}
 
     def _pictures(self) -> list[Picture[Any]]:
         return [metric.picture for metric in self.metrics if metric.picture and metric.has_picture(self)]
@@ -97,7 +115,7 @@ class Saved(Measured, ABC):
 
     def _source(self) -> str:
         """Returns a line about the data, for the end of REPORT.md."""
-        return ""
+        return f"Data: {escaped(self.data['source'])}, text sha256 `{self.data['sha256']}`.\n"
 
     def _write_losses(self, out: Path, there: folder.There) -> None:
         """Writes the losses of single tokens, if the run stores them."""
@@ -116,7 +134,7 @@ class Saved(Measured, ABC):
         with folder.kept(path):
             path.mkdir(parents=True, exist_ok=True)
             book = folder.Book(path, self.to_dict(), there)
-            book.write(self._tables())
+            book.write({"results.csv": self.to_csv(), **self._tables()})
             self._write_losses(path, there)
             plots = self._plots()
             book.write({**plots, "REPORT.md": self._report(plots)})
@@ -138,3 +156,26 @@ class Saved(Measured, ABC):
         heading = f"# {self._heading()}: {escaped(Path(self.model['path']).name)}"
         parts = [heading, self.to_markdown(), *images, self._details(), f"{about}{versions}.\n"]
         return "\n\n".join(filter(None, parts))
+
+
+class Loadable(Saved):
+    """Results that hold nothing but their figures, so that a folder has all of them."""
+
+    @classmethod
+    def load(cls, out: str | Path) -> Self:
+        """Reads a folder that :meth:`save` wrote.
+
+        Raises:
+            DataError: the folder holds no such results, or a file is damaged or missing.
+        """
+        found: Mapping[str, Any] = read_results(local_path(out), cls.kind)
+        made = cls(found["model"], found["data"], dict(found["protocol"]), found["versions"])
+        made.figures |= {each.row: each.read(found) for each in cls.metrics}
+        return made
+
+
+def shown(figure: Figure, path: str | Path | None) -> Figure:
+    """Returns a figure, after writing it to an image file if one is named."""
+    if path is not None:
+        save(figure, path)
+    return figure

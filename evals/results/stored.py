@@ -166,7 +166,7 @@ class Totals:
     shares: Sequence[float]
 
 
-@dataclass
+@dataclass(repr=False)
 class Measured:
     """A measurement of any kind, and the figures that were computed from it.
 
@@ -179,7 +179,7 @@ class Measured:
     data: DataFacts
     protocol: dict[str, Any]
     versions: dict[str, str]
-    figures: dict[type, list[Any]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    figures: dict[type, list[Any]] = field(default_factory=dict, init=False, compare=False)
 
     @property
     def short_names(self) -> dict[str, str]:
@@ -191,7 +191,7 @@ class Measured:
         return self.short_names.get(label, label)
 
 
-@dataclass
+@dataclass(repr=False)
 class Stored(Measured):
     """The stored numbers of a finished (or interrupted) measurement.
 
@@ -213,16 +213,16 @@ class Stored(Measured):
     """
 
     passes: list[Pass]
-    documents: list[Document] = field(repr=False)
+    documents: list[Document]
     bos: bool
     baseline: str
     trained_length: int | None = None
-    tables: Tables = field(default_factory=dict, repr=False)
-    divergences: list[Divergence] = field(default_factory=list, repr=False)
+    tables: Tables = field(default_factory=dict)
+    divergences: list[Divergence] = field(default_factory=list)
     repeat_distance: int | None = None
     key_spans: KeySpans | None = None
-    identities: list[Identity] = field(default_factory=list, repr=False)
-    windows: list[int] = field(default_factory=list, repr=False)
+    identities: list[Identity] = field(default_factory=list)
+    windows: list[int] = field(default_factory=list)
     truncation: Truncation | None = None
     whole: int | None = None
 

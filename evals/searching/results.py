@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
@@ -17,21 +17,18 @@ from ...errors import CheckpointError, VerificationError
 from ...files.reading import local_path
 from ...output.escaping import escaped
 from ...output.formatting import cut
-from ...output.plotting import save as save_picture
 from ...planning.plan import Plan, make_plan
 from ...schedules import Schedule
 from ...schedules.reading import specs
 from ...schedules.reading.fields import PROVENANCE, parameters
-from ..metrics.cells import csv_text
-from ..results.saving import Saved
+from ..metrics.cells import csv_text, lines_of
+from ..results.saving import Saved, shown
 from ..run_folder import checking, replacing
 from ..run_folder.checking import Wrong
-from ..run_folder.folder import writable_folder
-from ..run_folder.formats import SCHEMA
 from .families.family import Point
 from .families.space import Space
 from .methods.asking import Check
-from .metrics import HELD_OUT, HISTORY, METRICS, HeldOutRow, HistoryRow, interval_line
+from .metrics import HISTORY, METRICS, HistoryRow, interval_line
 from .next_commands import commands, patch_command
 from .plots import draw
 from .searched import Divided, Searched
@@ -39,8 +36,6 @@ from .starting import schedule_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-KIND = "search"
 
 _EXACT = 1e-12
 """The largest relative difference between the tables that were learned and those of the schedule that is written."""
@@ -111,9 +106,8 @@ class SearchResult(Searched, Saved):
         file: where the schedule is written when the run is saved; None for nowhere.
     """
 
-    kind: ClassVar[str] = KIND
+    kind: ClassVar[str] = "search"
     metrics = METRICS
-    __repr__ = Saved.__repr__
 
     learned: Learned
     file: Path | None = None
@@ -141,11 +135,6 @@ class SearchResult(Searched, Saved):
             "held_out_perplexity": {name: {str(n): ppl for n, ppl in each.items()} for name, each in curves.items()},
         }
 
-    def to_dict(self) -> dict[str, object]:
-        """Returns the content of results.json."""
-        meta = {name: getattr(self, name) for name in ("kind", "model", "data", "protocol", "versions")}
-        return {"schema": SCHEMA, **meta, **self._parts()}
-
     def save(self, out: str | Path) -> Path:
         """Writes the schedule's file, if the name ends in ``.json``; else the run's folder. Returns its path.
 
@@ -172,10 +161,7 @@ class SearchResult(Searched, Saved):
             RopescaleError: matplotlib is not installed.
             CheckpointError: the file cannot be written.
         """
-        figure = draw(self)
-        if path is not None:
-            save_picture(figure, path)
-        return figure
+        return shown(draw(self), path)
 
     @property
     def command(self) -> str:
@@ -239,13 +225,11 @@ class SearchResult(Searched, Saved):
             f"{Path(self.model['path']).name}: {cut(self.spec, 120)}; {self.protocol['method']}, {self.spent:,} tokens"
         )
 
-    def _lines(self) -> list[list[Any]]:
-        rows = HELD_OUT.rows(self)
-        return [[each.name for each in fields(HeldOutRow)], *([*asdict(row).values()] for row in rows)]
-
     def _tables(self) -> dict[str, str]:
-        history = [[each.name for each in fields(HistoryRow)], *([*asdict(r).values()] for r in HISTORY.rows(self))]
-        return {"results.csv": self.to_csv(), "history.csv": csv_text(history)}
+        return {"history.csv": csv_text(lines_of(HistoryRow, HISTORY.rows(self)))}
+
+    def _source(self) -> str:
+        return ""
 
     def _heading(self) -> str:
         return "Search"
@@ -283,7 +267,7 @@ def files_of(out: str | Path) -> tuple[Path, Path]:
     """
     file = schedule_file(out)
     replacing.target(file, check_ours)
-    return file, writable_folder(file.with_name(f"{file.stem}-search"), KIND)
+    return file, SearchResult.folder(file.with_name(f"{file.stem}-search"))
 
 
 _LARGEST = 2**24

@@ -23,7 +23,7 @@ Divided = tuple[Sequence[float], Sequence[float], Sequence[float]]
 """The frequencies of each pair in radians per token: the model's own, at the start of the search, and those found."""
 
 
-@dataclass
+@dataclass(repr=False)
 class Searched(Measured):
     """The numbers of a finished search.
 

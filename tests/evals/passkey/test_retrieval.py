@@ -681,10 +681,10 @@ def test_a_folder_with_another_kind_of_run_is_refused(known, tmp_path, monkeypat
 
 def test_the_heat_map_shows_the_known_accuracies(known, monkeypatch):
     pytest.importorskip("matplotlib")
-    from ropescale.evals.passkey import results
+    from ropescale.evals.results import saving
 
     caught = []
-    monkeypatch.setattr(results, "save", lambda figure, path: caught.append(figure))
+    monkeypatch.setattr(saving, "save", lambda figure, path: caught.append(figure))
     returned = known[0].plot("a.png")
     assert caught == [returned] and known[0].plot() is not returned and len(caught) == 1
     panels = [axes for axes in returned.axes if axes.images]
@@ -702,10 +702,10 @@ def test_the_heat_map_shows_the_known_accuracies(known, monkeypatch):
 
 def test_many_schedules_go_on_several_lines(known, monkeypatch):
     pytest.importorskip("matplotlib")
-    from ropescale.evals.passkey import results
+    from ropescale.evals.results import saving
 
     caught = []
-    monkeypatch.setattr(results, "save", lambda figure, path: caught.append(figure))
+    monkeypatch.setattr(saving, "save", lambda figure, path: caught.append(figure))
     result, _ = known
     names = [f"table {i}" for i in range(5)]
     answers = [dataclasses.replace(a, schedule=name) for name in names for a in result.answers if a.schedule == "as-is"]

@@ -466,7 +466,7 @@ def test_without_matplotlib_everything_but_the_plots_is_written(result, tmp_path
 def test_plots_show_every_schedule_and_mark_the_trained_length(result, tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
     seen = []
-    monkeypatch.setattr("ropescale.evals.results.result.save", lambda figure, path: seen.append(figure))
+    monkeypatch.setattr("ropescale.evals.results.saving.save", lambda figure, path: seen.append(figure))
     returned = [result.plot(tmp_path / "a.png"), result.plot_by_position(tmp_path / "b.png")]
     assert returned == seen
     labels = []
