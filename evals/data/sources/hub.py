@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,7 +11,7 @@ from ....errors import DataError
 from ....files.reading import local_path
 from ....output.formatting import first_line
 from .read_options import ReadOptions
-from .rows import Row, RowDocument, dataset_texts, one_split, text_in
+from .rows import RowDocument, dataset_texts, one_split, texts_of
 
 
 def takes(source: str) -> bool:
@@ -34,13 +34,8 @@ def read(source: str, asked: ReadOptions) -> Iterator[RowDocument]:
 def stream(source: str, asked: ReadOptions) -> Iterator[RowDocument]:
     """Reads row by row, as the texts are asked for; raises as :func:`read`."""
     asked.only(source, "a dataset", "split", "text_field")
-    return _streamed(source, one_split(_loaded(source, streaming=True), source, asked.split), asked.text_field)
-
-
-def _streamed(source: str, rows: Iterable[Row], text_field: str | None) -> Iterator[RowDocument]:
-    for number, row in enumerate(rows):
-        text, text_field = text_in(row, text_field, f"{source} row {number}", source)
-        yield text
+    rows = one_split(_loaded(source, streaming=True), source, asked.split)
+    return texts_of(enumerate(rows), f"{source} row", asked.text_field, source)
 
 
 def _loaded(source: str, streaming: bool = False) -> Any:

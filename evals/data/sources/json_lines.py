@@ -9,7 +9,7 @@ from ....errors import DataError
 from ....files.reading import local_path
 from ..texts import Text, TextFile
 from .read_options import ReadOptions
-from .rows import Row, RowDocument, text_in
+from .rows import Row, RowDocument, texts_of
 from .text_file import text_of
 
 
@@ -26,10 +26,7 @@ def read(source: str, asked: ReadOptions) -> Iterator[RowDocument]:
         DataError: a line is not a JSON object, or lacks the field; names the line.
     """
     asked.only(source, "a file of rows", "text_field", "encoding")
-    text_field = asked.text_field
-    for number, row in _rows(source, asked.encoding):
-        text, text_field = text_in(row, text_field, f"{source} line {number}", source)
-        yield text
+    yield from texts_of(_rows(source, asked.encoding), f"{source} line", asked.text_field, source)
 
 
 def _rows(source: str, encoding: str | None) -> Iterator[tuple[int, Row]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import count
 
 from ....errors import DataError
 from ....files.reading import local_path
@@ -32,7 +31,7 @@ def read(source: str, asked: ReadOptions) -> Iterator[RowDocument]:
         with pyarrow.parquet.ParquetFile(local_path(source)) as file:
             batches = file.iter_batches(_TOGETHER)
             rows = (row for batch in batches for n in range(len(batch)) for row in batch[n : n + 1].to_pylist())
-            yield from texts_of(rows, (f"{source} row {i}" for i in count()), asked.text_field, source)
+            yield from texts_of(enumerate(rows), f"{source} row", asked.text_field, source)
     except (pyarrow.ArrowException, OSError) as error:
         raise DataError(f"{source} is not a readable parquet file: {first_line(error)}") from None
 

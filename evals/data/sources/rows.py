@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import count
 from typing import Any, cast
 
 from ....errors import DataError
@@ -32,7 +31,7 @@ def dataset_texts(loaded: Any, source: str, asked: ReadOptions) -> Iterator[RowD
     """
     rows = one_split(loaded, source, asked.split)
     part = f"{source} {_split_of(loaded, source, asked.split)}" if isinstance(loaded, dict) else source
-    return texts_of(rows, (f"{part} row {i}" for i in count()), asked.text_field, source)
+    return texts_of(enumerate(rows), f"{part} row", asked.text_field, source)
 
 
 def one_split(loaded: Any, source: str, split: str | None) -> Iterable[Row]:
@@ -47,30 +46,31 @@ def one_split(loaded: Any, source: str, split: str | None) -> Iterable[Row]:
     return loaded.with_format(None)
 
 
-def texts_of(rows: Iterable[Row], names: Iterable[str], text_field: str | None, source: str) -> Iterator[RowDocument]:
-    """Yields the document in each row under its name; all from the field that the first one has."""
-    for row, name in zip(rows, names):
-        document, text_field = text_in(row, text_field, name, source)
-        yield document
+def texts_of(rows: Iterable[tuple[int, Row]], part: str, field: str | None, source: str) -> Iterator[RowDocument]:
+    """Yields the document in each of the numbered rows.
 
+    Where the field is not said, it is "text", "messages", "input_ids", or the only one of strings, in the first row.
 
-def text_in(row: Row, text_field: str | None, name: str, source: str) -> tuple[RowDocument, str]:
-    """Returns a row's document and the field that holds it.
-
-    Where the field is not said, it is "text", "messages", "input_ids", or the only one of strings.
+    Args:
+        part: what the rows are called, before their numbers.
 
     Raises:
         DataError: there is no such field, or it holds something else.
     """
-    field = _guess_field(row, source) if text_field is None else text_field
+    for number, row in rows:
+        field = _guess_field(row, source) if field is None else field
+        yield _text_in(row, field, f"{part} {number}")
+
+
+def _text_in(row: Row, field: str, name: str) -> RowDocument:
     if field not in row:
         raise DataError(f"{name} has no field {field!r}; it has {', '.join(row) or 'none'}")
     value = row[field]
     if isinstance(value, list) and value:
-        return (_chat if isinstance(value[0], dict) else _ids)(name, field, value, row), field
+        return (_chat if isinstance(value[0], dict) else _ids)(name, field, value, row)
     if not isinstance(value, (str, list, type(None))):
         raise DataError(f"{name}: field {field!r} holds {type(value).__name__}, not text, messages or token ids")
-    return Text(name, value if isinstance(value, str) else ""), field
+    return Text(name, value if isinstance(value, str) else "")
 
 
 def _guess_field(row: Row, source: str) -> str:
