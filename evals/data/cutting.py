@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 from .documents import Document
 from .encoding import PIECE, Encoded, TextEncoder, joined
@@ -74,7 +75,7 @@ class Cutter:
     """
 
     def __init__(self, limits: Limits, encoder: TextEncoder | None) -> None:
-        self.limits, self._encoder = limits, encoder
+        self.limits, self.encoder = limits, cast(TextEncoder, encoder)  # only texts ask for it
         self.longest: tuple[str, int] | None = None
         self.skipped = {"too_short": 0, "empty": 0, "duplicates": 0}
         self._known: dict[tuple[int, str], list[TextFile | None]] = {}
@@ -120,13 +121,6 @@ class Cutter:
             found[number] = self._cut(held[number], most, found[number])
             left -= len(found[number].windows)
         return found
-
-    @property
-    def encoder(self) -> TextEncoder:
-        """Returns the encoder; documents that are tokens already need none."""
-        if self._encoder is None:
-            raise TypeError("texts are given, and no encoder")
-        return self._encoder
 
     def _first(self, text: Source) -> Cut | None:
         """Returns the first window of a text; None, and it is counted, where it is too short."""
@@ -175,36 +169,17 @@ def _of_document(document: Document, size: int, most: int | None) -> Cut:
 
 
 @dataclass(frozen=True)
-class _Read:
-    """A reading of a text, once it is closed.
-
-    Attributes:
-        start: the byte at which it began.
-        sha256: of what was read.
-        whole: whether that was all of the text.
-    """
-
-    start: int
-    sha256: str
-    whole: bool
-
-    @staticmethod
-    def of(reading: Reading) -> _Read:
-        """Takes these from a reading."""
-        return _Read(reading.start, reading.sha256, reading.whole)
-
-
-@dataclass(frozen=True)
 class _Window:
     """Tokens of a text, from where a reading of it begins.
 
     Attributes:
+        read: the reading that they are from, closed.
         bytes: how many bytes of the text they take; None where the places of tokens are not known.
         found: how many tokens were made, of which these are the first.
     """
 
     tokens: Encoded
-    read: _Read
+    read: Reading
     bytes: int | None
     found: int
 
@@ -216,7 +191,7 @@ def _alone(text: Text | TextFile, encoder: TextEncoder, offset: int, size: int, 
     tokens = found.part(0, size)
     ends = tokens.byte_ends
     taken = None if ends is None else reading.taken(int(ends[-1])) if len(ends) else 0
-    return _Window(tokens, _Read.of(reading), taken, len(found))
+    return _Window(tokens, reading, taken, len(found))
 
 
 def _spread(text: Text | TextFile, encoder: TextEncoder, size: int, most: int) -> list[_Window]:
@@ -245,7 +220,7 @@ def _in_tokens(text: Text | TextFile, encoder: TextEncoder) -> Document:
     """Tokenizes a whole text."""
     with text.reading() as reading:
         tokens = encoder.whole(reading)
-    return _document(text, tokens, 0, _identity(text, [_Read.of(reading)]))
+    return _document(text, tokens, 0, _identity(text, [reading]))
 
 
 def _whole(text: Text | TextFile, encoder: TextEncoder, size: int, most: int | None) -> Cut | None:
@@ -261,7 +236,7 @@ def _whole(text: Text | TextFile, encoder: TextEncoder, size: int, most: int | N
                 window, held = held.part(0, size), held.part(size)
                 found.append((window.behind(before), before))
                 before = before if window.byte_ends is None else int(window.byte_ends[-1])
-    sha256 = _identity(text, [_Read.of(reading)])
+    sha256 = _identity(text, [reading])
     made = [_document(text, tokens, start, sha256) for tokens, start in found]
     return Cut(made, reading.taken(before), text.size)
 
@@ -270,7 +245,7 @@ def _document(text: Text | TextFile, tokens: Encoded, start: int, sha256: str) -
     return Document(text.name, tokens.ids.tolist(), tokens.byte_ends, sha256, offset=start)
 
 
-def _identity(text: Text | TextFile, readings: Sequence[_Read]) -> str:
+def _identity(text: Text | TextFile, readings: Sequence[Reading]) -> str:
     """Hashes a text as far as it was read; where that is not to its end, with its size and modification time."""
     if isinstance(text, Text):
         return hashlib.sha256(text.encoded).hexdigest()

@@ -7,7 +7,6 @@ BOS is put in front once where they are fed.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from ...errors import DataError
+from ...files.reading import sha256
 from . import token_cache
 from .encoding import TextEncoder
 from .texts import Text as Text
@@ -70,7 +70,7 @@ class Document:
     @property
     def ids_sha256(self) -> str:
         """The SHA-256 of the ids as little-endian int64: of what the tokenizer made of the text."""
-        return hashlib.sha256(np.asarray(self.ids, "<i8").tobytes()).hexdigest()
+        return sha256(np.asarray(self.ids, "<i8").tobytes())
 
     @property
     def sizes(self) -> np.ndarray:
@@ -103,16 +103,18 @@ def tokenize(
     Raises:
         DataError: a text that UTF-8 cannot hold (a lone surrogate).
     """
-    given = list(texts)
-    named = [_in_memory(i, text) for i, text in enumerate(given) if not isinstance(text, Document)]
-    hashes = [hashlib.sha256(text.encoded).hexdigest() for text in named]
-    large = sum(len(text.text) for text in named) >= token_cache.LEAST
+    given = [named(f"document {i}", each) for i, each in enumerate(texts)]
+    held = [Text(each.name, each.text) if isinstance(each, TextFile) else each for each in given]
+    known = [each for each in held if isinstance(each, Text)]
+    hashes = [sha256(text.encoded) for text in known]
+    large = sum(len(text.text) for text in known) >= token_cache.LEAST
     key = token_cache.key(hashes, tokenizer, split_special_tokens) if large else None
-    found = None if key is None else token_cache.load(key, len(named))
-    tokens = found if found is not None else [_tokens(text, tokenizer, split_special_tokens) for text in named]
-    if key is not None and found is None:
-        token_cache.save(key, tokens)
-    made = (Document(text.name, t.ids, t.byte_ends, h) for text, t, h in zip(named, tokens, hashes, strict=True))
+    tokens = None if key is None else token_cache.load(key, len(known))
+    if tokens is None:
+        tokens = [TextEncoder(tokenizer, split_special_tokens).whole([text.text]) for text in known]
+        if key is not None:
+            token_cache.save(key, tokens)
+    made = (Document(text.name, t.ids.tolist(), t.byte_ends, h) for text, t, h in zip(known, tokens, hashes))
     return [each if isinstance(each, Document) else next(made) for each in given]
 
 
@@ -134,31 +136,26 @@ def sources_of(
     Raises:
         DataError: texts without a tokenizer, or a mixture of texts and token ids.
     """
-    given = [documents] if isinstance(documents, (str, Text, TextFile)) else documents
-    if isinstance(given, Sequence):
-        texts = [isinstance(each, (str, Text, TextFile)) for each in given if not isinstance(each, Document)]
+    if isinstance(documents, Sequence):
+        texts = [isinstance(each, (str, Text, TextFile)) for each in documents if not isinstance(each, Document)]
         if any(texts) and not all(texts):
             raise DataError("documents are a mixture of texts and token ids; give one or the other")
-    for number, each in enumerate(given):
-        made = _named(number, each)
+    for number, each in enumerate(documents):
+        made = named(f"document {number}", each)
         if tokenizer is None and not isinstance(made, Document):
             raise DataError("documents are texts; give tokenizer= to encode them, or give token ids")
         yield made
 
 
-def _named(number: int, given: Document | Text | TextFile | str | Sequence[int]) -> Document | Text | TextFile:
+def named(name: str, given: Document | Text | TextFile | str | Sequence[int]) -> Document | Text | TextFile:
+    """Returns what a caller gave as a document, under a name if it has none."""
     if isinstance(given, (Document, Text, TextFile)):
         return given
-    return Text(f"document {number}", given) if isinstance(given, str) else of_ids(f"document {number}", given)
-
-
-def from_ids(documents: Iterable[Sequence[int]]) -> list[Document]:
-    """Wraps documents that are token ids already (lists, arrays or tensors of whole numbers)."""
-    return [of_ids(f"document {i}", ids) for i, ids in enumerate(documents)]
+    return Text(name, given) if isinstance(given, str) else of_ids(name, given)
 
 
 def of_ids(name: str, ids: Sequence[int], kind: Kind = "") -> Document:
-    """Wraps token ids.
+    """Wraps token ids (a list, an array or a tensor of whole numbers).
 
     Raises:
         DataError: not a list of whole numbers.
@@ -167,7 +164,7 @@ def of_ids(name: str, ids: Sequence[int], kind: Kind = "") -> Document:
     if array.ndim != 1 or (array.size and not np.issubdtype(array.dtype, np.integer)):
         raise DataError(f"{name} is not a list of whole token ids; for texts, give tokenizer=")
     array = array.astype(np.int64)
-    return Document(name, array.tolist(), None, hashlib.sha256(array.astype("<i8").tobytes()).hexdigest(), kind)
+    return Document(name, array.tolist(), None, sha256(array.astype("<i8").tobytes()), kind)
 
 
 def bos_id(bos: str | int, tokenizer: PreTrainedTokenizerBase | None) -> int | None:
@@ -257,24 +254,7 @@ def check_ids(documents: Iterable[Document], vocabulary: int, bos: int | None = 
 
 def documents_sha256(documents: Iterable[Document]) -> str:
     """Hashes the documents' hashes, in order."""
-    digest = hashlib.sha256()
-    for document in documents:
-        digest.update(bytes.fromhex(document.sha256))
-    return digest.hexdigest()
-
-
-def _in_memory(number: int, text: Text | TextFile | str) -> Text:
-    if isinstance(text, str):
-        return Text(f"document {number}", text)
-    return text if isinstance(text, Text) else Text(text.name, text.text)
-
-
-# --- tokens ----------------------------------------------------------------------------------------------------
-
-
-def _tokens(text: Text, tokenizer: PreTrainedTokenizerBase, split_special_tokens: bool) -> token_cache.Tokens:
-    found = TextEncoder(tokenizer, split_special_tokens).whole([text.text])
-    return token_cache.Tokens(found.ids.tolist(), found.byte_ends)
+    return sha256(b"".join(bytes.fromhex(document.sha256) for document in documents))
 
 
 def _longest(pool: list[Document]) -> tuple[str, int] | None:

@@ -224,7 +224,8 @@ class TextEncoder:
 
     @cached_property
     def _unigram(self) -> bool:
-        return _model(self.tokenizer).get("type") == "Unigram"
+        backend = getattr(self.tokenizer, "backend_tokenizer", None)
+        return type(getattr(backend, "model", None)).__name__ == "Unigram"
 
     @cached_property
     def _joints_known(self) -> bool:
@@ -293,10 +294,3 @@ def _spaced(piece: _Piece, count: int) -> bool:
     """Whether a space, or the like, lies behind the first tokens, and before the last ones."""
     behind = piece.text[int(piece.ends[count - 1]) : int(piece.ends[-MARGIN // 2])]
     return any(map(str.isspace, behind)) or len(behind) > OVERLAP
-
-
-def _model(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
-    """Returns what a fast tokenizer's file says of its model."""
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    kind = type(getattr(backend, "model", None)).__name__
-    return {"type": kind}

@@ -34,9 +34,9 @@ def last_seen(ids: Sequence[int], order: int = ORDER) -> np.ndarray:
     return distances
 
 
-def far_repeats(ids: Sequence[int], distance: int, order: int = ORDER) -> np.ndarray:
+def far_repeats(ids: Sequence[int], distance: int) -> np.ndarray:
     """Marks the far repeats, bool [tokens]."""
-    return last_seen(ids, order) >= distance
+    return last_seen(ids) >= distance
 
 
 def _grams(ids: np.ndarray, order: int) -> np.ndarray:

@@ -13,6 +13,7 @@ from typing import BinaryIO
 import numpy as np
 
 from ...errors import DataError
+from ...files.reading import sha256_of
 
 SMALL = 4 * 2**20
 """Bytes up to which a file is read whole: it is checked to its end, and its hash is that of its content."""
@@ -92,8 +93,7 @@ class TextFile:
             DataError: it cannot be read.
         """
         try:
-            with open(self.path, "rb") as file:
-                return hashlib.file_digest(file, "sha256").hexdigest()
+            return sha256_of(self.path)
         except OSError as error:
             raise DataError(f"{self.path} cannot be read: {error.strerror or error}") from None
 
@@ -139,7 +139,7 @@ class Reading:
         self.name, self._file = name, file
         decoder = codecs.getincrementaldecoder("utf-8")()
         self._decoder = decoder if plain else io.IncrementalNewlineDecoder(decoder, translate=True)
-        self.start = self._at = self._seek(0) if plain and not offset else self._begin(offset)
+        self.start = self._at = file.seek(0) if plain and not offset else self._begin(offset)
         self._ended, self._wrong = False, ""
         self.whole = False
         self._digest, self._plain = hashlib.sha256(), plain
@@ -218,16 +218,13 @@ class Reading:
     def _begin(self, offset: int) -> int:
         """Moves to the start of a line, and returns its place."""
         if offset == 0:
-            return self._seek(len(codecs.BOM_UTF8) if self._read(3) == codecs.BOM_UTF8 else 0)
-        self._seek(offset - 1)
+            return self._file.seek(len(codecs.BOM_UTF8) if self._read(3) == codecs.BOM_UTF8 else 0)
+        self._file.seek(offset - 1)
         raw = self._read(BLOCK)
         line = raw.find(b"\n")
         if line < 0:  # a text of one line: any character but the inner bytes of one
             line = next((n for n, byte in enumerate(raw[1:]) if byte & 0xC0 != 0x80), 0)
-        return self._seek(offset + line)
-
-    def _seek(self, offset: int) -> int:
-        return self._file.seek(offset)
+        return self._file.seek(offset + line)
 
     def _read(self, count: int) -> bytes:
         try:

@@ -13,13 +13,13 @@ import logging
 import os
 import zipfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
 import numpy as np
 
 from ...files import atomic
+from .encoding import Encoded
 
 LOG = logging.getLogger(__name__)
 
@@ -28,19 +28,6 @@ LEAST = 2**20
 
 _FORMAT = "1"
 """Raised whenever the same texts and tokenizer would be kept as something else."""
-
-
-@dataclass(frozen=True)
-class Tokens:
-    """One text's tokens.
-
-    Attributes:
-        ids: token ids.
-        byte_ends: as in :class:`ropescale.evals.data.documents.Document`.
-    """
-
-    ids: list[int]
-    byte_ends: np.ndarray | None
 
 
 def folder() -> Path:
@@ -70,7 +57,7 @@ def fingerprint(tokenizer: object) -> str | None:
     return hashlib.sha256("\n".join([kind.__qualname__, *versions, backend.to_str()]).encode()).hexdigest()
 
 
-def load(key: str, count: int) -> list[Tokens] | None:
+def load(key: str, count: int) -> list[Encoded] | None:
     """Reads the tokens of ``count`` texts; None where they are not there, or damaged."""
     try:
         with np.load(_file(key), allow_pickle=False) as kept:
@@ -82,12 +69,12 @@ def load(key: str, count: int) -> list[Tokens] | None:
         return None
 
 
-def save(key: str, tokens: Sequence[Tokens]) -> None:
+def save(key: str, tokens: Sequence[Encoded]) -> None:
     """Keeps tokens. Where they cannot be kept, a warning says why: the run needs no cache."""
     known = all(each.byte_ends is not None for each in tokens)
     arrays = {
-        "lengths": np.array([len(each.ids) for each in tokens], np.int64),
-        "ids": np.concatenate([np.asarray(each.ids, np.int32) for each in tokens]),
+        "lengths": np.array([len(each) for each in tokens], np.int64),
+        "ids": np.concatenate([each.ids.astype(np.int32) for each in tokens]),
         "ends": np.concatenate([np.asarray(each.byte_ends, np.uint32) for each in tokens]) if known else np.empty(0),
     }
     try:
@@ -100,7 +87,7 @@ def _file(key: str) -> Path:
     return folder() / "tokens" / f"{key}.npz"
 
 
-def _cut(lengths: np.ndarray, ids: np.ndarray, ends: np.ndarray, count: int) -> list[Tokens]:
+def _cut(lengths: np.ndarray, ids: np.ndarray, ends: np.ndarray, count: int) -> list[Encoded]:
     """Cuts the tokens of all texts into those of each.
 
     Raises:
@@ -112,7 +99,7 @@ def _cut(lengths: np.ndarray, ids: np.ndarray, ends: np.ndarray, count: int) -> 
     stops = np.cumsum(lengths)
     bounds = zip(stops - lengths, stops, strict=True)
     known = len(ends) == total
-    return [Tokens(ids[a:b].tolist(), ends[a:b].astype(np.int64) if known else None) for a, b in bounds]
+    return [Encoded(ids[a:b].astype(np.int64), ends[a:b].astype(np.int64) if known else None) for a, b in bounds]
 
 
 def _write(path: Path, arrays: dict[str, np.ndarray]) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 from ...errors import DataError
-from .chats import Chat, Given, Unread, as_chat
-from .documents import Document, of_ids
-from .texts import Text, TextFile
+from .chats import Given, Unread, as_chat
+from .documents import named
+from .texts import Text
 
 
 class InTurn:
@@ -46,9 +47,10 @@ class InTurn:
             if not left:
                 return
 
-    def _named(self, source: str, number: int, given: object) -> Unread:
+    def _named(self, source: str, number: int, given: Any) -> Unread:
         """Returns a document under a name that no other one has, and remembers its source."""
-        made = _document(f"{source} document {number}", given)
+        name = f"{source} document {number}"
+        made = as_chat(given, name) or named(name, given)
         if made.name in self.names:
             made = replace(made, name=f"{source}: {made.name}")
         self.names[made.name] = source
@@ -56,13 +58,3 @@ class InTurn:
 
 
 _END = object()
-
-
-def _document(name: str, given: object) -> Unread:
-    """Returns what a caller gave as a document, under a name if it has none."""
-    if isinstance(given, (Text, TextFile, Chat, Document)):
-        return given
-    if isinstance(given, str):
-        return Text(name, given)
-    chat = as_chat(given, name)
-    return of_ids(name, given) if chat is None else chat  # type: ignore[arg-type]

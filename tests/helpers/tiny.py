@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from ropescale.evals.data.documents import Document, of_ids
 
 VOCABULARY = 61
 
@@ -33,6 +36,11 @@ def documents(count: int, tokens: int, vocabulary: int = VOCABULARY, seed: int =
     """Random token ids, a little more or less than ``tokens`` long."""
     generator = torch.Generator().manual_seed(seed)
     return [torch.randint(vocabulary, (tokens + i,), generator=generator).tolist() for i in range(count)]
+
+
+def from_ids(ids: Iterable[Sequence[int]]) -> list[Document]:
+    """Documents of these token ids."""
+    return [of_ids(f"document {number}", each) for number, each in enumerate(ids)]
 
 
 def markov_llama(transitions: torch.Tensor) -> LlamaForCausalLM:

@@ -5,13 +5,13 @@ import json
 import datasets
 import numpy as np
 import pytest
-from tiny import byte_tokenizer, llama, naive_nll
+from tiny import byte_tokenizer, from_ids, llama, naive_nll
 
 from ropescale.cli.main import main
 from ropescale.errors import DataError
 from ropescale.evals import Result, perplexity
 from ropescale.evals.data.chats import Chat, rendered, written
-from ropescale.evals.data.documents import Document, from_ids
+from ropescale.evals.data.documents import Document
 from ropescale.evals.data.protocols import placed
 from ropescale.evals.data.sources import read_texts
 

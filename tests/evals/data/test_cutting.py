@@ -6,11 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
-from tiny import byte_tokenizer, llama
+from tiny import byte_tokenizer, from_ids, llama
 
 from ropescale.errors import DataError
 from ropescale.evals.data.cutting import Cutter, Limits
-from ropescale.evals.data.documents import Text, from_ids
+from ropescale.evals.data.documents import Text
 from ropescale.evals.data.encoding import TextEncoder
 from ropescale.evals.data.key_tokens import KeySpans
 from ropescale.evals.data.texts import TextFile

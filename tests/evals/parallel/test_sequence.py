@@ -17,7 +17,6 @@ from launching import launch
 
 import ropescale
 from ropescale.errors import ConfigError, DataError, RunError
-from ropescale.evals.data.documents import from_ids
 from ropescale.evals.parallel import sequence
 from ropescale.evals.parallel.processes import World
 from ropescale.evals.parallel.sequence import Shard, ShardedScorer, _counts_positions
@@ -175,7 +174,7 @@ def test_memory_that_is_short_in_one_of_several_processes_is_an_error(monkeypatc
     """It must not try again alone: the others would wait for ever."""
     scorer = ShardedScorer(tiny.llama(), Threads(0, 1, (threading.Barrier(1), [None])))
     monkeypatch.setattr(scorer, "score", lambda ids, chunk=None: (_ for _ in ()).throw(torch.OutOfMemoryError("full")))
-    executor = Executor(scorer, from_ids(tiny.documents(4, 40)), None, print)
+    executor = Executor(scorer, tiny.from_ids(tiny.documents(4, 40)), None, print)
     (batch,) = plan_pass([40] * 4, 40, None, False, 160).batches
     with pytest.raises(RunError, match=r"4 windows of 40 positions.*several processes"):
         executor.score(batch)

@@ -11,11 +11,10 @@ import sys
 
 import numpy as np
 import pytest
-from tiny import byte_tokenizer, documents, llama
+from tiny import byte_tokenizer, documents, from_ids, llama
 
 from ropescale.errors import CheckpointError, RopescaleError
 from ropescale.evals import Result, perplexity
-from ropescale.evals.data.documents import from_ids
 from ropescale.evals.metrics import paired
 from ropescale.evals.results.stored import Divergence, Pass
 from ropescale.evals.run_folder.folder import writable_folder

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from tiny import byte_tokenizer, documents, llama
+from tiny import byte_tokenizer, documents, from_ids, llama
 from transformers import LlamaForCausalLM
 
 import ropescale
@@ -245,8 +245,6 @@ def test_sources_and_windows_have_their_own_rows():
 
 def test_masked_tokens_of_chats_do_not_count():
     from dataclasses import replace
-
-    from ropescale.evals.data.documents import from_ids
 
     marks = [np.arange(len(each)) % 3 == number for number, each in enumerate(IDS)]
     given = [replace(each, scored=mark) for each, mark in zip(from_ids(IDS), marks, strict=True)]

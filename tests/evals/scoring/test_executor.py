@@ -9,12 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tiny import documents, llama
+from tiny import documents, from_ids, llama
 
 import ropescale
 from ropescale.errors import RunError
 from ropescale.evals import perplexity
-from ropescale.evals.data.documents import from_ids
 from ropescale.evals.running.batches import plan_pass
 from ropescale.evals.scoring import memory
 from ropescale.evals.scoring.executor import Executor

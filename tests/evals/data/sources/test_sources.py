@@ -9,7 +9,7 @@ import warnings
 
 import datasets
 import pytest
-from tiny import byte_tokenizer
+from tiny import byte_tokenizer, from_ids
 
 from ropescale.errors import DataError
 from ropescale.evals.data import sources
@@ -19,7 +19,6 @@ from ropescale.evals.data.documents import (
     bos_id,
     check_ids,
     documents_sha256,
-    from_ids,
     select,
     special_tokens,
     tokenize,
