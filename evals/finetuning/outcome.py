@@ -12,7 +12,7 @@ from pathlib import Path
 from ...errors import RopescaleError
 from ..metrics import paired, perplexity
 from ..metrics.base import rests_on
-from ..metrics.cells import table
+from ..metrics.cells import change_cell, table
 from ..metrics.paired import PairedRow
 from ..metrics.perplexity import PerplexityRow
 from ..results.result import Result
@@ -96,7 +96,7 @@ class Outcome:
         if self.result is None:
             return
         yield from perplexity.METRIC.to_markdown(self.result)
-        cells = {(f"against {row.baseline}", row.length): paired.change_cell(row) for row in self.paired}
+        cells = {(f"against {row.baseline}", row.length): change_cell(row.change) for row in self.paired}
         if cells:
             what = f"nats per token, below zero is better; {rests_on(self.result)}"
             yield f"Change in NLL of {[*self.stages][-1]} on the same tokens ({what}):"

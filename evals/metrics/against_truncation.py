@@ -20,8 +20,8 @@ from ..results.truncation import Truncation
 from ..run_folder.checking import Count, Length
 from ..statistics.intervals import PERCENT, Estimate
 from . import drawing
-from .base import Metric, Picture, estimated, mark, rests_on
-from .cells import around, signed, table
+from .base import Metric, Picture, estimated, rests_on
+from .cells import change_cell, table
 from .guessing import worse_than_a_guess
 
 if TYPE_CHECKING:
@@ -89,11 +89,7 @@ def draw(stored: Stored) -> Figure:
     figure, axes = drawing.new()
     rows = METRIC.rows(stored)
     axes.axhline(0, color=drawing.LINES[0], linewidth=1, linestyle=(0, (4, 3)))
-    middle = (len(stored.schedules) - 1) / 2
-    for place, label in enumerate(stored.schedules):
-        mine = sorted((row for row in rows if row.schedule == label), key=lambda row: row.length)
-        points = [(row.length, row.delta_nll, row.low, row.high) for row in mine]
-        drawing.bars(axes, place, stored.named(label), points, drawing.ASIDE * (place - middle))
+    drawing.bars(axes, stored, drawing.changes(rows, stored.schedules))
     drawing.length_axis(axes, sorted({row.length for row in rows}), "context length (tokens)")
     axes.set_ylabel(f"loss minus that of the last {rows[0].context:,} tokens (nats per token)")
     return drawing.finish(figure, axes, stored, "Against truncation; below zero reading further is better", "bars")
@@ -157,10 +153,6 @@ class AgainstTruncation(Metric[Stored, TruncationRow]):
         sentences = " ".join(verdict(rows, lambda label: escaped(stored.named(label))))
         said = f"{sentences} ({rests_on(stored)}; by the {PERCENT} intervals of these tables.)"
         return [title, found, *_subsets(stored, rows), said]
-
-    def has_picture(self, stored: Stored) -> bool:
-        """Whether truncation was measured."""
-        return bool(self.rows(stored))
 
     def on_page(self, rows: Sequence[TruncationRow]) -> dict[str, object]:
         """Returns the rows, lengths ascending."""
@@ -245,13 +237,6 @@ def _said(found: PaysOff, last: TruncationRow, name: str) -> str:
 
 def _how(row: TruncationRow) -> str:
     return f"windows of {row.context:,} positions without BOS, stride {row.stride:,}, {row.fed:,} tokens fed"
-
-
-def change_cell(change: Estimate | None) -> str:
-    """Writes a change with its interval."""
-    if change is None:
-        return "-"
-    return f"{signed(change.mean)}{around(change.mean, change.low, change.high, sign='+')}{mark(change.over)}"
 
 
 def _subsets(stored: Stored, rows: Sequence[TruncationRow]) -> list[str]:

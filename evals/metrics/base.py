@@ -12,7 +12,7 @@ import numpy as np
 
 from ..results.stored import Measured, Stored, Totals, sums_of
 from ..statistics import coverage
-from ..statistics.intervals import DOCUMENTS, LEVEL, Estimate, consecutive
+from ..statistics.intervals import LEVEL, Estimate, consecutive
 from .cells import exp
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class Metric(ABC, Generic[S_contra, R]):
 
     def has_picture(self, stored: S_contra) -> bool:
         """Whether there is something to draw."""
-        return self.picture is not None
+        return bool(self.rows(stored))
 
     def on_page(self, rows: Sequence[R]) -> dict[str, object]:
         """Returns the data about one schedule for the page's script."""
@@ -164,11 +164,6 @@ def estimated(stored: Stored, totals: Totals, tokens: np.ndarray, level: float =
     pieces = [tokens[start : start + PIECE] for start in range(0, len(tokens), PIECE)]
     sums = [float(each.sum(dtype=np.float64)) for each in pieces]
     return consecutive(sums, list(map(len, pieces)), level, of=f"its {len(pieces)} pieces of {PIECE:,} tokens")
-
-
-def mark(interval: str | None) -> str:
-    """Returns the mark of an interval that is not over documents, and so knows nothing of other texts."""
-    return "" if interval in (None, DOCUMENTS) else " †"
 
 
 def held(stored: Stored, documents: int | None, windows: int | None) -> str:

@@ -92,10 +92,6 @@ class ByPosition(Metric[Stored, PositionRow]):
         ]
         return list(filter(None, rows))
 
-    def has_picture(self, stored: Stored) -> bool:
-        """Whether positions are known."""
-        return stored.exact
-
     def on_page(self, rows: Sequence[PositionRow]) -> dict[str, object]:
         """Returns the bins, and the length whose tables they belong to."""
         bins = [(row.start, row.stop, bounds(row.nll, row.low, row.high) or {}) for row in rows]

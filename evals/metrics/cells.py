@@ -11,6 +11,7 @@ from typing import Any
 
 from ...output.escaping import escaped
 from ...output.formatting import markdown
+from ..statistics.intervals import DOCUMENTS, Estimate
 
 _WIDE = 0.3
 """The widest half-interval, as a share of a perplexity, that is written with a ±. There the bounds of exp(nats) are
@@ -61,19 +62,34 @@ def exp(value: float) -> float:
     return math.exp(min(value, 709.0))
 
 
-def interval_cell(value: float | None, low: float | None, high: float | None) -> str:
+def interval_cell(value: float | None, low: float | None, high: float | None, over: str | None = None) -> str:
     """Writes ``13.82 ± 2.2``, or ``96.44 (12.3 to 756)`` for a wide interval, or one with a longer side.
 
     An interval that is symmetric in nats is not symmetric as a perplexity, so ± would be wrong for a wide one.
+
+    Args:
+        over: what the interval is over, see :func:`mark`.
     """
     if value is None:
         return "-"
     if low is None or high is None:
-        return digits(value, 4)
+        return digits(value, 4) + mark(over)
     half = (high - low) / 2
     if half > _WIDE * value or leans(value, low, high):
-        return f"{digits(value, 4)} ({digits(low, 3)} to {digits(high, 3)})"
-    return f"{digits(value, 4)} ± {f'{half:,.0f}' if half >= 10 else f'{half:#.2g}'}"
+        return f"{digits(value, 4)} ({digits(low, 3)} to {digits(high, 3)}){mark(over)}"
+    return f"{digits(value, 4)} ± {f'{half:,.0f}' if half >= 10 else f'{half:#.2g}'}{mark(over)}"
+
+
+def change_cell(change: Estimate | None) -> str:
+    """Writes a change in nats with its interval."""
+    if change is None:
+        return "-"
+    return f"{signed(change.mean)}{around(change.mean, change.low, change.high, sign='+')}{mark(change.over)}"
+
+
+def mark(interval: str | None) -> str:
+    """Returns the mark of an interval that is not over documents, and so knows nothing of other texts."""
+    return "" if interval in (None, DOCUMENTS) else " †"
 
 
 def digits(value: float, count: int) -> str:

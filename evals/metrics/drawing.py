@@ -61,10 +61,19 @@ def lines(axes: Axes, stored: Stored, curves: Mapping[str, Sequence[Point]]) -> 
             _band(axes, number, points)
 
 
-def single(axes: Axes, stored: Stored, curves: Mapping[str, Sequence[Point]]) -> None:
-    """Draws curves of one point each beside each other, with a bar for each interval."""
-    for number, (label, points) in enumerate(curves.items()):
-        bars(axes, number, stored.named(label), points, ASIDE * (number - (len(curves) - 1) / 2))
+def changes(rows: Iterable[Any], labels: Iterable[str]) -> dict[str, list[Point]]:
+    """Returns the change of each schedule at every length, from rows that have ``delta_nll`` and its bounds."""
+    ordered = sorted(rows, key=lambda row: row.length)
+    return {
+        label: [(row.length, row.delta_nll, row.low, row.high) for row in ordered if row.schedule == label]
+        for label in labels
+    }
+
+
+def bars(axes: Axes, stored: Stored, curves: Mapping[str, Sequence[Point]]) -> None:
+    """Draws a line for each schedule with a bar for each interval, beside each other so that none covers another."""
+    for place, (label, points) in enumerate(curves.items()):
+        _bars(axes, stored, label, points, ASIDE * (place - (len(curves) - 1) / 2))
 
 
 def keep_near(axes: Axes, curves: Mapping[str, Sequence[Point]]) -> None:
@@ -86,14 +95,11 @@ def _band(axes: Axes, number: int, points: Sequence[Point]) -> None:
         axes.fill_between(x, low, high, color=_colour(number), alpha=0.12, linewidth=0)
 
 
-def bars(axes: Axes, number: int, label: str, points: Sequence[Point], aside: float) -> None:
-    """Draws a schedule's line with a bar for each interval.
-
-    Args:
-        aside: how far the points stand beside their lengths, in octaves, so that bars do not cover each other.
-    """
+def _bars(axes: Axes, stored: Stored, label: str, points: Sequence[Point], aside: float) -> None:
+    """Draws a schedule's line; the points stand that many octaves beside their lengths."""
+    number = stored.schedules.index(label)
     x, y = [point[0] * 2**aside for point in points], [point[1] for point in points]
-    axes.plot(x, y, label=label, **_style(number))
+    axes.plot(x, y, label=stored.named(label), **_style(number))
     for at, (_, _, low, high) in zip(x, points, strict=True):
         if low is not None and high is not None:
             axes.vlines(at, low, high, color=_colour(number), linewidth=1.5)

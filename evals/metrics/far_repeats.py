@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from ...output.escaping import escaped
 from ...output.formatting import markdown
 from ..data.far_repeats import ORDER, far_repeats
 from ..results.stored import Stored
 from ..run_folder.checking import Count, Length, Positive
-from .base import Bounded, Marked, Metric, bounds, held, mark, masked, perplexities
+from .base import Bounded, Marked, Metric, bounds, held, masked, perplexities
 from .cells import interval_cell
 
 
@@ -56,8 +57,10 @@ class FarRepeats(Metric[Stored, RepeatsRow]):
         for schedule, length in stored.read_from:
             if length > distance:
                 losses = stored.losses(schedule, length)
-                parts = [masked(stored, losses, masks) for masks in (far, [~mask for mask in far])]
-                rows.append(_row(schedule, length, distance, *parts))
+                repeats = masked(stored, losses, far)
+                parts = _figures("far", repeats) | _figures("other", masked(stored, losses, [~mask for mask in far]))
+                parts |= {"far_documents": repeats.documents, "far_windows": repeats.windows}
+                rows.append(RepeatsRow(schedule, length, distance, ORDER, **parts))
         return rows
 
     def to_markdown(self, stored: Stored) -> list[str]:
@@ -74,8 +77,8 @@ class FarRepeats(Metric[Stored, RepeatsRow]):
         lines = [
             [
                 escaped(stored.named(row.schedule)),
-                interval_cell(row.far_ppl, row.far_low, row.far_high) + mark(row.far_interval),
-                interval_cell(row.other_ppl, row.other_low, row.other_high) + mark(row.other_interval),
+                interval_cell(row.far_ppl, row.far_low, row.far_high, row.far_interval),
+                interval_cell(row.other_ppl, row.other_low, row.other_high, row.other_interval),
             ]
             for row in rows
         ]
@@ -94,24 +97,9 @@ class FarRepeats(Metric[Stored, RepeatsRow]):
 METRIC = FarRepeats()
 
 
-def _row(schedule: str, length: int, distance: int, far: Marked, other: Marked) -> RepeatsRow:
-    far_ppl, far_low, far_high = perplexities(far.loss)
-    other_ppl, other_low, other_high = perplexities(other.loss)
-    return RepeatsRow(
-        schedule=schedule,
-        length=length,
-        distance=distance,
-        order=ORDER,
-        far_tokens=far.tokens,
-        far_ppl=far_ppl,
-        far_low=far_low,
-        far_high=far_high,
-        other_tokens=other.tokens,
-        other_ppl=other_ppl,
-        other_low=other_low,
-        other_high=other_high,
-        far_documents=far.documents,
-        far_windows=far.windows,
-        far_interval=far.loss.over if far.loss else None,
-        other_interval=other.loss.over if other.loss else None,
-    )
+def _figures(which: str, found: Marked) -> dict[str, Any]:
+    """Returns the figures of a row about some of the tokens, by the names of its fields."""
+    ppl, low, high = perplexities(found.loss)
+    figures = {"tokens": found.tokens, "ppl": ppl, "low": low, "high": high}
+    figures["interval"] = found.loss.over if found.loss else None
+    return {f"{which}_{name}": value for name, value in figures.items()}

@@ -12,7 +12,7 @@ from ...output.escaping import escaped
 from ..data.key_tokens import KeySpans, places
 from ..results.stored import Stored, sums_of
 from ..run_folder.checking import Count, Length, Positive, Share
-from .base import Bounded, Metric, bounds, held, mark, masked, perplexities
+from .base import Bounded, Metric, bounds, held, masked, perplexities
 from .cells import interval_cell, table
 
 ALPHA, BETA = 2.0, -2.0
@@ -74,8 +74,7 @@ class KeyTokens(Metric[Stored, KeyTokensRow]):
             return []
         made, last = stored.key_spans.made, rows[-1]
         cells = {
-            (row.schedule, row.length): interval_cell(row.ppl, row.ppl_low, row.ppl_high) + mark(row.interval)
-            for row in rows
+            (row.schedule, row.length): interval_cell(row.ppl, row.ppl_low, row.ppl_high, row.interval) for row in rows
         }
         model = Path(str(made.get("key_model", {}).get("path", "?"))).name
         title = (

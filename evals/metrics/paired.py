@@ -13,8 +13,8 @@ from ..results.stored import Divergence, Stored, Totals
 from ..run_folder.checking import Length
 from ..statistics.intervals import Estimate
 from . import drawing
-from .base import Metric, Picture, estimated, mark, mean_of, rests_on
-from .cells import around, signed, table
+from .base import Metric, Picture, estimated, mean_of, rests_on
+from .cells import around, change_cell, mark, table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -42,6 +42,11 @@ class PairedRow:
     top1_high: float | None = None
     interval: str | None = None
 
+    @property
+    def change(self) -> Estimate:
+        """The change with its interval."""
+        return Estimate(self.delta_nll, self.low, self.high, self.interval)
+
 
 _COMPARED = ("kl", "kl_low", "kl_high", "top1", "top1_low", "top1_high")
 """Fields that only some lengths have."""
@@ -54,13 +59,9 @@ def draw(stored: Stored) -> Figure:
         RopescaleError: matplotlib is not installed.
     """
     figure, axes = drawing.new()
-    rows, others = METRIC.rows(stored), [label for label in stored.schedules if label != stored.baseline]
+    others = [label for label in stored.schedules if label != stored.baseline]
     axes.axhline(0, color=drawing.LINES[0], linewidth=1)
-    for place, label in enumerate(others):
-        mine = sorted((row for row in rows if row.schedule == label), key=lambda row: row.length)
-        points = [(row.length, row.delta_nll, row.low, row.high) for row in mine]
-        aside = drawing.ASIDE * (place - (len(others) - 1) / 2)
-        drawing.bars(axes, stored.schedules.index(label), stored.named(label), points, aside)
+    drawing.bars(axes, stored, drawing.changes(METRIC.rows(stored), others))
     drawing.length_axis(axes, stored.lengths, "context length (tokens)")
     axes.set_ylabel(f"loss minus that of {drawing.short(stored.named(stored.baseline), 24)} (nats per token)")
     return drawing.finish(figure, axes, stored, "Change on the same tokens; below zero is better", "bars")
@@ -92,12 +93,8 @@ class Paired(Metric[Stored, PairedRow]):
         others = [label for label in stored.schedules if label != stored.baseline]
         what = f"nats per token; {rests_on(stored)}"
         title = f"Change in NLL against {escaped(stored.named(stored.baseline))} on the same tokens ({what}):"
-        cells = {key: change_cell(row) for key, row in rows.items()}
+        cells = {key: change_cell(row.change) for key, row in rows.items()}
         return [title, table(stored.lengths, "change", cells, others, name=stored.named), *_short_context(stored, rows)]
-
-    def has_picture(self, stored: Stored) -> bool:
-        """Whether anything is compared."""
-        return bool(self.rows(stored))
 
     def on_page(self, rows: Sequence[PairedRow]) -> dict[str, object]:
         """Returns the rows by length."""
@@ -125,12 +122,7 @@ def difference(ours: Stored, schedule: str, theirs: Stored, baseline: str, lengt
 def _found(stored: Stored, schedule: str, baseline: str, length: int) -> Estimate | None:
     rows = {(row.schedule, row.baseline, row.length): row for row in METRIC.rows(stored)}
     row, turned = rows.get((schedule, baseline, length)), rows.get((baseline, schedule, length))
-    if row is not None:
-        return Estimate(row.delta_nll, row.low, row.high, row.interval)
-    if turned is None:
-        return None
-    low, high = (None if bound is None else -bound for bound in (turned.high, turned.low))
-    return Estimate(-turned.delta_nll, low, high, turned.interval)
+    return row.change if row else -turned.change if turned else None
 
 
 def _minus(one: Totals, other: Totals) -> list[float]:
@@ -179,13 +171,6 @@ def _divergence(stored: Stored, schedule: str, length: int) -> Divergence | None
     return None
 
 
-def change_cell(row: PairedRow, sign: int = 1) -> str:
-    """Writes the change of the loss with half its interval; ``sign`` -1 turns it into a gain."""
-    low, high = (row.low, row.high) if sign > 0 or row.low is None or row.high is None else (-row.high, -row.low)
-    value = sign * row.delta_nll
-    return f"{signed(value)}{around(value, low, high, sign='+')}{mark(row.interval)}"
-
-
 def short_length(lengths: Iterable[int], trained: int | None) -> int | None:
     """Returns the largest length up to the trained one; None if there is none, or the trained one is not known."""
     return max((length for length in lengths if trained and length <= trained), default=None)
@@ -211,7 +196,7 @@ def _short_context(stored: Stored, rows: dict[tuple[str, int], PairedRow]) -> li
         [
             escaped(stored.named(label)),
             *_short_cells(rows[label, short]),
-            *(change_cell(rows[label, long], -1) for _ in gains),
+            *(change_cell(-rows[label, long].change) for _ in gains),
         ]
         for label in stored.schedules
         if (label, short) in rows and (label, long) in rows
@@ -226,4 +211,4 @@ def _short_cells(row: PairedRow) -> list[str]:
     over = "" if row.kl_low is None else mark(row.interval)
     kl = "-" if row.kl is None else f"{row.kl:z.4f}{around(row.kl, row.kl_low, row.kl_high)}{over}"
     top1 = "-" if row.top1 is None else f"{row.top1:.2%}{around(row.top1, row.top1_low, row.top1_high, '.2%')}{over}"
-    return [change_cell(row), kl, top1]
+    return [change_cell(row.change), kl, top1]

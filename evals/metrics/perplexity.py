@@ -16,7 +16,7 @@ from ..run_folder.checking import Count, Length, Positive
 from ..statistics.intervals import Estimate
 from ..statistics.sampling import grouped
 from . import drawing
-from .base import Metric, Picture, estimated, mark, mean_of, perplexities
+from .base import Metric, Picture, estimated, mean_of, perplexities
 from .cells import exp, interval_cell, table
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def draw(stored: Stored) -> Figure:
     for row in rows:
         curves[row.schedule].append((row.length, row.ppl, row.ppl_low, row.ppl_high))
     alone = len(stored.lengths) == 1
-    (drawing.single if alone else drawing.lines)(axes, stored, curves)
+    (drawing.bars if alone else drawing.lines)(axes, stored, curves)
     axes.set_yscale("log")
     drawing.keep_near(axes, curves)
     drawing.length_axis(axes, stored.lengths, "context length (tokens)")
@@ -90,7 +90,10 @@ class Perplexity(Metric[Stored, PerplexityRow]):
     def to_markdown(self, stored: Stored) -> list[str]:
         """Returns the table of perplexities."""
         corner = "perplexity" if stored.exact else f"perplexity ({stored.protocol['name']})"
-        cells = {(row.schedule, row.length): _cell(row) for row in self.rows(stored)}
+        cells = {
+            (row.schedule, row.length): interval_cell(row.ppl, row.ppl_low, row.ppl_high, row.interval)
+            for row in self.rows(stored)
+        }
         return [table(stored.lengths, corner, cells, stored.schedules, name=stored.named)]
 
     def on_page(self, rows: Sequence[PerplexityRow]) -> dict[str, object]:
@@ -145,7 +148,3 @@ def _bits_per_byte(stored: Stored, estimate: Estimate, losses: Sequence[np.ndarr
     pairs = zip(stored.documents, losses, strict=True)
     covered = sum(int(document.sizes[first : first + len(each)][~np.isnan(each)].sum()) for document, each in pairs)
     return estimate.mean * sum(sums_of(losses)[1]) / (math.log(2) * covered) if covered else None
-
-
-def _cell(row: PerplexityRow) -> str:
-    return f"{interval_cell(row.ppl, row.ppl_low, row.ppl_high)}{mark(row.interval)}"

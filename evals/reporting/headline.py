@@ -7,9 +7,9 @@ from typing import Any
 
 from ...output.formatting import listed
 from ..metrics.against_truncation import verdict
-from ..metrics.cells import digits
+from ..metrics.cells import change_cell, digits
 from ..metrics.guessing import worse_than_a_guess
-from ..metrics.paired import PairedRow, change_cell, short_length
+from ..metrics.paired import PairedRow, short_length
 from ..recommending.results import Recommendation
 from ..reproducing.metrics import CLAIMS, summary
 from ..reproducing.results import Reproduction
@@ -63,7 +63,7 @@ def _times(length: int, trained: int | None) -> str:
 
 
 def _nats(row: PairedRow) -> str:
-    return f"{change_cell(row)} nats per token"
+    return f"{change_cell(row.change)} nats per token"
 
 
 def _doubt(result: Result, row: PairedRow) -> str:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
-from ..metrics.cells import around, interval_cell, signed
+from ..metrics.cells import change_cell, interval_cell
 from ..searching.metrics import OWN
 from ..searching.options import TEXT
 from ..searching.results import SearchResult
 from ..searching.searched import FOUND, HELD
+from ..statistics.intervals import Estimate
 from .runs import StoredRun
 
 
@@ -77,4 +78,4 @@ def _ppl(row: Mapping[str, Any]) -> str:
 
 
 def _change(row: Mapping[str, Any]) -> str:
-    return f"{signed(row['delta_nll'])}{around(row['delta_nll'], row['low'], row['high'], sign='+')}"
+    return change_cell(Estimate(row["delta_nll"], row["low"], row["high"]))

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...output.formatting import listed
-from ..metrics.base import mark
-from ..metrics.cells import around, signed
+from ..metrics.cells import around, mark, signed
 from .searched import AS_IS
 
 

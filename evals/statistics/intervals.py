@@ -35,6 +35,11 @@ class Estimate:
     high: float | None
     over: str | None = None
 
+    def __neg__(self) -> Estimate:
+        """Returns the estimate of the values with the other sign."""
+        low, high = (None if bound is None else -bound for bound in (self.high, self.low))
+        return replace(self, mean=-self.mean, low=low, high=high)
+
     def within(self, least: float, most: float = math.inf) -> Estimate:
         """Clips the interval to the values that are possible, but never past the mean."""
         if self.low is None or self.high is None:
