@@ -17,6 +17,7 @@ from ...output.naming import definitions
 from ...output.plotting import drawn, save
 from ..metrics.base import Metric, Picture
 from ..metrics.cells import csv_text, lines_of
+from ..resuming.finished_batches import kept
 from ..run_folder import folder
 from ..run_folder.formats import SCHEMA
 from ..run_folder.loading import read_results
@@ -131,7 +132,7 @@ class Saved(Measured, ABC):
             CheckpointError: the folder cannot be written, or a file in it was not written by such a run.
         """
         path, there = folder.opened_folder(out, self.kind)
-        with folder.kept(path):
+        with kept(path, None):
             path.mkdir(parents=True, exist_ok=True)
             book = folder.Book(path, self.to_dict(), there)
             book.write({"results.csv": self.to_csv(), **self._tables()})

@@ -383,14 +383,16 @@ def _busy(folder: Path, holder: Path) -> str:
 
 
 @contextmanager
-def kept(folder: Path, what: str = "batches") -> Iterator[None]:
-    """Turns what the system says about the disk into one sentence; ``what`` is kept in the folder."""
+def kept(folder: Path, what: str | None = "batches") -> Iterator[None]:
+    """Turns what the system says about the disk into one sentence; ``what`` is kept in the folder, if anything.
+
+    Raises:
+        CheckpointError: something below the folder cannot be read or written.
+    """
     try:
         yield
     except CheckpointError:
         raise
     except OSError as error:
-        raise CheckpointError(
-            f"cannot write into {folder}: {error.strerror or error}; the {what} before are kept, "
-            "the same command continues once this is repaired"
-        ) from error
+        then = f"; the {what} before are kept, the same command continues once this is repaired" if what else ""
+        raise CheckpointError(f"cannot write into {folder}: {error.strerror or error}{then}") from error

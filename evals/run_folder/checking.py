@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 
 from annotated_types import Ge, Interval
 
+from ...files.reading import READING, parse_json, sha256, up_to
 from ...files.reading import Damaged as Wrong
-from ...files.reading import parse_json, sha256
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter, ValidationError
@@ -26,8 +26,6 @@ T = TypeVar("T")
 MOST = 64 * 2**20
 """The largest JSON file that is read, in bytes. The results of a thousand schedules take a few megabytes."""
 
-_BLOCK = 2**20
-
 
 def content(path: Path, most: int = MOST) -> bytes:
     """Returns the content of a file. Refuses pipes and devices, which may never end.
@@ -36,18 +34,14 @@ def content(path: Path, most: int = MOST) -> bytes:
         Wrong: it is not a regular file, or is longer than ``most`` bytes.
         OSError: it cannot be read.
     """
-    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    handle = os.open(path, READING)
     with os.fdopen(handle, "rb") as file:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             raise Wrong("is not a regular file")
-        if os.fstat(handle).st_size > most:
-            raise Wrong(f"is longer than {most:,} bytes")
-        found = bytearray()
-        while block := file.read(_BLOCK):  # the system reports no size for some files
-            found += block
-            if len(found) > most:
-                raise Wrong(f"is longer than {most:,} bytes")
-    return bytes(found)
+        found = up_to(file, most)
+    if found is None:
+        raise Wrong(f"is longer than {most:,} bytes")
+    return found
 
 
 def parsed(path: Path, most: int = MOST) -> dict[str, object]:

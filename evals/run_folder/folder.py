@@ -11,8 +11,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,10 +66,10 @@ def opened_folder(out: str | Path, kind: str) -> tuple[Path, There]:
     nearest = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
     if not nearest.is_dir():
         raise CheckpointError(f"cannot write into {folder}: {nearest} is a file; {ELSEWHERE}")
-    with kept(folder):
+    with finished_batches.kept(folder, None):
         _refuse_model(folder)
     _try_writing(folder, nearest)
-    with kept(folder):
+    with finished_batches.kept(folder, None):
         return folder, check(folder, kind)
 
 
@@ -207,21 +206,6 @@ _IDENTITY = {
     "data": ("sha256",),
     "protocol": ("name", "mode", "bos", "stride"),
 }
-
-
-@contextmanager
-def kept(folder: Path) -> Iterator[None]:
-    """Turns an error of the disk into one sentence.
-
-    Raises:
-        CheckpointError: something below the folder cannot be read or written.
-    """
-    try:
-        yield
-    except CheckpointError:
-        raise
-    except OSError as error:
-        raise CheckpointError(f"cannot write into {folder}: {error.strerror or error}") from error
 
 
 class Book:

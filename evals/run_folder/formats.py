@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import MISSING, fields
 from functools import partial
 from typing import Annotated, Any, Literal, NotRequired, get_type_hints
@@ -105,13 +105,16 @@ def _results_of(kind: str, metrics: Iterable[Metric[Any, Any]]) -> Shape[Results
     return Shape(TypedDict(kind, {**get_type_hints(Results, include_extras=True), **parts}))  # type: ignore[misc]
 
 
-_KINDS = {
-    "perplexity": _results_of("perplexity", METRICS),
-    "retrieval": _results_of("retrieval", ASKED),
-    "recommendation": _results_of("recommendation", JUDGED),
-    "reproduction": _results_of("reproduction", CLAIMED),
-    "search": _results_of("search", LEARNED),
+METRICS_OF: dict[str, Sequence[Metric[Any, Any]]] = {
+    "perplexity": METRICS,
+    "retrieval": ASKED,
+    "recommendation": JUDGED,
+    "reproduction": CLAIMED,
+    "search": LEARNED,
 }
+"""The metrics of each kind of run."""
+
+_KINDS = {kind: _results_of(kind, metrics) for kind, metrics in METRICS_OF.items()}
 
 
 def results(value: Any) -> Results:
@@ -146,34 +149,35 @@ class StoredDocument(TypedDict):
     size: NotRequired[Length]
 
 
-class StoredPass(TypedDict):
-    """An entry of ``nll/index.json``: the place of a pass's losses."""
+class _Entry(TypedDict):
+    """An entry of ``nll/index.json``: the place of files, and their checksums."""
+
+    at: Place
+    files: NotRequired[Annotated[list[Digest], FailFast()]]
+
+
+class StoredPass(_Entry):
+    """The place of a pass's losses."""
 
     schedule: str
     table_sha256: str
     lengths: Annotated[list[Length], FailFast(), Len(1, 10_000)]
-    at: Place
-    files: NotRequired[Annotated[list[Digest], FailFast()]]
 
 
-class StoredComparison(TypedDict):
-    """An entry of ``nll/index.json``: the place of a comparison of predictions."""
+class StoredComparison(_Entry):
+    """The place of a comparison of predictions."""
 
     schedule: str
     baseline: str
     length: Length
-    at: Place
-    files: NotRequired[Annotated[list[Digest], FailFast()]]
 
 
-class StoredTruncation(TypedDict):
-    """An entry of ``nll/index.json``: the place of the losses of truncation."""
+class StoredTruncation(_Entry):
+    """The place of the losses of truncation."""
 
     length: Length
     stride: Length
     table_sha256: str
-    at: Place
-    files: NotRequired[Annotated[list[Digest], FailFast()]]
 
 
 class Index(TypedDict):

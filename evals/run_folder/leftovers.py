@@ -15,21 +15,19 @@ from itertools import chain
 from pathlib import Path
 
 from ...files import atomic
-from ..metrics import METRICS
-from ..passkey.metrics import METRICS as ASKED
-from ..recommending.metrics import METRICS as JUDGED
-from ..reproducing.metrics import METRICS as CLAIMED
-from ..searching.metrics import METRICS as LEARNED
-from .formats import ARRAY
+from .formats import ARRAY, METRICS_OF
 
 RESULTS = "results.json"
 
+_TABLES = {
+    "recommendation": ["finalists.csv"],
+    "reproduction": ["claims.csv"],
+    "retrieval": ["answers.csv"],
+    "search": ["history.csv"],
+}
 WRITTEN: dict[str, Sequence[str]] = {
-    "perplexity": ("results.csv", "REPORT.md", *(m.picture.file for m in METRICS if m.picture)),
-    "recommendation": ("results.csv", "REPORT.md", "finalists.csv", *(m.picture.file for m in JUDGED if m.picture)),
-    "reproduction": ("results.csv", "REPORT.md", "claims.csv", *(m.picture.file for m in CLAIMED if m.picture)),
-    "retrieval": ("results.csv", "REPORT.md", "answers.csv", *(m.picture.file for m in ASKED if m.picture)),
-    "search": ("results.csv", "REPORT.md", "history.csv", *(m.picture.file for m in LEARNED if m.picture)),
+    kind: ["results.csv", "REPORT.md", *_TABLES.get(kind, []), *(m.picture.file for m in metrics if m.picture)]
+    for kind, metrics in METRICS_OF.items()
 }
 """The files beside ``results.json``, by kind of run."""
 

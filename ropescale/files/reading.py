@@ -133,7 +133,7 @@ def read_bytes(path: Path, most: int | None = None) -> bytes:
     limit = LARGEST if most is None else most
     with open_regular(path) as file:
         try:
-            content = _up_to(file, limit)
+            content = up_to(file, limit)
         except OSError as error:
             raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
     if content is None:
@@ -141,7 +141,7 @@ def read_bytes(path: Path, most: int | None = None) -> bytes:
     return content
 
 
-def _up_to(file: BinaryIO, limit: int) -> bytes | None:
+def up_to(file: BinaryIO, limit: int) -> bytes | None:
     """Returns the rest of a file; None where that is more than ``limit`` bytes, whatever its size was said to be."""
     stated = os.fstat(file.fileno()).st_size
     content = file.read(stated + 1) if stated <= limit else b""
@@ -159,7 +159,7 @@ def open_regular(path: Path) -> BinaryIO:
     try:
         _refuse_special(path, os.stat(path).st_mode)  # before it is opened, which some devices notice
         refuse_system(path)
-        handle = os.open(path, _READING)
+        handle = os.open(path, READING)
         try:
             _refuse_special(path, os.fstat(handle).st_mode)
             return open(handle, "rb")
@@ -176,7 +176,7 @@ def open_regular(path: Path) -> BinaryIO:
         raise CheckpointError(f"{path} cannot be read: {error}") from None
 
 
-_READING = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+READING = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
 
 def _refuse_special(path: Path, mode: int) -> None:
