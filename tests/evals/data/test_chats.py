@@ -15,6 +15,8 @@ from ropescale.evals.data.documents import Document
 from ropescale.evals.data.protocols import placed
 from ropescale.evals.data.sources import read_texts
 
+pytestmark = pytest.mark.usefixtures("no_plots")
+
 CHATML = """{%- for message in messages %}
     {{- '<|im_start|>' + message.role + '\\n' }}
     {%- if message.role == 'assistant' %}
@@ -222,10 +224,8 @@ def test_tools_are_given_to_the_template(tmp_path):
     ],
 )
 def test_what_is_neither_text_nor_tokens_nor_a_chat_is_named(tmp_path, row, said):
-    source = saved(tmp_path, "jsonl", [row]) if "saved" in row else str(tmp_path / "a.jsonl")
-    (tmp_path / "a.jsonl").write_text(json.dumps(row))
     with pytest.raises(DataError, match=said) as caught:
-        read_texts(source)
+        read_texts(saved(tmp_path, "jsonl", [row]))
     assert "a.jsonl line 1" in str(caught.value)
 
 
@@ -236,11 +236,6 @@ def test_only_texts_are_joined(tmp_path, row):
 
 
 # --- measured ------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(autouse=True)
-def _no_pictures(monkeypatch):
-    monkeypatch.setattr(Result, "_plots", lambda self: {})
 
 
 @pytest.fixture(scope="module")

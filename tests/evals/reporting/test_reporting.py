@@ -41,6 +41,12 @@ def folder(tmp_path_factory):
     return out
 
 
+@pytest.fixture
+def run(folder, tmp_path):
+    """A copy of it, to be damaged."""
+    return shutil.copytree(folder, tmp_path / "run")
+
+
 def repeating() -> list[list[int]]:
     """Four documents, each with 20 tokens that were there 100 tokens before."""
     return [[*ids[:110], *ids[10:30], *ids[130:]] for ids in tiny.documents(4, 140)]
@@ -73,7 +79,7 @@ def stored(folder: Path, schedule: str) -> list[np.ndarray]:
 def test_a_runs_own_pairs_are_those_that_it_was_saved_with(folder):
     data = page_data(load([folder]))
     assert [series["schedule"] for series in data["series"]] == ["as-is", *SCHEDULES]
-    saved = json.loads((folder / "results.json").read_text())["paired"]
+    saved = read(folder, "paired")
     for number, schedule in enumerate(SCHEDULES, 1):
         ours = [(d["length"], d["mean"], d["low"], d["high"]) for d in data["pairs"][f"0:{number}"]]
         theirs = [(p["length"], p["delta_nll"], p["low"], p["high"]) for p in saved if p["schedule"] == schedule]
@@ -84,16 +90,14 @@ def test_the_page_has_the_short_context_cost_and_the_frequencies(folder):
     data = page_data(load([folder]))
     assert [series["trained"] for series in data["series"]] == [64, 64, 64]
     base, linear, _ = data["series"]
-    saved = json.loads((folder / "results.json").read_text())["paired"]
-    [pair] = [p for p in saved if (p["schedule"], p["length"]) == ("linear:factor=4", 64)]
+    [pair] = [p for p in read(folder, "paired") if (p["schedule"], p["length"]) == ("linear:factor=4", 64)]
     assert pair["kl"] > 0 and linear["paired"][64] == pair and base["paired"] == {}
     waves = [series["tables"][0]["layers"]["all"]["inv_freq"] for series in (base, linear)]
     assert waves[0] == pytest.approx([4 * f for f in waves[1]]) and waves[0][0] == 1.0
 
 
 def test_the_page_has_the_far_repeats_and_the_key_tokens(folder, tmp_path):
-    saved = json.loads((folder / "results.json").read_text())["repeats"]
-    [linear] = [row for row in saved if row["schedule"] == "linear:factor=4"]
+    [linear] = [row for row in read(folder, "repeats") if row["schedule"] == "linear:factor=4"]
     assert (linear["length"], linear["far_tokens"]) == (128, 4 * (128 - 110 - 7))
     series = page_data(load([folder]))["series"]
     found = {
@@ -230,12 +234,11 @@ def test_loss_by_position_comes_before_far_repeats(folder):
     assert titles.index("Loss by position") < titles.index("Tokens that need what is far back")
 
 
-def test_a_run_of_unknown_trained_length_is_said_to_have_no_cost_and_no_gain(folder, tmp_path):
-    shutil.copytree(folder, tmp_path / "unknown")
-    with edited(tmp_path / "unknown" / "results.json") as results:
+def test_a_run_of_unknown_trained_length_is_said_to_have_no_cost_and_no_gain(folder, run):
+    with edited(run / "results.json") as results:
         results["model"]["trained_length"] = None
-    text = page(load([folder, tmp_path / "unknown"]))
-    assert re.findall(r"The trained length of (.*?) is not known", text) == ["unknown"]
+    text = page(load([folder, run]))
+    assert re.findall(r"The trained length of (.*?) is not known", text) == ["run"]
 
 
 def test_what_a_run_is_called_cannot_break_the_page(folder, tmp_path):
@@ -260,19 +263,12 @@ def test_folders_of_the_same_name_are_told_apart(folder, tmp_path):
         (lambda run: next((run / "nll").rglob("00003.npy")).unlink(), "00003.npy is missing; run the evaluation again"),
     ],
 )
-def test_a_folder_that_is_no_whole_run_is_refused_in_one_line(folder, tmp_path, capsys, break_it, words):
-    run = tmp_path / "run"
-    shutil.copytree(folder, run)
+def test_a_folder_that_is_no_whole_run_is_refused_in_one_line(run, tmp_path, capsys, break_it, words):
     break_it(run)
     assert main(["report", str(run), "-o", str(tmp_path / "report.html")]) == 2
     said = capsys.readouterr().err
     assert words in said and len(said.splitlines()) == 1
     assert not (tmp_path / "report.html").exists()
-
-
-def run_of(folder, tmp_path):
-    shutil.copytree(folder, tmp_path / "run")
-    return tmp_path / "run"
 
 
 def refused(run, tmp_path, capsys):
@@ -286,8 +282,7 @@ def refused(run, tmp_path, capsys):
 
 @pytest.mark.parametrize("name", ["as-is/128/00002.npy", "yarn_factor=4-8e16f5c9/64-divergence/00000.npy"])
 @pytest.mark.parametrize("at", [0, 60, 130, -1])
-def test_a_changed_byte_of_a_stored_file_is_noticed_wherever_it_is(folder, tmp_path, capsys, name, at):
-    run = run_of(folder, tmp_path)
+def test_a_changed_byte_of_a_stored_file_is_noticed_wherever_it_is(run, tmp_path, capsys, name, at):
     (path,) = (run / "nll").glob(name.replace("8e16f5c9", "*"))
     content = bytearray(path.read_bytes())
     content[at] ^= 1
@@ -298,8 +293,7 @@ def test_a_changed_byte_of_a_stored_file_is_noticed_wherever_it_is(folder, tmp_p
 
 
 @pytest.mark.parametrize("name", ["results.json", "nll/index.json"])
-def test_a_changed_figure_of_the_results_or_the_index_is_noticed(folder, tmp_path, capsys, name):
-    run = run_of(folder, tmp_path)
+def test_a_changed_figure_of_the_results_or_the_index_is_noticed(run, tmp_path, capsys, name):
     text = (run / name).read_text()
     changed = (
         text.replace('"length": 16', '"length": 17', 1) if name == "results.json" else text.replace("as-is", "is-as", 1)
@@ -323,8 +317,7 @@ PICKLE = b"\x93NUMPY\x01\0v\0{'descr': '|O', 'fortran_order': False, 'shape': (1
 
 @pytest.mark.parametrize("content", [b"", b"\x93NUMPY", BIG, PICKLE, BIG[:120]], ids=range(5))
 @pytest.mark.parametrize("checksums", [True, False])
-def test_a_file_that_holds_no_losses_is_one_line(folder, tmp_path, capsys, content, checksums):
-    run = run_of(folder, tmp_path)
+def test_a_file_that_holds_no_losses_is_one_line(run, tmp_path, capsys, content, checksums):
     if not checksums:
         without_checksums(run)
     path = run / "nll" / "as-is" / "128" / "00001.npy"
@@ -332,8 +325,7 @@ def test_a_file_that_holds_no_losses_is_one_line(folder, tmp_path, capsys, conte
     assert f"error: {path} " in refused(run, tmp_path, capsys)
 
 
-def test_losses_of_another_length_or_that_are_not_finite_are_noticed_without_a_checksum(folder, tmp_path, capsys):
-    run = run_of(folder, tmp_path)
+def test_losses_of_another_length_or_that_are_not_finite_are_noticed_without_a_checksum(run, tmp_path, capsys):
     without_checksums(run)
     path = run / "nll" / "as-is" / "128" / "00001.npy"
     whole = np.load(path)
@@ -345,8 +337,7 @@ def test_losses_of_another_length_or_that_are_not_finite_are_noticed_without_a_c
 
 
 @pytest.mark.parametrize("at", ["../../etc", "/etc", "..", "as-is/../../../etc", "", "as-is", 3, None])
-def test_an_index_that_leads_out_of_its_folder_is_refused(folder, tmp_path, capsys, at):
-    run = run_of(folder, tmp_path)
+def test_an_index_that_leads_out_of_its_folder_is_refused(run, tmp_path, capsys, at):
     with edited(run / "nll" / "index.json") as index:
         index["passes"][0]["at"] = at
     said = refused(run, tmp_path, capsys)
@@ -354,8 +345,7 @@ def test_an_index_that_leads_out_of_its_folder_is_refused(folder, tmp_path, caps
 
 
 @pytest.mark.parametrize("name", ["results.json", "nll/index.json", "nll/as-is/128/00000.npy"])
-def test_a_pipe_in_place_of_a_file_is_not_waited_for(folder, tmp_path, capsys, name):
-    run = run_of(folder, tmp_path)
+def test_a_pipe_in_place_of_a_file_is_not_waited_for(run, tmp_path, capsys, name):
     (run / name).unlink()
     os.mkfifo(run / name)
     if name == "results.json":
@@ -365,8 +355,7 @@ def test_a_pipe_in_place_of_a_file_is_not_waited_for(folder, tmp_path, capsys, n
         assert "is not a regular file" in refused(run, tmp_path, capsys)
 
 
-def test_results_of_two_gigabytes_are_not_read(folder, tmp_path, capsys):
-    run = run_of(folder, tmp_path)
+def test_results_of_two_gigabytes_are_not_read(run, tmp_path, capsys):
     os.truncate(run / "results.json", 2**31)
     assert "results.json is longer than 67,108,864 bytes" in refused(run, tmp_path, capsys)
 
@@ -396,8 +385,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_results_with_a_value_that_cannot_be_are_one_line(folder, tmp_path, capsys, change):
-    run = run_of(folder, tmp_path)
+def test_results_with_a_value_that_cannot_be_are_one_line(run, tmp_path, capsys, change):
     with edited(run / "results.json") as results:
         change(results)
     refused(run, tmp_path, capsys)
@@ -406,8 +394,7 @@ def test_results_with_a_value_that_cannot_be_are_one_line(folder, tmp_path, caps
 @pytest.mark.parametrize(
     "text", ["[]", "null", '{"schema": 1, "rows": []}', '{"schema": true}', "[" * 10**5, "NaN", "\ufeff{}"]
 )
-def test_a_file_that_holds_no_results_is_one_line(folder, tmp_path, capsys, text):
-    run = run_of(folder, tmp_path)
+def test_a_file_that_holds_no_results_is_one_line(run, tmp_path, capsys, text):
     (run / "results.json").write_text(text)
     refused(run, tmp_path, capsys)
 
@@ -421,8 +408,7 @@ def test_names_that_are_no_text_can_be_reported(folder, tmp_path):
     assert "run\\udcff" in (tmp_path / "report.html").read_text()
 
 
-def test_losses_that_belong_to_other_results_are_refused(folder, other, tmp_path, capsys):
-    run = run_of(folder, tmp_path)
+def test_losses_that_belong_to_other_results_are_refused(run, other, tmp_path, capsys):
     shutil.rmtree(run / "nll")
     shutil.copytree(other / "nll", run / "nll")
     assert "another measurement than the results beside it" in refused(run, tmp_path, capsys)

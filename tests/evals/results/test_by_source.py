@@ -15,12 +15,9 @@ from ropescale.evals.data.turns import InTurn
 from ropescale.evals.reporting import by_source
 from ropescale.evals.scoring.scorer import Scorer
 
+pytestmark = pytest.mark.usefixtures("no_plots")
+
 BOOKS, CODE = documents(3, 40), documents(2, 44, seed=9)
-
-
-@pytest.fixture(autouse=True)
-def _no_pictures(monkeypatch):
-    monkeypatch.setattr(Result, "_plots", lambda self: {})
 
 
 @pytest.fixture(scope="module")

@@ -258,6 +258,12 @@ def whole(tmp_path_factory):
     return out
 
 
+@pytest.fixture
+def out(whole, tmp_path):
+    """A copy of it."""
+    return shutil.copytree(whole, tmp_path / "out")
+
+
 def stopping(monkeypatch, after, error=KeyboardInterrupt):
     """The run stops when this many batches are scored or compared."""
     left = iter(range(after))
@@ -291,9 +297,7 @@ def test_an_interrupted_run_goes_on_where_it_was_and_ends_byte_for_byte_the_same
     assert written(tmp_path) == written(whole)
 
 
-def test_a_finished_run_is_repeated_without_a_forward_pass(whole, tmp_path, monkeypatch, lines):
-    out = tmp_path / "out"
-    shutil.copytree(whole, out)
+def test_a_finished_run_is_repeated_without_a_forward_pass(whole, out, monkeypatch, lines):
     for name in ("results.json", "results.csv", "REPORT.md"):
         (out / name).unlink()
     model = llama()
@@ -304,9 +308,7 @@ def test_a_finished_run_is_repeated_without_a_forward_pass(whole, tmp_path, monk
     assert any(line.startswith("all ") and line.endswith("are done already; nothing is run") for line in lines)
 
 
-def test_a_schedule_more_finds_what_it_shares(whole, tmp_path, scored):
-    out = tmp_path / "out"
-    shutil.copytree(whole, out)
+def test_a_schedule_more_finds_what_it_shares(out, scored):
     measured(out, schedules=["linear:factor=1", *SCHEDULES])
     assert scored == []  # the tables of as-is
     result = measured(out, schedules=["ntk:factor=3"])
@@ -341,9 +343,7 @@ CHANGES = [
 
 
 @pytest.mark.parametrize(("change", "sentence"), CHANGES, ids=lambda value: value if isinstance(value, str) else "")
-def test_what_changes_the_numbers_starts_a_new_run_and_is_named(whole, tmp_path, lines, scored, change, sentence):
-    out = tmp_path / "out"
-    shutil.copytree(whole, out)
+def test_what_changes_the_numbers_starts_a_new_run_and_is_named(out, lines, scored, change, sentence):
     before = tree(out / "resume")
     measured(out, schedules=[], **change)
     assert f"starting a new run: {sentence}; its results replace the old ones, whose batches stay in resume/" in lines
@@ -353,16 +353,12 @@ def test_what_changes_the_numbers_starts_a_new_run_and_is_named(whole, tmp_path,
     assert logs and all(after[name] == before[name] for name in logs)
 
 
-def test_a_schedule_that_is_no_longer_asked_for_is_named(whole, tmp_path, lines):
-    out = tmp_path / "out"
-    shutil.copytree(whole, out)
+def test_a_schedule_that_is_no_longer_asked_for_is_named(out, lines):
     measured(out, schedules=["linear:factor=2"])
     assert any(line.startswith("the results will be without yarn:factor=4, dynamic:factor=4, ") for line in lines)
 
 
-def test_going_back_to_what_was_measured_before_runs_nothing(whole, tmp_path, scored):
-    out = tmp_path / "out"
-    shutil.copytree(whole, out)
+def test_going_back_to_what_was_measured_before_runs_nothing(whole, out, scored):
     measured(out, schedules=[], bos=3)
     scored.clear()
     measured(out)
@@ -370,9 +366,7 @@ def test_going_back_to_what_was_measured_before_runs_nothing(whole, tmp_path, sc
 
 
 @pytest.mark.parametrize(("fact", "value"), [("torch", "3.0"), ("transformers", "6.0"), ("attention", "eager")])
-def test_another_version_or_attention_is_another_run(whole, tmp_path, monkeypatch, lines, scored, fact, value):
-    out = tmp_path / "out"
-    shutil.copytree(whole, out)
+def test_another_version_or_attention_is_another_run(out, monkeypatch, lines, scored, fact, value):
     arithmetic = fingerprints.arithmetic
     monkeypatch.setattr(
         "ropescale.evals.resuming.fingerprints.arithmetic", lambda model: arithmetic(model) | {fact: value}
@@ -381,9 +375,7 @@ def test_another_version_or_attention_is_another_run(whole, tmp_path, monkeypatc
     assert scored and f"{fact} {arithmetic(llama())[fact]} became {value}" in lines[0]
 
 
-def test_fresh_measures_anew(whole, tmp_path, scored):
-    out = tmp_path / "out"
-    shutil.copytree(whole, out)
+def test_fresh_measures_anew(whole, out, scored):
     measured(out, fresh=True)
     assert len(scored) == 36 and written(out) == written(whole)
 

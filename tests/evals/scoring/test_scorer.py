@@ -6,38 +6,9 @@ import pytest
 import tiny_models
 import torch
 from tiny import documents, llama, naive_nll
-from transformers import (
-    AutoModelForCausalLM,
-    CohereConfig,
-    Gemma2Config,
-    GPT2Config,
-    GPTNeoXConfig,
-    GraniteConfig,
-    PreTrainedModel,
-)
 
 from ropescale.evals.scoring.scorer import Scorer
 from ropescale.models.rotary_modules import evaluating
-
-SMALL = {
-    "vocab_size": 61,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "max_position_embeddings": 64,
-    "initializer_range": 0.3,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
-
-
-def build(config) -> PreTrainedModel:
-    torch.manual_seed(0)
-    return AutoModelForCausalLM.from_config(config).eval()
 
 
 def assert_close_to_naive(model, ids, nll):
@@ -58,18 +29,17 @@ def test_nll_equals_the_naive_loop_whatever_the_block(logits_bytes):
 
 
 @pytest.mark.parametrize(
-    "config",
+    ("model_type", "changes"),
     [
-        Gemma2Config(**SMALL, final_logit_softcapping=2.0),
-        CohereConfig(**{**SMALL, "tie_word_embeddings": False}, logit_scale=0.25),
-        GraniteConfig(**SMALL, logits_scaling=8.0),
-        GPTNeoXConfig(**SMALL),
-        GPT2Config(n_embd=32, n_layer=2, n_head=4, vocab_size=61, n_positions=64, initializer_range=0.3),
+        ("gemma2", {"final_logit_softcapping": 2.0}),
+        ("cohere", {"tie_word_embeddings": False, "logit_scale": 0.25}),
+        ("granite", {"logits_scaling": 8.0}),
+        ("gpt_neox", {}),
+        ("gpt2", {}),
     ],
-    ids=lambda config: config.model_type,
 )
-def test_softcap_and_logit_scale_are_honoured_without_a_fallback(config):
-    model, ids = build(config), torch.tensor([each[:40] for each in documents(2, 40)])
+def test_softcap_and_logit_scale_are_honoured_without_a_fallback(model_type, changes):
+    model, ids = tiny_models.build(model_type, **changes), torch.tensor([each[:40] for each in documents(2, 40)])
     scorer = Scorer(model, logits_bytes=4 * 61 * 7)
     with torch.inference_mode():
         scorer.check(ids[0])
