@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,18 +16,17 @@ from ..checkpoints.folders import (
     refuse_missing_shards,
     remove_ours,
     share,
-    translated,
     why_not_ours,
+    write_record,
 )
 from ..checkpoints.in_memory import Carried, save_pretrained
 from ..checkpoints.metadata import model_card
-from ..checkpoints.metadata.contents import with_files
 from ..checkpoints.metadata.record import NAME as RECORD
 from ..checkpoints.metadata.record import as_json
 from ..checkpoints.repairing import raised_tokenizer
 from ..errors import CheckpointError
-from ..files import atomic, ownership
-from ..files.reading import read_json
+from ..files import atomic
+from ..files.reading import read_json, translated
 from .base_weights import refuse_changed
 from .finding import BASE, CONFIG
 
@@ -40,18 +37,6 @@ if TYPE_CHECKING:
 def is_adapted(model: nn.Module) -> bool:
     """Whether a model is wrapped by PEFT, or carries adapters that transformers put in."""
     return hasattr(model, "get_base_model") or bool(getattr(model, "_hf_peft_config_loaded", False))
-
-
-def filling(
-    model: nn.Module, found: Carried, tokenizer: PreTrainedTokenizerBase | None, target: Path
-) -> Callable[[Path], dict[str, str]]:
-    """Returns what fills the hidden folder of an adapter that will lie at ``target``.
-
-    Raises:
-        CheckpointError: the base has no folder with weights to link.
-    """
-    linkable(found)
-    return partial(_fill, model, found, tokenizer, target)
 
 
 def linkable(found: Carried) -> Path:
@@ -70,9 +55,11 @@ def linkable(found: Carried) -> Path:
     return source
 
 
-def _fill(
+def fill(
     model: Any, found: Carried, tokenizer: PreTrainedTokenizerBase | None, target: Path, folder: Path
 ) -> dict[str, str]:
+    """Lets PEFT write an adapter into a hidden folder, and adds to it as :func:`dress` does."""
+    linkable(found)  # before PEFT says what it misses in such a base
     save_pretrained(model, folder)
     return dress(model, found, tokenizer, target, folder)
 
@@ -123,7 +110,6 @@ def _write_base(found: Carried, source: Path, base: Path) -> dict[str, str]:
     with translated(source, "read"):
         links = bring(source, new, {}, "auto")
     found.write(new)
-    listing = {name.as_posix(): ownership.entry_of(new / name, links.get(name.as_posix())) for name in files_of(new)}
-    atomic.fill(new / RECORD, with_files(found.record, listing))
+    write_record(new, found.record, links)
     new.rename(base)
     return links

@@ -13,13 +13,12 @@ from torch import nn
 
 from ..adapters import adapter_saving
 from ..errors import CheckpointError
-from ..files import atomic, ownership
-from ..files.reading import local_path, read_json
+from ..files import atomic
+from ..files.reading import local_path, read_json, translated
 from ..models.patching import installed
 from ..models.rotary_modules import quiet_transformers, whole_config
-from .folders import files_of, is_weight, translated
+from .folders import files_of, is_weight, write_record
 from .in_memory import Carried, carried, save_pretrained
-from .metadata.contents import with_files
 from .metadata.record import NAME as RECORD
 from .metadata.record import as_json, read_record
 from .saving import generation_config
@@ -86,8 +85,7 @@ def complete(model: nn.Module, folder: str | Path, tokenizer: PreTrainedTokenize
             links = adapter_saving.dress(model, found, tokenizer, path, path)
         else:
             links = _complete_whole(model, found, tokenizer, path)
-        listing = {name: ownership.entry_of(path / name, links.get(name)) for name in _ours(path)}
-        atomic.fill(path / RECORD, with_files(found.record, listing))
+        write_record(path, found.record, links, _ours(path))
     return path
 
 

@@ -8,19 +8,17 @@ import os
 import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Literal
 
 from ..errors import CheckpointError, ConfigError
 from ..files import atomic, building, ownership
-from ..files.reading import read_json, refuse_system
+from ..files.reading import read_json, refuse_system, translated
 from ..output.escaping import stays_below
 from ..output.formatting import brief, cut
 from .backups import BACKUP
 from .metadata.record import NAME as RECORD
-from .metadata.record import Listing, files_in
+from .metadata.record import files_in, with_files
 
 LINKS = ("auto", "hard", "symlink", "copy")
 """The ways to bring a weight file over."""
@@ -175,15 +173,14 @@ def remove_ours(folder: Path) -> bool:
     return ownership.remove(folder, files_in(folder) or (), (RECORD,))
 
 
-def write_folder(
-    source: Path, target: Path, files: Mapping[str, bytes], record: Callable[[Listing], bytes], link: str, force: bool
+def build_folder(
+    target: Path, fill: Callable[[Path], dict[str, str]], record: Mapping[str, object], force: bool = False
 ) -> dict[str, str]:
     """Builds the folder beside its final place and renames it: it is there whole, or not at all.
 
     Args:
-        files: the content of every file that differs from the source's, or is not there.
-        record: gives the content of the record, once it is known how every other file came over.
-        link: how weights come over, one of :data:`LINKS`.
+        fill: writes into the hidden folder, and says of each weight file how it came there.
+        record: the record, without the list of files.
         force: replace what is there, if it is an empty folder or all in it was written by ropescale.
 
     Returns:
@@ -192,26 +189,9 @@ def write_folder(
     Raises:
         CheckpointError: something cannot be read or written, or has appeared meanwhile; nothing is left behind.
     """
-    return build_folder(target, lambda folder: bring(source, folder, files, link), record, force)
-
-
-def build_folder(
-    target: Path, fill: Callable[[Path], dict[str, str]], record: Callable[[Listing], bytes], force: bool = False
-) -> dict[str, str]:
-    """Builds a folder as :func:`write_folder` does, with other content.
-
-    Args:
-        fill: writes into the hidden folder, and says of each weight file how it came there.
-        record, force: as for :func:`write_folder`.
-
-    Raises:
-        CheckpointError: as for :func:`write_folder`.
-    """
     with translated(target), building.building(target) as new:
         links = fill(new.path)
-        written = [name.as_posix() for name in files_of(new.path)]
-        listing = {name: ownership.entry_of(new.path / name, links.get(name)) for name in written}
-        atomic.fill(new.path / RECORD, record(listing))
+        write_record(new.path, record, links)
         if not force or not os.path.lexists(target):
             new.place()
         elif _is_empty(target):
@@ -221,11 +201,26 @@ def build_folder(
     return links
 
 
+def write_record(
+    folder: Path, record: Mapping[str, object], links: Mapping[str, str], names: Iterable[str] | None = None
+) -> None:
+    """Writes the record of a folder, with a list of its files.
+
+    Args:
+        links: how each weight file came over.
+        names: the files that are listed; all of them where they are not given.
+    """
+    listed = map(Path.as_posix, files_of(folder)) if names is None else names
+    files = {name: ownership.entry_of(folder / name, links.get(name)) for name in listed}
+    atomic.fill(folder / RECORD, with_files(record, files))
+
+
 def bring(source: Path, folder: Path, files: Mapping[str, bytes], link: str, weights: bool = True) -> dict[str, str]:
     """Brings a checkpoint's files into a folder, and writes those that differ; returns how each weight file came over.
 
     Args:
-        files, link: as for :func:`write_folder`.
+        files: the content of every file that differs from the source's, or is not there.
+        link: how weights come over, one of :data:`LINKS`.
         weights: False leaves out weight files, and the lists of their shards.
     """
     links = {}
@@ -272,14 +267,10 @@ def _bring(path: Path, destination: Path, link: str | None) -> str | None:
 
 def _link(real: Path, destination: Path, how: str) -> str:
     """Brings a weight file over and returns how. Takes the real file, because Hub caches are made of symlinks."""
-    ways: dict[str, Callable[[], object]] = {
-        "hard": lambda: os.link(real, destination),
-        "symlink": lambda: os.symlink(real, destination),
-        "copy": lambda: shutil.copyfile(real, destination),
-    }
+    ways = {"hard": os.link, "symlink": os.symlink, "copy": shutil.copyfile}
     for way in ways if how == "auto" else (how,):
         try:
-            ways[way]()
+            ways[way](real, destination)
             return way
         except OSError as error:
             destination.unlink(missing_ok=True)
@@ -290,23 +281,6 @@ def _link(real: Path, destination: Path, how: str) -> str:
                     "link",
                 ) from error
     raise AssertionError("unreachable: copy either works or raises")
-
-
-@contextmanager
-def translated(where: Path, what: Literal["read", "written"] = "written") -> Iterator[None]:
-    """Turns an error of the operating system on files below ``where`` into a CheckpointError."""
-    try:
-        yield
-    except CheckpointError:
-        raise
-    except OSError as error:
-        elsewhere = f" ({error.filename})" if _is_elsewhere(error.filename, where) else ""
-        raise CheckpointError(f"{where} cannot be {what}: {error.strerror or error}{elsewhere}") from error
-
-
-def _is_elsewhere(name: object, where: Path) -> bool:
-    """Whether the file that failed lies elsewhere, so that the message must name it."""
-    return isinstance(name, str) and not (name.startswith(str(where)) or f".{where.name[:200]}." in name)
 
 
 def refuse_missing_shards(source: Path) -> None:

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from ..errors import CheckpointError, RopescaleError
 from ..files import ownership
-from ..files.reading import read_json
+from ..files.reading import read_json, translated
 from ..output.escaping import named
-from .folders import SKIPPED, is_weight, translated
+from .folders import SKIPPED, is_weight
 from .metadata.record import NAME as RECORD
 
 

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from ..errors import CheckpointError
-from ..files.reading import local_path, read_json
+from ..files.reading import local_path, read_json, translated
 from ..output.formatting import brief, cut, first_line
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+|[\w-]+")
@@ -111,10 +111,8 @@ def checked(folder: Path) -> Path:
     """
     if (folder / "config.json").exists():
         return folder
-    try:
+    with translated(folder, "read"):
         empty = not any(folder.iterdir())
-    except OSError as error:
-        raise CheckpointError(f"{folder} cannot be read: {error.strerror}") from error
     if empty:
         raise CheckpointError(f"{folder} is empty; give a checkpoint's folder (the one with config.json)")
     raise CheckpointError(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ..errors import CheckpointError, RunError, ScheduleError
 from ..files import temporary
 from ..files.building import recover
-from ..files.reading import local_path, read_bytes, read_json, sha256
+from ..files.reading import local_path, read_bytes, read_json, sha256, translated
 from ..keywords import refuse_unknown
 from ..output.escaping import visible
 from ..output.formatting import cut
@@ -28,18 +28,18 @@ from .caveats import on_left, on_links, warnings_of
 from .differences import changes, diff
 from .folders import (
     LINKS,
+    bring,
+    build_folder,
     check_target,
     refuse_missing_shards,
     remove_ours,
     target_or_warning,
-    translated,
     why_not_ours,
-    write_folder,
 )
 from .locating import bring_back, find_model, read_config
-from .metadata.contents import new_files, source_name, with_files
+from .metadata.contents import new_files, source_name
 from .metadata.record import NAME as RECORD
-from .metadata.record import as_json, files_in, make_record, original_config, read_record
+from .metadata.record import as_json, files_in, make_record, original_config, read_record, with_files
 from .repairing import completed, kept_record
 
 if TYPE_CHECKING:
@@ -268,14 +268,13 @@ def _write(
     if target is not None:
         with translated(source, "read"):
             refuse_missing_shards(source)
-        return target, write_folder(source, target, files, lambda listing: with_files(record, listing), link, force)
-    listed = files_in(source)  # the links among them are still ours
-    if listed is not None:
-        listed = {**listed, **{name: {"sha256": sha256(content)} for name, content in files.items()}}
+        return target, build_folder(target, lambda folder: bring(source, folder, files, link), record, force)
+    told, listed = as_json(record, RECORD), files_in(source)
+    if listed is not None:  # the links among them are still ours
+        new = {name: {"sha256": sha256(content)} for name, content in files.items()}
+        told = with_files(record, {**listed, **new})
     with translated(source):
-        write_in_place(
-            source, {**files, RECORD: as_json(record, RECORD) if listed is None else with_files(record, listed)}
-        )
+        write_in_place(source, {**files, RECORD: told})
     return source, {}
 
 

@@ -12,10 +12,9 @@ from torch import nn
 from ..adapters import adapter_saving
 from ..errors import CheckpointError
 from ..files.building import recover
-from ..files.reading import local_path
-from .folders import bring, build_folder, check_target, is_weight, remove_ours, share, translated, why_not_ours
+from ..files.reading import local_path, translated
+from .folders import bring, build_folder, check_target, is_weight, remove_ours, share, why_not_ours
 from .in_memory import Carried, carried, refuse_parts, save_pretrained
-from .metadata.contents import with_files
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -60,11 +59,11 @@ def save(
     found = carried(whole, as_loaded=adapted)
     target = _target(found.source, folder)
     if adapted:
-        fill = adapter_saving.filling(whole, found, tokenizer, target)
+        fill = partial(adapter_saving.fill, whole, found, tokenizer, target)
     else:
         options = {} if max_shard_size is None else {"max_shard_size": max_shard_size}
         fill = partial(_fill, whole, found, tokenizer, options)
-    build_folder(target, fill, partial(with_files, found.record))
+    build_folder(target, fill, found.record)
     return target
 
 

@@ -7,8 +7,10 @@ import json
 import os
 import re
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Literal
 
 from ..errors import CheckpointError, ConfigError
 from ..output.formatting import size
@@ -131,11 +133,8 @@ def read_bytes(path: Path, most: int | None = None) -> bytes:
         CheckpointError: it is missing or cannot be read, is no regular file, or is larger.
     """
     limit = LARGEST if most is None else most
-    with open_regular(path) as file:
-        try:
-            content = up_to(file, limit)
-        except OSError as error:
-            raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
+    with open_regular(path) as file, translated(path, "read"):
+        content = up_to(file, limit)
     if content is None:
         raise CheckpointError(f"{path} is larger than {size(limit)}, and no such file is; {_RESTORE}")
     return content
@@ -211,13 +210,26 @@ def refuse_special_files(folder: Path) -> None:
     Raises:
         CheckpointError: names it.
     """
-    try:
+    with translated(folder, "read"):
         for entry in os.scandir(folder):
             path = Path(entry.path)
             if os.path.exists(path) and not os.path.isdir(path):
                 _refuse_special(path, os.stat(path).st_mode)
                 refuse_system(path)
+
+
+@contextmanager
+def translated(where: Path, what: Literal["read", "written"] = "written") -> Iterator[None]:
+    """Turns an error of the operating system on files below ``where`` into a CheckpointError."""
+    try:
+        yield
     except CheckpointError:
         raise
     except OSError as error:
-        raise CheckpointError(f"{folder} cannot be read: {error.strerror or error}") from error
+        elsewhere = f" ({error.filename})" if _is_elsewhere(error.filename, where) else ""
+        raise CheckpointError(f"{where} cannot be {what}: {error.strerror or error}{elsewhere}") from error
+
+
+def _is_elsewhere(name: object, where: Path) -> bool:
+    """Whether the file that failed lies elsewhere, so that the message must name it."""
+    return isinstance(name, str) and not (name.startswith(str(where)) or f".{where.name[:200]}." in name)

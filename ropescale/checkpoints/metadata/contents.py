@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from ...files.reading import local_path
 from ...planning.plan import Plan
 from ..repairing import raised_tokenizer
 from . import front_matter, model_card
-from .record import NAME as RECORD
-from .record import Listing, as_json
+from .record import as_json
 
 
 def new_files(
@@ -46,8 +44,3 @@ def _card(readme: Path, plan: Plan, source: str, hub_id: str | None, to: str | N
     if to:
         front_matter.check(card, str(readme))
     return card
-
-
-def with_files(record: Mapping[str, object], files: Listing) -> bytes:
-    """Returns the record with the list of written files, which ``force`` goes by later."""
-    return as_json({**record, "files": files}, RECORD)

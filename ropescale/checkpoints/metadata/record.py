@@ -115,6 +115,11 @@ Listing = Mapping[str, ownership.Entry]
 """The files that were written, by their name relative to the folder."""
 
 
+def with_files(record: Mapping[str, object], files: Listing) -> bytes:
+    """Returns the record with the list of written files, which ``force`` goes by later."""
+    return as_json({**record, "files": files}, NAME)
+
+
 def files_in(folder: Path) -> Listing | None:
     """Reads the entries of the written files from the record in a folder; None where they are missing or invalid."""
     try:
