@@ -23,11 +23,11 @@ BEGIN, END = "<!-- ropescale: begin -->", "<!-- ropescale: end -->"
 def card(readme: Path, plan: Plan, source: str, name: str = "PATH") -> bytes:
     """Returns the source's card with one section of ours at its end, which replaces an earlier one.
 
-    ``name`` is what the commands call the checkpoint: the repository that it goes to, where that is known.
+    The section says what was done, and how to load the result in each engine. Names, specs and values of the
+    configuration may be hostile; all of them are escaped. ``name`` is what the commands call the checkpoint: the
+    repository that it goes to, where that is known.
     """
-    text = read_bytes(readme).decode("utf-8", "surrogateescape") if readme.exists() else ""  # keeps every byte
-    kept = _without_section(text).rstrip()
-    return ((kept + "\n\n" if kept else "") + section(plan, source, name)).encode("utf-8", "surrogateescape")
+    return _with_section(readme, _body(plan, source, name))
 
 
 def adapter_card(readme: Path, record: Mapping[str, Any]) -> bytes:
@@ -37,28 +37,26 @@ def adapter_card(readme: Path, record: Mapping[str, Any]) -> bytes:
         readme: the card that PEFT wrote.
         record: what ropescale records beside the adapter.
     """
-    text = read_bytes(readme).decode("utf-8", "surrogateescape") if readme.exists() else ""
     labels = {**record["spec"], **record["frozen"]}
-    rows = "\n".join(
-        f"| {cell(sentence(key))} | {cell(code_span(label))} | {record['original_length'].get(key, '-')} "
-        f"| {record['length']} |"
-        for key, label in labels.items()
-    )
     body = f"""## Context extension
 
 This adapter was saved under other rotary frequencies than those of {code_span(Path(str(record["source"])).name)}. The
 folder `base` holds that model with them (`ropescale.json` lists them), and `adapter_config.json` names it by its path:
 write the new one there when you move this folder.
 
-| layers | schedule | trained at | meant for |
-|---|---|---|---|
-{rows}
+{_table(labels, record["original_length"], record["length"])}
 
 ```python
 from peft import AutoPeftModelForCausalLM
 
 model = AutoPeftModelForCausalLM.from_pretrained("PATH")
 ```"""
+    return _with_section(readme, body)
+
+
+def _with_section(readme: Path, body: str) -> bytes:
+    """Returns a card that ends in this section, which replaces an earlier one."""
+    text = read_bytes(readme).decode("utf-8", "surrogateescape") if readme.exists() else ""  # keeps every byte
     kept = _without_section(text).rstrip()
     ours = f"{BEGIN}\n\n{uncommented(body)}\n\n{END}\n"
     return ((kept + "\n\n" if kept else "") + ours).encode("utf-8", "surrogateescape")
@@ -73,30 +71,17 @@ def _without_section(text: str) -> str:
     return "\n\n".join([*parts, text[at:].lstrip() if at else text])
 
 
-def section(plan: Plan, source: str, name: str = "PATH") -> str:
-    """Describes what was done, and how to load the result in each engine.
-
-    Names, specs and values of the configuration may be hostile; all of them are escaped.
-    """
-    return f"{BEGIN}\n\n{uncommented(_body(plan, source, name))}\n\n{END}\n"
-
-
 def _body(plan: Plan, source: str, name: str) -> str:
     remote = needs_remote_code(plan.config)
     trusting, flag = (", trust_remote_code=True", " --trust-remote-code") if remote else ("", "")
-    rows = "\n".join(
-        f"| {cell(sentence(key))} | {cell(code_span(plan.label(key)))} | {plan.ropes[key].original_length} "
-        f"| {plan.length} |"
-        for key in plan.schedules
-    )
+    labels = {key: plan.label(key) for key in plan.schedules}
+    trained = {key: rope.original_length for key, rope in plan.ropes.items()}
     return f"""## Context extension
 
 ropescale changed the rotary frequencies of {code_span(Path(source).name)}, and left the weights as they were.
 `ropescale.json` holds the frequencies.
 
-| layers | schedule | trained at | meant for |
-|---|---|---|---|
-{rows}
+{_table(labels, trained, plan.length)}
 
 Stock transformers loads it as it is:
 
@@ -110,6 +95,15 @@ tokenizer = AutoTokenizer.from_pretrained("{name}"{trusting})
 {_serving(plan, source, name)}
 
 `ropescale verify {name}{flag}` proves that transformers uses these frequencies."""
+
+
+def _table(labels: Mapping[str, str], trained: Mapping[str, int], length: int) -> str:
+    """Returns the table of the layer types: schedule, trained length, and the length that they are meant for."""
+    rows = [
+        f"| {cell(sentence(key))} | {cell(code_span(label))} | {trained.get(key, '-')} | {length} |"
+        for key, label in labels.items()
+    ]
+    return "\n".join(["| layers | schedule | trained at | meant for |", "|---|---|---|---|", *rows])
 
 
 def _serving(plan: Plan, source: str, name: str) -> str:
