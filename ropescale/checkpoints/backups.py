@@ -133,12 +133,8 @@ def _looks_finished(folder: Path, manifest: Manifest) -> bool:
     if record in manifest.added:
         return (folder / record).exists()
     replaced = [name for name in FILES[:2] if name in manifest.replaced]
-    changed = [(folder / name).exists() and not _are_same(folder / name, backup / name) for name in replaced]
+    changed = [(folder / name).exists() and not _is_copy(folder, backup, name) for name in replaced]
     return all(changed) or not any(changed)
-
-
-def _are_same(one: Path, other: Path) -> bool:
-    return read_bytes(one) == read_bytes(other)
 
 
 @contextmanager
@@ -148,7 +144,9 @@ def _held(folder: Path, make: bool = False) -> Iterator[Path]:
     _refuse_link(backup)
     if make:
         backup.mkdir(exist_ok=True)
-    handle = _opened(backup)
+    handle = None
+    with suppress(OSError):  # Windows opens no folders
+        handle = os.open(backup, os.O_RDONLY)
     try:
         if handle is not None and (locks.take(handle) is False or not atomic.is_still(handle, backup)):
             make = False
@@ -162,13 +160,6 @@ def _held(folder: Path, make: bool = False) -> Iterator[Path]:
     finally:
         if handle is not None:
             os.close(handle)
-
-
-def _opened(folder: Path) -> int | None:
-    try:
-        return os.open(folder, os.O_RDONLY)
-    except OSError:  # Windows opens no folders
-        return None
 
 
 def _refuse_link(backup: Path) -> None:
@@ -256,7 +247,8 @@ def _clear(folder: Path, backup: Path, manifest: Manifest) -> None:
 def _is_copy(folder: Path, backup: Path, name: str) -> bool:
     """Whether a file in the backup is only a copy, as a patch leaves that was killed before it wrote the manifest."""
     kept, there = backup / name, folder / name
-    return kept.is_file() and there.is_file() and not kept.is_symlink() and _are_same(kept, there)
+    both = kept.is_file() and there.is_file() and not kept.is_symlink()
+    return both and read_bytes(kept) == read_bytes(there)
 
 
 def _keep_originals(folder: Path, backup: Path, names: list[str], manifest: Manifest) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -97,17 +98,14 @@ def on_left(path: Path) -> str:
     return f"{path} was left by a command that was stopped; remove it once no other is writing there"
 
 
-def on_links(links: Mapping[str, str], asked: str) -> list[str]:
-    """Returns warnings about weights that did not come over as hard links."""
-    symlinks = sum(how == "symlink" for how in links.values())
-    copies = sum(how == "copy" for how in links.values())
+def on_links(links: Mapping[str, str], asked: str) -> Iterator[str]:
+    """Yields warnings about weights that did not come over as hard links."""
+    count = Counter(links.values())
     because = " (no hard links here: another file system?)" if asked == "auto" else ""
-    words = []
-    if symlinks:
-        words.append(
-            f"{symlinks} weight file(s) are absolute symlinks to the source{because}: keep the source where it is, "
-            "or use link='copy'"
+    if count["symlink"]:
+        yield (
+            f"{count['symlink']} weight file(s) are absolute symlinks to the source{because}: keep the source where it "
+            "is, or use link='copy'"
         )
-    if copies and asked == "auto":
-        words.append(f"{copies} weight file(s) were copied: neither hard links nor symlinks are possible here")
-    return words
+    if count["copy"] and asked == "auto":
+        yield f"{count['copy']} weight file(s) were copied: neither hard links nor symlinks are possible here"

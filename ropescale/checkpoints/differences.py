@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from ..files.reading import read_bytes, read_json
@@ -52,27 +52,19 @@ def _added(old: bytes | None, new: bytes) -> str:
 def diff(old: Mapping[str, object], new: Mapping[str, object], name: str = "config.json") -> str:
     """Returns a unified diff of two JSON objects; long lists on one line lest a table fills the screen."""
     kept = {key for key in old if key in new and old[key] == new[key]}
-    before, after = _lines(old, kept), _lines(new, kept)
+    before, after = ([line + "\n" for line in _readable(value, kept)] for value in (old, new))
     return "".join(difflib.unified_diff(before, after, f"{name} (source)", f"{name} (patched)", n=1))
 
 
-def _lines(value: Mapping[str, object], kept: set[str]) -> list[str]:
-    return [line + "\n" for line in _readable(value, 0, kept)]
-
-
-def _readable(value: Mapping[str, object], depth: int, kept: set[str] | frozenset[str] = frozenset()) -> Iterator[str]:
+def _readable(value: Mapping[str, object], kept: Collection[str] = ()) -> Iterator[str]:
     """Yields an object's lines; ``kept`` are keys with the same value on both sides, which get one line."""
-    pad = "  " * (depth + 1)
-    yield "  " * depth + "{" if depth == 0 else "{"
-    for key in sorted(value):
-        inner = value[key]
-        if isinstance(inner, Mapping) and not (key in kept and len(inner) > 20):
-            first, *rest = _readable(inner, depth + 1)
-            yield f"{pad}{json.dumps(key)}: {first}"
-            yield from rest
-        else:
-            yield f"{pad}{json.dumps(key)}: {_short(inner)}"
-    yield "  " * depth + "}"
+    yield "{"
+    for key, inner in sorted(value.items()):
+        whole = isinstance(inner, Mapping) and not (key in kept and len(inner) > 20)
+        first, *rest = _readable(inner) if whole else [_short(inner)]
+        yield f"  {json.dumps(key)}: {first}"
+        yield from (f"  {line}" for line in rest)
+    yield "}"
 
 
 def _short(value: object) -> str:

@@ -284,20 +284,15 @@ def _listed(to: Repository, held: ModelInfo) -> dict[str, Entry | None]:
     Raises:
         CheckpointError: it cannot be read, or is of a version that listed no files.
     """
-    record = _remote_record(to, held)
+    record = None
+    with _downloaded(to, held, RECORD) as path, suppress(RopescaleError):
+        record = None if path is None else read_json(path)
     if record is None:
         raise _stays(f"{to.name} on the Hub has a {RECORD} that cannot be read")
     files = record.get("files")
     if not isinstance(files, Mapping):
         raise _stays(f"{to.name} was sent by an earlier version of ropescale, which did not record its files")
     return {**{name: entry if isinstance(entry, Mapping) else {} for name, entry in files.items()}, RECORD: None}
-
-
-def _remote_record(to: Repository, held: ModelInfo) -> Mapping[str, object] | None:
-    """Returns the record in a repository; None where it is missing, damaged or too large."""
-    with _downloaded(to, held, RECORD) as path, suppress(RopescaleError):
-        return None if path is None else read_json(path)
-    return None
 
 
 @contextmanager
