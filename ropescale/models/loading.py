@@ -58,22 +58,29 @@ def load_model(
         bars.disable_progress_bar()
     place = _device(device)
     chosen = dtype or ("float32" if place.type == "cpu" else "auto")
-    how = {"dtype": chosen if chosen == "auto" else getattr(torch, chosen), **_code(trust_remote_code)}
+    how: dict[str, Any] = {"dtype": chosen if chosen == "auto" else getattr(torch, chosen), **_code(trust_remote_code)}
     how |= {"output_loading_info": True, "ignore_mismatched_sizes": True}  # which are told here, on one line
     try:
+        if device_map is not None:
+            how["device_map"] = device_map
+        elif tensor_parallel:
+            from transformers.distributed.configuration_utils import DistributedConfig
+
+            how["distributed_config"] = DistributedConfig(tp_plan="auto")
         with quiet_transformers(), _report_on_success():
-            if device_map is not None:
-                return _complete(folder, AutoModelForCausalLM.from_pretrained(folder, device_map=device_map, **how))
-            if tensor_parallel:
-                return _complete(folder, _parts(folder, how))
-            return _complete(folder, AutoModelForCausalLM.from_pretrained(folder, **how), place)
+            loaded = AutoModelForCausalLM.from_pretrained(folder, **how)
+            return _complete(folder, loaded, None if device_map is not None or tensor_parallel else place)
     except (ConfigError, CheckpointError):
         raise
     except Exception as error:
+        if tensor_parallel and "has no `tp_plan`" in str(error):
+            kind = read_config(folder).get("model_type")
+            why = f"transformers has no tensor-parallel plan for {folder} ({kind}); leave tp out"
+            raise ConfigError(why, "tp") from None
         raise _refusal(f"{folder} does not load as a causal language model", error) from error
 
 
-def _complete(folder: Path, loaded: Any, place: torch.device | None = None) -> PreTrainedModel:
+def _complete(folder: Path, loaded: Any, place: torch.device | None) -> PreTrainedModel:
     """Returns the model of ``(model, what became of its weights)`` on its device, in evaluation mode.
 
     Raises:
@@ -119,22 +126,6 @@ def _report_on_success() -> Iterator[None]:
         logger.removeFilter(hold)
     for record in held:
         logger.handle(record)
-
-
-def _parts(folder: Path, how: Mapping[str, Any]) -> object:
-    """Loads this process's part of the model, by the plan of its class."""
-    from transformers import AutoModelForCausalLM
-    from transformers.distributed.configuration_utils import DistributedConfig
-
-    try:
-        return AutoModelForCausalLM.from_pretrained(folder, distributed_config=DistributedConfig(tp_plan="auto"), **how)
-    except ValueError as error:
-        if "has no `tp_plan`" not in str(error):
-            raise
-        kind = read_config(folder).get("model_type")
-        raise ConfigError(
-            f"transformers has no tensor-parallel plan for {folder} ({kind}); leave tp out", "tp"
-        ) from None
 
 
 def has_tokenizer(folder: Path) -> bool:

@@ -49,8 +49,7 @@ def _copied(module: nn.Module) -> Buffers:
 
 
 def _put_back(module: nn.Module, attributes: dict[str, object], buffers: Buffers) -> None:
-    for name in [name for name in module.__dict__ if name not in attributes]:
-        del module.__dict__[name]
+    module.__dict__.clear()
     module.__dict__.update(attributes)
     module._buffers.clear()
     for name, (buffer, numbers) in buffers.items():
