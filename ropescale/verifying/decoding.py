@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import inspect
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -144,13 +145,8 @@ def _usual(model: PreTrainedModel, trained: int, extended: int, pace: _Pace, say
 def _switch(model: PreTrainedModel, longest: int) -> int | None:
     """Returns the last length with the frequencies of the shortest; None where they are the same up to ``longest``."""
     start = _tables(model, 1)
-    if _tables(model, longest) == start:
-        return None
-    same, other = 1, longest
-    while other - same > 1:
-        middle = (same + other) // 2
-        same, other = (middle, other) if _tables(model, middle) == start else (same, middle)
-    return max(2, same)
+    same = bisect_left(range(1, longest + 1), True, key=lambda length: _tables(model, length) != start)
+    return None if same == longest else max(2, same)
 
 
 def _tables(model: PreTrainedModel, length: int) -> list[tuple[list[float], float]]:

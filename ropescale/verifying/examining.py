@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
@@ -100,7 +101,7 @@ def examine(
         _refuse({**loading, "revision": revision}, in_memory)
         report = examine_model(model)
         if generate and report.live:
-            _examine_generation(model, report, report.length, wanted, None, say)
+            _examine_generation(model, report, wanted, None, say)
         return report
     folder, adapter = find_loadable(model, revision, weights=generate)
     if adapter is None:
@@ -111,7 +112,7 @@ def examine(
         loaded = load_model(folder, dtype, device, trust_remote_code=trust_remote_code)
         loaded = loaded if adapter is None else attached(loaded, adapter.folder)
         text = partial(_own_text, folder, trust_remote_code)
-        _examine_generation(loaded, report, report.length, wanted, text, say)
+        _examine_generation(loaded, report, wanted, text, say)
     return report
 
 
@@ -134,14 +135,14 @@ def _own_text(folder: Path, trusted: bool, tokens: int) -> list[int]:
 
 
 def _examine_generation(
-    model: nn.Module, report: Verification, extended: int, lengths: Sequence[int], text: Text | None, say: Say | None
+    model: nn.Module, report: Verification, lengths: Sequence[int], text: Text | None, say: Say | None
 ) -> None:
     plan = installed(model)
     ropes = plan.ropes if plan else read_rope(whole_config(model).to_dict())
     trained = max(rope.original_length for rope in ropes.values())
-    report.generation = compare(model, trained, extended, lengths, text, say)
-    faults = [stretch for stretch in report.generation if stretch.verdict == DIFFERS]
-    report.problems += [_fault(stretch) for stretch in faults[:1]]
+    report.generation = compare(model, trained, report.length, lengths, text, say)
+    faults = (_fault(stretch) for stretch in report.generation if stretch.verdict == DIFFERS)
+    report.problems += islice(faults, 1)
     report.warnings += list(_remarks(report, str(next(model.parameters()).dtype).removeprefix("torch.")))
 
 

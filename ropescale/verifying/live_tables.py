@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 
 import torch
 from torch import nn
@@ -15,7 +14,7 @@ from ..models.patching import installed
 from ..models.preserving import preserved
 from ..models.rotary_modules import RTOL, evaluating, layer_keys, live_table, rotary_modules, text_config, whole_config
 from ..schedules import Frequencies
-from .intended import Intended, asked_for, in_memory, meant_for
+from .intended import asked_for, in_memory, meant_for
 from .verification import Verification, compare_rotation, compare_sides, compare_softmax, not_live
 
 _PROBE = 4
@@ -31,11 +30,9 @@ def examine_model(model: nn.Module) -> Verification:
     Raises:
         ConfigError: it has no RoPE, or no weights.
     """
-    name = str(getattr(model.config, "_name_or_path", "") or type(model).__name__)
-    report = Verification(name, "", 0)
-    if not list(rotary_modules(model)):
+    report = _begun(model)
+    if report.problems:
         read_rope(whole_config(model).to_dict())
-        report.problems.append("the model has no rotary module that transformers builds from its configuration")
         return report
     if any(parameter.is_meta for parameter in model.parameters()):
         raise ConfigError("this model is on the meta device, where nothing has numbers; load its weights first")
@@ -56,23 +53,24 @@ def examine_tables(model: nn.Module) -> Verification:
     Raises:
         ConfigError: it has no RoPE.
     """
-    intended = in_memory(model, 1)
-    report = Verification(str(getattr(model.config, "_name_or_path", "") or type(model).__name__), intended.text, 0)
-    found = list(rotary_modules(model))
-    if not found:
-        report.problems.append("the model has no rotary module that transformers builds from its configuration")
-    for where, module in found:
+    intended, report = in_memory(model, 1), _begun(model)
+    report.intended = intended.text
+    fixed = {key: table for key, table in intended.tables.items() if not intended.sides.get(key)}
+    for where, module in rotary_modules(model):
         if any(buffer.is_meta for buffer in module.buffers()):
             report.problems.append(f"{where} is on the meta device, where its table has no numbers")
             continue
-        _compare_tables(where, module, replace(intended, tables=_fixed(intended)), report)
+        _compare_tables(where, module, fixed, report)
         compare_sides(where, module, intended.sides, report)
     return report
 
 
-def _fixed(intended: Intended) -> dict[str, Frequencies]:
-    """Returns the tables that no pass changes."""
-    return {key: table for key, table in intended.tables.items() if not intended.sides.get(key)}
+def _begun(model: nn.Module) -> Verification:
+    """Returns an empty report; its one problem is that nothing rotates, where that is so."""
+    report = Verification(str(getattr(model.config, "_name_or_path", "") or type(model).__name__), "", 0)
+    if not any(rotary_modules(model)):
+        report.problems.append("the model has no rotary module that transformers builds from its configuration")
+    return report
 
 
 def _compare(model: nn.Module, report: Verification) -> None:
@@ -81,7 +79,7 @@ def _compare(model: nn.Module, report: Verification) -> None:
     with _calls(model) as called:
         _probe(model)
     for where, module in rotary_modules(model):
-        _compare_tables(where, module, intended, report)
+        _compare_tables(where, module, intended.tables, report)
         if where not in called:
             report.problems.append(f"{where} is never called, so its table has no effect")
         compare_sides(where, module, intended.sides, report)
@@ -93,12 +91,12 @@ def _compare(model: nn.Module, report: Verification) -> None:
     _uncalled_tables(model, called, report)
 
 
-def _compare_tables(where: str, module: nn.Module, intended: Intended, report: Verification) -> None:
+def _compare_tables(where: str, module: nn.Module, wanted: Mapping[str, Frequencies], report: Verification) -> None:
     for key in layer_keys(module):
-        if key not in intended.tables:
+        if key not in wanted:
             continue
         table, scale = live_table(module, key)
-        off = report.add(where, key, (table, scale), intended.tables[key])
+        off = report.add(where, key, (table, scale), wanted[key])
         if not off <= RTOL and table.dtype != torch.float32:
             report.problems.append(
                 f"{where}: the table was rounded to {report.modules[-1].dtype} (it differs by {off:.1e} relative), by "
