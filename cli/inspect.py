@@ -59,12 +59,11 @@ def command(model: str, schedules: tuple[str, ...], plot: str | None, as_json: b
 
 def _draw(found: Inspection | Inspections, path: str) -> None:
     from ..inspecting import Inspections
-    from ..inspecting.drawing import plot_comparison, plot_geometry
+    from ..inspecting.drawing import draw_comparison, draw_geometry
+    from ..output.plotting import save
 
-    if isinstance(found, Inspections):
-        plot_comparison(found.layers, path)
-    else:
-        plot_geometry(found.geometries, path)
+    compared = isinstance(found, Inspections)
+    save(draw_comparison(found.layers) if compared else draw_geometry(found.geometries), path)
 
 
 def _pages(found: Inspection | Inspections) -> list[str]:

@@ -121,12 +121,8 @@ def _warning(geometry: Geometry, length: int, found: Reversals) -> str:
     series = _series(geometry)
     if series is None or series[1] != 1 or series[0] >= least_theta(length):
         return said
-    return f"{said}; with heads of {_HEAD} it takes about {_rounded(least_theta(length))}"
-
-
-def _rounded(value: float) -> str:
-    """Returns three significant digits: ``965,000``."""
-    return f"{float(f'{value:.3g}'):,.0f}"
+    three_digits = float(f"{least_theta(length):.3g}")
+    return f"{said}; with heads of {_HEAD} it takes about {three_digits:,.0f}"
 
 
 def _what(geometry: Geometry) -> str:

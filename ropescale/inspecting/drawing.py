@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,16 +68,6 @@ def _layers(model: Any, schedules: Sequence[object], options: RequestOptions) ->
     return side_by_side(made, names_in(shares))
 
 
-def plot_geometry(geometries: Sequence[Geometry], path: str | Path) -> None:
-    """Writes the picture of :func:`draw_geometry`."""
-    save(draw_geometry(geometries), path)
-
-
-def plot_comparison(layers: Mapping[str, Sequence[Geometry]], path: str | Path) -> None:
-    """Writes the picture of :func:`draw_comparison`."""
-    save(draw_comparison(layers), path)
-
-
 def draw_geometry(geometries: Sequence[Geometry]) -> Figure:
     """Draws wavelength and turns per pair, before and after a schedule: one row of two panels per layer type.
 
@@ -89,9 +80,10 @@ def draw_geometry(geometries: Sequence[Geometry]) -> Figure:
 
     with rc_context(STYLE):
         panels = figure.subplots(len(geometries), 2, squeeze=False)
-        for row, geometry in zip(panels, geometries):
-            _wavelength_panel(row[0], geometry)
-            _turns_panel(row[1], geometry)
+        for (left, right), geometry in zip(panels, geometries):
+            _wavelengths(left, [geometry], lambda _: AFTER)
+            left.legend(loc="lower right")
+            _turns_panel(right, geometry)
     return figure
 
 
@@ -110,10 +102,11 @@ def draw_comparison(layers: Mapping[str, Sequence[Geometry]]) -> Figure:
     with rc_context(STYLE):
         panels = figure.subplots(len(layers), 3, squeeze=False)
         named = list(dict.fromkeys(each.label for row in layers.values() for each in row if each.schedule))
-        for row, geometries in zip(panels, layers.values()):
-            _compared_wavelengths(row[0], geometries, named)
-            _compared_turns(row[1], geometries, named)
-            _compared_divisors(row[2], geometries, named)
+        style = partial(_style, named)
+        for (left, middle, right), geometries in zip(panels, layers.values()):
+            _wavelengths(left, geometries, style)
+            _compared_turns(middle, geometries, style)
+            _compared_divisors(right, geometries, style)
         shown = {label: line for axes in figure.axes for line, label in zip(*axes.get_legend_handles_labels())}
         order = [label for label in ["as trained", *named, *shown] if label in shown]
         labels = list(dict.fromkeys(order))
@@ -126,40 +119,40 @@ def draw_comparison(layers: Mapping[str, Sequence[Geometry]]) -> Figure:
     return figure
 
 
-def _compared_wavelengths(axes: Axes, geometries: Sequence[Geometry], named: Sequence[str | None]) -> None:
+Style = Callable[[Geometry], dict[str, Any]]
+"""Gives the looks of a schedule's curves."""
+
+
+def _wavelengths(axes: Axes, geometries: Sequence[Geometry], style: Style) -> None:
     first = geometries[0]
     _title(axes, first, "Wavelength per pair", "tokens per full turn")
     _curve(axes, first.pairs(), "wavelength", label="as trained", **BEFORE)
     for geometry in _changed(geometries):
-        _curve(axes, geometry.pairs(), "new_wavelength", label=geometry.label, **_style(geometry, named))
+        _curve(axes, geometry.pairs(), "new_wavelength", label=geometry.label, **style(geometry))
     _levels(axes, geometries)
     _shade_unturned(axes, first)
 
 
-def _compared_turns(axes: Axes, geometries: Sequence[Geometry], named: Sequence[str | None]) -> None:
+def _compared_turns(axes: Axes, geometries: Sequence[Geometry], style: Style) -> None:
     first = geometries[0]
     trained = first.seen(first.rope.original_length)
     _title(axes, first, "Turns per pair within its length", "full turns")
     _curve(axes, first.pairs(), "turns", label="as trained", **BEFORE)
-    targets = _targets(geometries)
+    # The lengths that these layers see under the schedules, where they differ from the trained one.
+    targets = sorted({each.seen(each.target_length) for each in geometries if each.target_length} - {trained})
+    label = f"unchanged, in {' or '.join(f'{each:,}' for each in targets)} tokens"
     for target in targets:
-        undone = [_positive(pair.turns * target / trained) for pair in first.pairs()]
-        axes.plot(
-            range(len(undone)),
-            undone,
-            label=f"unchanged, in {' or '.join(f'{each:,}' for each in targets)} tokens",
-            **_UNDONE,
-        )
+        _undone_curve(axes, first, target, label=label, **_UNDONE)
     for geometry in _changed(geometries):
-        _curve(axes, geometry.pairs(), "new_turns", label=geometry.label, **_style(geometry, named))
+        _curve(axes, geometry.pairs(), "new_turns", label=geometry.label, **style(geometry))
     _level(axes, 1, "one full turn", "--")
     _shade_unturned(axes, first)
 
 
-def _compared_divisors(axes: Axes, geometries: Sequence[Geometry], named: Sequence[str | None]) -> None:
+def _compared_divisors(axes: Axes, geometries: Sequence[Geometry], style: Style) -> None:
     _title(axes, geometries[0], "How much slower each pair turns", "times slower")
     for geometry in _changed(geometries):
-        _curve(axes, geometry.pairs(), "divisor", label=geometry.label, **_style(geometry, named))
+        _curve(axes, geometry.pairs(), "divisor", label=geometry.label, **style(geometry))
     _level(axes, 1, "" if _changed(geometries) else "these layers stay as they are", "--")
     _shade_unturned(axes, geometries[0])
     _plain_ticks(axes)
@@ -184,14 +177,7 @@ def _changed(geometries: Sequence[Geometry]) -> list[Geometry]:
     return [geometry for geometry in geometries if geometry.schedule]
 
 
-def _targets(geometries: Sequence[Geometry]) -> list[int]:
-    """Returns the lengths that these layers see under the schedules, where they differ from the trained one."""
-    trained = geometries[0].seen(geometries[0].rope.original_length)
-    seen = {each.seen(each.target_length) for each in geometries if each.target_length}
-    return sorted(seen - {trained})
-
-
-def _style(geometry: Geometry, named: Sequence[str | None]) -> dict[str, Any]:
+def _style(named: Sequence[str | None], geometry: Geometry) -> dict[str, Any]:
     """Returns the colour, marker and dashes of a schedule, the same in every panel.
 
     Earlier ones are wider, so that they are seen under later ones where the curves coincide.
@@ -223,17 +209,6 @@ AFTER: dict[str, Any] = {"color": COLOURS["vermilion"], "marker": "s", "markersi
 UNDONE: dict[str, Any] = {"color": COLOURS["sky"], "linestyle": (0, (4, 2)), "linewidth": 1.4}
 
 
-def _wavelength_panel(axes: Axes, geometry: Geometry) -> None:
-    pairs = geometry.pairs()
-    _title(axes, geometry, "Wavelength per pair", "tokens per full turn")
-    _curve(axes, pairs, "wavelength", label="as trained", **BEFORE)
-    if geometry.schedule:
-        _curve(axes, pairs, "new_wavelength", label=geometry.label, **AFTER)
-    _levels(axes, [geometry])
-    _shade_unturned(axes, geometry)
-    axes.legend(loc="lower right")
-
-
 def _turns_panel(axes: Axes, geometry: Geometry) -> None:
     pairs, trained = geometry.pairs(), geometry.seen(geometry.rope.original_length)
     target = geometry.seen(geometry.target_length) if geometry.target_length else None
@@ -241,8 +216,7 @@ def _turns_panel(axes: Axes, geometry: Geometry) -> None:
     _curve(axes, pairs, "turns", label=f"as trained, in {trained:,} tokens", **BEFORE)
     if geometry.schedule and target:
         if target != trained:
-            undone = [pair.turns * target / trained for pair in pairs]
-            axes.plot(range(len(undone)), [_positive(v) for v in undone], label=f"unchanged, in {target:,}", **UNDONE)
+            _undone_curve(axes, geometry, target, label=f"unchanged, in {target:,}", **UNDONE)
         _curve(axes, pairs, "new_turns", label=f"{geometry.label}, in {target:,}", **AFTER)
     _level(axes, 1, "one full turn", "--")
     _shade_unturned(axes, geometry)
@@ -264,6 +238,13 @@ def _title(axes: Axes, geometry: Geometry, title: str, quantity: str) -> None:
 def _curve(axes: Axes, pairs: Sequence[Pair], field: str, **style: Any) -> None:
     """Draws a line through the pairs; those that never turn have no place on a log axis and are left out."""
     axes.plot([pair.pair for pair in pairs], [_positive(getattr(pair, field)) for pair in pairs], **style)
+
+
+def _undone_curve(axes: Axes, geometry: Geometry, target: int, **style: Any) -> None:
+    """Draws the turns that the pairs would make in a target length had nothing been done."""
+    trained = geometry.seen(geometry.rope.original_length)
+    turns = [_positive(pair.turns * target / trained) for pair in geometry.pairs()]
+    axes.plot(range(len(turns)), turns, **style)
 
 
 def _positive(value: float) -> float:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..adapters import finding
+from ..adapters.finding import Adapter, find_loadable, on_base_shown
 from ..checkpoints.locating import read_config
 from ..checkpoints.metadata.record import original_config
 from ..configs.class_defaults import ALL_LAYERS
@@ -27,12 +26,10 @@ from ..schedules.base import length_dependent
 from ..schedules.reading import specs
 from .base_bound import bound_warnings
 from .geometry import Geometry
-from .traps import Files, meant_for, read_files, traps
+from .traps import meant_for, read_files, traps
 
 if TYPE_CHECKING:
     from typing import Unpack
-
-    from ..adapters.finding import Adapter
 
 
 @dataclass(frozen=True)
@@ -155,7 +152,7 @@ def inspect(
         ScheduleError: the schedule does not fit.
     """
     request = Request.of(schedule, **options)
-    found = _Found.at(model, revision).under(request)
+    found = _inspected(model, *find_loadable(model, revision, weights=False), request)
     name = Path(file_of(specs.parse(schedule))).name if schedule is not None else ""
     return replace(found, geometries=tuple(_called(each, name or None) for each in found.geometries))
 
@@ -178,11 +175,11 @@ def compare(
     request = Request.of(None, **options)
     parsed = [specs.parse(schedule) for schedule in schedules]
     shared = requests_of(parsed, request)
-    found = _Found.at(model, revision)
+    folder, adapter = find_loadable(model, revision, weights=False)
     made: dict[str, Inspection] = {}
     for name, each in shared.items():
         with of_several(specs.parse(each.spec), len(shared)):
-            made[name] = found.under(each)
+            made[name] = _inspected(model, folder, adapter, each)
     notes = tuple(f"{said}; it is shown once" for said in repeated(parsed))
     return Inspections(made, notes, names_in(shared))
 
@@ -215,43 +212,26 @@ def geometries_of(config: Mapping[str, object], request: Request) -> tuple[Geome
     return tuple(replace(geometry, window=window_of(now, key)) for key, geometry in found.items())
 
 
-@dataclass(frozen=True)
-class _Found:
-    """A checkpoint's folder and its parsed files, read once."""
-
-    model: str
-    folder: Path
-    adapter: Adapter | None
-
-    @classmethod
-    def at(cls, model: str, revision: str | None) -> _Found:
-        return cls(str(model), *finding.find_loadable(model, revision, weights=False))
-
-    @cached_property
-    def files(self) -> Files:
-        return read_files(self.folder)
-
-    def under(self, request: Request) -> Inspection:
-        """Returns the geometry under a schedule, or as it is."""
-        now = Configuration.read(read_config(self.folder), request.original_length)
-        stays = request.spec is None or is_as_is(request.spec)
-        # A schedule is computed from what patching would start from: the configuration without our scaling.
-        before = now if stays else Configuration.read(original_config(now.raw, self.folder), request.original_length)
-        now_ropes = now.ropes
-        plan = _plan(before, request)
-        remarks = [*finding.on_base_shown(self.adapter), *(plan.notes if plan else _length_remarks(now))]
-        length = request.target_length or (meant_for(self.files) if stays else None)
-        geometries = tuple(
-            replace(_geometry(before.ropes[key], plan, length, there), window=window_of(now, key))
-            for key, there in now_ropes.items()
-        )
-        if request.target_length or not stays:
-            remarks += bound_warnings(geometries, now)
-        return Inspection(self.model, now.model_type, geometries, (*self._traps(now, stays), *remarks))
-
-    def _traps(self, now: Configuration, stays: bool) -> list[str]:
-        """Returns the traps in the files; not the one that patching with the schedule mends."""
-        return [each for each in traps(now, self.files) if stays or each != ONLY_V5_KEYS]
+def _inspected(model: str, folder: Path, adapter: Adapter | None, request: Request) -> Inspection:
+    """Returns the geometry of the checkpoint in a folder under a schedule, or as it is."""
+    now = Configuration.read(read_config(folder), request.original_length)
+    stays = request.spec is None or is_as_is(request.spec)
+    # A schedule is computed from what patching would start from: the configuration without our scaling.
+    before = now if stays else Configuration.read(original_config(now.raw, folder), request.original_length)
+    now_ropes = now.ropes
+    plan = _plan(before, request)
+    remarks = [*on_base_shown(adapter), *(plan.notes if plan else _length_remarks(now))]
+    files = read_files(folder)
+    length = request.target_length or (meant_for(files) if stays else None)
+    geometries = tuple(
+        replace(_geometry(before.ropes[key], plan, length, there), window=window_of(now, key))
+        for key, there in now_ropes.items()
+    )
+    if request.target_length or not stays:
+        remarks += bound_warnings(geometries, now)
+    # One trap is mended by patching with the schedule.
+    found = [each for each in traps(now, files) if stays or each != ONLY_V5_KEYS]
+    return Inspection(str(model), now.model_type, geometries, (*found, *remarks))
 
 
 def _plan(configuration: Configuration, request: Request) -> Plan | None:

@@ -11,7 +11,8 @@ from configurations import CONFIG as LLAMA
 import ropescale
 from ropescale.cli.main import main
 from ropescale.errors import ScheduleError
-from ropescale.inspecting import compare, drawing, inspect
+from ropescale.inspecting import compare, inspect
+from ropescale.output import plotting
 
 SCHEDULES = ["yarn:factor=8", "ntk:factor=4", "cope"]
 GEMMA3 = {
@@ -151,7 +152,7 @@ def figure(monkeypatch):
     """The figure, caught on its way to the disk."""
     pytest.importorskip("matplotlib")
     caught = []
-    monkeypatch.setattr(drawing, "save", lambda figure, path: caught.append(figure))
+    monkeypatch.setattr(plotting, "save", lambda figure, path: caught.append(figure))
     return caught
 
 

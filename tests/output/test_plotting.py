@@ -27,17 +27,8 @@ ROPE = Rope(64, 10000.0, 256)
 SCHEDULED = Geometry("all", ROPE, "yarn:factor=8", Yarn(factor=8)(ROPE, 2048), 2048)
 
 
-@pytest.fixture
-def drawn(monkeypatch):
-    """The figure, caught on its way to the disk."""
-
-    def draw(*geometries):
-        caught = []
-        monkeypatch.setattr(drawing, "save", lambda figure, path: caught.append(figure))
-        drawing.plot_geometry(geometries, "unused.png")
-        return caught[0]
-
-    return draw
+def drawn(*geometries):
+    return drawing.draw_geometry(geometries)
 
 
 def curves(axes):
@@ -54,20 +45,20 @@ def test_the_public_function_draws_a_folder_and_a_loaded_model_alike(tmp_path):
     assert (tmp_path / "a.png").stat().st_size > 10_000
 
 
-def test_a_notebook_shows_the_picture_without_a_backend(drawn):
+def test_a_notebook_shows_the_picture_without_a_backend():
     figure = drawn(SCHEDULED)
     png = figure._repr_png_()  # what IPython asks an object for
     assert png.startswith(b"\x89PNG") and struct.unpack(">II", png[16:24]) == tuple(figure.get_size_inches() * 100)
 
 
-def test_a_pair_is_a_whole_number_on_the_axis(drawn):
+def test_a_pair_is_a_whole_number_on_the_axis():
     rope = Rope(8, 10000.0, 256)
     for axes in drawn(Geometry("all", rope, "yarn:factor=8", Yarn(factor=8)(rope, 2048), 2048)).axes:
         low, high = axes.get_xlim()
         assert [tick for tick in axes.get_xticks() if low < tick < high] == [0, 1, 2, 3]
 
 
-def test_the_left_panel_shows_wavelengths_before_and_after(drawn):
+def test_the_left_panel_shows_wavelengths_before_and_after():
     left, _ = drawn(SCHEDULED).axes
     found = curves(left)
     assert found["as trained"] == pytest.approx([2 * math.pi * 10000 ** (2 * i / 64) for i in range(32)], rel=1e-14)
@@ -75,7 +66,7 @@ def test_the_left_panel_shows_wavelengths_before_and_after(drawn):
     assert left.get_yscale() == "log"
 
 
-def test_the_trained_and_the_target_length_are_marked(drawn):
+def test_the_trained_and_the_target_length_are_marked():
     left, right = drawn(SCHEDULED).axes
     levels = {line.get_ydata()[0] for line in left.lines if line.get_label().startswith("_")}
     assert levels == {256, 2048}
@@ -83,7 +74,7 @@ def test_the_trained_and_the_target_length_are_marked(drawn):
     assert [line.get_ydata()[0] for line in right.lines if line.get_label().startswith("_")] == [1]
 
 
-def test_the_right_panel_shows_the_turns_in_each_length(drawn):
+def test_the_right_panel_shows_the_turns_in_each_length():
     _, right = drawn(SCHEDULED).axes
     found = curves(right)
     last = 256 / (2 * math.pi * 10000 ** (62 / 64))
@@ -92,13 +83,13 @@ def test_the_right_panel_shows_the_turns_in_each_length(drawn):
     assert found["yarn:factor=8, in 2,048"][31] == pytest.approx(last, rel=1e-12)
 
 
-def test_each_layer_type_has_its_row(drawn):
+def test_each_layer_type_has_its_row():
     figure = drawn(Geometry("full_attention", ROPE), Geometry("sliding_attention", ROPE))
     assert len(figure.axes) == 4
     assert "sliding_attention" in figure.axes[2].get_title(loc="left")
 
 
-def test_pairs_that_never_turn_are_left_out_of_a_log_axis(drawn):
+def test_pairs_that_never_turn_are_left_out_of_a_log_axis():
     left, _ = drawn(Geometry("all", Rope(8, 10000.0, 256, rotated_pairs=2))).axes
     assert [math.isnan(value) for value in curves(left)["as trained"]] == [False, False, True, True]
 
@@ -115,27 +106,14 @@ def test_the_command_writes_the_file_and_nothing_else(tmp_path, capsys):
 @pytest.mark.parametrize(("name", "words"), [("rope.bmp", "must end in"), ("missing/rope.png", "there is no folder")])
 def test_a_plot_that_cannot_be_written_says_why(tmp_path, name, words):
     with pytest.raises(RopescaleError, match=words):
-        drawing.plot_geometry([SCHEDULED], tmp_path / name)
+        plotting.save(drawn(SCHEDULED), tmp_path / name)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_without_matplotlib_the_extra_is_named(monkeypatch, tmp_path):
-    real = builtins.__import__
-
-    def refuse(name, *rest):
-        if name.startswith("matplotlib"):
-            raise ImportError(name)
-        return real(name, *rest)
-
-    monkeypatch.setattr(builtins, "__import__", refuse)
-    with pytest.raises(RopescaleError, match=r"pip install 'ropescale\[plot\]'"):
-        drawing.plot_geometry([SCHEDULED], tmp_path / "rope.png")
 
 
 def test_a_picture_that_cannot_be_written_names_its_own_path(tmp_path):
     (tmp_path / "out.png").mkdir()
     with pytest.raises(RopescaleError, match=r"cannot write a plot to \S*/out\.png: Is a directory"):
-        drawing.plot_geometry([SCHEDULED], tmp_path / "out.png")
+        plotting.save(drawn(SCHEDULED), tmp_path / "out.png")
     assert [path.name for path in tmp_path.iterdir()] == ["out.png"]
 
 
@@ -204,8 +182,15 @@ def test_a_picture_for_a_run_is_the_one_that_matplotlib_makes_with_our_mark_and_
     assert content.count(mark) == 1 and content.replace(mark, b"") == plain.getvalue()
 
 
-@pytest.mark.parametrize("error", [MemoryError(), ImportError("a.so: failed to map segment: Cannot allocate memory")])
-def test_a_want_of_memory_is_not_called_a_missing_library(monkeypatch, tmp_path, error):
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (ImportError("matplotlib"), r"pip install 'ropescale\[plot\]'"),
+        (MemoryError(), "there is not enough memory to draw plots"),
+        (ImportError("a.so: failed to map segment: Cannot allocate memory"), "there is not enough memory to draw plots"),
+    ],
+)
+def test_without_matplotlib_the_extra_is_named_and_a_want_of_memory_is_told_apart(monkeypatch, error, words):
     real = builtins.__import__
 
     def refuse(name, *rest):
@@ -214,5 +199,5 @@ def test_a_want_of_memory_is_not_called_a_missing_library(monkeypatch, tmp_path,
         return real(name, *rest)
 
     monkeypatch.setattr(builtins, "__import__", refuse)
-    with pytest.raises(RopescaleError, match="there is not enough memory to draw plots"):
-        drawing.plot_geometry([SCHEDULED], tmp_path / "rope.png")
+    with pytest.raises(RopescaleError, match=words):
+        drawn(SCHEDULED)
