@@ -264,10 +264,3 @@ def _shortened(name: str) -> str:
 
 def _check(name: str, token: str) -> str:
     return hashlib.sha256(os.fsencode(name) + token.encode()).hexdigest()[:4]
-
-
-def umask() -> int:
-    """Returns the process's file mode creation mask, which can only be read by setting it."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
