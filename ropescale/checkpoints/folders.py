@@ -192,12 +192,11 @@ def build_folder(
     with translated(target), building.building(target) as new:
         links = fill(new.path)
         write_record(new.path, record, links)
-        if not force or not os.path.lexists(target):
-            new.place()
-        elif _is_empty(target):
-            new.place_in_empty()
-        else:
+        exists = force and os.path.lexists(target)
+        if exists and not _is_empty(target):
             new.replace(why_not_ours, remove_ours)
+        else:
+            new.place(in_empty=exists)
     return links
 
 

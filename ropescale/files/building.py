@@ -56,34 +56,22 @@ class Building:
             self.discard()
             raise
 
-    def place(self) -> None:
-        """Gives it its name, which must be free.
+    def place(self, in_empty: bool = False) -> None:
+        """Gives it its name, which must be free, or that of an empty folder.
 
         Raises:
-            CheckpointError: something of that name has appeared.
+            CheckpointError: something of that name has appeared, or the folder is no longer empty.
         """
+        rename = os.rename if in_empty else renaming.rename_new
         with interrupts.deferred():
             try:
-                renaming.rename_new(self.path, self.target)
+                rename(self.path, self.target)
             except OSError as error:
                 if not os.path.lexists(self.target):
                     raise
-                raise CheckpointError(
-                    f"{self.target} exists already: it appeared meanwhile; choose another folder, or remove it"
-                ) from error
-            self._close()
-
-    def place_in_empty(self) -> None:
-        """Gives it the name of an empty folder.
-
-        Raises:
-            CheckpointError: that folder is no longer empty.
-        """
-        with interrupts.deferred():
-            try:
-                os.rename(self.path, self.target)
-            except OSError as error:
-                raise CheckpointError(f"{self.target} is not empty any more; choose another folder") from error
+                why = "exists already: it appeared meanwhile; choose another folder, or remove it"
+                why = "is not empty any more; choose another folder" if in_empty else why
+                raise CheckpointError(f"{self.target} {why}") from error
             self._close()
 
     def replace(self, why_not: WhyNot, remove: Remove) -> None:
