@@ -286,15 +286,10 @@ def _manifest(backup: Path) -> Manifest:
         manifest = None
     names = manifest.names if manifest else []
     distinct = len({*names} & {*FILES}) == len(names)  # a file named twice would go back twice
-    if manifest is None or not distinct or not _are_files(backup):
+    there = [backup / name for name in FILES if os.path.lexists(backup / name)]
+    if manifest is None or not distinct or any(each.is_symlink() or not each.is_file() for each in there):
         raise ConfigError(f"{path} is damaged; the originals lie beside it, put them back by hand")
     return manifest
-
-
-def _are_files(backup: Path) -> bool:
-    """Whether everything here under our names is a regular file, not a link."""
-    there = [backup / name for name in FILES if os.path.lexists(backup / name)]
-    return all(path.is_file() and not path.is_symlink() for path in there)
 
 
 def _store(backup: Path, manifest: Manifest, finished: bool) -> None:

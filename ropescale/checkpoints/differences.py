@@ -60,10 +60,11 @@ def _readable(value: Mapping[str, object], kept: Collection[str] = ()) -> Iterat
     """Yields an object's lines; ``kept`` are keys with the same value on both sides, which get one line."""
     yield "{"
     for key, inner in sorted(value.items()):
-        whole = isinstance(inner, Mapping) and not (key in kept and len(inner) > 20)
-        first, *rest = _readable(inner) if whole else [_short(inner)]
-        yield f"  {json.dumps(key)}: {first}"
-        yield from (f"  {line}" for line in rest)
+        lines = [_short(inner)]
+        if isinstance(inner, Mapping) and not (key in kept and len(inner) > 20):
+            lines = [*_readable(inner)]
+        yield f"  {json.dumps(key)}: {lines[0]}"
+        yield from (f"  {line}" for line in lines[1:])
     yield "}"
 
 

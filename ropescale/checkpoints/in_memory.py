@@ -49,8 +49,8 @@ class Carried:
     def write(self, folder: Path) -> None:
         """Writes the files of a patched checkpoint, without the record, over those of its source in a folder."""
         name = str(self.record["source"])
-        files = {"config.json": as_json(self.plan.config, "config.json")}
-        for each, content in {**files, **new_files(folder, name, self.plan, self.hub_id)}.items():
+        config = as_json(self.plan.config, "config.json")
+        for each, content in {"config.json": config, **new_files(folder, name, self.plan, self.hub_id)}.items():
             atomic.fill(folder / each, content)
 
 

@@ -21,7 +21,7 @@ from .folders import SKIPPED, is_weight
 from .metadata.record import NAME as RECORD
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class Link:
     """A link that leads out of a checkpoint.
 
@@ -50,7 +50,7 @@ def leaving(folder: Path, ours: Collection[str] = (), *, by_record: bool = True)
         cached = os.path.dirname(target) == blobs or _BLOB.fullmatch(Path(target).as_posix()) is not None
         if not (inside or cached or name in ours or _is_recorded(folder / name, name, recorded)):
             away.append(Link(name, target))
-    return sorted(away, key=lambda link: link.name)
+    return sorted(away)
 
 
 def warning(links: list[Link]) -> Iterator[str]:

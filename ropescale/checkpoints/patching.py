@@ -115,8 +115,10 @@ def patch_checkpoint(
     is_local = local_path(model).is_dir()
     resumed = _resumed(local_path(model)) if in_place and not dry_run else ()
     to = None
-    if push_to_hub is not None:
-        to = _repository(push_to_hub, find_model(model, revision) if is_local else None, private, force, dry_run)
+    if push_to_hub is not None:  # before the download of a model, which can take hours
+        if is_local:
+            links.refuse_leaving(find_model(model, revision))
+        to = uploading.repository(push_to_hub, private=private, force=force, ask=not dry_run)
     source = find_model(model, revision, weights=not dry_run)
     if to and not is_local:
         links.refuse_leaving(source)
@@ -208,20 +210,6 @@ def _refuse_contradiction(
         raise CheckpointError(
             "private=True is for push_to_hub=REPO; name the repository, or leave it out", "private", "push_to_hub"
         )
-
-
-def _repository(name: str, source: Path | None, private: bool, force: bool, dry_run: bool) -> uploading.Repository:
-    """Finds the repository to upload to, before the download of a model, which can take hours.
-
-    Args:
-        source: the checkpoint's folder, if it is here.
-
-    Raises:
-        CheckpointError: a link leaves the folder, or the repository holds what is not ours.
-    """
-    if source is not None:
-        links.refuse_leaving(source)
-    return uploading.repository(name, private=private, force=force, ask=not dry_run)
 
 
 def _resumed(folder: Path) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -190,11 +191,9 @@ def _held(to: Repository) -> ModelInfo | None:
     """Returns what a repository holds, with the size of each file; None where there is none."""
     from huggingface_hub.errors import RepositoryNotFoundError
 
-    try:
-        with _asked(to):
-            return to.api().model_info(to.name, timeout=_PATIENCE, files_metadata=True)
-    except RepositoryNotFoundError:
-        return None
+    with _asked(to), suppress(RepositoryNotFoundError):
+        return to.api().model_info(to.name, timeout=_PATIENCE, files_metadata=True)
+    return None
 
 
 def _names(held: ModelInfo) -> set[str]:
@@ -312,8 +311,6 @@ def _downloaded(to: Repository, held: ModelInfo, name: str) -> Iterator[Path | N
 
 def _no_bar() -> Any:
     """Returns the client's progress bar, switched off: stderr is for notes and warnings."""
-    from functools import partial
-
     from huggingface_hub.utils import tqdm
 
     return partial(tqdm, disable=True)
@@ -322,12 +319,8 @@ def _no_bar() -> Any:
 @contextmanager
 def _asked(to: Repository) -> Iterator[None]:
     """Turns an error of the client, before anything is written, into one sentence without the token."""
-    from huggingface_hub.errors import RepositoryNotFoundError
-
     try:
         yield
-    except RepositoryNotFoundError:
-        raise
     except Exception as error:  # the client has a dozen ways to say no, and they differ between its versions
         raise CheckpointError(to.hide(_reason(error, to))) from None
 

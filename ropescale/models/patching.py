@@ -263,10 +263,8 @@ def held_at(model: nn.Module) -> int | None:
 
     The newest patch that changes them decides.
     """
-    for patch in reversed(patches_in(model)):
-        if patch.frozen_at is not None or patch.plan.changes:
-            return patch.frozen_at
-    return None
+    deciding = (patch for patch in reversed(patches_in(model)) if patch.frozen_at is not None or patch.plan.changes)
+    return next((patch.frozen_at for patch in deciding), None)
 
 
 def why_held(model: nn.Module) -> str | None:

@@ -29,11 +29,6 @@ class Grid:
         """The width of each column, in characters."""
         return [max(3, *map(len, column)) for column in zip(self.header, *self.rows, strict=True)]
 
-    @property
-    def width(self) -> int:
-        """The width of its lines, in characters."""
-        return sum(self.widths) + 3 * len(self.header) + 1
-
     def __str__(self) -> str:
         return aligned([self.header, *self.rows], self.right)
 
@@ -96,13 +91,18 @@ def _line(line: str, width: int) -> str:
 def _wrapped(table: Grid, width: int) -> Grid:
     """Returns the table with columns of words as narrow as it takes, the widest first; numbers stay on one line."""
     widths, least = table.widths, _least(table)
-    while sum(widths) + 3 * len(widths) + 1 > width:
+    while _across(widths) > width:
         wide = [i for i, size in enumerate(widths) if size > least[i]]
         if not wide:
             break
         widths[max(wide, key=lambda i: widths[i])] -= 1
     lines = [[_folded(cell, size) for cell, size in zip(row, widths, strict=True)] for row in table.rows]
     return replace(table, rows=[list(row) for line in lines for row in _side_by_side(line)])
+
+
+def _across(widths: Sequence[int]) -> int:
+    """Returns how many characters the lines of a table with columns of these widths have."""
+    return sum(widths) + 3 * len(widths) + 1
 
 
 def _least(table: Grid) -> list[int]:
@@ -140,11 +140,11 @@ def _folded(cell: str, width: int) -> list[str]:
 
 def _pieces(table: Grid, width: int) -> Iterator[Grid]:
     """Yields the table; or several, each with the first column, where not even folded cells make it fit."""
-    if sum(_least(table)) + 3 * len(table.header) + 1 <= width or len(table.header) == 1:
+    if _across(_least(table)) <= width or len(table.header) == 1:
         yield table
         return
     left = list(range(1, len(table.header)))
     while left:
-        count = next((n for n in range(len(left), 1, -1) if table.only([0, *left[:n]]).width <= width), 1)
+        count = next((n for n in range(len(left), 1, -1) if _across(table.only([0, *left[:n]]).widths) <= width), 1)
         yield table.only([0, *left[:count]])
         left = left[count:]

@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Iterable
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from ...errors import ConfigError
@@ -92,13 +93,10 @@ And how deep it is nested: PyYAML crashes at some thousand levels.
 
 def _is_shallow(events: Iterable[Event]) -> bool:
     """Whether the nesting stays shallow; stops reading at the first level too many."""
-    depth = 0
-    for event in events:
-        depth += type(event).__name__.endswith(("SequenceStartEvent", "MappingStartEvent"))
-        depth -= type(event).__name__.endswith(("SequenceEndEvent", "MappingEndEvent"))
-        if depth > _DEEPEST:
-            return False
-    return True
+    from yaml import CollectionEndEvent, CollectionStartEvent
+
+    steps = (isinstance(each, CollectionStartEvent) - isinstance(each, CollectionEndEvent) for each in events)
+    return all(depth <= _DEEPEST for depth in accumulate(steps))
 
 
 def _values(node: Node, counted: dict[int, float]) -> float:

@@ -165,8 +165,7 @@ def as_json(value: Mapping[str, object], name: str) -> bytes:
 
 
 def _holds_nan(value: object) -> bool:
-    if isinstance(value, Mapping):
-        return any(_holds_nan(inner) for inner in value.values())
-    if isinstance(value, (list, tuple)):
-        return any(_holds_nan(inner) for inner in value)
-    return isinstance(value, float) and math.isnan(value)
+    if isinstance(value, float):
+        return math.isnan(value)
+    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
+    return any(map(_holds_nan, inner))
