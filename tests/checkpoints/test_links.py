@@ -9,8 +9,8 @@ from pathlib import Path
 
 import fake_hub
 import pytest
-from configurations import write_checkpoint
-from crashing import tree
+from configurations import as_cached, write_checkpoint
+from refusing import refused
 
 from ropescale import patch_checkpoint
 from ropescale.checkpoints import links
@@ -19,6 +19,7 @@ from ropescale.cli.main import main
 from ropescale.errors import CheckpointError
 
 YARN = ["--schedule", "yarn:factor=4"]
+PUSH = ["patch", "model", *YARN, "--push-to-hub", "me/long"]
 SECRET = "what nobody else may read"
 
 
@@ -60,18 +61,13 @@ def link_out(model: Path, case: str) -> str:
 
 
 @pytest.mark.parametrize("case", OUT)
-def test_a_link_that_leads_out_is_found_and_named_and_never_sent(model, hub, capsys, tmp_path, case):
+def test_a_link_that_leads_out_is_found_and_named_and_never_sent(model, hub, capsys, case):
     name = link_out(model, case)
     assert names(model)[0] == name
-    before = tree(tmp_path)
+    said = f"error: model is not sent to the Hub: the link {name} leads out of the checkpoint, to /"
     for place in (["-o", "out"], [], ["--in-place"], ["--dry-run"], ["-o", "out", "--force"]):
-        assert main(["patch", "model", *YARN, "--push-to-hub", "me/long", *place]) == 2
-        out, err = capsys.readouterr()
-        assert out == ""
-        assert err.count("\n") == 1
-        assert err.startswith(f"error: model is not sent to the Hub: the link {name} leads out of the checkpoint, to /")
+        refused(capsys, [*PUSH, *place], said)
     assert (hub.requests, hub.repositories) == ([], {})
-    assert tree(tmp_path) == before
 
 
 def test_patching_goes_on_with_a_warning_that_counts_the_others(model, capsys):
@@ -102,23 +98,15 @@ def test_links_that_stay_are_not_spoken_of(model, hub, capsys):
     (model / ".git").mkdir()
     (model / ".git" / "outside").symlink_to("/etc")
     assert names(model) == []
-    assert main(["patch", "model", *YARN, "--push-to-hub", "me/long"]) == 0
+    assert main(PUSH) == 0
     assert "lead" not in capsys.readouterr().err
     assert hub.repositories["me/long"]["nested/same.json"] == (model / "config.json").read_bytes()
 
 
 @pytest.fixture
 def snapshot(model: Path, tmp_path: Path) -> Path:
-    """The same checkpoint as the Hub's cache keeps it: relative links to blobs named by their hash."""
-    repository = tmp_path / "hub" / "models--org--name"
-    for path in sorted(path for path in model.rglob("*") if path.is_file()):
-        blob = repository / "blobs" / hashlib.sha256(path.read_bytes()).hexdigest()
-        link = repository / "snapshots" / "abc" / path.relative_to(model)
-        blob.parent.mkdir(parents=True, exist_ok=True)
-        link.parent.mkdir(parents=True, exist_ok=True)
-        blob.write_bytes(path.read_bytes())
-        link.symlink_to(os.path.relpath(blob, link.parent))
-    return repository / "snapshots" / "abc"
+    """The same checkpoint in the Hub's cache."""
+    return as_cached(model, tmp_path / "hub" / "models--org--name")
 
 
 def test_a_snapshot_of_the_hubs_cache_leads_to_its_own_blobs(snapshot, tmp_path):
@@ -199,8 +187,8 @@ def test_what_only_a_record_vouches_for_is_not_sent(model, hub, capsys):
     assert names(Path("earlier")) == []
     links.refuse_leaving(Path("earlier"), ["model.safetensors"])
     for place in (["-o", "out"], ["--in-place"], ["--dry-run"]):
-        assert main(["patch", "earlier", *YARN, "--push-to-hub", "me/long", *place]) == 2
-        assert "the link model.safetensors leads out of the checkpoint" in capsys.readouterr().err
+        words = ["patch", "earlier", *YARN, "--push-to-hub", "me/long", *place]
+        refused(capsys, words, "the link model.safetensors leads out of the checkpoint")
     assert hub.requests == []
 
 
@@ -213,7 +201,7 @@ def test_a_folder_of_links_into_the_hubs_cache_is_sent(model, hub, tmp_path, dig
     (model / "model-2.safetensors").symlink_to(blob)
     (model / "tokenizer.json").symlink_to(blob)
     assert names(model) == []
-    assert main(["patch", "model", *YARN, "--push-to-hub", "me/long"]) == 0
+    assert main(PUSH) == 0
     assert hub.repositories["me/long"]["tokenizer.json"] == b"cached"
 
 
@@ -249,24 +237,15 @@ def test_a_folder_is_looked_at_once_more_before_it_is_sent(model, hub, tmp_path)
 
 
 @pytest.mark.parametrize(("name", "target"), [("self", "self"), ("gone", "nothing"), ("one", "nested/two")])
-def test_a_link_that_leads_nowhere_is_one_line(model, hub, capsys, tmp_path, name, target):
+def test_a_link_that_leads_nowhere_is_one_line(model, hub, capsys, name, target):
     (model / name).symlink_to(target)
     if name == "one":
         (model / "nested" / "two").symlink_to("../one")
-    before = tree(tmp_path)
     for place in (["-o", "out"], ["--in-place"]):
-        assert main(["patch", "model", *YARN, "--push-to-hub", "me/long", *place]) == 2
-        err = capsys.readouterr().err
-        assert err.startswith("error: model/")
-        assert err.endswith("which does not exist; is the download complete?\n")
-        assert err.count("\n") == 1
-    assert (hub.requests, tree(tmp_path)) == ([], before)
+        refused(capsys, [*PUSH, *place], "error: model/", "which does not exist; is the download complete?\n")
+    assert hub.requests == []
 
 
 def test_names_that_would_break_the_line_are_shown_and_cut(model, hub, capsys):
     (model / "a\nerror: \u202eb").symlink_to("../secrets/" + "x" * 250)
-    assert main(["patch", "model", *YARN, "--push-to-hub", "me/long"]) == 2
-    err = capsys.readouterr().err
-    assert err.count("\n") == 1
-    assert "the link a\\nerror: \\u202eb leads out" in err
-    assert len(err) < 500
+    refused(capsys, PUSH, "the link a\\nerror: \\u202eb leads out")

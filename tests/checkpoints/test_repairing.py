@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import tiny
+from configurations import edit, read
 
 import ropescale
 from ropescale.cli.main import main
@@ -29,10 +30,6 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def folder(saved: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(saved, tmp_path / "model"))
-
-
-def read(path: Path) -> dict:
-    return json.loads(path.read_text())
 
 
 def test_live_frequencies_and_a_limit_that_is_too_low_are_told_apart(saved, capsys):
@@ -85,7 +82,6 @@ def test_a_maximum_that_stays_by_intention_is_a_remark_and_any_other_a_limit(tmp
     report = ropescale.verify(tmp_path / "linear")
     assert any("max_position_embeddings stays 64 under linear" in warning for warning in report.warnings)
     ropescale.patch_checkpoint(tmp_path / "source", tmp_path / "yarn", "yarn:factor=4")
-    config = read(tmp_path / "yarn" / "config.json")
-    (tmp_path / "yarn" / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 64}))
+    edit(tmp_path / "yarn", max_position_embeddings=64)
     with pytest.raises(VerificationError, match=r"frequencies are live.*max_position_embeddings is 64, below the 256"):
         ropescale.verify(tmp_path / "yarn")

@@ -7,12 +7,14 @@ import os
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import peft
 import pytest
 import tiny
 import tiny_models
 import torch
+from configurations import edit, read
 from own_schedules import Half
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -55,16 +57,22 @@ def contents(folder: Path) -> dict[str, object]:
         found[name] = (
             {k: v.tolist() for k, v in load_file(path).items()} if "safetensors" in name else path.read_bytes()
         )
-    record = json.loads((folder / "ropescale.json").read_text())
+    record = read(folder / "ropescale.json")
     return found | {"ropescale.json": {key: value for key, value in record.items() if key != "files"}}
 
 
-def _tensors(path: Path) -> dict[str, list]:
-    return {name: tensor.tolist() for name, tensor in load_file(path).items()}
-
-
 def config(folder: Path) -> dict:
-    return json.loads((folder / "config.json").read_text())
+    return read(folder / "config.json")
+
+
+def assert_saved_as_patched(source: Path, folder: Path, spec: Any, **options: Any) -> None:
+    """Asserts that a model that is patched in memory is saved as it would have been patched on disk."""
+    model = loaded(source)
+    with ropescale.patch(model, spec, **options):
+        model(torch.arange(200)[None])  # which leaves a longer table where tables follow the length
+        assert ropescale.save(model, folder / "saved") == folder / "saved"
+    ropescale.patch_checkpoint(source, folder / "patched", spec, **options)
+    assert contents(folder / "saved") == contents(folder / "patched")
 
 
 @pytest.mark.parametrize(
@@ -77,12 +85,7 @@ def config(folder: Path) -> dict:
     ],
 )
 def test_what_is_saved_from_memory_is_what_patch_writes_byte_for_byte(source, tmp_path, spec, options):
-    model = loaded(source)
-    with ropescale.patch(model, spec, **options):
-        model(torch.arange(200)[None])  # which leaves a longer table where tables follow the length
-        assert ropescale.save(model, tmp_path / "saved") == tmp_path / "saved"
-    ropescale.patch_checkpoint(source, tmp_path / "patched", spec, **options)
-    assert contents(tmp_path / "saved") == contents(tmp_path / "patched")
+    assert_saved_as_patched(source, tmp_path, spec, **options)
     assert sorted(os.listdir(tmp_path)) == ["patched", "saved", "source"]
     assert ropescale.verify(tmp_path / "saved").limits == []
 
@@ -108,22 +111,14 @@ def test_every_file_has_the_mode_of_a_new_file_and_linked_weights_keep_theirs(so
 def test_layer_types_and_the_keys_of_transformers_4_come_over_as_patch_has_them(tmp_path):
     source = written(tiny_models.build("gemma3_text", vocab_size=258), tmp_path / "source")
     ropescale.patch_checkpoint(source, tmp_path / "v4", "linear:factor=2")  # a source that states both dialects
-    model = loaded(tmp_path / "v4")
-    with ropescale.patch(model, "yarn:factor=4"):
-        ropescale.save(model, tmp_path / "saved")
-    ropescale.patch_checkpoint(tmp_path / "v4", tmp_path / "patched", "yarn:factor=4")
-    assert contents(tmp_path / "saved") == contents(tmp_path / "patched")
+    assert_saved_as_patched(tmp_path / "v4", tmp_path, "yarn:factor=4")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", tiny_models.SHAPES)
 def test_every_family_is_saved_as_patch_writes_it(tmp_path, kind):
     source = written(tiny_models.build(kind, vocab_size=258), tmp_path / "source")
-    model = loaded(source)
-    with ropescale.patch(model, "yarn:factor=4"):
-        ropescale.save(model, tmp_path / "saved")
-    ropescale.patch_checkpoint(source, tmp_path / "patched", "yarn:factor=4")
-    assert contents(tmp_path / "saved") == contents(tmp_path / "patched")
+    assert_saved_as_patched(source, tmp_path, "yarn:factor=4")
 
 
 def test_a_model_that_was_never_on_disk_is_saved_as_if_it_had_been(tmp_path):
@@ -137,7 +132,7 @@ def test_a_model_that_was_never_on_disk_is_saved_as_if_it_had_been(tmp_path):
 
 
 def test_what_was_trained_and_changed_since_is_saved_and_stock_transformers_reads_it(source, tmp_path):
-    (source / "config.json").write_text(json.dumps(config(source) | {"kept": [1], "dropped": 2}))
+    edit(source, kept=[1], dropped=2)
     model = loaded(source)
     del model.config.dropped
     ids = torch.arange(100)[None]
@@ -150,7 +145,7 @@ def test_what_was_trained_and_changed_since_is_saved_and_stock_transformers_read
     out = tmp_path / "out"
     assert config(out)["vocab_size"] == 300 and config(out)["rope_scaling"]["factor"] == 4.0
     assert config(out)["kept"] == [1] and "dropped" not in config(out)
-    assert json.loads((out / "generation_config.json").read_text())["max_new_tokens"] == 77
+    assert read(out / "generation_config.json")["max_new_tokens"] == 77
     assert len(list(out.glob("model-*.safetensors"))) > 1 and not (out / "model.safetensors").exists()
     assert torch.equal(loaded(out)(ids).logits, expected)
     assert AutoTokenizer.from_pretrained(out).model_max_length == 256
@@ -235,9 +230,9 @@ def test_stock_peft_loads_the_adapter_on_a_base_that_carries_the_schedule(source
     assert contents(tmp_path / "out" / "base") == contents(tmp_path / "patched")
     weights = "model.safetensors"
     assert (tmp_path / "out" / "base" / weights).stat().st_ino == (source / weights).stat().st_ino
-    named = json.loads((tmp_path / "out" / "adapter_config.json").read_text())["base_model_name_or_path"]
+    named = read(tmp_path / "out" / "adapter_config.json")["base_model_name_or_path"]
     assert named == str(tmp_path / "out" / "base")
-    record = json.loads((tmp_path / "out" / "ropescale.json").read_text())
+    record = read(tmp_path / "out" / "ropescale.json")
     assert record["spec"] == {"all": "yarn:factor=4"} and "base/model.safetensors" in record["files"]
     assert "Context extension" in (tmp_path / "out" / "README.md").read_text()
 
@@ -314,8 +309,7 @@ def adapter_once(source_once: Path, tmp_path_factory: pytest.TempPathFactory) ->
 def renamed(adapter: Path, folder: Path, base: Path) -> Path:
     """A copy of an adapter that names another base."""
     shutil.copytree(adapter, folder, ignore=shutil.ignore_patterns("base"))
-    told = json.loads((folder / "adapter_config.json").read_text())
-    (folder / "adapter_config.json").write_text(json.dumps(told | {"base_model_name_or_path": str(base)}))
+    edit(folder, "adapter_config.json", base_model_name_or_path=str(base))
     return folder
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -55,6 +57,18 @@ GPT_OSS = {
     "rope_scaling": YARN_32,
     "sliding_window": 128,
 }
+GEMMA3 = {
+    "model_type": "gemma3_text",
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "head_dim": 16,
+    "max_position_embeddings": 8192,
+    "sliding_window": 512,
+    "rope_parameters": {
+        "full_attention": {"rope_type": "default", "rope_theta": 1e6},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+    },
+}
 QWEN3 = {
     "model_type": "qwen3",
     "hidden_size": 4096,
@@ -84,3 +98,34 @@ def write_checkpoint(
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content.encode() if isinstance(content, str) else content)
     return folder
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Reads a JSON file."""
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def edit(folder: Path, name: str = "config.json", **changes: Any) -> None:
+    """Sets keys of a JSON file; None removes one."""
+    path = folder / name
+    value = (read(path) if path.exists() else {}) | changes
+    path.write_text(json.dumps({key: item for key, item in value.items() if item is not None}), encoding="utf-8")
+
+
+def edit_rope(folder: Path, **changes: Any) -> None:
+    """Sets fields of the scaling in the keys of both transformers 4 and 5."""
+    config = read(folder / "config.json")
+    edit(folder, **{key: {**config[key], **changes} for key in ("rope_parameters", "rope_scaling")})
+
+
+def as_cached(folder: Path, repository: Path, commit: str = "abc") -> Path:
+    """A checkpoint as the Hub's cache keeps it: relative links to blobs named by their hash; returns the snapshot."""
+    snapshot, blobs = repository / "snapshots" / commit, repository / "blobs"
+    blobs.mkdir(parents=True)
+    for path in (path for path in sorted(folder.rglob("*")) if path.is_file()):
+        blob = blobs / hashlib.sha256(path.read_bytes() + path.name.encode()).hexdigest()
+        link = snapshot / path.relative_to(folder)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        blob.write_bytes(path.read_bytes())
+        link.symlink_to(os.path.relpath(blob, link.parent))
+    return snapshot

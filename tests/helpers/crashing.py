@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 _armed: dict[str, Any] = {"fail": None, "left": 0, "root": ""}
 
@@ -51,15 +51,20 @@ def fail_at(step: int, root: Path, act: Callable[[], Any], fail: Callable[[], No
     return reached
 
 
-def failures(root: Path, act: Callable[[], Any], error: BaseException) -> Iterator[BaseException | None]:
-    """Raises ``error`` at step 1, 2, ... of ``act`` until it has no more steps; yields what came out each time."""
+def raising(error: BaseException) -> Callable[..., NoReturn]:
+    """A stand-in for any function, which raises."""
 
-    def fail() -> None:
+    def fail(*_: Any, **__: Any) -> NoReturn:
         raise error
 
+    return fail
+
+
+def failures(root: Path, act: Callable[[], Any], error: BaseException) -> Iterator[BaseException | None]:
+    """Raises ``error`` at step 1, 2, ... of ``act`` until it has no more steps; yields what came out each time."""
     for step in count(1):
         try:
-            if not fail_at(step, root, act, fail):
+            if not fail_at(step, root, act, raising(error)):
                 return
             yield None
         except type(error) as raised:

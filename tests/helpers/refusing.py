@@ -12,6 +12,7 @@ import pytest
 from crashing import tree
 
 from ropescale.cli.main import main
+from ropescale.errors import CheckpointError
 
 
 class TooLong(BaseException):
@@ -38,6 +39,15 @@ def one_error(err: str, *facts: str) -> None:
     """Asserts that this is one line of error, and that it has all facts."""
     assert err.startswith("error: ") and err.count("\n") == 1, err
     assert all(fact in err for fact in facts), (facts, err)
+
+
+@contextmanager
+def untouched(folder: Path, match: str, error: type[Exception] = CheckpointError) -> Iterator[None]:
+    """Asserts that the block is refused by this error, and that nothing below a folder has changed."""
+    before = tree(folder)
+    with pytest.raises(error, match=match):
+        yield
+    assert tree(folder) == before
 
 
 def refused(capsys: pytest.CaptureFixture[str], words: list[str], *facts: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import subprocess
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from configurations import LLAMA
+from configurations import LLAMA, write_checkpoint
 from planning import make_plan
 
 import ropescale
@@ -164,9 +163,7 @@ def test_a_hostile_spec_stays_in_its_place(tmp_path):
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", ["newline", "end of a fence", "other direction", "not utf-8"])
 def test_export_prints_one_block_per_command_whatever_the_folder_is_called(engine, name, tmp_path):
-    folder = tmp_path / NAMES[name].replace("/", "")
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(LLAMA))
+    folder = write_checkpoint(tmp_path / NAMES[name].replace("/", ""), LLAMA)
     done = export(folder, engine, "ntk:factor=4")
     for command in done.commands:
         [code], rest = blocks(command.fenced())
@@ -177,8 +174,7 @@ def test_export_prints_one_block_per_command_whatever_the_folder_is_called(engin
 
 def test_a_folder_that_begins_with_a_dash_is_no_option(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    Path("-x").mkdir()
-    Path("-x", "config.json").write_text(json.dumps(LLAMA))
+    write_checkpoint(Path("-x"), LLAMA)
     assert "vllm serve ./-x " in export("./-x", "vllm", "yarn:factor=4").commands[0].text
     assert main(["patch", "./-x", "-o", "./-y", "--schedule", "yarn:factor=4"]) == 0
     assert capsys.readouterr().err.endswith("next: ropescale verify ./-y\n")
@@ -187,17 +183,13 @@ def test_a_folder_that_begins_with_a_dash_is_no_option(tmp_path, monkeypatch, ca
 
 
 def test_a_model_in_a_hostile_folder_has_a_card_like_any_other(tmp_path):
-    folder = tmp_path / "a\n```\n# x"
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(LLAMA))
+    folder = write_checkpoint(tmp_path / "a\n```\n# x", LLAMA)
     ropescale.patch_checkpoint(folder, tmp_path / "out", "ntk-su:factor=4")
     checked((tmp_path / "out" / "README.md").read_text())
 
 
 def test_a_hostile_folder_does_not_break_the_table_that_is_printed(tmp_path, capsys):
-    folder = tmp_path / "a\n| b\\| \u202e"
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(LLAMA))
+    folder = write_checkpoint(tmp_path / "a\n| b\\| \u202e", LLAMA)
     assert main(["patch", str(folder), "--dry-run", "--schedule", "yarn:factor=4"]) == 0
     out = capsys.readouterr().out
     assert "/a\\n\\| b\\| \\u202e (llama) |\n" in out
