@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
+from configurations import edit, read
+from refusing import one_error
 from tiny import byte_tokenizer, llama
 from transformers import AutoModelForCausalLM, dynamic_module_utils
 
@@ -61,14 +64,9 @@ def plain(tmp_path: Path) -> Path:
 @pytest.fixture
 def folder(plain: Path, tmp_path: Path, marker: Path) -> Path:
     """The same weights under a model type of its own."""
-    own = tmp_path / "own"
-    own.mkdir()
-    for path in plain.iterdir():
-        (own / path.name).write_bytes(path.read_bytes())
-    config = json.loads((plain / "config.json").read_text())
+    own = Path(shutil.copytree(plain, tmp_path / "own"))
     named = {"AutoConfig": "configuration_own.OwnConfig", "AutoModelForCausalLM": "modeling_own.OwnForCausalLM"}
-    changes = {"model_type": "own_llama", "architectures": ["OwnForCausalLM"], "auto_map": named}
-    (own / "config.json").write_text(json.dumps(config | changes))
+    edit(own, model_type="own_llama", architectures=["OwnForCausalLM"], auto_map=named)
     (own / "configuration_own.py").write_text(CONFIGURATION.format(marker=str(marker)))
     (own / "modeling_own.py").write_text(MODELING)
     return own
@@ -88,12 +86,8 @@ def patched(folder: Path, tmp_path: Path) -> Path:
 
 def patched_as(plain: Path, out: Path, tmp_path: Path) -> Path:
     """The stock checkpoint with the rope parameters of the patched one."""
-    folder = tmp_path / "stock"
-    folder.mkdir()
-    (folder / "model.safetensors").symlink_to(plain / "model.safetensors")
-    config, wanted = (json.loads((each / "config.json").read_text()) for each in (plain, out))
-    keys = ("rope_parameters", "max_position_embeddings")
-    (folder / "config.json").write_text(json.dumps(config | {key: wanted[key] for key in keys}))
+    folder, wanted = Path(shutil.copytree(plain, tmp_path / "stock")), read(out / "config.json")
+    edit(folder, **{key: wanted[key] for key in ("rope_parameters", "max_position_embeddings")})
     return folder
 
 
@@ -104,7 +98,7 @@ def test_patching_and_inspecting_run_no_code_and_carry_it_along(folder: Path, tm
     for name in ("configuration_own.py", "modeling_own.py"):
         assert (out / name).read_bytes() == (folder / name).read_bytes()
         assert not (out / name).samefile(folder / name)
-    assert json.loads((out / "config.json").read_text())["auto_map"]["AutoConfig"] == "configuration_own.OwnConfig"
+    assert read(out / "config.json")["auto_map"]["AutoConfig"] == "configuration_own.OwnConfig"
 
 
 @pytest.mark.parametrize("words", [["verify"], ["verify", "--generate"], ["eval", "--lengths", "64", "--data"]])
@@ -113,10 +107,7 @@ def test_without_the_option_nothing_runs_and_the_error_names_it(
 ) -> None:
     command, *rest = words
     assert main([command, str(folder), *rest, *([str(text)] if command == "eval" else [])]) == 2
-    err = capsys.readouterr().err
-    assert err.count("\n") == 1
-    assert "custom code (modeling_own.OwnForCausalLM)" in err
-    assert "--trust-remote-code" in err
+    one_error(capsys.readouterr().err, "custom code (modeling_own.OwnForCausalLM)", "--trust-remote-code")
     assert not marker.exists()
 
 
@@ -147,8 +138,7 @@ def test_with_the_option_it_is_verified_generated_from_and_evaluated(
 def test_a_type_that_transformers_knows_is_loaded_by_its_own_class_whatever_lies_beside_it(
     folder: Path, marker: Path
 ) -> None:
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"model_type": "llama"}))
+    edit(folder, model_type="llama")
     assert ropescale.verify(folder, generate=True).live
     assert not marker.exists()
 
@@ -156,9 +146,8 @@ def test_a_type_that_transformers_knows_is_loaded_by_its_own_class_whatever_lies
 def test_a_tokenizer_with_code_is_refused_by_name_without_the_option(
     plain: Path, text: Path, marker: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = plain / "tokenizer_config.json"
-    changes = {"tokenizer_class": "OwnTokenizer", "auto_map": {"AutoTokenizer": ["own.OwnTokenizer", None]}}
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    named = {"AutoTokenizer": ["own.OwnTokenizer", None]}
+    edit(plain, "tokenizer_config.json", tokenizer_class="OwnTokenizer", auto_map=named)
     (plain / "own.py").write_text(f"from pathlib import Path\n\nPath({str(marker)!r}).touch()\n")
     assert main(["eval", str(plain), "--data", str(text), "--lengths", "64"]) == 2
     assert "give --trust-remote-code" in capsys.readouterr().err

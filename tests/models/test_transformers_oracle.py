@@ -51,7 +51,7 @@ def _quiet() -> None:
     logging.getLogger("transformers").setLevel(logging.ERROR)
 
 
-def config_of(rope: Rope, parameters: dict[str, Any], maximum: int | None = None) -> LlamaConfig:
+def config_of(rope: Rope, parameters: Any, maximum: int | None = None) -> LlamaConfig:
     """A Llama of this geometry with these rope parameters."""
     geometry = {"rope_theta": rope.theta}
     if rope.rotary_dim != rope.head_dim:
@@ -142,9 +142,7 @@ def test_the_schedule_is_transformers_own_function(rope: Rope, schedule: BuiltIn
 def test_rope_parameters_give_transformers_the_same_table(
     rope: Rope, schedule: BuiltIn, parameters: dict[str, Any]
 ) -> None:
-    written = schedule.rope_parameters(rope)
-    assert written is not None
-    assert_same(stock(config_of(rope, written)), compute(schedule, rope))
+    assert_same(stock(config_of(rope, schedule.rope_parameters(rope))), compute(schedule, rope))
 
 
 @pytest.mark.parametrize(("rope", "schedule", "parameters"), EVERY_NATIVE)
@@ -163,9 +161,7 @@ def test_as_is_reads_what_transformers_computes(rope: Rope, schedule: BuiltIn, p
 @pytest.mark.parametrize("times", [0.5, 1, 1.001, 2, 7.3, 32])
 def test_dynamic_follows_the_length_as_transformers_does(rope: Rope, factor: float, times: float) -> None:
     length, schedule = int(rope.original_length * times), Dynamic(factor)
-    written = schedule.rope_parameters(rope)
-    assert written is not None
-    config = config_of(rope, written, maximum=rope.original_length)
+    config = config_of(rope, schedule.rope_parameters(rope), maximum=rope.original_length)
     assert_same(compute(schedule, rope, length), stock(config, length))
     read = replace(rope, original_length=7, max_length=rope.original_length, scaling=config.rope_parameters)
     assert_same(compute(AsIs(), read, length), stock(config, length))
@@ -181,9 +177,7 @@ def test_longrope_switches_lists_as_transformers_does(rope: Rope, given: dict[st
     by_hand = {"rope_type": "longrope", **{k: list(v) for k, v in lists(rope.pairs).items()}, **given}
     config = config_of(rope, with_original(rope, by_hand))
     assert_same(compute(schedule, rope, length), stock(config, length))
-    written = schedule.rope_parameters(rope)
-    assert written is not None
-    assert_same(stock(config_of(rope, written), length), stock(config, length))
+    assert_same(stock(config_of(rope, schedule.rope_parameters(rope)), length), stock(config, length))
     assert_same(compute(AsIs(), replace(rope, scaling=config.rope_parameters), length), stock(config, length))
 
 
@@ -195,9 +189,7 @@ def test_proportional_is_transformers_own_function(rope: Rope, partial: float, f
     by_hand = {"rope_type": "proportional", "partial_rotary_factor": partial, "factor": factor}
     config = config_of(rope, by_hand)
     assert_same(compute(schedule, rope), stock(config))
-    written = schedule.rope_parameters(rope)
-    assert written is not None
-    assert_same(stock(config_of(rope, written)), stock(config))
+    assert_same(stock(config_of(rope, schedule.rope_parameters(rope))), stock(config))
     read = replace(rope, rotated_pairs=int(partial * rope.head_dim // 2), scaling=config.rope_parameters)
     assert_same(compute(AsIs(), read), stock(config))
 
@@ -206,9 +198,7 @@ def test_proportional_is_transformers_own_function(rope: Rope, partial: float, f
 @pytest.mark.parametrize("turning", [0, 5, 16, 31])
 def test_theta_and_linear_keep_their_native_form_where_only_some_pairs_turn(schedule: BuiltIn, turning: int) -> None:
     rope = Rope(64, 1e6, 4096, rotated_pairs=turning)
-    written = schedule.rope_parameters(rope)
-    assert written is not None
-    assert_same(stock(config_of(rope, written)), compute(schedule, rope))
+    assert_same(stock(config_of(rope, schedule.rope_parameters(rope))), compute(schedule, rope))
 
 
 @pytest.mark.parametrize("rope", GEOMETRIES, ids=label)
