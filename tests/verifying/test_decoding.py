@@ -11,6 +11,7 @@ from typing import Any
 import coverage_models
 import pytest
 import torch
+from configurations import edit_rope
 from coverage_models import TYPES, tiny_config
 from tiny_models import SHAPES, TRAINED, VOCABULARY, assert_same, build, document, reloaded, snapshot
 from transformers import DynamicCache
@@ -295,6 +296,7 @@ def test_no_more_logits_are_computed_than_are_compared() -> None:
 def test_the_model_is_left_as_it_was_bit_for_bit(parameters: dict[str, Any] | None) -> None:
     changes: dict[str, Any] = {"rope_parameters": parameters} if parameters else {}
     model = build(**changes).train()
+    model.model.layers[0].eval()  # each module keeps its own mode
     model(input_ids=document(100))  # after which stock dynamic carries another table
     model.generation_config.eos_token_id = [3]
     before, settings = snapshot(model), model.generation_config
@@ -398,10 +400,7 @@ def test_a_checkpoint_in_bfloat16_is_compared_in_float32_on_the_cpu_and_in_its_o
 
 def test_a_checkpoint_that_is_not_live_is_not_loaded(folder: Path, tmp_path: Path) -> None:
     ropescale.patch_checkpoint(folder, tmp_path / "out", "yarn:factor=4")
-    config = json.loads((tmp_path / "out" / "config.json").read_text())
-    for key in ("rope_scaling", "rope_parameters"):
-        config[key]["factor"] = 2.0
-    (tmp_path / "out" / "config.json").write_text(json.dumps(config))
+    edit_rope(tmp_path / "out", factor=2.0)
     report = examine(tmp_path / "out", generate=True)
     assert not report.live
     assert report.generation == []
