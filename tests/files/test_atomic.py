@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from crashing import failures, kills
+from crashing import failures, kills, raising
 
 from ropescale.files import atomic, locks, renaming
 
@@ -48,10 +48,7 @@ def test_a_new_file_never_replaces_one_that_appeared_while_it_was_written(tmp_pa
 
 @pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP])
 def test_where_there_are_no_links_a_new_file_is_still_new(tmp_path, monkeypatch, number) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(atomic.os, "link", refuse)
+    monkeypatch.setattr(atomic.os, "link", raising(OSError(number, os.strerror(number))))
     create(tmp_path / "x", "ours")
     with pytest.raises(FileExistsError):
         create(tmp_path / "x", "again")
@@ -148,19 +145,6 @@ def ours(path: Path) -> None:
         raise NotOursError
 
 
-def at_second_look(act: Callable[[Path], object]) -> Callable[[Path], None]:
-    """A check that finds the file its own, and does something when it sees it exchanged."""
-    seen: list[Path] = []
-
-    def check(path: Path) -> None:
-        seen.append(path)
-        if len(seen) == 2:
-            act(path)
-        ours(path)
-
-    return check
-
-
 def replaced(path: Path, check: Callable[[Path], None] = ours, content: str = "ours, new") -> None:
     with atomic.part(path, check=check) as beside:
         beside.write_text(content)
@@ -168,13 +152,11 @@ def replaced(path: Path, check: Callable[[Path], None] = ours, content: str = "o
 
 def edited_between(path: Path, check: Callable[[Path], None]) -> Callable[[Path], None]:
     """A check of a file that somebody replaces as soon as it was looked at for the first time."""
-    seen: list[Path] = []
 
     def look(there: Path) -> None:
-        if seen:
+        if there != path:  # exchanged, so this is the second time
             check(there)
             return
-        seen.append(there)
         ours(there)
         path.unlink()
         path.write_text("years of work")
@@ -275,18 +257,20 @@ def test_what_cannot_be_exchanged_back_is_put_back_or_named_and_never_removed(pa
 
 @exchanging
 def test_a_signal_between_the_exchange_and_the_end_waits_until_the_file_is_replaced(page: Path) -> None:
+    def check(there: Path) -> None:
+        if there != page:
+            signal.raise_signal(signal.SIGINT)
+        ours(there)
+
     with pytest.raises(KeyboardInterrupt):
-        replaced(page, at_second_look(lambda there: signal.raise_signal(signal.SIGINT)))
+        replaced(page, check)
     assert contents(page.parent) == ["ours, new"]
 
 
 @pytest.mark.parametrize("missing", ["exchange", "link"])
 def test_where_names_cannot_be_exchanged_a_checked_file_is_still_replaced(page, monkeypatch, missing) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(errno.EPERM, "no links")
-
     if missing == "link":
-        monkeypatch.setattr(atomic.os, "link", refuse)
+        monkeypatch.setattr(atomic.os, "link", raising(OSError(errno.EPERM, "no links")))
     else:
         monkeypatch.setattr(renaming, "_renamed", lambda *_: False)
     replaced(page)
@@ -296,10 +280,7 @@ def test_where_names_cannot_be_exchanged_a_checked_file_is_still_replaced(page, 
 @exchanging
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_where_there_are_no_links_a_killed_writer_leaves_no_half_of_a_new_file(tmp_path, monkeypatch) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(errno.EPERM, "no links")
-
-    monkeypatch.setattr(atomic.os, "link", refuse)
+    monkeypatch.setattr(atomic.os, "link", raising(OSError(errno.EPERM, "no links")))
     path = tmp_path / "x"
     for _ in kills(tmp_path, lambda: create(path, "whole")):
         assert not path.exists() or path.read_text() == "whole"

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 import tiny
 import torch
-from configurations import CONFIG
+from configurations import CONFIG, edit
+from crashing import raising
 from refusing import refused, within
 from safetensors.torch import load_file, save_file
 from transformers import CONFIG_MAPPING
@@ -175,6 +176,7 @@ def test_what_is_no_text_is_printed_escaped(model, capsys, monkeypatch):
 
 RECORDS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "no spec": lambda r: r.pop("spec"),
+    "specs of a number": lambda r: r.update(spec=5),
     "a spec of a number": lambda r: r.update(spec={"all": 5}),
     "a spec of a list": lambda r: r.update(spec=["all"]),
     "beneath": lambda r: r.update(beneath={"all": 5}),
@@ -185,10 +187,20 @@ RECORDS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "an original length of a number": lambda r: r.update(original_length=5),
     "an original length of a word": lambda r: r.update(original_length={"all": "x"}),
     "an original length of nothing": lambda r: r.update(original_length={"all": 0}),
+    "no length": lambda r: r.pop("length"),
+    "a length of nothing": lambda r: r.update(length=0),
+    "a length of true": lambda r: r.update(length=True),
     "a length beyond counting": lambda r: r.update(length=10**400),
     "a sha256": lambda r: r.update(original_config_sha256=5),
     "added": lambda r: r["undo"].update(added=[["x"]]),
-    "true for a frequency": lambda r: r["tables"]["all"].update(attention_scale=True),
+    "true for a scale": lambda r: r["tables"]["all"].update(attention_scale=True),
+    "a scale of nothing": lambda r: r["tables"]["all"].update(attention_scale=0),
+    "a table of a word": lambda r: r["tables"]["all"].update(inv_freq="x"),
+    "a table of NaN": lambda r: r["tables"]["all"].update(inv_freq=[float("nan")] * 8),
+    "a table beyond counting": lambda r: r["tables"]["all"].update(inv_freq=[10**400] * 8),
+    "a switch of a number": lambda r: r.update(switch=5),
+    "sides of a number": lambda r: r.update(switch={"all": 5}),
+    "a side without a length": lambda r: r.update(switch={"all": [{"inv_freq": [1.0] * 8, "attention_scale": 1.0}]}),
 }
 
 
@@ -200,15 +212,14 @@ def test_a_record_with_values_that_cannot_be_is_refused(model, capsys, damage):
     Path("out/ropescale.json").write_text(json.dumps(record))
     capsys.readouterr()
     again = ["patch", "out", "-o", "second", "--schedule", "ntk:factor=2"]
-    for words in (again, [*again, "--dry-run"], ["export", "out", "--for", "vllm"], ["inspect", "out", *again[4:]]):
+    others = ["export", "out", "--for", "vllm"], ["inspect", "out", *again[4:]], ["verify", "out"]
+    for words in (again, [*again, "--dry-run"], *others):
         refused(capsys, words, "ropescale.json is not a record that ropescale")
 
 
 def test_a_record_with_a_vast_schedule_is_told_in_brief(model, capsys):
     assert main(PATCH) == 0
-    record = json.loads(Path("out/ropescale.json").read_text())
-    record["spec"] = {"all": "x" * 100_000}
-    Path("out/ropescale.json").write_text(json.dumps(record))
+    edit(Path("out"), "ropescale.json", spec={"all": "x" * 100_000})
     capsys.readouterr()
     assert main(["patch", "out", "-o", "second", "--schedule", "ntk:factor=2"]) == 0
     said = capsys.readouterr()
@@ -225,18 +236,14 @@ NAMES = (
 ).split()
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_pipe_is_not_read(model, capsys, name):
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [*((PATCH, name) for name in NAMES), *((words, "config.json") for words in (INSPECT, VERIFY, export("vllm")))],
+)
+def test_a_pipe_is_not_read(model, capsys, words, name):
     (model / name).unlink(missing_ok=True)
     os.mkfifo(model / name)
-    refused(capsys, PATCH, f"{name} is a pipe, not a regular file")
-
-
-@pytest.mark.parametrize("words", [INSPECT, VERIFY, export("vllm")], ids=" ".join)
-def test_a_configuration_that_is_a_pipe_is_not_read(model, capsys, words):
-    (model / "config.json").unlink()
-    os.mkfifo(model / "config.json")
-    refused(capsys, words, "config.json is a pipe, not a regular file")
+    refused(capsys, words, f"{name} is a pipe, not a regular file")
 
 
 @pytest.mark.parametrize("words", [PATCH, INSPECT, VERIFY], ids=" ".join)
@@ -256,26 +263,22 @@ def test_a_file_of_brackets_is_not_taken_apart(model, capsys, name):
 
 
 @pytest.mark.parametrize(
-    ("name", "most"),
-    [("generation_config.json", "16.8 MB"), ("params.json", "16.8 MB"), ("tokenizer_config.json", "33.6 MB")],
+    ("name", "mebibytes", "most"),
+    [
+        ("generation_config.json", 40, "16.8 MB"),
+        ("params.json", 40, "16.8 MB"),
+        ("tokenizer_config.json", 40, "33.6 MB"),
+        ("model.safetensors.index.json", 129, "134 MB"),  # that of a million tensors
+    ],
 )
-def test_a_small_file_that_is_large_is_not_read(model, capsys, name, most):
+def test_a_file_that_is_larger_than_any_of_its_name_is_not_read(model, capsys, name, mebibytes, most):
     with open(model / name, "wb") as file:
-        file.truncate(40 * 2**20)
+        file.truncate(mebibytes * 2**20)
     refused(capsys, PATCH, f"{name} is larger than {most}")
 
 
-def test_an_index_larger_than_that_of_a_million_tensors_is_not_read(model, capsys):
-    with open(model / "model.safetensors.index.json", "wb") as file:
-        file.truncate(129 * 2**20)
-    refused(capsys, PATCH, "model.safetensors.index.json is larger than 134 MB")
-
-
 def test_a_file_that_does_not_fit_into_memory_is_one_line(model, capsys, monkeypatch):
-    def loads(content: str) -> None:
-        raise MemoryError
-
-    monkeypatch.setattr(reading.json, "loads", loads)
+    monkeypatch.setattr(reading.json, "loads", raising(MemoryError()))
     refused(capsys, PATCH, "config.json does not fit into memory; restore it from where it was downloaded")
 
 
@@ -382,10 +385,9 @@ def test_no_list_of_files_may_lead_elsewhere(model, capsys, name):
     refused(capsys, PATCH, "where the name of a file in its folder should stand")
     (model / "model.safetensors.index.json").unlink()
     assert main(PATCH) == 0
-    record = json.loads(Path("out", "ropescale.json").read_bytes())
-    assert files_in(Path("out")) is not None
-    record["files"][name] = {"sha256": ""}
-    Path("out", "ropescale.json").write_text(json.dumps(record))
+    files = files_in(Path("out"))
+    assert files is not None
+    edit(Path("out"), "ropescale.json", files={**files, name: {"sha256": ""}})
     assert files_in(Path("out")) is None
 
 
@@ -405,16 +407,12 @@ def test_memory_that_is_shared_is_not_the_systems(model):
     assert Path("out", "notes.txt").read_text() == "a text"
 
 
-def test_a_link_that_leads_to_itself_is_named(model, capsys):
-    (model / "self").symlink_to("self")
-    refused(capsys, PATCH, "self is a link that leads back to itself; remove it")
-
-
-def test_two_links_that_lead_to_each_other_are_named(model, capsys):
+@pytest.mark.parametrize("targets", [{"self": "self"}, {"a": "b", "b": "a"}])
+def test_links_that_lead_in_a_circle_are_named(model, capsys, targets):
     (model / "sub").mkdir()
-    (model / "sub" / "a").symlink_to("b")
-    (model / "sub" / "b").symlink_to("a")
-    refused(capsys, PATCH, "is a link that leads back to itself; remove it")
+    for name, target in targets.items():
+        (model / "sub" / name).symlink_to(target)
+    assert refused(capsys, PATCH).endswith(" is a link that leads back to itself; remove it\n")
 
 
 def test_folders_that_link_to_one_another_end(model, capsys, monkeypatch):
@@ -504,27 +502,23 @@ def loadable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "model"
 
 
-def change(path: Path, **fields: Any) -> None:
-    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
-
-
 GENERATE = ["verify", "model", "--generate", "--length", "8"]
 
 
 @pytest.mark.parametrize("words", [VERIFY, GENERATE], ids=" ".join)
 @pytest.mark.parametrize("count", [2**31, float("inf"), float("nan")])
 def test_more_layers_than_any_model_has_are_not_built(loadable, capsys, words, count):
-    change(loadable / "config.json", num_hidden_layers=count)
+    edit(loadable, num_hidden_layers=count)
     refused(capsys, words, f"num_hidden_layers is {count} in model/config.json")
 
 
 def test_counts_inside_a_part_of_the_configuration_are_bounded_too(loadable, capsys):
-    change(loadable / "config.json", vision_config={"num_hidden_layers": 10**9}, num_labels=2)
+    edit(loadable, vision_config={"num_hidden_layers": 10**9}, num_labels=2)
     refused(capsys, VERIFY, "num_hidden_layers is 1000000000")
 
 
 def test_a_model_type_that_is_no_name_is_refused_before_code_is_looked_for(loadable, capsys):
-    change(loadable / "config.json", model_type=["llama"], auto_map={"AutoModelForCausalLM": "x.Y"})
+    edit(loadable, model_type=["llama"], auto_map={"AutoModelForCausalLM": "x.Y"})
     refused(capsys, VERIFY, "transformers knows no model type ['llama']")
 
 
@@ -548,7 +542,7 @@ def test_a_pickle_that_would_run_code_is_refused_without_advice_to_run_it(loadab
 
 
 def test_weights_of_another_shape_are_one_line(loadable, capfd):
-    change(loadable / "config.json", intermediate_size=40)
+    edit(loadable, intermediate_size=40)
     refused(capfd, GENERATE, "down_proj.weight among them: 32 x 48 in the file and 32 x 40 in the model")
 
 
@@ -598,15 +592,7 @@ def test_the_first_line_of_an_error_holds_its_reason():
     assert len(first_line(ValueError("x" * 10**6))) == 300
 
 
-def test_a_class_name_of_a_hundred_thousand_characters_is_cut_in_warnings(tmp_path, capsys):
-    config = {
-        "model_type": "unknown",
-        "architectures": ["x" * 100_000],
-        "hidden_size": 64,
-        "num_attention_heads": 4,
-        "rope_theta": 10000.0,
-    }
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 256}))
-    assert main(["patch", str(tmp_path / "model"), "--dry-run", "--schedule", "yarn:factor=2"]) == 0
+def test_a_class_name_of_a_hundred_thousand_characters_is_cut_in_warnings(model, capsys):
+    edit(model, model_type="unknown", architectures=["x" * 100_000])
+    assert main([*PATCH, "--dry-run"]) == 0
     assert len(capsys.readouterr().err) < 3000

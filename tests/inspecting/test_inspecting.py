@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 from configurations import CONFIG as LLAMA
+from configurations import GEMMA3, write_checkpoint
+from refusing import one_error
 
 from ropescale import Frequencies, Rope, patch_checkpoint
 from ropescale.cli.main import main
@@ -16,28 +18,13 @@ from ropescale.errors import DataError
 from ropescale.inspecting import Geometry, inspect, traps
 from ropescale.schedules import Yarn
 
-GEMMA3 = {
-    "model_type": "gemma3_text",
-    "hidden_size": 64,
-    "num_attention_heads": 4,
-    "head_dim": 16,
-    "max_position_embeddings": 8192,
-    "sliding_window": 512,
-    "rope_parameters": {
-        "full_attention": {"rope_type": "default", "rope_theta": 1e6},
-        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
-    },
-}
-
 
 @pytest.fixture
 def checkpoint(tmp_path):
     """Writes a checkpoint folder: ``checkpoint(config, **files)``; file names lose their ``.json``."""
 
     def write(config, **files):
-        for name, content in {"config": config, **files}.items():
-            (tmp_path / f"{name}.json").write_text(json.dumps(content))
-        return str(tmp_path)
+        return str(write_checkpoint(tmp_path, config, {f"{name}.json": json.dumps(files[name]) for name in files}))
 
     return write
 
@@ -149,10 +136,7 @@ def test_a_file_that_only_transformers_5_understands_is_a_trap():
 def test_what_patching_mends_is_no_trap_under_a_schedule(tmp_path):
     config = {key: value for key, value in LLAMA.items() if key != "rope_theta"}
     config |= {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}
-    model, out = tmp_path / "model", tmp_path / "out"
-    model.mkdir()
-    (model / "config.json").write_text(json.dumps(config))
-    (model / "model.safetensors").write_bytes(b"")
+    model, out = write_checkpoint(tmp_path / "model", config, {"model.safetensors": b""}), tmp_path / "out"
     patch_checkpoint(model, out, "yarn:factor=2")
     for given, trap in ((inspect(str(model)), 1), (inspect(str(model), "yarn:factor=2"), 0), (inspect(str(out)), 0)):
         assert sum("rope_parameters alone" in each for each in given.warnings) == trap
@@ -209,10 +193,7 @@ def test_warnings_go_to_stderr_and_into_the_json(checkpoint, capsys):
 )
 def test_wrong_input_is_one_line(words, sentence, checkpoint, capsys):
     assert main(["inspect", checkpoint(LLAMA), *words]) == 2
-    err = capsys.readouterr().err
-    assert err.startswith("error: ")
-    assert sentence in err
-    assert err.count("\n") == 1
+    one_error(capsys.readouterr().err, sentence)
 
 
 @pytest.mark.parametrize("config", [{"model_type": "gpt2"}, [], {"model_type": "unheard-of"}, {}])

@@ -7,6 +7,8 @@ import json
 import pytest
 import tiny
 from configurations import CONFIG as LLAMA
+from configurations import GEMMA3, write_checkpoint
+from refusing import one_error
 
 import ropescale
 from ropescale.cli.main import main
@@ -15,25 +17,11 @@ from ropescale.inspecting import compare, inspect
 from ropescale.output import plotting
 
 SCHEDULES = ["yarn:factor=8", "ntk:factor=4", "cope"]
-GEMMA3 = {
-    "model_type": "gemma3_text",
-    "head_dim": 64,
-    "max_position_embeddings": 8192,
-    "sliding_window": 512,
-    "rope_parameters": {
-        "full_attention": {"rope_type": "default", "rope_theta": 1e6},
-        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
-    },
-}
 
 
 @pytest.fixture
 def checkpoint(tmp_path):
-    def write(config=LLAMA):
-        (tmp_path / "config.json").write_text(json.dumps(config))
-        return str(tmp_path)
-
-    return write
+    return lambda config=LLAMA: str(write_checkpoint(tmp_path, config))
 
 
 def run(capsys, *words):
@@ -114,8 +102,7 @@ def test_a_target_length_alone_is_for_schedules_without_a_factor_too(checkpoint,
 )
 def test_wrong_input_is_one_line(words, sentence, checkpoint, capsys):
     assert main(["inspect", checkpoint(), *asked(["cope", "base"]), *words]) == 2
-    err = capsys.readouterr().err
-    assert err.startswith("error: ") and sentence in err and err.count("\n") == 1
+    one_error(capsys.readouterr().err, sentence)
 
 
 def test_a_list_must_hold_a_schedule(checkpoint):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
+from configurations import write_checkpoint
 
+from ropescale.cli.main import main
 from ropescale.errors import ScheduleError
 from ropescale.inspecting import compare
 from ropescale.output.naming import abbreviated, definitions, names_of
@@ -18,8 +20,7 @@ LONG = "yarn:factor=7.59891234567,beta_fast=15.26461234567,beta_slow=0.586612345
 
 @pytest.fixture
 def model(tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
-    return str(tmp_path)
+    return str(write_checkpoint(tmp_path, CONFIG))
 
 
 def test_a_file_gives_its_name_and_as_much_of_its_path_as_is_needed():
@@ -85,8 +86,6 @@ def test_inspect_says_which_of_several_schedules_contradicts_the_target_length(m
 
 
 def test_inspect_calls_schedules_of_files_by_their_names(model, tmp_path, capsys):
-    from ropescale.cli.main import main
-
     for number in (1, 2):
         (tmp_path / f"{number}.json").write_text(
             json.dumps({"name": "yarn", "factor": 2, "beta_fast": 30 + number / 7})

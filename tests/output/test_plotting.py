@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import builtins
 import io
-import json
 import math
 import re
 import struct
 import zlib
+from pathlib import Path
 
 import pytest
 import tiny
+from refusing import refused
 
 import ropescale
 from ropescale import Rope, RopescaleError
 from ropescale.cli.main import main
-from ropescale.inspecting import Geometry, drawing
+from ropescale.inspecting import Geometry
+from ropescale.inspecting.drawing import draw_geometry
 from ropescale.schedules import Yarn
 
 pytest.importorskip("matplotlib")
@@ -25,10 +27,6 @@ from ropescale.output import plotting
 
 ROPE = Rope(64, 10000.0, 256)
 SCHEDULED = Geometry("all", ROPE, "yarn:factor=8", Yarn(factor=8)(ROPE, 2048), 2048)
-
-
-def drawn(*geometries):
-    return drawing.draw_geometry(geometries)
 
 
 def curves(axes):
@@ -46,20 +44,20 @@ def test_the_public_function_draws_a_folder_and_a_loaded_model_alike(tmp_path):
 
 
 def test_a_notebook_shows_the_picture_without_a_backend():
-    figure = drawn(SCHEDULED)
+    figure = draw_geometry([SCHEDULED])
     png = figure._repr_png_()  # what IPython asks an object for
     assert png.startswith(b"\x89PNG") and struct.unpack(">II", png[16:24]) == tuple(figure.get_size_inches() * 100)
 
 
 def test_a_pair_is_a_whole_number_on_the_axis():
     rope = Rope(8, 10000.0, 256)
-    for axes in drawn(Geometry("all", rope, "yarn:factor=8", Yarn(factor=8)(rope, 2048), 2048)).axes:
+    for axes in draw_geometry([Geometry("all", rope, "yarn:factor=8", Yarn(factor=8)(rope, 2048), 2048)]).axes:
         low, high = axes.get_xlim()
         assert [tick for tick in axes.get_xticks() if low < tick < high] == [0, 1, 2, 3]
 
 
 def test_the_left_panel_shows_wavelengths_before_and_after():
-    left, _ = drawn(SCHEDULED).axes
+    left, _ = draw_geometry([SCHEDULED]).axes
     found = curves(left)
     assert found["as trained"] == pytest.approx([2 * math.pi * 10000 ** (2 * i / 64) for i in range(32)], rel=1e-14)
     assert found["yarn:factor=8"][31] == pytest.approx(8 * found["as trained"][31], rel=1e-12)
@@ -67,7 +65,7 @@ def test_the_left_panel_shows_wavelengths_before_and_after():
 
 
 def test_the_trained_and_the_target_length_are_marked():
-    left, right = drawn(SCHEDULED).axes
+    left, right = draw_geometry([SCHEDULED]).axes
     levels = {line.get_ydata()[0] for line in left.lines if line.get_label().startswith("_")}
     assert levels == {256, 2048}
     assert {"trained length 256", "target length 2,048"} <= {text.get_text() for text in left.texts}
@@ -75,7 +73,7 @@ def test_the_trained_and_the_target_length_are_marked():
 
 
 def test_the_right_panel_shows_the_turns_in_each_length():
-    _, right = drawn(SCHEDULED).axes
+    _, right = draw_geometry([SCHEDULED]).axes
     found = curves(right)
     last = 256 / (2 * math.pi * 10000 ** (62 / 64))
     assert found["as trained, in 256 tokens"][31] == pytest.approx(last, rel=1e-12)
@@ -84,36 +82,33 @@ def test_the_right_panel_shows_the_turns_in_each_length():
 
 
 def test_each_layer_type_has_its_row():
-    figure = drawn(Geometry("full_attention", ROPE), Geometry("sliding_attention", ROPE))
+    figure = draw_geometry([Geometry("full_attention", ROPE), Geometry("sliding_attention", ROPE)])
     assert len(figure.axes) == 4
     assert "sliding_attention" in figure.axes[2].get_title(loc="left")
 
 
 def test_pairs_that_never_turn_are_left_out_of_a_log_axis():
-    left, _ = drawn(Geometry("all", Rope(8, 10000.0, 256, rotated_pairs=2))).axes
+    left, _ = draw_geometry([Geometry("all", Rope(8, 10000.0, 256, rotated_pairs=2))]).axes
     assert [math.isnan(value) for value in curves(left)["as trained"]] == [False, False, True, True]
 
 
-def test_the_command_writes_the_file_and_nothing_else(tmp_path, capsys):
-    config = {"model_type": "llama", "head_dim": 64, "max_position_embeddings": 256, "rope_theta": 10000.0}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    target = tmp_path / "rope.png"
-    assert main(["inspect", str(tmp_path), "--schedule", "yarn:factor=8", "--plot", str(target)]) == 0
-    assert target.read_bytes().startswith(b"\x89PNG")
-    assert {file.name for file in tmp_path.iterdir()} == {"config.json", "rope.png"}
+def test_the_command_writes_the_file_and_nothing_else(model, tmp_path):
+    assert main(["inspect", "model", "--schedule", "yarn:factor=8", "--plot", "rope.png"]) == 0
+    assert Path("rope.png").read_bytes().startswith(b"\x89PNG")
+    assert {file.name for file in tmp_path.iterdir()} == {"model", "rope.png"}
 
 
 @pytest.mark.parametrize(("name", "words"), [("rope.bmp", "must end in"), ("missing/rope.png", "there is no folder")])
 def test_a_plot_that_cannot_be_written_says_why(tmp_path, name, words):
     with pytest.raises(RopescaleError, match=words):
-        plotting.save(drawn(SCHEDULED), tmp_path / name)
+        plotting.save(draw_geometry([SCHEDULED]), tmp_path / name)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_picture_that_cannot_be_written_names_its_own_path(tmp_path):
     (tmp_path / "out.png").mkdir()
     with pytest.raises(RopescaleError, match=r"cannot write a plot to \S*/out\.png: Is a directory"):
-        plotting.save(drawn(SCHEDULED), tmp_path / "out.png")
+        plotting.save(draw_geometry([SCHEDULED]), tmp_path / "out.png")
     assert [path.name for path in tmp_path.iterdir()] == ["out.png"]
 
 
@@ -127,15 +122,8 @@ def test_a_picture_that_cannot_be_written_names_its_own_path(tmp_path):
     ],
     ids=range(4),
 )
-def test_a_name_that_cannot_be_is_one_sentence(tmp_path, monkeypatch, capsys, name, words):
-    monkeypatch.chdir(tmp_path)
-    config = {"model_type": "llama", "head_dim": 64, "max_position_embeddings": 256, "rope_theta": 10000.0}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    assert main(["inspect", ".", "--plot", name]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: cannot write a plot to")
-    assert re.search(words, error)
-    assert [file.name for file in tmp_path.iterdir()] == ["config.json"]
+def test_a_name_that_cannot_be_is_one_sentence(model, capsys, name, words):
+    assert re.search(words, refused(capsys, ["inspect", "model", "--plot", name], "error: cannot write a plot to"))
 
 
 @pytest.mark.parametrize("ending", ["png", "svg", "pdf", "PNG"])
@@ -150,20 +138,16 @@ def test_a_plot_replaces_a_picture_of_ours_and_nothing_else(tmp_path, ending):
 
 
 @pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
-def test_a_picture_of_somebody_elses_is_named_and_left(tmp_path, capsys, ending):
+def test_a_picture_of_somebody_elses_is_named_and_left(model, capsys, ending):
     from matplotlib.figure import Figure
 
-    config = {"model_type": "llama", "head_dim": 64, "max_position_embeddings": 256, "rope_theta": 10000.0}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    path = tmp_path / f"photo.{ending}"
+    path = Path(f"photo.{ending}")
     figure = Figure((1, 1))
     figure.text(0, 0, "made with ropescale")
     figure.savefig(path)
     theirs = path.read_bytes()
-    assert main(["inspect", str(tmp_path), "--plot", str(path)]) == 2
     said = f"cannot write a plot to {path}: what is there is no picture of ropescale; choose another name"
-    assert said in capsys.readouterr().err
-    assert path.read_bytes() == theirs
+    refused(capsys, ["inspect", "model", "--plot", str(path)], said)
     for content in (b"years of work", theirs[:5]):
         path.write_bytes(content)
         with pytest.raises(RopescaleError, match="is no picture of ropescale"):
@@ -182,12 +166,15 @@ def test_a_picture_for_a_run_is_the_one_that_matplotlib_makes_with_our_mark_and_
     assert content.count(mark) == 1 and content.replace(mark, b"") == plain.getvalue()
 
 
+NO_MEMORY = "there is not enough memory to draw plots"
+
+
 @pytest.mark.parametrize(
     ("error", "words"),
     [
         (ImportError("matplotlib"), r"pip install 'ropescale\[plot\]'"),
-        (MemoryError(), "there is not enough memory to draw plots"),
-        (ImportError("a.so: failed to map segment: Cannot allocate memory"), "there is not enough memory to draw plots"),
+        (MemoryError(), NO_MEMORY),
+        (ImportError("a.so: failed to map segment: Cannot allocate memory"), NO_MEMORY),
     ],
 )
 def test_without_matplotlib_the_extra_is_named_and_a_want_of_memory_is_told_apart(monkeypatch, error, words):
@@ -200,4 +187,4 @@ def test_without_matplotlib_the_extra_is_named_and_a_want_of_memory_is_told_apar
 
     monkeypatch.setattr(builtins, "__import__", refuse)
     with pytest.raises(RopescaleError, match=words):
-        drawn(SCHEDULED)
+        draw_geometry([SCHEDULED])
