@@ -9,10 +9,8 @@ gives the same adapter for the same Python, torch, processor and number of threa
 from __future__ import annotations
 
 import json
-import math
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +23,7 @@ from . import CHECKPOINT
 from .corpus import training_documents
 from .lessons import Lesson, Lessons
 from .taught import refuse_full
-from .training import Recipe, tokenize, windows
+from .training import Recipe, learning_rate, tokenize, windows
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -68,12 +66,11 @@ class TeachingRecipe:
         """Returns the longest prompt of a step."""
         return min(self.length, self.first + (self.length - self.first) * step // max(1, self.growing))
 
-    def rate(self, step: int) -> float:
-        """Returns the learning rate of a step."""
-        if step < self.warmup:
-            return self.learning_rate * (step + 1) / self.warmup
-        done = (step - self.warmup) / max(1, self.steps - self.warmup)
-        return self.learning_rate * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * done)))
+    @property
+    def pace(self) -> Recipe:
+        """The rates of the steps, and the windows of the training text, as of a training from scratch."""
+        fed = self.windows * self.length
+        return Recipe(self.steps, self.seed, batch_tokens=fed, learning_rate=self.learning_rate, warmup=self.warmup)
 
 
 EVERY_NTH = 8
@@ -136,12 +133,13 @@ def fit(model: PeftModel, lessons: Lessons, ids: torch.Tensor, recipe: TeachingR
     """
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=recipe.learning_rate, betas=(0.9, 0.95), weight_decay=0.0)
-    text = windows(ids, replace(Recipe(), seed=recipe.seed, batch_tokens=recipe.windows * recipe.length))
-    started = time.monotonic()
+    pace, started = recipe.pace, time.monotonic()
     model.train()
-    for step, (lesson, batch) in enumerate(zip(_lessons(lessons, recipe), text)):
+    for step, batch in zip(range(recipe.steps), windows(ids, pace)):
+        task = recipe.tasks[step % len(recipe.tasks)]
+        lesson = lessons.lesson(step, task, recipe.longest(step), recipe.prompts)
         for group in optimizer.param_groups:
-            group["lr"] = recipe.rate(step)
+            group["lr"] = learning_rate(step, pace)
         optimizer.zero_grad()
         answer = _learn(model, lesson)
         apart = _stay(model, batch, recipe.hold)
@@ -151,13 +149,6 @@ def fit(model: PeftModel, lessons: Lessons, ids: torch.Tensor, recipe: TeachingR
             spent = time.monotonic() - started
             print(f"step {step:4d}  answers {answer:.4f}  text {apart:.4f}  {spent:.0f} s", flush=True)
     model.eval()
-
-
-def _lessons(lessons: Lessons, recipe: TeachingRecipe) -> Iterator[Lesson]:
-    """Yields the lesson of each step."""
-    for step in range(recipe.steps):
-        task = recipe.tasks[step % len(recipe.tasks)]
-        yield lessons.lesson(step, task, recipe.longest(step), recipe.prompts)
 
 
 def _learn(model: PeftModel, lesson: Lesson) -> float:

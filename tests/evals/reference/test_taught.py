@@ -20,6 +20,7 @@ from ropescale.evals.reference.__main__ import main
 from ropescale.evals.reference.lessons import IGNORED, SHORTEST, UNTAUGHT, Lessons
 from ropescale.evals.reference.taught import load_taught, save_taught
 from ropescale.evals.reference.teaching import TeachingRecipe, teach
+from ropescale.evals.reference.training import learning_rate
 
 TEXT = 'def f(x):\n    """Returns x."""\n    return x\n\n\nclass Cat:\n    name = "Tom"\n' * 60
 """Python without a digit, to hide keys in."""
@@ -118,7 +119,7 @@ def test_the_length_of_lessons_grows_to_the_trained_one():
     lengths = [recipe.longest(step) for step in range(recipe.steps)]
     assert lengths[0] == recipe.first and lengths == sorted(lengths)
     assert set(lengths[recipe.growing :]) == {256}
-    rates = [recipe.rate(step) for step in range(recipe.steps)]
+    rates = [learning_rate(step, recipe.pace) for step in range(recipe.steps)]
     assert max(rates) == rates[recipe.warmup] == recipe.learning_rate
     assert rates[-1] < 0.02 * recipe.learning_rate
 
