@@ -86,9 +86,8 @@ class Reproducing:
 
     def _carry_out(self, arm: Arm, room: Room, number: str) -> None:
         self.notes.tell(f"arm {number}, {arm.name}: {arm.about}; {duration(arm.seconds(room))} on one core")
-        missing = [need for need in arm.needs if not room.model(need).exists()]
-        if missing:
-            raise CheckpointError(f"{arm.name} begins with {missing[0]}, which is not there; run that arm first")
+        if not room.model(arm.model).exists():
+            raise CheckpointError(f"{arm.name} begins with {arm.model}, which is not there; run that arm first")
         arm.carry_out(room)
         self._written()
 

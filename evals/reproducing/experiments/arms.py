@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -16,7 +16,6 @@ from ....files import atomic
 from ....files.reading import read_json
 from ....models.loading import load_tokenizer
 from ....request import Request
-from ...data.documents import Document
 from ...finetuning.job import TrainingJob
 from ...finetuning.recipes import TrainingRecipe
 from ...finetuning.running import Adaptation
@@ -25,7 +24,7 @@ from ...reference.training import Recipe, train
 from ...resuming import fingerprints
 from ...running.perplexity import PerplexityRun
 from ...running.preparing import Checkpoint
-from ...running.runner import carry_out
+from ...running.runner import Measurement, Writable, carry_out
 from ...running.selection import Corpus, PerplexityOptions
 from . import durations
 from .room import Room
@@ -41,12 +40,12 @@ class Arm(ABC):
     Attributes:
         name: of its files.
         about: what it is, in a few words.
-        needs: the arms that make the model that this one begins with.
+        model: the arm that makes the model that this one begins with; empty for the setting's own, or none.
     """
 
     name: str
     about: str
-    needs: Sequence[str] = ()
+    model: str = ""
 
     @abstractmethod
     def facts(self, room: Room) -> dict[str, object]:
@@ -84,14 +83,14 @@ class Arm(ABC):
                 )
             path.parent.mkdir(parents=True, exist_ok=True)
             atomic.write(path, json.dumps(now, indent=1) + "\n")
-        _refuse_other(read_json(path), now, room, self.name)
-
-
-def _refuse_other(before: Mapping[str, object], now: Mapping[str, object], room: Room, name: str) -> None:
-    changed = [key for key in {**before, **now} if before.get(key) != now.get(key)]
-    if changed:
-        said = ", ".join(f"{key} {before.get(key)} became {now.get(key)}" for key in changed[:3])
-        raise CheckpointError(f"{room.out} holds {name} with other settings ({said}); choose another out=OUT", "out")
+        before = read_json(path)
+        changed = [f"{key} {before.get(key)} became {now.get(key)}"
+                   for key in {**before, **now} if before.get(key) != now.get(key)]  # fmt: skip
+        if changed:
+            said = ", ".join(changed[:3])
+            raise CheckpointError(
+                f"{room.out} holds {self.name} with other settings ({said}); choose another out=OUT", "out"
+            )
 
 
 @dataclass(frozen=True)
@@ -106,7 +105,6 @@ class TrainingArm(Arm):
         seed: of the order of windows.
         mixed: positions of short windows, into which half of the batches are cut.
         text: the windows are cut from the text that windows of so many positions have; None for whole ones.
-        model: the arm that makes the model; empty for the setting's own.
     """
 
     spec: str = ""
@@ -117,7 +115,6 @@ class TrainingArm(Arm):
     seed: int = 0
     mixed: int | None = None
     text: int | None = None
-    model: str = ""
 
     def facts(self, room: Room) -> dict[str, object]:
         """Returns the schedule, the recipe and the job."""
@@ -153,13 +150,11 @@ class TrainingArm(Arm):
             eval_every=self.every or self.steps,
             eval_windows=1,
         )
-        texts, place = self._texts(room, folder), self.place(room)
+        texts = room.heads(folder, self.text or self.length, None if self.text is None else self.length)
+        place = self.place(room)
         place.parent.mkdir(parents=True, exist_ok=True)
         checkpoint, request = Checkpoint(str(folder)), Request(self.spec)
         Adaptation(checkpoint, request, job, texts, room.held_out, place, notes=room.notes).run()
-
-    def _texts(self, room: Room, folder: Path) -> list[Document]:
-        return room.heads(folder, self.text or self.length, None if self.text is None else self.length)
 
     def _recipe(self, room: Room) -> TrainingRecipe:
         setting = room.setting
@@ -167,25 +162,14 @@ class TrainingArm(Arm):
 
 
 @dataclass(frozen=True)
-class MeasuringArm(Arm):
-    """A measurement of a model under schedules.
+class RunArm(Arm):
+    """A run of a model under schedules, in a folder of its own.
 
     Attributes:
         schedules: beside the model as it is.
-        lengths: where it is measured.
-        truncated: measure truncation, too.
-        model: the arm that makes the model; empty for the setting's own.
     """
 
     schedules: Sequence[str] = ()
-    lengths: Sequence[int] = ()
-    truncated: bool = False
-    model: str = ""
-
-    def facts(self, room: Room) -> dict[str, object]:
-        """Returns the schedules and the lengths; the run's own folder knows the rest."""
-        names = ("schedules", "lengths", "truncated", "model")
-        return {"kind": "measured", **{name: getattr(self, name) for name in names}, "stride": room.setting.stride}
 
     def place(self, room: Room) -> Path:
         """Returns the run's folder."""
@@ -195,6 +179,34 @@ class MeasuringArm(Arm):
         """Whether its results are written."""
         return (self.place(room) / "results.json").exists()
 
+    @abstractmethod
+    def prepared(self, room: Room, checkpoint: Checkpoint) -> Measurement[Writable]:
+        """Returns the run of a model."""
+
+    def carry_out(self, room: Room) -> None:
+        """Runs it; it continues by itself."""
+        run, place = self.prepared(room, Checkpoint(str(room.model(self.model)), dtype="float32")), self.place(room)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        carry_out(run, place)
+
+
+@dataclass(frozen=True)
+class MeasuringArm(RunArm):
+    """A measurement of perplexity, by the machinery of ``eval``.
+
+    Attributes:
+        lengths: where it is measured.
+        truncated: measure truncation, too.
+    """
+
+    lengths: Sequence[int] = ()
+    truncated: bool = False
+
+    def facts(self, room: Room) -> dict[str, object]:
+        """Returns the schedules and the lengths; the run's own folder knows the rest."""
+        names = ("schedules", "lengths", "truncated", "model")
+        return {"kind": "measured", **{name: getattr(self, name) for name in names}, "stride": room.setting.stride}
+
     def seconds(self, room: Room) -> float:
         """Counts a pass for each schedule, and one for each length where the tables depend on it."""
         documents, last = len(room.setting.measured_on()), max(self.lengths)
@@ -203,24 +215,19 @@ class MeasuringArm(Arm):
         windows = documents * (last - trained) // room.setting.stride if self.truncated else 0
         return durations.scoring(fed, last) + durations.scoring(windows * trained, trained)
 
-    def carry_out(self, room: Room) -> None:
-        """Measures with the machinery of ``eval``, which continues by itself."""
-        folder = room.model(self.model)
-        checkpoint, stride = Checkpoint(str(folder), dtype="float32"), room.setting.stride
+    def prepared(self, room: Room, checkpoint: Checkpoint) -> PerplexityRun:
+        """Returns the measurement on the held-out texts."""
         options = PerplexityOptions(
             windows=1,
             short_context=False,
             truncation=self.truncated,
-            truncation_stride=stride if self.truncated else None,
+            truncation_stride=room.setting.stride if self.truncated else None,
             source="held-out texts",
-            path=folder,
+            path=room.model(self.model),
             progress=room.notes,
         )
         corpus = Corpus(room.held_out, list(self.lengths), checkpoint.tokenizer(), "auto", options)
-        run = PerplexityRun(checkpoint.model(World()), corpus, self.schedules, None, options)
-        place = self.place(room)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        carry_out(run, place)
+        return PerplexityRun(checkpoint.model(World()), corpus, self.schedules, None, options)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from ....errors import DataError
 from ....schedules.base import suggest
@@ -43,32 +44,15 @@ DYNAMIC = ("dynamic", "dynamic-yarn")
 
 
 def _main(setting: Setting) -> Iterable[Arm]:
-    lengths = setting.lengths(setting.trained, setting.target)
     for name, spec in setting.schedules.items():
         about = f"{setting.steps} steps under {'its own table' if name == 'control' else name}"
-        yield TrainingArm(
-            name,
-            about,
-            spec=spec,
-            steps=setting.steps,
-            length=setting.target,
-            lengths=lengths,
-            every=setting.every,
-        )
+        yield replace(_short(setting, name, about, spec), steps=setting.steps, every=setting.every)
 
 
-def _short(setting: Setting, name: str, about: str, spec: str, seed: int = 0, mixed: int | None = None) -> Arm:
+def _short(setting: Setting, name: str, about: str, spec: str, model: str = "") -> TrainingArm:
+    """Returns a training of a few steps at the target."""
     lengths = setting.lengths(setting.trained, setting.target)
-    return TrainingArm(
-        name,
-        about,
-        spec=spec,
-        steps=setting.short_steps,
-        length=setting.target,
-        lengths=lengths,
-        seed=seed,
-        mixed=mixed,
-    )
+    return TrainingArm(name, about, model, spec, setting.short_steps, setting.target, lengths)
 
 
 def _seeds(setting: Setting) -> Iterable[Arm]:
@@ -76,28 +60,19 @@ def _seeds(setting: Setting) -> Iterable[Arm]:
     for seed in setting.seeds:
         for name in ("yarn", "found"):
             about = f"{steps} steps under {name}, seed {seed}"
-            yield _short(setting, seeded(name, seed), about, setting.schedules[name], seed)
+            yield replace(_short(setting, seeded(name, seed), about, setting.schedules[name]), seed=seed)
         if seed == setting.seeds[0]:
             about = f"as {seeded('yarn', seed)}, half of the batches in windows of {setting.trained}"
-            yield _short(setting, MIXED, about, yarn, seed, setting.trained)
+            yield replace(_short(setting, MIXED, about, yarn), seed=seed, mixed=setting.trained)
 
 
 def _shortened(setting: Setting) -> Iterable[Arm]:
     """Yields the model as it is, trained on the same text within its own length, and its truncation."""
-    windows, steps = f"{SHORT}-windows", setting.short_steps
-    about = f"{steps} steps of the unscaled model on the same text, in windows of {setting.trained}"
-    trained = setting.lengths(setting.trained, setting.trained)
-    yield TrainingArm(
-        windows,
-        about,
-        spec=setting.schedules["control"],
-        steps=steps,
-        length=setting.trained,
-        lengths=trained,
-        text=setting.target,
-    )
-    lengths = setting.lengths(setting.trained, setting.target)
-    yield MeasuringArm(SHORT, "truncation of that model", (windows,), lengths=lengths, truncated=True, model=windows)
+    windows, trained = f"{SHORT}-windows", setting.trained
+    about = f"{setting.short_steps} steps of the unscaled model on the same text, in windows of {trained}"
+    arm = _short(setting, windows, about, setting.schedules["control"])
+    yield replace(arm, length=trained, lengths=(trained,), text=setting.target)
+    yield MeasuringArm(SHORT, "truncation of that model", windows, lengths=arm.lengths, truncated=True)
 
 
 def _retrieval(setting: Setting) -> Iterable[Arm]:
@@ -105,22 +80,11 @@ def _retrieval(setting: Setting) -> Iterable[Arm]:
     model, specs = f"{TAUGHT}-model", setting.schedules
     scaled = [spec for name, spec in specs.items() if name != "control"]
     yield TaughtArm(model, "the model that was taught to answer")
-    yield AskingArm(RETRIEVAL, "its answers under every schedule without training", (model,), scaled, model)
-    lengths, steps = setting.lengths(setting.trained, setting.target), setting.short_steps
+    yield AskingArm(RETRIEVAL, "its answers under every schedule without training", model, scaled)
     for name in ASKED:
-        trained, about = f"{TAUGHT}-{name}", f"{steps} steps of it under {name}"
-        yield TrainingArm(
-            trained,
-            about,
-            (model,),
-            spec=specs[name],
-            steps=steps,
-            length=setting.target,
-            lengths=lengths,
-            model=model,
-        )
-        needs = model, trained
-        yield AskingArm(answering(name), f"its answers after {about.replace(' of it', '')}", needs, (), trained)
+        trained, steps = f"{TAUGHT}-{name}", setting.short_steps
+        yield _short(setting, trained, f"{steps} steps of it under {name}", specs[name], model)
+        yield AskingArm(answering(name), f"its answers after {steps} steps under {name}", trained)
 
 
 ASKED = ("yarn", "found", "linear", "control")
@@ -137,7 +101,7 @@ def _longer(setting: Setting) -> Iterable[Arm]:
         (f"found-{setting.beyond}", setting.ramp(factor), setting.beyond),
     ):
         about = f"{steps} steps for {setting.beyond:,} in windows of {length:,}"
-        yield TrainingArm(name, about, spec=spec, steps=steps, length=length, lengths=lengths)
+        yield replace(_short(setting, name, about, spec), length=length, lengths=lengths)
 
 
 def _others(setting: Setting) -> Iterable[Arm]:
@@ -149,22 +113,14 @@ def _others(setting: Setting) -> Iterable[Arm]:
         second, f"a model of other heads and theta, trained at {setting.second.length}", recipe=setting.second
     )
     for name, spec in specs.items():
-        yield TrainingArm(
-            f"{SECOND}-{name}",
-            f"{setting.short_steps} steps of it under {name}",
-            (second,),
-            spec=spec,
-            steps=setting.short_steps,
-            length=setting.target,
-            lengths=lengths,
-            model=second,
-        )
+        about = f"{setting.short_steps} steps of it under {name}"
+        yield replace(_short(setting, f"{SECOND}-{name}", about, spec, second), lengths=lengths)
     tokens = setting.native.steps * setting.native.batch_tokens
     yield MakingArm(
         native, f"a model trained at {setting.target:,} from the start, {tokens:,} tokens", recipe=setting.native
     )
     lengths = setting.lengths(setting.trained, setting.target)
-    yield MeasuringArm(NATIVE, "the same, measured", (native,), lengths=lengths, model=native)
+    yield MeasuringArm(NATIVE, "the same, measured", native, lengths=lengths)
 
 
 def chosen(found: Sequence[Arm], only: Sequence[str]) -> list[Arm]:
@@ -178,5 +134,7 @@ def chosen(found: Sequence[Arm], only: Sequence[str]) -> list[Arm]:
         if name not in known:
             instead = suggest(name, known, f"there are {', '.join(known)}")
             raise DataError(f"no arm named {name!r}; {instead}", "only")
-    wanted = {*only, *(need for name in only for need in known[name].needs)}
+    wanted = set(only)
+    while needed := {known[name].model for name in wanted} - {"", *wanted}:
+        wanted |= needed
     return [arm for arm in found if not only or arm.name in wanted]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import os
 import shutil
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,9 +15,8 @@ from ...passkey.running import RetrievalRun
 from ...results.stored import Measured
 from ...run_folder.loading import read_results
 from ...running.preparing import Checkpoint
-from ...running.runner import carry_out
 from . import durations
-from .arms import Arm
+from .arms import Arm, RunArm
 from .room import Room
 
 DEPTHS = 5
@@ -52,45 +50,25 @@ class TaughtArm(Arm):
 
 
 @dataclass(frozen=True)
-class AskingArm(Arm):
-    """Questions to a model under schedules, by the machinery of ``passkey``.
-
-    Attributes:
-        schedules: beside the model as it is.
-        model: the arm that makes the model.
-    """
-
-    schedules: Sequence[str] = ()
-    model: str = ""
+class AskingArm(RunArm):
+    """Questions to a model under schedules, by the machinery of ``passkey``."""
 
     def facts(self, room: Room) -> dict[str, object]:
         """Returns the schedules and the questions."""
         own = {name: getattr(self, name) for name in ("schedules", "model")}
         return {"kind": "asked", **own, "lengths": room.setting.asked, "trials": room.setting.trials, "depths": DEPTHS}
 
-    def place(self, room: Room) -> Path:
-        """Returns the run's folder."""
-        return room.measured(self.name)
-
-    def is_finished(self, room: Room) -> bool:
-        """Whether its results are written."""
-        return (self.place(room) / "results.json").exists()
-
     def seconds(self, room: Room) -> float:
         """Counts the prompts' tokens, once for each schedule."""
         asked, times = room.setting.asked, (1 + len(self.schedules)) * DEPTHS * room.setting.trials
         return sum(durations.scoring(times * length, length) for length in asked)
 
-    def carry_out(self, room: Room) -> None:
-        """Asks, and continues what was begun."""
-        folder, setting = room.model(self.model), room.setting
-        checkpoint = Checkpoint(str(folder), dtype="float32")
-        options = RetrievalOptions(trials=setting.trials, path=folder, progress=room.notes)
+    def prepared(self, room: Room, checkpoint: Checkpoint) -> RetrievalRun:
+        """Returns the questions to a model."""
+        setting = room.setting
+        options = RetrievalOptions(trials=setting.trials, path=room.model(self.model), progress=room.notes)
         quiz = Quiz(checkpoint.tokenizer(), list(setting.asked), DEPTHS, "passkey", "auto", options)
-        run = RetrievalRun(checkpoint.model(World()), quiz, self.schedules, None, options)
-        place = self.place(room)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        carry_out(run, place)
+        return RetrievalRun(checkpoint.model(World()), quiz, self.schedules, None, options)
 
 
 @dataclass(frozen=True)
