@@ -35,8 +35,9 @@ class Point:
 
 @dataclass(frozen=True)
 class PlacedLosses:
-    """Losses per document, the first of which belongs to the token at position ``first``."""
+    """Losses of a run per document, the first of which belongs to the token at position ``first``."""
 
+    run: Result
     first: int
     values: list[np.ndarray]
 
@@ -81,17 +82,15 @@ class Records:
             return None
         if point.schedule == TRUNCATION:
             assert result.truncation is not None
-            return PlacedLosses(result.truncation.length, result.truncation.nll)
+            return PlacedLosses(result, result.truncation.length, result.truncation.nll)
         if (_label(point), length) not in result.read_from:
             return None
-        return PlacedLosses(1, result.losses(_label(point), length))
+        return PlacedLosses(result, 1, result.losses(_label(point), length))
 
     def mean(self, point: Point, length: int, start: int = 1, stop: int | None = None) -> Estimate | None:
         """Returns the loss per token in nats; None where it was not measured."""
-        losses, result = self.losses(point, length), self.result(point)
-        if losses is None or result is None:
-            return None
-        return _estimate(result, losses.between(start, stop or length))
+        losses = self.losses(point, length)
+        return None if losses is None else _estimate(losses.run, losses.between(start, stop or length))
 
     def repeats(self, point: Point, length: int) -> tuple[float | None, float | None]:
         """Returns the perplexity of far repeats and of the other tokens; None within the trained length."""
@@ -107,13 +106,13 @@ class Records:
         Raises:
             DataError: they were measured on other tokens.
         """
-        runs, both = [self.result(each) for each in (one, other)], [self.losses(each, length) for each in (one, other)]
-        if runs[0] is None or runs[1] is None or both[0] is None or both[1] is None:
+        ours, theirs = self.losses(one, length), self.losses(other, length)
+        if ours is None or theirs is None:
             return None
-        if not runs[0].same_tokens(runs[1], length):
+        if not ours.run.same_tokens(theirs.run, length):
             raise DataError(f"{one.arm} and {other.arm} were measured on other tokens; reproduce both again")
-        parts = [each.between(start, stop or length) for each in both if each is not None]
-        return _estimate(runs[0], [a.astype(np.float64) - b for a, b in zip(*parts, strict=True)])
+        parts = (each.between(start, stop or length) for each in (ours, theirs))
+        return _estimate(ours.run, [a.astype(np.float64) - b for a, b in zip(*parts, strict=True)])
 
     def answered(self, point: Point) -> Answered | None:
         """Returns the answers of the run that a point is in; None where it was not asked yet."""
@@ -131,15 +130,13 @@ class Records:
         Raises:
             DataError: they were asked other questions.
         """
-        runs, both = (
-            [self.answered(each) for each in (one, other)],
-            [self.answers(each, length) for each in (one, other)],
-        )
-        if runs[0] is None or runs[1] is None or both[0] is None or both[1] is None:
+        runs = self.answered(one), self.answered(other)
+        ours, theirs = self.answers(one, length), self.answers(other, length)
+        if runs[0] is None or runs[1] is None or ours is None or theirs is None:
             return None
         if runs[0].prompts != runs[1].prompts:
             raise DataError(f"{one.arm} and {other.arm} were asked other questions; reproduce both again")
-        return share_difference([not each for each in both[0]], [not each for each in both[1]])
+        return share_difference([not each for each in ours], [not each for each in theirs])
 
 
 def _label(point: Point) -> str:

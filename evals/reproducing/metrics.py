@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from ..metrics.base import Metric, Picture
 from ..metrics.cells import interval_cell
 from ..results.stored import Measured
 from . import plots
-from .rows import FAILS, HOLDS, VERDICTS, AnswersRow, ArmRow, ClaimRow
+from .rows import FAILS, HOLDS, NOT_RUN, UNDECIDED, AnswersRow, ArmRow, ClaimRow
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -41,34 +42,44 @@ class Arms(Metric[Measured, ArmRow]):
 
     def to_markdown(self, stored: Measured) -> list[str]:
         """Returns one table: arms and steps down, lengths across."""
-        rows = self.rows(stored)
-        lengths = sorted({row.length for row in rows})
-        cells = {(row.arm, row.schedule, row.step, row.length): _cell(row) for row in rows}
-        target = stored.protocol["target_length"]
-        far = {(row.arm, row.schedule, row.step): _far(row) for row in rows if row.length == target}
-        tail = {(row.arm, row.schedule, row.step): f"{row.tail_nll:.4f}" for row in rows if row.length == target}
-        last = [f"far repeats at {target:,}", f"nats from {target // 2:,} on"]
-        header = ["arm", "schedule", "steps", *(f"{length:,}" for length in lengths), *last]
-        lines = [
-            [escaped(arm), escaped(schedule), f"{step:,}"]
-            + [cells.get((arm, schedule, step, n), "") for n in lengths]
-            + [each.get((arm, schedule, step), "") for each in (far, tail)]
-            for arm, schedule, step in dict.fromkeys((row.arm, row.schedule, row.step) for row in rows)
-        ]
+        rows, target = self.rows(stored), stored.protocol["target_length"]
+        cells = {(_line(row), row.length): _cell(row.ppl, row.ppl_low, row.ppl_high) for row in rows}
+        at_target = [row for row in rows if row.length == target]
+        last = {
+            f"far repeats at {target:,}": {_line(row): _cell(row.far_ppl) for row in at_target},
+            f"nats from {target // 2:,} on": {_line(row): f"{row.tail_nll:.4f}" for row in at_target},
+        }
         title = "Perplexity of the first L positions of each held-out text, with 95% intervals over texts:"
-        return [title, markdown(header, lines, right=range(2, len(header)))]
+        return [title, _table(cells, last)]
 
     def has_picture(self, stored: Measured) -> bool:
         """Whether an arm was trained."""
         return any(row.step for row in self.rows(stored))
 
 
-def _cell(row: ArmRow) -> str:
-    return "" if row.ppl is None else interval_cell(row.ppl, row.ppl_low, row.ppl_high)
+Line = tuple[str, str, int]
+"""A line of a table: an arm, a schedule and the steps."""
 
 
-def _far(row: ArmRow) -> str:
-    return "" if row.far_ppl is None else interval_cell(row.far_ppl, None, None)
+def _line(row: ArmRow | AnswersRow) -> Line:
+    return row.arm, row.schedule, row.step
+
+
+def _cell(ppl: float | None, low: float | None = None, high: float | None = None) -> str:
+    return "" if ppl is None else interval_cell(ppl, low, high)
+
+
+def _table(cells: Mapping[tuple[Line, int], str], last: Mapping[str, Mapping[Line, str]]) -> str:
+    """Returns a table: arms, schedules and steps down, lengths across, and the last columns."""
+    lengths = sorted({length for _, length in cells})
+    header = ["arm", "schedule", "steps", *(f"{length:,}" for length in lengths), *last]
+    lines = [
+        [escaped(line[0]), escaped(line[1]), f"{line[2]:,}"]
+        + [cells.get((line, length), "") for length in lengths]
+        + [column.get(line, "") for column in last.values()]
+        for line in dict.fromkeys(line for line, _ in cells)
+    ]
+    return markdown(header, lines, right=range(2, len(header)))
 
 
 class Answers(Metric[Measured, AnswersRow]):
@@ -85,15 +96,8 @@ class Answers(Metric[Measured, AnswersRow]):
         rows = self.rows(stored)
         if not rows:
             return []
-        lengths = sorted({row.length for row in rows})
-        cells = {(row.arm, row.schedule, row.step, row.length): f"{row.right}" for row in rows}
-        lines = [
-            [escaped(arm), escaped(schedule), f"{step:,}", *(cells.get((arm, schedule, step, n), "") for n in lengths)]
-            for arm, schedule, step in dict.fromkeys((row.arm, row.schedule, row.step) for row in rows)
-        ]
-        header = ["arm", "schedule", "steps", *(f"{length:,}" for length in lengths)]
         title = f"Questions answered by the taught model, of {rows[0].questions} about texts of L positions:"
-        return [title, markdown(header, lines, right=range(2, len(header)))]
+        return [title, _table({(_line(row), row.length): f"{row.right}" for row in rows}, {})]
 
 
 class Claims(Metric[Measured, ClaimRow]):
@@ -123,10 +127,9 @@ class Claims(Metric[Measured, ClaimRow]):
 
 def summary(rows: Sequence[ClaimRow]) -> str:
     """Returns how many claims have each verdict."""
-    counts = {each: sum(row.verdict == each for row in rows) for each in VERDICTS}
-    several = {FAILS: "do not hold"}
-    words = {each: several.get(each, each) if count > 1 else each for each, count in counts.items()}
-    others = "".join(f", {count} {words[each]}" for each, count in counts.items() if count and each != HOLDS)
+    counts = Counter(row.verdict for row in rows)
+    words = {FAILS: "do not hold" if counts[FAILS] > 1 else FAILS, UNDECIDED: UNDECIDED, NOT_RUN: NOT_RUN}
+    others = "".join(f", {counts[each]} {said}" for each, said in words.items() if counts[each])
     return f"{counts[HOLDS]} of {len(rows)} claims hold{others}"
 
 

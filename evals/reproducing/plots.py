@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -24,13 +25,11 @@ def steps(rows: Sequence[ArmRow], stored: Measured) -> Figure:
     figure = new_figure(10, 4.2)
     from matplotlib import rc_context
 
-    known = {name: int(stored.protocol[name]) for name in ("target_length", "trained_length")}
-    arms = [arm for arm in dict.fromkeys(row.arm for row in rows) if _steps(rows, arm) > 2] or [
-        arm for arm in dict.fromkeys(row.arm for row in rows) if _steps(rows, arm) > 1
-    ]
+    measured = Counter(arm for arm, _ in dict.fromkeys((row.arm, row.step) for row in rows))
+    arms = [arm for arm in measured if measured[arm] > 2] or [arm for arm in measured if measured[arm] > 1]
     with rc_context(STYLE):
         both = figure.subplots(1, 2)
-        for axes, length in zip(both, known.values()):
+        for axes, length in zip(both, (stored.protocol["target_length"], stored.protocol["trained_length"])):
             for number, arm in enumerate(arms):
                 points = [(row.step, row.ppl) for row in rows if row.arm == arm and row.length == length and row.ppl]
                 colour = drawing.LINES[number % len(drawing.LINES)]
@@ -40,10 +39,6 @@ def steps(rows: Sequence[ArmRow], stored: Measured) -> Figure:
             drawing.plain_numbers(axes)
         both[1].legend()
     return figure
-
-
-def _steps(rows: Sequence[ArmRow], arm: str) -> int:
-    return len({row.step for row in rows if row.arm == arm})
 
 
 def _original(axes: Axes, rows: Sequence[ArmRow], length: int) -> None:

@@ -61,27 +61,24 @@ class _Said:
     """Makes comparisons of trained points."""
 
     def __init__(self, setting: Setting) -> None:
-        self.setting, self.target = setting, setting.target
-        self.marks = setting.every, setting.short_steps, setting.steps
+        self.target, self.steps = setting.target, setting.short_steps
 
-    def minus(self, one: str, step: int, other: str, other_step: int, length: int | None = None) -> Contrast:
-        """Compares two schedules after so many steps, at the target unless a length is given."""
-        length = length or self.target
-        said = f"{NAMES[one]}, {step} steps, minus {NAMES[other]}, {other_step} steps, at {length:,}"
-        return Contrast(said, Point(one, step), Point(other, other_step), length)
+    def minus(self, one: str, step: int, other: str, other_step: int) -> Contrast:
+        """Compares two schedules after so many steps, at the target."""
+        said = f"{NAMES[one]}, {step} steps, minus {NAMES[other]}, {other_step} steps, at {self.target:,}"
+        return Contrast(said, Point(one, step), Point(other, other_step), self.target)
 
-    def truncation(self, name: str, arm: str, step: int, truncated: str = UNTRAINED) -> Contrast:
-        """Compares with truncation, of the original or of another model, on the second half of the positions."""
+    def truncation(self, name: str, arm: str, truncated: str = UNTRAINED) -> Contrast:
+        """Compares a schedule after a few steps with truncation, on the second half of the positions."""
         half = self.target // 2
-        said = f"{name}, {step} steps, minus truncation, positions {half:,} to {self.target - 1:,}"
+        said = f"{NAMES[name]}, {self.steps} steps, minus truncation, positions {half:,} to {self.target - 1:,}"
         other = Point(truncated, schedule=TRUNCATION)
-        return Contrast(said, Point(arm, step), other, self.target, half, self.target)
+        return Contrast(said, Point(arm, self.steps), other, self.target, half, self.target)
 
 
 def _trained(setting: Setting) -> list[Claim]:
-    say, target = _Said(setting), setting.target
-    first, short, last = say.marks
-    original = Point(UNTRAINED)
+    say, target, original = _Said(setting), setting.target, Point(UNTRAINED)
+    first, short, last = setting.every, setting.short_steps, setting.steps
     gain = [Contrast(f"{NAMES[name]}, {short} steps, minus before its training, at {target:,}", Point(name, short),
                        Point(name, 0), target) for name in ("linear", "yarn")]  # fmt: skip
     cost = Contrast(f"PI, {last} steps, minus the original, at {setting.trained:,}", Point("linear", last), original,
@@ -90,7 +87,7 @@ def _trained(setting: Setting) -> list[Claim]:
         Claim("few steps", f"{short} steps make a large difference at the target", f"{PI}, section 3.2, table 3",
               gain),
         Claim("pi early", f"After {short} steps of linear interpolation, longer context is better than the original's "
-              "own window", f"{PI}, section 3.2, table 3", [say.truncation("PI", "linear", short)]),
+              "own window", f"{PI}, section 3.2, table 3", [say.truncation("linear", "linear")]),
         Claim("pi short", "Linear interpolation, trained, keeps short context nearly as it was (5% of perplexity)",
               f"{PI}, section 3.4", [cost]),
         Claim("direct", "Training without a schedule reaches less than with linear interpolation",
@@ -115,12 +112,10 @@ def _kinds(setting: Setting) -> list[Claim]:
     return [
         Claim("truncation", f"{short} steps make reading all of the context better than reading its end",
               "truncation: the original, given the last tokens", [
-                  say.truncation("YaRN", seeded("yarn", seed), short),
-                  say.truncation("found", seeded("found", seed), short)]),
+                  say.truncation(name, seeded(name, seed)) for name in ("yarn", "found")]),
         Claim("truncation trained", "This is so also where the original is trained on as much of the same text, in "
               "windows of its own length, and given the last tokens", "ropescale", [
-                  say.truncation("YaRN", seeded("yarn", seed), short, SHORT),
-                  say.truncation("found", seeded("found", seed), short, SHORT)]),
+                  say.truncation(name, seeded(name, seed), SHORT) for name in ("yarn", "found")]),
         Claim("short cost", f"After {short} steps short context costs at most 3% of perplexity", "ropescale", [
             Contrast(f"{NAMES[name]} minus the original {at}", Point(seeded(name, seed), short), original,
                        setting.trained, most=share(3)) for name in ("yarn", "found")]),

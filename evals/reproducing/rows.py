@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from ..run_folder.checking import Count, Length, Positive, Share
 
 HOLDS, FAILS, UNDECIDED, NOT_RUN = "holds", "does not hold", "not decided here", "not run"
-VERDICTS = (HOLDS, FAILS, UNDECIDED, NOT_RUN)
 
 
 @dataclass(frozen=True)
