@@ -246,8 +246,7 @@ def prepare(
     lengths, depths = check_lengths(lengths), check_depths(depths)
     asked = checkpoint.asked(wanted)
     quiz = Quiz(checkpoint.tokenizer(), lengths, depths, task, bos, options)
-    for remark in checkpoint.remarks():
-        Notes.of(options.progress).warn(f"warning: {remark}")
+    checkpoint.warn(Notes.of(options.progress))
     model = checkpoint.model(here)
     options = replace(options, patching=asked.patching, path=checkpoint.folder)
     return RetrievalRun(model, quiz, asked.schedules, asked.baseline, options)

@@ -8,9 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...adapters.finding import find_loadable
 from ...checkpoints.locating import read_config
-from ...checkpoints.metadata.record import original_config
 from ...keywords import refuse_unknown
 from ...lengths import parse_length
 from ...models.patching import configuration_before
@@ -23,6 +21,7 @@ from ..parallel.processes import Group, World
 from ..results.stored import ModelFacts
 from ..resuming import fingerprints
 from ..resuming.finished_batches import Store
+from ..running.preparing import Checkpoint, tell_left_out
 from ..running.progress import Notes, duration
 from ..running.runner import LONG_SECONDS, Facts, carry_out
 from ..running.selection import Corpus
@@ -51,7 +50,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from ..data.sources import TextSource
-    from ..running.preparing import Checkpoint
 
 
 def recommend(
@@ -104,18 +102,13 @@ def prepare(
     Raises:
         RopescaleError: whatever cannot be read or measured.
     """
-    folder, _ = find_loadable(checkpoint.name, checkpoint.revision, weights=False)
-    now = read_config(folder)
-    goal, lineup = asked(original_config(now, folder), now, target, options)
+    goal, lineup = asked(*checkpoint.configs, target, options)
     texts, tokenizer = source.texts(), checkpoint.tokenizer()
     options = replace(options, split_special_tokens=source.split_special_tokens, path=checkpoint.folder)
     corpus = Corpus(texts, goal.lengths, tokenizer, bos, options.reading)
     notes = Notes.of(options.progress)
-    for remark in checkpoint.remarks():
-        notes.warn(f"warning: {remark}")
-    if source.asked.left_out:
-        corpus.skipped["no_text"] = len(source.asked.left_out)
-        notes.tell(f"left out: {source.left_out}")
+    checkpoint.warn(notes)
+    tell_left_out(source, corpus, notes)
     return RecommendRun(checkpoint.model(here), corpus, goal, lineup, options)
 
 

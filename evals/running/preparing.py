@@ -11,9 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...adapters.attaching import attached
-from ...adapters.finding import Adapter, find_loadable, remarks
-from ...checkpoints.locating import read_config
-from ...checkpoints.metadata.record import original_config
+from ...adapters.finding import Adapter, find_loadable, read_configs, remarks
 from ...errors import DataError, ScheduleError
 from ...models.loading import has_tokenizer, load_model, load_tokenizer
 from ...planning.plan import Plan, make_plan
@@ -71,9 +69,10 @@ class Checkpoint:
     def _found(self) -> tuple[Path, Adapter | None]:
         return find_loadable(self.name, self.revision)
 
-    def remarks(self) -> list[str]:
-        """Returns what is to be known of the frequencies that an adapter is measured under."""
-        return [] if self.adapter is None else list(remarks(self.adapter))
+    def warn(self, notes: Notes) -> None:
+        """Says what is to be known of the frequencies that an adapter is measured under."""
+        for remark in remarks(self.adapter) if self.adapter else ():
+            notes.warn(f"warning: {remark}")
 
     def tokenizer(self) -> PreTrainedTokenizerBase:
         """Loads the tokenizer: an adapter's own where it has one, else its base's."""
@@ -103,10 +102,9 @@ class Checkpoint:
         )
 
     @cached_property
-    def config(self) -> Mapping[str, object]:
-        """The configuration without our scaling; no weights are needed."""
-        folder, _ = find_loadable(self.name, self.revision, weights=False)
-        return original_config(read_config(folder), folder)
+    def configs(self) -> tuple[Mapping[str, object], Mapping[str, object]]:
+        """The configuration without our scaling, and as it is; no weights are needed."""
+        return read_configs(self.name, self.revision)
 
     def asked(self, wanted: Wanted) -> FilledSchedules:
         """Fills a request into several schedules, and makes sure that each fits the configuration.
@@ -116,7 +114,7 @@ class Checkpoint:
                 option that no schedule takes; scaling that is there already and no word on what to do.
         """
         schedules, baseline, request = wanted
-        config = self.config
+        config, _ = self.configs
         named = [specs.parse(spec) for spec in [*schedules, *([] if baseline is None else [baseline])]]
         check_taken(named, request)
         plans: list[Plan] = []
@@ -172,28 +170,42 @@ def prepare(
         RopescaleError: whatever cannot be read or measured.
     """
     lengths = check_lengths(lengths)
-    if source.streaming and not options.max_docs:
+    refuse_endless(source, options.max_docs)
+    if options.exact:
+        check_stride(options.stride, lengths)
+    texts, asked = source.texts(), checkpoint.asked(wanted)
+    if options.asks_truncation:
+        refuse_impossible(options.asks_truncation, lengths[-1], trained_in(checkpoint.configs[0]))
+    tokenizer = checkpoint.tokenizer()
+    options = dataclasses.replace(options, split_special_tokens=source.split_special_tokens)
+    corpus = Corpus(texts, lengths, tokenizer, bos, options)
+    notes = Notes.of(options.progress)
+    checkpoint.warn(notes)
+    tell_left_out(source, corpus, notes)
+    model, team = checkpoint.model(here), team_of(here) if here.team > 1 and not checkpoint.tp else None
+    options = dataclasses.replace(options, patching=asked.patching, path=checkpoint.folder, team=team)
+    return PerplexityRun(model, corpus, asked.schedules, asked.baseline, options)
+
+
+def refuse_endless(source: TextSource, max_docs: int | None) -> None:
+    """Refuses to read all of a stream.
+
+    Raises:
+        DataError: nobody says how many documents are enough.
+    """
+    if source.streaming and not max_docs:
         raise DataError(
             "streaming is given, and a stream may have no end; say how many documents with max_docs",
             "streaming",
             "max_docs",
         )
-    if options.exact:
-        check_stride(options.stride, lengths)
-    texts, asked = source.texts(), checkpoint.asked(wanted)
-    if options.asks_truncation:
-        refuse_impossible(options.asks_truncation, lengths[-1], trained_in(checkpoint.config))
-    tokenizer = checkpoint.tokenizer()
-    options = dataclasses.replace(options, split_special_tokens=source.split_special_tokens)
-    corpus = Corpus(texts, lengths, tokenizer, bos, options)
-    for remark in checkpoint.remarks():
-        Notes.of(options.progress).warn(f"warning: {remark}")
+
+
+def tell_left_out(source: TextSource, corpus: Corpus, notes: Notes) -> None:
+    """Counts and names the files of folders that were no text."""
     if source.asked.left_out:
         corpus.skipped["no_text"] = len(source.asked.left_out)
-        Notes.of(options.progress).tell(f"left out: {source.left_out}")
-    model, team = checkpoint.model(here), team_of(here) if here.team > 1 and not checkpoint.tp else None
-    options = dataclasses.replace(options, patching=asked.patching, path=checkpoint.folder, team=team)
-    return PerplexityRun(model, corpus, asked.schedules, asked.baseline, options)
+        notes.tell(f"left out: {source.left_out}")
 
 
 def prepare_keys(

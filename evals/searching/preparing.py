@@ -5,13 +5,9 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from ...adapters.finding import find_loadable
-from ...checkpoints.locating import read_config
-from ...checkpoints.metadata.record import original_config
-from ...errors import DataError
 from ..data.sources import TextSource
 from ..parallel.processes import World
-from ..running.preparing import Checkpoint
+from ..running.preparing import Checkpoint, refuse_endless, tell_left_out
 from ..running.progress import Notes
 from .families.shaping import space_of
 from .feeds.feeding import Feeding
@@ -34,24 +30,16 @@ def prepare(
     Raises:
         RopescaleError: whatever cannot be read or searched.
     """
-    if source is not None and source.streaming and not options.max_docs:
-        raise DataError(
-            "streaming is given, and a stream may have no end; say how many documents with max_docs",
-            "streaming",
-            "max_docs",
-        )
-    folder, _ = find_loadable(checkpoint.name, checkpoint.revision, weights=False)
-    plan = starting_plan(original_config(read_config(folder), folder), target, options)
-    space_of(plan, target, options)
     if source is not None:
+        refuse_endless(source, options.max_docs)
         options = dataclasses.replace(options, source=source.name, split_special_tokens=source.split_special_tokens)
+    plan = starting_plan(checkpoint.configs[0], target, options)
+    space_of(plan, target, options)
     texts, tokenizer, notes = source and source.texts(), checkpoint.tokenizer(), Notes.of(options.progress)
     found = supply(texts, tokenizer, lengths_to(plan, target), bos, options)
-    for remark in checkpoint.remarks():
-        notes.warn(f"warning: {remark}")
-    if source is not None and isinstance(found, Feeding) and source.asked.left_out:
-        found.corpus.skipped["no_text"] = len(source.asked.left_out)
-        notes.tell(f"left out: {source.left_out}")
+    checkpoint.warn(notes)
+    if source is not None and isinstance(found, Feeding):
+        tell_left_out(source, found.corpus, notes)
     run = SearchRun(checkpoint.model(here), found, dataclasses.replace(options, path=checkpoint.folder))
     run.file = file
     return run

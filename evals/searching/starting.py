@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...adapters.finding import find_loadable
-from ...checkpoints.locating import read_config
-from ...checkpoints.metadata.record import original_config
+from ...adapters.finding import read_configs
 from ...engines.registry import ENGINES
 from ...errors import DataError
 from ...files.reading import local_path
@@ -40,8 +38,8 @@ def check_early(
     """
     check_weight(within)
     check_engine(engine)
-    folder, _ = find_loadable(model, revision, weights=False)
-    plan_of_start(original_config(read_config(folder), folder), target, patching)
+    config, _ = read_configs(model, revision)
+    plan_of_start(config, target, patching)
 
 
 def check_weight(within: float) -> None:

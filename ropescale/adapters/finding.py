@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..checkpoints.locating import ADAPTER, checked, find_model, locate, read_config
-from ..checkpoints.metadata.record import NAME, read_record
+from ..checkpoints.metadata.record import NAME, original_config, read_record
 from ..configs.configuration import read_rope
 from ..errors import CheckpointError
 from ..files.reading import local_path, read_json
@@ -60,6 +60,17 @@ def find_loadable(
         return checked(folder), None
     adapter = _adapter(folder, weights)
     return adapter.base_folder, adapter
+
+
+def read_configs(model: str | Path, revision: str | None = None) -> tuple[dict[str, object], dict[str, object]]:
+    """Returns the configuration of a model, or of an adapter's base, without our scaling, and as it is.
+
+    Raises:
+        RopescaleError: it cannot be found or read.
+    """
+    folder, _ = find_loadable(model, revision, weights=False)
+    config = read_config(folder)
+    return original_config(config, folder), config
 
 
 _LONGEST = 4096
