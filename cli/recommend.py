@@ -135,11 +135,11 @@ def command(
 
 def _check_early(model: str, target: int, options: Mapping[str, Any]) -> None:
     """Refuses what can be refused in a moment, before the libraries are loaded."""
-    from ..evals.recommending.wish import EarlyWish, check_early
+    from ..evals.recommending.wish import Wish, check_early
 
     patching = _request(**{name: options[name] for name in _REQUEST})
     named = {name: options[name] for name in ("short_weight", "lengths", "engine", "schedules")}
-    check_early(model, options["revision"], target, EarlyWish(patching, **named))
+    check_early(model, options["revision"], target, Wish(patching, **named))
 
 
 _LOADING = ("revision", "trust_remote_code", "dtype", "device")

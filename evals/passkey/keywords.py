@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
-
-if TYPE_CHECKING:
-    from ...request import RequestOptions
-    from ..running.progress import Notes
+from ..running.keywords import RunKeywords
 
 
-class RetrievalKeywords(TypedDict, total=False):
+class RetrievalKeywords(RunKeywords, total=False):
     """The fields of :class:`.quiz.RetrievalOptions`, which says what they mean."""
 
     trials: int
@@ -18,7 +13,3 @@ class RetrievalKeywords(TypedDict, total=False):
     haystack: str | None
     threshold: float
     batch_tokens: int
-    patching: RequestOptions
-    source: str | None
-    path: str | Path | None
-    progress: bool | Notes

@@ -5,15 +5,13 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...errors import DataError
-from ...request import RequestOptions
 from ..data import documents
 from ..data.windows import check_lengths
-from ..running.progress import Notes
+from ..running.options import RunOptions
 from .filler import Borrowed, Generated
 from .tasks import TASKS, Prompt, prompts
 
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class RetrievalOptions:
+class RetrievalOptions(RunOptions):
     """The options of a retrieval run.
 
     Attributes:
@@ -42,10 +40,6 @@ class RetrievalOptions:
     haystack: str | None = None
     threshold: float = 0.85
     batch_tokens: int = 8192
-    patching: RequestOptions = field(default_factory=lambda: RequestOptions())
-    source: str | None = None
-    path: str | Path | None = None
-    progress: bool | Notes = False
 
     def __post_init__(self) -> None:
         for name in ("trials", "batch_tokens"):

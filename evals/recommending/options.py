@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TypedDict
+from dataclasses import dataclass, fields
 
 from ...errors import DataError
-from ...request import RequestOptions
-from ..data import chats
-from ..running.progress import Notes
+from ..running.keywords import TextKeywords
+from ..running.options import TextOptions
 from ..running.selection import PerplexityOptions
-from ..scoring.scorer import LOGITS_BYTES
 from .kv_cache import parse_memory
 from .racing.deciding import TOLERANCE
+from .wish import Wish
 
 
 @dataclass(frozen=True)
-class RecommendOptions:
+class RecommendOptions(Wish, TextOptions):
     """The options of a recommendation.
 
     Attributes:
@@ -38,28 +35,10 @@ class RecommendOptions:
         revision: branch, tag or commit, for these commands.
     """
 
-    short_weight: float | None = None
-    lengths: str | Mapping[int | str, float] | None = None
-    schedules: Sequence[str] = ()
     search: bool = False
     search_tokens: int | None = None
-    engine: str | None = None
     memory: str | int | None = None
     tolerance: float = TOLERANCE
-    min_tokens: int = 0
-    max_docs: int | None = None
-    score: str = chats.ALL
-    windows: int | str | None = None
-    budget_tokens: int | None = None
-    split_special_tokens: bool = False
-    batch_tokens: int | None = None
-    logits_bytes: int = LOGITS_BYTES
-    truncation: bool | None = None
-    truncation_stride: int | None = None
-    source: str | None = None
-    path: str | Path | None = None
-    progress: bool | Notes = False
-    patching: RequestOptions = field(default_factory=lambda: RequestOptions())
     name: str | None = None
     revision: str | None = None
 
@@ -75,14 +54,11 @@ class RecommendOptions:
     @property
     def reading(self) -> PerplexityOptions:
         """How the text is read and fed."""
-        names = (
-            "min_tokens max_docs score windows budget_tokens split_special_tokens batch_tokens logits_bytes "
-            "truncation truncation_stride source path progress patching"
-        )
-        return PerplexityOptions(short_context=False, **{name: getattr(self, name) for name in names.split()})
+        given = {each.name: getattr(self, each.name) for each in fields(TextOptions)}
+        return PerplexityOptions(short_context=False, **given)
 
 
-class RecommendKeywords(TypedDict, total=False):
+class RecommendKeywords(TextKeywords, total=False):
     """The fields of :class:`RecommendOptions`, for editors and type checkers."""
 
     short_weight: float | None
@@ -93,19 +69,5 @@ class RecommendKeywords(TypedDict, total=False):
     engine: str | None
     memory: str | int | None
     tolerance: float
-    min_tokens: int
-    max_docs: int | None
-    score: str
-    windows: int | str | None
-    budget_tokens: int | None
-    split_special_tokens: bool
-    batch_tokens: int | None
-    logits_bytes: int
-    truncation: bool | None
-    truncation_stride: int | None
-    source: str | None
-    path: str | Path | None
-    progress: bool | Notes
-    patching: RequestOptions
     name: str | None
     revision: str | None

@@ -4,44 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
 
-from ...adapters.finding import find_loadable
-from ...checkpoints.locating import read_config
-from ...checkpoints.metadata.record import original_config
+from ...adapters.finding import read_configs
 from ...configs.configuration import read_rope
 from ...lengths import parse_length
+from ...request import RequestOptions
 from .candidates import Lineup, lineup_of
 from .objective import Objective, objective
 
-if TYPE_CHECKING:
-    from ...request import RequestOptions
-
-
-class Wish(Protocol):
-    """The options that decide on the objective and the candidates; see :class:`.options.RecommendOptions`."""
-
-    @property
-    def patching(self) -> RequestOptions: ...
-    @property
-    def short_weight(self) -> float | None: ...
-    @property
-    def lengths(self) -> str | Mapping[int | str, float] | None: ...
-    @property
-    def engine(self) -> str | None: ...
-    @property
-    def schedules(self) -> Sequence[str]: ...
-
 
 @dataclass(frozen=True)
-class EarlyWish:
-    """These options by themselves, so that they can be checked before anything is loaded."""
+class Wish:
+    """The options that decide on the objective and the candidates, which can be checked before anything is loaded."""
 
-    patching: RequestOptions
+    patching: RequestOptions = field(default_factory=lambda: RequestOptions())
     short_weight: float | None = None
-    lengths: str | None = None
+    lengths: str | Mapping[int | str, float] | None = None
     engine: str | None = None
-    schedules: Sequence[str] = field(default_factory=tuple)
+    schedules: Sequence[str] = ()
 
 
 def check_early(model: str, revision: str | None, target: int, wish: Wish) -> None:
@@ -50,9 +30,7 @@ def check_early(model: str, revision: str | None, target: int, wish: Wish) -> No
     Raises:
         RopescaleError: the model's folder, its configuration, the target, a weight or a schedule cannot be.
     """
-    folder, _ = find_loadable(model, revision, weights=False)
-    now = read_config(folder)
-    asked(original_config(now, folder), now, target, wish)
+    asked(*read_configs(model, revision), target, wish)
 
 
 def asked(config: Mapping[str, object], now: Mapping[str, object], target: int, wish: Wish) -> tuple[Objective, Lineup]:

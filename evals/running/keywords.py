@@ -1,4 +1,4 @@
-"""The keywords of :func:`ropescale.evals.perplexity`, for editors and type checkers."""
+"""The keywords of :func:`ropescale.evals.perplexity` and of other runs, for editors and type checkers."""
 
 from __future__ import annotations
 
@@ -12,27 +12,37 @@ if TYPE_CHECKING:
     from .progress import Notes
 
 
-class PerplexityKeywords(TypedDict, total=False):
-    """The fields of :class:`.selection.PerplexityOptions`, which says what they mean."""
+class RunKeywords(TypedDict, total=False):
+    """The fields of :class:`.options.RunOptions`."""
 
-    protocol: str
-    stride: int | None
-    min_tokens: int
-    max_docs: int | None
-    windows: int | str | None
-    budget_tokens: int | None
-    split_special_tokens: bool
-    score: str
-    batch_tokens: int | None
-    logits_bytes: int
-    short_context: bool
-    truncation: bool | None
-    truncation_stride: int | None
-    seed: int
-    repeat_distance: int | None
-    key_spans: str | Path | KeySpans | None
     patching: RequestOptions
     source: str | None
     path: str | Path | None
     progress: bool | Notes
+
+
+class TextKeywords(RunKeywords, total=False):
+    """The fields of :class:`.options.TextOptions`."""
+
+    min_tokens: int
+    max_docs: int | None
+    score: str
+    windows: int | str | None
+    budget_tokens: int | None
+    split_special_tokens: bool
+    batch_tokens: int | None
+    logits_bytes: int
+    truncation: bool | None
+    truncation_stride: int | None
+
+
+class PerplexityKeywords(TextKeywords, total=False):
+    """The fields of :class:`.selection.PerplexityOptions`, which says what they mean."""
+
+    protocol: str
+    stride: int | None
+    short_context: bool
+    seed: int
+    repeat_distance: int | None
+    key_spans: str | Path | KeySpans | None
     team: Team | None

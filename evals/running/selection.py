@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from ...errors import DataError
-from ...request import RequestOptions
 from ..data import chats, key_tokens, protocols
 from ..data import documents as data_documents
 from ..data.chats import Given
@@ -22,10 +21,9 @@ from ..data.turns import InTurn
 from ..data.windows import check_lengths, check_stride, check_windows, prefix
 from ..parallel.processes import Team
 from ..results.stored import DataFacts, ShareFacts
-from ..scoring.scorer import LOGITS_BYTES
 from ..statistics import sampling
 from ..statistics.intervals import LEAST_WINDOWS
-from .progress import Notes
+from .options import TextOptions
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -35,7 +33,7 @@ _POSITIVE = "batch_tokens logits_bytes max_docs repeat_distance budget_tokens tr
 
 
 @dataclass(frozen=True)
-class PerplexityOptions:
+class PerplexityOptions(TextOptions):
     """The options of a measurement.
 
     Attributes:
@@ -71,24 +69,10 @@ class PerplexityOptions:
 
     protocol: str = protocols.ROPESCALE
     stride: int | None = None
-    min_tokens: int = 0
-    max_docs: int | None = None
-    score: str = chats.ALL
-    windows: int | str | None = None
-    budget_tokens: int | None = None
-    split_special_tokens: bool = False
-    batch_tokens: int | None = None
-    logits_bytes: int = LOGITS_BYTES
     short_context: bool = True
-    truncation: bool | None = None
-    truncation_stride: int | None = None
     seed: int = 0
     repeat_distance: int | None = None
     key_spans: str | Path | KeySpans | None = None
-    patching: RequestOptions = field(default_factory=lambda: RequestOptions())
-    source: str | None = None
-    path: str | Path | None = None
-    progress: bool | Notes = False
     team: Team | None = None
 
     def __post_init__(self) -> None:

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
-
-if TYPE_CHECKING:
-    from ...request import RequestOptions
-    from ..running.progress import Notes
+from ..running.keywords import RunKeywords
 
 
-class SearchKeywords(TypedDict, total=False):
+class SearchKeywords(RunKeywords, total=False):
     """The fields of :class:`.options.SearchOptions`, which says what they mean."""
 
     objective: str
@@ -25,7 +20,3 @@ class SearchKeywords(TypedDict, total=False):
     max_docs: int | None
     split_special_tokens: bool
     logits_bytes: int
-    patching: RequestOptions
-    source: str | None
-    path: str | Path | None
-    progress: bool | Notes

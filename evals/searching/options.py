@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.util import find_spec
-from pathlib import Path
 
 from ...errors import DataError
 from ...lengths import parse_length
-from ...request import RequestOptions
-from ..running.progress import Notes
+from ..running.options import RunOptions
 from ..running.selection import PerplexityOptions
 from ..scoring.scorer import LOGITS_BYTES
 from .starting import NONE_WITHIN, NOTHING_HIDDEN, WITHIN, check_weight
@@ -21,7 +19,7 @@ TEXT, KEYS = OBJECTIVES = ("text", "keys")
 
 
 @dataclass(frozen=True)
-class SearchOptions:
+class SearchOptions(RunOptions):
     """The options of a search.
 
     Attributes:
@@ -58,10 +56,6 @@ class SearchOptions:
     max_docs: int | None = None
     split_special_tokens: bool = False
     logits_bytes: int = LOGITS_BYTES
-    patching: RequestOptions = field(default_factory=lambda: RequestOptions())
-    source: str | None = None
-    path: str | Path | None = None
-    progress: bool | Notes = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "budget_tokens", parse_length(self.budget_tokens))

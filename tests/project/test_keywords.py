@@ -11,6 +11,7 @@ import pytest
 import ropescale
 from ropescale.evals.passkey import keywords as of_retrieval
 from ropescale.evals.passkey.quiz import RetrievalOptions
+from ropescale.evals.recommending.options import RecommendKeywords, RecommendOptions
 from ropescale.evals.running import keywords as of_perplexity
 from ropescale.evals.running.selection import PerplexityOptions
 from ropescale.evals.searching import keywords as of_search
@@ -24,6 +25,7 @@ from ropescale.request import Request, RequestOptions
         (of_perplexity.PerplexityKeywords, PerplexityOptions),
         (of_retrieval.RetrievalKeywords, RetrievalOptions),
         (of_search.SearchKeywords, SearchOptions),
+        (RecommendKeywords, RecommendOptions),
     ],
 )
 def test_the_typed_keywords_are_the_options_that_are_checked(typed: Any, checked: Any) -> None:
