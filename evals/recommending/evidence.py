@@ -30,10 +30,9 @@ class Evidence:
         lineup: the candidates.
         rounds: of the race.
         finalists: the candidates that were measured on the text that decides, from the simplest.
-        race, held_out: the windows of the race and those that decide; the same where there is too little text.
+        held_out: the windows that decide.
         serving: what is needed for the command and the memory.
         tolerance: nats per token below which two are equally good.
-        stride: of truncation, where it was measured.
         vocabulary: how many tokens the model knows.
     """
 
@@ -42,11 +41,9 @@ class Evidence:
     objective: Objective
     rounds: Sequence[Round]
     finalists: Sequence[str]
-    race: Sequence[int]
     held_out: Sequence[int]
     serving: Deployment
     tolerance: float
-    stride: int | None = None
     vocabulary: int | None = None
 
     @property
@@ -68,11 +65,6 @@ class Evidence:
     def level(self) -> float:
         """The level of each paired interval on the text that decides, so that all hold together."""
         return LEVEL ** (1 / max(1, comb(len(self.judged), 2)))
-
-    @property
-    def is_split(self) -> bool:
-        """Whether the text that decides is other than that of the race."""
-        return not set(self.race) & set(self.held_out)
 
     @cached_property
     def decision(self) -> Decision:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cached_property
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,9 +22,10 @@ from ..parallel.processes import Group, World
 from ..results.stored import ModelFacts
 from ..resuming import fingerprints
 from ..resuming.finished_batches import Store
+from ..running.estimates import announce_time
 from ..running.preparing import Checkpoint, tell_left_out
-from ..running.progress import Notes, duration
-from ..running.runner import LONG_SECONDS, Facts, carry_out
+from ..running.progress import Notes
+from ..running.runner import Facts, carry_out
 from ..running.selection import Corpus
 from ..running.variants import Variant
 from ..scoring import memory
@@ -40,7 +42,7 @@ from .options import RecommendKeywords, RecommendOptions
 from .racing import halving
 from .racing.besides import PlannedTruncation, searched
 from .racing.halving import Round
-from .racing.meter import Meter, empty, model_facts
+from .racing.meter import Meter, empty
 from .results import Recommendation
 from .wish import asked
 
@@ -112,14 +114,6 @@ def prepare(
     return RecommendRun(checkpoint.model(here), corpus, goal, lineup, options)
 
 
-@dataclass(frozen=True)
-class Stage:
-    """The end of the race: its rounds, and who is measured on the text that decides."""
-
-    rounds: list[Round] = field(default_factory=list)
-    finalists: list[str] = field(default_factory=list)
-
-
 class RecommendRun:
     """A recommendation that can be interrupted; :meth:`result` is for a finished one."""
 
@@ -137,8 +131,18 @@ class RecommendRun:
         race, held_out = halving.parted(corpus.windows)
         everything = list(range(len(corpus.documents)))
         self.race, self.held_out = (sorted(race), sorted(held_out)) if race else (everything, everything)
-        self.stage = Stage()
-        self.meter = self._meter()
+        self.rounds: list[Round] = []
+        self.finalists: list[str] = []
+        self.meter = Meter(
+            scorer=self.scorer,
+            corpus=corpus,
+            objective=goal,
+            variants=self.variants,
+            losses=empty(corpus, goal),
+            batch_tokens=self.batch_tokens,
+            notes=self.notes,
+            facts=self.facts,
+        )
 
     @property
     def specs(self) -> list[str]:
@@ -146,14 +150,9 @@ class RecommendRun:
         return [each.spec for each in self.lineup.candidates]
 
     @property
-    def always(self) -> list[str]:
-        """The candidates that reach the text that decides in any case."""
-        return self.lineup.always
-
-    @property
     def finished(self) -> str:
         """How much is complete."""
-        return "the decision" if self.stage.finalists else ""
+        return "the decision" if self.finalists else ""
 
     def run(self, store: Store | None = None, group: Group | None = None) -> None:
         """Measures; what is finished is taken from the store, which leads to the same decisions.
@@ -170,11 +169,11 @@ class RecommendRun:
             self._announce()
             rounds = self._race(store, group)
             self._search(store, group)
-            kept = {*self.always, *(rounds[-1].kept if rounds else self.specs)}
+            kept = {*self.lineup.always, *(rounds[-1].kept if rounds else self.specs)}
             finalists = [each for each in self.specs if each in kept]
             self.meter.measure(finalists, self.held_out, "held-out text", store, group, self._about)
             self.truncation.measure(self.meter, self.held_out, store, group, self._about)
-        self.stage = Stage(rounds, finalists)
+        self.rounds, self.finalists = rounds, finalists
 
     def result(self) -> Recommendation:
         """Returns the recommendation."""
@@ -182,13 +181,11 @@ class RecommendRun:
             losses=self.meter.losses,
             lineup=self.lineup,
             objective=self.goal,
-            rounds=self.stage.rounds,
-            finalists=self.stage.finalists,
-            race=self.race,
+            rounds=self.rounds,
+            finalists=self.finalists,
             held_out=self.held_out,
             serving=self._serving(),
             tolerance=self.options.tolerance,
-            stride=self.truncation.truncating.stride if self.truncation.truncating else None,
             vocabulary=self.scorer.vocabulary,
         )
         return Recommendation(
@@ -207,9 +204,16 @@ class RecommendRun:
     @cached_property
     def facts(self) -> Facts:
         """The facts that every number depends on, next to a task's own."""
-        weights = {name: self.model_facts[name] for name in ("weights", "config_sha256", "dtype")}
-        about = {**weights, "logits_bytes": self.options.logits_bytes, "scoring": SCORING}
-        return model_facts(self.scorer, self.corpus, about)
+        return {
+            "kind": Recommendation.kind,
+            **{name: self.model_facts[name] for name in ("weights", "config_sha256", "dtype")},
+            "logits_bytes": self.options.logits_bytes,
+            "scoring": SCORING,
+            **fingerprints.arithmetic(self.scorer.model),
+            "text": self.corpus.sha256,
+            "tokens": fingerprints.tokens_sha256(self.corpus.documents),
+            "bos": self.corpus.bos,
+        }
 
     @property
     def _about(self) -> Facts:
@@ -228,24 +232,10 @@ class RecommendRun:
             return recorded
         return self.batch_tokens
 
-    # --- preparing ---
-
-    def _meter(self) -> Meter:
-        return Meter(
-            scorer=self.scorer,
-            corpus=self.corpus,
-            objective=self.goal,
-            variants=self.variants,
-            losses=empty(self.corpus, self.goal),
-            batch_tokens=self.batch_tokens,
-            notes=self.notes,
-            facts=self.facts,
-        )
-
     @cached_property
     def truncation(self) -> PlannedTruncation:
         """Truncation on the text that decides."""
-        return PlannedTruncation.of(self.meter, self.held_out, halving.FINALISTS + len(self.always))
+        return PlannedTruncation.of(self.meter, self.held_out, halving.FINALISTS + len(self.lineup.always))
 
     # --- running ---
 
@@ -260,30 +250,28 @@ class RecommendRun:
 
     def _race(self, store: Store, group: Group) -> list[Round]:
         """Runs the rounds; all processes come to the same decisions, because the first one's losses are everybody's."""
-        if len(self.specs) <= len(self.always):
+        if len(self.specs) <= len(self.lineup.always):
             self.meter.measure(self.specs, self.race, "the race's text", store, group, self._about)
             return []
-        number = 0
+        numbers = count(1)
 
         def measure(candidates: Sequence[str], windows: Sequence[int]):
-            nonlocal number
-            number += 1
-            title = f"round {number}: {len(candidates)} schedules"
+            title = f"round {next(numbers)}: {len(candidates)} schedules"
             self.notes.tell(f"{title}, {len(windows)} window{'s' * (len(windows) != 1)} more")
             return self.meter.measure(candidates, windows, title, store, group, self._about)
 
-        return halving.race(self.specs, self.race, self.always, self._most, measure)
+        return halving.race(self.specs, self.race, self.lineup.always, self._most, measure)
 
     @property
     def _most(self) -> float:
         """The share of candidates that stays in a round at most."""
         besides = self.truncation.positions / self.goal.target
-        return halving.share_kept(len(self.specs), len(self.always), self.race, self.held_out, besides)
+        return halving.share_kept(len(self.specs), len(self.lineup.always), self.race, self.held_out, besides)
 
     # --- saying ---
 
     def _announce(self) -> None:
-        sizes = len(self.specs), len(self.always), self.race, self.held_out
+        sizes = len(self.specs), len(self.lineup.always), self.race, self.held_out
         tokens = self.goal.target * halving.expected(*sizes, self._most) + self.truncation.positions
         searched, found = self._search_tokens, self.goal.target * len(self.held_out)
         tokens += searched + found if searched else 0
@@ -317,20 +305,10 @@ class RecommendRun:
 
     def _announce_time(self, tokens: int) -> None:
         """Says how long a long run will be, from a short pass."""
-        fed = min(_TIMED, self.goal.target)
-        if tokens < _TIMED_SHARE * fed:
-            return
         executor = Executor(self.scorer, self.corpus.documents, self.corpus.bos, self.notes.warn)
-        reading = self.meter.readings(AS_IS)[-1]
-        with reading.tables.live():
-            taken = executor.seconds(self.meter.batch(self.race[:1]), fed)
-        model = self.scorer.model
-        if taken is None:
-            return
-        expected = taken * tokens / fed * memory.work(model, self.goal.target) / memory.work(model, fed)
-        if expected > LONG_SECONDS:
-            said = duration(expected).removeprefix("about ")
-            self.notes.tell(f"time: an estimated {said} in one process, by a pass of {fed:,} tokens")
+        batch, left = self.meter.batch(self.race[:1]), [(tokens, self.goal.target)]
+        with self.meter.readings(AS_IS)[-1].tables.live():
+            announce_time(self.notes, executor, batch, left, " in one process")
 
     def _protocol(self) -> dict[str, object]:
         goal = self.goal
@@ -343,7 +321,7 @@ class RecommendRun:
             "engine": self.options.engine,
             **({"named": self.lineup.names} if self.lineup.names else {}),
             "bos": self.corpus.bos_option,
-            "rounds": [len(each.candidates) for each in self.stage.rounds],
+            "rounds": [len(each.candidates) for each in self.rounds],
             "race_windows": len(self.race),
             "held_out_windows": len(self.held_out),
             "tokens_fed": self.meter.fed,
@@ -374,6 +352,3 @@ def _stored_config(path: str) -> Mapping[str, object]:
 
 _BACKWARD = 3
 """How many times as long a token takes with its gradient."""
-
-_TIMED, _TIMED_SHARE = 512, 200
-"""Tokens that are fed to estimate the time, where two hundred times as many and more are to come."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...adapters.finding import read_configs
-from ...configs.configuration import read_rope
+from ...configs.configuration import trained_in
 from ...lengths import parse_length
 from ...request import RequestOptions
 from .candidates import Lineup, lineup_of
@@ -40,15 +40,9 @@ def asked(config: Mapping[str, object], now: Mapping[str, object], target: int, 
         config: the model's configuration before ropescale changed it; ``now`` as it is.
         target: the context wanted, in tokens.
     """
-    goal = objective(target, _trained(config, wish.patching), wish.short_weight, wish.lengths)
+    stated = wish.patching.get("original_length")
+    trained = trained_in(config) if stated is None else parse_length(stated)
+    goal = objective(target, trained, wish.short_weight, wish.lengths)
     if target <= goal.short:
         return goal, Lineup.unchanged(wish.schedules)
     return goal, lineup_of(config, target, wish.patching, wish.engine, wish.schedules, now)
-
-
-def _trained(config: Mapping[str, object], patching: RequestOptions) -> int:
-    """Returns the context that a model was trained at, its makers' scaling included; or the one that is stated."""
-    stated = patching.get("original_length")
-    if stated is not None:
-        return parse_length(stated)
-    return max(rope.max_length if rope.is_scaled else rope.original_length for rope in read_rope(config).values())

@@ -45,16 +45,11 @@ class Comparison:
         rotations = [self.base.rotation, self.other.rotation]
         return {"length": self.length, "divergence": rotations, "plan": self.plan.sha256}
 
-    @property
-    def trivial(self) -> bool:
-        """Whether both have the same tables, so that nothing can differ and nothing need run."""
-        return self.base.rotation == self.other.rotation
-
     def divergence(self, shelf: Shelf | None, shares: int) -> Divergence:
         """Returns the comparison for the results, once all batches are on the shelf.
 
         Args:
-            shelf: None for one that is trivial.
+            shelf: None where both have the same tables, so that nothing can differ and nothing need run.
             shares: how many trunks its windows went through: its own, and the baseline's where that ran for it; 0
                 where another schedule had the same tables.
         """
@@ -74,37 +69,24 @@ class Comparison:
         )
 
 
-def comparing(
-    found: Sequence[Comparison], executor: Executor, finish: Callable[[list[Divergence]], None]
-) -> tuple[Task, int]:
-    """Returns the task that runs all comparisons, the baseline once for each batch, and how many of them take passes.
+def comparing(found: Sequence[Comparison], executor: Executor, finish: Callable[[list[Divergence]], None]) -> Task:
+    """Returns the task that runs all comparisons, the baseline once for each batch; those that take passes have facts.
 
     Args:
         found: of one length and with one baseline.
         finish: takes all of them for the results.
     """
-    distinct = list({each.other.rotation: each for each in found if not each.trivial}.values())
+    distinct = {each.other.rotation: each for each in found if each.other.rotation != each.base.rotation}
 
     def score(batch: Batch, lacking: Sequence[int]) -> list[Scored]:
-        others = [distinct[number].other.live for number in lacking]
-        return executor.compare(batch, distinct[0].base.live, others)
+        others = [each.other.live for each in distinct.values()]
+        return executor.compare(batch, found[0].base.live, [others[number] for number in lacking])
 
     def finished(shelves: Sequence[Shelf]) -> None:
-        kept = {each.other.rotation: shelf for each, shelf in zip(distinct, shelves, strict=True)}
-        finish(_divergences(found, kept))
+        kept = dict(zip(distinct, shelves, strict=True))
+        # The first carries the baseline's forward passes.
+        shares = {rotation: 1 if number else 2 for number, rotation in enumerate(kept)}
+        finish([each.divergence(kept.get(each.other.rotation), shares.pop(each.other.rotation, 0)) for each in found])
 
-    plan, facts = found[0].plan, [each.facts for each in distinct]
-    task = Task("short-context cost", plan, facts, score, finished, values=VALUES, besides=1, nll=False)
-    return task, len(distinct)
-
-
-def _divergences(found: Sequence[Comparison], shelves: dict[str, Shelf]) -> list[Divergence]:
-    """Returns all comparisons for the results; the first that ran carries the baseline's forward passes."""
-    ran: set[str] = set()
-    made = []
-    for each in found:
-        rotation = each.other.rotation
-        shares = 0 if each.trivial or rotation in ran else 1 if ran else 2
-        made.append(each.divergence(shelves.get(rotation), shares))
-        ran |= set() if each.trivial else {rotation}
-    return made
+    plan, facts = found[0].plan, [each.facts for each in distinct.values()]
+    return Task("short-context cost", plan, facts, score, finished, values=VALUES, besides=1, nll=False)

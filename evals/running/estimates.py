@@ -1,11 +1,14 @@
-"""Says before a run in sliding windows what each of its passes will take."""
+"""Says before a run what its passes will take."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .batches import Cost
-from .progress import Notes
+from ..scoring import memory
+from ..scoring.executor import Executor
+from .batches import Batch, Cost
+from .progress import Notes, duration
+from .runner import LONG_SECONDS
 
 Named = tuple[str, int, Cost]
 """A pass: its schedule, its length and its cost."""
@@ -32,6 +35,34 @@ def warn_of_missed(notes: Notes, passes: Sequence[Named], protocol: str, stride:
                 f"{protocol} at {length:,}, stride {stride:,}: {tokens - count:,} of {tokens:,} tokens are "
                 "never scored, as with the published script"
             )
+
+
+def announce_time(
+    notes: Notes, executor: Executor, batch: Batch, left: Sequence[tuple[int, int]], where: str = ""
+) -> None:
+    """Says how long a long run will be, from a pass that is short beside it; the first batch tells more exactly.
+
+    Args:
+        batch: one of the run's.
+        left: how many tokens will be fed, and in windows of how many positions.
+        where: says what the time is of.
+    """
+    model, fed = executor.scorer.model, min(_TIMED, batch.positions)
+    if sum(tokens for tokens, _ in left) < _TIMED_SHARE * fed:
+        return
+    taken = executor.seconds(batch, fed)
+    if taken is None:
+        return
+    work = sum(tokens * memory.work(model, positions) for tokens, positions in left)
+    expected = taken * work / (fed * memory.work(model, fed))
+    if expected > LONG_SECONDS:
+        notes.tell(
+            f"time: an estimated {duration(expected).removeprefix('about ')}{where}, by a pass of {fed:,} tokens"
+        )
+
+
+_TIMED, _TIMED_SHARE = 512, 200
+"""Tokens that are fed to estimate the time (three times), where two hundred times as many and more are to come."""
 
 
 def _described(cost: Cost) -> str:

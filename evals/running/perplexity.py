@@ -16,6 +16,8 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from ...keywords import refuse_unknown
 from ...models.rotary_modules import evaluating
 from ..data import chats, protocols
@@ -28,19 +30,18 @@ from ..results.result import Result
 from ..results.stored import Divergence, ModelFacts, Pass, Tables
 from ..results.truncation import Truncation
 from ..resuming import fingerprints
-from ..resuming.batch_log import Scored
-from ..resuming.finished_batches import Shelf, Store
+from ..resuming.finished_batches import Store
 from ..run_folder.folder import writable_folder
 from ..scoring import memory
 from ..scoring.executor import Executor
 from ..scoring.scorer import SCORING, Scorer
 from ..statistics.intervals import PERCENT
 from . import estimates
-from .batches import Batch, BatchPlan, Cost, plan_pass
+from .batches import BatchPlan, plan_pass
 from .comparing import Comparison, comparing
 from .keywords import PerplexityKeywords
-from .progress import Notes, duration
-from .runner import LONG_SECONDS, Facts, Runner, Task, carry_out
+from .progress import Notes
+from .runner import Facts, Runner, Task, carry_out, task_of
 from .selection import Corpus, PerplexityOptions
 from .truncating import Truncating, refuse_impossible
 from .variants import AS_IS, HeldTables, Variant, names_for, trained_length, variants
@@ -119,11 +120,6 @@ class Job:
         """The hashes that the numbers depend on, for one model and one text."""
         return self.tables.rotation, self.plan.sha256
 
-    @property
-    def facts(self) -> Facts:
-        """The key in words, as the store keeps it."""
-        return {"length": self.lengths[-1], "rotation": self.tables.rotation, "plan": self.plan.sha256}
-
 
 class PerplexityRun:
     """A measurement that can be interrupted: :meth:`result` holds the passes that are complete."""
@@ -169,18 +165,20 @@ class PerplexityRun:
         executor = Executor(self.scorer, self.corpus.documents, self.corpus.bos, self.notes.warn)
         with evaluating(self.scorer.model):
             jobs = [job for variant in self.variants for job in self._jobs(variant)]  # what does not fit fails here
-            task, compared = self._comparing(jobs, executor)
+            compared = self._comparing(jobs, executor)
             last, told = self._truncating(jobs)
-            runner.take([*(self._task(job, executor) for job in jobs), *task, *last])
+            runner.take([*(self._task(job, executor) for job in jobs), *compared, *last])
             self._announce_special()
             to_run = runner.announce(self._about)
             if told and (to_run or not last):
                 self.notes.tell(told)
             if to_run:
-                self._announce_cost(jobs, task[0].plan.cost if compared else None, compared)
+                self._announce_cost(jobs, compared)
             if runner.left:
                 executor.check(runner.left[0])
-                self._announce_time(executor, runner.left)
+                if self.options.sharers == 1:
+                    fed = [(batch.fed, batch.positions) for batch in runner.left]
+                    estimates.announce_time(self.notes, executor, runner.left[0], fed)
             runner.run(self._about)
 
     def result(self) -> Result:
@@ -284,43 +282,34 @@ class PerplexityRun:
         return self._plans[length]
 
     def _task(self, job: Job, executor: Executor) -> Task:
-        def score(batch: Batch, lacking: Sequence[int]) -> list[Scored]:
-            scored = executor.score(batch)
-            job.tables.check()  # nothing is kept that was scored under other tables
-            return [scored]
+        length, finish = job.lengths[-1], partial(self._finish, job)
+        return task_of(f"{job.label} at {length:,}", job.plan, length, job.tables, executor, finish)
 
-        title, finish = f"{job.label} at {job.lengths[-1]:,}", partial(self._finish, job)
-        return Task(title, job.plan, [job.facts], score, finish, job.tables.live)
-
-    def _finish(self, job: Job, shelves: Sequence[Shelf]) -> None:
-        """Takes a pass whose batches are all on the shelf into the results."""
-        scored = shelves[0].batches
+    def _finish(self, job: Job, nll: list[np.ndarray], split: int) -> None:
+        """Takes a pass whose batches are all scored into the results."""
         again = any(each.key == job.key for each in self.passes)
         self.passes.append(
             Pass(
                 schedule=job.label,
                 table_sha256=job.tables.table_sha256,
                 lengths=job.lengths,
-                nll=job.plan.assembled({number: each.nll for number, each in scored.items()}),
+                nll=nll,
                 forward_passes=0 if again else job.plan.cost.forwards,
                 cost=job.plan.cost,
-                split_batches=sum(each.parts > 1 for each in scored.values()),
+                split_batches=split,
                 key=job.key,
             )
         )
 
-    def _comparing(self, jobs: Sequence[Job], executor: Executor) -> tuple[list[Task], int]:
+    def _comparing(self, jobs: Sequence[Job], executor: Executor) -> list[Task]:
         """Plans the short-context cost: every schedule beside the baseline, at one length."""
         length = short_length(self.corpus.lengths, trained_length(self.scorer.model))
         if length is None or not self.options.short_context:
-            return [], 0
+            return []
         at = {job.label: job.tables for job in jobs if length in job.lengths}
         base, plan = at.pop(self.baseline), self._plan(length)
         found = [Comparison(base, tables, length, plan) for tables in at.values()]
-        if not found:
-            return [], 0
-        task, compared = comparing(found, executor, self.divergences.extend)
-        return [task], compared
+        return [comparing(found, executor, self.divergences.extend)] if found else []
 
     def _truncating(self, jobs: Sequence[Job]) -> tuple[list[Task], str]:
         """Plans the model as it is, given only the last tokens; and returns what is to be said of it."""
@@ -347,7 +336,7 @@ class PerplexityRun:
                 "ended there; split_special_tokens=True takes them for text"
             )
 
-    def _announce_cost(self, jobs: Sequence[Job], comparison: Cost | None, compared: int) -> None:
+    def _announce_cost(self, jobs: Sequence[Job], compared: Sequence[Task]) -> None:
         """Says what the run will take."""
         distinct = _distinct(jobs)
         if self.options.stride is not None:  # a prefix costs one pass and needs no word
@@ -356,8 +345,8 @@ class PerplexityRun:
                 about = self.options.protocol, self.options.stride, self.corpus.scorable
                 estimates.warn_of_missed(self.notes, passes, *about)
             estimates.announce_passes(self.notes, passes)
-        if comparison:
-            fed = (1 + compared) * comparison.positions
+        for task in compared if compared and compared[0].facts else ():
+            fed = (1 + len(task.facts)) * task.plan.cost.positions
             share = fed / sum(job.plan.cost.positions for job in distinct)
             length = short_length(self.corpus.lengths, trained_length(self.scorer.model))
             self.notes.tell(
@@ -367,24 +356,6 @@ class PerplexityRun:
         batches = [batch for job in jobs for batch in job.plan.batches]
         widest = max(batches, key=lambda batch: (batch.fed, batch.positions))  # takes most memory by the estimate
         self.notes.tell(memory.described(self.scorer.model, widest, self.options.logits_bytes, self.options.sharers))
-
-    def _announce_time(self, executor: Executor, left: Sequence[Batch]) -> None:
-        """Says how long a long run will be, from a pass that is short beside it; the first batch tells more exactly."""
-        fed = min(_TIMED, left[0].positions)
-        if self.options.sharers > 1 or sum(batch.fed for batch in left) < _TIMED_SHARE * fed:
-            return
-        model, taken = self.scorer.model, executor.seconds(left[0], fed)
-        if taken is None:
-            return
-        work = sum(batch.fed * memory.work(model, batch.positions) for batch in left)
-        expected = taken * work / (fed * memory.work(model, fed))
-        if expected > LONG_SECONDS:
-            expected_time = duration(expected).removeprefix("about ")
-            self.notes.tell(f"time: an estimated {expected_time}, by a pass of {fed:,} tokens")
-
-
-_TIMED, _TIMED_SHARE = 512, 200
-"""Tokens that are fed to estimate the time (three times), where two hundred times as many and more are to come."""
 
 
 def _distinct(jobs: Iterable[Job]) -> list[Job]:

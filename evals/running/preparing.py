@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ...adapters.attaching import attached
 from ...adapters.finding import Adapter, find_loadable, read_configs, remarks
+from ...configs.configuration import trained_in
 from ...errors import DataError, ScheduleError
 from ...models.loading import has_tokenizer, load_model, load_tokenizer
 from ...planning.plan import Plan, make_plan
@@ -27,7 +28,7 @@ from .perplexity import PerplexityRun
 from .progress import Notes
 from .selection import Corpus, PerplexityOptions
 from .truncating import refuse_impossible
-from .variants import trained_in, trained_length
+from .variants import trained_length
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

@@ -15,14 +15,17 @@ from itertools import groupby
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+import numpy as np
 import torch
 
 from ...errors import CheckpointError, RunError
 from ..parallel.processes import Group, World
 from ..resuming.batch_log import Scored
 from ..resuming.finished_batches import FOLDER, Facts, Shelf, Store, opened
+from ..scoring.executor import Executor
 from .batches import Batch, BatchPlan, cost, owners
 from .progress import Notes, Progress, duration
+from .variants import HeldTables
 
 LONG_SECONDS = 60
 """From how long on a run says how long it will be."""
@@ -53,6 +56,37 @@ class Task:
     values: int = 1
     besides: int = 0
     nll: bool = True
+
+
+def task_of(
+    title: str,
+    plan: BatchPlan,
+    length: int,
+    tables: HeldTables,
+    executor: Executor,
+    finish: Callable[[list[np.ndarray], int], None],
+    **facts: object,
+) -> Task:
+    """Returns the task that scores a plan under some tables.
+
+    Args:
+        length: positions of the windows.
+        finish: takes the losses of each document, and how many batches were scored in parts.
+        facts: what the losses depend on besides the length, the tables and the plan.
+    """
+
+    def score(batch: Batch, lacking: Sequence[int]) -> list[Scored]:
+        scored = executor.score(batch)
+        tables.check()  # nothing is kept that was scored under other tables
+        return [scored]
+
+    def finished(shelves: Sequence[Shelf]) -> None:
+        found = shelves[0].batches
+        nll = plan.assembled({number: each.nll for number, each in found.items()})
+        finish(nll, sum(each.parts > 1 for each in found.values()))
+
+    about = {"length": length, "rotation": tables.rotation, "plan": plan.sha256, **facts}
+    return Task(title, plan, [about], score, finished, tables.live)
 
 
 @dataclass

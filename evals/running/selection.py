@@ -123,18 +123,9 @@ class PerplexityOptions(TextOptions):
         return "truncation_stride" if self.truncation_stride is not None else "truncation" if self.truncation else ""
 
     @property
-    def windows_each(self) -> int | None:
-        """The windows of one document at most; None for no limit."""
-        return self.windows if isinstance(self.windows, int) else None
-
-    @property
     def budget(self) -> int | None:
         """The positions fed under one schedule at most; None for no limit."""
         return BUDGET if self.budget_tokens is None and self.windows is None else self.budget_tokens
-
-    def windows_in_all(self, length: int) -> int | None:
-        """Returns how many windows of a length are measured at most, or one of each document; None for no limit."""
-        return None if self.budget is None else max(1, self.budget // length)
 
     @property
     def sharers(self) -> int:
@@ -271,8 +262,9 @@ class Corpus:
         given = self._fed(given, tokenizer)
         needed = tokens_needed(self.lengths, self.has_bos, options)
         size = prefix(self.lengths[-1], self.has_bos).stop
-        in_all = options.windows_in_all(self.lengths[-1])
-        limits = Limits(size, needed, options.windows_each, in_all, placed=self.key_spans is not None)
+        each = options.windows if isinstance(options.windows, int) else None
+        in_all = None if options.budget is None else max(1, options.budget // self.lengths[-1])
+        limits = Limits(size, needed, each, in_all, placed=self.key_spans is not None)
         cutter = Cutter(limits, None if tokenizer is None else TextEncoder(tokenizer, options.split_special_tokens))
         cuts = cutter.cuts(given, options.max_docs)
         self.skipped = _counted(

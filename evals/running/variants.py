@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ...configs.configuration import read_rope
+from ...configs.configuration import trained_in
 from ...errors import DataError, RopescaleError, RunError
 from ...models import patching
 from ...models.rotary_modules import text_config, unwrapped, whole_config
@@ -193,13 +193,3 @@ def trained_length(model: nn.Module) -> int | None:
         return trained_in(patching.configuration_before(model))
     except RopescaleError:  # no rotation that can be read, such as learned positions
         return getattr(text_config(model), "max_position_embeddings", None)
-
-
-def trained_in(config: Mapping[str, object]) -> int:
-    """Returns :func:`trained_length` of a configuration without our scaling.
-
-    Raises:
-        ConfigError: it has no rotation that can be read.
-    """
-    ropes = read_rope(config).values()
-    return max(rope.max_length if rope.is_scaled else rope.original_length for rope in ropes)

@@ -205,6 +205,15 @@ def read_rope(config: Mapping[str, object], original_length: int | None = None) 
     return Configuration.read(config, original_length).ropes
 
 
+def trained_in(config: Mapping[str, object]) -> int:
+    """Returns the context that a model was trained at, its makers' scaling included, but none of ours.
+
+    Raises:
+        ConfigError: it has no rotation that can be read.
+    """
+    return max(rope.max_length if rope.is_scaled else rope.original_length for rope in read_rope(config).values())
+
+
 def _text_section(config: Mapping[str, object]) -> Mapping[str, object]:
     entry = class_defaults.load().get(str(config.get("model_type"))) or {}
     text, default_type = config.get("text_config"), entry.get("text")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 import numpy as np
 
@@ -13,12 +12,10 @@ from ...data.documents import Document
 from ...data.far_repeats import far_repeats
 from ...data.windows import prefix
 from ...parallel.processes import Group
-from ...resuming import fingerprints
-from ...resuming.batch_log import Scored
-from ...resuming.finished_batches import Shelf, Store
-from ...running.batches import Batch, BatchPlan, plan_pass
+from ...resuming.finished_batches import Store
+from ...running.batches import Batch, plan_pass
 from ...running.progress import Notes
-from ...running.runner import Facts, Runner, Task
+from ...running.runner import Facts, Runner, Task, task_of
 from ...running.selection import Corpus
 from ...running.variants import HeldTables, Variant
 from ...scoring.executor import Executor
@@ -58,7 +55,6 @@ class Meter:
     facts: Facts
     fed: int = 0
     _readings: dict[str, list[HeldPass]] = field(default_factory=dict)
-    _tables: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def measure(
         self, candidates: Sequence[str], windows: Sequence[int], title: str, store: Store, group: Group, about: Facts
@@ -107,39 +103,20 @@ class Meter:
             self._readings[candidate] = list(found.values())
         return self._readings[candidate]
 
-    def figures(self, candidates: Iterable[str]) -> dict[str, str]:
-        """Returns the hash of each candidate's tables at the target."""
-        return {each: self.readings(each)[-1].tables.table_sha256 for each in candidates}
-
     def _task(
         self, candidate: str, reading: HeldPass, windows: Sequence[int], part: Corpus, executor: Executor, title: str
     ) -> Task:
         sizes = [len(document.ids) for document in part.documents]
-        plan = plan_pass(sizes, reading.lengths[-1], None, self.corpus.has_bos, self.batch_tokens)
+        length = reading.lengths[-1]
+        plan = plan_pass(sizes, length, None, self.corpus.has_bos, self.batch_tokens)
 
-        def score(batch: Batch, lacking: Sequence[int]) -> list[Scored]:
-            scored = executor.score(batch)
-            reading.tables.check()  # nothing is kept that was scored under other tables
-            return [scored]
+        def finish(nll: list[np.ndarray], split: int) -> None:
+            """Sums the losses of a pass."""
+            for column, masks in self.masks(windows).items():
+                if column in reading.lengths if isinstance(column, int) else length == self.objective.target:
+                    self.losses.put(candidate, column, sums(windows, nll, masks))
 
-        facts = {
-            "length": reading.lengths[-1],
-            "rotation": reading.tables.rotation,
-            "plan": plan.sha256,
-            "windows": list(windows),
-        }
-        finish = partial(self._finish, candidate, reading, plan, windows)
-        return Task(title, plan, [facts], score, finish, reading.tables.live)
-
-    def _finish(
-        self, candidate: str, reading: HeldPass, plan: BatchPlan, windows: Sequence[int], shelves: Sequence[Shelf]
-    ) -> None:
-        """Sums the losses of a pass whose batches are all done."""
-        nll = plan.assembled({number: each.nll for number, each in shelves[0].batches.items()})
-        whole = reading.lengths[-1] == self.objective.target
-        for column, masks in self.masks(windows).items():
-            if column in reading.lengths if isinstance(column, int) else whole:
-                self.losses.put(candidate, column, sums(windows, nll, masks))
+        return task_of(title, plan, length, reading.tables, executor, finish, windows=list(windows))
 
     def batch(self, windows: Sequence[int]) -> Batch:
         """Returns the first batch of a pass at the target over some windows."""
@@ -187,15 +164,3 @@ def sums(windows: Sequence[int], nll: Sequence[np.ndarray], masks: Sequence[np.n
 def distinct(tasks: Iterable[Task]) -> list[Task]:
     """Returns the tasks that run; others with the same tables and windows share them."""
     return list({str(task.facts): task for task in tasks}.values())
-
-
-def model_facts(scorer: Scorer, corpus: Corpus, about: Mapping[str, object]) -> Facts:
-    """Returns what every number depends on."""
-    return {
-        "kind": "recommendation",
-        **about,
-        **fingerprints.arithmetic(scorer.model),
-        "text": corpus.sha256,
-        "tokens": fingerprints.tokens_sha256(corpus.documents),
-        "bos": corpus.bos,
-    }

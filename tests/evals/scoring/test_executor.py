@@ -240,7 +240,7 @@ def told(monkeypatch, ids, lengths, **options):
 
 
 def test_a_long_run_says_before_it_starts_how_long_it_will_be(monkeypatch):
-    monkeypatch.setattr("ropescale.evals.running.perplexity._TIMED", 16)
+    monkeypatch.setattr("ropescale.evals.running.estimates._TIMED", 16)
     ids = documents(60, 64)
     grown = memory.work(llama(), 64) / memory.work(llama(), 16)
     minutes = round(60 * 64 / 10 * grown / 60)
@@ -249,7 +249,7 @@ def test_a_long_run_says_before_it_starts_how_long_it_will_be(monkeypatch):
 
 
 def test_a_short_run_says_nothing_of_time(monkeypatch):
-    monkeypatch.setattr("ropescale.evals.running.perplexity._TIMED", 16)
+    monkeypatch.setattr("ropescale.evals.running.estimates._TIMED", 16)
     assert told(monkeypatch, documents(20, 64), [64]) == []
 
 
