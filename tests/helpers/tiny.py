@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+import types
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -101,6 +103,38 @@ def prefix_mean_nll(head: torch.Tensor, seen: list[int], token: int) -> float:
     return float(logits.logsumexp(0) - logits[token])
 
 
+def contexts(tokens: int, length: int, stride: int | None, bos: bool) -> Iterator[tuple[int, range]]:
+    """The definition of windows, token by token: which tokens of the document token t is predicted from.
+
+    In sliding windows, the first one that reaches a token is the one that scores it.
+    """
+    wide = length - bos
+    for t in range(0 if bos else 1, wide if stride is None else tokens):
+        k = 0
+        while stride is not None and k * stride + wide <= t:
+            k += 1
+        yield t, range(k * (stride or 0), t)
+
+
+class Unigram(torch.nn.Module):
+    """The same logits everywhere, another NLL for each id; records every window that it is asked to score."""
+
+    def __init__(self, vocabulary: int) -> None:
+        super().__init__()
+        self.embedding = torch.nn.Embedding(vocabulary, 1)
+        self.config = LlamaConfig(vocab_size=vocabulary, max_position_embeddings=8)
+        generator = torch.Generator().manual_seed(2)
+        self.log = torch.log_softmax(3 * torch.randn(vocabulary, generator=generator, dtype=torch.float64), 0)
+        self.seen: list[list[int]] = []
+
+    def get_input_embeddings(self) -> torch.nn.Embedding:
+        return self.embedding
+
+    def forward(self, input_ids: torch.Tensor, use_cache: bool = False) -> types.SimpleNamespace:
+        self.seen += input_ids.tolist()
+        return types.SimpleNamespace(logits=self.log.float().expand(*input_ids.shape, -1))
+
+
 def uniform_llama() -> LlamaForCausalLM:
     """Every token equally likely: the head is zero."""
     model = llama()
@@ -116,6 +150,13 @@ def byte_tokenizer(bos: bool = True, limit: int = 64) -> PreTrainedTokenizerFast
     tokenizer.decoder = decoders.ByteLevel()
     special = {"bos_token": "<s>"} if bos else {}
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=limit, **special)
+
+
+def checkpoint(folder: Path, model: LlamaForCausalLM | None = None) -> Path:
+    """Writes a model, a tiny Llama by default, with a tokenizer of bytes."""
+    (model or llama(vocab_size=258)).save_pretrained(folder)
+    byte_tokenizer().save_pretrained(folder)
+    return folder
 
 
 def naive_nll(model: Any, ids: list[int]) -> list[float]:

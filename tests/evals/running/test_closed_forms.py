@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import types
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -12,8 +11,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from tiny import documents, markov_llama, prefix_mean_llama, prefix_mean_nll
-from transformers import LlamaConfig
+from tiny import Unigram, contexts, documents, markov_llama, prefix_mean_llama, prefix_mean_nll
 
 from ropescale.evals import perplexity
 
@@ -43,16 +41,6 @@ def chunks_of(chunk: int | None) -> Iterator[None]:
         yield
 
 
-def contexts(tokens: int, length: int, stride: int | None, bos: bool) -> Iterator[tuple[int, range]]:
-    """The definitions, token by token: which tokens of the document t is predicted from."""
-    wide = length - bos
-    for t in range(0 if bos else 1, wide if stride is None else tokens):
-        k = 0
-        while stride is not None and k * stride + wide <= t:
-            k += 1
-        yield t, range(k * (stride or 0), t)
-
-
 def scored(sizes, lengths, stride, bos):
     """The documents that are measured on, by their definition in the README."""
     wide = max(lengths) - bos
@@ -64,7 +52,7 @@ def scored(sizes, lengths, stride, bos):
 
 
 def measured(model, ids, lengths, stride, bos, batch_tokens, chunk, schedule):
-    """The rows of a schedule, by length."""
+    """The result, and the rows of a schedule by length."""
     with chunks_of(chunk):
         result = perplexity(
             *(model, ids, lengths, [schedule]),
@@ -74,7 +62,7 @@ def measured(model, ids, lengths, stride, bos, batch_tokens, chunk, schedule):
             batch_tokens=batch_tokens,
         )
     assert {run.split_batches > 0 for run in result.passes} <= {chunk is not None, False}
-    return {row.length: row for row in result.rows if row.schedule == schedule}
+    return result, {row.length: row for row in result.rows if row.schedule == schedule}
 
 
 @few
@@ -83,23 +71,30 @@ def test_what_a_token_is_predicted_from_is_what_the_definition_says(
     sizes, lengths, stride, bos, batch_tokens, chunk, schedule
 ):
     ids, kept = scored(sizes, lengths, stride, bos)
-    rows = measured(PREFIX_MEAN, ids, lengths, stride, bos, batch_tokens, chunk, schedule)
+    result, rows = measured(PREFIX_MEAN, ids, lengths, stride, bos, batch_tokens, chunk, schedule)
     first = [BOS] if bos else []
     for length in lengths:
         exact = [
-            prefix_mean_nll(HEAD, [*first, *(each[s] for s in seen)], each[t])
+            [
+                prefix_mean_nll(HEAD, [*first, *(each[s] for s in seen)], each[t])
+                for t, seen in contexts(len(each), length, stride, bos)
+            ]
             for each in kept
-            for t, seen in contexts(len(each), length, stride, bos)
         ]
-        assert rows[length].tokens == len(exact) and rows[length].documents == len(kept)
-        assert rows[length].nll == pytest.approx(math.fsum(exact) / len(exact), abs=1e-6)
+        flat = np.concatenate(exact)
+        assert rows[length].tokens == len(flat) and rows[length].documents == len(kept)
+        assert rows[length].nll == pytest.approx(math.fsum(flat) / len(flat), abs=1e-6)
+        for run in result.passes:
+            if run.lengths[-1] == length:
+                assert [len(each) for each in run.nll] == [len(each) for each in exact]
+                assert np.abs(np.concatenate(run.nll) - flat).max() < 1e-5
 
 
 @few
 @given(**SETTINGS)
 def test_a_markov_chain_has_its_entropy_under_every_setting(sizes, lengths, stride, bos, batch_tokens, chunk, schedule):
     ids, kept = scored(sizes, lengths, stride, bos)
-    rows = measured(MARKOV, ids, lengths, stride, bos, batch_tokens, chunk, schedule)
+    result, rows = measured(MARKOV, ids, lengths, stride, bos, batch_tokens, chunk, schedule)
     for length in lengths:
         steps = [
             (each[seen[-1]] if seen else BOS, each[t])
@@ -108,24 +103,7 @@ def test_a_markov_chain_has_its_entropy_under_every_setting(sizes, lengths, stri
         ]
         exact = -math.fsum(math.log(CHAIN[step]) for step in steps) / len(steps)
         assert rows[length].nll == pytest.approx(exact, abs=1e-6)
-
-
-class Unigram(torch.nn.Module):
-    """The same logits everywhere, another NLL for each id: whoever counts a token twice has another mean."""
-
-    def __init__(self, vocabulary: int) -> None:
-        super().__init__()
-        self.embedding = torch.nn.Embedding(vocabulary, 1)
-        self.config = LlamaConfig(vocab_size=vocabulary, max_position_embeddings=8)
-        self.log = torch.log_softmax(
-            3 * torch.randn(vocabulary, generator=torch.Generator().manual_seed(2), dtype=torch.float64), 0
-        )
-
-    def get_input_embeddings(self) -> torch.nn.Embedding:
-        return self.embedding
-
-    def forward(self, input_ids: torch.Tensor, use_cache: bool = False) -> types.SimpleNamespace:
-        return types.SimpleNamespace(logits=self.log.float().expand(*input_ids.shape, -1))
+    assert [pair.delta_nll for pair in result.paired] == pytest.approx([0] * len(result.paired), abs=1e-6)
 
 
 UNIGRAM = Unigram(64)
@@ -139,7 +117,7 @@ def test_every_token_weighs_one_nth_under_every_setting(sizes, lengths, stride, 
     sizes = list(dict.fromkeys(sizes))
     _, kept = scored(sizes, lengths, stride, bos)
     ids = [list(range(shift, shift + n)) for n in sizes]  # each id once in its document
-    rows = measured(UNIGRAM, ids, lengths, stride, bos, batch_tokens, None, "as-is")
+    _, rows = measured(UNIGRAM, ids, lengths, stride, bos, batch_tokens, None, "as-is")
     for length in lengths:
         counted = [
             shift + t

@@ -7,7 +7,7 @@ import os
 import numpy as np
 import pytest
 import torch
-from tiny import byte_tokenizer, documents, llama, markov_llama, naive_nll, uniform_llama
+from tiny import byte_tokenizer, documents, llama, naive_nll, uniform_llama
 
 import ropescale
 from ropescale import Frequencies
@@ -34,33 +34,6 @@ def test_uniform_logits_have_the_vocabulary_as_perplexity():
     result = perplexity(uniform_llama(), documents(3, 130), LENGTHS, ["yarn:factor=2"])
     assert [row.ppl for row in result.rows] == pytest.approx([61.0] * 10, rel=1e-6)
     assert [pair.delta_nll for pair in result.paired] == [0.0] * 5
-
-
-@pytest.mark.parametrize("bos", ["no", 3])
-def test_a_markov_chain_has_its_closed_form_at_every_length_and_schedule(bos):
-    generator = torch.Generator().manual_seed(1)
-    chain = torch.softmax(2 * torch.randn(16, 16, generator=generator, dtype=torch.float64), 1)
-    ids = documents(4, 130, vocabulary=16)
-    result = perplexity(markov_llama(chain), ids, LENGTHS, ["yarn:factor=4", "dynamic:factor=2"], bos=bos)
-    for row in result.rows:
-        fed = [([] if bos == "no" else [bos]) + each for each in ids]
-        steps = [(s[t], s[t + 1]) for s in fed for t in range(row.length - 1)]
-        exact = -math.fsum(math.log(chain[a, b]) for a, b in steps) / len(steps)
-        assert row.tokens == len(steps)
-        assert row.nll == pytest.approx(exact, abs=1e-6)
-
-
-def test_a_closed_form_in_which_every_token_weighs_one_nth():
-    # Token t is certain up to a factor: P[t, t+1] known, one entry changed at a time.
-    size, ids = 12, [list(range(12))]
-    chain = torch.full((size, size), 0.04, dtype=torch.float64)
-    chain.fill_diagonal_(1 - 0.04 * (size - 1))
-    before = perplexity(markov_llama(chain), ids, [size]).rows[0].nll
-    for t in range(size - 1):
-        changed = chain.clone()
-        changed[t, t + 1], changed[t, t] = 0.08, chain[t, t] - 0.04
-        after = perplexity(markov_llama(changed), ids, [size]).rows[0].nll
-        assert before - after == pytest.approx(math.log(2) / (size - 1), abs=1e-6)
 
 
 @pytest.mark.parametrize("batch_tokens", [1, 300, 8192])

@@ -16,9 +16,7 @@ VOCABULARY = 258
 
 def checkpoint(folder: Path, **changes: Any) -> Path:
     """Writes a tiny checkpoint with a tokenizer of bytes."""
-    tiny.llama(vocab_size=VOCABULARY, **changes).save_pretrained(folder)
-    tiny.byte_tokenizer().save_pretrained(folder)
-    return folder
+    return tiny.checkpoint(folder, tiny.llama(vocab_size=VOCABULARY, **changes))
 
 
 def loaded(folder: Path) -> Any:
