@@ -29,23 +29,6 @@ DISK = {
 }
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """A tiny checkpoint with a tokenizer of bytes, on disk."""
-    made = tmp_path_factory.mktemp("model")
-    tiny.llama(vocab_size=258).save_pretrained(made)
-    tiny.byte_tokenizer().save_pretrained(made)
-    return made
-
-
-@pytest.fixture(scope="module")
-def texts(tmp_path_factory):
-    made = tmp_path_factory.mktemp("texts")
-    for number in range(4):
-        (made / f"{number}.txt").write_text(" ".join(map(str, range(7 * number, 90 + 20 * number))))
-    return made
-
-
 def measured(model, out=None):
     schedules = ["yarn:factor=2", "dynamic:factor=2"]
     return perplexity(model, tiny.documents(3, 150, 256), [64, 127], schedules, stride=40, out=out, short_context=False)
@@ -116,8 +99,7 @@ def test_a_device_map_on_the_command_line_gives_the_same_rows(folder, texts, com
 @pytest.mark.parametrize("kind", ["llama", "gemma2", "qwen2"])
 def test_a_model_shared_by_two_processes_gives_the_numbers_of_one(kind, texts, tmp_path):
     """And is kept once, and found again."""
-    tiny_models.build(kind, vocab_size=258).save_pretrained(tmp_path / "model")
-    tiny.byte_tokenizer().save_pretrained(tmp_path / "model")
+    tiny.checkpoint(tmp_path / "model", tiny_models.build(kind, vocab_size=258))
     schedules = ["--schedule", "yarn:factor=2", "--schedule", "dynamic:factor=2", "--layers", "all"]
     words = [tmp_path / "model", "--data", texts, "--lengths", "60,127", *schedules, "-o"]
     runs = [launch(1, *words, tmp_path / "1"), launch(2, *words, tmp_path / "2", "--tp")]
@@ -139,8 +121,7 @@ def test_a_model_shared_by_two_processes_gives_the_numbers_of_one(kind, texts, t
 
 @pytest.mark.slow
 def test_a_class_without_a_plan_is_refused_by_name(texts, tmp_path):
-    tiny_models.build("opt", vocab_size=258).save_pretrained(tmp_path)
-    tiny.byte_tokenizer().save_pretrained(tmp_path)
+    tiny.checkpoint(tmp_path, tiny_models.build("opt", vocab_size=258))
     done = launch(2, tmp_path, "--data", texts, "--lengths", "60", "--tp")
     assert done.returncode and done.stderr.count("error: ") == 1
     assert f"plan for {tmp_path} (opt)" in done.stderr and "leave --tp out" in done.stderr

@@ -22,23 +22,13 @@ LENGTHS = "64,128"
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    """A tiny checkpoint with a tokenizer of bytes, on disk."""
-    folder = tmp_path_factory.mktemp("model")
-    made = tiny.llama(vocab_size=258)
-    made.save_pretrained(folder)
-    tiny.byte_tokenizer().save_pretrained(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
 def texts(tmp_path_factory):
     """Ten documents of very different sizes."""
-    folder = tmp_path_factory.mktemp("texts")
+    made = tmp_path_factory.mktemp("texts")
     for number in range(10):
         words = " ".join(str(each) for each in torch.randperm(40 + 60 * number).tolist())
-        (folder / f"{number:02d}.txt").write_text(words)
-    return folder
+        (made / f"{number:02d}.txt").write_text(words)
+    return made
 
 
 SIZES = [64] * 9, [500, 10, 900, 64, 64], [80]
@@ -76,11 +66,11 @@ def test_each_process_takes_its_own_gpu_unless_told_otherwise(monkeypatch):
 
 
 @pytest.mark.slow
-def test_one_two_and_three_processes_write_the_same_bytes(model, texts, tmp_path):
+def test_one_two_and_three_processes_write_the_same_bytes(folder, texts, tmp_path):
     """With a length-dependent schedule, sliding windows, documents of all sizes and key tokens."""
-    keys = ["keys", model, "--data", texts, "--alpha", 0, "--beta", -9, "-o", tmp_path / "keys.json"]
+    keys = ["keys", folder, "--data", texts, "--alpha", 0, "--beta", -9, "-o", tmp_path / "keys.json"]
     assert main([*map(str, keys)]) == 0
-    words = [model, "--data", texts, "--lengths", LENGTHS, "--stride", 32, "--batch-tokens", 256]
+    words = [folder, "--data", texts, "--lengths", LENGTHS, "--stride", 32, "--batch-tokens", 256]
     words += ["--schedule", "yarn:factor=2", "--schedule", "dynamic:factor=2"]
     words += ["--key-spans", tmp_path / "keys.json", "-o"]
     runs = [launch(n, *words, tmp_path / str(n)) for n in (1, 2, 3)]
@@ -97,8 +87,8 @@ def test_one_two_and_three_processes_write_the_same_bytes(model, texts, tmp_path
 
 
 @pytest.mark.slow
-def test_two_processes_share_truncation_and_write_the_same_bytes(model, texts, tmp_path):
-    words = [model, "--data", texts, "--lengths", "64,150", "--windows", 1, "--truncation-stride", 16]
+def test_two_processes_share_truncation_and_write_the_same_bytes(folder, texts, tmp_path):
+    words = [folder, "--data", texts, "--lengths", "64,150", "--windows", 1, "--truncation-stride", 16]
     words += ["--batch-tokens", 256, "--schedule", "yarn:factor=2", "-o"]
     runs = [launch(n, *words, tmp_path / str(n)) for n in (1, 2)]
     assert [run.returncode for run in runs] == [0, 0], runs[-1].stderr
@@ -108,8 +98,8 @@ def test_two_processes_share_truncation_and_write_the_same_bytes(model, texts, t
 
 
 @pytest.mark.slow
-def test_processes_agree_with_one_that_no_launcher_started(model, texts, tmp_path, command_line):
-    words = [str(model), "--data", str(texts), "--lengths", LENGTHS, "--json"]
+def test_processes_agree_with_one_that_no_launcher_started(folder, texts, tmp_path, command_line):
+    words = [str(folder), "--data", str(texts), "--lengths", LENGTHS, "--json"]
     alone = command_line("eval", *words)
     shared = launch(2, *words)
     ours, theirs = json.loads(shared.stdout), json.loads(alone.stdout)
@@ -157,40 +147,40 @@ def test_a_run_killed_with_two_processes_is_continued_by_three(tmp_path):
         (["--lengths", "64", "--schedule", "yran"], "error: no schedule named 'yran'"),
     ],
 )
-def test_an_error_that_all_processes_meet_is_said_once(model, texts, words, said):
+def test_an_error_that_all_processes_meet_is_said_once(folder, texts, words, said):
     given = words if "--data" in words else ["--data", texts, *words]
-    done = launch(2, model, *given)
+    done = launch(2, folder, *given)
     assert done.returncode and done.stdout == ""
     assert done.stderr.count(said) == 1 and done.stderr.count("error: ") == 1
 
 
 @pytest.mark.slow
-def test_a_busy_folder_stops_every_process(model, texts, tmp_path):
+def test_a_busy_folder_stops_every_process(folder, texts, tmp_path):
     from filelock import FileLock
 
     (tmp_path / "resume").mkdir()
     with FileLock(tmp_path / "resume" / "lock"):
-        done = launch(2, model, "--data", texts, "--lengths", "64", "-o", tmp_path)
+        done = launch(2, folder, "--data", texts, "--lengths", "64", "-o", tmp_path)
     assert done.returncode and done.stderr.count("another run is writing into") == 1
 
 
 @pytest.mark.slow
 def test_a_process_that_fails_says_why(texts, tmp_path):
     """A model whose logits are NaN after every 7: the process that meets one speaks, whichever it is."""
-    model, tokenizer = tiny.llama(vocab_size=258), tiny.byte_tokenizer()
-    model.model.embed_tokens.weight.data[tokenizer.convert_tokens_to_ids("7")] = float("nan")
-    model.save_pretrained(tmp_path / "model")
-    tokenizer.save_pretrained(tmp_path / "model")
-    done = launch(2, tmp_path / "model", "--data", texts, "--lengths", "64", "--batch-tokens", 64)
+    model = tiny.llama(vocab_size=258)
+    model.model.embed_tokens.weight.data[tiny.byte_tokenizer().convert_tokens_to_ids("7")] = float("nan")
+    done = launch(
+        2, tiny.checkpoint(tmp_path / "model", model), "--data", texts, "--lengths", "64", "--batch-tokens", 64
+    )
     assert done.returncode and "the model's logits are NaN or infinite" in done.stderr
     assert done.stdout == ""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("task", ["passkey", "multi-key"])
-def test_processes_share_the_prompts_of_a_retrieval_run(model, tmp_path, task):
+def test_processes_share_the_prompts_of_a_retrieval_run(folder, tmp_path, task):
     """Two lengths, a schedule whose tables follow the length and one that repeats others': the same bytes."""
-    words = [model, "--lengths", "700,900", "--depths", "0,0.5,1", "--trials", 3, "--task", task]
+    words = [folder, "--lengths", "700,900", "--depths", "0,0.5,1", "--trials", 3, "--task", task]
     words += ["--batch-tokens", 1400, "--schedule", "dynamic:factor=2", "--schedule", "linear:factor=1"]
     runs = [launch(n, *words, "-o", tmp_path / str(n), command="passkey") for n in (1, 2, 3)]
     assert [run.returncode for run in runs] == [0, 0, 0], runs[-1].stderr

@@ -221,18 +221,7 @@ def test_every_model_that_transformers_has_is_measured_exactly_or_refused_by_nam
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     """A Gemma 2 with a tokenizer of bytes on disk: softcaps, and windows of 16 positions in half of its layers."""
-    folder = tmp_path_factory.mktemp("model")
-    tiny_models.build("gemma2", vocab_size=258).save_pretrained(folder)
-    tiny.byte_tokenizer().save_pretrained(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def texts(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("texts")
-    for number in range(5):
-        (folder / f"{number}.txt").write_text(" ".join(map(str, range(7 * number, 90 + 20 * number))))
-    return folder
+    return tiny.checkpoint(tmp_path_factory.mktemp("model"), tiny_models.build("gemma2", vocab_size=258))
 
 
 def asked(model, texts, *words):

@@ -11,10 +11,11 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+import tiny
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from lookup import NOTHING, SURE, lookup_llama
+from lookup import SURE, lookup_llama
 from tiny import byte_tokenizer, llama, markov_llama, naive_nll
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer, MistralConfig, MistralForCausalLM, PreTrainedTokenizerFast
@@ -28,7 +29,7 @@ from ropescale.evals.passkey.answering import Answerer, Score
 from ropescale.evals.passkey.filler import NAMES, Borrowed, Dice, Generated
 from ropescale.evals.passkey.results import Retrieval
 from ropescale.evals.passkey.running import check_depths
-from ropescale.evals.passkey.tasks import HOPS, TASKS, Prompt, Question, prompts
+from ropescale.evals.passkey.tasks import HOPS, TASKS, Prompt, prompts
 from ropescale.evals.reference import CHECKPOINT
 from ropescale.evals.resuming.finished_batches import opened
 
@@ -439,6 +440,12 @@ def known():
     return result, model
 
 
+def marked(result, right):
+    """The same run, but for which answers are right."""
+    answers = [dataclasses.replace(answer, correct=right(answer)) for answer in result.answers]
+    return dataclasses.replace(result, answers=answers)
+
+
 def test_accuracy_is_the_known_one_at_every_length_and_depth(known):
     result, _ = known
     cells = {(row.schedule, row.length, row.depth): row.accuracy for row in result.rows}
@@ -477,9 +484,9 @@ def test_the_effective_length_is_the_known_one(known):
 
 def test_a_length_after_a_failure_does_not_count_for_the_effective_length(known):
     result, _ = known
-    answers = [dataclasses.replace(a, correct=a.length != 512) for a in result.answers]
-    assert [each.length for each in dataclasses.replace(result, answers=answers).effective] == [256, 256]
-    never = dataclasses.replace(result, answers=[dataclasses.replace(a, correct=False) for a in result.answers])
+    after = marked(result, lambda answer: answer.length != 512)
+    assert [each.length for each in after.effective] == [256, 256]
+    never = marked(result, lambda answer: False)
     assert [each.length for each in never.effective] == [None, None]
     assert "No schedule finds anything at 256 tokens" in never.to_markdown()
 
@@ -493,7 +500,7 @@ def test_chance_is_any_number_of_five_digits(known):
 
 def test_a_map_without_answers_says_whether_the_model_can_do_the_task_at_all(known):
     result, _ = known
-    never = dataclasses.replace(result, answers=[dataclasses.replace(a, correct=False) for a in result.answers])
+    never = marked(result, lambda answer: False)
 
     def said(trained):
         return dataclasses.replace(never, model={**result.model, "trained_length": trained}).to_markdown()
@@ -517,10 +524,8 @@ def test_a_retrieval_has_a_short_repr_and_a_dataframe(known):
 def test_one_bar_for_all_schedules(known):
     """A schedule that does badly everywhere is not good to the end."""
     result, _ = known
-    answers = [
-        dataclasses.replace(a, correct=a.correct and (a.schedule == "as-is" or a.depth == 1)) for a in result.answers
-    ]
-    assert [each.length for each in dataclasses.replace(result, answers=answers).effective] == [256, None]
+    worse = marked(result, lambda answer: answer.correct and (answer.schedule == "as-is" or answer.depth == 1))
+    assert [each.length for each in worse.effective] == [256, None]
 
 
 def test_the_paired_test_counts_what_came_out_differently(known):
@@ -679,12 +684,16 @@ def test_a_folder_with_another_kind_of_run_is_refused(known, tmp_path, monkeypat
     result.save(tmp_path / "own")  # and its own kind is replaced
 
 
-def test_the_heat_map_shows_the_known_accuracies(known, monkeypatch):
+@pytest.fixture
+def caught(monkeypatch):
+    """The figures that are written to a file, in order."""
     pytest.importorskip("matplotlib")
-    from ropescale.evals.results import saving
+    found = []
+    monkeypatch.setattr("ropescale.evals.results.saving.save", lambda figure, path: found.append(figure))
+    return found
 
-    caught = []
-    monkeypatch.setattr(saving, "save", lambda figure, path: caught.append(figure))
+
+def test_the_heat_map_shows_the_known_accuracies(known, caught):
     returned = known[0].plot("a.png")
     assert caught == [returned] and known[0].plot() is not returned and len(caught) == 1
     panels = [axes for axes in returned.axes if axes.images]
@@ -700,12 +709,7 @@ def test_the_heat_map_shows_the_known_accuracies(known, monkeypatch):
     assert "dashed line: trained at 256" in caught[0]._suptitle.get_text()
 
 
-def test_many_schedules_go_on_several_lines(known, monkeypatch):
-    pytest.importorskip("matplotlib")
-    from ropescale.evals.results import saving
-
-    caught = []
-    monkeypatch.setattr(saving, "save", lambda figure, path: caught.append(figure))
+def test_many_schedules_go_on_several_lines(known, caught):
     result, _ = known
     names = [f"table {i}" for i in range(5)]
     answers = [dataclasses.replace(a, schedule=name) for name in names for a in result.answers if a.schedule == "as-is"]
@@ -721,10 +725,7 @@ def test_many_schedules_go_on_several_lines(known, monkeypatch):
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("checkpoint")
-    llama(vocab_size=257).save_pretrained(folder)
-    byte_tokenizer().save_pretrained(folder)
-    return str(folder)
+    return str(tiny.checkpoint(tmp_path_factory.mktemp("checkpoint"), llama(vocab_size=257)))
 
 
 def run(capsys, *words):
@@ -798,16 +799,9 @@ def test_wrong_input_is_one_sentence_and_exit_code_2(capsys, checkpoint, words, 
 
 
 def test_wrong_input_is_told_before_the_weights_are_read(capsys, tmp_path):
-    llama(vocab_size=257).config.save_pretrained(tmp_path)
-    byte_tokenizer().save_pretrained(tmp_path)
-    (tmp_path / "model.safetensors").write_bytes(b"no weights")
+    (tiny.checkpoint(tmp_path) / "model.safetensors").write_bytes(b"no weights")
     code, _, err = run(capsys, str(tmp_path), "--lengths", "40")
     assert code == 2 and "length 40 is too short" in err
-
-
-def test_the_names_are_public():
-    assert ropescale.evals.Retrieval is Retrieval
-    assert NOTHING == 255 and Question.__dataclass_fields__
 
 
 # --- going on ----------------------------------------------------------------------------------------------------

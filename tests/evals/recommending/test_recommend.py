@@ -9,7 +9,7 @@ import shlex
 import numpy as np
 import pytest
 import torch
-from tiny import byte_tokenizer, documents, llama
+from tiny import documents, llama
 
 import ropescale
 from ropescale.cli import main as shell
@@ -300,25 +300,6 @@ def test_what_cannot_be_is_refused(model):
 
 
 # --- the command ---
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("tiny") / "checkpoint"
-    llama(vocab_size=260).save_pretrained(folder)
-    byte_tokenizer().save_pretrained(folder)
-    return folder
-
-
-@pytest.fixture
-def texts(tmp_path):
-    folder = tmp_path / "texts"
-    folder.mkdir()
-    generator = np.random.default_rng(1)
-    for number in range(4):
-        words = generator.integers(97, 123, 140).astype(np.uint8).tobytes().decode()
-        (folder / f"{number}.txt").write_text(words)
-    return folder
 
 
 def test_the_command_prints_a_command_that_runs(checkpoint, texts, tmp_path, capsys, monkeypatch):

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import random
 
-import numpy as np
 import pytest
 from forking import struck
 from launching import launch
-from tiny import byte_tokenizer, documents, llama
+from tiny import documents, llama
 
 from ropescale.evals import recommend
 
@@ -37,16 +36,8 @@ def test_a_recommendation_killed_at_twenty_random_moments_ends_in_the_same_bytes
         assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
 
 
-def test_two_processes_share_a_recommendation_and_write_the_same_bytes(tmp_path):
-    model, texts = tmp_path / "model", tmp_path / "texts"
-    llama(vocab_size=260).save_pretrained(model)
-    byte_tokenizer().save_pretrained(model)
-    texts.mkdir()
-    generator = np.random.default_rng(1)
-    for number in range(8):
-        words = generator.integers(97, 123, 140).astype(np.uint8).tobytes().decode()
-        (texts / f"{number}.txt").write_text(words)
-    words = [model, "--target-length", TARGET, "--data", texts, "--batch-tokens", 256, "-o"]
+def test_two_processes_share_a_recommendation_and_write_the_same_bytes(checkpoint, texts, tmp_path):
+    words = [checkpoint, "--target-length", TARGET, "--data", texts, "--batch-tokens", 256, "-o"]
     runs = [launch(n, *words, tmp_path / str(n), command="recommend") for n in (1, 2)]
     assert [each.returncode for each in runs] == [0, 0], runs[-1].stderr
     for name in ("results.json", "results.csv", "finalists.csv"):

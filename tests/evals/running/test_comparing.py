@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tiny_models
 import torch
-from tiny import byte_tokenizer, documents, llama
+from tiny import documents, llama
 
 import ropescale
 from ropescale.cli.main import main
@@ -54,6 +55,13 @@ def at(result: Result, schedule: str, length: int) -> Any:
     return pair
 
 
+def assert_is(pair: Any, expected: list[list[tuple[float, bool]]]) -> None:
+    """The figures are the means over the tokens of all windows."""
+    tokens = [token for each in expected for token in each]
+    assert pair.kl == pytest.approx(np.mean([k for k, _ in tokens]), abs=1e-6)
+    assert pair.top1 == pytest.approx(np.mean([s for _, s in tokens]), abs=1e-12)
+
+
 @pytest.mark.parametrize("logits_bytes", [1, 2**20])
 @pytest.mark.parametrize("schedule", [*SCHEDULES, "dynamic:factor=4"])
 def test_kl_and_agreement_are_those_of_a_naive_loop_over_full_logits(schedule, logits_bytes):
@@ -63,14 +71,9 @@ def test_kl_and_agreement_are_those_of_a_naive_loop_over_full_logits(schedule, l
     result = perplexity(model, IDS, lengths, [schedule], logits_bytes=logits_bytes)
     short = lengths[1]
     expected = naive(model, schedule, [ids[:short] for ids in IDS], [short - 1] * 4)
-    tokens = [token for each in expected for token in each]
-    pair = at(result, schedule, short)
-    assert pair.kl == pytest.approx(np.mean([k for k, _ in tokens]), abs=1e-6)
-    assert pair.top1 == pytest.approx(np.mean([s for _, s in tokens]), abs=1e-12)
+    assert_is(at(result, schedule, short), expected)
     assert at(result, schedule, 128).kl is None
-    shorter = [token for each in naive(model, schedule, [ids[:32] for ids in IDS], [31] * 4) for token in each]
-    assert at(result, schedule, 32).kl == pytest.approx(np.mean([k for k, _ in shorter]), abs=1e-6)
-    assert at(result, schedule, 32).top1 == pytest.approx(np.mean([s for _, s in shorter]), abs=1e-12)
+    assert_is(at(result, schedule, 32), naive(model, schedule, [ids[:32] for ids in IDS], [31] * 4))
     for ours, theirs in zip(result.divergences[0].kl, expected, strict=True):
         assert ours.tolist() == pytest.approx([k for k, _ in theirs], abs=2e-5)
 
@@ -92,10 +95,8 @@ def test_in_sliding_windows_each_token_is_compared_once_in_the_window_that_score
     windows = [(d[s : s + 64], 63 if s == 0 else min(64, len(d) - s) - 44) for d in ids for s in (0, 20, 40, 60, 80)]
     windows = [(part, count) for part, count in windows if count > 0]
     expected = naive(model, SCHEDULES[0], [part for part, _ in windows], [count for _, count in windows])
-    tokens = [token for each in expected for token in each]
-    assert len(tokens) == sum(map(len, ids)) - 2
-    assert at(result, SCHEDULES[0], 64).kl == pytest.approx(np.mean([k for k, _ in tokens]), abs=1e-6)
-    assert at(result, SCHEDULES[0], 64).top1 == pytest.approx(np.mean([s for _, s in tokens]), abs=1e-12)
+    assert sum(map(len, expected)) == sum(map(len, ids)) - 2
+    assert_is(at(result, SCHEDULES[0], 64), expected)
 
 
 def test_a_shorter_length_is_read_from_the_comparison_only_where_its_tables_were_the_same():
@@ -134,9 +135,7 @@ def test_the_other_way_round_is_another_number():
     back = perplexity(model, IDS, [64], [], baseline=SCHEDULES[0])
     assert back.paired[0].schedule == "as-is" and back.paired[0].top1 == there.paired[0].top1
     assert abs(back.paired[0].kl - there.paired[0].kl) > 0.01
-    assert there.paired[0].kl == pytest.approx(
-        np.mean([k for each in naive(model, SCHEDULES[0], [i[:64] for i in IDS], [63] * 4) for k, _ in each]), abs=1e-6
-    )
+    assert_is(there.paired[0], naive(model, SCHEDULES[0], [ids[:64] for ids in IDS], [63] * 4))
 
 
 def test_the_closed_form_of_two_bernoullis():
@@ -263,12 +262,8 @@ def test_a_batch_that_is_on_the_shelf_is_not_compared_again(tmp_path, monkeypatc
     assert [p.kl for p in both.paired] == [p.kl for p in fresh.paired]
 
 
-def test_the_command_says_what_it_costs_and_can_leave_it_out(tmp_path, capsys):
-    llama(vocab_size=257).save_pretrained(tmp_path / "model")
-    byte_tokenizer().save_pretrained(tmp_path / "model")
-    (tmp_path / "a.txt").write_text("It was a bright cold day in April, and the clocks were striking thirteen. " * 3)
-    words = ["eval", str(tmp_path / "model"), "--data", str(tmp_path / "a.txt"), "--lengths", "64,128"]
-    words += ["--schedule", "yarn:factor=2"]
+def test_the_command_says_what_it_costs_and_can_leave_it_out(evaluating, capsys):
+    words = [*evaluating, "--lengths", "64,128", "--schedule", "yarn:factor=2"]
     assert main(words) == 0
     said = capsys.readouterr()
     assert "the short-context cost at 64 takes 128 tokens more (50%); --no-short-context leaves it out" in said.err
@@ -279,13 +274,7 @@ def test_the_command_says_what_it_costs_and_can_leave_it_out(tmp_path, capsys):
 
 
 def test_the_logits_of_gemma2_are_compared_with_their_softcap():
-    from transformers import Gemma2Config, Gemma2ForCausalLM
-
-    torch.manual_seed(0)
-    shape = {"vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "head_dim": 8}
-    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}
-    model = Gemma2ForCausalLM(Gemma2Config(**shape, **heads, initializer_range=0.3, final_logit_softcapping=2.0)).eval()
+    model = tiny_models.build("gemma2", final_logit_softcapping=2.0)
     result = perplexity(model, IDS, [64], ["linear:factor=4"])
-    expected = naive(model, "linear:factor=4", [ids[:64] for ids in IDS], [63] * 4)
-    assert result.paired[0].kl == pytest.approx(np.mean([k for each in expected for k, _ in each]), abs=1e-6)
+    assert_is(result.paired[0], naive(model, "linear:factor=4", [ids[:64] for ids in IDS], [63] * 4))
     assert result.paired[0].kl > 1e-3

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from tiny import byte_tokenizer, documents, from_ids, llama
+from tiny import documents, from_ids, llama
 from transformers import LlamaForCausalLM
 
 import ropescale
@@ -257,12 +257,9 @@ def test_masked_tokens_of_chats_do_not_count():
     assert row.truncated_nll == pytest.approx(theirs.mean(), abs=1e-9)
 
 
-def test_the_command_says_what_it_takes(tmp_path, capsys, monkeypatch):
+def test_the_command_says_what_it_takes(evaluating, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(Result, "_plots", lambda self: {})
-    llama(vocab_size=257).save_pretrained(tmp_path / "model")
-    byte_tokenizer().save_pretrained(tmp_path / "model")
-    (tmp_path / "a.txt").write_text("It was a bright cold day in April, and the clocks were striking thirteen. " * 3)
-    words = ["eval", str(tmp_path / "model"), "--data", str(tmp_path / "a.txt"), "--windows", "1"]
+    words = [*evaluating, "--windows", "1"]
     assert main([*words, "--lengths", "64,128", "--schedule", YARN]) == 0
     said = capsys.readouterr()
     told = "truncation (the model as it is, given only the last 64 tokens, stride 16) takes 256 tokens more (100%); "

@@ -1,0 +1,23 @@
+"""What several processes measure, on disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import tiny
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny checkpoint with a tokenizer of bytes."""
+    return tiny.checkpoint(tmp_path_factory.mktemp("folder"))
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Five documents of different sizes."""
+    made = tmp_path_factory.mktemp("texts")
+    for number in range(5):
+        (made / f"{number}.txt").write_text(" ".join(map(str, range(7 * number, 90 + 20 * number))))
+    return made
