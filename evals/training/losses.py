@@ -41,15 +41,8 @@ def chunked_loss(model: nn.Module, logits_bytes: int = LOGITS_BYTES) -> Iterator
         yield
         return
     chunked = _Chunked(inner, max(1, logits_bytes // (4 * embedding_shape(inner)[0])))
-    own = vars(inner).get("forward")
-    inner.forward = functools.wraps(inner.forward)(chunked)
-    try:
+    with answering(inner, functools.wraps(inner.forward)(chunked)):
         yield
-    finally:
-        if own is None:
-            vars(inner).pop("forward", None)
-        else:
-            inner.forward = own
 
 
 class _Chunked:

@@ -19,6 +19,7 @@ from torch import nn
 from ....models import patching
 from ....models.rotary_modules import layer_keys, prefix, rotary_modules
 from ....planning.plan import Plan
+from ...scoring.scorer import answering
 from ..families.space import DiffTables
 
 
@@ -54,7 +55,8 @@ class LiveTables:
         """Lets gradients flow through cos and sin inside."""
         with ExitStack() as stack:
             for module in self._modules():
-                stack.enter_context(_innermost_forward(module))
+                innermost = inspect.unwrap(type(module).forward)
+                stack.enter_context(answering(module, MethodType(innermost, module)))
             yield
 
     def write(self, tables: DiffTables) -> None:
@@ -72,16 +74,3 @@ class LiveTables:
     def _modules(self) -> list[nn.Module]:
         changed = self.plan.layers.keys()
         return [module for _, module in rotary_modules(self.model) if changed & set(layer_keys(module))]
-
-
-@contextmanager
-def _innermost_forward(module: nn.Module) -> Iterator[None]:
-    """Lets a module compute with its class's forward, without what wraps it."""
-    own = module.__dict__.get("forward")
-    module.__dict__["forward"] = MethodType(inspect.unwrap(type(module).forward), module)
-    try:
-        yield
-    finally:
-        del module.__dict__["forward"]
-        if own is not None:
-            module.__dict__["forward"] = own
