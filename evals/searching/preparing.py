@@ -13,7 +13,8 @@ from .families.shaping import space_of
 from .feeds.feeding import Feeding
 from .feeds.supplying import lengths_to, supply
 from .options import SearchOptions
-from .running import SearchRun, starting_plan
+from .running import SearchRun
+from .starting import plan_of_start
 
 
 def prepare(
@@ -33,7 +34,7 @@ def prepare(
     if source is not None:
         refuse_endless(source, options.max_docs)
         options = dataclasses.replace(options, source=source.name, split_special_tokens=source.split_special_tokens)
-    plan = starting_plan(checkpoint.configs[0], target, options)
+    plan = plan_of_start(checkpoint.configs[0], target, options.patching)
     space_of(plan, target, options)
     texts, tokenizer, notes = source and source.texts(), checkpoint.tokenizer(), Notes.of(options.progress)
     found = supply(texts, tokenizer, lengths_to(plan, target), bos, options)

@@ -19,7 +19,6 @@ from ...keywords import refuse_unknown
 from ...lengths import parse_length
 from ...models import patching
 from ...models.rotary_modules import evaluating
-from ...planning.plan import Plan
 from ..data.chats import Given
 from ..parallel.processes import Group, World
 from ..resuming import fingerprints
@@ -29,15 +28,14 @@ from ..running.runner import LONG_SECONDS, carry_out
 from .families.family import Point
 from .families.shaping import space_of
 from .families.space import Space
-from .feeds.feeding import Supply
-from .feeds.supplying import lengths_to, supply
+from .feeds.supplying import Supply, lengths_to, supply
 from .keywords import SearchKeywords
 from .losses.evaluating import Evaluator
 from .losses.learner import Learner
 from .losses.table_gradients import LiveTables
 from .methods import covariance, evolution, gradient
 from .methods.asking import Allowance, Ask, Check, Method, Reply
-from .methods.journal import FolderJournal, Journal, digest
+from .methods.journal import FolderJournal, Journal
 from .options import SearchOptions
 from .results import Learned, SearchResult, files_of, spec_line
 from .starting import plan_of_start
@@ -97,7 +95,7 @@ def search(
     )
     file, folder = (None, None) if out is None else files_of(out)
     chosen, target = SearchOptions(**options), parse_length(target_length)
-    plan = starting_plan(patching.configuration_before(model), target, chosen)
+    plan = plan_of_start(patching.configuration_before(model), target, chosen.patching)
     run = SearchRun(model, supply(documents, tokenizer, lengths_to(plan, target), bos, chosen), chosen)
     run.file = file
     return carry_out(run, folder, fresh)
@@ -112,9 +110,8 @@ class SearchRun:
 
     def __init__(self, model: PreTrainedModel, feeding: Supply, options: SearchOptions, compared: bool = True) -> None:
         self.options, self.feeding, self.notes = options, feeding, Notes.of(options.progress)
-        self.compared = compared
         self.target = feeding.target
-        self.plan = starting_plan(patching.configuration_before(model), self.target, options)
+        self.plan = plan_of_start(patching.configuration_before(model), self.target, options.patching)
         self.space = space_of(self.plan, self.target, options)
         self.lengths = lengths_to(self.plan, self.target)
         self.learner = Learner(model, options.logits_bytes)
@@ -147,6 +144,7 @@ class SearchRun:
         group = group or Group(World())
         journal = self._journal(store, group)
         kept = group.from_leader(journal.kept)
+        journal.left = iter(kept)
         live = LiveTables(self.learner.model, self.plan)
         self._announce(len(kept))
         if store is not None and store.last and store.last.get("facts") != json.loads(json.dumps(self.facts)):
@@ -158,37 +156,35 @@ class SearchRun:
             with torch.inference_mode():
                 self.learner.check(texts.held_out[0].pieces(None)[0].ids)
             evaluator = Evaluator(self.learner, live, self.space, texts, group)
-            answers = iter(kept)
-            with self._telling(store, journal):
-                self._drive(self._method(), evaluator, answers, journal, group)
-        with evaluating(self.learner.model), self._telling(store, journal):
-            self._compare(evaluator, answers, journal, group)
+            with self._telling(journal):
+                self._drive(self._method(), evaluator, journal, group)
+        with evaluating(self.learner.model), self._telling(journal):
+            self._compare(evaluator, journal, group)
 
-    def _compare(self, evaluator: Evaluator, kept: Iterator[tuple[str, Reply]], journal: Journal, group: Group) -> None:
+    def _compare(self, evaluator: Evaluator, journal: Journal, group: Group) -> None:
         """Measures the model as it is on the held-out text, when the search is done; the budget is the search's."""
         if self.unchanged is None:
             return
         with Progress("the model as it is", self.beside, self.notes.shown and group.world.leads) as progress:
             for part in self.unchanged.parts:
-                answer = _replayed(part.ask, kept)
+                answer = journal.replayed(part.ask)
                 if answer is None:
                     with part.tables.live():
                         answer = evaluator.answer(part.ask)
-                    if group.world.leads:
-                        journal.add(part.ask, answer)
+                    journal.add(part.ask, answer)
                     progress.add(self.feeding.tokens(part.ask))
                 self.unchanged.take(part, answer)
 
     @contextmanager
-    def _telling(self, store: Store | None, journal: Journal) -> Iterator[None]:
+    def _telling(self, journal: Journal) -> Iterator[None]:
         """Says what is kept, when the search is stopped inside."""
         try:
             yield
         except BaseException:
-            if isinstance(store, FolderStore) and journal.kept:
+            if isinstance(journal, FolderJournal) and journal.kept:
                 self.notes.tell(
-                    f"the search stopped; {len(journal.kept)} steps are kept in {store.folder.parent}; the same "
-                    "command continues"
+                    f"the search stopped; {len(journal.kept)} steps are kept in {journal.run}; the same command "
+                    "continues"
                 )
             raise
 
@@ -199,25 +195,17 @@ class SearchRun:
             yield replace(allowance.check(self.space.base), positions=self.trained)
         return (yield from METHODS[self.options.method](self.space, allowance))
 
-    def _drive(
-        self,
-        method: Method,
-        evaluator: Evaluator,
-        kept: Iterator[tuple[str, Reply]],
-        journal: Journal,
-        group: Group,
-    ) -> None:
+    def _drive(self, method: Method, evaluator: Evaluator, journal: Journal, group: Group) -> None:
         """Answers the method's questions until it has found its point."""
         total = self.feeding.most
         with Progress(f"search: {self.options.method}", total, self.notes.shown and group.world.leads) as progress:
             ask, clock = next(method), _Clock(total, self.notes)
             while True:
-                answer = _replayed(ask, kept)
+                answer = journal.replayed(ask)
                 if answer is None:
                     with clock.timing(self.feeding.tokens(ask), measured=not ask.held_out):
                         answer = evaluator.answer(ask)
-                    if group.world.leads:
-                        journal.add(ask, answer)
+                    journal.add(ask, answer)
                     progress.say(self._losses(ask, answer))
                     progress.add(self.feeding.tokens(ask))
                 self._note(ask, answer)
@@ -348,20 +336,3 @@ class _Clock:
         if measured and not self._said and left > LONG_SECONDS:
             self._notes.tell(f"{tokens:,} tokens in {seconds:,.1f} s; at this speed at most {duration(left)} to go")
         self._said |= measured
-
-
-def _replayed(ask: Ask, kept: Iterator[tuple[str, Reply]]) -> Reply | None:
-    """Returns the next answer that was kept, or None.
-
-    Raises:
-        RunError: it answers another question.
-    """
-    asked, answer = next(kept, ("", None))
-    if answer is not None and asked != digest(ask):
-        raise RunError("the kept steps are not those of this search; search again with fresh=True", "fresh")
-    return answer
-
-
-def starting_plan(config: Mapping[str, object], target: int, options: SearchOptions) -> Plan:
-    """Plans YaRN's default for the target length, see :func:`.starting.plan_of_start`."""
-    return plan_of_start(config, target, options.patching)

@@ -18,10 +18,11 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from ropescale.evals.searching.families.shaping import space_of
-from ropescale.evals.searching.losses.learner import Learner, Weighted, gradient
+from ropescale.evals.searching.losses.learner import Learner, gradient
 from ropescale.evals.searching.losses.table_gradients import LiveTables
+from ropescale.evals.searching.losses.windows import Weighted
 from ropescale.evals.searching.options import SearchOptions
-from ropescale.evals.searching.running import starting_plan
+from ropescale.evals.searching.starting import plan_of_start
 from ropescale.models.rotary_modules import evaluating
 
 
@@ -61,7 +62,7 @@ def peak(what: Callable[[], object]) -> float:
 def measure(model: LlamaForCausalLM, length: int, plain: bool = True) -> tuple[float, float, float]:
     """The peaks of the scorer's forward, of transformers' own, and of a step."""
     options, target = SearchOptions(), max(length, 4096)
-    plan = starting_plan(model.config.to_dict(), target, options)
+    plan = plan_of_start(model.config.to_dict(), target, options.patching)
     live, space, learner = LiveTables(model, plan), space_of(plan, target, options), Learner(model)
     ids = torch.randint(1000, (length,), generator=torch.Generator().manual_seed(0))
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import Literal
 
 import torch
 
@@ -29,47 +29,6 @@ Point = tuple[float, ...]
 
 _NARROWEST = 0.01
 """The least width of a ramp, in pairs: below it the frequencies do not change with its ends."""
-
-
-class ScheduleFamily(Protocol):
-    """A set of schedules for one geometry."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of its numbers."""
-        ...
-
-    @property
-    def rates(self) -> tuple[float, ...]:
-        """How far a step of gradient descent moves each number, before the rate decays."""
-        ...
-
-    @property
-    def start(self) -> Point:
-        """The numbers of YaRN's default."""
-        ...
-
-    @property
-    def later_starts(self) -> list[Point]:
-        """Other points where a search may begin: the ramp starts later; none where it has no start."""
-        ...
-
-    @property
-    def base(self) -> Point:
-        """The numbers under which every pair keeps its frequency."""
-        ...
-
-    def table(self, point: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns the frequencies, float64 [pairs], and the attention scale; differentiable."""
-        ...
-
-    def nearest(self, point: Sequence[float]) -> Point:
-        """Returns the member that is nearest to numbers that may be out of bounds."""
-        ...
-
-    def schedule(self, point: Point) -> Schedule:
-        """Returns a member as a schedule."""
-        ...
 
 
 Form = Literal["yarn", "table", "two tables"]
@@ -278,6 +237,10 @@ class EveryPair:
         """Returns the member as a table."""
         scale = math.exp(point[-1]) if self.scaled else temperature(self.factor)
         return Table(factors=tuple(math.exp(each) for each in point[: self.rope.pairs]), attention_factor=scale)
+
+
+ScheduleFamily = Ramp | EveryPair
+"""A set of schedules for one geometry: numbers with bounds, and the table that they mean."""
 
 
 def family(rope: Rope, factor: float, numbers: int, shape: RampShape | None = None) -> ScheduleFamily:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -40,76 +40,6 @@ def enough() -> int:
     """
     smallest = Allowance(tuple(range(WINDOWS)), 2, 0, 0)
     return max(least(smallest) for least in LEAST.values()) + smallest.held_out
-
-
-class Supply(Protocol):
-    """Feeds a search: with the windows of a text, or with prompts."""
-
-    @property
-    def allowance(self) -> Allowance:
-        """The tokens and the windows that the method may use."""
-        ...
-
-    @property
-    def target(self) -> int:
-        """The longest positions that are fed at once, BOS included."""
-        ...
-
-    @property
-    def bos_option(self) -> str | int:
-        """The argument ``bos``."""
-        ...
-
-    @property
-    def names(self) -> list[str]:
-        """The document of each held-out window."""
-        ...
-
-    @property
-    def about(self) -> str:
-        """Says what is learned from, and what is held out."""
-        ...
-
-    @property
-    def most(self) -> int:
-        """The tokens that may be fed in all."""
-        ...
-
-    @property
-    def said(self) -> dict[str, object]:
-        """The part of the protocol that says the objective, besides the options of every search."""
-        ...
-
-    @property
-    def data(self) -> DataFacts:
-        """The "data" part of results.json."""
-        ...
-
-    @property
-    def facts(self) -> Facts:
-        """The facts that the answers depend on."""
-        ...
-
-    def check_ids(self, vocabulary: int) -> None:
-        """Refuses ids that are not in the model's vocabulary.
-
-        Raises:
-            DataError: names where, and the id.
-        """
-        ...
-
-    def texts(self, lengths: tuple[int, ...], within: float) -> Texts:
-        """Returns the windows.
-
-        Args:
-            lengths: where the loss of those held out is noted, ascending; the first is the trained one.
-            within: how much a token of a text counts whose context is within the trained length.
-        """
-        ...
-
-    def tokens(self, ask: Ask) -> int:
-        """Counts the tokens that a question feeds."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -178,7 +108,12 @@ class Feeding:
         check_ids(self.corpus.documents, vocabulary, self.corpus.bos)
 
     def texts(self, lengths: tuple[int, ...], within: float) -> Texts:
-        """Returns the windows, all of whose tokens count; see :class:`Supply`."""
+        """Returns the windows, all of whose tokens count.
+
+        Args:
+            lengths: where the loss of those held out is noted, ascending; the first is the trained one.
+            within: how much a token counts whose context is within the trained length.
+        """
         weighted = Weighted(lengths[0], within)
 
         def windows(numbers: Iterable[int]) -> list[TextWindow]:

@@ -128,8 +128,10 @@ class PromptFeeding:
             quiz.check_ids(vocabulary)
 
     def texts(self, lengths: tuple[int, ...], within: float) -> Texts:
-        """Returns the prompts, of which the answers alone count, and of those held out the longest alone; see
-        :class:`.feeding.Supply`.
+        """Returns the prompts, of which the answers alone count, and of those held out the longest alone.
+
+        Args:
+            lengths, within: of no use here: the prompts have their lengths, and none is within the trained one.
         """
 
         def sets(quiz: Quiz, numbers: Iterable[int]) -> list[PromptSet]:

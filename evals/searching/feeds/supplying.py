@@ -9,11 +9,14 @@ from ....errors import DataError
 from ....planning.plan import Plan
 from ...data.chats import Given
 from ..options import KEYS, SearchOptions
-from .feeding import Supply, feeding
-from .hidden_keys import prompt_feeding
+from .feeding import Feeding, feeding
+from .hidden_keys import PromptFeeding, prompt_feeding
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+Supply = Feeding | PromptFeeding
+"""Feeds a search: with the windows of a text, or with prompts."""
 
 
 def supply(

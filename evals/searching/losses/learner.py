@@ -25,7 +25,6 @@ from ..families.family import Point
 from ..families.space import Space
 from .table_gradients import LiveTables
 from .windows import Weighing
-from .windows import Weighted as Weighted
 
 if TYPE_CHECKING:
     from ...scoring.scorer import TrunkOutput

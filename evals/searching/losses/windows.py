@@ -4,17 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import torch
-
-
-class Weighing(Protocol):
-    """Says what tokens count."""
-
-    def of(self, tokens: int) -> torch.Tensor:
-        """Returns the weights of a piece's scored tokens, float64 [tokens], which add up to 1."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -54,6 +45,10 @@ class AnswerAlone:
         return weights
 
 
+Weighing = Weighted | AnswerAlone
+"""Says what tokens count."""
+
+
 @dataclass(frozen=True)
 class Piece:
     """Tokens that go through the model at once.
@@ -81,14 +76,6 @@ class Piece:
         return tuple(float(nll[: length - 1].double().mean()) for length in self.lengths if length <= len(self.ids))
 
 
-class Portion(Protocol):
-    """The part of the windows that a method of search asks for at once."""
-
-    def pieces(self, positions: int | None) -> Sequence[Piece]:
-        """Returns what is fed of it up to so many positions; None for all of it."""
-        ...
-
-
 @dataclass(frozen=True)
 class TextWindow:
     """A window of a text, in one piece."""
@@ -96,7 +83,7 @@ class TextWindow:
     whole: Piece
 
     def pieces(self, positions: int | None) -> Sequence[Piece]:
-        """Returns its beginning."""
+        """Returns its beginning of so many positions; None for all of it."""
         return [replace(self.whole, ids=self.whole.ids[:positions])]
 
 
@@ -107,7 +94,7 @@ class PromptSet:
     prompts: Sequence[Piece]
 
     def pieces(self, positions: int | None) -> Sequence[Piece]:
-        """Returns those that are no longer."""
+        """Returns those of no more positions; None for all of them."""
         if positions is None:
             return self.prompts
         kept = [each for each in self.prompts if len(each.ids) <= positions]
@@ -122,5 +109,5 @@ class Texts:
         learned, held_out: by their numbers.
     """
 
-    learned: Sequence[Portion]
-    held_out: Sequence[Portion]
+    learned: Sequence[TextWindow | PromptSet]
+    held_out: Sequence[TextWindow | PromptSet]

@@ -5,19 +5,38 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
+from ....errors import RunError
 from ....files import atomic
 from ...resuming.finished_batches import Facts, kept, key_of
 from .asking import Ask, Reply
 
 
 class Journal:
-    """The answers in order; in memory, so they are gone with it."""
+    """The answers in order; in memory, so they are gone with it.
+
+    Attributes:
+        kept: hashes of questions, and the answers.
+        left: those of an earlier call that :meth:`replayed` has not given yet.
+    """
 
     def __init__(self) -> None:
         self.kept: list[tuple[str, Reply]] = []
+        self.left: Iterator[tuple[str, Reply]] = iter(())
+
+    def replayed(self, ask: Ask) -> Reply | None:
+        """Returns the next answer of an earlier call, or None.
+
+        Raises:
+            RunError: it answers another question.
+        """
+        asked, answer = next(self.left, ("", None))
+        if answer is not None and asked != digest(ask):
+            raise RunError("the kept steps are not those of this search; search again with fresh=True", "fresh")
+        return answer
 
     def add(self, ask: Ask, answer: Reply) -> None:
         """Keeps an answer."""
@@ -31,13 +50,16 @@ class FolderJournal(Journal):
         folder: ``resume/`` of a run.
         facts: all that the answers depend on; ``key`` is the beginning of their sha256, and they stand beside.
 
+    Attributes:
+        run: the run's folder.
+
     Raises:
         CheckpointError: the folder cannot be read or written.
     """
 
     def __init__(self, folder: Path, facts: Facts) -> None:
         super().__init__()
-        self.folder, self._facts = folder / key_of(facts)[:16], facts
+        self.run, self.folder, self._facts = folder.parent, folder / key_of(facts)[:16], facts
         self._path = self.folder / "answers.jsonl"
         with kept(self.folder, "steps"):
             self._size = self._read() if (self.folder / "facts.json").exists() else 0

@@ -11,15 +11,16 @@ def measure(seconds: float) -> list[sides.Row]:
     import torch
 
     from ropescale.evals.searching.families.shaping import space_of
-    from ropescale.evals.searching.losses.learner import Learner, Weighted, gradient
+    from ropescale.evals.searching.losses.learner import Learner, gradient
     from ropescale.evals.searching.losses.table_gradients import LiveTables
+    from ropescale.evals.searching.losses.windows import Weighted
     from ropescale.evals.searching.options import SearchOptions
-    from ropescale.evals.searching.running import starting_plan
+    from ropescale.evals.searching.starting import plan_of_start
     from ropescale.models.rotary_modules import evaluating
 
     model, documents = models.reference()
     options, target = SearchOptions(), 2048
-    plan = starting_plan(model.config.to_dict(), target, options)
+    plan = plan_of_start(model.config.to_dict(), target, options.patching)
     live, space, learner = LiveTables(model, plan), space_of(plan, target, options), Learner(model)
     ids = torch.tensor(documents[0][:1024])
     with live.patched(), evaluating(model):

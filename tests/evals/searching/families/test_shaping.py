@@ -14,7 +14,7 @@ from ropescale.evals import search
 from ropescale.evals.searching.families.shaping import space_of
 from ropescale.evals.searching.next_commands import commands
 from ropescale.evals.searching.options import SearchOptions
-from ropescale.evals.searching.running import starting_plan
+from ropescale.evals.searching.starting import plan_of_start
 from ropescale.planning.plan import make_plan
 from ropescale.request import Request
 
@@ -23,7 +23,7 @@ BUDGET = {"budget_tokens": 128 * 30}
 
 def shape(engine, config=CONFIG):
     options = SearchOptions(engine=engine)
-    plan = starting_plan(config, 2048, options)
+    plan = plan_of_start(config, 2048, options.patching)
     space = space_of(plan, 2048, options)
     return next(iter(space.families.values())).shape, space
 
@@ -64,7 +64,7 @@ def test_what_comes_next_is_the_engines_own_command(engine, by_folder):
 def test_an_engine_that_computes_none_of_them_is_named():
     options = SearchOptions(engine="mlx-lm", keep_short=True)
     with pytest.raises(ConfigError, match=r"mlx-lm computes no such schedule .* \(switch: dropped\)"):
-        space_of(starting_plan(CONFIG, 2048, options), 2048, options)
+        space_of(plan_of_start(CONFIG, 2048, options.patching), 2048, options)
     with pytest.raises(DataError, match="did you mean 'vllm'"):
         shape("vlm")
 

@@ -8,8 +8,9 @@ from transformers import AutoModelForCausalLM, Gemma3ForCausalLM, Gemma3TextConf
 import ropescale
 from ropescale.evals.searching.families.shaping import space_of
 from ropescale.evals.searching.losses import learner
-from ropescale.evals.searching.losses.learner import Learner, Weighted, blocks, gradient
+from ropescale.evals.searching.losses.learner import Learner, blocks, gradient
 from ropescale.evals.searching.losses.table_gradients import LiveTables
+from ropescale.evals.searching.losses.windows import Weighted
 from ropescale.evals.searching.options import SearchOptions
 from ropescale.models import patching
 from ropescale.models.rotary_modules import evaluating
