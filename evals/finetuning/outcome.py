@@ -56,14 +56,6 @@ class Outcome:
         stages = {run.baseline if step is None else run.schedules[0]: step for step, run in kept.items()}
         return cls(space.target, space.measured, steps, tokens, stages, _joined(kept, stages), seen)
 
-    @property
-    def ppl(self) -> dict[int | None, dict[int, float]]:
-        """The perplexity by step and length; under step None that of the model before its schedule."""
-        found: dict[int | None, dict[int, float]] = {step: {} for step in self.stages.values()}
-        for row in self.result.rows if self.result else ():
-            found[self.stages[row.schedule]][row.length] = row.ppl
-        return found
-
     @cached_property
     def paired(self) -> list[PairedRow]:
         """The change of the last measurement against the one before the first step, and against the model before its

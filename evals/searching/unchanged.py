@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..running.variants import AS_IS, HeldTables, Variant
@@ -36,24 +36,23 @@ class Unchanged:
         windows: how many windows are held out.
 
     Attributes:
+        lengths: as given.
         parts: what is fed: one pass at the longest length, or one for each table where it follows the length.
         losses: by length, the NLL in nats of each held-out window up to there; empty until it is known.
     """
 
     def __init__(self, model: nn.Module, lengths: Sequence[int], windows: int) -> None:
         held = Variant(model, AS_IS, {}).tables(lengths)
-        found: dict[str, UnchangedPart] = {}
-        for length, tables in held.items():
-            ask = Ask(((),), tuple(range(windows)), held_out=True, positions=length)
-            part = UnchangedPart(ask, tables, (length,))
-            before = found.get(tables.rotation)
-            found[tables.rotation] = replace(part, lengths=(*before.lengths, length)) if before else part
-        self.parts = list(found.values())
-        self.losses: dict[int, list[float]] = {}
+        self.parts: list[UnchangedPart] = []
+        for rotation, tables in {tables.rotation: tables for tables in held.values()}.items():  # of the longest
+            shared = tuple(length for length in lengths if held[length].rotation == rotation)
+            ask = Ask(((),), tuple(range(windows)), held_out=True, positions=shared[-1])
+            self.parts.append(UnchangedPart(ask, tables, shared))
+        self.lengths, self.losses = lengths, dict[int, list[float]]()
 
     def take(self, part: UnchangedPart, answer: Reply) -> None:
         """Keeps an answer, whose windows have the NLL at every length of the search up to the one that was fed."""
         (windows,) = answer.by_length
-        for place, length in enumerate(sorted({n for each in self.parts for n in each.lengths})):
+        for place, length in enumerate(self.lengths):
             if length in part.lengths:
                 self.losses[length] = [each[place] for each in windows]

@@ -49,25 +49,22 @@ def is_shared(model: nn.Module) -> bool:
     return wrapped or any(hasattr(each, "full_tensor") or hasattr(each, "ds_id") for each in model.parameters())
 
 
-def verdict_of(find: Callable[[], Verdict]) -> Verdict:
-    """Returns what is found; an error of any kind is a problem, so that every process can say what it found."""
-    try:
-        return find()
-    except RopescaleError as error:
-        return Verdict(str(error))
-    except Exception as error:
-        return Verdict(f"{type(error).__name__}: {first_line(error)}")
-
-
 def settle(find: Callable[[], Verdict], kind: type[RopescaleError] = VerificationError) -> None:
     """Finds in every process, and goes on in all of them or in none.
+
+    An error of any kind is a problem, so that every process can say what it found.
 
     Raises:
         VerificationError, or ``kind``: one of them has a problem, or they carry different things; in every process,
             with the same line.
     """
-    found = processes().from_all(verdict_of(find))
-    line = first_problem(found)
+    try:
+        own = find()
+    except RopescaleError as error:
+        own = Verdict(str(error))
+    except Exception as error:
+        own = Verdict(f"{type(error).__name__}: {first_line(error)}")
+    line = first_problem(processes().from_all(own))
     if line:
         raise kind(line)
 

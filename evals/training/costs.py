@@ -173,13 +173,12 @@ def _state(shape: ModelShape, arithmetic: str, rank: int | None) -> int:
     return _FROZEN[arithmetic] * shape.parameters + whole + _ADAPTER_STATE * shape.adapter(rank)
 
 
-def training_flops(shape: ModelShape, length: int, *, checkpointing: bool = True) -> int:
+def training_flops(shape: ModelShape, length: int) -> int:
     """Returns the arithmetic of training on one window: a forward pass, twice as much backward, one more to recompute.
 
     An adapter saves up to half of the backward pass, and is counted as full training.
     """
-    passes = 4 if checkpointing else 3
-    return passes * forward_flops(shape, length)
+    return 4 * forward_flops(shape, length)
 
 
 def forward_flops(shape: ModelShape, length: int) -> int:

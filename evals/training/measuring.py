@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -41,15 +41,6 @@ Figures = dict[str, float]
 BASE, ORIGINAL = "base", "original"
 
 
-@dataclass(frozen=True)
-class Reference:
-    """The beginning that the short-context cost is counted from: a run, the label of its schedule, and the length."""
-
-    result: Result
-    label: str
-    length: int
-
-
 class Measuring:
     """The measurements of one training.
 
@@ -72,7 +63,7 @@ class Measuring:
     ) -> None:
         self.options, self.out, self.named = options, out, named
         self.corpus = Corpus(documents, lengths, tokenizer, "auto", options)
-        self._reference: Reference | None = None
+        self._reference: Result | None = None  # the run that the short-context cost is counted from
 
     def begin(self, model: nn.Module, step: int) -> Figures:
         """Measures the model before the first step, also without its schedule; of a training that is continued, reads
@@ -88,7 +79,7 @@ class Measuring:
             return self.measure(model, step)
         both = self._measured(model, step, BASE)
         self._keep(both, ORIGINAL)
-        self._reference = self._to_itself(both)
+        self._reference = both
         return self._noted(_first_alone(both), step)
 
     def measure(self, model: nn.Module, step: int) -> Figures:
@@ -98,7 +89,7 @@ class Measuring:
     def _noted(self, result: Result, step: int) -> Figures:
         self._keep(result, f"step-{step:06d}")
         if self._reference is None and not step:
-            self._reference = self._to_itself(result)
+            self._reference = result
         return processes().from_leader(self._figures(result) if processes().world.leads else {})
 
     def _measured(self, model: nn.Module, step: int, baseline: str | None = None) -> Result:
@@ -115,28 +106,20 @@ class Measuring:
         settle_leader(lambda: result.save(self.out / name))
 
     def _figures(self, result: Result) -> Figures:
-        found = {f"eval_ppl_{row.length}": row.ppl for row in result.rows if row.schedule == result.schedules[0]}
-        cost = self._cost(result)
-        return found if cost is None else {**found, "eval_short_context_cost": cost}
+        """Returns the perplexities, and how much worse the model is in short context than before the schedule."""
+        figures = {f"eval_ppl_{row.length}": row.ppl for row in result.rows if row.schedule == result.schedules[0]}
+        before = self._reference
+        short = None if before is None else paired.short_length(self.corpus.lengths, before.trained_length)
+        if before is not None and short is not None:
+            cost = paired.difference(result, result.schedules[0], before, before.baseline, short)
+            figures |= {} if cost is None else {"eval_short_context_cost": cost.mean}
+        return figures
 
-    def _cost(self, result: Result) -> float | None:
-        """Returns the nats per token that the model is now worse by, in short context, than before the schedule."""
-        reference = self._reference
-        if reference is None:
-            return None
-        found = paired.difference(result, result.schedules[0], reference.result, reference.label, reference.length)
-        return None if found is None else found.mean
-
-    def _to_itself(self, result: Result) -> Reference | None:
-        short = paired.short_length(self.corpus.lengths, result.trained_length)
-        return None if short is None else Reference(result, result.baseline, short)
-
-    def _read_reference(self) -> Reference | None:
+    def _read_reference(self) -> Result | None:
         """Returns what was measured before the first step of a training that is continued; None if it was not."""
-        with suppress(RopescaleError):
-            return self._to_itself(Result.load(self.out / ORIGINAL))
-        with suppress(RopescaleError):
-            return self._to_itself(Result.load(self.out / "step-000000"))
+        for name in (ORIGINAL, "step-000000"):
+            with suppress(RopescaleError):
+                return Result.load(self.out / name)
         return None
 
 

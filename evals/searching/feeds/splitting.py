@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, zip_longest
+from itertools import accumulate, chain, pairwise, zip_longest
 
 from ....errors import DataError
 
@@ -18,7 +18,7 @@ CHECKED = 0.2
 """The share of the budget that goes to held-out windows, at most, where they are checked often."""
 
 _HELD_DOCUMENTS = 4
-"""One document in so many is held out."""
+"""One document in so many is held out, and of a single one so great a part."""
 
 
 @dataclass(frozen=True)
@@ -54,25 +54,16 @@ def split(windows: Sequence[int], held_out: int, seed: int) -> Split:
             "target_length",
         )
     rng = random.Random(f"ropescale search {seed}")
-    starts = [0, *accumulate(windows)]
-    if len(windows) == 1:
-        kept, learned, documents = _tail(windows[0], held_out), list(range(windows[0])), 0
-        learned = learned[: -len(kept)]
+    apart = [list(range(first, stop)) for first, stop in pairwise([0, *accumulate(windows)])]
+    if len(apart) == 1:  # a quarter of the only document at most
+        (learned,), documents = apart, 0
+        start = len(learned) - min(held_out, max(1, len(learned) // _HELD_DOCUMENTS))
+        learned, kept = learned[:start], learned[start:]
     else:
-        order = rng.sample(range(len(windows)), len(windows))
-        documents = min(held_out, max(1, len(windows) // _HELD_DOCUMENTS))
-        apart = [list(range(starts[n], starts[n + 1])) for n in order]
-        kept = _in_turn(apart[:documents])[:held_out]
-        learned = [window for each in apart[documents:] for window in each]
+        apart = rng.sample(apart, len(apart))
+        documents = min(held_out, max(1, len(apart) // _HELD_DOCUMENTS))
+        in_turn = chain.from_iterable(zip_longest(*apart[:documents]))  # the first of each document, then the second
+        kept = [window for window in in_turn if window is not None][:held_out]
+        learned = list(chain.from_iterable(apart[documents:]))
     rng.shuffle(learned)
     return Split(tuple(learned), tuple(sorted(kept)), documents)
-
-
-def _tail(windows: int, held_out: int) -> list[int]:
-    """Returns the last windows of the only document: a quarter of it at most."""
-    return list(range(windows - min(held_out, max(1, windows // _HELD_DOCUMENTS)), windows))
-
-
-def _in_turn(lists: Sequence[Sequence[int]]) -> list[int]:
-    """Returns the first of each list, then the second of each, and so on."""
-    return [window for each in zip_longest(*lists) for window in each if window is not None]

@@ -9,7 +9,7 @@ rows, so full logits are never there.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -132,19 +132,12 @@ class Learner(Scorer):
         tolerance = 64 * torch.finfo(own.dtype).eps * float(own.abs().max())
         self.in_pieces = torch.allclose(pieces, own, rtol=0, atol=tolerance)
 
-    @contextmanager
-    def _saving_memory(self, positions: int) -> Iterator[None]:
-        """Recomputes the inside of each block on the way back, where keeping it would take much memory."""
-        if not self._is_large(positions):
-            yield
-            return
-        with _recomputed(self.model, PIECE if self.in_pieces else positions):
-            yield
-
-    def _is_large(self, positions: int) -> bool:
-        """Whether the insides of all blocks would take more than :data:`MOST_KEPT` bytes by the estimate."""
+    def _saving_memory(self, positions: int) -> AbstractContextManager[None]:
+        """Recomputes the inside of each block on the way back, where all would take more than :data:`MOST_KEPT`."""
         inside = 2 * positions * position_bytes(self.model, positions)
-        return len(blocks(self.model)) * inside > MOST_KEPT
+        if len(blocks(self.model)) * inside <= MOST_KEPT:
+            return nullcontext()
+        return _recomputed(self.model, PIECE if self.in_pieces else positions)
 
 
 def _whole(logits: torch.Tensor, rows: slice) -> torch.Tensor:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from itertools import pairwise
 
 from ..families.family import EveryPair, Point
@@ -42,8 +42,7 @@ class Sizes:
         """Returns the sizes for so many candidates: 1,344 or more have room for LongRoPE's own, fewer for a share."""
         usual = cls()
         share = min(1.0, max(1 / 8, budget / (usual.population + 40 * (usual.mutations + usual.crossovers))))
-        sizes = (usual.population, usual.parents, usual.mutations, usual.crossovers)
-        return cls(*(round(share * size) for size in sizes))
+        return cls(*(round(share * size) for size in astuple(usual)))
 
 
 def search(space: Space, allowance: Allowance) -> Method:

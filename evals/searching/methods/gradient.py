@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import chain, islice, repeat
+from itertools import cycle, islice
 
 from ..families.family import Point
 from ..families.space import Space
@@ -53,26 +53,16 @@ class Adam:
         return [x - move for x, move in zip(point, moves, strict=True)]
 
 
-def beginnings(space: Space, allowance: Allowance) -> list[Point]:
-    """Returns the points among which the first windows choose where to begin; YaRN's default is the first.
+def beginnings(space: Space, allowance: Allowance) -> tuple[list[Point], tuple[int, ...]]:
+    """Returns the points among which windows choose where to begin, YaRN's default first, and these windows.
 
     The gradient in the ramp's start is noisy: a fast pair's angle at a far position is many turns, and the least change
     of its frequency moves it. From YaRN's start, at the fastest pair, it takes long to find out of that noise, or never
-    does. So a few starts are tried, where that takes no more than :data:`TRIED` of the allowance.
+    does. So a few starts are tried, where that takes no more than :data:`TRIED` of the allowance; else there is one.
     """
     begun = [space.start, *space.later_starts]
-    return begun if _compared(allowance, len(begun)) else begun[:1]
-
-
-def _compared(allowance: Allowance, points: int) -> int:
-    """Returns on how many windows so many points are compared; 0 where the allowance has no room for that."""
-    return min(WINDOWS, len(allowance.windows), int(TRIED * allowance.feeds / points)) if points > 1 else 0
-
-
-def steps_within(allowance: Allowance, tried: int = 1) -> int:
-    """Returns how many steps an allowance has room for, besides its checks and what is tried before."""
-    before = tried * _compared(allowance, tried)
-    return max(0, (allowance.feeds - before - CHECKS * allowance.held_out) // BATCH)
+    windows = allowance.windows[: min(WINDOWS, int(TRIED * allowance.feeds / len(begun)))]
+    return (begun, windows) if windows and len(begun) > 1 else ([space.start], ())
 
 
 def least(allowance: Allowance) -> int:
@@ -82,16 +72,14 @@ def least(allowance: Allowance) -> int:
 
 def search(space: Space, allowance: Allowance) -> Method:
     """Descends from YaRN's default, or from a later start; averages of the iterates are checked on held-out windows."""
-    begun = beginnings(space, allowance)
-    steps, adam = steps_within(allowance, len(begun)), Adam(space.rates)
+    begun, compared = beginnings(space, allowance)
+    besides = len(begun) * len(compared) + CHECKS * allowance.held_out
+    steps, adam = max(0, (allowance.feeds - besides) // BATCH), Adam(space.rates)
     checked, losses = [space.start], (yield allowance.check(space.start)).means
-    point = space.start
-    if len(begun) > 1:
-        tried = yield Ask(tuple(begun), allowance.windows[: _compared(allowance, len(begun))])
-        point = best(begun, tried.means)
-    average, batches = point, _batches(allowance.windows)
+    point = best(begun, (yield Ask(tuple(begun), compared)).means) if compared else space.start
+    average, windows = point, cycle(allowance.windows)
     for step in range(steps):
-        answer = yield Ask((point,), next(batches), gradient=True)
+        answer = yield Ask((point,), tuple(islice(windows, BATCH)), gradient=True)
         decay = 0.5 * (1 + math.cos(math.pi * step / steps))
         point = space.nearest(adam.step(point, answer.gradients[0], decay))
         average = tuple(a + AVERAGING * (p - a) for a, p in zip(average, point, strict=True))
@@ -101,13 +89,6 @@ def search(space: Space, allowance: Allowance) -> Method:
             if min(losses[-PATIENCE:]) > min(losses):
                 break
     return best(checked, losses)
-
-
-def _batches(windows: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Yields the windows in order, again and again, so many at a time."""
-    forever = chain.from_iterable(repeat(windows))
-    while True:
-        yield tuple(islice(forever, BATCH))
 
 
 def _check_steps(steps: int) -> set[int]:

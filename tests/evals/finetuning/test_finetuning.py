@@ -126,7 +126,8 @@ def test_runs_that_are_not_named_are_told_apart_by_their_steps(place, tmp_path):
     asked = Checkpoint(str(place / "model")), Request("yarn:factor=4"), job, texts, texts
     outcome = Adaptation(*asked, tmp_path / "out").run()
     run = ropescale.evals.Result.load(tmp_path / "out-training" / "measured" / "step-000002")
-    assert run.schedules == ["as-is"] and outcome.ppl[2] == {64: run.rows[0].ppl}
+    last = outcome.to_dict()["rows"][-1]
+    assert run.schedules == ["as-is"] and (last["step"], last["length"], last["ppl"]) == (2, 64, run.rows[0].ppl)
     assert outcome.stages == {"no schedule, before": None, "before": 0, "after 2 steps": 2}
     assert "| after 2 steps" in outcome.to_markdown()
 
