@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -31,12 +32,18 @@ def measure(seconds: float) -> list[sides.Row]:
         (folder / "text.txt").write_text(reference.held_out_documents()[0][:6000])
         ours = ("-m", "ropescale")
         to = ["--schedule", "yarn:factor=8", "--force"]
+        large = folder / "100 GB"
+        large.mkdir()
+        shutil.copy(source / "config.json", large)
+        with open(large / "model.safetensors", "wb") as weights:
+            weights.truncate(10**11)  # which holds none of them
         shortest = ["--data", folder / "text.txt", "--lengths", "256", "--windows", "1"]
         commands = {
             "import torch": ("-c", "import torch"),
             "ropescale --help": (*ours, "--help"),
             "ropescale inspect": (*ours, "inspect", source),
             "ropescale patch": (*ours, "patch", source, "-o", folder / "patched", *to),
+            "ropescale patch, 100 GB": (*ours, "patch", large, "-o", folder / "patched 100 GB", *to),
             "load, edit the configuration, save": ("-c", EDIT, source, folder / "edited"),
             "import transformers' Llama": ("-c", "from transformers import LlamaForCausalLM"),
             "the shortest ropescale eval": (*ours, "eval", source, *shortest),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import statistics
+import json
+import shutil
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import sides
@@ -14,7 +16,7 @@ BUSY = 0.5
 
 
 def measure(seconds: float) -> list[sides.Row]:
-    """Returns the wall time of one process over that of two, loading included."""
+    """Returns one process over two: the whole commands, loading included, and the work alone."""
     from ropescale.evals import reference
 
     load = sides.busy()
@@ -22,21 +24,27 @@ def measure(seconds: float) -> list[sides.Row]:
         print(f"processes: left out, the machine is busy ({load:.1f} cores in use)")
         return []
     with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
+        texts, out = Path(place) / "texts", Path(place) / "out"
+        texts.mkdir()
         pieces = [
             text[n : n + 8000] for text in reference.held_out_documents() for n in range(0, len(text) - 8000, 8000)
         ]
         for number, piece in enumerate(pieces[:200]):
-            (folder / f"{number:03d}.txt").write_text(piece)
-        run = ("-m", "ropescale", "eval", reference.CHECKPOINT, "--data", folder, "--lengths", "1k")
+            (texts / f"{number:03d}.txt").write_text(piece)
+        run = ("-m", "ropescale", "eval", reference.CHECKPOINT, "--data", texts, "--lengths", "1k", "-o", out)
         two = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", 2, *run)
-        seen = sides.in_turn({"1": run, "2": two}, seconds, _wall, warm=False)
-    each = [a / b for a, b in zip(seen["1"], seen["2"], strict=True)]
-    said = f"wall time, {statistics.median(seen['1']):.1f} s over {statistics.median(seen['2']):.1f} s"
-    return [sides.Row("one process over two", statistics.median(each), min(each), max(each), "x", len(each), said)]
+        acts = {"wall time of one process": run, "two": two}
+        work: dict[str, list[float]] = {name: [] for name in acts}
 
+        def wall(name: str) -> float:
+            shutil.rmtree(out, ignore_errors=True)
+            start = time.monotonic()
+            sides.command(*acts[name])
+            whole = time.monotonic() - start
+            timing = (out / "resume" / "timing.jsonl").read_text().splitlines()
+            work[name].append(max(json.loads(line)["seconds"] for line in timing))
+            return whole
 
-def _wall(words: tuple[object, ...]) -> float:
-    start = time.monotonic()
-    sides.command(*words)
-    return time.monotonic() - start
+        seen = sides.in_turn({name: name for name in acts}, seconds, wall, warm=False)
+    [whole], [alone] = sides.ratios(seen, "two"), sides.ratios(work, "two")
+    return [whole, replace(alone, what=f"{alone.what}: from the first batch to the last")]
