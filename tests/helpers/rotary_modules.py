@@ -53,12 +53,12 @@ def rotary_classes(config: Any) -> list[type[torch.nn.Module]]:
 
 def tables_of(module: torch.nn.Module) -> dict[str, tuple[torch.Tensor, float]]:
     """The live tables of a rotary module, by what its buffers are called."""
-    names = [name for name, _ in module.named_buffers() if name.endswith("inv_freq") and "original" not in name]
     found = {}
-    for name in names:
-        prefix = name.removesuffix("inv_freq")
-        scale = getattr(module, f"{prefix}attention_scaling", getattr(module, "attention_scaling", 1.0))
-        found[prefix.rstrip("_") or "all"] = (module.get_buffer(name).double(), float(scale))
+    for name, table in module.named_buffers(recurse=False):
+        if name.endswith("inv_freq") and "original" not in name:
+            prefix = name.removesuffix("inv_freq")
+            scale = getattr(module, f"{prefix}attention_scaling", getattr(module, "attention_scaling", 1.0))
+            found[prefix.rstrip("_") or "all"] = (table.double(), float(scale))
     return found
 
 

@@ -16,22 +16,24 @@ from ropescale.evals.data.documents import Document, of_ids
 
 VOCABULARY = 61
 
+SMALL: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "initializer_range": 0.3,
+}
+"""A shape in the words of transformers, with logits that are far from flat."""
+
 
 def llama(seed: int = 0, **changes: Any) -> LlamaForCausalLM:
     """A Llama of 2 layers, 4 heads of 8 over 2 KV heads, trained length 64, with logits that are far from flat."""
-    fields: dict[str, Any] = {
-        "vocab_size": VOCABULARY,
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 64,
-        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
-        "initializer_range": 0.3,
-    }
     torch.manual_seed(seed)
-    return LlamaForCausalLM(LlamaConfig(**(fields | changes))).eval()
+    plain = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}
+    return LlamaForCausalLM(LlamaConfig(**(SMALL | plain | changes))).eval()
 
 
 def documents(count: int, tokens: int, vocabulary: int = VOCABULARY, seed: int = 0) -> list[list[int]]:

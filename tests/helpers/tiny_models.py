@@ -8,27 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tiny import SMALL, VOCABULARY
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
 TRAINED = 64
 """max_position_embeddings of every model here, in tokens, but for phi3 (4096)."""
 
-VOCABULARY = 61
-
-_COMMON: dict[str, Any] = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": TRAINED,
-    "initializer_range": 0.3,
-    "bos_token_id": 0,
-    "eos_token_id": 1,
-    "pad_token_id": 2,
-}
+_COMMON = SMALL | {"max_position_embeddings": TRAINED, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2}
 _EXPERTS = {"num_local_experts": 2, "num_experts_per_tok": 1}
 
 SHAPES: dict[str, dict[str, Any]] = {

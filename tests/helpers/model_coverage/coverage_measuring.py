@@ -8,7 +8,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +27,10 @@ from coverage_oracle import (
     cos_and_sin,
     expected,
     geometries,
-    keys_of,
     rotary_modules,
     rotation,
 )
-from rotary_modules import quiet
+from rotary_modules import quiet, tables_of
 from torch import nn
 
 import ropescale
@@ -76,7 +75,7 @@ def measure(model_type: str, folder: Path) -> dict[str, Any]:
     if len({run.get("refused", name) for name, run in runs.items()}) == 1:
         return {"refused": runs["linear"]["refused"]}
     changed = next((run["changed"] for run in runs.values() if "changed" in run), [])
-    every = [key for _, module in rotary_modules(model) for key in keys_of(module)]
+    every = [key for _, module in rotary_modules(model) for key in tables_of(module)]
     return {
         "tables": {key: key in changed for key in dict.fromkeys(every)},
         "pairs": _pairs(model),
@@ -227,7 +226,7 @@ class _Run:
 def assert_live(model: Any, wanted: Mapping[str, Table]) -> None:
     """Every rotary module has the wanted tables and turns by them, and every layer is handed those of its type."""
     for _, module in rotary_modules(model):
-        for key in keys_of(module):
+        for key in tables_of(module):
             assert_table(module, key, wanted[key])
             for positions in (BELOW, ABOVE, BELOW):  # and back: a module that switches by the length must follow
                 assert_rotates_by(rotation(module, key, positions), wanted[key], positions)
@@ -241,7 +240,7 @@ def assert_same_rotation(model: Any, stock: Any) -> None:
     """The patched model's modules against those that stock transformers builds from the checkpoint, bit for bit."""
     theirs = dict(rotary_modules(stock))
     for name, module in rotary_modules(model):
-        for key in keys_of(module):
+        for key in tables_of(module):
             for positions in (BELOW, ABOVE):
                 pairs = zip(rotation(module, key, positions), rotation(theirs[name], key, positions))
                 assert all(torch.equal(mine, stocks) for mine, stocks in pairs), (name, key)
@@ -250,7 +249,7 @@ def assert_same_rotation(model: Any, stock: Any) -> None:
 def _handed_out(model: Any) -> Iterator[tuple[str, Any]]:
     """What each attention layer that rotates is given in a forward pass, and the layer type it should belong to."""
     kinds = getattr(model.config.get_text_config(decoder=True), "layer_types", None)
-    tables = {key for _, module in rotary_modules(model) for key in keys_of(module)}
+    tables = {key for _, module in rotary_modules(model) for key in tables_of(module)}
     for name, given in _position_embeddings(model):
         layer = re.search(r"layers\.(\d+)\.|h\.(\d+)\.|blocks\.(\d+)\.", f"{name}.")
         if isinstance(given, dict):  # DeepSeek-V4 hands every layer all tables
@@ -275,24 +274,14 @@ def _position_embeddings(model: Any) -> list[tuple[str, Any]]:
     def rotated(name: str) -> Callable[..., None]:
         return lambda module, args, out: found.append((name, out))
 
-    with _hooks() as hooks:
+    with ExitStack() as hooks:
         for name, module in model.named_modules():
-            hooks.append(module.register_forward_pre_hook(record(name), with_kwargs=True))
+            hooks.enter_context(module.register_forward_pre_hook(record(name), with_kwargs=True))
         for name, module in rotary_modules(model):
-            if "layers." in name and keys_of(module) == ["all"]:  # Moshi's and RecurrentGemma's layers have their own
-                hooks.append(module.register_forward_hook(rotated(name)))
+            if "layers." in name and [*tables_of(module)] == ["all"]:  # Moshi's and RecurrentGemma's layers
+                hooks.enter_context(module.register_forward_hook(rotated(name)))
         logits(model, TOKENS)
     return found
-
-
-@contextmanager
-def _hooks() -> Iterator[list[Any]]:
-    hooks: list[Any] = []
-    try:
-        yield hooks
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def _unnamed(refusal: str | None) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from rotary_modules import tables_of
 from torch import nn
 
 from ropescale import Frequencies, Rope
@@ -69,10 +70,9 @@ def geometries(model: nn.Module, trained: int) -> dict[str, Geometry]:
     """The geometry of every table of a stock model, by layer type (``all`` where there is one table)."""
     found = {}
     for _, module in rotary_modules(model):
-        for key in keys_of(module):
+        for key, (stock, _) in tables_of(module).items():
             parameters = module.config.rope_parameters
-            parameters = parameters if key == "all" else parameters[key]
-            stock, theta = buffer(module, key).double(), parameters["rope_theta"]
+            theta = (parameters if key == "all" else parameters[key])["rope_theta"]
             steps = torch.arange(len(stock), dtype=torch.float64) / len(stock)
             found[key] = Geometry(theta, torch.where(stock == 0, 0.0, theta**-steps), trained)
     return found
@@ -124,21 +124,8 @@ def rotary_modules(model: Any) -> Iterator[tuple[str, Any]]:
     """The rotary modules of the language model, by name."""
     text = model.config.get_text_config(decoder=True)
     for name, module in model.named_modules():
-        if keys_of(module) and getattr(getattr(module, "config", None), "model_type", None) == text.model_type:
+        if tables_of(module) and getattr(getattr(module, "config", None), "model_type", None) == text.model_type:
             yield name, module
-
-
-def keys_of(module: nn.Module) -> list[str]:
-    """The layer types that a rotary module has tables for."""
-    names = [name for name in module._buffers if name.endswith("inv_freq") and "original" not in name]
-    return [name.removesuffix("inv_freq").rstrip("_") or "all" for name in names]
-
-
-def buffer(module: nn.Module, key: str) -> torch.Tensor:
-    """A table as it lies in the module."""
-    table = module._buffers["inv_freq" if key == "all" else f"{key}_inv_freq"]
-    assert table is not None
-    return table
 
 
 def rotation(module: Any, key: str, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -177,7 +164,6 @@ def assert_rotates_by(found: tuple[torch.Tensor, torch.Tensor], wanted: Table, p
 
 def assert_table(module: nn.Module, key: str, wanted: Table) -> None:
     """The buffer and the attention scale of a module against float64 ones."""
-    prefix = "" if key == "all" else f"{key}_"
-    scale = getattr(module, f"{prefix}attention_scaling", getattr(module, "attention_scaling", 1.0))
-    torch.testing.assert_close(buffer(module, key).double(), wanted[0], rtol=RTOL, atol=1e-25)
+    inv_freq, scale = tables_of(module)[key]
+    torch.testing.assert_close(inv_freq, wanted[0], rtol=RTOL, atol=1e-25)
     assert abs(scale / wanted[1] - 1) <= SCALE_RTOL, (key, scale, wanted[1])

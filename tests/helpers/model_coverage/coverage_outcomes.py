@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from coverage_reading import SWITCHES
+
 from ropescale.configs.configuration import Configuration, read_rope
 from ropescale.errors import ConfigError
 from ropescale.rope import Rope
@@ -71,9 +73,6 @@ THETA_ONLY = {
     "recurrent_gemma": "takes no scaling but another rope_theta, and {} is more than that; use ntk or abf",
 }
 """Types that refuse all four schedules and take another theta."""
-
-SWITCHES = {"granitemoehybrid": {"position_embedding_type": "rope"}, "zamba2": {"use_mem_rope": True}}
-"""Types that rotate only when their configuration says so."""
 
 _GEMMA4 = (
     "config.json gets `allow_global_per_layer_attribute_access` where factors per pair are written. Its own "

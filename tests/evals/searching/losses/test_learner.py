@@ -1,9 +1,9 @@
 """The gradient of the loss in a schedule's numbers, against differences of independently computed losses."""
 
 import pytest
+import tiny_models
 import torch
 from tiny import VOCABULARY, llama, naive_nll
-from transformers import AutoModelForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig
 
 import ropescale
 from ropescale.evals.searching.families.shaping import space_of
@@ -33,31 +33,13 @@ def loss(model, space, point, weights):
 
 
 def gemma():
-    torch.manual_seed(0)
-    config = Gemma3TextConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=16,
-        max_position_embeddings=64,
-        initializer_range=0.3,
-        layer_types=["sliding_attention", "full_attention"],
-        sliding_window=24,
-    )
-    return Gemma3ForCausalLM(config).eval()
+    kinds = {"layer_types": ["sliding_attention", "full_attention"], "num_hidden_layers": 2}
+    return tiny_models.build("gemma3_text", head_dim=16, sliding_window=24, **kinds)
 
 
 def cohere():
     """Pairs that lie beside each other, instead of half a head apart."""
-    config = llama().config.to_dict()
-    config = {k: v for k, v in config.items() if k not in ("model_type", "architectures")}
-    torch.manual_seed(0)
-    return AutoModelForCausalLM.from_config(
-        __import__("transformers").CohereConfig(**{**config, "initializer_range": 0.3, "pad_token_id": 0})
-    ).eval()
+    return tiny_models.build("cohere")
 
 
 @pytest.mark.parametrize(("make", "layers"), [(llama, "full"), (gemma, "full"), (gemma, "all"), (cohere, "full")])
