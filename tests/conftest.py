@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -10,13 +9,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-
-# Before anything imports a library that reads them: no test may reach a network, a display or a colour terminal.
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
-os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
-os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-os.environ.setdefault("MPLBACKEND", "Agg")
-os.environ.setdefault("NO_COLOR", "1")
 
 HELPERS = Path(__file__).resolve().parent / "helpers"
 sys.path[:0] = [
@@ -27,9 +19,9 @@ sys.path[:0] = [
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as shells start what runs in their background
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+import surroundings  # noqa: E402, F401 (before anything imports a library)
 from configurations import write_checkpoint  # noqa: E402
-
-import ropescale  # noqa: E402 (the environment comes first)
+from launching import environment  # noqa: E402
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -55,8 +47,6 @@ def repository() -> Path:
 @pytest.fixture(scope="session")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Runs a fresh interpreter that sees the same ropescale as this one: ``python("-c", "...", cwd=...)``."""
-    found = str(Path(ropescale.__file__).resolve().parent.parent)
-    path = os.pathsep.join(filter(None, [found, os.environ.get("PYTHONPATH", "")]))
     elsewhere = tmp_path_factory.mktemp("elsewhere")
 
     def run(
@@ -65,7 +55,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Run:
         return subprocess.run(
             [sys.executable, *words],
             cwd=cwd or elsewhere,
-            env=os.environ | {"PYTHONPATH": path} | (env or {}),
+            env=environment(**(env or {})),
             capture_output=True,
             text=True,
             timeout=600,

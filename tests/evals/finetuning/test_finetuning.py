@@ -19,6 +19,7 @@ import pytest
 import tiny
 import torch
 import training
+from launching import environment, launch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
@@ -26,7 +27,7 @@ import ropescale
 from ropescale.cli.main import main
 from ropescale.evals.finetuning.job import TrainingJob
 from ropescale.evals.finetuning.recipes import recipe
-from ropescale.evals.finetuning.running import Adaptation, Pace
+from ropescale.evals.finetuning.running import Adaptation
 from ropescale.evals.running.preparing import Checkpoint
 from ropescale.request import Request
 
@@ -67,14 +68,19 @@ def finetune(place: Path, out: Path, *more: str) -> int:
     return main(words(place, out, *more))
 
 
-def tensors(folder: Path) -> dict[str, torch.Tensor]:
-    name = "adapter_model.safetensors" if (folder / "adapter_config.json").exists() else "model.safetensors"
-    return load_file(folder / name)
+@pytest.fixture
+def alarms(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What Trainer warns of."""
+    said: list[str] = []
+    monkeypatch.setattr(logging.getLogger("transformers.trainer"), "warning", lambda text, *_: said.append(text))
+    return said
 
 
-def same(one: Path, other: Path) -> bool:
-    left, right = tensors(one), tensors(other)
-    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+def fail_at_the_end(place: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trains to the last step, and writes no result."""
+    with monkeypatch.context() as patched:
+        patched.setattr(Adaptation, "_finish", lambda *_: 1 / 0)
+        assert finetune(place, out) == 1
 
 
 def test_the_result_is_a_patched_checkpoint_that_has_learnt_the_text(place, tmp_path, capsys):
@@ -143,45 +149,37 @@ def test_measuring_on_what_was_trained_on_is_said_and_on_other_text_is_not(place
         assert warned == bool(share) and ("give other texts as --eval-data" in captured.err) == bool(share)
 
 
-def test_tied_embeddings_stay_tied_and_raise_no_alarm_on_the_way(place, tmp_path, monkeypatch):
+def test_tied_embeddings_stay_tied_and_raise_no_alarm_on_the_way(place, tmp_path, monkeypatch, alarms):
     """A checkpoint of tied weights holds them once; that the head is not in it is no news when it is continued."""
-    said: list[str] = []
-    monkeypatch.setattr(logging.getLogger("transformers.trainer"), "warning", lambda text, *_: said.append(text))
     source = training.checkpoint(tmp_path / "tied", tie_word_embeddings=True)
     for adapted in (["--lora"], []):
         asked = words(place, tmp_path / f"out{len(adapted)}", *adapted, "--length", "64")
         asked[1] = str(source)
-        with monkeypatch.context() as patched:
-            patched.setattr(Pace, "on_step_end", stopping_at(3))
-            with pytest.raises(Killed):
-                main(asked)
+        with training.killed_at(3, monkeypatch):
+            main(asked)
         assert main(asked) == 0
-    assert not [text for text in said if "missing keys" in text]
+    assert not [text for text in alarms if "missing keys" in text]
     stock = training.loaded(tmp_path / "out0")
     assert stock.lm_head.weight is stock.model.embed_tokens.weight
-    before = tensors(source)["model.embed_tokens.weight"]
+    before = training.weights(source)["model.embed_tokens.weight"]
     assert not torch.equal(stock.lm_head.weight, before)
     adapter = peft.AutoPeftModelForCausalLM.from_pretrained(tmp_path / "out1").merge_and_unload()
     embeddings, head = adapter.get_input_embeddings().weight, adapter.get_output_embeddings().weight
     assert torch.equal(embeddings, head) and not torch.equal(embeddings, before)
 
 
-def test_weights_that_a_checkpoint_really_lacks_are_still_said(place, tmp_path, monkeypatch):
-    said: list[str] = []
-    monkeypatch.setattr(logging.getLogger("transformers.trainer"), "warning", lambda text, *_: said.append(text))
-    with monkeypatch.context() as patched:
-        patched.setattr(Pace, "on_step_end", stopping_at(3))
-        with pytest.raises(Killed):
-            finetune(place, tmp_path / "out", "--length", "64")
+def test_weights_that_a_checkpoint_really_lacks_are_still_said(place, tmp_path, monkeypatch, alarms):
+    with training.killed_at(3, monkeypatch):
+        finetune(place, tmp_path / "out", "--length", "64")
     file = tmp_path / "out-training" / "checkpoint-2" / "model.safetensors"
     save_file({k: v for k, v in load_file(file).items() if k != "model.norm.weight"}, file, {"format": "pt"})
     assert finetune(place, tmp_path / "out", "--length", "64") == 0
-    assert any("missing keys" in text and "model.norm.weight" in text for text in said)
+    assert any("missing keys" in text and "model.norm.weight" in text for text in alarms)
 
 
 def test_an_adapter_is_trained_with_norms_and_embeddings_and_loads_in_stock_peft(place, tmp_path):
     assert finetune(place, tmp_path / "out", "--lora", "--rank", "2") == 0
-    names = set(tensors(tmp_path / "out"))
+    names = set(training.weights(tmp_path / "out"))
     assert any("embed_tokens" in name for name in names) and sum("norm" in name for name in names) == 5
     assert sum("lora_A" in name for name in names) == 8
     stock = peft.AutoPeftModelForCausalLM.from_pretrained(tmp_path / "out")
@@ -191,19 +189,7 @@ def test_an_adapter_is_trained_with_norms_and_embeddings_and_loads_in_stock_peft
 @pytest.mark.parametrize("options", [["--mixed", "64"], ["--pose", "64"], ["--bf16", "--checkpointing"]])
 def test_other_windows_and_less_memory_train_too(place, tmp_path, options):
     assert finetune(place, tmp_path / "out", *options) == 0
-    assert not same(tmp_path / "out", place / "model")
-
-
-class Killed(BaseException):
-    """Stands for SIGKILL: nothing catches it."""
-
-
-def stopping_at(step: int):
-    def stop(self, args, state, control, **kwargs):
-        if state.global_step == step:
-            raise Killed
-
-    return stop
+    assert not training.same(tmp_path / "out", place / "model")
 
 
 @pytest.mark.parametrize(
@@ -212,25 +198,21 @@ def stopping_at(step: int):
 def test_a_training_that_was_stopped_goes_on_to_the_same_weights(place, tmp_path, monkeypatch, step, adapted):
     more = ["--length", "1k", "--batch", "4", *(["--lora"] if adapted else [])]  # the text twice over
     assert finetune(place, tmp_path / "whole", *more) == 0
-    with monkeypatch.context() as patched:
-        patched.setattr(Pace, "on_step_end", stopping_at(step))
-        with pytest.raises(Killed):
-            finetune(place, tmp_path / "out", *more)
+    with training.killed_at(step, monkeypatch):
+        finetune(place, tmp_path / "out", *more)
     assert not (tmp_path / "out").exists()
     assert finetune(place, tmp_path / "out", *more) == 0
-    assert same(tmp_path / "out", tmp_path / "whole")
+    assert training.same(tmp_path / "out", tmp_path / "whole")
 
 
 def test_half_a_checkpoint_is_not_continued_from(place, tmp_path, monkeypatch, capsys):
     assert finetune(place, tmp_path / "whole") == 0
-    monkeypatch.setattr(Adaptation, "_finish", lambda *_: 1 / 0)
-    assert finetune(place, tmp_path / "out") == 1
-    monkeypatch.undo()
+    fail_at_the_end(place, tmp_path / "out", monkeypatch)
     (tmp_path / "out-training" / "checkpoint-6" / "ropescale.json").unlink()
     capsys.readouterr()
     assert finetune(place, tmp_path / "out") == 0
     assert "continuing from" in (said := capsys.readouterr().err) and "checkpoint-4" in said
-    assert same(tmp_path / "out", tmp_path / "whole")
+    assert training.same(tmp_path / "out", tmp_path / "whole")
 
 
 @pytest.mark.parametrize(
@@ -254,9 +236,7 @@ def test_a_full_disk_is_one_line_and_the_training_goes_on_later(place, tmp_path,
 
 
 def test_other_settings_do_not_continue_a_training(place, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(Adaptation, "_finish", lambda *_: 1 / 0)
-    assert finetune(place, tmp_path / "out") == 1
-    monkeypatch.undo()
+    fail_at_the_end(place, tmp_path / "out", monkeypatch)
     assert finetune(place, tmp_path / "out", "--seed", "1") == 2
     assert "holds a training with other settings (seed 0 became 1)" in capsys.readouterr().err
     assert finetune(place, tmp_path / "out", "--seed", "1", "--fresh") == 0
@@ -285,64 +265,48 @@ def test_nothing_of_the_users_is_lost(place, tmp_path, capsys):
     assert finetune(place, tmp_path / "free") == 2
     assert "something else is there" in capsys.readouterr().err
     assert (tmp_path / "out" / "thesis.txt").read_text() == (tmp_path / "free-training" / "thesis.txt").read_text()
-    words = [
-        "finetune",
-        str(place / "model"),
-        "--data",
-        str(place / "data"),
-        "--steps",
-        "1",
-        "-o",
-        str(tmp_path / "no"),
-    ]
-    assert main(words) == 2 and "carries no schedule" in capsys.readouterr().err
+    unscheduled = ["--data", str(place / "data"), "--steps", "1", "-o", str(tmp_path / "no")]
+    assert main(["finetune", str(place / "model"), *unscheduled]) == 2
+    assert "carries no schedule" in capsys.readouterr().err
 
 
 def command(place: Path, out: Path) -> list[str]:
     return [sys.executable, "-m", "ropescale", *words(place, out, "--steps", "20", "--save-every", "3", "--batch", "4")]
 
 
-def environment() -> dict[str, str]:
-    found = str(Path(ropescale.__file__).resolve().parent.parent)
-    path = os.pathsep.join(filter(None, [found, os.environ.get("PYTHONPATH", "")]))
-    return os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-
-
 @pytest.mark.slow
 @pytest.mark.long
 def test_killed_at_ten_random_moments_it_ends_with_the_same_weights(place, tmp_path):
-    started = time.monotonic()
-    subprocess.run(command(place, tmp_path / "whole"), env=environment(), check=True, capture_output=True)
+    started, one_thread = time.monotonic(), environment(OMP_NUM_THREADS="1")
+    subprocess.run(command(place, tmp_path / "whole"), env=one_thread, check=True, capture_output=True)
     whole, moments = time.monotonic() - started, random.Random(5)
     killed = 0
     while killed < 10:
         shutil.rmtree(tmp_path / "out", ignore_errors=True)
         running = subprocess.Popen(
-            command(place, tmp_path / "out"), env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            command(place, tmp_path / "out"), env=one_thread, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         time.sleep(moments.uniform(0.3, 1.0) * whole)
         running.send_signal(signal.SIGKILL)
         killed += running.wait() == -signal.SIGKILL
         if (tmp_path / "out").exists():  # it was finished; begin anew, and be killed again
-            assert same(tmp_path / "out", tmp_path / "whole")
+            assert training.same(tmp_path / "out", tmp_path / "whole")
             shutil.rmtree(tmp_path / "out-training")
     if not (tmp_path / "out").exists():
-        done = subprocess.run(command(place, tmp_path / "out"), env=environment(), capture_output=True, text=True)
+        done = subprocess.run(command(place, tmp_path / "out"), env=one_thread, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
-    assert same(tmp_path / "out", tmp_path / "whole")
+    assert training.same(tmp_path / "out", tmp_path / "whole")
 
 
 @pytest.mark.slow
 def test_two_processes_share_a_batch(place, tmp_path):
     """The gradients of two halves add up to those of one process, up to the order in which they are summed."""
     assert finetune(place, tmp_path / "one") == 0
-    asked = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    done = subprocess.run(
-        [*asked, "-m", "ropescale", *words(place, tmp_path / "two")], env=environment(), capture_output=True, text=True
-    )
+    _, *asked = words(place, tmp_path / "two")
+    done = launch(2, *asked, command="finetune")
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.count("6 steps, 3,072 tokens") == 1
-    one, two, before = (tensors(folder) for folder in (tmp_path / "one", tmp_path / "two", place / "model"))
+    one, two, before = (training.weights(folder) for folder in (tmp_path / "one", tmp_path / "two", place / "model"))
     assert ropescale.verify(tmp_path / "two").live
     for name in one:  # the same windows in each step, so the same way
         moved = (one[name] - before[name]).norm()

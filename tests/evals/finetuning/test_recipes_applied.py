@@ -59,8 +59,9 @@ def test_rates_and_betas_at_every_step_are_the_papers(tmp_path, monkeypatch, nam
     assert windows == [24]
 
 
-def test_a_step_has_64_windows_however_they_are_shared_out(tmp_path, monkeypatch):
-    job = TrainingJob(2, recipe("yarn"), length=16, micro_batch=16, save_every=100)
+@pytest.mark.parametrize("name", ["pi", "yarn"])
+def test_a_step_has_64_windows_however_they_are_shared_out(tmp_path, monkeypatch, name):
+    job = TrainingJob(2, recipe(name), length=16, micro_batch=16, save_every=100)
     _, windows = seen(tmp_path, monkeypatch, job)
     assert windows == [2 * 64]
 

@@ -19,7 +19,6 @@ import reproducing
 import tiny
 import torch
 import training
-from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
 from ropescale.cli.main import main
@@ -133,33 +132,13 @@ def test_finished_arms_are_not_run_again(done, setting, monkeypatch):
     assert again.rows == found.rows and again.claims == found.claims
 
 
-class Struck(BaseException):
-    """Stands for SIGKILL: nothing catches it."""
-
-
-def weights(folder: Path) -> dict[str, torch.Tensor]:
-    return load_file(folder / "model.safetensors")
-
-
-def same(one: Path, other: Path) -> bool:
-    left, right = weights(one), weights(other)
-    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
-
-
 @pytest.mark.parametrize("step", [1, 3])
 def test_a_training_that_was_stopped_inside_goes_on_to_the_same_figures(done, setting, tmp_path, monkeypatch, step):
     whole, found = done
-    with monkeypatch.context() as patched:
-
-        def strike(self, args, state, control, **kwargs):
-            if state.global_step == step:
-                raise Struck
-
-        patched.setattr("ropescale.evals.finetuning.running.Pace.on_step_end", strike)
-        with pytest.raises(Struck):
-            reproduce(tmp_path / "out", setting, "yarn")
+    with training.killed_at(step, monkeypatch):
+        reproduce(tmp_path / "out", setting, "yarn")
     made = reproduce(tmp_path / "out", setting, "yarn")
-    assert same(tmp_path / "out" / "arms" / "yarn", whole / "arms" / "yarn")
+    assert training.same(tmp_path / "out" / "arms" / "yarn", whole / "arms" / "yarn")
     assert made.rows == [row for row in found.rows if row.arm == "yarn"]
 
 
@@ -186,7 +165,7 @@ def test_killed_at_random_moments_it_ends_with_the_same_files(setting, tmp_path,
     again = reproduce(out, setting, *arms)
     assert killed >= 3 and (again.rows, again.answers, again.claims) == (found.rows, found.answers, found.claims)
     for name in ("models/native-model", "arms/yarn", "arms/taught-yarn"):
-        assert same(out / name, tmp_path / "whole" / name)
+        assert training.same(out / name, tmp_path / "whole" / name)
     trees = [sorted(str(p.relative_to(f)) for p in f.rglob("*")) for f in (out, tmp_path / "whole")]
     assert [n for n in trees[0] if "resume" not in n] == [n for n in trees[1] if "resume" not in n]
 
@@ -203,7 +182,7 @@ def test_a_model_that_is_made_goes_on_to_the_same_weights(setting, tmp_path, mon
             reproduce(tmp_path / "out", setting, "native")
     assert not (tmp_path / "out" / "models" / "native-model").exists()
     again = reproduce(tmp_path / "out", setting, "native")
-    assert same(*(tmp_path / name / "models" / "native-model" for name in ("whole", "out")))
+    assert training.same(*(tmp_path / name / "models" / "native-model" for name in ("whole", "out")))
     assert again.rows == found.rows and {row.length for row in found.rows} == {64, 128}
 
 

@@ -11,7 +11,6 @@ import pytest
 import tiny
 import torch
 import training
-from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, TrainerCallback
 
 import ropescale
@@ -41,14 +40,6 @@ def with_adapter(model):
     torch.manual_seed(0)
     settings = peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"], modules_to_save=["embed_tokens"])
     return peft.get_peft_model(model, settings)
-
-
-def weights(folder: Path, name: str = "model.safetensors") -> dict[str, torch.Tensor]:
-    return load_file(folder / name)
-
-
-def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
 class Breaking(TrainerCallback):
@@ -202,9 +193,7 @@ def test_training_is_bit_for_bit_the_same_with_and_without_measuring(source, tmp
         model = with_adapter(model) if adapted else model
         callback = ropescale.TrainingCallback(YARN, documents, lengths, every=None if documents is None else 1)
         training.trainer(model, tmp_path / name, callback).train()
-    file = "adapter_model.safetensors" if adapted else "model.safetensors"
-    one, other = (weights(tmp_path / name / "checkpoint-4", file) for name in ("with", "without"))
-    assert same(one, other)
+    assert training.same(tmp_path / "with" / "checkpoint-4", tmp_path / "without" / "checkpoint-4")
 
 
 @pytest.mark.parametrize(
@@ -254,7 +243,7 @@ def test_a_checkpoint_holds_what_save_writes(source, tmp_path):
     assert found == wanted
     scaling = both.pop("rope_scaling")  # with which Trainer could not resume
     assert config == both and scaling.items() <= both["rope_parameters"].items()
-    assert same(weights(tmp_path / "out" / "checkpoint-4"), weights(tmp_path / "saved"))
+    assert training.same(tmp_path / "out" / "checkpoint-4", tmp_path / "saved")
     ropescale.patch_checkpoint(tmp_path / "out" / "checkpoint-4", tmp_path / "whole", "as-is")  # which adds it
     assert json.loads((tmp_path / "whole" / "config.json").read_text())["rope_scaling"] == scaling
     # the record lists what is ours, so that it can be told from what is not
@@ -273,7 +262,7 @@ def test_an_adapters_checkpoint_holds_its_base_and_loads_in_stock_peft(source, t
     ids = torch.arange(200)[None] % 250
     with torch.no_grad():
         assert torch.equal(stock(ids).logits, made.model.eval()(ids).logits)
-    assert same(weights(folder / "base"), weights(source))
+    assert training.same(folder / "base", source)
 
 
 def test_an_adapter_whose_base_cannot_be_linked_is_refused_before_the_first_step(tmp_path):
@@ -296,11 +285,9 @@ def test_trainer_resumes_from_a_completed_checkpoint_bit_for_bit(source, tmp_pat
     again, second = made("whole")
     second.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-2"))  # writes checkpoint-4 once more
     assert again.measured == {4: whole.measured[4]}  # the short-context cost from what was kept, too
-    file = "adapter_model.safetensors" if adapted else "model.safetensors"
-    final = weights(tmp_path / "whole" / "checkpoint-4", file)
     _, third = made("other")
     third.train()
-    assert same(final, weights(tmp_path / "other" / "checkpoint-4", file))
+    assert training.same(tmp_path / "whole" / "checkpoint-4", tmp_path / "other" / "checkpoint-4")
     assert ropescale.verify(tmp_path / "whole" / "checkpoint-4").live
 
 

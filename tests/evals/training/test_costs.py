@@ -81,10 +81,21 @@ def test_the_arithmetic_is_what_torch_counts():
     assert training_flops(numbers, length) == 4 * forward_flops(numbers, length)
 
 
+def built(config: LlamaConfig, arithmetic: str) -> LlamaForCausalLM:
+    return LlamaForCausalLM._from_config(config, dtype=torch.float32 if arithmetic == MIXED else torch.bfloat16)
+
+
+def step(model: torch.nn.Module, ids: torch.Tensor, arithmetic: str) -> None:
+    """Computes the loss of a window in blocks, and adds its gradients."""
+    with chunked_loss(model):
+        with torch.autocast("cpu", torch.bfloat16) if arithmetic == MIXED else nullcontext():
+            loss = model(input_ids=ids, labels=ids).loss
+        loss.backward()
+
+
 def peak(config: LlamaConfig, length: int, arithmetic: str) -> int:
     """The most bytes that a step takes which adds to gradients that are there, as torch's MemTracker follows it."""
-    dtype = torch.float32 if arithmetic == MIXED else torch.bfloat16
-    model = LlamaForCausalLM._from_config(config, dtype=dtype).train()
+    model = built(config, arithmetic).train()
     model.gradient_checkpointing_enable({"use_reentrant": False})
     optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
     for each in model.parameters():
@@ -92,10 +103,8 @@ def peak(config: LlamaConfig, length: int, arithmetic: str) -> int:
     optimizer.step()
     ids, tracker = torch.zeros(1, length, dtype=torch.int64), MemTracker()
     tracker.track_external(model, optimizer, *(each.grad for each in model.parameters()))
-    with tracker, chunked_loss(model):
-        with torch.autocast("cpu", torch.bfloat16) if arithmetic == MIXED else nullcontext():
-            loss = model(input_ids=ids, labels=ids).loss
-        loss.backward()
+    with tracker:
+        step(model, ids, arithmetic)
     return next(iter(tracker.get_tracker_snapshot("peak").values()))["Total"]
 
 
@@ -132,7 +141,7 @@ class Allocated(TorchDispatchMode):
 def test_the_memory_of_a_step_is_the_measured_peak_of_a_small_model(hidden, arithmetic, rank):
     """Within 3%; real tensors on the CPU, beside weights, gradients and moments that are there."""
     config = LlamaConfig(**{**SMALL, "hidden_size": hidden, "intermediate_size": 4 * hidden})
-    model = LlamaForCausalLM._from_config(config, dtype=torch.float32 if arithmetic == MIXED else torch.bfloat16)
+    model = built(config, arithmetic)
     if rank is not None:
         pytest.importorskip("peft")
         model = with_lora(model, rank)
@@ -142,10 +151,8 @@ def test_the_memory_of_a_step_is_the_measured_peak_of_a_small_model(hidden, arit
         each.grad = torch.zeros_like(each)
     ids = torch.zeros(1, 1024, dtype=torch.int64)
     known = [*model.parameters(), *model.buffers(), *(each.grad for each in trained), ids]
-    with Allocated(known) as allocated, chunked_loss(model):
-        with torch.autocast("cpu", torch.bfloat16) if arithmetic == MIXED else nullcontext():
-            loss = model(input_ids=ids, labels=ids).loss
-        loss.backward()
+    with Allocated(known) as allocated:
+        step(model, ids, arithmetic)
     found = training_memory(ModelShape.of(config), 1024, arithmetic, rank)
     assert found.checkpoints + max(found.layer, found.logits) == pytest.approx(allocated.most, rel=0.03)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -11,10 +10,9 @@ from pathlib import Path
 
 import pytest
 import tiny
-import torch
 import training
 import training_together
-from safetensors.torch import load_file
+from launching import environment
 
 import ropescale
 from ropescale.errors import VerificationError
@@ -45,11 +43,9 @@ def test_two_processes_train_with_the_schedule_live_or_stop_with_the_same_line(t
     source = training.checkpoint(tmp_path / "source")
     asked = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     trainings = Path(training_together.__file__).parent
-    found = [Path(ropescale.__file__).resolve().parent.parent, trainings, trainings.parent]
-    path = [*map(str, found), os.environ.get("PYTHONPATH", "")]
     done = subprocess.run(
         [*asked, training_together.__file__, str(source), str(tmp_path), kind],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, path)), "OMP_NUM_THREADS": "1"},
+        env=environment(trainings, trainings.parent, OMP_NUM_THREADS="1"),
         capture_output=True,
         text=True,
         timeout=300,
@@ -69,7 +65,4 @@ def test_two_processes_train_with_the_schedule_live_or_stop_with_the_same_line(t
     assert one["measured"] == two["measured"]
     for row in oracle.rows:
         assert one["measured"]["4"][f"eval_ppl_{row.length}"] == pytest.approx(row.ppl, rel=1e-6)
-    measured, unmeasured = (
-        load_file(tmp_path / name / "checkpoint-4" / "model.safetensors") for name in ("live", "unmeasured")
-    )
-    assert all(torch.equal(measured[name], unmeasured[name]) for name in measured)
+    assert training.same(folder, tmp_path / "unmeasured" / "checkpoint-4")

@@ -218,16 +218,6 @@ def test_evaluation_is_as_it_was_inside():
 # --- recipes ---
 
 
-def test_the_recipes_have_the_numbers_of_the_papers():
-    """2306.15595, 3.1: 10% of 2e-5 at first, linear over 20 steps, no decay of weights, betas 0.9 and 0.95, 64 windows;
-    2309.00071, 4.1: the same without saying where the warm-up begins."""
-    pi, yarn = RECIPES["pi"], RECIPES["yarn"]
-    for each in (pi, yarn):
-        assert (each.learning_rate, each.weight_decay, each.betas, each.batch) == (2e-5, 0.0, (0.9, 0.95), 64)
-    assert [pi.share(step, 1000) for step in (0, 10, 20, 999)] == pytest.approx([0.1, 0.55, 1.0, 1.0])
-    assert [yarn.share(step, 400) for step in (0, 20, 399)] == pytest.approx([0.05, 1.0, 1.0])
-
-
 def test_other_decays_end_at_nothing_and_no_warm_up_begins_at_the_peak():
     for decay in ("linear", "cosine"):
         changed = RECIPES["yarn"].with_changes(decay=decay, warmup=0)

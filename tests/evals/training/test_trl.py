@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +10,7 @@ import peft
 import pytest
 import torch
 import training
-from safetensors.torch import load_file
+from launching import environment
 
 import ropescale
 
@@ -21,18 +20,16 @@ import ropescale
 @pytest.mark.parametrize("kind", ["full", "lora"])
 def test_sft_trainer_runs_with_nothing_but_the_callback_added(tmp_path, kind):
     source, script = training.checkpoint(tmp_path / "source"), Path(training.__file__).with_name("trl_training.py")
-    found = [Path(ropescale.__file__).resolve().parent.parent, script.parent, script.parent.parent]
     done = subprocess.run(
         [sys.executable, script, source, tmp_path / "out", kind],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, found)), "OMP_NUM_THREADS": "1"},
+        env=environment(script.parent, script.parent.parent, OMP_NUM_THREADS="1"),
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     folder = tmp_path / "out" / "checkpoint-4"
     if kind == "full":
-        before, after = (load_file(each / "model.safetensors") for each in (source, folder))
-        assert any(not torch.equal(before[name], after[name]) for name in before)
+        assert not training.same(source, folder)
         model = training.loaded(folder)
     else:
         model = peft.AutoPeftModelForCausalLM.from_pretrained(folder)

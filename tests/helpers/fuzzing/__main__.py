@@ -9,18 +9,13 @@ import sys
 import tempfile
 from pathlib import Path
 
-for _name, _value in {  # before anything imports a library that reads them
-    "OMP_NUM_THREADS": "1",
-    "HF_HUB_OFFLINE": "1",
-    "TOKENIZERS_PARALLELISM": "false",
-    "MPLBACKEND": "Agg",
-    "NO_COLOR": "1",
-}.items():
-    os.environ.setdefault(_name, _value)
+import surroundings  # noqa: F401
 
-from .judging import Fault  # noqa: E402
-from .running import Runners, limit_memory, listed, replay  # noqa: E402
-from .seeds import Made  # noqa: E402
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before anything imports a library that reads it
+
+from .judging import Fault
+from .running import Runners, limit_memory, listed, replay
+from .seeds import Made
 
 
 def main() -> int:

@@ -16,21 +16,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-for _name, _value in {  # before anything imports a library that reads them
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-    "HF_HUB_OFFLINE": "1",
-    "HF_HUB_DISABLE_TELEMETRY": "1",
-    "TOKENIZERS_PARALLELISM": "false",
-    "MPLBACKEND": "Agg",
-    "NO_COLOR": "1",
-}.items():
-    os.environ.setdefault(_name, _value)
+import surroundings  # noqa: F401
 
-from .judging import Prepared, Verdict, judged, prepare  # noqa: E402
+for _library in ("OMP", "OPENBLAS", "MKL"):  # before anything imports it
+    os.environ.setdefault(f"{_library}_NUM_THREADS", "1")
+
+from .judging import Prepared, judged, prepare  # noqa: E402
 from .scenes import SCENES, copied  # noqa: E402
-from .striking import Strike, Struck  # noqa: E402
+from .striking import Strike  # noqa: E402
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 
@@ -99,11 +92,12 @@ class Harness:
             for number in range(self.kills):
                 place = number % len(scenes)
                 self._strike(row, scenes[place], next(planned[place]))
-            print(f"{time.monotonic() - self.begun:6.0f} s  {_said(row)}", flush=True)
+            said = f"{command}, {each.name}: {row.kills} strikes, {row.landed} landed, {row.failed} failed"
+            print(f"{time.monotonic() - self.begun:6.0f} s  {said}", flush=True)
 
     def _prepared(self, command: str, number: int) -> Prepared:
         scene = SCENES[command][number]
-        prepared = prepare(scene, self.scratch / f"{SCENES[command].index(scene)}-{command.replace(' ', '')}")
+        prepared = prepare(scene, self.scratch / f"{number}-{command.replace(' ', '')}")
         for wrong in prepared.wrong:
             self._note(f"{command} ({scene.name}): {wrong[0]}", wrong[1])
         print(
@@ -116,7 +110,12 @@ class Harness:
     def _strike(self, row: Row, prepared: Prepared, strike: Strike) -> None:
         root = prepared.template.with_name("root")
         struck, verdict = judged(prepared, root, strike)
-        _count(row, struck, verdict, strike)
+        row.kills += 1
+        row.landed += verdict.landed
+        row.early += verdict.early
+        row.left += verdict.left
+        row.failed += bool(verdict.wrong)
+        row.points.add(str(strike) if struck.sent else "after the end")
         for wrong, seen in verdict.wrong:
             example = f"{strike} ({', '.join(struck.steps[-1:])}): {seen!r}"
             self._note(f"{row.command} ({prepared.scene.name}), {row.number.name}: {wrong}", example, root)
@@ -168,19 +167,6 @@ def exact(rng: Random, number: signal.Signals, prepared: Prepared) -> Iterator[S
         every += [Strike(number, step, created=True) for step, name in enumerate(steps, 1) if name == "open"]
     rng.shuffle(every)
     return itertools.cycle(every)
-
-
-def _count(row: Row, struck: Struck, verdict: Verdict, strike: Strike) -> None:
-    row.kills += 1
-    row.landed += verdict.landed
-    row.early += verdict.early
-    row.left += verdict.left
-    row.failed += bool(verdict.wrong)
-    row.points.add(str(strike) if struck.sent else "after the end")
-
-
-def _said(row: Row) -> str:
-    return f"{row.command}, {row.number.name}: {row.kills} strikes, {row.landed} landed, {row.failed} failed"
 
 
 def warm(commands: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""``ropescale eval`` in several processes, as a user would start it."""
+"""Fresh interpreters, and ``ropescale eval`` in several processes, as a user would start it."""
 
 from __future__ import annotations
 
@@ -13,16 +13,21 @@ import psutil
 import ropescale
 
 
+def environment(*folders: Path, **variables: str) -> dict[str, str]:
+    """The environment of a fresh interpreter that finds the same ropescale, and modules in these folders."""
+    found = [str(Path(ropescale.__file__).resolve().parent.parent), *map(str, folders)]
+    path = os.pathsep.join(filter(None, [*found, os.environ.get("PYTHONPATH", "")]))
+    return os.environ | {"PYTHONPATH": path} | variables
+
+
 def launch(
     processes: int, *words: object, stop_after: Path | None = None, command: str = "eval"
 ) -> subprocess.CompletedProcess[str]:
     """``torchrun -m ropescale COMMAND WORDS``, one thread per process; killed once ``stop_after`` is there."""
-    found = str(Path(ropescale.__file__).resolve().parent.parent)
-    path = os.pathsep.join(filter(None, [found, os.environ.get("PYTHONPATH", "")]))
     asked = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", processes]
     started = subprocess.Popen(
         [str(word) for word in [*asked, "-m", "ropescale", command, *words]],
-        env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+        env=environment(OMP_NUM_THREADS="1"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
