@@ -15,6 +15,7 @@ import argparse
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -146,13 +147,9 @@ def topics(random: np.random.Generator, trials: int, windows: int, length: float
 
 
 TEXTS: dict[str, Callable[[np.random.Generator, int, int], np.ndarray]] = {
-    "independent": lambda random, trials, windows: chain(random, trials, windows, 0.0),
-    "AR(1), 0.3": lambda random, trials, windows: chain(random, trials, windows, 0.3),
-    "AR(1), 0.5": lambda random, trials, windows: chain(random, trials, windows, 0.5),
-    "AR(1), 0.7": lambda random, trials, windows: chain(random, trials, windows, 0.7),
-    "topics of 2 windows": lambda random, trials, windows: topics(random, trials, windows, 2),
-    "topics of 4 windows": lambda random, trials, windows: topics(random, trials, windows, 4),
-    "topics of 8 windows": lambda random, trials, windows: topics(random, trials, windows, 8),
+    "independent": partial(chain, memory=0.0),
+    **{f"AR(1), {memory}": partial(chain, memory=memory) for memory in (0.3, 0.5, 0.7)},
+    **{f"topics of {length} windows": partial(topics, length=length) for length in (2, 4, 8)},
 }
 
 

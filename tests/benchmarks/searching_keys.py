@@ -9,23 +9,19 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
 from ropescale.evals import search
-from ropescale.evals.passkey.quiz import Quiz, RetrievalOptions
 from ropescale.evals.searching.feeds import hidden_keys, supplying
 from ropescale.evals.searching.feeds.feeding import allowance_of
-from ropescale.evals.searching.losses.windows import AnswerAlone, Piece, PromptSet, Texts
+from ropescale.evals.searching.losses.windows import Texts
 from ropescale.evals.searching.methods import gradient
 from ropescale.evals.searching.methods.asking import WINDOWS
 from ropescale.evals.searching.options import SearchOptions
-
-if TYPE_CHECKING:
-    from ropescale.evals.passkey.tasks import Prompt
 
 TARGET, BUDGET = 2048, 500_000
 
@@ -39,18 +35,12 @@ class EveryLength(hidden_keys.PromptFeeding):
         return self.allowance.feeds * sum(self.held_out.lengths)
 
     def texts(self, lengths: tuple[int, ...], within: float) -> Texts:
-        """Returns the sets of prompts."""
-        weights = [within, *[1.0] * (len(lengths) - 1)]
-
-        def sets(quiz: Quiz, numbers: Iterable[int]) -> list[PromptSet]:
-            return [PromptSet(list(map(piece, hidden_keys.prompts_of(quiz, n), weights))) for n in numbers]
-
-        def piece(prompt: Prompt, weight: float) -> Piece:
-            (question,) = prompt.questions
-            ids, answer = torch.from_numpy(prompt.ids(0)), AnswerAlone(question.start, question.stop)
-            return Piece(ids, answer, weight / sum(weights))
-
-        return Texts(sets(self.learned, self.allowance.windows), sets(self.held_out, range(self.allowance.held_out)))
+        """Returns the sets of prompts, those of the trained length counting ``within`` times as much as others."""
+        weights, alone = [within, *[1.0] * (len(lengths) - 1)], super().texts(lengths, within)
+        for each in [*alone.learned, *alone.held_out]:
+            pieces = zip(each.prompts, weights, strict=True)
+            each.prompts[:] = [replace(piece, share=weight / sum(weights)) for piece, weight in pieces]
+        return alone
 
 
 def every_length(
@@ -60,17 +50,8 @@ def every_length(
     feeds = options.budget_tokens // sum(lengths)
     held_out = max(2, int(hidden_keys.CHECKED * feeds / gradient.CHECKS))
     learned = max(WINDOWS, feeds - gradient.CHECKS * held_out)
-    quizzes = [
-        Quiz(
-            tokenizer,
-            lengths,
-            hidden_keys.DEPTHS,
-            "passkey",
-            bos,
-            RetrievalOptions(trials=-(-count // hidden_keys.DEPTHS), seed=seed),
-        )
-        for seed, count in zip(hidden_keys.seeds(options.seed), (learned, held_out), strict=True)
-    ]
+    drawn = zip(hidden_keys.seeds(options.seed), (learned, held_out), strict=True)
+    quizzes = [hidden_keys._quiz(tokenizer, lengths, bos, options, each) for each in drawn]
     return EveryLength(*quizzes, allowance_of(options, sum(lengths), learned, held_out), options)
 
 

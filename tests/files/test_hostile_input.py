@@ -16,7 +16,8 @@ import tiny
 import torch
 from configurations import CONFIG, edit
 from crashing import raising
-from refusing import refused, within
+from fuzzing.judging import limited
+from refusing import refused
 from safetensors.torch import load_file, save_file
 from transformers import CONFIG_MAPPING
 
@@ -496,7 +497,7 @@ def test_an_index_that_is_none_is_refused(model, capsys, content):
 def loadable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A tiny Llama at ``model`` in the working directory, with weights and a tokenizer."""
     monkeypatch.chdir(tmp_path)
-    with within(60):
+    with limited(60):
         tiny.llama().save_pretrained(tmp_path / "model")
         tiny.byte_tokenizer().save_pretrained(tmp_path / "model")
     return tmp_path / "model"

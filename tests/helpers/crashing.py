@@ -67,9 +67,7 @@ def failures(root: Path, act: Callable[[], Any], error: BaseException) -> Iterat
             if not fail_at(step, root, act, raising(error)):
                 return
             yield None
-        except type(error) as raised:
-            yield raised
-        except Exception as raised:
+        except (type(error), Exception) as raised:
             yield raised
 
 

@@ -2,37 +2,16 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from crashing import tree
+from fuzzing.judging import limited
 
 from ropescale.cli.main import main
 from ropescale.errors import CheckpointError
-
-
-class TooLong(BaseException):
-    """No Exception, so that nothing catches it on the way."""
-
-
-@contextmanager
-def within(seconds: float) -> Iterator[None]:
-    """Stops whatever takes longer."""
-
-    def stop(*_: Any) -> None:
-        raise TooLong
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def one_error(err: str, *facts: str) -> None:
@@ -53,7 +32,7 @@ def untouched(folder: Path, match: str, error: type[Exception] = CheckpointError
 def refused(capsys: pytest.CaptureFixture[str], words: list[str], *facts: str) -> str:
     """Runs the command line and returns its one short line of error, which has all facts; nothing was written."""
     before = tree(Path.cwd())
-    with within(10):
+    with limited(10):
         code = main(words)
     captured = capsys.readouterr()
     assert (code, captured.out) == (2, ""), captured.err[:2000]

@@ -48,7 +48,7 @@ def measure(seconds: float) -> list[sides.Row]:
         theirs = sum(_ran(python, folder, "whole", length) for length in LENGTHS)
         loading = len(LENGTHS) * _ran(python, folder, "short", LENGTHS[0])
         ours, least = _own(folder / "whole.txt", LENGTHS), _own(folder / "short.txt", LENGTHS[:1])
-        off = _perplexity(folder, text) / _exact(text) - 1
+        off = _off(folder, text)
     name = "lm-eval's command, once for each length"
     return [
         sides.Row(f"{name}, over one ropescale eval", theirs / ours, note=f"{theirs:.3g} s over {ours:.3g} s"),
@@ -105,21 +105,14 @@ def _own(text: Path, lengths: list[int]) -> float:
     )
 
 
-def _perplexity(folder: Path, text: str) -> float:
-    """Returns lm-eval's perplexity of a token at the longest length, from that of a byte."""
-    from ropescale.evals import reference
+def _off(folder: Path, text: str) -> float:
+    """Returns how far lm-eval's perplexity of a token at the longest length, from that of a byte, is from ours."""
+    from ropescale.evals import perplexity, reference
     from ropescale.models.loading import load_tokenizer
 
     [file] = (folder / f"of-whole-{LENGTHS[-1]}").rglob("results_*.json")
     per_byte = json.loads(file.read_text())["results"]["rolling"]["byte_perplexity,none"]
-    tokens = len(load_tokenizer(reference.CHECKPOINT)(text, add_special_tokens=False)["input_ids"])
-    return math.exp(math.log(per_byte) * len(text.encode()) / tokens)
-
-
-def _exact(text: str) -> float:
-    from ropescale.evals import perplexity, reference
-    from ropescale.models.loading import load_tokenizer
-
-    model, _ = models.reference()
-    found = perplexity(model, [text], LENGTHS[-1:], tokenizer=load_tokenizer(reference.CHECKPOINT))
-    return found.rows[0].ppl
+    (model, _), tokenizer = models.reference(), load_tokenizer(reference.CHECKPOINT)
+    tokens = len(tokenizer(text, add_special_tokens=False)["input_ids"])
+    exact = perplexity(model, [text], LENGTHS[-1:], tokenizer=tokenizer).rows[0].ppl
+    return math.exp(math.log(per_byte) * len(text.encode()) / tokens) / exact - 1

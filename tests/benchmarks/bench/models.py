@@ -28,7 +28,7 @@ def llama(**shape: Any) -> Any:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    torch.set_num_threads(1)
+    one_thread()
     torch.manual_seed(0)
     usual = {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1}
     return LlamaForCausalLM(LlamaConfig(**(usual | shape))).eval()

@@ -159,11 +159,15 @@ def test_another_search_in_the_same_place_says_so(tmp_path, capsys):
         ({"method": "annealing"}, "method 'annealing' is none of gradient, evolution, cma"),
         ({"numbers": 3}, "numbers 3 is none of 4"),
         ({"engine": "vlm"}, "engine 'vlm' is not known; did you mean 'vllm'?"),
+        ({"out": "factors"}, "is not the name of a schedule's file"),
+        ({"documents": documents(1, 140)}, "needs two"),
+        ({"target": 64}, "needs no schedule"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_runs(options, said):
+    given = {"documents": TEXT, "target": 128, **BUDGET, **options}
     with pytest.raises(DataError, match=said):
-        search(llama(), TEXT, 128, **{**BUDGET, **options})
+        search(llama(), given.pop("documents"), given.pop("target"), **given)
 
 
 @pytest.mark.parametrize("method", ["gradient", "evolution", "cma"])
@@ -183,21 +187,6 @@ def test_the_least_budget_that_is_named_is_accepted_and_one_token_less_is_not(me
         less = SearchOptions(method=method, keep_short=keep_short, budget_tokens=budget - 1)
         with pytest.raises(DataError, match=f"budget_tokens={budget}$"):
             feeding(text, 128, None, "auto", less)
-
-
-def test_a_text_of_one_window_is_refused():
-    with pytest.raises(DataError, match="needs two"):
-        search(llama(), documents(1, 140), 128, **BUDGET)
-
-
-def test_a_target_within_the_trained_length_needs_no_schedule():
-    with pytest.raises(DataError, match="needs no schedule"):
-        search(llama(), TEXT, 64, **BUDGET)
-
-
-def test_the_file_must_be_one(tmp_path):
-    with pytest.raises(DataError, match="is not the name of a schedule's file"):
-        search(llama(), TEXT, 128, out=tmp_path / "factors", **BUDGET)
 
 
 def test_logits_that_are_not_finite_stop_it():

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from crashing import tree
@@ -28,6 +28,9 @@ import ropescale
 from ropescale import cli, evals
 from ropescale.cli import main as shell
 from ropescale.errors import RunError, VerificationError
+
+if TYPE_CHECKING:
+    from .targets import Target
 
 SECONDS = 6.0
 """Of the processor's time that one command may take; by the clock it is twice as much."""
@@ -74,16 +77,6 @@ class Fault:
         return self.kind, self.where
 
 
-class Target(Protocol):
-    """What is mutated, see ``targets.py``."""
-
-    name: str
-
-    def check(self, folder: Path, outcome: Outcome) -> Iterator[Fault]:
-        """What more must hold after a command, where it should have succeeded or did."""
-        ...
-
-
 def judged(target: Target, folder: Path, commands: Sequence[Sequence[str]]) -> list[Fault]:
     """Runs the commands one after the other in the folder; what is wrong with any of them."""
     found: list[Fault] = []
@@ -99,8 +92,12 @@ def judged(target: Target, folder: Path, commands: Sequence[Sequence[str]]) -> l
 def run(words: list[str]) -> Outcome:
     """A command in this process, with the streams that a terminal would give it."""
     raised: list[BaseException] = []
-    out, err = _stream("strict"), _stream("backslashreplace")
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), _recorded(raised):
+    out, err = io.BytesIO(), io.BytesIO()
+    with (
+        contextlib.redirect_stdout(io.TextIOWrapper(out, "utf-8", "strict", write_through=True)),
+        contextlib.redirect_stderr(io.TextIOWrapper(err, "utf-8", "backslashreplace", write_through=True)),
+        _recorded(raised),
+    ):
         try:
             with limited(SECONDS):
                 code = shell.main(words)
@@ -111,17 +108,8 @@ def run(words: list[str]) -> Outcome:
                 raise
             raised.append(error)
             code = -1
-    return Outcome(words, code, _text(out), _text(err), raised[-1] if raised else None)
-
-
-def _stream(errors: str) -> io.TextIOWrapper:
-    return io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors=errors, write_through=True)
-
-
-def _text(stream: io.TextIOWrapper) -> str:
-    buffer = stream.buffer
-    assert isinstance(buffer, io.BytesIO)
-    return buffer.getvalue().decode("utf-8", "replace")
+    said, complained = (each.getvalue().decode("utf-8", "replace") for each in (out, err))
+    return Outcome(words, code, said, complained, raised[-1] if raised else None)
 
 
 @contextlib.contextmanager

@@ -219,6 +219,19 @@ def _copied(value: Any) -> Any:
 # Bytes
 
 
+def damaged(
+    rng: Random,
+    value: Any,
+    known: dict[str, list[Any]],
+    share: float = 0.8,
+    likes: Callable[[Path], bool] = lambda path: True,
+) -> bytes:
+    """A JSON value as a file with something wrong: in a share of all cases :func:`mutated`, else :func:`spoiled`."""
+    if rng.random() < share:
+        return as_bytes(mutated(rng, value, known, likes))
+    return spoiled(rng, as_bytes(value))
+
+
 def spoiled(rng: Random, content: bytes, within: int | None = None) -> bytes:
     """A copy with one to three changes of bytes.
 

@@ -22,7 +22,7 @@ from ropescale.planning.plan import frequencies_of
 
 from . import seeds
 from .judging import Fault, Outcome, place
-from .mutating import as_bytes, mutated, pool, scrambled, spoiled
+from .mutating import as_bytes, damaged, mutated, pool, scrambled, spoiled
 from .seeds import Made
 
 Commands = list[list[str]]
@@ -90,11 +90,7 @@ class Configurations(Target):
 
     def make(self, rng: Random, folder: Path) -> Commands:
         config = seeds.CONFIGS[rng.choice([*seeds.CONFIGS])]
-        if rng.random() < 0.9:
-            content = as_bytes(mutated(rng, config, self._known, _rope_like))
-        else:
-            content = spoiled(rng, as_bytes(config))
-        seeds.write_checkpoint(folder / "model", content)
+        seeds.write_checkpoint(folder / "model", damaged(rng, config, self._known, 0.9, _rope_like))
         return [_reading(rng, rng.choice(_PLAIN)) for _ in range(2)]
 
 
@@ -119,9 +115,7 @@ class Companions(Target):
             (model / name).write_bytes(spoiled(rng, seeds.CARD.encode(), 200))
             return
         content = seeds.COMPANIONS.get(name, {"base_model_name_or_path": "org/base", "peft_type": "LORA"})
-        whole = rng.random() < 0.8
-        text = as_bytes(mutated(rng, content, self._known)) if whole else spoiled(rng, as_bytes(content))
-        (model / name).write_bytes(text)
+        (model / name).write_bytes(damaged(rng, content, self._known))
 
 
 _YARN = ["--schedule", "yarn:factor=4", "--replace-scaling"]
@@ -137,9 +131,9 @@ class Records(Target):
         shutil.copytree(self.made.get("patched", _make_patched) / rng.choice(_PATCHED), model)
         backup = model / "ropescale-backup" / "manifest.json"
         path = backup if backup.exists() and rng.random() < 0.6 else model / "ropescale.json"
-        whole, record = rng.random() < 0.85, json.loads(path.read_bytes())
+        record = json.loads(path.read_bytes())
         known = pool([record, json.loads((model / "config.json").read_bytes())])
-        path.write_bytes(as_bytes(mutated(rng, record, known)) if whole else spoiled(rng, path.read_bytes()))
+        path.write_bytes(damaged(rng, record, known, 0.85))
         return self._commands(rng, folder)
 
     def _commands(self, rng: Random, folder: Path) -> Commands:
@@ -215,11 +209,7 @@ class FactorFiles(Target):
 
     def make(self, rng: Random, folder: Path) -> Commands:
         seeds.write_checkpoint(folder / "model", seeds.CONFIGS[rng.choice(["llama", "gemma3_text"])])
-        content = rng.choice(seeds.OBJECTS)
-        whole = rng.random() < 0.8
-        (folder / "factors.json").write_bytes(
-            as_bytes(mutated(rng, content, self._known)) if whole else spoiled(rng, as_bytes(content))
-        )
+        (folder / "factors.json").write_bytes(damaged(rng, rng.choice(seeds.OBJECTS), self._known))
         more = rng.choice(([], ["--target-length", "1k"], ["--factor", "4"], ["--set", "attention_factor=1.2"]))
         return [[*rng.choice(_STARTS), "--schedule", "factors.json", *more]]
 
@@ -238,9 +228,7 @@ class Gguf(Target):
         if keys in seeds.GGUF or rng.random() < 0.3:
             content = path.read_bytes()
             path.write_bytes(spoiled(rng, content, max(len(content) - 48, 0)))
-        spec = rng.choice(
-            ("yarn:factor=4", "linear:factor=2", "ntk:factor=4", "dynamic:factor=2", _PLAIN[-1], "llama3:factor=4")
-        )
+        spec = rng.choice(self._SPECS)
         more = rng.choice(
             ([], [], ["--replace-scaling"], ["--on-top"], ["--freeze-at", "1k"], ["--original-length", "64"])
         )
@@ -326,14 +314,7 @@ class Indexes(Target):
             yield Fault("no shard is missing", "patch refused", outcome.err[:400])
 
 
-_SHARD_NAMES = (
-    "é.safetensors",
-    "a b.safetensors",
-    "weights.safetensors",
-    "模型.safetensors",
-    'q"q.safetensors',
-    "w.bin",
-)
+_SHARD_NAMES = ("a b.safetensors", *'é.safetensors weights.safetensors 模型.safetensors q"q.safetensors w.bin'.split())
 _INDEXES = ("model.safetensors.index.json", "model.safetensors.index.json", "pytorch_model.bin.index.json")
 
 
@@ -389,46 +370,10 @@ class Places(Target):
             yield Fault("foreign file deleted", outcome.words[0], "thesis/chapter.tex or file is gone or changed")
 
 
-_LEADS = (
-    "nowhere",
-    "self",
-    ".",
-    "..",
-    "../thesis",
-    "../file",
-    "/dev/zero",
-    "/dev/null",
-    "/etc/passwd",
-    "config.json",
-    "/",
-)
+_LEADS = "nowhere self . .. ../thesis ../file /dev/zero /dev/null /etc/passwd config.json /".split()
 _OUTPUTS = (
-    *(
-        "",
-        ".",
-        "..",
-        "model",
-        "./model",
-        "model/x",
-        "model/config.json",
-        "model/config.json/x",
-        "file",
-        "file/x",
-        "thesis",
-    ),
-    *(
-        "/dev/null",
-        "/dev/null/x",
-        "/proc/x",
-        "~nobody-here/x",
-        "o" * 300,
-        "o" * 200,
-        "a\0b",
-        "a\nb",
-        "-",
-        "deep/er/out",
-        "é",
-    ),
+    *". .. model ./model model/x model/config.json model/config.json/x file file/x thesis deep/er/out é -".split(),
+    *("", "/dev/null", "/dev/null/x", "/proc/x", "~nobody-here/x", "o" * 300, "o" * 200, "a\0b", "a\nb"),
 )
 
 

@@ -18,6 +18,7 @@ import json
 import logging
 import sys
 import warnings
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -72,20 +73,17 @@ def _call(model: Any, prefix: str, length: int) -> dict[str, Any]:
     import torch
 
     caught: dict[str, Any] = {}
-    handles = []
-    for name, module in model.named_modules():
-        if "RotaryEmbedding" in type(module).__name__ and "vision" not in name and "audio" not in name:
-
-            def catch(module: Any, args: Any, kwargs: Any, output: Any, name: str = name) -> None:
-                kind = next((value for value in (*args, *kwargs.values()) if isinstance(value, str)), "")
-                caught[f"{prefix}|{name}|{kind}"] = _rows(output, length)
-
-            handles.append(module.register_forward_hook(catch, with_kwargs=True))
     ids = (torch.arange(length) * 7 % model.config.vocab_size)[None]
-    with torch.no_grad():
+    with torch.no_grad(), ExitStack() as hooks:
+        for name, module in model.named_modules():
+            if "RotaryEmbedding" in type(module).__name__ and "vision" not in name and "audio" not in name:
+
+                def catch(module: Any, args: Any, kwargs: Any, output: Any, name: str = name) -> None:
+                    kind = next((value for value in (*args, *kwargs.values()) if isinstance(value, str)), "")
+                    caught[f"{prefix}|{name}|{kind}"] = _rows(output, length)
+
+                hooks.enter_context(module.register_forward_hook(catch, with_kwargs=True))
         logits = model(input_ids=ids, use_cache=False).logits
-    for handle in handles:
-        handle.remove()
     return {**caught, f"{prefix}|logits": logits[0, -1].float().numpy()}
 
 

@@ -12,10 +12,10 @@ import os
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 os.environ |= {"HF_HUB_OFFLINE": "1", "AXOLOTL_DO_NOT_TRACK": "1", "DO_NOT_TRACK": "1", "WANDB_DISABLED": "true"}
 
@@ -34,26 +34,9 @@ def by_trl(told: dict[str, Any], room: Path) -> Built:
     (room / "sft.yaml").write_text(yaml.safe_dump(told | own))
     sys.argv = ["sft", "--config", str(room / "sft.yaml")]
     script, arguments, model, data, *_ = make_parser().parse_args_and_config(return_remaining_strings=True)
-    caught: list[Any] = []
-    with _catching(trl.SFTTrainer, caught):
+    with mock.patch.object(trl.SFTTrainer, "train", autospec=True, side_effect=trl.SFTTrainer.train) as train:
         main(script, arguments, model, data)
-    return caught[0].model, arguments.max_length
-
-
-@contextmanager
-def _catching(trainer: Any, caught: list[Any]) -> Iterator[None]:
-    """Adds the trainer to a list when it trains."""
-    train = trainer.train
-
-    def catch(self: Any, *words: Any, **named: Any) -> Any:
-        caught.append(self)
-        return train(self, *words, **named)
-
-    trainer.train = catch
-    try:
-        yield
-    finally:
-        trainer.train = train
+    return train.call_args.args[0].model, arguments.max_length
 
 
 def by_axolotl(told: dict[str, Any], room: Path) -> Built:
