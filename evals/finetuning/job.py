@@ -68,9 +68,6 @@ class TrainingJob:
             raise DataError("mixed and pose are two ways to choose windows; give one of them", "mixed", "pose")
         if self.rank is not None and not self.lora:
             raise DataError("rank is given, and lora is not; give both, or neither", "rank", "lora")
-        self._check_measuring()
-
-    def _check_measuring(self) -> None:
         for name in ("eval_every", "eval_windows"):
             if getattr(self, name) is not None and not self.eval_lengths:
                 raise DataError(f"{name} is given, and no eval_lengths; say where to measure", name, "eval_lengths")

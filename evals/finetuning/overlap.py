@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
@@ -31,7 +31,7 @@ def seen_share(measured: Iterable[Sequence[int]], trained: np.ndarray, special: 
     """
     windows = [_without(np.asarray(each), special) for each in measured]
     size = _block(windows)
-    blocks = [part for each in windows for part in _cut(each, size)]
+    blocks = [each[n : n + size] for each in windows for n in range(0, len(each) - size + 1, size)]
     if not blocks:
         return 0.0
     wanted = np.concatenate([rolling(each, size) for each in blocks])
@@ -61,11 +61,6 @@ def _block(windows: Sequence[np.ndarray]) -> int:
     """Returns the size of a block: a power of two that the shortest window holds."""
     shortest = min(map(len, windows), default=0)
     return min(BLOCK, max(LEAST, 1 << max(0, shortest.bit_length() - 1)))
-
-
-def _cut(ids: np.ndarray, size: int) -> Iterator[np.ndarray]:
-    for start in range(0, len(ids) - size + 1, size):
-        yield ids[start : start + size]
 
 
 def _without(ids: np.ndarray, special: Collection[int | None]) -> np.ndarray:

@@ -49,11 +49,6 @@ class Preflight:
         Raises:
             RopescaleError: the model, the schedule, a length, the batch, the device or the folder of the result.
         """
-        self._check_model()
-        self.job.check(self.length, processes)
-        self.space.refuse_foreign()
-
-    def _check_model(self) -> None:
         if self.adapted:
             raise DataError(f"{self.name} is an adapter; give its base, or merge it first")
         shared = [name for name in ("FSDP", "DEEPSPEED") if os.environ.get(f"ACCELERATE_USE_{name}", "") == "true"]
@@ -69,6 +64,8 @@ class Preflight:
                 f"device={self.device!r} cannot be chosen for a training; leave it out, and set CUDA_VISIBLE_DEVICES",
                 "device",
             )
+        self.job.check(self.length, processes)
+        self.space.refuse_foreign()
 
     @cached_property
     def space(self) -> Workspace:

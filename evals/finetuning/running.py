@@ -153,7 +153,8 @@ class Adaptation:
         pace = Pace(self.job.steps, self.notes)
         with chunked_loss(model), quiet_transformers("transformers.trainer_utils"), warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # between PEFT and transformers
-            trainer = RecipeTrainer(model, asked, data, self._collator(), [callback, pace], self.job)
+            collator = self.job.collator(self.length, bos_id("auto", self.tokenizer))
+            trainer = RecipeTrainer(model, asked, data, collator, [callback, pace], self.job)
             callback.log = lambda figures: trainer.log(dict(figures))
             if last is not None:
                 self.notes.tell(f"continuing from {last}")
@@ -177,9 +178,6 @@ class Adaptation:
         if not carries_ours(model):
             raise ScheduleError("the model carries no schedule", "schedule")
         return with_lora(model, self.job.rank or RANK) if self.job.lora else model
-
-    def _collator(self) -> Any:
-        return self.job.collator(self.length, bos_id("auto", self.tokenizer))
 
     def _callback(self, space: Workspace, model: PreTrainedModel) -> TrainingCallback:
         job = self.job

@@ -68,7 +68,7 @@ class Workspace:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Keeps other processes out, inside.
+        """Keeps other processes out, inside; leaves nothing of a training that failed before anything could be kept.
 
         Raises:
             CheckpointError: another one trains here, or the folder cannot be made.
@@ -85,11 +85,15 @@ class Workspace:
         try:
             yield
         except BaseException:
-            self._abandon()
+            if not (self.measured.exists() or any(self._checkpoints())):  # there is nothing to keep
+                (self.folder / SETTINGS).unlink(missing_ok=True)
             raise
         finally:
             lock.release()
-            self._remove_empty()
+            with suppress(OSError):
+                if [each.name for each in self.folder.iterdir()] == ["lock"]:
+                    (self.folder / "lock").unlink()
+                    self.folder.rmdir()
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -107,17 +111,6 @@ class Workspace:
                     "weights, and two are kept), and give the same command again, which continues"
                 ) from error
             raise
-
-    def _abandon(self) -> None:
-        """Leaves nothing behind of a training that failed before there was anything to keep."""
-        if not (self.measured.exists() or any(self._checkpoints())):
-            (self.folder / SETTINGS).unlink(missing_ok=True)
-
-    def _remove_empty(self) -> None:
-        with suppress(OSError):
-            if [each.name for each in self.folder.iterdir()] == ["lock"]:
-                (self.folder / "lock").unlink()
-                self.folder.rmdir()
 
     def begin(self, settings: Settings, fresh: bool) -> None:
         """Makes sure that what is there was trained with these settings; ``fresh`` begins again.

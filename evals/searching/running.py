@@ -146,7 +146,12 @@ class SearchRun:
         kept = group.from_leader(journal.kept)
         journal.left = iter(kept)
         live = LiveTables(self.learner.model, self.plan)
-        self._announce(len(kept))
+        self.notes.tell(
+            f"search: {self.options.method} over {len(self.space.names)} numbers, at most {self.feeding.most:,} tokens "
+            f"in {self.feeding.about}" + (f"; {self.beside:,} more under the model as it is" if self.beside else "")
+        )
+        if kept:
+            self.notes.tell(f"resuming: {len(kept)} answers are kept")
         if store is not None and store.last and store.last.get("facts") != json.loads(json.dumps(self.facts)):
             self.notes.tell("another search than the last one here: its result will replace that one's")
         if store is not None and group.world.leads:
@@ -309,15 +314,6 @@ class SearchRun:
                 self.checks.append(Check(self.spent, point, mean, reply.by_length[number]))
             else:
                 self.steps.append((self.spent, mean))
-
-    def _announce(self, kept: int) -> None:
-        """Says what will be fed."""
-        self.notes.tell(
-            f"search: {self.options.method} over {len(self.space.names)} numbers, at most {self.feeding.most:,} tokens "
-            f"in {self.feeding.about}" + (f"; {self.beside:,} more under the model as it is" if self.beside else "")
-        )
-        if kept:
-            self.notes.tell(f"resuming: {kept} answers are kept")
 
 
 class _Clock:

@@ -15,7 +15,7 @@ from ....errors import ConfigError, DataError
 from ....planning.plan import Plan, make_plan
 from ..options import SearchOptions
 from ..starting import check_engine
-from .family import EveryPair, RampShape, Scale, ScheduleFamily, family
+from .family import EveryPair, RampShape, Scale, family
 from .space import Space
 
 _SCALES: tuple[Scale, ...] = ("free", "rule", "one")
@@ -74,11 +74,8 @@ def _shapes(options: SearchOptions) -> Iterator[RampShape]:
 
 
 def _space(plan: Plan, target: int, numbers: int, shape: RampShape) -> Space:
-    families: dict[str, ScheduleFamily] = {
-        key: family(layer.rope, target / layer.rope.original_length, numbers, shape)
-        for key, layer in plan.layers.items()
-    }
-    return Space(families)
+    ropes = {key: layer.rope for key, layer in plan.layers.items()}
+    return Space({key: family(rope, target / rope.original_length, numbers, shape) for key, rope in ropes.items()})
 
 
 def _in_the_folder(space: Space, plan: Plan, engine: Engine) -> str:
