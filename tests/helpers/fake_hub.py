@@ -49,25 +49,13 @@ class Hub:
 
 
 @contextmanager
-def running() -> Iterator[Hub]:
-    """A Hub that answers until the block is left."""
-    hub = Hub()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": hub}))
-    server.daemon_threads = True
-    hub.url = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    try:
-        yield hub
-    finally:
-        server.shutdown()
-        server.server_close()
-
-
-@contextmanager
 def connected(monkeypatch: Any) -> Iterator[Hub]:
-    """A Hub that huggingface_hub takes for the real one, with a token that it accepts."""
-    with running() as hub:
+    """A Hub that huggingface_hub takes for the real one, with a token that it accepts, until the block is left."""
+    hub = Hub()
+    with ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": hub})) as server:
+        server.daemon_threads = True
+        hub.url = f"http://127.0.0.1:{server.server_port}"
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         files = f"{hub.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
         monkeypatch.setattr(constants, "ENDPOINT", hub.url)
         monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", files)
@@ -76,8 +64,11 @@ def connected(monkeypatch: Any) -> Iterator[Hub]:
         monkeypatch.setattr(constants, "HF_TOKEN_PATH", "/nowhere")
         monkeypatch.setenv("HF_TOKEN", TOKEN)
         close_session()
-        yield hub
-        close_session()
+        try:
+            yield hub
+        finally:
+            close_session()
+            server.shutdown()
 
 
 class _Handler(BaseHTTPRequestHandler):

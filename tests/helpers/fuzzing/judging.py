@@ -92,12 +92,10 @@ def judged(target: Target, folder: Path, commands: Sequence[Sequence[str]]) -> l
 def run(words: list[str]) -> Outcome:
     """A command in this process, with the streams that a terminal would give it."""
     raised: list[BaseException] = []
-    out, err = io.BytesIO(), io.BytesIO()
-    with (
-        contextlib.redirect_stdout(io.TextIOWrapper(out, "utf-8", "strict", write_through=True)),
-        contextlib.redirect_stderr(io.TextIOWrapper(err, "utf-8", "backslashreplace", write_through=True)),
-        _recorded(raised),
-    ):
+    streams = [
+        io.TextIOWrapper(io.BytesIO(), "utf-8", how, write_through=True) for how in ("strict", "backslashreplace")
+    ]
+    with contextlib.redirect_stdout(streams[0]), contextlib.redirect_stderr(streams[1]), _recorded(raised):
         try:
             with limited(SECONDS):
                 code = shell.main(words)
@@ -108,8 +106,8 @@ def run(words: list[str]) -> Outcome:
                 raise
             raised.append(error)
             code = -1
-    said, complained = (each.getvalue().decode("utf-8", "replace") for each in (out, err))
-    return Outcome(words, code, said, complained, raised[-1] if raised else None)
+    out, err = (each.buffer.getvalue().decode("utf-8", "replace") for each in streams)  # type: ignore[attr-defined]
+    return Outcome(words, code, out, err, raised[-1] if raised else None)
 
 
 @contextlib.contextmanager

@@ -49,8 +49,8 @@ def _user(folder: Path) -> None:
     (folder / TEMPORARY).mkdir()
 
 
-def _checkpoint(folder: Path) -> None:
-    """Two shards of a megabyte, everything that patching reads, and files that it copies."""
+def _checkpoint(folder: Path, run: Run) -> None:
+    """Two shards of a megabyte, everything that patching reads, and files that it copies; no command is run."""
     _user(folder)
     model = folder / "model"
     (model / "original").mkdir(parents=True)
@@ -70,17 +70,15 @@ def _checkpoint(folder: Path) -> None:
         (model / name).write_bytes(content if isinstance(content, bytes) else content.encode())
 
 
+_PATCH, _FORCED, _COPIED = ["patch", "model"], ["-o", "out", "--force"], ["--link", "copy"]
 _LINEAR, _YARN = ["--schedule", "linear:factor=2"], ["--schedule", "yarn:factor=4"]
 _EXISTS = (2, "exists already")
 _NOTHING = (2, "nothing to restore")
 
 
-def _patched(*how: str) -> Callable[[Path, Run], None]:
-    def prepare(folder: Path, run: Run) -> None:
-        _checkpoint(folder)
-        run(["patch", "model", *how, *_LINEAR], folder)
-
-    return prepare
+def _patched(folder: Path, run: Run) -> None:
+    _checkpoint(folder, run)
+    run([*_PATCH, "--in-place", *_LINEAR], folder)
 
 
 def _measurable(folder: Path, run: Run) -> None:
@@ -104,33 +102,23 @@ _RECOMMEND = "recommend model --target-length 128 --data texts --windows 1 --max
 
 SCENES: dict[str, tuple[Scene, ...]] = {
     "patch -o": (
-        Scene("linked", ["patch", "model", "-o", "out", *_YARN], lambda f, _: _checkpoint(f), repeated=_EXISTS),
-        Scene(
-            "copied",
-            ["patch", "model", "-o", "out", "--link", "copy", *_YARN],
-            lambda f, _: _checkpoint(f),
-            repeated=_EXISTS,
-        ),
+        Scene("linked", [*_PATCH, "-o", "out", *_YARN], _checkpoint, repeated=_EXISTS),
+        Scene("copied", [*_PATCH, "-o", "out", *_COPIED, *_YARN], _checkpoint, repeated=_EXISTS),
     ),
     "patch --force": (
-        Scene(
-            "linked",
-            ["patch", "model", "-o", "out", "--force", *_YARN],
-            lambda f, _: _checkpoint(f),
-            first=("patch", "model", "-o", "out", *_LINEAR),
-        ),
+        Scene("linked", [*_PATCH, *_FORCED, *_YARN], _checkpoint, first=(*_PATCH, "-o", "out", *_LINEAR)),
         Scene(
             "copied",
-            ["patch", "model", "-o", "out", "--force", "--link", "copy", *_YARN],
-            lambda f, _: _checkpoint(f),
-            first=("patch", "model", "-o", "out", "--link", "copy", *_LINEAR),
+            [*_PATCH, *_FORCED, *_COPIED, *_YARN],
+            _checkpoint,
+            first=(*_PATCH, "-o", "out", *_COPIED, *_LINEAR),
         ),
     ),
     "patch --in-place": (
-        Scene("first", ["patch", "model", "--in-place", *_YARN], lambda f, _: _checkpoint(f), "model", True),
-        Scene("second", ["patch", "model", "--in-place", *_YARN], _patched("--in-place"), "model", True),
+        Scene("first", [*_PATCH, "--in-place", *_YARN], _checkpoint, "model", True),
+        Scene("second", [*_PATCH, "--in-place", *_YARN], _patched, "model", True),
     ),
-    "restore": (Scene("patched", ["restore", "model"], _patched("--in-place"), "model", True, repeated=_NOTHING),),
+    "restore": (Scene("patched", ["restore", "model"], _patched, "model", True, repeated=_NOTHING),),
     "eval -o": (Scene("tiny", [*_EVAL, "--batch-tokens", "256", "-o", "out"], _measurable),),
     "recommend -o": (Scene("tiny", [*_RECOMMEND, "--batch-tokens", "256", "-o", "out"], _measurable),),
     "passkey -o": (Scene("tiny", [*_PASSKEY, "--batch-tokens", "1200", "-o", "out"], _measurable),),

@@ -197,20 +197,18 @@ class _Run:
         with quiet(), patch:
             stock = build(self.target)
             patched = logits(self.model, TOKENS)
-            wanted = self._wanted(patch.plan.schedules)
+            changed = patch.plan.schedules
+            wanted = {key: expected(self.name if key in changed else "base", rope) for key, rope in self.ropes.items()}
             for each in (self.model, stock):
                 assert_live(each, wanted)
             assert_same_rotation(self.model, stock)
             stock.load_state_dict(self.model.state_dict())
             assert torch.equal(logits(stock, TOKENS), patched), "the checkpoint's logits are not the patched model's"
         assert not torch.equal(patched, self.original), "the logits did not change"
-        self._assert_as_before()
-        self._assert_patched_again(stock)
-        return [parameters["rope_type"] for parameters in _written(patch.plan)]
-
-    def _assert_as_before(self) -> None:
         assert torch.equal(logits(self.model, TOKENS), self.original), "reverting did not restore the logits"
         tiny_models.assert_same(self.before, snapshot(self.model))
+        self._assert_patched_again(stock)
+        return [parameters["rope_type"] for parameters in _written(patch.plan)]
 
     def _assert_patched_again(self, stock: Any) -> None:
         """A model loaded from the patched checkpoint is patched from the original, as if it had not been."""
@@ -218,9 +216,6 @@ class _Run:
         options = {"layers": "all", "replace_scaling": True, "original_length": TRAINED}
         with quiet(), ropescale.patch(stock, "base", **options):
             assert_live(stock, base)
-
-    def _wanted(self, changed: Mapping[str, Any]) -> dict[str, Table]:
-        return {key: expected(self.name if key in changed else "base", rope) for key, rope in self.ropes.items()}
 
 
 def assert_live(model: Any, wanted: Mapping[str, Table]) -> None:
