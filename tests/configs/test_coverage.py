@@ -21,7 +21,7 @@ from rotary_modules import quiet, tables_of
 
 import ropescale
 from ropescale.cli.main import main
-from ropescale.errors import ConfigError, ScheduleError
+from ropescale.errors import ConfigError
 
 MEASURED = outcomes.load()
 
@@ -108,12 +108,6 @@ def test_all_but_one_of_the_130_types_with_rope_parameters_take_every_schedule_a
 def test_the_page_is_what_the_measured_table_gives(repository):
     page = (repository / "docs" / "models.md").read_text(encoding="utf-8")
     assert page == outcomes.page(MEASURED), "run python tests/helpers/model_coverage/coverage_outcomes.py --write"
-
-
-def test_a_default_gemma_4_refuses_what_would_leave_its_full_layers_as_they_are():
-    for schedule in ("yarn:factor=8", "llama3:factor=8"):
-        with pytest.raises(ScheduleError, match="leaves every frequency as it is: even the slowest pair makes 69"):
-            ropescale.frequencies({"model_type": "gemma4_text"}, schedule)
 
 
 # ---------------------------------------------------------------------------------------------------------

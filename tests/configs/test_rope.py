@@ -6,7 +6,17 @@ import math
 from typing import Any
 
 import pytest
-from configurations import DEEPSEEK_YARN, GPT_OSS, LISTS, LLAMA31_SCALING, PHI3_128K, QWEN3, YARN_32
+from configurations import (
+    DEEPSEEK_YARN,
+    GPT_OSS,
+    LISTS,
+    LLAMA31,
+    LLAMA31_SCALING,
+    MINISTRAL3,
+    PHI3_128K,
+    QWEN3,
+    YARN_32,
+)
 from planning import make_plan, read_back
 from rotary_modules import assert_same_tables, stock_tables
 
@@ -22,7 +32,6 @@ LLAMA = {
     "num_hidden_layers": 2,
     "max_position_embeddings": 8192,
 }
-LLAMA31 = LLAMA | {"max_position_embeddings": 131072, "rope_theta": 500000.0, "rope_scaling": LLAMA31_SCALING}
 GEMMA3 = {"model_type": "gemma3_text", "hidden_size": 64, "head_dim": 32, "max_position_embeddings": 131072}
 DEEPSEEK_V3 = {
     "model_type": "deepseek_v3",
@@ -32,20 +41,6 @@ DEEPSEEK_V3 = {
     "max_position_embeddings": 163840,
     "rope_theta": 10000,
     "rope_scaling": DEEPSEEK_YARN | {"mscale_all_dim": 0.5},
-}
-MINISTRAL3 = {
-    "model_type": "ministral3",
-    "head_dim": 128,
-    "max_position_embeddings": 262144,
-    "rope_parameters": {
-        "rope_type": "yarn",
-        "rope_theta": 1000000.0,
-        "factor": 16.0,
-        "original_max_position_embeddings": 16384,
-        "mscale": 1.0,
-        "mscale_all_dim": 1.0,
-        "llama_4_scaling_beta": 0.1,
-    },
 }
 
 CONFIGS: dict[str, dict[str, Any]] = {

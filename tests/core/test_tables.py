@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import sys
 
 import pytest
 import tiny
+from configurations import write_checkpoint
 
 import ropescale
 from ropescale.inspecting import inspect
@@ -66,11 +66,9 @@ def test_as_is_is_what_the_folder_has_even_where_it_was_patched_before(folder, t
 
 
 def test_layers_that_a_second_schedule_leaves_alone_are_shown_as_they_were_originally(tmp_path):
-    (tmp_path / "plain").mkdir()
     config = {"model_type": "gemma3_text", "hidden_size": 128, "num_attention_heads": 2, "head_dim": 64}
-    (tmp_path / "plain/config.json").write_text(json.dumps(config))
-    (tmp_path / "plain/model.safetensors").write_bytes(b"weights")
-    ropescale.patch_checkpoint(tmp_path / "plain", tmp_path / "out", "linear:factor=4", layers="all")
+    plain = write_checkpoint(tmp_path / "plain", config, {"model.safetensors": b"weights"})
+    ropescale.patch_checkpoint(plain, tmp_path / "out", "linear:factor=4", layers="all")
     shown = {each.layer_type: each for each in inspect(str(tmp_path / "out"), "yarn:factor=2").geometries}
     sliding = shown["sliding_attention"]
     assert sliding.frequencies is None

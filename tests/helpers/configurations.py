@@ -29,6 +29,7 @@ LLAMA31_SCALING = {
     "original_max_position_embeddings": 8192,
     "rope_type": "llama3",
 }
+LLAMA31 = LLAMA | {"max_position_embeddings": 131072, "rope_theta": 500000.0, "rope_scaling": LLAMA31_SCALING}
 LISTS = {"short_factor": [1.0 + 0.05 * i for i in range(16)], "long_factor": [1.1 * 1.2**i for i in range(16)]}
 PHI3_128K = {
     "model_type": "phi3",
@@ -86,6 +87,20 @@ DEEPSEEK_YARN = {
     "mscale_all_dim": 1.0,
     "original_max_position_embeddings": 4096,
     "type": "yarn",
+}
+MINISTRAL3 = {
+    "model_type": "ministral3",
+    "head_dim": 128,
+    "max_position_embeddings": 262144,
+    "rope_parameters": {
+        "rope_type": "yarn",
+        "rope_theta": 1000000.0,
+        "factor": 16.0,
+        "original_max_position_embeddings": 16384,
+        "mscale": 1.0,
+        "mscale_all_dim": 1.0,
+        "llama_4_scaling_beta": 0.1,
+    },
 }
 
 
