@@ -76,7 +76,6 @@ _OLMO = Family(v4_keys={"linear": ("factor",), "dynamic": ("factor",)})
 _WINDOW = Family(window="sliding_window")
 _QWEN3 = Family(trained={40_960: 32_768})  # its model card: 8,192 more positions for output
 _TABLE_OF_HEAD_DIM = Family(table_of_head_dim=True, interleaved=True)
-_INTERLEAVED = Family(interleaved=True)
 _SINUSOIDS = Family(
     positions="rotates by a sinusoid table that its code computes from rotary_dim and a fixed base of 10000, not by "
     "rope_parameters"
@@ -99,42 +98,33 @@ _INSTEAD = {
     ),
 }
 
+_INTERLEAVED = (
+    "axk2 bailing_hybrid cohere deepseek_v2 deepseek_v32 deepseek_v4 dots3_note dots3_note_text ernie4_5 "
+    "ernie4_5_moe glm glm4 glm4_moe_lite glm_moe_dsa helium llama4"
+).split()
+"""Types whose pairs are interleaved, and of which nothing else is special."""
+
 FAMILIES: Mapping[str, Family] = {
     **{name: Family(instead=what) for what, names in _INSTEAD.items() for name in names.split()},
+    **dict.fromkeys(_INTERLEAVED, Family(interleaved=True)),
     "afmoe": _WINDOW,
     "axk1": _TABLE_OF_HEAD_DIM,
-    "axk2": _INTERLEAVED,
-    "bailing_hybrid": _INTERLEAVED,
     "blt": Family(
         positions="keeps a rotary embedding in each of its four sub-models (patcher, encoder, global, decoder), and "
         "none of its own"
     ),
     "codegen": _SINUSOIDS,
-    "cohere": _INTERLEAVED,
     "cohere2": Family(window="sliding_window", interleaved=True),
     "cohere2_moe": Family(window="sliding_window", interleaved=True),
-    "deepseek_v2": _INTERLEAVED,
     "deepseek_v3": _TABLE_OF_HEAD_DIM,
-    "deepseek_v32": _INTERLEAVED,
-    "deepseek_v4": _INTERLEAVED,
-    "dots3_note": _INTERLEAVED,
-    "dots3_note_text": _INTERLEAVED,
-    "ernie4_5": _INTERLEAVED,
-    "ernie4_5_moe": _INTERLEAVED,
     "exaone4": _WINDOW,
     "exaone_moe": _WINDOW,
     "falcon": Family(switch=("alibi", False, False)),
     "flint": _WINDOW,
-    "glm": _INTERLEAVED,
-    "glm4": _INTERLEAVED,
-    "glm4_moe_lite": _INTERLEAVED,
-    "glm_moe_dsa": _INTERLEAVED,
     "gpt_neox_japanese": Family(splits_heads=True),
     "gptj": _SINUSOIDS,
     "granitemoehybrid": Family(switch=("position_embedding_type", "rope", None)),
-    "helium": _INTERLEAVED,
     "kolibri1": _WINDOW,
-    "llama4": _INTERLEAVED,
     "llama4_text": Family(window="attention_chunk_size", interleaved=True),
     "longcat_flash": _TABLE_OF_HEAD_DIM,
     "minimax_m2": Family(rotary_dim="rotary_dim"),

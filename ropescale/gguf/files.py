@@ -12,6 +12,7 @@ import struct
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -179,8 +180,11 @@ class GgufFile:
         self, keys: Mapping[str, Value | None], kept: Sequence[ReaderTensor], added: Mapping[str, bytes]
     ) -> bytes:
         """Returns everything before the tensors' data, with new offsets."""
-        pairs = [self._pair(name, keys) for name in self._fields if keys.get(name, True) is not None]
-        pairs += [_string(name) + value.encoded() for name, value in keys.items() if value and name not in self._fields]
+        pairs = [
+            _string(name) + there.encoded() if isinstance(there, Value) else _joined(there.parts)
+            for name, there in {**self._fields, **keys}.items()
+            if there is not None
+        ]
         sizes = [int(tensor.n_bytes) for tensor in kept] + [len(data) for data in added.values()]
         infos = [_joined(tensor.field.parts[:-1]) for tensor in kept]
         infos += [
@@ -188,18 +192,10 @@ class GgufFile:
         ]
         version = int(self._reader.fields["GGUF.version"].parts[0][0])
         start = MAGIC + struct.pack("<IQQ", version, len(infos), len(pairs))
-        placed = [info + struct.pack("<Q", offset) for info, offset in zip(infos, self._offsets(sizes))]
+        alignment = int(self._reader.alignment)
+        offsets = accumulate((-(-size // alignment) * alignment for size in sizes), initial=0)
+        placed = [info + struct.pack("<Q", offset) for info, offset in zip(infos, offsets)]
         return b"".join([start, *pairs, *placed])
-
-    def _pair(self, name: str, keys: Mapping[str, Value | None]) -> bytes:
-        value = keys.get(name)
-        return _joined(self._fields[name].parts) if value is None else _string(name) + value.encoded()
-
-    def _offsets(self, sizes: Sequence[int]) -> Iterator[int]:
-        offset, alignment = 0, int(self._reader.alignment)
-        for size in sizes:
-            yield offset
-            offset += -(-size // alignment) * alignment
 
     def _copy(self, source: BinaryIO, file: BinaryIO, size: int, progress: Callable[[int], object]) -> None:
         while size:
