@@ -106,20 +106,19 @@ def test_a_default_without_geometry_is_refused_with_the_reason(model_type):
         read_rope(default_config(model_type))
 
 
-def test_recurrent_gemma_reads_once_its_trained_length_is_given():
-    config = default_config("recurrent_gemma")
-    assert_same_tables(read_back(config, original_length=8192), stock_tables(config))
-
-
 @pytest.mark.parametrize(
-    ("model_type", "switch"),
-    [("granitemoehybrid", {"position_embedding_type": "rope"}), ("zamba2", {"use_mem_rope": True})],
+    ("model_type", "switch", "trained"),
+    [
+        ("granitemoehybrid", {"position_embedding_type": "rope"}, None),
+        ("zamba2", {"use_mem_rope": True}, None),
+        ("recurrent_gemma", {}, 8192),
+    ],
 )
-def test_a_type_that_rotates_when_its_configuration_says_so_reads_as_the_table_that_transformers_builds(
-    model_type, switch
+def test_a_type_whose_default_has_no_geometry_reads_as_the_table_that_transformers_builds_once_it_is_said(
+    model_type, switch, trained
 ):
     config = default_config(model_type) | switch
-    assert_same_tables(read_back(config), stock_tables(config))
+    assert_same_tables(read_back(config, original_length=trained), stock_tables(config))
 
 
 A_FEW = (

@@ -54,14 +54,11 @@ def of_this_shard(types: list[str]) -> list[str]:
     return types[int(number) - 1 :: int(count)]
 
 
-@pytest.mark.parametrize("model_type", A_DOZEN)
+OTHERS = of_this_shard([name for name in TYPES if name not in A_DOZEN])
+
+
+@pytest.mark.parametrize("model_type", [*A_DOZEN, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
 def test_a_type_does_under_four_schedules_what_the_support_table_says(model_type, tmp_path):
-    assert measure(model_type, tmp_path) == MEASURED[model_type]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("model_type", of_this_shard([name for name in TYPES if name not in A_DOZEN]))
-def test_every_other_type_does_under_four_schedules_what_the_support_table_says(model_type, tmp_path):
     assert measure(model_type, tmp_path) == MEASURED[model_type]
 
 
@@ -224,17 +221,16 @@ def test_what_transformers_reads_of_older_keys_is_what_is_scaled_in_memory_and_o
     model_type, said, schedule, tmp_path
 ):
     """A partial factor that plain tables ignore and scaled ones would follow; a theta that nothing else states."""
-    source = write_checkpoint(tmp_path / "source", without_rope_keys(tiny_config(model_type)) | said)
+    config = tiny_config(model_type)
+    for key in ("rope_parameters", "rope_theta", "rope_scaling"):
+        config.pop(key, None)
+    source = write_checkpoint(tmp_path / "source", config | said)
     model = build(source)
     before, ropes = logits(model, TOKENS), geometries(model, TRAINED)
     assert ropes["all"].theta == said.get("rope_theta", 1e4) and ropes["all"].dim == 32
     wanted = {"all": expected(schedule, ropes["all"])}
     assert_both(model, source, SCHEDULES[schedule], wanted, layers="all")
     assert torch.equal(logits(model, TOKENS), before)
-
-
-def without_rope_keys(config: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in config.items() if key not in ("rope_parameters", "rope_theta", "rope_scaling")}
 
 
 @pytest.mark.parametrize("model_type", ["mixtral", "minimax"])

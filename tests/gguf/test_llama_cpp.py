@@ -18,7 +18,7 @@ import pytest
 import torch
 from gguf_models import write_gguf
 
-from ropescale import patch_checkpoint
+import ropescale
 from ropescale.configs import class_defaults
 from ropescale.errors import ScheduleError
 from ropescale.evals.reference import CHECKPOINT, held_out_documents
@@ -122,7 +122,7 @@ def test_llama_cpp_gives_the_log_probabilities_of_stock_transformers(
         folder = CHECKPOINT
     else:
         folder = tmp_path / "patched"
-        patch_checkpoint(CHECKPOINT, folder, SCHEDULES[name], target_length=_target(name))
+        ropescale.patch_checkpoint(CHECKPOINT, folder, SCHEDULES[name], target_length=_target(name))
     expected = _transformers(_stock(folder), ids)
     worst, mean = _difference(computed[name], expected, ids)
     record_property("worst", worst)
@@ -182,6 +182,8 @@ def test_the_flags_of_yarn_compute(llama_cpp, files, ids, arguments, computes):
     assert _difference(found, _patched(computes, ids), ids)[0] < TOLERANCE
 
 
+_YARN = {"type": "yarn", "factor": 8.0, "original_context_length": TRAINED}
+
 SMALL: dict[str, Any] = {
     "vocab_size": 2048,
     "hidden_size": 128,
@@ -196,39 +198,47 @@ SMALL: dict[str, Any] = {
 """A random model of any of the families below; its logits are far from flat."""
 
 
-def _gemma3() -> Any:
-    """Five layers that see 64 tokens and turn by a theta of their own, and one that sees everything."""
-    from transformers import Gemma3ForCausalLM, Gemma3TextConfig
+def _random(model_type: str, **more: Any) -> Any:
+    """A random model of a type, of these sizes."""
+    from transformers import AutoConfig, AutoModelForCausalLM
 
     torch.manual_seed(0)
+    return AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **SMALL | more)).eval()
+
+
+def _gemma3() -> Any:
+    """Five layers that see 64 tokens and turn by a theta of their own, and one that sees everything."""
     thetas = {"full_attention": 10000.0, "sliding_attention": 1000.0}
     rope = {kind: {"rope_type": "default", "rope_theta": theta} for kind, theta in thetas.items()}
     kinds = ["sliding_attention"] * 5 + ["full_attention"]
     more = {"rope_parameters": rope, "num_hidden_layers": 6, "layer_types": kinds, "sliding_window": 64}
-    return Gemma3ForCausalLM(Gemma3TextConfig(**SMALL | more, head_dim=32, query_pre_attn_scalar=32)).eval()
+    return _random("gemma3_text", **more, head_dim=32, query_pre_attn_scalar=32)
 
 
-@pytest.fixture(scope="module")
-def qwen2() -> Any:
-    from transformers import Qwen2Config, Qwen2ForCausalLM
-
-    torch.manual_seed(0)
-    return Qwen2ForCausalLM(Qwen2Config(**SMALL)).eval()
+_WINDOW = {"attention.sliding_window": 64, "rope.freq_base_swa": 1000.0}
+PHI3 = {"original_max_position_embeddings": TRAINED, "pad_token_id": 0}
 
 
-@pytest.mark.parametrize("schedule", ["yarn:factor=8", "yarn:factor=8,attention_factor=1.5", "ntk:factor=8"])
-def test_qwen2_carries_yarn_and_theta(llama_cpp, qwen2, ids, tmp_path, schedule):
-    import ropescale
-
-    made = write_gguf(qwen2, tmp_path / "qwen2.gguf", "qwen2")
+@pytest.mark.parametrize(
+    ("model_type", "more", "schedule"),
+    [
+        *(("qwen2", {}, spec) for spec in ("yarn:factor=8", "yarn:factor=8,attention_factor=1.5", "ntk:factor=8")),
+        *(("phi3", PHI3, spec) for spec in ("ntk:factor=8", "llama3:factor=8", "yarn:factor=8,truncate=false")),
+    ],
+)
+def test_qwen2_carries_yarn_and_theta_and_phi3_any_table_in_its_lists(
+    llama_cpp, ids, tmp_path, model_type, more, schedule
+):
+    model = _random(model_type, **more)
+    made = write_gguf(model, tmp_path / "made.gguf", model_type)
     patch_gguf(made, tmp_path / "out.gguf", schedule)
     [found] = llama_cpp.logits(ids, (tmp_path / "out.gguf", {}))
-    with ropescale.patch(qwen2, schedule):
-        assert _difference(found, _transformers(qwen2, ids), ids)[0] < TOLERANCE
+    with ropescale.patch(model, schedule):
+        assert _difference(found, _transformers(model, ids), ids)[0] < TOLERANCE
 
 
-def test_qwen2_does_not_load_with_a_table_and_so_is_refused_one(llama_cpp, qwen2, ids, tmp_path):
-    made = write_gguf(qwen2, tmp_path / "qwen2.gguf", "qwen2")
+def test_qwen2_does_not_load_with_a_table_and_so_is_refused_one(llama_cpp, ids, tmp_path):
+    made = write_gguf(_random("qwen2"), tmp_path / "qwen2.gguf", "qwen2")
     with pytest.raises(ScheduleError, match="no place for them in qwen2"):
         patch_gguf(made, tmp_path / "out.gguf", "llama3:factor=8")
     as_llama = patch_gguf(made, None, "ntk:factor=8", dry_run=True)
@@ -251,10 +261,7 @@ def test_mistral3_reads_betas_and_llama_cpp_python_passes_others_by_default(llam
 
 
 def test_pangu_embedded_loads_a_table_in_vain(llama_cpp, ids, tmp_path):
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    torch.manual_seed(0)
-    model = LlamaForCausalLM(LlamaConfig(**SMALL, attention_bias=True)).eval()
+    model = _random("llama", attention_bias=True)
     made = write_gguf(model, tmp_path / "pangu.gguf", "pangu-embedded")
     with pytest.raises(ScheduleError, match="does not rotate by them in pangu-embedded"):
         patch_gguf(made, tmp_path / "out.gguf", "llama3:factor=8")
@@ -264,30 +271,11 @@ def test_pangu_embedded_loads_a_table_in_vain(llama_cpp, ids, tmp_path):
     assert torch.equal(plain, table)
 
 
-@pytest.mark.parametrize("schedule", ["ntk:factor=8", "llama3:factor=8", "yarn:factor=8,truncate=false"])
-def test_phi3_carries_any_table_in_its_lists(llama_cpp, ids, tmp_path, schedule):
-    from transformers import Phi3Config, Phi3ForCausalLM
-
-    import ropescale
-
-    torch.manual_seed(0)
-    more = {"original_max_position_embeddings": TRAINED, "pad_token_id": 0}
-    model = Phi3ForCausalLM(Phi3Config(**SMALL, **more)).eval()
-    made = write_gguf(model, tmp_path / "phi3.gguf", "phi3")
-    patch_gguf(made, tmp_path / "out.gguf", schedule)
-    [found] = llama_cpp.logits(ids, (tmp_path / "out.gguf", {}))
-    with ropescale.patch(model, schedule):
-        assert _difference(found, _transformers(model, ids), ids)[0] < TOLERANCE
-
-
 @pytest.mark.parametrize("schedule", ["linear:factor=8", "yarn:factor=8", "ntk:factor=8"])
 def test_gemma3_is_scaled_in_its_full_layers_alone(llama_cpp, ids, tmp_path, schedule):
     """As it is in transformers, where the sliding layers have a table of their own."""
-    import ropescale
-
     model = _gemma3()
-    window = {"attention.sliding_window": 64, "rope.freq_base_swa": 1000.0}
-    made = write_gguf(model, tmp_path / "gemma3.gguf", "gemma3", **window)
+    made = write_gguf(model, tmp_path / "gemma3.gguf", "gemma3", **_WINDOW)
     patch_gguf(made, tmp_path / "out.gguf", schedule)
     plain, found = llama_cpp.logits(ids, (made, {}), (tmp_path / "out.gguf", {}))
     assert _difference(plain, _transformers(model, ids), ids)[0] < TOLERANCE
@@ -297,20 +285,12 @@ def test_gemma3_is_scaled_in_its_full_layers_alone(llama_cpp, ids, tmp_path, sch
 
 
 def test_an_attention_scale_reaches_gemma3s_sliding_layers_and_so_is_refused(llama_cpp, ids, tmp_path):
-    import ropescale
-
     model, schedule = _gemma3(), "yarn:factor=8,attention_factor=1.5"
-    scaling = {
-        "type": "yarn",
-        "factor": 8.0,
-        "original_context_length": TRAINED,
-        "attn_factor": 1.5 / 1.2079441541679836,
-    }
-    window = {"attention.sliding_window": 64, "rope.freq_base_swa": 1000.0}
-    made = write_gguf(model, tmp_path / "gemma3.gguf", "gemma3", **window)
+    scaling = {**_YARN, "attn_factor": 1.5 / 1.2079441541679836}
+    made = write_gguf(model, tmp_path / "gemma3.gguf", "gemma3", **_WINDOW)
     with pytest.raises(ScheduleError, match="would reach the layers with a window"):
         patch_gguf(made, tmp_path / "out.gguf", schedule)
-    keys = window | {f"rope.scaling.{name}": value for name, value in scaling.items()}
+    keys = _WINDOW | {f"rope.scaling.{name}": value for name, value in scaling.items()}
     [found] = llama_cpp.logits(ids, (write_gguf(model, tmp_path / "scaled.gguf", "gemma3", **keys), {}))
     with ropescale.patch(model, schedule):
         assert _difference(found, _transformers(model, ids), ids)[0] > 20 * TOLERANCE
@@ -504,8 +484,6 @@ def _stock(folder: Path) -> Any:
 
 
 def _patched(schedule: Any, ids: list[int]) -> torch.Tensor:
-    import ropescale
-
     model = _stock(CHECKPOINT)
     ropescale.patch(model, schedule, target_length=LENGTH if isinstance(schedule, dict) else None)
     return _transformers(model, ids)
@@ -532,6 +510,5 @@ def _difference(found: Any, expected: Any, ids: list[int]) -> tuple[float, float
 
 
 def _yarn_file(folder: Path, more: dict[str, float]) -> Path:
-    keys = {"type": "yarn", "factor": 8.0, "original_context_length": TRAINED} | more
-    scaling = {f"rope.scaling.{name}": value for name, value in keys.items()}
+    scaling = {f"rope.scaling.{name}": value for name, value in (_YARN | more).items()}
     return write_gguf(_stock(CHECKPOINT), folder / "yarn.gguf", **scaling)
