@@ -69,9 +69,7 @@ class Rope:
 
     def inv_freq(self) -> list[float]:
         """Returns radians per token of each pair before the schedule: ``theta^(-2i/d)``, or :attr:`table`."""
-        if self.table is not None:
-            return list(self.table)
-        return self.geometric(self.theta)
+        return self.geometric(self.theta) if self.table is None else list(self.table)
 
     def geometric(self, theta: float) -> list[float]:
         """Returns ``theta^(-2i/d)`` for every pair of this geometry, with another theta."""

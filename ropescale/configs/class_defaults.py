@@ -135,8 +135,7 @@ def table_of(earlier: Mapping[str, Table], version: str) -> Table:
 
 def release(version: str) -> tuple[int, ...]:
     """Returns the numbers at the start of a version: ``5.16.0.dev0`` is (5, 16, 0)."""
-    words = re.match(r"[\d.]*", version)
-    return tuple(int(word) for word in words[0].split(".") if word) if words else ()
+    return tuple(map(int, re.findall(r"\d+", re.split(r"[^\d.]", version)[0])))
 
 
 def installed() -> str:

@@ -105,10 +105,8 @@ class Section:
         own = self.name_of(field)
         ours = [name for name, theirs in self.defaults.get("names", {}).items() if theirs == own]
         own_wins = any(name in self.defaults.get("own_name_wins", ()) for name in ours)
-        for name in [own, *ours] if own_wins else [*ours, own]:
-            if self.stated.get(name) is not None:
-                return self.stated[name]
-        return self.defaults.get(field)
+        stated = (self.stated.get(name) for name in ([own, *ours] if own_wins else [*ours, own]))
+        return next((value for value in stated if value is not None), self.defaults.get(field))
 
     def default(self, key: str) -> Mapping[str, object]:
         """Returns the class's own parameters of a layer type."""

@@ -84,11 +84,8 @@ class PlannedLayer:
 
     def stretches_by_one(self, length: int) -> bool:
         """Whether its factor is 1, so that the model computes what it computed before."""
-        if (
-            self.there.is_scaled
-            or length_dependent(self.schedule)
-            or getattr(innermost(self.schedule), "factor", 0) != 1
-        ):
+        factor = getattr(innermost(self.schedule), "factor", 0)
+        if self.there.is_scaled or length_dependent(self.schedule) or factor != 1:
             return False
         return self.table(length).attention_scale == self.rope.table_scale and self.leaves_all(length)
 

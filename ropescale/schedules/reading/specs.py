@@ -200,10 +200,8 @@ def create(name: str, /, **fields: object) -> Schedule:
 
 def describe(schedule: object) -> str:
     """Returns a schedule on one line, with the fields that are not at their default: ``yarn:factor=8``."""
-    label = label_of(schedule)
-    known = _known(schedule)
-    shown = {key: getattr(schedule, key) for key in known}
-    return _line(label, {key: value for key, value in shown.items() if _differs(value, known[key].default)})
+    shown = {field.name: value for field, value in _held(schedule) if _differs(value, field.default)}
+    return _line(label_of(schedule), shown)
 
 
 def to_dict(schedule: object) -> dict[str, object]:
@@ -212,10 +210,8 @@ def to_dict(schedule: object) -> dict[str, object]:
     A user's schedule has the name of its class or function. Fields that default to None and were not set are
     not listed.
     """
-    known = _known(schedule)
-    values = {key: getattr(schedule, key) for key in known}
-    kept = {key: value for key, value in values.items() if value is not None or known[key].default is not None}
-    return {"name": label_of(schedule)} | {key: _plain(value) for key, value in kept.items()}
+    kept = [(field.name, value) for field, value in _held(schedule) if value is not None or field.default is not None]
+    return {"name": label_of(schedule)} | {name: _plain(value) for name, value in kept}
 
 
 def load_class(make: object, named: str = "") -> Spec:
@@ -286,8 +282,7 @@ def _pairs(name: str, text: str, known: Collection[str]) -> dict[str, str]:
     for part in split(text):
         key, equals, value = (piece.strip() for piece in part.partition("="))
         if not key or not equals or not value:
-            likely = ",".join(f"{field}={text}" for field, text in given_in(part, known).items())
-            written = f"{name}:{likely or 'key=value,key=value'}"
+            written = f"{name}:{given_in(part, known) or 'key=value,key=value'}"
             raise ScheduleError(f"{name}: {brief(part.strip())} is not key=value; write {written}")
         if key in given:
             raise ScheduleError(f"{name}: {key} is given twice; keep one")
@@ -295,10 +290,10 @@ def _pairs(name: str, text: str, known: Collection[str]) -> dict[str, str]:
     return given
 
 
-def _known(schedule: object) -> dict[str, Parameter]:
-    """Returns a schedule's fields; without a dataclass, the arguments that it stores under their names."""
+def _held(schedule: object) -> list[tuple[Parameter, object]]:
+    """Returns a schedule's fields with its values; without a dataclass, the arguments stored under their names."""
     taken = {} if inspect.isroutine(schedule) else parameters(type(schedule))
-    return {key: parameter for key, parameter in taken.items() if hasattr(schedule, key)}
+    return [(field, getattr(schedule, name)) for name, field in taken.items() if hasattr(schedule, name)]
 
 
 def _differs(value: object, default: object) -> bool:

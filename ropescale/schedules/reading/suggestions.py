@@ -60,17 +60,15 @@ def meant(text: str, known: Mapping[str, Collection[str]]) -> str | None:
     word = max((word for word in starts if words[word] in known), key=len, default=None)
     if word is None:
         return None
-    return _with_fields(words[word], text[len(word) :].strip(_BETWEEN), known[words[word]])
+    name = words[word]
+    fields = given(text[len(word) :].strip(_BETWEEN), known[name])
+    return f"{name}:{fields}" if fields else name
 
 
-def given(text: str, fields: Collection[str]) -> dict[str, str]:
-    """Returns the fields that a text with other separators seems to give: ``factor 4``, ``factor:4; truncate=no``."""
+def given(text: str, fields: Collection[str]) -> str:
+    """Returns the fields that a text with other separators seems to give: ``factor=4,truncate=no``, or nothing."""
     if re.fullmatch(r"x?[\d.]+x?", text) and "factor" in fields:
-        return {"factor": text.strip("x")}
-    found = dict(re.findall(r"([A-Za-z_]\w*)\s*[=:\s]\s*([^\s,;=:]+)", text))
-    return {key.lower(): value for key, value in found.items() if key.lower() in fields}
-
-
-def _with_fields(name: str, rest: str, fields: Collection[str]) -> str:
-    shown = ",".join(f"{key}={value}" for key, value in given(rest, fields).items())
-    return f"{name}:{shown}" if shown else name
+        return f"factor={text.strip('x')}"
+    pairs = re.findall(r"([A-Za-z_]\w*)\s*[=:\s]\s*([^\s,;=:]+)", text)
+    found = {key.lower(): value for key, value in pairs if key.lower() in fields}
+    return ",".join(f"{key}={value}" for key, value in found.items())
