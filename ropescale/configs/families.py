@@ -15,12 +15,11 @@ class Family:
 
     Attributes:
         rope_types: the rope types that its configuration class accepts; every one where empty.
-        native_longrope: whether its code honours two different lists and an attention factor of longrope.
+        not_native: rope types that its class accepts and whose native form its code does not compute: longrope with
+            two different lists and an attention factor; proportional, where it cuts heads by the partial factor.
         derives_attention_scale: whether its code takes no attention factor, but computes it from
             ``max_position_embeddings``.
         v4_keys: per rope type, the exact keys that its transformers 4 code accepts in ``rope_scaling``.
-        splits_heads: whether it cuts heads by ``partial_rotary_factor`` whatever the rope type; proportional RoPE
-            needs them whole.
         window: the field that bounds the layers that rotate, in a type whose full-attention layers do not.
         null_head_dim_in_v4: whether its class left an unstated ``head_dim`` null in transformers 4.52 to 4.57.
         table_of_head_dim: whether, in latent attention, its table follows a stated ``head_dim``.
@@ -33,10 +32,9 @@ class Family:
     """
 
     rope_types: tuple[str, ...] = ()
-    native_longrope: bool = True
+    not_native: tuple[str, ...] = ()
     derives_attention_scale: bool = False
     v4_keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    splits_heads: bool = False
     window: str = ""
     null_head_dim_in_v4: bool = False
     table_of_head_dim: bool = False
@@ -54,11 +52,7 @@ class Family:
 
     def takes(self, rope_type: str) -> bool:
         """Whether this rope type can be written in its native form."""
-        if rope_type == "longrope" and not self.native_longrope:
-            return False
-        return (not self.rope_types or rope_type in self.rope_types) and not (
-            rope_type == "proportional" and self.splits_heads
-        )
+        return rope_type not in self.not_native and (not self.rope_types or rope_type in self.rope_types)
 
 
 def family(model_type: object) -> Family:
@@ -121,7 +115,7 @@ FAMILIES: Mapping[str, Family] = {
     "exaone_moe": _WINDOW,
     "falcon": Family(switch=("alibi", False, False)),
     "flint": _WINDOW,
-    "gpt_neox_japanese": Family(splits_heads=True),
+    "gpt_neox_japanese": Family(not_native=("proportional",)),
     "gptj": _SINUSOIDS,
     "granitemoehybrid": Family(switch=("position_embedding_type", "rope", None)),
     "kolibri1": _WINDOW,
@@ -133,7 +127,7 @@ FAMILIES: Mapping[str, Family] = {
     "olmo2": _OLMO,
     "phi3": _PHI3,
     "phi4_multimodal": _PHI3,
-    "phimoe": Family(rope_types=("default", "longrope"), native_longrope=False),
+    "phimoe": Family(rope_types=("default", "longrope"), not_native=("longrope",)),
     "qwen3": _QWEN3,
     "qwen3_moe": _QWEN3,
     "recurrent_gemma": Family(rope_types=("default",)),

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import overload
+from typing import TypeVar
 
 from .. import __version__
 from ..configs.checks import is_name
@@ -30,6 +30,7 @@ BETAS = (32.0, 1.0)
 _MODEL_TYPES = {"qwen3": "qwen3", "qwen3moe": "qwen3_moe"}
 """Architectures whose stated length exceeds the trained one, by model type as in :mod:`ropescale.configs.families`."""
 
+T = TypeVar("T")
 Keys = Mapping[str, Value]
 Tables = Mapping[str, Sequence[float]]
 
@@ -55,12 +56,8 @@ class GgufModel:
         found = self.keys.get(f"{self.architecture}.{name}")
         return None if found is None else found.value
 
-    @overload
-    def number(self, name: str, default: float) -> float: ...
-    @overload
-    def number(self, name: str, default: None = None) -> float | None: ...
-    def number(self, name: str, default: float | None = None) -> float | None:
-        """Returns the value of a key of the architecture, which must be a number."""
+    def number(self, name: str, default: T) -> float | T:
+        """Returns the value of a key of the architecture, which must be a number; the default without it."""
         value = self.get(name)
         return default if value is None else _number(self.path, f"{self.architecture}.{name}", value)
 
@@ -177,7 +174,7 @@ def config_of(model: GgufModel) -> dict[str, object]:
     Raises:
         ConfigError: a key that the geometry needs is missing.
     """
-    length = model.number("context_length")
+    length = model.number("context_length", None)
     if length is None:
         raise ConfigError(f"{model.path} lacks {model.architecture}.context_length")
     width, theta = _rotary_dim(model), float(model.number("rope.freq_base", 10000.0))
@@ -209,10 +206,10 @@ def _rotary_dim(model: GgufModel) -> int:
 
 
 def _stated_rotary_dim(model: GgufModel) -> float:
-    stated = model.number("rope.dimension_count", model.number("attention.key_length"))
+    stated = model.number("rope.dimension_count", model.number("attention.key_length", None))
     if stated is not None:
         return stated
-    width, heads = model.number("embedding_length"), model.number("attention.head_count")
+    width, heads = model.number("embedding_length", None), model.number("attention.head_count", None)
     if not (width and heads):
         raise ConfigError(
             f"{model.path} lacks {model.architecture}.rope.dimension_count (or embedding_length and "
@@ -225,9 +222,9 @@ def _scaling(model: GgufModel, rope: Rope) -> dict[str, object]:
     """Returns the vendor's scaling as rope parameters; without a name there, as one factor per pair."""
     factor, extra = model.factor, model.number("rope.scaling.attn_factor", 1.0)
     kind = model.get("rope.scaling.type") or "linear"
-    recorded = model.number("rope.scaling.original_context_length")
+    recorded = model.number("rope.scaling.original_context_length", None)
     original = {} if recorded is None else {"original_max_position_embeddings": recorded}
-    if alpha := model.number("rope.scaling.alpha"):
+    if alpha := model.number("rope.scaling.alpha", None):
         return {"rope_type": "dynamic", "factor": 1.0, "alpha": alpha, **original}
     long, short = _lists(model, kind)
     turning = _turning(long) if long is short and factor == 1 else None

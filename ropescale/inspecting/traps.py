@@ -82,7 +82,7 @@ def _type_traps(configuration: Configuration) -> Iterator[str]:
         yield f"{kind} without head_dim: yarn, dynamic and longrope raise a TypeError in transformers 5; write head_dim"
     if special.derives_attention_scale:
         yield f"{kind} accepts no scaling but longrope; other schedules are saved through its per-pair lists"
-    if not special.native_longrope:
+    if "longrope" in special.not_native:
         yield f"{kind} never uses long_factor in transformers 5; both lists must be the same"
     if special.takes_only_theta:
         yield f"{kind} accepts no scaling type at all; only its rope_theta can change"
