@@ -131,7 +131,7 @@ def upload(folder: Path, to: Repository, message: str, ours: Collection[str] = (
         RunError: it could not be sent whole; the folder is untouched, and the message says how to go on.
     """
     refuse_leaving(folder, ours)
-    with _told(folder, to):
+    with _told(to, folder):
         files = {name.as_posix(): (folder / name).stat().st_size for name in files_of(folder)}
         api = to.api()
         url = api.create_repo(to.name, private=to.private or None, exist_ok=to.commit is not None)
@@ -191,7 +191,7 @@ def _held(to: Repository) -> ModelInfo | None:
     """Returns what a repository holds, with the size of each file; None where there is none."""
     from huggingface_hub.errors import RepositoryNotFoundError
 
-    with _asked(to), suppress(RepositoryNotFoundError):
+    with _told(to), suppress(RepositoryNotFoundError):
         return to.api().model_info(to.name, timeout=_PATIENCE, files_metadata=True)
     return None
 
@@ -202,7 +202,7 @@ def _names(held: ModelInfo) -> set[str]:
 
 def _refuse_identity(to: Repository) -> None:
     """Refuses a token that is not valid, that can only read, or that cannot write to this repository."""
-    with _asked(to):
+    with _told(to):
         me = to.api().whoami()
     role = me.get("auth", {}).get("accessToken", {}).get("role")
     if role == "read":
@@ -302,7 +302,7 @@ def _downloaded(to: Repository, held: ModelInfo, name: str) -> Iterator[Path | N
         yield None
         return
     with tempfile.TemporaryDirectory(prefix="ropescale-") as cache:
-        with _asked(to):
+        with _told(to):
             path = to.api().hf_hub_download(
                 to.name, name, revision=held.sha, cache_dir=cache, etag_timeout=_PATIENCE, tqdm_class=_no_bar()
             )
@@ -317,21 +317,17 @@ def _no_bar() -> Any:
 
 
 @contextmanager
-def _asked(to: Repository) -> Iterator[None]:
-    """Turns an error of the client, before anything is written, into one sentence without the token."""
+def _told(to: Repository, folder: Path | None = None) -> Iterator[None]:
+    """Turns an error of the client into one sentence; drops the cause: it may hold the token.
+
+    Args:
+        folder: what is sent, once it is written; the sentence names it.
+    """
     try:
         yield
     except Exception as error:  # the client has a dozen ways to say no, and they differ between its versions
-        raise CheckpointError(to.hide(_reason(error, to))) from None
-
-
-@contextmanager
-def _told(folder: Path, to: Repository) -> Iterator[None]:
-    """Turns an error of the client into one sentence that names the folder; drops the cause: it may hold the token."""
-    try:
-        yield
-    except Exception as error:
-        raise RunError(f"{to.hide(_reason(error, to))}; {_retry(folder, to)}") from None
+        said = to.hide(_reason(error, to))
+        raise (RunError(f"{said}; {_retry(folder, to)}") if folder else CheckpointError(said)) from None
 
 
 def _retry(folder: Path, to: Repository) -> str:
