@@ -7,8 +7,6 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch import nn
-
 from ..checkpoints.folders import (
     bring,
     files_of,
@@ -32,11 +30,6 @@ from .finding import BASE, CONFIG
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-
-def is_adapted(model: nn.Module) -> bool:
-    """Whether a model is wrapped by PEFT, or carries adapters that transformers put in."""
-    return hasattr(model, "get_base_model") or bool(getattr(model, "_hf_peft_config_loaded", False))
 
 
 def linkable(found: Carried) -> Path:

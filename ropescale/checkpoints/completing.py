@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
@@ -17,8 +16,8 @@ from ..files import atomic
 from ..files.reading import local_path, read_json, translated
 from ..models.patching import installed
 from ..models.rotary_modules import quiet_transformers, whole_config
-from .folders import files_of, is_weight, write_record
-from .in_memory import Carried, carried, save_pretrained
+from .folders import bring, files_of, is_of_weights, is_weight, write_record
+from .in_memory import Carried, carried, is_adapted, save_pretrained
 from .metadata.record import NAME as RECORD
 from .metadata.record import as_json, read_record
 from .saving import generation_config
@@ -43,9 +42,8 @@ def refuse_incompletable(model: nn.Module) -> bool:
     """
     if not carries_ours(model):
         return False
-    adapted = adapter_saving.is_adapted(model)
-    found = carried(model, as_loaded=adapted)
-    if adapted:
+    found = carried(model)
+    if is_adapted(model):
         adapter_saving.linkable(found)
     return True
 
@@ -75,13 +73,13 @@ def complete(model: nn.Module, folder: str | Path, tokenizer: PreTrainedTokenize
     Raises:
         RopescaleError: as :func:`ropescale.save` does.
     """
-    path, adapted = local_path(folder), adapter_saving.is_adapted(model)
+    path = local_path(folder)
     if not path.is_dir():
         raise CheckpointError(f"{path} is no folder; let the trainer save the model into it first")
-    found = carried(model, as_loaded=adapted)
+    found = carried(model)
     with translated(path):
         (path / RECORD).unlink(missing_ok=True)
-        if adapted:
+        if is_adapted(model):
             links = adapter_saving.dress(model, found, tokenizer, path, path)
         else:
             links = _complete_whole(model, found, tokenizer, path)
@@ -124,14 +122,13 @@ def _keep_resumable(folder: Path) -> None:
 
 def _bring_missing(source: Path, folder: Path) -> None:
     """Copies what the trainer did not write: other files than weights, and the card without our section."""
-    for name in files_of(source):
+
+    def stays(name: Path) -> bool:
         above = source / name.parts[0] in folder.absolute().parents
-        if above or name.as_posix() == RECORD or is_weight(name.name) or name.name.endswith(".index.json"):
-            continue
-        if _is_trainers(name.parts[0]) or (name.as_posix() != "README.md" and (folder / name).exists()):
-            continue
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source / name, folder / name)
+        there = name.as_posix() != "README.md" and (folder / name).exists()
+        return above or there or is_of_weights(name) or _is_trainers(name.parts[0])
+
+    bring(source, folder, {}, "copy", stays)
 
 
 def _ours(folder: Path) -> Iterator[str]:

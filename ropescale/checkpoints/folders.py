@@ -173,6 +173,11 @@ def remove_ours(folder: Path) -> bool:
     return ownership.remove(folder, files_in(folder) or (), (RECORD,))
 
 
+def recover(target: Path) -> list[Path]:
+    """Finishes or undoes what killed commands left beside a folder; returns what had to be left."""
+    return building.recover(target, why_not_ours, remove_ours)
+
+
 def build_folder(
     target: Path, fill: Callable[[Path], dict[str, str]], record: Mapping[str, object], force: bool = False
 ) -> dict[str, str]:
@@ -214,17 +219,23 @@ def write_record(
     atomic.fill(folder / RECORD, with_files(record, files))
 
 
-def bring(source: Path, folder: Path, files: Mapping[str, bytes], link: str, weights: bool = True) -> dict[str, str]:
+def bring(
+    source: Path,
+    folder: Path,
+    files: Mapping[str, bytes],
+    link: str,
+    leave: Callable[[Path], bool] = lambda name: False,
+) -> dict[str, str]:
     """Brings a checkpoint's files into a folder, and writes those that differ; returns how each weight file came over.
 
     Args:
         files: the content of every file that differs from the source's, or is not there.
         link: how weights come over, one of :data:`LINKS`.
-        weights: False leaves out weight files, and the lists of their shards.
+        leave: says of a name, relative to the source, whether it is left out.
     """
     links = {}
     for name in files_of(source):
-        if name.as_posix() in (*files, RECORD) or not (weights or _is_beside_weights(name.name)):
+        if name.as_posix() in (*files, RECORD) or leave(name):
             continue
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         how = _bring(source / name, folder / name, link if is_weight(name.name) else None)
@@ -247,8 +258,9 @@ def share(folder: Path, like: str) -> None:
             (folder / name).chmod(mode)
 
 
-def _is_beside_weights(name: str) -> bool:
-    return not is_weight(name) and not name.endswith(".index.json")
+def is_of_weights(name: Path) -> bool:
+    """Whether a file holds weights, or lists the files that do."""
+    return is_weight(name.name) or name.name.endswith(".index.json")
 
 
 def _bring(path: Path, destination: Path, link: str | None) -> str | None:

@@ -54,13 +54,13 @@ class Carried:
             atomic.fill(folder / each, content)
 
 
-def carried(model: nn.Module, *, as_loaded: bool = False) -> Carried:
-    """Finds the schedule that a model carries: by the patch in it, or by the record of the folder it was loaded from.
+def is_adapted(model: nn.Module) -> bool:
+    """Whether a model is wrapped by PEFT, or carries adapters that transformers put in."""
+    return hasattr(model, "get_base_model") or bool(getattr(model, "_hf_peft_config_loaded", False))
 
-    Args:
-        model: a transformers model.
-        as_loaded: leave out what was changed in the configuration since, apart from the schedule: for weights that are
-            linked to those of the source.
+
+def carried(model: nn.Module) -> Carried:
+    """Finds the schedule that a model carries: by the patch in it, or by the record of the folder it was loaded from.
 
     Raises:
         RopescaleError: it carries none, or one that no file can hold, or its tables are not those of the patch.
@@ -71,13 +71,13 @@ def carried(model: nn.Module, *, as_loaded: bool = False) -> Carried:
     if reason:
         raise RopescaleError(f"this model cannot be saved as it is: {reason}")
     if plan is None:
-        return _recorded(model, source, hub_id, as_loaded)
+        return _recorded(model, source, hub_id)
     _refuse_other_tables(model, plan)
     config = _of_source(source, plan)
     if config is None:
         base = _as_saved(model, plan)
     else:
-        base = config if as_loaded else changed_since(config, make_plan(config, plan.request).config, model)
+        base = _changed_since(config, make_plan(config, plan.request).config, model)
     kept = source if base == config else None
     content = read_bytes(kept / "config.json") if kept else as_json(base, "config.json")
     new = make_plan(base, plan.request)
@@ -117,7 +117,7 @@ def _refuse_other_tables(model: nn.Module, plan: Plan) -> None:
                 )
 
 
-def _recorded(model: nn.Module, source: Path | None, hub_id: str | None, as_loaded: bool) -> Carried:
+def _recorded(model: nn.Module, source: Path | None, hub_id: str | None) -> Carried:
     """Returns the schedule that a model was loaded with, from a folder that ropescale wrote."""
     record = None if source is None else read_record(source)
     if source is None or record is None:
@@ -131,7 +131,7 @@ def _recorded(model: nn.Module, source: Path | None, hub_id: str | None, as_load
             f"the rope parameters of this model are no longer those of {source}, which it was loaded from, and "
             "no patch put them there; load it again, and patch it"
         )
-    base = config if as_loaded else changed_since(config, config, model)
+    base = _changed_since(config, config, model)
     plan = Plan(Request("as-is"), Configuration.read(config), Configuration.read(base), {}, record.length)
     return Carried(plan, kept_record(source, plan), source, hub_id)
 
@@ -168,14 +168,18 @@ _APART = frozenset([*_ROPE, *"transformers_version _name_or_path dtype torch_dty
 """Keys that are the schedule's, or that are compared in another way."""
 
 
-def changed_since(config: Mapping[str, object], expected: Mapping[str, object], model: nn.Module) -> dict[str, object]:
+def _changed_since(config: dict[str, object], expected: Mapping[str, object], model: nn.Module) -> dict[str, object]:
     """Returns a ``config.json`` with what was changed in a model's configuration since it was loaded.
+
+    Of an adapted model's it is as it was, because the base's weights will be linked to those of the source.
 
     Args:
         config: the content of the file.
         expected: the same with the model's schedule: what its configuration would be, had nothing else changed.
         model: the model, with more tokens or another dtype, say.
     """
+    if is_adapted(model):
+        return config
     before, now = _parsed(model, expected).to_dict(), whole_config(model).to_dict()
     return _overlaid(config, before, now) | _stated(config, model)
 

@@ -74,11 +74,10 @@ several times over, which takes a hundred times its size."""
 
 def bring_back(folder: Path) -> None:
     """Puts back an earlier result that a killed ``force`` had set aside and not replaced yet."""
-    from ..files import building
-    from .folders import remove_ours, why_not_ours
+    from .folders import recover
 
-    if folder.name and not folder.exists():
-        building.recover(folder, why_not_ours, remove_ours)
+    if not folder.exists():
+        recover(folder)
 
 
 def _refuse_interrupted(folder: Path) -> None:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from ..errors import CheckpointError, RunError, ScheduleError
 from ..files import temporary
-from ..files.building import recover
 from ..files.reading import local_path, read_bytes, read_json, sha256, translated
 from ..keywords import refuse_unknown
 from ..output.escaping import visible
@@ -26,16 +25,7 @@ from . import links, uploading
 from .backups import BACKUP, can_tell, is_interrupted, put_back, refuse_links, write_in_place
 from .caveats import on_left, on_links, warnings_of
 from .differences import changes, diff
-from .folders import (
-    LINKS,
-    bring,
-    build_folder,
-    check_target,
-    refuse_missing_shards,
-    remove_ours,
-    target_or_warning,
-    why_not_ours,
-)
+from .folders import LINKS, bring, build_folder, check_target, recover, refuse_missing_shards, target_or_warning
 from .locating import bring_back, find_model, read_config
 from .metadata.contents import new_files, source_name
 from .metadata.record import NAME as RECORD
@@ -122,7 +112,7 @@ def patch_checkpoint(
     source = find_model(model, revision, weights=not dry_run)
     if to and not is_local:
         links.refuse_leaving(source)
-    left = [] if out is None or dry_run else recover(local_path(out), why_not_ours, remove_ours)
+    left = [] if out is None or dry_run else recover(local_path(out))
     plan = _planned(source, request, resumed)
     target, refused = target_or_warning(check_target, source, out, force, dry_run)
     with translated(source, "read"):

@@ -11,10 +11,9 @@ from torch import nn
 
 from ..adapters import adapter_saving
 from ..errors import CheckpointError
-from ..files.building import recover
 from ..files.reading import local_path, translated
-from .folders import bring, build_folder, check_target, is_weight, remove_ours, share, why_not_ours
-from .in_memory import Carried, carried, refuse_parts, save_pretrained
+from .folders import bring, build_folder, check_target, is_of_weights, is_weight, recover, share
+from .in_memory import Carried, carried, is_adapted, refuse_parts, save_pretrained
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -55,10 +54,9 @@ def save(
     """
     whole = getattr(model, "_orig_mod", model)
     refuse_parts(whole)
-    adapted = adapter_saving.is_adapted(whole)
-    found = carried(whole, as_loaded=adapted)
+    found = carried(whole)
     target = _target(found.source, folder)
-    if adapted:
+    if is_adapted(whole):
         fill = partial(adapter_saving.fill, whole, found, tokenizer, target)
     else:
         options = {} if max_shard_size is None else {"max_shard_size": max_shard_size}
@@ -69,7 +67,7 @@ def save(
 
 def _target(source: Path | None, folder: str | Path) -> Path:
     path = local_path(folder)
-    recover(path, why_not_ours, remove_ours)
+    recover(path)
     if os.path.lexists(path):
         raise CheckpointError(f"{path} exists already; choose another folder, or remove it yourself")
     return check_target(source, folder)
@@ -83,7 +81,7 @@ def _fill(
     generation = generation_config(model, found.source, folder)
     if found.source is not None:
         with translated(found.source, "read"):
-            bring(found.source, folder, generation, "copy", weights=False)
+            bring(found.source, folder, generation, "copy", is_of_weights)
     if tokenizer is not None:
         save_pretrained(tokenizer, folder)
     found.write(folder)
