@@ -218,12 +218,6 @@ def _stretch(model: PreTrainedModel, ids: torch.Tensor, trained: int, length: in
     return replace(alone, verdict=UNDECIDED) if undecided else alone
 
 
-def _region(first: int, last: int, trained: int) -> str:
-    if last <= trained:
-        return "below"
-    return "across" if first <= trained else "above"
-
-
 def _decoded(model: PreTrainedModel, ids: torch.Tensor, first: int, last: int) -> torch.Tensor:
     """Returns the logits of ``generate`` after ``first`` tokens and each later one up to ``last``; [n, vocabulary]."""
     from transformers import LogitsProcessorList
@@ -311,7 +305,7 @@ def _judged(
     changed = bool((relative > allowed).any())
     last = first + len(apart) - 1
     return Stretch(
-        region=_region(first, last, trained),
+        region="below" if last <= trained else "across" if first <= trained else "above",
         first=first,
         last=last,
         changes=first + constant if constant < len(apart) else None,
