@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 from configurations import CONFIG as LLAMA
+from configurations import write_checkpoint
 
 from ropescale import Rope
-from ropescale.cli.main import main
 from ropescale.inspecting import inspect
 from ropescale.inspecting.base_bound import Reversals, least_theta, reversals
 from ropescale.schedules import create
@@ -60,8 +58,8 @@ def said(tmp_path):
     """The warnings of theta for a configuration."""
 
     def inspected(config, schedule=None, **options):
-        (tmp_path / "config.json").write_text(json.dumps(config))
-        return [text for text in inspect(str(tmp_path), schedule, **options).warnings if "2405.14591" in text]
+        folder = str(write_checkpoint(tmp_path, config))
+        return [text for text in inspect(folder, schedule, **options).warnings if "2405.14591" in text]
 
     return inspected
 
@@ -120,11 +118,3 @@ def test_layers_that_see_a_window_are_judged_by_it(said):
 def test_latent_attention_has_coordinates_that_do_not_rotate(said):
     config = {"model_type": "deepseek_v3", "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "rope_theta": 10000.0}
     assert said({**config, "max_position_embeddings": 4096, "num_attention_heads": 4}, target_length="128k") == []
-
-
-def test_it_stands_in_the_json_and_the_command_warns(tmp_path, capsys):
-    (tmp_path / "config.json").write_text(json.dumps(WIDE))
-    assert main(["inspect", str(tmp_path), "--target-length", "32k", "--json"]) == 0
-    captured = capsys.readouterr()
-    (warning,) = json.loads(captured.out)["warnings"]
-    assert captured.err == f"warning: {warning}\n"
