@@ -207,16 +207,13 @@ def sweep(path: Path) -> list[Path]:
 
 def _removed(beside: Path) -> bool:
     """Removes a part that nobody holds; False where a running writer may hold it."""
-    handle = os.open(beside, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
-    try:
+    with handle_of(beside, os.O_RDWR) as handle:
         if not (locks.are_reliable(beside.parent) and locks.take(handle) and is_still(handle, beside)):
             return False
         for second in beside.parent.glob(f"{glob.escape(beside.name)}-*-old"):  # before its exchange
             _unlink_own(handle, second)
         beside.unlink()
         return True
-    finally:
-        os.close(handle)
 
 
 def _settle(old: Path, path: Path) -> None:
@@ -230,6 +227,16 @@ def _settle(old: Path, path: Path) -> None:
         old.unlink()
     else:
         _name_left(old, path)
+
+
+@contextmanager
+def handle_of(path: str | Path, flags: int, folder: int | None = None) -> Iterator[int]:
+    """Opens a file or folder for the block; refuses a link."""
+    handle = os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), dir_fd=folder)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
 
 
 def is_still(handle: int, path: Path) -> bool:

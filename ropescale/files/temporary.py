@@ -61,7 +61,7 @@ def _sweep(place: Path) -> None:
     """Removes what killed commands of the same user left."""
     if shutil.rmtree.avoids_symlink_attacks and locks.are_reliable(place):
         for above in place.glob(f"{_PREFIX}*"):
-            with suppress(OSError), _handle(above, os.O_RDONLY | os.O_DIRECTORY) as folder:
+            with suppress(OSError), atomic.handle_of(above, os.O_RDONLY | os.O_DIRECTORY) as folder:
                 _remove_abandoned(above, folder)
 
 
@@ -72,7 +72,7 @@ def _remove_abandoned(above: Path, folder: int) -> None:
     """
     if os.fstat(folder).st_uid != os.geteuid():
         return
-    with _handle(_LOCK, os.O_RDWR, folder) as lock:
+    with atomic.handle_of(_LOCK, os.O_RDWR, folder) as lock:
         if locks.take(lock) and _is_still_in(folder, lock) and atomic.is_still(folder, above):
             with interrupts.deferred():
                 _empty(folder)
@@ -95,13 +95,3 @@ def _is_still_in(folder: int, lock: int) -> bool:
         return os.path.samestat(os.fstat(lock), os.stat(_LOCK, dir_fd=folder, follow_symlinks=False))
     except OSError:
         return False
-
-
-@contextmanager
-def _handle(path: str | Path, flags: int, folder: int | None = None) -> Iterator[int]:
-    """Opens a file or folder for the block; refuses a link."""
-    handle = os.open(path, flags | os.O_NOFOLLOW, dir_fd=folder)
-    try:
-        yield handle
-    finally:
-        os.close(handle)
