@@ -108,12 +108,11 @@ def _compare_tables(where: str, module: nn.Module, wanted: Mapping[str, Frequenc
 
 def _uncalled_tables(model: nn.Module, called: set[str], report: Verification) -> None:
     """Reports tables in modules that are never called, where much old research code patches."""
-    known = {name for name, _ in rotary_modules(model)}
+    known = dict(rotary_modules(model))
+    said = f"carries frequencies but is never called; the model rotates with {', '.join(known)}"
     for name, module in model.named_modules():
-        if name in called or name in known or "inv_freq" not in module._buffers or not _is_language(model, name):
-            continue
-        used = ", ".join(known)
-        report.problems.append(f"{name} carries frequencies but is never called; the model rotates with {used}")
+        if "inv_freq" in module._buffers and name not in {*called, *known} and _is_language(model, name):
+            report.problems.append(f"{name} {said}")
 
 
 def _is_language(model: nn.Module, name: str) -> bool:
