@@ -162,7 +162,7 @@ def _of_document(document: Document, size: int, most: int | None) -> Cut:
     windows = [document.part(int(start), int(start) + size) for start in starts]
     if ends is None:
         return Cut(windows, count * size, tokens, in_bytes=False)
-    return Cut(windows, sum(each.bytes_between(0, size) or 0 for each in windows), int(ends[-1]) if tokens else 0)
+    return Cut(windows, sum(int(each.sizes.sum()) for each in windows), int(ends[-1]) if tokens else 0)
 
 
 # --- texts ---

@@ -77,12 +77,6 @@ class Document:
         """How many UTF-8 bytes of the text each token covers, int64; only where :attr:`byte_ends` is known."""
         return np.diff(self.byte_ends, prepend=0) if self.byte_ends is not None else np.zeros(0, np.int64)
 
-    def bytes_between(self, start: int, stop: int) -> int | None:
-        """Counts the UTF-8 bytes of the text that tokens ``[start, stop)`` cover."""
-        if self.byte_ends is None or stop <= start:
-            return None
-        return int(self.byte_ends[stop - 1]) - (int(self.byte_ends[start - 1]) if start else 0)
-
 
 def tokenize(
     texts: Iterable[Text | TextFile | Document | str],

@@ -49,11 +49,6 @@ class Text:
         """Its bytes as UTF-8."""
         return len(self.encoded)
 
-    @property
-    def stamp(self) -> str:
-        """Empty: its content says all."""
-        return ""
-
     def reading(self, offset: int = 0) -> Reading:
         """Reads from a byte on, see :class:`Reading`."""
         return Reading(self.name, io.BytesIO(self.encoded), offset, plain=True)

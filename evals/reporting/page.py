@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import json
 import math
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import CheckpointError, DataError, RopescaleError
+from ...files.reading import sha256
 from ...output.plotting import is_want_of_memory
 from ..metrics import METRICS
 from ..metrics.base import Bounded
@@ -29,21 +29,23 @@ from .headline import headline
 from .minus import typographic
 from .runs import StoredRun
 
-SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x", "triangle-left", "star")
-"""Plotly's names of symbols; symbols and dashes tell series apart in grey print."""
-
 _MARKERS = {
     "circle": "M6.5,5a3.5,3.5 0 1,0 7,0a3.5,3.5 0 1,0 -7,0Z",
     "square": "M7,2h6v6h-6Z",
     "triangle-up": "M10,1.5L14,8.2H6Z",
-    "triangle-down": "M10,8.5L14,1.8H6Z",
-    "triangle-left": "M6,5L12.7,1V9Z",
     "diamond": "M10,.8L14.2,5L10,9.2L5.8,5Z",
+    "triangle-down": "M10,8.5L14,1.8H6Z",
     "cross": "M8.7,1.2h2.6v2.5h2.5v2.6h-2.5v2.5h-2.6v-2.5h-2.5v-2.6h2.5Z",
     "x": "M7.4,1L10,3.6L12.6,1L14,2.4L11.4,5L14,7.6L12.6,9L10,6.4L7.4,9L6,7.6L8.6,5L6,2.4Z",
+    "triangle-left": "M6,5L12.7,1V9Z",
     "star": "M10,.6L11.2,3.8L14.6,3.9L11.9,6L12.9,9.3L10,7.4L7.1,9.3L8.1,6L5.4,3.9L8.8,3.8Z",
 }
-"""The symbols in the list of series, as paths of SVG in a box of 20 by 10."""
+"""Plotly's symbols, and as paths of SVG in a box of 20 by 10 for the list of series.
+
+Symbols and dashes tell series apart in grey print.
+"""
+
+_SYMBOLS = tuple(_MARKERS)
 
 TALL = 8
 """With more series than this, their list does not stay on the screen."""
@@ -213,9 +215,9 @@ def _tokens(run: StoredRun) -> str:
     """Returns a short hash of all tokens; runs with the same hash are compared token by token."""
     if run.result is None:
         return ""
-    if run.ids is None:
+    if run.result.ids is None:
         return "not recorded"
-    return hashlib.sha256("".join(run.ids).encode(errors="backslashreplace")).hexdigest()[:12]
+    return sha256("".join(run.result.ids).encode(errors="backslashreplace"))[:12]
 
 
 def _series(number: int, series: Series, many: bool) -> dict[str, object]:
@@ -232,7 +234,7 @@ def _series(number: int, series: Series, many: bool) -> dict[str, object]:
         "trained": result.trained_length,
         "label": (f"{series.run.name}: {name}" if many else name) + note,
         "colour": LINES[number % len(LINES)],
-        "symbol": SYMBOLS[number % len(SYMBOLS)],
+        "symbol": _SYMBOLS[number % len(_SYMBOLS)],
         "dash": DASHES[number // len(LINES) % len(DASHES)],
         **{name: part for metric, rows in mine for name, part in metric.on_page(rows).items()},
         "subsets": _subsets(

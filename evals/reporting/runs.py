@@ -38,11 +38,6 @@ class StoredRun:
         """The kind of run."""
         return self.results.get("kind", Result.kind)
 
-    @property
-    def ids(self) -> tuple[str, ...] | None:
-        """A hash of each document's token ids, if they are known."""
-        return None if self.result is None else self.result.ids
-
 
 def load(folders: Sequence[str | Path]) -> list[StoredRun]:
     """Reads the runs in these folders, in order.
@@ -79,12 +74,12 @@ def unpaired(runs: Sequence[StoredRun]) -> list[str]:
     """Returns a sentence for each two runs of the same text whose tokens differ or are not known."""
     measured = [(run, run.result) for run in runs if run.result]
     alike = [
-        (run, other)
+        ((run, one.ids), (other, two.ids))
         for (run, one), (other, two) in itertools.combinations(measured, 2)
         if one.same_text(two) and not any(one.same_tokens(two, length) for length in one.lengths)
     ]
-    apart = [(a.name, b.name) for a, b in alike if a.ids is not None and b.ids is not None]
-    old = dict.fromkeys(run.folder for pair in alike for run in pair if run.ids is None)
+    apart = [(a.name, b.name) for (a, first), (b, second) in alike if first is not None and second is not None]
+    old = dict.fromkeys(run.folder for pair in alike for run, ids in pair if ids is None)
     return [
         *(
             f"{a} and {b} scored the same text in different tokens, so they are not compared token by token; "

@@ -225,6 +225,7 @@ class Stored(Measured):
     windows: list[int] = field(default_factory=list)
     truncation: Truncation | None = None
     whole: int | None = None
+    _totals: dict[tuple[str, int], Totals] = field(default_factory=dict, init=False, compare=False)
 
     @property
     def groups(self) -> int:
@@ -284,10 +285,6 @@ class Stored(Measured):
     def read_from(self) -> dict[tuple[str, int], Pass]:
         """The pass that holds the tokens of each schedule and length: schedules as they ran, lengths ascending."""
         return {(run.schedule, length): run for run in self.passes for length in run.lengths}
-
-    @cached_property
-    def _totals(self) -> dict[tuple[str, int], Totals]:
-        return {}
 
     def counts(self, run: Pass, length: int) -> list[int]:
         """Returns, per document, how many of the pass's scored tokens belong to a length."""

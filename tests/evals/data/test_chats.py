@@ -74,7 +74,7 @@ def test_a_chat_is_the_tokens_of_transformers_own_rendering(template):
     found = rendered(Chat("a", TALK), tokenizer)
     assert found.ids == stock(tokenizer)["input_ids"] and found.scored is None
     text = tokenizer.apply_chat_template(TALK, tokenize=False)
-    assert found.bytes_between(0, len(found.ids)) == len(text.encode())
+    assert found.byte_ends[-1] == len(text.encode())
 
 
 @pytest.mark.parametrize("template", [MARKED, LLAMA, MARKED.replace("{%- generation -%}", "{% generation %}\n")])
@@ -148,7 +148,7 @@ def test_bos_is_put_in_front_once():
     (bare,), bos, _ = placed("ropescale", [chat], "auto", tokenizer)
     assert [bos, *bare.ids] == stock(tokenizer)["input_ids"] and bare.scored.tolist() == stock_mask(tokenizer)[1:]
     text = tokenizer.apply_chat_template(TALK, tokenize=False)
-    assert bare.bytes_between(0, len(bare.ids)) == len(text.encode()) - len("<s>")
+    assert bare.byte_ends[-1] == len(text.encode()) - len("<s>")
     assert placed("ropescale", [chat], "no", tokenizer)[:2] == ([chat], None)
 
 

@@ -161,7 +161,7 @@ def test_the_same_text_in_the_tokens_of_another_tokenizer_is_not_paired_and_that
     runs = load(tokenized)
     found = [hashlib.sha256(np.array(t(TEXT, add_special_tokens=False).input_ids, "<i8").tobytes()).hexdigest()
              for t in (tiny.byte_tokenizer(), pair_tokenizer())]  # fmt: skip
-    assert [run.ids for run in runs] == [(found[0],), (found[0],), (found[1],)] and found[0] != found[1]
+    assert [run.result.ids for run in runs] == [(found[0],), (found[0],), (found[1],)] and found[0] != found[1]
     assert set(page_data(runs)["pairs"]) == {"0:1", "2:3", "4:5", "0:2", "0:3", "1:2", "1:3"}
     sentences = unpaired(runs)
     assert [each.split(" scored")[0] for each in sentences] == ["bytes and pairs", "again and pairs"]

@@ -8,6 +8,7 @@ import json
 import math
 import re
 import sys
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -536,11 +537,9 @@ def test_an_output_that_no_folder_can_be_called_is_one_sentence(name):
 
 
 def test_a_place_where_no_file_can_be_made_is_refused_before_the_run(tmp_path, monkeypatch):
-    def refuse(dir):
-        raise PermissionError(errno.EACCES, "Permission denied")
-
     assert writable_folder(tmp_path / "a" / "b") == tmp_path / "a" / "b" and not list(tmp_path.iterdir())
-    monkeypatch.setattr("tempfile.TemporaryFile", refuse)
+    refusing = Mock(side_effect=PermissionError(errno.EACCES, "Permission denied"))
+    monkeypatch.setattr("tempfile.TemporaryFile", refusing)
     with pytest.raises(CheckpointError, match=r"Permission denied.*another"):
         writable_folder(tmp_path / "a" / "b")
 
@@ -585,9 +584,7 @@ def test_a_folder_that_is_not_ours_is_refused_and_left_alone(result, tmp_path):
 
 
 def test_the_numbers_are_kept_when_the_nlls_cannot_be_written(result, tmp_path, monkeypatch):
-    def full(*_):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
+    full = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
     monkeypatch.setattr("ropescale.evals.run_folder.nll._put", full)
     with pytest.raises(CheckpointError, match=r"cannot write into .*: No space left on device"):
         result.save(tmp_path)

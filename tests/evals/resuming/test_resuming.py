@@ -9,6 +9,7 @@ import random
 import shutil
 import signal
 import time
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -504,9 +505,7 @@ def test_ctrl_c_before_the_first_batch_says_that_the_same_command_begins_again(
 ):
     out = tmp_path / "out"
 
-    def interrupt(*_, **__):
-        raise KeyboardInterrupt
-
+    interrupt = Mock(side_effect=KeyboardInterrupt)
     with monkeypatch.context() as patched:
         if where == "in the first batch":
             stopping(patched, 0)

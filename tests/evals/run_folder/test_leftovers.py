@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -153,21 +155,18 @@ def test_empty_folders_of_losses_that_a_killed_save_left_are_removed_and_no_othe
     assert tree(run) == tree(results[1].save(tmp_path / "fresh"))
 
 
-def _save_page(path: Path) -> None:
-    page.write("<!DOCTYPE html>", path)
-
-
-def _save_keys(path: Path) -> None:
-    KeySpans({}).save(path)
-
-
 def _save_picture(path: Path) -> None:
     plotting.save(pytest.importorskip("matplotlib.figure").Figure((1, 1)), path)
 
 
 @pytest.mark.parametrize(
     ("save", "name"),
-    [(_save_page, "a.html"), (_save_keys, "a.json"), (_save_picture, "a.png"), (_save_picture, "a.pdf")],
+    [
+        (partial(page.write, "<!DOCTYPE html>"), "a.html"),
+        (KeySpans({}).save, "a.json"),
+        (_save_picture, "a.png"),
+        (_save_picture, "a.pdf"),
+    ],
 )
 @pytest.mark.parametrize("before", [True, False])
 def test_a_file_that_appeared_while_another_was_made_for_its_name_stays(tmp_path, monkeypatch, save, name, before):
@@ -310,10 +309,7 @@ def test_a_page_replaces_a_page_and_nothing_else(folder, tmp_path, capsys):
 def test_a_full_disk_leaves_nothing_of_a_page(folder, tmp_path, monkeypatch, capsys):
     pytest.importorskip("plotly")
 
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr(Path, "write_bytes", Mock(side_effect=OSError(28, "No space left on device")))
     assert main(["report", str(folder), "-o", str(tmp_path / "r.html")]) == 2
     assert f"error: cannot write {tmp_path / 'r.html'}: No space left on device" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())

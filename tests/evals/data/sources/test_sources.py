@@ -292,13 +292,7 @@ def test_byte_offsets_count_utf8_bytes():
     # "aé€😀": 1, 2, 3 and 4 bytes. A token inside a character counts the whole character.
     (document,) = tokenize(["aé€😀"], byte_tokenizer())
     assert document.byte_ends.tolist() == [1, 3, 3, 6, 6, 6, 10, 10, 10, 10]
-    assert document.bytes_between(0, 10) == 10
-    assert document.bytes_between(1, 6) == 5
-
-
-def test_ids_have_no_bytes_to_count():
-    (document,) = from_ids([[1, 2, 3]])
-    assert document.bytes_between(0, 3) is None
+    assert document.sizes.tolist() == [1, 2, 0, 3, 0, 0, 4, 0, 0, 0]
 
 
 def test_a_lone_surrogate_is_refused():
@@ -485,7 +479,7 @@ def test_special_tokens_in_the_text_are_counted_or_split():
     assert [len(d.ids) for d in (*read, *split)] == [4, 8]
     assert read[0].ids[1] == 256 == tokenizer.bos_token_id and tokenizer.decode(split[0].ids) == text
     assert (special_tokens(read, tokenizer), special_tokens(split, tokenizer)) == (2, 0)
-    assert [d.bytes_between(0, len(d.ids)) for d in (*read, *split)] == [8, 8]
+    assert [d.byte_ends[-1] for d in (*read, *split)] == [8, 8]
     assert special_tokens(read, None) == 0
 
 
@@ -502,7 +496,7 @@ def test_bytes_of_a_tokenizer_that_falls_back_to_bytes_are_those_of_the_text():
     made = Tokenizer(models.BPE(vocab=vocabulary, merges=[], byte_fallback=True, unk_token="<unk>"))
     (found,) = tokenize(["a😀b"], PreTrainedTokenizerFast(tokenizer_object=made, unk_token="<unk>"))
     assert found.ids == [257, *(byte + 1 for byte in "😀".encode()), 258]
-    assert found.byte_ends.tolist() == [1, 5, 5, 5, 5, 6] and found.bytes_between(0, 6) == len("a😀b".encode())
+    assert found.byte_ends.tolist() == [1, 5, 5, 5, 5, 6]
 
 
 def test_a_tokenizer_that_adds_bos_by_itself_does_not_add_it_to_the_text():
