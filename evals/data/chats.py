@@ -9,7 +9,6 @@ first characters with the template's last.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 import numpy as np
 
 from ...errors import DataError
+from ...files.reading import sha256
 from ...output.formatting import first_line
 from .documents import Document
 from .encoding import byte_ends_of
@@ -104,7 +104,7 @@ def rendered(chat: Chat, tokenizer: PreTrainedTokenizerBase, assistant: bool = F
     """
     _check_template(chat, tokenizer)
     if not chat.messages:
-        return Document(chat.name, [], np.zeros(0, np.int64), hashlib.sha256(b"").hexdigest(), "chat")
+        return Document(chat.name, [], np.zeros(0, np.int64), sha256(b""), "chat")
     text = _written(chat, tokenizer, chat.messages)
     fast = bool(getattr(tokenizer, "is_fast", False))
     encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=fast, verbose=False)
@@ -115,7 +115,7 @@ def rendered(chat: Chat, tokenizer: PreTrainedTokenizerBase, assistant: bool = F
             raise _inexact(chat, "the tokenizer does not say where its tokens lie in the text (it is a slow one)")
         scored = _inside(chat, np.array(offsets, np.int64).reshape(-1, 2), _spans(chat, tokenizer, text))
     ends = None if offsets is None else byte_ends_of(text, offsets)
-    return Document(chat.name, ids, ends, hashlib.sha256(text.encode()).hexdigest(), "chat", scored)
+    return Document(chat.name, ids, ends, sha256(text.encode()), "chat", scored)
 
 
 def answered(documents: Iterable[Document], stops: Mapping[int, int | None]) -> tuple[list[Document], int]:

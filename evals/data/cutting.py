@@ -8,11 +8,11 @@ read than is measured, however large the text is.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
+from ...files.reading import sha256
 from .documents import Document
 from .encoding import PIECE, Encoded, TextEncoder, joined
 from .texts import Reading, Text, TextFile
@@ -248,11 +248,11 @@ def _document(text: Text | TextFile, tokens: Encoded, start: int, sha256: str) -
 def _identity(text: Text | TextFile, readings: Sequence[Reading]) -> str:
     """Hashes a text as far as it was read; where that is not to its end, with its size and modification time."""
     if isinstance(text, Text):
-        return hashlib.sha256(text.encoded).hexdigest()
+        return sha256(text.encoded)
     read = [each.sha256 for each in readings]
     if len(read) == 1 and readings[0].whole:
         return read[0]
-    return hashlib.sha256("\n".join([*read, text.stamp]).encode()).hexdigest()
+    return sha256("\n".join([*read, text.stamp]).encode())
 
 
 def _is_same(one: TextFile | None, other: TextFile | None) -> bool:

@@ -9,7 +9,6 @@ tokenizers are measured on the same text. A key model inside its own window need
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import json
 from collections.abc import Sequence
@@ -23,7 +22,7 @@ from pydantic import FailFast
 from typing_extensions import TypedDict
 
 from ...errors import CheckpointError, DataError
-from ...files.reading import local_path
+from ...files.reading import local_path, sha256
 from ..run_folder import checking
 from ..run_folder.checking import Count, Shape, Wrong
 from ..run_folder.replacing import write
@@ -50,7 +49,7 @@ class KeySpans:
     @property
     def sha256(self) -> str:
         """A hash of the spans, to compare two files."""
-        return hashlib.sha256(json.dumps(self.spans, sort_keys=True).encode()).hexdigest()
+        return sha256(json.dumps(self.spans, sort_keys=True).encode())
 
     @property
     def facts(self) -> dict[str, Any]:

@@ -8,7 +8,6 @@ any time.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import zipfile
@@ -19,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from ...files import atomic
+from ...files.reading import sha256
 from .encoding import Encoded
 
 LOG = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ def key(hashes: Sequence[str], tokenizer: object, split_special_tokens: bool) ->
     if tokens is None:
         return None
     facts = [_FORMAT, tokens, repr([("split_special_tokens", split_special_tokens)]), *hashes]
-    return hashlib.sha256("\n".join(facts).encode()).hexdigest()
+    return sha256("\n".join(facts).encode())
 
 
 def fingerprint(tokenizer: object) -> str | None:
@@ -54,7 +54,7 @@ def fingerprint(tokenizer: object) -> str | None:
     if backend is None or not hasattr(backend, "to_str") or kind.__module__.split(".")[0] != "transformers":
         return None
     versions = [metadata.version(name) for name in ("transformers", "tokenizers")]
-    return hashlib.sha256("\n".join([kind.__qualname__, *versions, backend.to_str()]).encode()).hexdigest()
+    return sha256("\n".join([kind.__qualname__, *versions, backend.to_str()]).encode())
 
 
 def load(key: str, count: int) -> list[Encoded] | None:

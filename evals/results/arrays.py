@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
 import numpy as np
 
+from ...files.reading import sha256
 from ..run_folder import nll
 from .stored import Divergence, Pass, Stored
 from .truncation import Truncation
@@ -62,7 +62,7 @@ def place(run: Pass | Divergence | Truncation) -> str:
         return f"truncation/{run.length}-truncation"
     safe = re.sub(r"[^A-Za-z0-9._=,-]+", "_", run.schedule)[:80].strip(".") or "schedule"
     if safe != run.schedule:
-        safe += "-" + hashlib.sha256(run.schedule.encode()).hexdigest()[:8]
+        safe += "-" + sha256(run.schedule.encode())[:8]
     return f"{safe}/{run.lengths[-1]}" if isinstance(run, Pass) else f"{safe}/{run.length}-divergence"
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from ...files.reading import sha256
 from ..data.documents import Document
 from ..results.stored import LayerTable, ModelFacts
 from ..scoring.memory import device_of, embedding_shape
@@ -55,14 +56,14 @@ def config_sha256(model: PreTrainedModel, path: str | Path | None) -> str:
     """Hashes config.json's bytes; without a folder, the configuration as JSON."""
     file = Path(path) / "config.json" if path else None
     text = file.read_bytes() if file and file.exists() else model.config.to_json_string(use_diff=False).encode()
-    return hashlib.sha256(text).hexdigest()
+    return sha256(text)
 
 
 def files_fingerprint(folder: Path) -> str:
     """Hashes names, sizes and modification times (ns) of the weight files, links followed."""
     files = sorted(file for file in folder.iterdir() if file.suffix in _WEIGHTS and file.is_file())
     facts = [f"{file.name} {file.stat().st_size} {file.stat().st_mtime_ns}" for file in files]
-    return hashlib.sha256("\n".join(facts).encode()).hexdigest()
+    return sha256("\n".join(facts).encode())
 
 
 def parameters_fingerprint(model: nn.Module) -> str:
@@ -160,10 +161,7 @@ def table_sha256(model: nn.Module) -> str:
     Where in the model a table sits does not matter, so the same table in memory, from disk or under a wrapper
     has the same hash.
     """
-    digest = hashlib.sha256()
-    for key, values, scale in _distinct_tables(model):
-        digest.update(f"{key} {scale!r} ".encode() + values)
-    return digest.hexdigest()
+    return sha256(b"".join(f"{key} {scale!r} ".encode() + values for key, values, scale in _distinct_tables(model)))
 
 
 def live_tables(model: nn.Module) -> dict[str, LayerTable]:

@@ -20,7 +20,6 @@ Numbers are the same bytes whether a run was interrupted or not, on the same mac
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import json
 import os
@@ -37,6 +36,7 @@ from filelock import FileLock, Timeout
 
 from ...errors import CheckpointError
 from ...files import atomic
+from ...files.reading import sha256
 from ..parallel.processes import Group, World
 from ..run_folder import checking, formats
 from ..run_folder.checking import Wrong
@@ -348,7 +348,7 @@ def _set_aside(path: Path, then: str) -> None:
 
 def key_of(facts: Facts) -> str:
     """Hashes the facts as JSON with sorted keys (SHA-256)."""
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+    return sha256(json.dumps(facts, sort_keys=True).encode())
 
 
 def _write_all(file: BinaryIO, content: bytes) -> None:

@@ -51,7 +51,10 @@ def parsed(path: Path, most: int = MOST) -> dict[str, object]:
         Wrong: it cannot be read, or is not such an object.
     """
     try:
-        found = parse_json(_bounded(content(path, most)))
+        text = content(path, most)
+        if text.count(b"[") + text.count(b"{") > max(_MOST_BRACKETS, len(text) // _BYTES_APART):
+            raise Wrong("holds too many lists")
+        found = parse_json(text)
         json.dumps(found, allow_nan=False)
     except OSError as error:
         raise Wrong(f"cannot be read ({error.strerror or error})") from None
@@ -63,17 +66,7 @@ def parsed(path: Path, most: int = MOST) -> dict[str, object]:
 
 
 _MOST_BRACKETS, _BYTES_APART = 2_000_000, 8
-
-
-def _bounded(found: bytes) -> bytes:
-    """Returns a JSON text that is not mostly brackets; each bracket can take a hundred bytes of memory.
-
-    Raises:
-        Wrong: it has too many brackets.
-    """
-    if found.count(b"[") + found.count(b"{") > max(_MOST_BRACKETS, len(found) // _BYTES_APART):
-        raise Wrong("holds too many lists")
-    return found
+"""Brackets of a JSON text, as many as that or one in so many bytes: each can take a hundred bytes of memory."""
 
 
 def checked(path: Path, check: Callable[[Any], T], most: int = MOST) -> T:
@@ -170,7 +163,7 @@ def _first(error: ValidationError) -> str:
     return f"has {shown} for {where or 'its whole'} and not {wanted}"
 
 
-def _brief(words: str, most: int = 80) -> str:
+def _brief(words: str) -> str:
     """Shortens a text so that it fits on one line inside a sentence."""
     words = " ".join(words.split())
-    return words if len(words) <= most else f"{words[: most - 1]}…"
+    return words if len(words) <= 80 else f"{words[:79]}…"

@@ -37,12 +37,12 @@ class There:
     """The files of an earlier run in a folder.
 
     Attributes:
-        results: the content of ``results.json``, if there is one.
+        results: the sha256 of ``results.json``, if there is one.
         files: by name, the sha256 of the files that it lists.
         nll: by name, the sha256 of the files below ``nll/``.
     """
 
-    results: bytes | None
+    results: str | None
     files: dict[str, str]
     nll: dict[str, str]
 
@@ -134,7 +134,7 @@ def check(folder: Path, kind: str) -> There:
         why = "is not known to be what an evaluation wrote (there is no results.json that lists it)"
         raise refused(folder / there[0], why, _joined(there))
     return There(
-        None if results is None else checking.content(folder / RESULTS),
+        None if results is None else sha256(checking.content(folder / RESULTS)),
         {name: _own(folder / name, results, refused) for name in there if results},
         nll.check(folder / NLL, refused) if kind == "perplexity" else {},
     )
@@ -230,10 +230,7 @@ class Book:
         digests = {name: sha256(content) for name, content in contents.items()}
         self._note(digests)
         for name, content in contents.items():
-            if self._there.get(name) == digests[name]:
-                atomic.sweep(self.folder / name)
-            else:
-                replace(self.folder / name, content, self._there.get(name))
+            replace(self.folder / name, content, self._there.get(name))
         self._there |= digests
 
     def close(self) -> None:
@@ -249,15 +246,12 @@ class Book:
         pairs = {name: [coming.get(name), self._there.get(name)] for name in names}
         listed = {name: list(dict.fromkeys(each for each in pair if each)) for name, pair in pairs.items()}
         text = sealed({**self.results, "files": listed}).encode()
-        if text == self._last:
-            atomic.sweep(self.folder / RESULTS)
-        else:
-            replace(self.folder / RESULTS, text, None if self._last is None else sha256(self._last))
-        self._last = text
+        replace(self.folder / RESULTS, text, self._last)
+        self._last = sha256(text)
 
 
 def replace(path: Path, content: bytes, before: str | None) -> None:
-    """Writes a file in place of the one that was found there, and of no other.
+    """Writes a file in place of the one that was found there, and of no other; not again if it is the same.
 
     Args:
         before: the sha256 of the file to replace; None if there was none.
@@ -271,6 +265,9 @@ def replace(path: Path, content: bytes, before: str | None) -> None:
         if not is_regular(there) or sha256(checking.content(there, _LARGEST)) != before:
             raise changed
 
+    if before == sha256(content):
+        atomic.sweep(path)
+        return
     changed = CheckpointError(
         f"cannot write {path}: it has appeared or changed meanwhile; move it away, or {ELSEWHERE}"
     )

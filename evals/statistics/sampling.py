@@ -44,6 +44,4 @@ def estimate(
         found = consecutive([one for one, _ in pairs], [count for _, count in pairs], level, of)
         if found.low is not None:
             return found
-    whole = zip(grouped(sums, windows), grouped(counts, windows), strict=True)
-    pairs = [(one, count) for one, count in whole if count]
-    return ratio([one for one, _ in pairs], [count for _, count in pairs], level)
+    return ratio(grouped(sums, windows), grouped(counts, windows), level)
