@@ -89,6 +89,14 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A tiny Llama of trained length 64 with a tokenizer of bytes, on disk."""
+    import tiny
+
+    return str(tiny.checkpoint(tmp_path_factory.mktemp("checkpoint"), tiny.llama(vocab_size=257)))
+
+
+@pytest.fixture(scope="module")
 def no_plots() -> Iterator[None]:
     """Leaves out the pictures of results, which take longer than everything else."""
     with pytest.MonkeyPatch.context() as patched:

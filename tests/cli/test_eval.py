@@ -21,15 +21,6 @@ from ropescale.evals.scoring.scorer import Scorer
 TEXT = "It was a bright cold day in April, and the clocks were striking thirteen. "
 
 
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory):
-    """A tiny Llama of trained length 64 with a tokenizer of bytes, on disk."""
-    folder = tmp_path_factory.mktemp("checkpoint")
-    llama(vocab_size=257).save_pretrained(folder)
-    byte_tokenizer().save_pretrained(folder)
-    return str(folder)
-
-
 @pytest.fixture
 def texts(tmp_path):
     """A folder of three documents, one too short."""

@@ -13,21 +13,11 @@ import pytest
 import torch
 from launching import launch
 from searching import stop_after
-from tiny import byte_tokenizer, llama
 
 import ropescale
 from ropescale.cli import main as shell
 
 WORDS = ["--target-length", "128", "--budget-tokens", "3072"]
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory):
-    """A tiny Llama of trained length 64 with a tokenizer of bytes, on disk."""
-    folder = tmp_path_factory.mktemp("checkpoint")
-    llama(vocab_size=257).save_pretrained(folder)
-    byte_tokenizer().save_pretrained(folder)
-    return str(folder)
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
+import tiny
 from launching import launch
-from tiny import byte_tokenizer, llama
 
 import ropescale
 from ropescale.cli import main as shell
@@ -17,10 +17,8 @@ WORDS = ["--objective", "keys", "--target-length", "256", "--budget-tokens", "6k
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
     """A tiny Llama of trained length 128 with a tokenizer of bytes, on disk."""
-    folder = tmp_path_factory.mktemp("checkpoint")
-    llama(vocab_size=257, max_position_embeddings=128).save_pretrained(folder)
-    byte_tokenizer().save_pretrained(folder)
-    return str(folder)
+    model = tiny.llama(vocab_size=257, max_position_embeddings=128)
+    return str(tiny.checkpoint(tmp_path_factory.mktemp("checkpoint"), model))
 
 
 def run(capsys, *words):

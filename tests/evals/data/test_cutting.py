@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from tiny import byte_tokenizer, from_ids, llama
+from tiny import byte_tokenizer, checkpoint, from_ids
 
 from ropescale.errors import DataError
 from ropescale.evals.data.cutting import Cutter, Limits
@@ -248,8 +248,7 @@ print(code, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024, begun[0]
 @pytest.mark.slow
 def test_the_command_reads_a_vast_text_in_no_more_memory_and_begins_at_once(python, tmp_path):
     """200 MB of text, and 20 GB of JSON lines: within 120 MB and three seconds of CPU time of 30 kB."""
-    llama(vocab_size=257).save_pretrained(tmp_path / "model")
-    byte_tokenizer().save_pretrained(tmp_path / "model")
+    checkpoint(tmp_path / "model")
     taken = []
     for path in vast(tmp_path):
         done = python("-c", COMMAND, str(tmp_path / "model"), str(path), str(tmp_path / f"{path.stem}-out"))

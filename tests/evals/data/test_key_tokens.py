@@ -42,14 +42,6 @@ def measured():
     return perplexity(llama(vocab_size=257), TEXTS, [8, 32], tokenizer=byte_tokenizer(), stride=4)
 
 
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("checkpoint")
-    llama(vocab_size=257).save_pretrained(folder)
-    byte_tokenizer().save_pretrained(folder)
-    return folder
-
-
 @pytest.fixture
 def texts(tmp_path):
     (tmp_path / "texts").mkdir()

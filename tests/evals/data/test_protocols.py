@@ -10,7 +10,7 @@ import tiny
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny import byte_tokenizer, documents, llama
+from tiny import byte_tokenizer, checkpoint, documents, llama
 
 from ropescale.cli.main import main
 from ropescale.errors import DataError, RopescaleError
@@ -205,8 +205,7 @@ def test_the_protocol_is_with_every_number(tmp_path, caplog):
 
 
 def test_the_strides_of_the_scripts_are_taken_where_none_is_given(tmp_path, capsys):
-    llama(vocab_size=257).save_pretrained(tmp_path / "model")
-    byte_tokenizer().save_pretrained(tmp_path / "model")
+    checkpoint(tmp_path / "model")
     (tmp_path / "a.txt").write_text("It was a bright cold day in April, and the clocks were striking thirteen. " * 20)
     words = ["eval", str(tmp_path / "model"), "--data", str(tmp_path / "a.txt"), "--lengths", "512,1k", "--json"]
     for name, stride in ((YARN, 256), (HF, 512)):

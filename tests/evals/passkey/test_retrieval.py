@@ -723,11 +723,6 @@ def test_many_schedules_go_on_several_lines(known, caught):
 # --- the command -------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory):
-    return str(tiny.checkpoint(tmp_path_factory.mktemp("checkpoint"), llama(vocab_size=257)))
-
-
 def run(capsys, *words):
     code = shell.main(["passkey", *words])
     out, err = capsys.readouterr()

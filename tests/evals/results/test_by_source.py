@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 import pytest
-from tiny import byte_tokenizer, documents, llama, naive_nll
+from tiny import byte_tokenizer, checkpoint, documents, llama, naive_nll
 
 from ropescale.cli.main import main
 from ropescale.errors import DataError
@@ -138,8 +138,7 @@ def test_a_source_of_which_nothing_is_measured_is_named():
 
 
 def test_data_may_be_repeated(tmp_path, capsys):
-    llama(vocab_size=257).save_pretrained(tmp_path / "model")
-    byte_tokenizer().save_pretrained(tmp_path / "model")
+    checkpoint(tmp_path / "model")
     (tmp_path / "a.txt").write_text("It was a bright cold day in April. ")
     rows = [{"body": f"row {n}, and the clocks were striking"} for n in range(3)]
     (tmp_path / "b.jsonl").write_text("\n".join(map(json.dumps, rows)))

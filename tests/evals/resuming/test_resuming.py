@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from crashing import kills, tree
-from tiny import byte_tokenizer, documents, llama
+from tiny import checkpoint, documents, llama
 
 from ropescale.cli import main as shell
 from ropescale.errors import CheckpointError
@@ -420,8 +420,7 @@ def test_how_long_it_took_is_apart_from_the_results(whole):
 def words(tmp_path_factory):
     """A command of a few dozen batches, without -o."""
     folder = tmp_path_factory.mktemp("given")
-    llama(vocab_size=257).save_pretrained(folder / "model")
-    byte_tokenizer().save_pretrained(folder / "model")
+    checkpoint(folder / "model")
     (folder / "texts").mkdir()
     for number in range(5):
         (folder / "texts" / f"{number}.txt").write_text(TEXT[number:] * (2 + number))

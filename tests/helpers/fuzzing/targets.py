@@ -438,14 +438,13 @@ def _healthy(path: Path) -> Any:
 
 
 def _make_measured(folder: Path) -> None:
-    from tiny import byte_tokenizer, llama
+    from tiny import checkpoint
 
     from ropescale.cli.main import main
 
     said = io.StringIO()
     with redirect_stdout(said), redirect_stderr(said):
-        llama(vocab_size=257).save_pretrained(folder / "model")
-        byte_tokenizer().save_pretrained(folder / "model")
+        checkpoint(folder / "model")
     (folder / "texts").mkdir()
     for name, text in (("a", seeds.TEXT * 3), ("b", seeds.TEXT[::-1] * 3)):
         (folder / "texts" / f"{name}.txt").write_text(text)

@@ -83,11 +83,10 @@ def _patched(folder: Path, run: Run) -> None:
 
 def _measurable(folder: Path, run: Run) -> None:
     """A tiny model with a tokenizer, two texts, and a file of the user's in the output."""
-    from tiny import byte_tokenizer, llama
+    from tiny import checkpoint
 
     _user(folder)
-    llama(vocab_size=257).save_pretrained(folder / "model")
-    byte_tokenizer().save_pretrained(folder / "model")
+    checkpoint(folder / "model")
     (folder / "texts").mkdir()
     text = "It was a bright cold day in April, and the clocks were striking thirteen. "
     for number in range(12):

@@ -11,7 +11,7 @@ import datasets
 import huggingface_hub
 import pytest
 from huggingface_hub import constants
-from tiny import byte_tokenizer, from_ids, llama
+from tiny import byte_tokenizer, checkpoint, from_ids, llama
 from tokenizers import Tokenizer, models
 from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
@@ -260,8 +260,7 @@ def test_a_run_among_the_texts_is_no_text(tmp_path, caplog):
 
 
 def test_the_command_line_says_what_it_left_out_and_counts_it(mixed, tmp_path, capsys):
-    llama(vocab_size=258).save_pretrained(tmp_path / "model")
-    byte_tokenizer().save_pretrained(tmp_path / "model")
+    checkpoint(tmp_path / "model")
     capsys.readouterr()
     words = ["eval", str(tmp_path / "model"), "--lengths", "4", "--json", "--data", str(mixed)]
     assert main(words) == 0
@@ -510,8 +509,7 @@ def test_a_tokenizer_that_adds_bos_by_itself_does_not_add_it_to_the_text():
 
 def test_a_stream_gives_the_rows_of_the_same_documents_in_a_file(hub, tmp_path, capsys):
     """And the report counts what was read and was too short."""
-    llama(vocab_size=258).save_pretrained(tmp_path / "model")
-    byte_tokenizer().save_pretrained(tmp_path / "model")
+    checkpoint(tmp_path / "model")
     words = ["eval", str(tmp_path / "model"), "--lengths", "20", "--json", "--data"]
     (tmp_path / "a.jsonl").write_text("\n".join(json.dumps({"text": f"row {i} " + "x" * 10 * i}) for i in (2, 3)))
     capsys.readouterr()
