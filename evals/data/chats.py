@@ -192,8 +192,9 @@ def _spans(chat: Chat, tokenizer: PreTrainedTokenizerBase, text: str) -> list[Sp
     template = tokenizer.get_chat_template(None, chat.tools)  # type: ignore[arg-type]
     if _GENERATION.search(template):
         return _marked_spans(chat, write, template, text)
-    ends = tuple(map(str, {*tokenizer.all_special_tokens, *_added_special(tokenizer)}))
-    return list(_turn_spans(chat, write, text, ends))
+    added = getattr(tokenizer, "added_tokens_decoder", {}).values()
+    ends = {*map(str, tokenizer.all_special_tokens), *(token.content for token in added if token.special)}
+    return list(_turn_spans(chat, write, text, tuple(ends)))
 
 
 _GENERATION = re.compile(r"\{%([-+]?)\s*(end)?generation\s*([-+]?)%\}")
@@ -266,11 +267,6 @@ def _inside(chat: Chat, offsets: np.ndarray, spans: Iterable[Span]) -> np.ndarra
             raise _inexact(chat, "the tokenizer joins the assistant's text with the template's in one token")
         marks |= touched
     return marks
-
-
-def _added_special(tokenizer: PreTrainedTokenizerBase) -> list[str]:
-    added = getattr(tokenizer, "added_tokens_decoder", {})
-    return [token.content for token in added.values() if token.special]
 
 
 def _inexact(chat: Chat, why: str) -> DataError:

@@ -106,7 +106,8 @@ class Cutter:
         file = text if isinstance(text, TextFile) else None
         begins = first.windows[0].ids_sha256 if file else first.windows[0].sha256
         alike = self._known.setdefault((first.whole, begins), [])
-        known = any(_is_same(each, file) for each in alike)
+        # Two in memory are the same, as their hashes are of all of them.
+        known = any(not (file and each) or file.file_sha256 == each.file_sha256 for each in alike)
         self.skipped["duplicates"] += known
         if not known:
             alike.append(file)
@@ -253,8 +254,3 @@ def _identity(text: Text | TextFile, readings: Sequence[Reading]) -> str:
     if len(read) == 1 and readings[0].whole:
         return read[0]
     return sha256("\n".join([*read, text.stamp]).encode())
-
-
-def _is_same(one: TextFile | None, other: TextFile | None) -> bool:
-    """Whether two texts that begin alike are the same; those in memory are, as their hashes are of all of them."""
-    return one is None or other is None or one.file_sha256 == other.file_sha256

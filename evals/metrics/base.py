@@ -166,6 +166,13 @@ def estimated(stored: Stored, totals: Totals, tokens: np.ndarray, level: float =
     return consecutive(sums, list(map(len, pieces)), level, of=f"its {len(pieces)} pieces of {PIECE:,} tokens")
 
 
+def paired_change(stored: Stored, schedule: str, baseline: str, length: int, level: float = LEVEL) -> Estimate:
+    """Returns the loss of a schedule minus that of another on the same tokens, with its interval."""
+    ours, theirs = stored.totals(schedule, length), stored.totals(baseline, length)
+    first = stored.first(schedule, length) - stored.first(baseline, length)
+    return estimated(stored, Totals(ours.minus(theirs), theirs.shares), first, level)
+
+
 def held(stored: Stored, documents: int | None, windows: int | None) -> str:
     """Says in how many documents and windows the tokens of a table are; nothing where that is not known.
 

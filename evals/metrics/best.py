@@ -9,10 +9,10 @@ from math import comb
 
 from ...output.escaping import escaped
 from ...output.formatting import listed
-from ..results.stored import Stored, Totals
+from ..results.stored import Stored
 from ..run_folder.checking import Count, Length
 from ..statistics.intervals import LEVEL, PERCENT
-from .base import Metric, estimated, rests_on
+from .base import Metric, paired_change, rests_on
 from .guessing import worse_than_a_guess
 
 
@@ -79,10 +79,7 @@ def _row(stored: Stored, length: int, labels: list[str], comparisons: int) -> Be
     for label in labels:
         if label == best:
             continue
-        sums = [one - other for one, other in zip(totals[label].sums, totals[best].sums, strict=True)]
-        first, base = (stored.first(each, length) for each in (label, best))
-        level = LEVEL ** (1 / comparisons)
-        low = estimated(stored, Totals(sums, totals[best].shares), first - base, level).low
+        low = paired_change(stored, label, best, length, LEVEL ** (1 / comparisons)).low
         if low is None:
             return None
         (apart if low > 0 else rest).append(label)

@@ -67,9 +67,9 @@ def _label(schedule: str, as_at: int | None) -> str:
     return schedule if as_at is None else f"{drawing.short(schedule, 22)} as at {drawing.tokens(as_at)}"
 
 
-def _later(bins: list[PositionRow], first: int = 16) -> list[PositionRow]:
-    """Returns the bins from position ``first`` on; all of them if fewer than four would be left."""
-    later = [each for each in bins if each.start >= first]
+def _later(bins: list[PositionRow]) -> list[PositionRow]:
+    """Returns the bins from position 16 on; all of them if fewer than four would be left."""
+    later = [each for each in bins if each.start >= 16]
     return later if len(later) >= 4 else bins
 
 
@@ -81,10 +81,8 @@ class ByPosition(Metric[Stored, PositionRow]):
 
     def reduce(self, stored: Stored) -> list[PositionRow]:
         """Returns the bins of every schedule; none under a protocol that may skip tokens, which hides positions."""
-        longest: dict[str, Pass] = {}
-        for run in stored.passes if stored.exact else ():
-            if run.schedule not in longest or run.lengths[-1] > longest[run.schedule].lengths[-1]:
-                longest[run.schedule] = run
+        ordered = sorted(stored.passes, key=lambda run: run.lengths[-1]) if stored.exact else ()
+        longest = {run.schedule: run for run in ordered}
         rows = [
             _row(stored, run, *edges)
             for run in longest.values()

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from ...output.escaping import escaped
 from ...output.formatting import markdown
-from ..results.stored import Divergence, Stored, Totals
+from ..results.stored import Divergence, Stored
 from ..run_folder.checking import Length
 from ..statistics.intervals import Estimate
 from . import drawing
-from .base import Metric, Picture, estimated, mean_of, rests_on
+from .base import Metric, Picture, mean_of, paired_change, rests_on
 from .cells import around, change_cell, mark, table
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def difference(ours: Stored, schedule: str, theirs: Stored, baseline: str, lengt
     if (schedule, length) not in ours.read_from or (baseline, length) not in theirs.read_from:
         return None
     one, other = ours.totals(schedule, length), theirs.totals(baseline, length)
-    return None if one.shares != other.shares or not one.sums else ours.estimate(_minus(one, other), one.shares)
+    return None if one.shares != other.shares or not one.sums else ours.estimate(one.minus(other), one.shares)
 
 
 def _found(stored: Stored, schedule: str, baseline: str, length: int) -> Estimate | None:
@@ -125,15 +125,8 @@ def _found(stored: Stored, schedule: str, baseline: str, length: int) -> Estimat
     return row.change if row else -turned.change if turned else None
 
 
-def _minus(one: Totals, other: Totals) -> list[float]:
-    return [a - b for a, b in zip(one.sums, other.sums, strict=True)]
-
-
 def _row(stored: Stored, schedule: str, length: int) -> PairedRow:
-    ours, theirs = stored.totals(schedule, length), stored.totals(stored.baseline, length)
-    sums = Totals(_minus(ours, theirs), ours.shares)
-    first, base = (stored.first(label, length) for label in (schedule, stored.baseline))
-    estimate = estimated(stored, sums, first - base)
+    estimate = paired_change(stored, schedule, stored.baseline, length)
     compared = dict(zip(_COMPARED, _compared(stored, schedule, length)))
     return PairedRow(
         schedule=schedule,

@@ -52,7 +52,8 @@ def _compared(result: Result) -> str | None:
         f"{where}, {name} changes the loss of {other} by {_nats(best)}{most} "
         f"(perplexity {digits(ppl[best.schedule], 4)} instead of {digits(ppl[baseline], 4)}){_doubt(result, best)}."
     )
-    return " ".join([said, *_cost(result, best), *_next(result, changes)])
+    following = [f"Next is {result.named(row.schedule)}, with {_nats(row)}." for row in changes[1:2]]
+    return " ".join([said, *_cost(result, best), *following])
 
 
 def _times(length: int, trained: int | None) -> str:
@@ -77,12 +78,6 @@ def _doubt(result: Result, row: PairedRow) -> str:
         return ""
     names = listed(map(result.named, others[0]))
     return f", and is not told apart from {names} where the intervals hold for all comparisons together"
-
-
-def _next(result: Result, changes: list[PairedRow]) -> list[str]:
-    if len(changes) < 2:
-        return []
-    return [f"Next is {result.named(changes[1].schedule)}, with {_nats(changes[1])}."]
 
 
 def _cost(result: Result, best: PairedRow) -> list[str]:

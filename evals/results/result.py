@@ -25,7 +25,7 @@ from ..metrics.key_tokens import KeyTokensRow
 from ..metrics.paired import PairedRow
 from ..metrics.perplexity import PerplexityRow
 from ..run_folder import folder, nll
-from ..run_folder.formats import SCHEMA, Results
+from ..run_folder.formats import Results
 from ..run_folder.loading import Losses, read_losses, read_results
 from ..statistics import coverage
 from ..statistics.intervals import DOCUMENTS, PERCENT
@@ -44,6 +44,7 @@ class Result(Stored, Saved):
 
     kind: ClassVar[str] = "perplexity"
     metrics = METRICS
+    about = Saved.about[1:]
 
     @classmethod
     def load(cls, out: str | Path) -> Result:
@@ -143,10 +144,9 @@ class Result(Stored, Saved):
     def to_dict(self) -> dict[str, object]:
         """Returns the content of results.json."""
         model = self.model | {"trained_length": self.trained_length}
-        meta = {"model": model, "data": self.data, "protocol": self.protocol, "versions": self.versions}
         found = {name: {"documents": part.data["documents"], **part._parts()} for name, part in self.by_source.items()}
         sources = {"sources": found} if found else {}
-        return {"schema": SCHEMA, **meta, **self._parts(), **sources, "cost": self.cost, "tables": self.tables}
+        return {**super().to_dict(), "model": model, **sources, "cost": self.cost, "tables": self.tables}
 
     def to_markdown(self) -> str:
         """Returns the tables of every metric, over all sources and then of each, and the protocol."""

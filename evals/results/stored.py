@@ -165,6 +165,10 @@ class Totals:
     sums: Sequence[float]
     shares: Sequence[float]
 
+    def minus(self, other: Totals) -> list[float]:
+        """Returns the differences of the sums."""
+        return [a - b for a, b in zip(self.sums, other.sums, strict=True)]
+
 
 @dataclass(repr=False)
 class Measured:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -66,9 +66,8 @@ def _chosen(root: Path, glob: str | None) -> Iterable[Path]:
         raise DataError(f"glob {glob!r} is no pattern of files in {root}; write it like *.txt", "glob") from None
 
 
-def _of_runs(files: Iterable[Path]) -> set[Path]:
+def _of_runs(files: Sequence[Path]) -> set[Path]:
     """Returns the files that runs wrote, where their folders lie among the texts: their ``results.json`` tells."""
-    files = list(files)
     found: set[Path] = set()
     for folder, written in _runs(files):
         beside = {folder / name for name in ("results.json", *written)}
@@ -88,8 +87,8 @@ def _runs(files: Iterable[Path]) -> Iterator[tuple[Path, Iterable[str]]]:
                     yield path.parent, listed if isinstance(listed, dict) else ("results.csv", "REPORT.md")
 
 
-def no_texts(files: list[str], most: int = 3) -> str:
+def no_texts(files: list[str]) -> str:
     """Says how many files are no text, with the names of the first ones."""
-    more = f" and {len(files) - most:,} more" if len(files) > most else ""
+    more = f" and {len(files) - 3:,} more" if len(files) > 3 else ""
     what = "1 file is no text" if len(files) == 1 else f"{len(files):,} files are no text"
-    return f"{what} ({', '.join(files[:most])}{more})"
+    return f"{what} ({', '.join(files[:3])}{more})"

@@ -99,14 +99,12 @@ def _chat(name: str, field: str, value: list[object], row: Row) -> Chat:
     Raises:
         DataError: names the message that is wrong.
     """
-    messages: list[dict[str, object]] = []
     for number, each in enumerate(value, start=1):
         if not isinstance(each, dict) or not isinstance(each.get("role"), str):
             raise DataError(f"{name}: message {number} of {field!r} has no role; give objects of role and content")
         if not isinstance(each.get("content"), (str, list, type(None))):
             raise DataError(f"{name}: the content of message {number} of {field!r} is no text")
-        messages.append(each)
-    return Chat(name, messages, _tools(name, row.get("tools")))
+    return Chat(name, cast(list[dict[str, object]], value), _tools(name, row.get("tools")))
 
 
 def _tools(name: str, given: object) -> list[dict[str, object]] | None:

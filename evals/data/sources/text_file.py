@@ -55,8 +55,9 @@ def text_of(path: Path, encoding: str | None = None, rows: bool = True) -> Text 
         raise NoText(f"{path} is {kind}, or a text that should be called .txt")
     try:
         large = path.stat().st_size > SMALL and encoding is None
-        if large and suffix not in _OF_ROWS:  # a row is refused where it is reached
-            _check_beginning(path)
+        if large and suffix not in _OF_ROWS:  # its beginning must be text; a row is refused where it is reached
+            with open(path, "rb") as file:
+                decoded(str(path), file.read(BLOCK), whole=False)
         text = TextFile(str(path), path) if large else decoded(str(path), path.read_bytes(), encoding)
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
@@ -96,16 +97,6 @@ _NO_TEXT = {
     **dict.fromkeys((".csv", ".tsv"), _TABLE),
     **dict.fromkeys((".gz", ".bz2", ".xz", ".zst", ".zip"), _COMPRESSED),
 }
-
-
-def _check_beginning(path: Path) -> None:
-    """Refuses a large file whose beginning is no text.
-
-    Raises:
-        NoText: as :func:`decoded`.
-    """
-    with open(path, "rb") as file:
-        decoded(str(path), file.read(BLOCK), whole=False)
 
 
 def _is_array(text: Text | TextFile) -> bool:
