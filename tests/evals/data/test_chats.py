@@ -6,6 +6,8 @@ import datasets
 import numpy as np
 import pytest
 from tiny import byte_tokenizer, from_ids, llama, naive_nll
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 from ropescale.cli.main import main
 from ropescale.errors import DataError
@@ -120,9 +122,6 @@ def test_a_chat_that_cannot_be_rendered_or_told_apart_is_refused(template, messa
 
 
 def test_a_token_that_joins_the_assistants_text_with_the_templates_is_refused():
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
     words = Tokenizer(models.WordLevel({"<unk>": 0, "user:hi": 1, "assistant:yes": 2}, unk_token="<unk>"))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="<unk>")

@@ -50,14 +50,11 @@ def test_the_perplexities_are_those_of_the_marked_tokens(tmp_path):
     result = perplexity(llama(), ids, [64, 140], ["linear:factor=4"])
     assert [(each.schedule, each.length) for each in result.repeats] == [("as-is", 140), ("linear:factor=4", 140)]
     for found, run in zip(result.repeats, result.passes, strict=True):
-        marked = [[bool(d >= 64) for d in naive(document, ORDER)][1:] for document in ids]
-        far = [float(x) for nll, mask in zip(run.nll, marked, strict=True) for x, m in zip(nll, mask, strict=True) if m]
-        rest = [
-            float(x) for nll, mask in zip(run.nll, marked, strict=True) for x, m in zip(nll, mask, strict=True) if not m
-        ]
+        marked = np.concatenate([np.array(naive(document, ORDER))[1:] >= 64 for document in ids])
+        losses = np.concatenate(run.nll).astype(np.float64)
         assert (found.far_tokens, found.other_tokens) == (3 * 13, 3 * 139 - 3 * 13)
-        assert found.far_ppl == pytest.approx(math.exp(np.mean(far)), rel=1e-6)
-        assert found.other_ppl == pytest.approx(math.exp(np.mean(rest)), rel=1e-6)
+        assert found.far_ppl == pytest.approx(math.exp(losses[marked].mean()), rel=1e-6)
+        assert found.other_ppl == pytest.approx(math.exp(losses[~marked].mean()), rel=1e-6)
         assert found.far_low < found.far_ppl < found.far_high
         assert (found.distance, found.order) == (64, 8)
     assert (

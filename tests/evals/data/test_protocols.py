@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
 
 import pytest
 import tiny
@@ -11,7 +12,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import byte_tokenizer, checkpoint, documents, llama
+from tokenizers.processors import TemplateProcessing
 
+import ropescale
 from ropescale.cli.main import main
 from ropescale.errors import DataError, RopescaleError
 from ropescale.evals import perplexity
@@ -32,19 +35,25 @@ def loss_of(model, ids: list[int], last: int) -> float:
         return float(model(input_ids=torch.tensor([ids]), labels=torch.tensor([labels])).loss)
 
 
+def scripted(tokens: int, room: int, stride: int) -> Iterator[tuple[int, int, int]]:
+    """Where each window of the scripts begins and ends, and where the one before ended."""
+    done = 0
+    for begin in range(0, tokens, stride):
+        end = min(begin + room, tokens)
+        yield begin, end, done
+        done = end
+        if end == tokens:
+            return
+
+
 def yarn_script(model, texts: list[list[int]], length: int, stride: int, bos: int | None) -> float:
     """The mean over all windows of all texts of each window's mean loss, exponentiated."""
-    room = length if bos is None else length - 1
-    losses = []
-    for ids in texts:
-        done = 0
-        for begin in range(0, len(ids), stride):
-            end = min(begin + room, len(ids))
-            fed = ids[begin:end] if bos is None else [bos, *ids[begin:end]]
-            losses.append(loss_of(model, fed, end - done))
-            done = end
-            if end == len(ids):
-                break
+    first = [] if bos is None else [bos]
+    losses = [
+        loss_of(model, [*first, *ids[begin:end]], end - done)
+        for ids in texts
+        for begin, end, done in scripted(len(ids), length - len(first), stride)
+    ]
     return math.exp(sum(losses) / len(losses))
 
 
@@ -52,15 +61,10 @@ def guide(model, texts: list[list[int]], length: int, stride: int) -> float:
     """Each window's mean loss times its unmasked labels less one, over the sum of those numbers."""
     total, tokens = 0.0, 0
     for ids in texts:
-        done = 0
-        for begin in range(0, len(ids), stride):
-            end = min(begin + length, len(ids))
+        for begin, end, done in scripted(len(ids), length, stride):
             counted = min(end - done, end - begin) - 1
             total += loss_of(model, ids[begin:end], end - done) * counted
             tokens += counted
-            done = end
-            if end == len(ids):
-                break
     return math.exp(total / tokens)
 
 
@@ -93,16 +97,12 @@ def test_the_guide_of_transformers_is_reproduced(length, stride):
 def test_windows_and_weights_are_what_masked_labels_leave(tokens, length, stride, bos):
     """Without a model: which labels survive the mask and the shift, and how many the guide counts."""
     windows = list(published_windows(tokens, length, stride, bos))
-    done, begins = 0, []
-    for begin in range(0, tokens, stride):
-        end = min(begin + length - bos, tokens)
+    begins = []
+    for begin, end, done in scripted(tokens, length - bos, stride):
         fed = [None] * bos + list(range(begin, end))
         kept = fed if end - done >= len(fed) else fed[len(fed) - (end - done) :]
         scored = [token for token in kept if token is not None and token != fed[0]]
         begins.append((begin, end, scored, len(kept) - 1))
-        done = end
-        if end == tokens:
-            break
     assert [(w.start, w.stop, list(range(w.scored, w.stop))) for w in windows] == [each[:3] for each in begins]
     if not bos:
         assert weights(HF, windows) == [each[3] for each in begins]
@@ -129,8 +129,6 @@ def test_paired_changes_weigh_as_the_perplexities_do():
     for name, script in ((YARN, yarn_script), (HF, guide)):
         more = {"bos": None} if script is yarn_script else {}
         result = perplexity(model, IDS, [64], ["linear:factor=2"], protocol=name, stride=20)
-        import ropescale
-
         before = script(model, IDS, 64, 20, **more)
         with ropescale.patch(model, "linear:factor=2"):
             after = script(model, IDS, 64, 20, **more)
@@ -163,8 +161,6 @@ def test_bos_is_once_in_front_of_the_text_in_the_guide_and_in_every_window_of_th
     assert row.ppl == pytest.approx(guide(model, [[256, *plain]], 64, 20), rel=1e-6)
     row = perplexity(model, [text], [64], protocol=YARN, **how).rows[0]
     assert row.ppl == pytest.approx(yarn_script(model, [plain], 64, 20, 256), rel=1e-6)
-    from tokenizers.processors import TemplateProcessing
-
     tokenizer.backend_tokenizer.post_processor = TemplateProcessing("<s> $A", special_tokens=[("<s>", 256)])
     assert tokenizer(text).input_ids == [256, *plain]
     row = perplexity(model, [text], [64], protocol=HF, **how).rows[0]

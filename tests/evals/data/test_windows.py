@@ -10,14 +10,9 @@ from ropescale.errors import DataError
 from ropescale.evals.data.windows import Window, check_lengths, check_stride, position_bins, prefix, sliding
 
 
-def test_a_length_with_bos_feeds_and_scores_one_token_less():
-    assert prefix(8, bos=True) == Window(start=0, stop=7, scored=0)
-    assert prefix(8, bos=True).count == 7
-
-
-def test_a_length_without_bos_cannot_score_token_zero():
-    assert prefix(8, bos=False) == Window(start=0, stop=8, scored=1)
-    assert prefix(8, bos=False).count == 7
+@pytest.mark.parametrize(("bos", "fed"), [(True, Window(0, 7, scored=0)), (False, Window(0, 8, scored=1))])
+def test_a_length_with_bos_feeds_one_token_less_and_without_it_cannot_score_token_zero(bos, fed):
+    assert prefix(8, bos) == fed and fed.count == 7
 
 
 def test_a_length_of_one_leaves_nothing_to_score():

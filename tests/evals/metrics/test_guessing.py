@@ -27,6 +27,12 @@ def run(tmp_path_factory):
     return perplexity(llama(), documents(6, 130), LENGTHS, ["yarn:factor=2"], out=out), out
 
 
+def mean_loss(texts):
+    """Of the first 32 tokens of each, by stock transformers."""
+    losses = [naive_nll(llama(), ids[:32]) for ids in texts]
+    return sum(map(sum, losses)) / sum(map(len, losses))
+
+
 def older(folder):
     """Takes away what a run of an older version lacks."""
     file = folder / "results.json"
@@ -41,8 +47,7 @@ def older(folder):
 
 def test_random_weights_are_worse_than_a_guess_by_stock_transformers(run):
     result, out = run
-    losses = [naive_nll(llama(), ids[:32]) for ids in documents(6, 130)]
-    mean = sum(map(sum, losses)) / sum(map(len, losses))
+    mean = mean_loss(documents(6, 130))
     assert mean > math.log(VOCABULARY) + 0.5
     assert result.model["vocabulary"] == VOCABULARY
     sentence = (
@@ -92,13 +97,10 @@ def test_the_bound_is_that_of_the_vocabulary():
 
 
 def test_a_recommendation_of_random_weights_says_so_and_names_no_schedule(tmp_path):
-    model, texts = llama(), documents(8, 132)
-    found = recommend(model, texts, 128, out=tmp_path / "run", batch_tokens=512)
-    losses = [naive_nll(model, ids[:32]) for ids in texts]
-    mean = sum(map(sum, losses)) / sum(map(len, losses))
-    answer = found.answer
+    texts = documents(8, 132)
+    answer = recommend(llama(), texts, 128, out=tmp_path / "run", batch_tokens=512).answer
     assert answer.answer.startswith("The model as it is predicts this text worse than a uniform guess over its 61 ")
-    assert f"(perplexity {math.exp(mean):.4g} at 32 tokens, against 61)" in answer.answer
+    assert f"(perplexity {math.exp(mean_loss(texts)):.4g} at 32 tokens, against 61)" in answer.answer
     assert answer.answer.endswith("no figure here says which schedule is better.")
     assert (answer.guessed, answer.decided, answer.command, answer.truncation) == (True, False, "", "")
     again = Recommendation.load(tmp_path / "run")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from tiny import documents, llama
+from tiny import byte_tokenizer, documents, llama
 
 from ropescale.errors import DataError
 from ropescale.evals import Result, metrics, perplexity, retrieval
@@ -59,8 +59,6 @@ def test_a_result_that_is_loaded_can_be_saved_elsewhere(run, tmp_path):
 
 
 def test_a_folder_of_another_kind_or_without_results_is_not_loaded(tmp_path):
-    from tiny import byte_tokenizer
-
     with pytest.raises(DataError, match=r"nowhere does not exist; give a folder"):
         Result.load(tmp_path / "nowhere")
     model, tokenizer = llama(vocab_size=257), byte_tokenizer(limit=400)

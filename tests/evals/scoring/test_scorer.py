@@ -11,6 +11,19 @@ from ropescale.evals.scoring.scorer import Scorer
 from ropescale.models.rotary_modules import evaluating
 
 
+def ids_of(count, length):
+    """Random documents of one length, int64 [count, length]."""
+    return torch.tensor([each[:length] for each in documents(count, length)])
+
+
+def checked(model, ids, logits_bytes):
+    """A scorer after its check at start-up, and its NLLs."""
+    scorer = Scorer(model, logits_bytes)
+    with torch.inference_mode():
+        scorer.check(ids[0])
+        return scorer, scorer.score(ids)
+
+
 def assert_close_to_naive(model, ids, nll):
     naive = torch.tensor([naive_nll(model, each) for each in ids.tolist()])
     assert (nll - naive).abs().mean() < 1e-6 * max(1, naive.mean())
@@ -19,11 +32,8 @@ def assert_close_to_naive(model, ids, nll):
 
 @pytest.mark.parametrize("logits_bytes", [1, 4 * 61 * 7, 2**26])
 def test_nll_equals_the_naive_loop_whatever_the_block(logits_bytes):
-    model, ids = llama(), torch.tensor([each[:50] for each in documents(3, 50)])
-    scorer = Scorer(model, logits_bytes)
-    with torch.inference_mode():
-        scorer.check(ids[0])
-        nll = scorer.score(ids)
+    model, ids = llama(), ids_of(3, 50)
+    scorer, nll = checked(model, ids, logits_bytes)
     assert scorer.split and nll.shape == (3, 49) and nll.dtype == torch.float32
     assert_close_to_naive(model, ids, nll)
 
@@ -39,11 +49,8 @@ def test_nll_equals_the_naive_loop_whatever_the_block(logits_bytes):
     ],
 )
 def test_softcap_and_logit_scale_are_honoured_without_a_fallback(model_type, changes):
-    model, ids = tiny_models.build(model_type, **changes), torch.tensor([each[:40] for each in documents(2, 40)])
-    scorer = Scorer(model, logits_bytes=4 * 61 * 7)
-    with torch.inference_mode():
-        scorer.check(ids[0])
-        nll = scorer.score(ids)
+    model, ids = tiny_models.build(model_type, **changes), ids_of(2, 40)
+    scorer, nll = checked(model, ids, logits_bytes=4 * 61 * 7)
     assert scorer.split
     assert_close_to_naive(model, ids, nll)
 
@@ -57,7 +64,7 @@ def test_softcap_and_logit_scale_are_honoured_without_a_fallback(model_type, cha
 )
 def test_chunks_with_a_cache_give_what_one_forward_gives(model_type, chunk):
     # Also where layers look back only 16 positions, and with softcap, sinks and MLA.
-    model, ids = tiny_models.build(model_type), torch.tensor([each[:100] for each in documents(2, 100)])
+    model, ids = tiny_models.build(model_type), ids_of(2, 100)
     scorer = Scorer(model, logits_bytes=4 * 61 * 7)
     with torch.inference_mode():
         assert scorer.chunks_agree(ids[0])
@@ -65,7 +72,7 @@ def test_chunks_with_a_cache_give_what_one_forward_gives(model_type, chunk):
     assert difference.max() < 1e-5
 
 
-def halve(module):
+def halve(module, _):
     module.inv_freq.mul_(0.5)
 
 
@@ -75,7 +82,7 @@ def test_a_model_whose_chunks_do_not_agree_is_noticed():
     with torch.inference_mode():
         assert scorer.chunks_agree(ids)
         # Tables that follow what is fed: the keys in the cache keep the rotation that they were given.
-        model.model.rotary_emb.register_forward_pre_hook(lambda module, _: halve(module))
+        model.model.rotary_emb.register_forward_pre_hook(halve)
         assert not scorer.chunks_agree(ids)
 
 
@@ -90,24 +97,22 @@ def test_a_model_that_the_split_would_change_is_scored_whole(caplog):
 
     model = llama()
     model.__class__ = Odd
-    ids = torch.tensor([each[:40] for each in documents(2, 40)])
-    scorer = Scorer(model, logits_bytes=4 * 61 * 7)
-    with torch.inference_mode(), caplog.at_level(logging.WARNING):
-        scorer.check(ids[0])
-        nll = scorer.score(ids)
+    ids = ids_of(2, 40)
+    with caplog.at_level(logging.WARNING):
+        scorer, nll = checked(model, ids, logits_bytes=4 * 61 * 7)
     assert not scorer.split and "scoring it whole" in caplog.text
     assert_close_to_naive(model, ids, nll)
 
 
 def test_a_compiled_model_is_scored_as_the_model_inside():
     model = llama()
-    ids = torch.tensor(documents(1, 30))
+    ids = ids_of(1, 30)
     with torch.inference_mode():
         assert torch.equal(Scorer(torch.compile(model)).score(ids), Scorer(model).score(ids))
 
 
 def test_scoring_leaves_the_model_as_it_was():
-    model, ids = llama(), torch.tensor(documents(1, 30))
+    model, ids = llama(), ids_of(1, 30)
     before = model(ids).logits
     with torch.inference_mode():
         Scorer(model, logits_bytes=1000).score(ids)
@@ -125,7 +130,7 @@ def test_evaluating_restores_each_modules_own_mode():
 
 def test_bf16_logits_are_reduced_in_fp32():
     model = llama().to(torch.bfloat16)
-    ids = torch.tensor([each[:50] for each in documents(2, 50)])
+    ids = ids_of(2, 50)
     with torch.inference_mode():
         nll = Scorer(model).score(ids)
     assert (nll - torch.tensor([naive_nll(model, each) for each in ids.tolist()])).abs().max() < 1e-5
@@ -135,5 +140,5 @@ def test_a_nan_weight_surfaces_as_a_nan_nll():
     model = llama()
     torch.nn.init.constant_(model.lm_head.weight[3], torch.nan)
     with torch.inference_mode():
-        nll = Scorer(model).score(torch.tensor(documents(1, 20)))
+        nll = Scorer(model).score(ids_of(1, 20))
     assert not torch.isfinite(nll).any()
