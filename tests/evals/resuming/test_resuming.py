@@ -9,12 +9,14 @@ import random
 import shutil
 import signal
 import time
+from functools import partial
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
 from crashing import kills, tree
+from forking import struck
 from tiny import checkpoint, documents, llama
 
 from ropescale.cli import main as shell
@@ -433,25 +435,6 @@ def stored(out):
     return sum(log.stat().st_size for log in out.glob("resume/*/*.log"))
 
 
-def killed_at_random(words, out, least, jitter):
-    """Forks, lets the child run the command, and kills it ``jitter`` seconds after it has stored ``least`` bytes.
-
-    Returns whether it was still running.
-    """
-    child = os.fork()
-    if child == 0:
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, 1)
-        os.dup2(null, 2)
-        shell.main([*words, "-o", str(out)])
-        os._exit(0)
-    while os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None and stored(out) < least:
-        time.sleep(1e-4)
-    time.sleep(jitter)
-    os.kill(child, signal.SIGKILL)
-    return os.WIFSIGNALED(os.waitpid(child, 0)[1])
-
-
 def kill_and_resume(words, folder, moments, seed):
     """Kills as many runs, each in a folder of its own, resumes them, and compares with one that was left alone."""
     threads = torch.get_num_threads()
@@ -461,8 +444,9 @@ def kill_and_resume(words, folder, moments, seed):
         dice, killed = random.Random(seed), 0
         for number in range(moments):
             out, least = folder / str(number), dice.randint(1, stored(folder / "whole"))
-            killed += killed_at_random(words, out, least, dice.uniform(0, 0.01))
-            assert shell.main([*words, "-o", str(out)]) == 0
+            run = partial(shell.main, [*words, "-o", str(out)])
+            killed += struck(run, partial(stored, out), least, dice.uniform(0, 0.01))
+            assert run() == 0
             assert written(out) == written(folder / "whole")
         return killed
     finally:

@@ -118,25 +118,34 @@ def test_what_torch_raises_when_the_machine_has_no_memory_is_known():
     assert not is_out_of_memory(ValueError("out of memory")) and not is_out_of_memory(RuntimeError("shape"))
 
 
+def in_child(act):
+    """What a function returns as text, from a process of its own with one thread."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        torch.set_num_threads(1)
+        os.write(writer, act().encode())
+        os._exit(0)
+    os.close(writer)
+    os.waitpid(child, 0)
+    return os.read(reader, 100).decode()
+
+
 def test_a_run_under_a_real_limit_of_memory_splits_and_says_so_in_its_results():
     resource = pytest.importorskip("resource")
     if not Path("/proc/self/statm").exists():
         pytest.skip("the size of a process is read as Linux tells it")
     # Wide and shallow, so that 64 windows take some 150 MB and one a few.
     model, ids = llama(intermediate_size=4096, hidden_size=64), documents(64, 64)
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        torch.set_num_threads(1)
+
+    def limited():
         perplexity(model, ids[:2], [64])  # what is loaded only once is loaded
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (used + 75 * 2**20, resource.RLIM_INFINITY))
         result = perplexity(model, ids, [64], batch_tokens=64 * 64)
-        os.write(writer, f"{result.cost[0]['split_batches']} {result.rows[0].nll!r}".encode())
-        os._exit(0)
-    os.close(writer)
-    os.waitpid(child, 0)
-    split, nll = os.read(reader, 100).decode().split()
+        return f"{result.cost[0]['split_batches']} {result.rows[0].nll!r}"
+
+    split, nll = in_child(limited).split()
     assert split == "1"
     assert float(nll) == pytest.approx(perplexity(model, ids, [64]).rows[0].nll, abs=1e-6)
 
@@ -146,20 +155,16 @@ def test_the_estimate_of_a_forward_pass_is_near_enough_that_half_of_the_memory_s
     resource = pytest.importorskip("resource")
     model = llama(hidden_size=256, intermediate_size=1024, num_attention_heads=8, num_key_value_heads=8)
     ids = torch.randint(61, (1, 16384))
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        torch.set_num_threads(1)
+
+    def grown():
         scorer = Scorer(model)
         with torch.inference_mode():
             scorer.score(ids[:, :64])
             before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             scorer.score(ids)
-        os.write(writer, str(1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)).encode())
-        os._exit(0)
-    os.close(writer)
-    os.waitpid(child, 0)
-    taken = int(os.read(reader, 100))
+        return str(1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before))
+
+    taken = int(in_child(grown))
     estimate = position_bytes(model, 16384) * 16384 + 3 * 4 * 61 * 16384
     # The budget is half of what the weights leave, so a pass may take twice the estimate.
     assert estimate / 3 <= taken <= 1.5 * estimate

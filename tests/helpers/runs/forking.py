@@ -8,8 +8,11 @@ import time
 from collections.abc import Callable
 
 
-def struck(run: Callable[[], object], stored: Callable[[], int], least: float) -> bool:
-    """Forks, lets the child run, and kills it once so many bytes are stored; says whether it was still running."""
+def struck(run: Callable[[], object], stored: Callable[[], int], least: float, after: float = 0.0) -> bool:
+    """Forks, lets the child run, and kills it once so many bytes are stored, or so many seconds after.
+
+    Returns whether it was still running.
+    """
     child = os.fork()
     if child == 0:
         for number in (1, 2):
@@ -17,6 +20,7 @@ def struck(run: Callable[[], object], stored: Callable[[], int], least: float) -
         run()
         os._exit(0)
     while os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None and stored() < least:
-        time.sleep(1e-3)
+        time.sleep(1e-4)
+    time.sleep(after)
     os.kill(child, signal.SIGKILL)
     return os.WIFSIGNALED(os.waitpid(child, 0)[1])
