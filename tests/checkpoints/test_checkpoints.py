@@ -61,10 +61,7 @@ def source(tmp_path: Path) -> Path:
 @pytest.fixture(scope="module")
 def real_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny Llama with its tokenizer, as transformers saves them; tests copy it."""
-    folder = tmp_path_factory.mktemp("real") / "model"
-    tiny.llama().save_pretrained(folder)
-    tiny.byte_tokenizer().save_pretrained(folder)
-    return folder
+    return tiny.checkpoint(tmp_path_factory.mktemp("real") / "model", tiny.llama())
 
 
 @pytest.fixture

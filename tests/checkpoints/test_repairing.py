@@ -19,12 +19,9 @@ from ropescale.verifying.examining import examine
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny Llama under yarn as ``save_pretrained`` writes it: transformers 5's keys alone, the old limit."""
-    folder = tmp_path_factory.mktemp("saved") / "model"
     model = tiny.llama()
     with ropescale.patch(model, "yarn:factor=4"):
-        model.save_pretrained(folder)
-    tiny.byte_tokenizer().save_pretrained(folder)
-    return folder
+        return tiny.checkpoint(tmp_path_factory.mktemp("saved") / "model", model)
 
 
 @pytest.fixture

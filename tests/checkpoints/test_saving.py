@@ -37,8 +37,7 @@ def source(source_once: Path, tmp_path: Path) -> Path:
 
 def written(model, folder: Path) -> Path:
     """A checkpoint as vendors publish them, with a card and other files, and a tokenizer for 64 tokens."""
-    model.save_pretrained(folder)
-    tiny.byte_tokenizer().save_pretrained(folder)
+    tiny.checkpoint(folder, model)
     (folder / "README.md").write_text("---\nlicense: mit\n---\n\n# A model\n")
     (folder / "nested").mkdir()
     (folder / "nested" / "LICENSE").write_text("free")
@@ -125,9 +124,8 @@ def test_a_model_that_was_never_on_disk_is_saved_as_if_it_had_been(tmp_path):
     model = tiny.llama(vocab_size=258)
     with ropescale.patch(model, "yarn:factor=4"):
         ropescale.save(model, tmp_path / "saved", tokenizer=tiny.byte_tokenizer())
-    tiny.llama(vocab_size=258).save_pretrained(tmp_path / "LlamaForCausalLM")
-    tiny.byte_tokenizer().save_pretrained(tmp_path / "LlamaForCausalLM")
-    ropescale.patch_checkpoint(tmp_path / "LlamaForCausalLM", tmp_path / "patched", "yarn:factor=4")
+    source = tiny.checkpoint(tmp_path / "LlamaForCausalLM")
+    ropescale.patch_checkpoint(source, tmp_path / "patched", "yarn:factor=4")
     assert contents(tmp_path / "saved") == contents(tmp_path / "patched")
 
 

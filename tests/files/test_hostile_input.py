@@ -498,9 +498,7 @@ def loadable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A tiny Llama at ``model`` in the working directory, with weights and a tokenizer."""
     monkeypatch.chdir(tmp_path)
     with limited(60):
-        tiny.llama().save_pretrained(tmp_path / "model")
-        tiny.byte_tokenizer().save_pretrained(tmp_path / "model")
-    return tmp_path / "model"
+        return tiny.checkpoint(tmp_path / "model", tiny.llama())
 
 
 GENERATE = ["verify", "model", "--generate", "--length", "8"]

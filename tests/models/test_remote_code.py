@@ -10,7 +10,7 @@ import pytest
 import torch
 from configurations import edit, read
 from refusing import one_error
-from tiny import byte_tokenizer, llama
+from tiny import byte_tokenizer, checkpoint, llama
 from transformers import AutoModelForCausalLM, dynamic_module_utils
 
 import ropescale
@@ -55,10 +55,7 @@ def marker(tmp_path: Path) -> Path:
 @pytest.fixture
 def plain(tmp_path: Path) -> Path:
     """A stock Llama with a tokenizer."""
-    model, folder = llama(vocab_size=257), tmp_path / "plain"
-    model.save_pretrained(folder)
-    byte_tokenizer(limit=64).save_pretrained(folder)
-    return folder
+    return checkpoint(tmp_path / "plain", llama(vocab_size=257))
 
 
 @pytest.fixture
