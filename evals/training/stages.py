@@ -26,17 +26,13 @@ _LONGEST = 40
 
 def stage(model: nn.Module, step: int) -> str:
     """Returns the name of a model at a step: ``yarn x8, before``, ``yarn x8, after 200 steps``."""
-    return f"{schedule_name(model)}, {progress(step)}"
+    name = cut("; ".join(dict.fromkeys(map(_short, _texts(model)))), _LONGEST)  # several, where layers differ
+    return f"{name}, {progress(step)}"
 
 
 def progress(step: int) -> str:
     """Returns how far a model has been trained, in words."""
     return f"after {step:,} step{'s' * (step > 1)}" if step else "before"
-
-
-def schedule_name(model: nn.Module) -> str:
-    """Returns the schedule that a model carries, in short: ``yarn x8``; several, where layers differ."""
-    return cut("; ".join(dict.fromkeys(map(_short, _texts(model)))), _LONGEST)
 
 
 def _texts(model: nn.Module) -> Iterable[str]:

@@ -33,13 +33,15 @@ def search(space: Space, allowance: Allowance) -> Method:
     moved to the nearest that is not.
     """
     left, windows, start = candidates(allowance), allowance.windows[:WINDOWS], space.start
-    strategy = _strategy(len(start), allowance.seed)
+    cma = import_module("cma")  # :class:`..options.SearchOptions` has asked whether it is installed
+    drawing = {"seed": allowance.seed + 1, "verbose": -9}  # for 0 it draws a seed itself
+    strategy: Strategy = cma.CMAEvolutionStrategy([0.0] * len(start), SPREAD, drawing)
     before = (yield allowance.check(start)).means
     points, losses = [start], (yield Ask((start,), windows)).means
     left -= 1
     while left:
         drawn = strategy.ask()
-        asked = [_at(space, start, each) for each in drawn][:left]
+        asked = [_at(space, start, each) for each in drawn[:left]]
         found = (yield Ask(tuple(asked), windows)).means
         points, losses, left = [*points, *asked], [*losses, *found], left - len(asked)
         if len(asked) == len(drawn):
@@ -50,9 +52,3 @@ def search(space: Space, allowance: Allowance) -> Method:
 
 def _at(space: Space, start: Point, moves: Sequence[float]) -> Point:
     return space.nearest([at + rate * float(move) for at, rate, move in zip(start, space.rates, moves, strict=True)])
-
-
-def _strategy(numbers: int, seed: int) -> Strategy:
-    """Makes the strategy; cma takes 0 for a seed that it draws itself."""
-    cma = import_module("cma")  # :class:`..options.SearchOptions` has asked whether it is installed
-    return cma.CMAEvolutionStrategy([0.0] * numbers, SPREAD, {"seed": seed + 1, "verbose": -9})

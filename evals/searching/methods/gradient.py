@@ -78,19 +78,15 @@ def search(space: Space, allowance: Allowance) -> Method:
     checked, losses = [space.start], (yield allowance.check(space.start)).means
     point = best(begun, (yield Ask(tuple(begun), compared)).means) if compared else space.start
     average, windows = point, cycle(allowance.windows)
+    checked_after = {round(steps * n / (CHECKS - 1)) - 1 for n in range(1, CHECKS)}  # the last step among them
     for step in range(steps):
         answer = yield Ask((point,), tuple(islice(windows, BATCH)), gradient=True)
         decay = 0.5 * (1 + math.cos(math.pi * step / steps))
         point = space.nearest(adam.step(point, answer.gradients[0], decay))
         average = tuple(a + AVERAGING * (p - a) for a, p in zip(average, point, strict=True))
-        if step in _check_steps(steps):
+        if step in checked_after:
             checked.append(average)
             losses += (yield allowance.check(average)).means
             if min(losses[-PATIENCE:]) > min(losses):
                 break
     return best(checked, losses)
-
-
-def _check_steps(steps: int) -> set[int]:
-    """Returns the steps after which there is a check: evenly spaced, the last among them."""
-    return {round(steps * n / (CHECKS - 1)) - 1 for n in range(1, CHECKS)}
