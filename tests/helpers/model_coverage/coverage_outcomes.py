@@ -14,7 +14,7 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,44 +30,27 @@ PAGE = ROOT / "docs" / "models.md"
 
 SCHEDULES = ("linear", "yarn", "llama3", "table")
 
-REFUSED = {
-    "by sinusoids": {
-        "gptj": "rotates by a sinusoid table that its code computes from rotary_dim and a fixed base",
-        "codegen": "rotates by a sinusoid table that its code computes from rotary_dim and a fixed base",
-        "roformer": "rotates by a sinusoidal position embedding with a fixed base",
-    },
-    "in parts": {"blt": "keeps a rotary embedding in each of its four sub-models"},
-    "learned": dict.fromkeys(
-        "bart bert bert-generation big_bird bigbird_pegasus biogpt blenderbot blenderbot-small camembert data2vec-text "
-        "electra ernie git gpt-sw3 gpt2 gpt_bigcode gpt_neo mbart megatron-bert mvp openai-gpt opt plbart prophetnet "
-        "reformer rembert roberta roberta-prelayernorm roc_bert trocr whisper xlm xlm-roberta xlm-roberta-xl "
-        "xmod".split(),
-        "no rotary position embeddings (it learns an embedding for every position)",
-    ),
-    "added sinusoids": dict.fromkeys(
-        "ctrl marian musicgen musicgen_melody pegasus xglm".split(),
-        "no rotary position embeddings (it adds sinusoids to its embeddings)",
-    ),
-    "alibi": dict.fromkeys(
-        ["bloom", "mpt"], "no rotary position embeddings (it biases attention by the distance (ALiBi))"
-    ),
-    "relative": dict.fromkeys(
-        "cpmant inkling_text inkling2_text xlnet".split(),
-        "no rotary position embeddings (it learns how attention depends on the distance)",
-    ),
-    "recurrent": dict.fromkeys(
-        "falcon_mamba mamba mamba2 rwkv xlstm".split(),
-        "no rotary position embeddings (it is recurrent and needs no positions)",
-    ),
-    "hybrid": dict.fromkeys(
-        "jamba kimi_linear nemotron_h zamba".split(),
-        "no rotary position embeddings (its recurrent layers carry the order, and its attention layers use no",
-    ),
-}
-"""Types that no schedule can be given, in groups, and the words that say so."""
+_REFUSED = {
+    "rotates by a sinusoid table that its code computes from rotary_dim and a fixed base": "gptj codegen",
+    "rotates by a sinusoidal position embedding with a fixed base": "roformer",
+    "keeps a rotary embedding in each of its four sub-models": "blt",
+    "no rotary position embeddings (it learns an embedding for every position)": """bart bert bert-generation big_bird
+        bigbird_pegasus biogpt blenderbot blenderbot-small camembert data2vec-text electra ernie git gpt-sw3 gpt2
+        gpt_bigcode gpt_neo mbart megatron-bert mvp openai-gpt opt plbart prophetnet reformer rembert roberta
+        roberta-prelayernorm roc_bert trocr whisper xlm xlm-roberta xlm-roberta-xl xmod""",
+    "no rotary position embeddings (it adds sinusoids to its embeddings)": """ctrl marian musicgen musicgen_melody
+        pegasus xglm""",
+    "no rotary position embeddings (it biases attention by the distance (ALiBi))": "bloom mpt",
+    "no rotary position embeddings (it learns how attention depends on the distance)": """cpmant inkling_text
+        inkling2_text xlnet""",
+    "no rotary position embeddings (it is recurrent and needs no positions)": "falcon_mamba mamba mamba2 rwkv xlstm",
+    "no rotary position embeddings (its recurrent layers carry the order, and its attention layers use no":
+        "jamba kimi_linear nemotron_h zamba",
+}  # fmt: skip
+"""The types that no schedule can be given, by the words that say so."""
 
-REASONS = {name: words for group in REFUSED.values() for name, words in group.items()}
-ROTATING_BUT_REFUSED = {*REFUSED["by sinusoids"], *REFUSED["in parts"]}
+REASONS = {name: words for words, names in _REFUSED.items() for name in names.split()}
+ROTATING_BUT_REFUSED = {name for name, words in REASONS.items() if not words.startswith("no rotary")}
 
 THETA_ONLY = {
     "recurrent_gemma": "takes no scaling but another rope_theta, and {} is more than that; use ntk or abf",
@@ -80,6 +63,7 @@ _GEMMA4 = (
 )
 _PHI3 = "takes `longrope` only; its attention scale is carried by `max_position_embeddings`, so it must be 1 or more"
 _HEAD_DIM = "a null `head_dim` is written out, because transformers' rope functions cannot read it"
+_THETAS = "refused where `layer_rope_theta` gives layers different thetas"
 _TEXT = "the language model inside; the other parts are left alone"
 _DRAFTER = (
     "a drafter: patch it like its main model. transformers 5.23.0 cannot build it (it refuses that all layers share "
@@ -87,16 +71,14 @@ _DRAFTER = (
 )
 
 NOTES = {
+    **dict.fromkeys("dots3_note emu3 fuyu gemma3 got_ocr2 llama4 mllama moss_transcribe_diarize".split(), _TEXT),
+    **dict.fromkeys(["granite_swa", "granitemoe_swa"], _THETAS),
     "bamba": "needs `attn_layer_indices`: its default has no attention layer",
     "cohere2_moe": "the v4 keys are not written: transformers 5 would take them for fields of the model",
     "cohere_compass_text": "its default states no rope parameters: the file must",
     "dbrx": "refused where `attn_config` has another theta than the top level, which is all that transformers 5 reads",
     "deepseek_v4": "tables `main` and `compress`, named in `rope_parameters`, not in `layer_types`",
-    "dots3_note": _TEXT,
-    "emu3": _TEXT,
     "falcon": "refused with `alibi: true`, which does not rotate",
-    "fuyu": _TEXT,
-    "gemma3": _TEXT,
     "gemma3n": f"{_TEXT}. Checked with an empty module for the vision tower, which needs timm",
     "gemma4": f"{_GEMMA4}; {_TEXT}",
     "gemma4_assistant": f"{_DRAFTER}. {_GEMMA4}",
@@ -104,17 +86,11 @@ NOTES = {
     "gemma4_unified": f"{_GEMMA4}; {_TEXT}",
     "gemma4_unified_assistant": f"{_DRAFTER}. {_GEMMA4}",
     "gemma4_unified_text": _GEMMA4,
-    "got_ocr2": _TEXT,
-    "granite_swa": "refused where `layer_rope_theta` gives layers different thetas",
-    "granitemoe_swa": "refused where `layer_rope_theta` gives layers different thetas",
     "granitemoehybrid": 'rotates only with `position_embedding_type: "rope"`; refused otherwise',
     "hunyuan_v1_dense": "a fixed `alpha` counts as scaling by the vendor",
-    "llama4": _TEXT,
     "minimax": _HEAD_DIM,
     "ministral3": "`llama_4_scaling_beta` and the trained length beside it, which every forward pass reads, are kept",
     "mixtral": _HEAD_DIM,
-    "mllama": _TEXT,
-    "moss_transcribe_diarize": _TEXT,
     "phi3": _PHI3,
     "phi4_multimodal": _PHI3,
     "phimoe": "its code uses the short list and `short_mscale`, `long_mscale`: both lists and both are written",
@@ -255,40 +231,30 @@ def _sentence(text: str) -> str:
 
 def section(outcomes: Mapping[str, Mapping[str, Any]]) -> str:
     """Returns the table of the groups."""
-    rows = [
-        (what, [name for name, outcome in sorted(outcomes.items()) if holds(name, outcome)]) for what, holds in _GROUPS
-    ]
-    assert sum(len(names) for _, names in rows) == len(outcomes), "every type is in one group"
-    table = [f"| {what} | {len(names)} | {_named(names)} |" for what, names in rows]
-    return "\n".join([_INTRODUCTION, *table])
+    groups: dict[str, list[str]] = {what: [] for what in (*_WITH.values(), _THETA, _FIXED, _NONE)}
+    for name, outcome in sorted(outcomes.items()):
+        groups[_group(name, outcome)].append(name)
+    rows = [f"| {what} | {len(names)} | {_named(names)} |" for what, names in groups.items()]
+    return "\n".join(["| model types | count | |", "|---|---:|---|", *rows])
 
 
-_INTRODUCTION = """| model types | count | |
-|---|---:|---|"""
+_WITH = {
+    "": "every schedule, in memory and on disk",
+    "--replace-scaling": "already scaled: with `--replace-scaling` or `--on-top`",
+    "--layers all": "full-attention layers do not rotate: with `--layers all`",
+}
+"""By the options that all four schedules need."""
+
+_THETA = "another theta only (`ntk`, `abf`)"
+_FIXED, _NONE = "rotate, but not by their configuration: refused", "no rotary embeddings: refused"
 
 
-def _patched(ways: Iterable[str]) -> Callable[[str, Mapping[str, Any]], bool]:
-    """Types that all four schedules can be put into, with these options for all of them."""
-
-    def holds(name: str, outcome: Mapping[str, Any]) -> bool:
-        if "refused" in outcome or name in THETA_ONLY:
-            return False
-        return _always(outcome) == set(ways)
-
-    return holds
-
-
-_GROUPS: list[tuple[str, Callable[[str, Mapping[str, Any]], bool]]] = [
-    ("every schedule, in memory and on disk", _patched(())),
-    ("already scaled: with `--replace-scaling` or `--on-top`", _patched(["--replace-scaling"])),
-    ("full-attention layers do not rotate: with `--layers all`", _patched(["--layers all"])),
-    ("another theta only (`ntk`, `abf`)", lambda name, outcome: name in THETA_ONLY),
-    ("rotate, but not by their configuration: refused", lambda name, outcome: name in ROTATING_BUT_REFUSED),
-    (
-        "no rotary embeddings: refused",
-        lambda name, outcome: "refused" in outcome and name not in ROTATING_BUT_REFUSED,
-    ),
-]
+def _group(name: str, outcome: Mapping[str, Any]) -> str:
+    if name in THETA_ONLY:
+        return _THETA
+    if "refused" in outcome:
+        return _FIXED if name in ROTATING_BUT_REFUSED else _NONE
+    return _WITH[" ".join(sorted(_always(outcome)))]
 
 
 def _named(names: list[str]) -> str:

@@ -11,6 +11,14 @@ import pytest
 from ropescale.evals.searching.losses.evaluating import Evaluator
 
 
+def check_slopes(loss: Callable[[Any], float], point: Any, slopes: Any, names: Any) -> None:
+    """Compares the gradient at a point with differences of a loss that is computed otherwise, number by number."""
+    step = 3e-3
+    for number, (slope, name) in enumerate(zip(slopes, names, strict=True)):
+        ahead, behind = (loss((*point[:number], point[number] + by, *point[number + 1 :])) for by in (step, -step))
+        assert slope == pytest.approx((ahead - behind) / (2 * step), rel=2e-2, abs=2e-4), name
+
+
 def stop_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
     """Presses Ctrl-C once so many steps are answered."""
     answered, done = Evaluator.answer, []

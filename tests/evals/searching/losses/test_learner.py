@@ -3,6 +3,7 @@
 import pytest
 import tiny_models
 import torch
+from searching import check_slopes
 from tiny import VOCABULARY, llama, naive_nll
 
 import ropescale
@@ -53,13 +54,7 @@ def test_the_gradient_is_that_of_plain_transformers(make, layers, numbers):
         nll, slope = gradient(Learner(model, logits_bytes=4 * VOCABULARY * 7), live, space, point, IDS, weighted)
     weights = weighted.of(95)
     assert float((nll.double() * weights).sum()) == pytest.approx(loss(model, space, point, weights), abs=1e-6)
-    step = 3e-3
-    for number in range(len(point)):
-        ahead, behind = (
-            loss(model, space, (*point[:number], point[number] + by, *point[number + 1 :]), weights)
-            for by in (step, -step)
-        )
-        assert slope[number] == pytest.approx((ahead - behind) / (2 * step), rel=2e-2, abs=2e-4), space.names[number]
+    check_slopes(lambda point: loss(model, space, point, weights), point, slope, space.names)
 
 
 def test_a_search_leaves_the_model_as_it_was_bit_for_bit():
