@@ -10,9 +10,11 @@ from .checkpoints.locating import find_model, read_config
 from .checkpoints.metadata.record import original_config
 from .errors import ConfigError
 from .keywords import refuse_unknown
-from .planning.plan import frequencies_of, is_as_is
-from .request import RequestOptions
+from .lengths import parse_length
+from .planning.plan import is_as_is, make_plan
+from .request import Request, RequestOptions
 from .schedules import Frequencies
+from .schedules.as_is import stock_table
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -26,17 +28,24 @@ def frequencies(
     Args:
         model: a checkpoint's folder or Hub id (nothing heavy is imported), a configuration, or a loaded model.
         schedule: a schedule or a spec such as ``"yarn:factor=8"``.
-        length: the context being processed, in tokens; only length-dependent schedules look at it.
+        length: the context being processed, in tokens; only length-dependent schedules look at it. The planned length
+            when None.
         options: the fields of :class:`ropescale.request.Request`.
 
     Returns:
-        ``{layer type: Frequencies}``; the one key is ``"all"`` for a model that keeps one table.
+        ``{layer type: Frequencies}``; the one key is ``"all"`` for a model that keeps one table. Layer types that the
+        schedule leaves alone have the configuration's own frequencies.
 
     Raises:
         RopescaleError: the model or the schedule cannot be read, or do not fit each other.
     """
     refuse_unknown("ropescale.frequencies", options, RequestOptions.__annotations__)
-    return frequencies_of(configuration_of(model, schedule), schedule, length, **options)
+    plan = make_plan(configuration_of(model, schedule), Request.of(schedule, **options))
+    at = plan.length if length is None else parse_length(length)
+    return {
+        key: plan.layers[key].table(at) if key in plan.layers else stock_table(rope, at)
+        for key, rope in plan.original.ropes.items()
+    }
 
 
 def configuration_of(model: Any, schedule: object) -> Mapping[str, object]:

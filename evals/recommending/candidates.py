@@ -12,12 +12,13 @@ from ...engines.registry import ENGINES
 from ...errors import ConfigError, ScheduleError
 from ...output.formatting import listed
 from ...output.naming import names_of
-from ...planning.plan import Plan, frequencies_of, make_plan
+from ...planning.plan import Plan, make_plan
 from ...planning.sharing import Asked, distinct, file_of, is_same, of_several, spelled_out
 from ...request import Request
 from ...schedules import base
 from ...schedules.reading import specs
 from ...schedules.reading.fields import parameters
+from ...tables import frequencies
 
 if TYPE_CHECKING:
     from ...request import RequestOptions
@@ -279,7 +280,7 @@ def _candidate(spec: str, plan: Plan, target: int) -> Candidate:
 def _as_is(now: Mapping[str, object], config: Mapping[str, object], target: int, request: RequestOptions) -> Candidate:
     """Returns the model as it is: a schedule that computes the same is not tried."""
     changed = make_plan(config, Request.of("linear", **{**request, "factor": 2.0})).layers
-    found = ((key, each) for key, each in frequencies_of(now, AS_IS, target).items() if key in changed)
+    found = ((key, each) for key, each in frequencies(now, AS_IS, target).items() if key in changed)
     tables = tuple((key, tuple(each.inv_freq), each.attention_scale) for key, each in found)
     return Candidate(AS_IS, (0, 0, 0, 1.0, AS_IS), tables)
 

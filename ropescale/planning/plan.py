@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..configs.configuration import Configuration
 from ..configs.writing import Scaling, write_rope
 from ..errors import ScheduleError
-from ..lengths import parse_length
 from ..output.formatting import brief
-from ..request import Request, RequestOptions
+from ..request import Request
 from ..rope import Rope
 from ..schedules import Frequencies, Schedule, resolve
 from ..schedules.as_is import AsIs, from_rope_parameters, stock_table
@@ -24,9 +23,6 @@ from .choosing import choose, is_windowed
 from .grounds import describe_scaling, grounds
 from .layer import PlannedLayer
 from .native_form import scaling_of, why_unsavable
-
-if TYPE_CHECKING:
-    from typing import Unpack
 
 
 @dataclass(frozen=True)
@@ -142,22 +138,6 @@ def plan_of_own(config: Mapping[str, object]) -> Plan:
     original = Configuration.read(config)
     layers = {key: PlannedLayer(rope, rope, AsIs().bound(rope)) for key, rope in original.ropes.items()}
     return Plan(Request("as-is"), original, original, layers, original.max_length)
-
-
-def frequencies_of(
-    config: Mapping[str, object], spec: object, length: int | str | None = None, **options: Unpack[RequestOptions]
-) -> dict[str, Frequencies]:
-    """Returns ``{layer type: Frequencies}`` of a configuration under a schedule, in float64.
-
-    Layer types that the schedule leaves alone have the configuration's own frequencies. ``length`` is the context
-    being processed (only length-dependent schedules look at it); the planned length when None.
-    """
-    plan = make_plan(config, Request.of(spec, **options))
-    at = plan.length if length is None else parse_length(length)
-    return {
-        key: plan.layers[key].table(at) if key in plan.layers else stock_table(rope, at)
-        for key, rope in plan.original.ropes.items()
-    }
 
 
 def is_as_is(spec: object) -> bool:

@@ -140,6 +140,7 @@ def test_another_file_that_is_damaged_is_named(model, capsys, name, content):
     refused(capsys, PATCH, name)
 
 
+# What else can be wrong in a schedule's text, and in a length's, is in tests/schedules and tests/core.
 ARGUMENTS: dict[str, tuple[list[str], str]] = {
     "factor beyond floats": (["--schedule", "yarn:factor=1e308"], "must be a number below 1e+100 in size, not 1e+308"),
     "attention beyond floats": (["--schedule", "yarn:factor=4,attention_factor=1e300"], "attention_factor must be"),

@@ -21,7 +21,6 @@ from ropescale import Frequencies, Rope
 from ropescale.configs.configuration import read_rope
 from ropescale.engines import engine_warnings
 from ropescale.errors import ConfigError, DataError, ScheduleError
-from ropescale.planning.plan import frequencies_of
 from ropescale.schedules import AsIs, Resonance, Table, Yarn, compute, create
 
 PHI3 = {"model_type": "phi3", "hidden_size": 128, "num_attention_heads": 4, "max_position_embeddings": 4096}
@@ -449,7 +448,7 @@ def test_full_is_the_default_and_leaves_the_windowed_layers_alone():
     plan = make_plan(GEMMA3, "linear:factor=4")
     assert list(plan.schedules) == ["full_attention"]
     assert plan.notes == ("layers left as they are: sliding_attention",)
-    found = frequencies_of(GEMMA3, "linear:factor=4")
+    found = ropescale.frequencies(GEMMA3, "linear:factor=4")
     assert found["full_attention"].inv_freq == pytest.approx([f / 4 for f in series(1e6, 128)], rel=1e-14)
     assert found["sliding_attention"].inv_freq == pytest.approx(series(1e4, 128), rel=1e-14)
 
@@ -579,10 +578,10 @@ def test_stock_dynamic_is_saved_natively():
 
 
 def test_frequencies_of_untouched_layers_are_those_at_the_planned_length():
-    found = frequencies_of(PHI3_128K, "as-is")["all"]
+    found = ropescale.frequencies(PHI3_128K, "as-is")["all"]
     expected = [f / factor for f, factor in zip(series(1e4, 32), LISTS["long_factor"])]
     assert found.inv_freq == pytest.approx(expected, rel=1e-14)
-    assert frequencies_of(PHI3_128K, "as-is", 4096)["all"].inv_freq == pytest.approx(
+    assert ropescale.frequencies(PHI3_128K, "as-is", 4096)["all"].inv_freq == pytest.approx(
         [f / factor for f, factor in zip(series(1e4, 32), LISTS["short_factor"])], rel=1e-14
     )
 
@@ -728,7 +727,7 @@ def test_what_is_no_length_is_refused(key: str, bad: object) -> None:
     with pytest.raises(DataError, match="length"):
         make_plan(LLAMA, "yarn:factor=4", **{key: bad})
     with pytest.raises(DataError, match="length"):
-        frequencies_of(LLAMA, "yarn:factor=4", bad)
+        ropescale.frequencies(LLAMA, "yarn:factor=4", bad)
 
 
 def test_numbers_and_arrays_of_numpy_are_numbers() -> None:

@@ -18,7 +18,6 @@ from typing import Any
 import ropescale
 from ropescale.errors import RopescaleError
 from ropescale.lengths import parse_length
-from ropescale.planning.plan import frequencies_of
 
 from . import seeds
 from .judging import Fault, Outcome, place
@@ -510,8 +509,8 @@ def read_back(words: list[str]) -> Iterator[Fault]:
     spec = options.pop("schedule")
     length = json.loads((out / "ropescale.json").read_bytes())["length"]
     try:
-        planned = frequencies_of(config, spec, **options)
-        read = frequencies_of(json.loads((out / "config.json").read_bytes()), "as-is", length)
+        planned = ropescale.frequencies(config, spec, **options)
+        read = ropescale.frequencies(json.loads((out / "config.json").read_bytes()), "as-is", length)
     except RopescaleError as error:
         yield Fault("patched, and cannot be read back", place(error), str(error)[:400])
         return
