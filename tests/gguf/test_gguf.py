@@ -68,6 +68,17 @@ def patched(schedule: Any, arch: str = "llama", out: str = "out.gguf", **more: A
     return {name.removeprefix(f"{arch}."): value for name, value in keys_of(out).items()}
 
 
+def stock_table(kind: str, width: int, trained: int, theta: float, **more: float) -> list[float]:
+    """The frequencies that transformers' own function computes, eight times longer than trained."""
+    from transformers import LlamaConfig
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    scaling = {"rope_type": kind, "rope_theta": theta, "factor": 8.0, "original_max_position_embeddings": trained}
+    config = LlamaConfig(hidden_size=width, num_attention_heads=1, rope_parameters=scaling | more)
+    config.max_position_embeddings = 8 * trained
+    return ROPE_INIT_FUNCTIONS[kind](config, "cpu")[0].tolist()
+
+
 # ---------------------------------------------------------------------------------------------------------
 # What is written
 
@@ -109,15 +120,9 @@ def test_frozen_dynamic_ntk_becomes_theta_where_no_table_would_be_carried():
 
 
 def test_llama3_becomes_the_divisors_of_transformers_own_table():
-    from transformers import LlamaConfig
-    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
-
-    scaling = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0}
-    scaling |= {"high_freq_factor": 4.0, "original_max_position_embeddings": 256}
-    config = LlamaConfig(hidden_size=16, num_attention_heads=1, rope_parameters=scaling)
-    inv_freq, _ = ROPE_INIT_FUNCTIONS["llama3"](config, "cpu")
+    inv_freq = stock_table("llama3", 16, 256, 10000.0, low_freq_factor=1.0, high_freq_factor=4.0)
     keys = patched("llama3:factor=8")
-    assert factors_of("out.gguf") == pytest.approx([b / f for b, f in zip(PLAIN, inv_freq.tolist())], rel=1e-6)
+    assert factors_of("out.gguf") == pytest.approx([b / f for b, f in zip(PLAIN, inv_freq)], rel=1e-6)
     assert keys[S + "type"] == "none"
 
 
@@ -197,20 +202,14 @@ def test_the_length_keeps_the_type_it_has(kind):
 @pytest.mark.parametrize("length", [4, 512, 4096, 131072])
 def test_llama_cpps_yarn_is_that_of_transformers_but_where_its_ramp_reaches_no_pair(theta, length):
     """Reference item 4: for a trained length below one turn's, transformers leaves every pair and ggml none but one."""
-    from transformers import LlamaConfig
-    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
-
-    scaling = {"rope_type": "yarn", "rope_theta": theta, "factor": 8.0, "original_max_position_embeddings": length}
-    config = LlamaConfig(hidden_size=128, num_attention_heads=1, rope_parameters=scaling)
-    config.max_position_embeddings = 8 * length
-    expected, _ = ROPE_INIT_FUNCTIONS["yarn"](config, "cpu")
+    expected = stock_table("yarn", 128, length, theta)
     found = yarn_of_llama_cpp(Rope(128, theta, length), 8.0)
     if length == 4:
         plain = [theta ** (-2 * i / 128) for i in range(64)]
-        assert expected.tolist() == pytest.approx(plain, rel=1e-6)
+        assert expected == pytest.approx(plain, rel=1e-6)
         assert found == pytest.approx([1.0, *(b / 8 for b in plain[1:])])
     else:
-        assert found == pytest.approx(expected.tolist(), rel=2e-6)
+        assert found == pytest.approx(expected, rel=2e-6)
 
 
 # ---------------------------------------------------------------------------------------------------------
