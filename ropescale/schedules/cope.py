@@ -33,8 +33,9 @@ class Cope(BuiltIn):
     def __call__(self, rope: Rope, length: int) -> Frequencies:
         inv_freq = rope.inv_freq()
         turning = sum(f > 0 for f in inv_freq)
-        first = turning - min(self._count(rope), turning)
-        faded = [b * _cosine((i - first) / (turning - 1 - first)) for i, b in enumerate(inv_freq[first:turning], first)]
+        n = min(self._count(rope), turning)
+        first = turning - n
+        faded = [b * (1 + math.cos(math.pi * (k / (n - 1)))) / 2 for k, b in enumerate(inv_freq[first:turning])]
         return Frequencies(inv_freq[:first] + faded + inv_freq[turning:], rope.table_scale)
 
     def _count(self, rope: Rope) -> int:
@@ -52,8 +53,3 @@ class Cope(BuiltIn):
                 f"{rope.original_length} tokens, and this model has {slow}; give clipped_pairs"
             )
         return slow
-
-
-def _cosine(share: float) -> float:
-    """Falls from 1 at 0 to 0 at 1, along half a cosine."""
-    return (1 + math.cos(math.pi * share)) / 2

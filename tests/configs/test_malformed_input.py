@@ -27,8 +27,6 @@ FILES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "not JSON": (lambda m: (m / "config.json").write_text("model_type: llama"), "is not valid JSON (line 1, column 1"),
     "truncated": (lambda m: (m / "config.json").write_text(json.dumps(CONFIG)[:-20]), "is not valid JSON"),
     "empty file": (lambda m: (m / "config.json").write_text(""), "is not valid JSON"),
-    "binary": (lambda m: (m / "config.json").write_bytes(b"\x80\xff\x00"), "is not a text file"),
-    "list": (lambda m: (m / "config.json").write_text("[1]"), "holds a JSON list, not an object"),
     "string": (lambda m: (m / "config.json").write_text('"llama"'), "holds a JSON str, not an object"),
     "too deep": (lambda m: (m / "config.json").write_text('{"a":' * 100_000), "config.json"),
     "adapter": (lambda m: (m / "adapter_config.json").write_text("{}"), "into base_model_name_or_path"),

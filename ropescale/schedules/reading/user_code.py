@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Never, TypeVar
+from typing import Never, TypeGuard, TypeVar
 
 from ...errors import CheckpointError, ScheduleError
 from ...files.reading import is_deep, local_path, read_bytes, sha256
@@ -48,14 +48,13 @@ def _which(path: Path) -> ScheduleError:
     _check_file(path)
     content = read_bytes(path)
     tree = _guarded(str(path), lambda: ast.parse(content))
-    found = [getattr(node, "name", "_") for node in tree.body if _is_schedule(node)]
-    names = [name for name in found if not name.startswith("_")]
+    names = [node.name for node in tree.body if _is_schedule(node) and not node.name.startswith("_")]
     if not names:
         return ScheduleError(f"{path} has no class with a __call__(self, rope, length); a schedule is one")
     return ScheduleError(f"{path} has {listed(names)}; say which, as in {path}::{names[0]}")
 
 
-def _is_schedule(node: ast.stmt) -> bool:
+def _is_schedule(node: ast.stmt) -> TypeGuard[ast.FunctionDef | ast.ClassDef]:
     """Whether a statement seems to define a callable that takes ``(rope, length)``."""
     if isinstance(node, ast.FunctionDef):
         return len(node.args.posonlyargs + node.args.args) == 2
