@@ -5,7 +5,7 @@ Patching in memory, on disk and in GGUF files all start here; planning changes n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -108,7 +108,11 @@ def make_plan(config: Mapping[str, object], request: Request) -> Plan:
         return Plan(request, original, original, {}, original.max_length)
     layers = _layers(chosen, original, request)
     # Notes that refuse (idle schedules) come before the length, so that the error names the first cause.
-    told = [*notes.on_configuration(original, layers, request), *_notes_on_request(layers, request)]
+    told = [*notes.on_configuration(original, layers, request)]
+    if request.freeze_at is not None:
+        told += notes.on_freezing(layers, request.freeze_at)
+    if request.replace_scaling:
+        told += notes.on_replaced_scaling(layers, request)
     bounding = _bounding(layers, original)
     length = _length(layers, bounding, original, request)
     if not bounding:
@@ -163,13 +167,6 @@ def _layers(chosen: Mapping[str, specs.Spec], original: Configuration, request: 
         )
         layers[key] = PlannedLayer(original.ropes[key], rope, schedule, request.freeze_at)
     return layers
-
-
-def _notes_on_request(layers: Mapping[str, PlannedLayer], request: Request) -> Iterator[str]:
-    if request.freeze_at is not None:
-        yield from notes.on_freezing(layers, request.freeze_at)
-    if request.replace_scaling:
-        yield from notes.on_replaced_scaling(layers, request)
 
 
 def _bounding(layers: Iterable[str], original: Configuration) -> list[str]:

@@ -164,7 +164,6 @@ def test_python_objects_pass_through() -> None:
         ("yarn:4", "'4' is not key=value; write yarn:factor=4"),
         ("yarn:factor 4", "'factor 4' is not key=value; write yarn:factor=4"),
         ("yarn:", "yarn: '' is not key=value; write yarn:key=value,key=value"),
-        ("yarn:8", "yarn: '8' is not key=value"),
         ("yarn:factor=", "yarn: 'factor=' is not key=value"),
         ("yarn:=8", "yarn: '=8' is not key=value"),
         ("yarn:factor=8,", "yarn: '' is not key=value"),
