@@ -78,19 +78,14 @@ def _difference(path: Path, entry: Entry, within: Mapping[int, int]) -> str | No
     if not stat.S_ISREG(there.st_mode):
         return "is not the file that ropescale wrote"
     if how == "hard":
-        return _difference_of_link(there, entry, within)
+        if there.st_ino != entry.get("inode"):
+            return "is not the link that ropescale made"
+        return None if there.st_nlink > within[there.st_ino] else "is the only copy left of these weights"
     if how == "copy":
         same = (there.st_size, there.st_mtime_ns) == (entry.get("size"), entry.get("mtime_ns"))
     else:
         same = sha256_of(path) == entry.get("sha256")
     return None if same else "was changed since ropescale wrote it"
-
-
-def _difference_of_link(there: os.stat_result, entry: Entry, within: Mapping[int, int]) -> str | None:
-    """Says why a hard link must stay: it has another inode, or no name is left elsewhere."""
-    if there.st_ino != entry.get("inode"):
-        return "is not the link that ropescale made"
-    return None if there.st_nlink > within[there.st_ino] else "is the only copy left of these weights"
 
 
 def remove(folder: Path, files: Iterable[str], last: Iterable[str]) -> bool:

@@ -182,11 +182,8 @@ def _refuse_special(path: Path, mode: int) -> None:
     if stat.S_ISDIR(mode):
         raise CheckpointError(f"{path} cannot be read: Is a directory")
     if not stat.S_ISREG(mode):
-        raise CheckpointError(f"{path} is {_kind(mode)}, not a regular file; remove it, or give another folder")
-
-
-def _kind(mode: int) -> str:
-    return "a pipe" if stat.S_ISFIFO(mode) else "a socket" if stat.S_ISSOCK(mode) else "a device"
+        kind = "a pipe" if stat.S_ISFIFO(mode) else "a socket" if stat.S_ISSOCK(mode) else "a device"
+        raise CheckpointError(f"{path} is {kind}, not a regular file; remove it, or give another folder")
 
 
 _SYSTEM = re.compile(r"/(proc|sys|dev(?!/shm(/|$)))(/|$)")

@@ -72,21 +72,16 @@ def _loading() -> Iterator[None]:
     try:
         yield
     except (ImportError, MemoryError) as error:
-        raise RopescaleError(_why_missing(error)) from None
+        if is_want_of_memory(error):
+            raise RopescaleError("there is not enough memory to draw plots; give it more, or do without") from None
+        missing = isinstance(error, ModuleNotFoundError)
+        what = "which is not installed" if missing else f"which does not load ({first_line(error)})"
+        raise RopescaleError(f"plots need matplotlib, {what}; pip install 'ropescale[plot]'") from None
 
 
 def is_want_of_memory(error: BaseException) -> bool:
     """Whether an import failed for lack of memory; the dynamic linker words this differently."""
     return isinstance(error, MemoryError) or any(each in str(error) for each in ("memory", "failed to map segment"))
-
-
-def _why_missing(error: BaseException) -> str:
-    """Says why a library does not load: it is not installed, or memory is short."""
-    if is_want_of_memory(error):
-        return "there is not enough memory to draw plots; give it more, or do without"
-    missing = isinstance(error, ModuleNotFoundError)
-    what = "which is not installed" if missing else f"which does not load ({first_line(error)})"
-    return f"plots need matplotlib, {what}; pip install 'ropescale[plot]'"
 
 
 def drawn(draw: Callable[[], Figure]) -> bytes:

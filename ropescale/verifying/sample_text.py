@@ -18,7 +18,8 @@ Text = Callable[[int], Sequence[int]]
 
 def ids_of(model: PreTrainedModel, tokens: int, text: Text | None = None) -> torch.Tensor:
     """Makes token ids, int64 [tokens]: the text's where they are enough and all known, else random ones from a seed."""
-    vocabulary = _vocabulary(model)
+    rows = model.get_input_embeddings().get_parameter("weight").shape[0]
+    vocabulary = min(rows, int(getattr(text_config(model), "vocab_size", None) or rows))
     given = [] if text is None else list(text(tokens))[:tokens]
     if len(given) == tokens and min(given) >= 0 and max(given) < vocabulary:
         return torch.tensor(given)
@@ -26,11 +27,6 @@ def ids_of(model: PreTrainedModel, tokens: int, text: Text | None = None) -> tor
     usable = [i for i in range(vocabulary) if i not in special] or list(range(vocabulary))
     chosen = torch.randint(len(usable), (tokens,), generator=torch.Generator().manual_seed(0))
     return torch.tensor(usable)[chosen]
-
-
-def _vocabulary(model: PreTrainedModel) -> int:
-    rows = model.get_input_embeddings().get_parameter("weight").shape[0]
-    return min(rows, int(getattr(text_config(model), "vocab_size", None) or rows))
 
 
 def _special(config: object) -> set[int]:

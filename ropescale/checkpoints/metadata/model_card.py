@@ -27,7 +27,30 @@ def card(readme: Path, plan: Plan, source: str, name: str = "PATH") -> bytes:
     configuration may be hostile; all of them are escaped. ``name`` is what the commands call the checkpoint: the
     repository that it goes to, where that is known.
     """
-    return _with_section(readme, _body(plan, source, name))
+    remote = needs_remote_code(plan.config)
+    trusting, flag = (", trust_remote_code=True", " --trust-remote-code") if remote else ("", "")
+    labels = {key: plan.label(key) for key in plan.schedules}
+    trained = {key: rope.original_length for key, rope in plan.ropes.items()}
+    body = f"""## Context extension
+
+ropescale changed the rotary frequencies of {code_span(Path(source).name)}, and left the weights as they were.
+`ropescale.json` holds the frequencies.
+
+{_table(labels, trained, plan.length)}
+
+Stock transformers loads it as it is:
+
+```python
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+model = AutoModelForCausalLM.from_pretrained("{name}"{trusting})
+tokenizer = AutoTokenizer.from_pretrained("{name}"{trusting})
+```
+
+{_serving(plan, source, name)}
+
+`ropescale verify {name}{flag}` proves that transformers uses these frequencies."""
+    return _with_section(readme, body)
 
 
 def adapter_card(readme: Path, record: Mapping[str, Any]) -> bytes:
@@ -69,32 +92,6 @@ def _without_section(text: str) -> str:
         parts.append(text[at:begin].rstrip() if at == 0 else text[at:begin].strip())
         at = end + len(END)
     return "\n\n".join([*parts, text[at:].lstrip() if at else text])
-
-
-def _body(plan: Plan, source: str, name: str) -> str:
-    remote = needs_remote_code(plan.config)
-    trusting, flag = (", trust_remote_code=True", " --trust-remote-code") if remote else ("", "")
-    labels = {key: plan.label(key) for key in plan.schedules}
-    trained = {key: rope.original_length for key, rope in plan.ropes.items()}
-    return f"""## Context extension
-
-ropescale changed the rotary frequencies of {code_span(Path(source).name)}, and left the weights as they were.
-`ropescale.json` holds the frequencies.
-
-{_table(labels, trained, plan.length)}
-
-Stock transformers loads it as it is:
-
-```python
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
-model = AutoModelForCausalLM.from_pretrained("{name}"{trusting})
-tokenizer = AutoTokenizer.from_pretrained("{name}"{trusting})
-```
-
-{_serving(plan, source, name)}
-
-`ropescale verify {name}{flag}` proves that transformers uses these frequencies."""
 
 
 def _table(labels: Mapping[str, str], trained: Mapping[str, int], length: int) -> str:
