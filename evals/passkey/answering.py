@@ -96,7 +96,8 @@ class Answerer:
             self.shares = self._agree(shared[-1], self._whole([(prompt, endings[-1])])[0])
             self.forward_passes = before  # every process checks, so the check does not count
             if not self.shares:
-                LOG.warning("%s computes other logits from its cache; every prompt is read whole", self._name)
+                name = type(self.model).__name__
+                LOG.warning("%s computes other logits from its cache; every prompt is read whole", name)
                 return self._several(prompt)
         return shared
 
@@ -109,7 +110,9 @@ class Answerer:
     def _shared(self, prompt: Prompt) -> list[_Tokens] | None:
         """Reads the context once and returns the tokens of every ending; None, with a warning, if memory runs out."""
         try:
-            cache = self._read(self._tensor([prompt.context]))
+            self.forward_passes += 1
+            read = self._forward(self._tensor([prompt.context]), keep=1, use_cache=True)
+            cache = getattr(read, "past_key_values", None)
             if cache is None:
                 self.shares = False
                 return None
@@ -121,10 +124,6 @@ class Answerer:
         self.shares = False
         LOG.warning("out of memory with the cache of %s; every prompt is read whole from here on", prompt.name)
         return None
-
-    def _read(self, ids: torch.Tensor) -> Any:
-        self.forward_passes += 1
-        return getattr(self._forward(ids, keep=1, use_cache=True), "past_key_values", None)
 
     def _continued(self, cache: Any, prompt: Prompt, ending: int) -> _Tokens:
         ids = self._tensor([prompt.endings[ending]])
@@ -171,10 +170,6 @@ class Answerer:
         # Called after the handler, because the traceback keeps every tensor of the failed pass.
         gc.collect()
         release(self.device)
-
-    @property
-    def _name(self) -> str:
-        return type(self.model).__name__
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -92,9 +92,8 @@ _CHANCE = "chance"
 """The last line of the table of NLLs."""
 
 
-def _where_nothing_is_found(stored: Asked, overall: Iterable[AccuracyRow]) -> list[str]:
+def _where_nothing_is_found(stored: Asked, rows: Sequence[AccuracyRow]) -> list[str]:
     """Returns what a map without any answer says, or does not: whether the unchanged model can do the task at all."""
-    rows = list(overall)
     if any(row.correct for row in rows):
         return []
     trained, none = stored.trained_length, "No schedule answers anything"

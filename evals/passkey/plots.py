@@ -91,23 +91,23 @@ def _nll_kind(rows: Sequence[AccuracyRow]) -> MapKind:
 
 
 def _heat_map(axes: Axes, result: Asked, schedule: str, cells: Cells, kind: MapKind) -> AxesImage:
-    values = [[_value(cells.get((length, depth)), kind) for length in result.lengths] for depth in result.depths]
+    found = [[cells.get((length, depth)) for length in result.lengths] for depth in result.depths]
+    values = [[float("nan") if row is None else kind.value(row) for row in line] for line in found]
     image = axes.imshow(values, cmap=COLOURS + "_r" * kind.runs_backwards, vmin=kind.low, vmax=kind.high, aspect="auto")
     for y, line in enumerate(values):
         for x, value in enumerate(line):
             if value == value:  # an interrupted run has gaps
-                _number(axes, x, y, kind.form.format(value), _is_light(value, kind))
+                colour = "black" if _is_light(value, kind) else "white"
+                axes.text(x, y, kind.form.format(value), ha="center", va="center", fontsize=7, color=colour)
     axes.set_xticks(range(len(result.lengths)), [tokens(n) for n in result.lengths], fontsize=8)
     axes.set_yticks(range(len(result.depths)), [f"{100 * depth:.3g}%" for depth in result.depths], fontsize=8)
     axes.set_xlabel("length (tokens)", fontsize=8)
     axes.set_ylabel("depth", fontsize=8)
     axes.set_title(short(result.named(schedule), 30), loc="left", fontsize=9)
-    _mark_trained(axes, result)
+    if inside := _inside(result):  # visible on every colour
+        axes.axvline(inside - 0.5, color="white", linewidth=3.6)
+        axes.axvline(inside - 0.5, color="black", linewidth=1.4, linestyle=(0, (4, 2)))
     return image
-
-
-def _value(row: AccuracyRow | None, kind: MapKind) -> float:
-    return float("nan") if row is None else kind.value(row)
 
 
 def _mark_chance(bar: Colorbar, kind: MapKind, chance: float) -> None:
@@ -122,17 +122,6 @@ def _is_light(value: float, kind: MapKind) -> bool:
     """Whether a cell is so light that its number must be black: on cividis, above the middle."""
     share = (value - kind.low) / (kind.high - kind.low)
     return share < 0.5 if kind.runs_backwards else share > 0.5
-
-
-def _number(axes: Axes, x: int, y: int, text: str, light: bool) -> None:
-    axes.text(x, y, text, ha="center", va="center", fontsize=7, color="black" if light else "white")
-
-
-def _mark_trained(axes: Axes, result: Asked) -> None:
-    """Draws a line after the trained lengths, visible on every colour."""
-    if inside := _inside(result):
-        axes.axvline(inside - 0.5, color="white", linewidth=3.6)
-        axes.axvline(inside - 0.5, color="black", linewidth=1.4, linestyle=(0, (4, 2)))
 
 
 def _inside(result: Asked) -> int:

@@ -21,7 +21,7 @@ from ..resuming.finished_batches import Shelf, Store
 from ..running.batches import Batch, BatchPlan, Cost, Feed
 from ..running.progress import Notes
 from ..running.runner import Facts, Runner, Task, carry_out
-from ..running.variants import AS_IS, HeldTables, Variant, names_for, trained_length, variants
+from ..running.variants import AS_IS, HeldTables, names_for, trained_length, variants
 from ..statistics.intervals import PERCENT
 from .answering import Answerer, Score
 from .answers import Answer
@@ -120,7 +120,8 @@ class RetrievalRun:
         device = self.answerer.device
         runner = Runner(self.facts, store or Store(), group or Group(World()), self.notes, device)
         with evaluating(self.answerer.model):
-            runner.take([task for variant in self.variants for task in self._tasks(variant)])
+            held = (variant.tables(self.quiz.lengths) for variant in self.variants)
+            runner.take([self._task(length, tables) for each in held for length, tables in each.items()])
             runner.announce(self._about)
             runner.run(self._about)
 
@@ -193,10 +194,6 @@ class RetrievalRun:
         starts = enumerate(range(0, len(feeds), together))
         batches = tuple(Batch(n, tuple(feeds[start : start + together]), length) for n, start in starts)
         return BatchPlan(batches, sizes, Cost(len(feeds), length * len(feeds), sum(sizes), 1.0))
-
-    def _tasks(self, variant: Variant) -> list[Task]:
-        """Plans one schedule at every length."""
-        return [self._task(length, tables) for length, tables in variant.tables(self.quiz.lengths).items()]
 
     def _task(self, length: int, tables: HeldTables) -> Task:
         prompts, plan = self.quiz.prompts[length], self._plans[length]

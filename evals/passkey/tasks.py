@@ -152,7 +152,9 @@ class _Lots:
 
     def number(self) -> str:
         """Draws a number of :data:`DIGITS` digits that occurs nowhere else in the prompt."""
-        return self._taken(self._some_number())
+        number = self._some_number()
+        self._numbers.add(number)
+        return number
 
     def name(self) -> str:
         """Draws a name that the tokenizer tells apart from the others."""
@@ -176,7 +178,8 @@ class _Lots:
         for _ in range(_TRIES):
             name, number = self.dice.one(NAMES), self._some_number()
             if self._fresh(name) and self._size(ending(name, number)) == wanted:
-                return self._called(name), self._taken(number)
+                self._numbers.add(number)
+                return self._called(name), number
         raise DataError(_FEW_NAMES)
 
     def _some_number(self) -> str:
@@ -194,10 +197,6 @@ class _Lots:
 
     def _called(self, name: str) -> str:
         return self._names.setdefault(tuple(self.encoder.inside(f" {name}")), name)
-
-    def _taken(self, number: str) -> str:
-        self._numbers.add(number)
-        return number
 
 
 # --- the tasks ---------------------------------------------------------------------------------------------------
@@ -218,7 +217,7 @@ def _multi_key(depths: Sequence[float], lots: _Lots) -> Riddle:
     keys = list(zip(hidden, lots.pairs(len(hidden), ending)))
     needles = [Needle(depth, f"{ending(*pair)}.", pair[1]) for depth, pair in keys]
     asked = [(ending(*pair), [(depth, pair[1])]) for depth, pair in keys[: len(depths)]]
-    return Riddle("There are pass keys in this text. Remember them.", _in_order(needles), asked)
+    return Riddle("There are pass keys in this text. Remember them.", needles, asked)
 
 
 def _multi_value(depths: Sequence[float], lots: _Lots) -> Riddle:
@@ -243,12 +242,7 @@ def _variable_tracking(depths: Sequence[float], lots: _Lots) -> Riddle:
             place = depth + (1 - depth) * hop / (HOPS + 1)
             needles.append(Needle(place, f" The {new} box holds the same number as the {old} box."))
         asked.append((ending(last, number), [(depth, number)]))
-    return Riddle("There are numbers in boxes in this text. Remember them.", _in_order(needles), asked[: len(depths)])
-
-
-def _in_order(needles: list[Needle]) -> list[Needle]:
-    """Sorts needles by depth. The sort is stable, so that no link comes before the one it refers to."""
-    return sorted(needles, key=lambda needle: needle.depth)
+    return Riddle("There are numbers in boxes in this text. Remember them.", needles, asked[: len(depths)])
 
 
 _RIDDLES: dict[str, Callable[[Sequence[float], _Lots], Riddle]] = {
@@ -270,15 +264,17 @@ class _Maker:
     def prompt(self, task: str, length: int, depths: Sequence[float], trial: int, dice: Dice) -> Prompt:
         riddle = _RIDDLES[task](depths, _Lots(dice, self.filler, self.encoder))
         endings = [self.encoder.inside(text) for text, _ in riddle.asked]
-        needles = [self.encoder.inside(needle.text) for needle in riddle.needles]
+        hidden = sorted(riddle.needles, key=lambda needle: needle.depth)  # stable: a link comes after what it refers to
+        needles = [self.encoder.inside(needle.text) for needle in hidden]
         head = [*self.first, *self.encoder.beginning(riddle.preamble)]
         room = length - len(head) - sum(map(len, needles)) - len(endings[0])
         if room < len(needles):
             raise DataError(_too_short(task, length, length - room + len(needles), len(depths)))
         fragment, *sentences = self._filling(dice, room)
-        body, starts = _hidden(sentences, riddle.needles, needles)
+        body, starts = _hidden(sentences, hidden, needles)
         context = [*head, *fragment, *body]
-        places = self._places(riddle.needles, starts, len(head) + len(fragment), room - len(fragment))
+        whole = [*context[len(self.first) :], *endings[0]]
+        places = self._places(hidden, starts, len(head) + len(fragment), room - len(fragment))
         return Prompt(
             name=f"{task} at {length:,}, depth {'/'.join(f'{depth:g}' for depth in depths)}, trial {trial}",
             length=length,
@@ -286,7 +282,7 @@ class _Maker:
             context=np.array(context, dtype=np.int64),
             endings=np.array(endings, dtype=np.int64),
             questions=tuple(self._questions(riddle, places, len(context))),
-            retokenizes=self._retokenizes([*context[len(self.first) :], *endings[0]]),
+            retokenizes=self.encoder.beginning(self.encoder.text(whole)) == whole,
         )
 
     def _filling(self, dice: Dice, room: int) -> list[list[int]]:
@@ -324,9 +320,6 @@ class _Maker:
                 stop = self.encoder.before(text, at + len(number))
                 position, actual = places[number]
                 yield Question(depth, actual, position, number, ending, context + start, context + stop)
-
-    def _retokenizes(self, ids: list[int]) -> bool:
-        return self.encoder.beginning(self.encoder.text(ids)) == ids
 
 
 def _hidden(

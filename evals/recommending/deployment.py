@@ -43,11 +43,8 @@ class Deployment:
 
     def following(self, target: int) -> str:
         """Returns the ``ropescale export`` command of the patched folder; "" where no engine was said."""
-        return (
-            ""
-            if self.engine is None
-            else shlex.join(["ropescale", "export", self._folder(target), "--for", self.engine])
-        )
+        words = ["ropescale", "export", self._folder(target), "--for"]
+        return "" if self.engine is None else shlex.join([*words, self.engine])
 
     def _folder(self, target: int) -> str:
         return argument(f"{Path(self.model).name or 'model'}-{short_length(target)}")

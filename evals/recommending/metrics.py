@@ -171,22 +171,13 @@ class LeftOut(Metric[Judged, LeftOutRow]):
 
     def to_markdown(self, stored: Judged) -> list[str]:
         """Returns one paragraph."""
-        rows = self.rows(stored)
-        return (
-            ["Not tried: " + "; ".join(f"{row.schedule} ({sentence(row.why)})" for row in rows) + "."] if rows else []
-        )
+        rows = [f"{row.schedule} ({sentence(row.why)})" for row in self.rows(stored)]
+        return [f"Not tried: {'; '.join(rows)}."] if rows else []
 
 
-ANSWER, CANDIDATES, FINALISTS, CURVES, ROUNDS, LEFT_OUT = (
-    Advice(),
-    Candidates(),
-    Finalists(),
-    Curves(),
-    Rounds(),
-    LeftOut(),
-)
+ANSWER, FINALISTS, CANDIDATES, CURVES = Advice(), Finalists(), Candidates(), Curves()
 
-METRICS: tuple[Metric[Judged, Any], ...] = (ANSWER, FINALISTS, CANDIDATES, CURVES, ROUNDS, LEFT_OUT)
+METRICS: tuple[Metric[Judged, Any], ...] = (ANSWER, FINALISTS, CANDIDATES, CURVES, Rounds(), LeftOut())
 
 
 def _candidate(evidence: Evidence, label: str) -> CandidateRow:

@@ -44,7 +44,7 @@ from .progress import Notes
 from .runner import Facts, Runner, Task, carry_out, task_of
 from .selection import Corpus, PerplexityOptions
 from .truncating import Truncating, refuse_impossible
-from .variants import AS_IS, HeldTables, Variant, names_for, trained_length, variants
+from .variants import AS_IS, HeldPass, Variant, names_for, passes_of, trained_length, variants
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -97,17 +97,13 @@ def perplexity(
 
 
 @dataclass(frozen=True)
-class Job:
+class Job(HeldPass):
     """One pass over every document under one set of rotary tables.
 
     Attributes:
-        tables: the schedule's.
-        lengths: the lengths that are read from it, ascending; the last is the one that is fed.
         plan: its batches.
     """
 
-    tables: HeldTables
-    lengths: tuple[int, ...]
     plan: BatchPlan
 
     @property
@@ -265,13 +261,11 @@ class PerplexityRun:
 
     def _jobs(self, variant: Variant) -> list[Job]:
         """Plans all the lengths of one schedule, in as few passes as its tables and the windows allow."""
-        found: dict[object, Job] = {}
-        for length, tables in variant.tables(self.corpus.lengths).items():
-            same = tables.rotation if self.options.stride is None else length
-            before = found[same].lengths if same in found else ()
-            found[same] = Job(tables, (*before, length), self._plan(length))
-            self._figures[tables.table_sha256] = tables.figures
-        return list(found.values())
+        held = variant.tables(self.corpus.lengths)
+        self._figures |= {tables.table_sha256: tables.figures for tables in held.values()}
+        if self.options.stride is not None:  # each length has windows of its own
+            return [Job(tables, (length,), self._plan(length)) for length, tables in held.items()]
+        return [Job(each.tables, each.lengths, self._plan(each.lengths[-1])) for each in passes_of(held)]
 
     def _plan(self, length: int) -> BatchPlan:
         if length not in self._plans:

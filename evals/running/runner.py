@@ -131,7 +131,10 @@ class Runner:
         planned = (self.facts, [task.facts for task in tasks])
         if any(other != planned for other in self.group.from_all(planned)):
             raise RunError("the processes do not measure the same; give all of them the same files and versions")
-        self._tasks = [_Shelved(task, [self._shelf(task, facts) for facts in task.facts]) for task in tasks]
+        self._tasks = [
+            _Shelved(task, [self.store.shelf({**self.facts, **facts}, task.plan, task.values) for facts in task.facts])
+            for task in tasks
+        ]
         for found in self.group.from_all(self._finished()):
             self._merge(found)
         self._share_out()
@@ -184,9 +187,6 @@ class Runner:
                 each.task.finish(each.shelves)
 
     # --- sharing ---
-
-    def _shelf(self, task: Task, facts: Facts) -> Shelf:
-        return self.store.shelf({**self.facts, **facts}, task.plan, task.values)
 
     def _finished(self) -> dict[str, dict[int, Scored]]:
         """Returns every batch that this process knows, by shelf."""
@@ -354,7 +354,8 @@ def _changes(last: Facts, about: Facts) -> str:
     """Says how a run differs from the last one in the same folder."""
     before, now = _flat(last), _flat(about)
     changed = [name for name in now if name not in ("facts", "schedules") and before.get(name) != now[name]]
-    return ", ".join(_change(name, before.get(name), now[name]) for name in changed)
+    pairs = {name: f"{_value(before.get(name))} became {_value(now[name])}" for name in changed}
+    return ", ".join(_CHANGED.get(name) or f"{name.replace('_', '-')} {pair}" for name, pair in pairs.items())
 
 
 def _flat(about: Facts) -> dict[str, object]:
@@ -368,11 +369,6 @@ _CHANGED = {
     "text": "the text differs",
     "tokens": "the tokens differ",
 }
-
-
-def _change(name: str, before: object, now: object) -> str:
-    plain = name.replace("_", "-")
-    return _CHANGED.get(name) or f"{plain} {_value(before)} became {_value(now)}"
 
 
 def _value(value: object) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -131,6 +131,22 @@ class HeldTables:
                 f"the rotary tables changed while {self.variant.label} was measured; a schedule, or code in the "
                 "model, that changes them by itself cannot be measured"
             )
+
+
+@dataclass(frozen=True)
+class HeldPass:
+    """One pass under a variant's tables, and the lengths that are read from it, ascending; the last one is fed."""
+
+    tables: HeldTables
+    lengths: tuple[int, ...]
+
+
+def passes_of(held: Mapping[int, HeldTables]) -> list[HeldPass]:
+    """Returns one pass for each table, by the tables at each length, ascending."""
+    lengths: dict[str, tuple[int, ...]] = {}
+    for length, tables in held.items():
+        lengths[tables.rotation] = (*lengths.get(tables.rotation, ()), length)
+    return [HeldPass(held[each[-1]], each) for each in lengths.values()]
 
 
 def variants(

@@ -17,19 +17,11 @@ from ...running.batches import Batch, plan_pass
 from ...running.progress import Notes
 from ...running.runner import Facts, Runner, Task, task_of
 from ...running.selection import Corpus
-from ...running.variants import HeldTables, Variant
+from ...running.variants import HeldPass, Variant, passes_of
 from ...scoring.executor import Executor
 from ...scoring.scorer import Scorer
 from ..objective import Objective
 from .measured import BEYOND, FAR, OTHERS, CandidateLosses, Column, held_windows
-
-
-@dataclass(frozen=True)
-class HeldPass:
-    """One pass of a candidate, and the lengths that are read from it, ascending; the last one is fed."""
-
-    tables: HeldTables
-    lengths: tuple[int, ...]
 
 
 @dataclass
@@ -96,11 +88,7 @@ class Meter:
             held = self.variants[candidate].tables(self.objective.needed)
             if all(tables.frozen_at is None for tables in held.values()):
                 held = dict.fromkeys(self.objective.lengths, held[self.objective.target])
-            found: dict[str, HeldPass] = {}
-            for length, tables in held.items():
-                before = found[tables.rotation].lengths if tables.rotation in found else ()
-                found[tables.rotation] = HeldPass(tables, (*before, length))
-            self._readings[candidate] = list(found.values())
+            self._readings[candidate] = passes_of(held)
         return self._readings[candidate]
 
     def _task(
