@@ -9,7 +9,7 @@ import pytest
 import tiny
 import tiny_models
 import torch
-from launching import launch
+from launching import assert_agree, launch
 
 from ropescale.cli.spelling import spelled
 from ropescale.errors import DataError, RunError
@@ -107,11 +107,7 @@ def test_a_model_shared_by_two_processes_gives_the_numbers_of_one(kind, texts, t
     assert "2 processes in teams of 2 measuring" in runs[1].stderr
     alone, shared = [json.loads((tmp_path / n / "results.json").read_text()) for n in "12"]
     assert alone["model"] == shared["model"]
-    for row, other in zip(alone["rows"], shared["rows"], strict=True):
-        assert row["table_sha256"] == other["table_sha256"]
-        assert row["nll"] == pytest.approx(other["nll"], abs=1e-6)
-    vectors, others = [[np.load(file) for file in sorted((tmp_path / n / "nll").rglob("*.npy"))] for n in "12"]
-    assert vectors and all(np.abs(a - b).max() < 1e-5 for a, b in zip(vectors, others, strict=True))
+    assert_agree(tmp_path / "1", tmp_path / "2")
     assert {path.name for path in (tmp_path / "2").glob("resume/*/*.log")} == {"0.log"}
     whole = (tmp_path / "2" / "results.json").read_bytes()
     again = launch(2, *words, tmp_path / "2", "--tp")

@@ -8,12 +8,11 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import coverage_models
-import numpy as np
 import pytest
 import tiny
 import tiny_models
 import torch
-from launching import launch
+from launching import assert_agree, launch
 
 import ropescale
 from ropescale.errors import ConfigError, DataError, RunError
@@ -239,14 +238,7 @@ def test_two_processes_agree_with_one_under_every_kind_of_schedule(model, texts,
     assert [run.returncode for run in runs] == [0, 0, 0], runs[-1].stderr
     assert "4 processes in teams of 2 measuring" in runs[2].stderr
     assert (tmp_path / "2" / "results.json").read_bytes() == (tmp_path / "4" / "results.json").read_bytes()
-    alone, shared = [json.loads((tmp_path / n / "results.json").read_text()) for n in "12"]
-    assert len(alone["rows"]) == 6
-    for row, other in zip(alone["rows"], shared["rows"], strict=True):
-        assert row["table_sha256"] == other["table_sha256"]
-        assert row["nll"] == pytest.approx(other["nll"], abs=1e-6)
-    vectors = [np.load(path) for path in sorted((tmp_path / "1" / "nll").rglob("*.npy"))]
-    others = [np.load(path) for path in sorted((tmp_path / "2" / "nll").rglob("*.npy"))]
-    assert vectors and all(np.abs(a - b).max() < 1e-5 for a, b in zip(vectors, others, strict=True))
+    assert len(assert_agree(tmp_path / "1", tmp_path / "2")) == 6
 
 
 @pytest.mark.slow

@@ -61,18 +61,26 @@ def test_into_a_file_goes_a_line_a_minute(clock, capsys):
     ]
 
 
-def test_what_another_run_scored_counts_for_the_perplexity_and_not_for_the_speed(clock, capsys):
-    with Progress("as-is at 64", 200, shown=True, before=[np.full(30, 1.0, np.float32)]) as progress:
-        clock[0] += 100
-        progress.add(100, np.full(10, 5.0, np.float32))
-    assert f"perplexity {math.exp(2.0):.4g} so far, 1 tokens/s, about 2 min to go" in capsys.readouterr().err
+@pytest.fixture
+def half_done(clock, capsys):
+    """Says what is said after 100 of 200 tokens, in 100 seconds."""
+
+    def said(nll=None, before=()):
+        with Progress("t", 200, shown=True, before=before) as progress:
+            clock[0] += 100
+            progress.add(100, nll)
+        return capsys.readouterr().err
+
+    return said
 
 
-def test_without_nlls_there_is_no_perplexity(clock, capsys):
-    with Progress("short-context cost", 200, shown=True) as progress:
-        clock[0] += 100
-        progress.add(100)
-    assert capsys.readouterr().err == "short-context cost: 100 of 200 tokens (50%), 1 tokens/s, about 2 min to go\n"
+def test_what_another_run_scored_counts_for_the_perplexity_and_not_for_the_speed(half_done):
+    said = half_done(np.full(10, 5.0, np.float32), [np.full(30, 1.0, np.float32)])
+    assert f"perplexity {math.exp(2.0):.4g} so far, 1 tokens/s, about 2 min to go" in said
+
+
+def test_without_nlls_there_is_no_perplexity(half_done):
+    assert half_done() == "t: 100 of 200 tokens (50%), 1 tokens/s, about 2 min to go\n"
 
 
 def test_a_long_title_leaves_room_for_the_bar():
@@ -84,11 +92,8 @@ def test_a_long_title_leaves_room_for_the_bar():
     ("nll", "shown"),
     [(0.0, "1.000"), (math.log(999.9), "999.9"), (math.log(12345.6), "12,346"), (1e4, "8.2e+307")],
 )
-def test_a_perplexity_of_any_size_is_short(clock, capsys, nll, shown):
-    with Progress("t", 200, shown=True) as progress:
-        clock[0] += 100
-        progress.add(100, np.full(1, nll))
-    assert f"perplexity {shown} so far" in capsys.readouterr().err
+def test_a_perplexity_of_any_size_is_short(half_done, nll, shown):
+    assert f"perplexity {shown} so far" in half_done(np.full(1, nll))
 
 
 def test_durations_in_words():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -15,6 +17,9 @@ import ropescale
 from ropescale.cli.main import main
 from ropescale.errors import DataError
 from ropescale.evals import Result
+from ropescale.evals.scoring.executor import Executor
+
+pytestmark = pytest.mark.usefixtures("no_plots")
 
 perplexity = partial(ropescale.evals.perplexity, windows=1)
 
@@ -153,6 +158,7 @@ def test_it_runs_by_itself_where_it_costs_no_more_than_the_rest():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
+        ({"truncation": True, "lengths": [64]}, "truncation is given, and no length is beyond the 64 tokens"),
         ({"truncation": True, "stride": 16}, "truncation is for texts cut into windows, and stride slides"),
         ({"truncation_stride": 8, "protocol": "hf-docs"}, "truncation_stride is for .* and protocol slides"),
         ({"truncation_stride": 8, "truncation": False}, "truncation=False leaves it out"),
@@ -161,20 +167,12 @@ def test_it_runs_by_itself_where_it_costs_no_more_than_the_rest():
     ],
 )
 def test_what_cannot_be_is_refused(options, said):
-    given = {"windows": None} if "protocol" in options else {}
+    given = {"lengths": [128], "windows": None if "protocol" in options else 1} | options
     with pytest.raises(DataError, match=said):
-        perplexity(llama(), IDS, [128], **options, **given)
-
-
-def test_truncation_that_is_asked_for_and_cannot_be_is_refused():
-    with pytest.raises(DataError, match="truncation is given, and no length is beyond the 64 tokens"):
-        perplexity(llama(), IDS, [64], [YARN], truncation=True)
+        perplexity(llama(), IDS, **given)
 
 
 def test_it_is_written_read_and_continued(tmp_path, monkeypatch):
-    from ropescale.evals.scoring.executor import Executor
-
-    monkeypatch.setattr(Result, "_plots", lambda self: {})
     result = perplexity(llama(), IDS, [64, 150], [YARN], truncation_stride=16, out=tmp_path)
     index = json.loads((tmp_path / "nll" / "index.json").read_text())
     (stored,) = index["truncation"]
@@ -199,9 +197,6 @@ def test_it_is_written_read_and_continued(tmp_path, monkeypatch):
 
 def test_a_second_run_with_other_schedules_keeps_the_stride_of_the_first(tmp_path, monkeypatch):
     """By itself one schedule has stride 16, and eight have 4: what is finished is not run again at another."""
-    from ropescale.evals.scoring.executor import Executor
-
-    monkeypatch.setattr(Result, "_plots", lambda self: {})
     first = perplexity(llama(), IDS, [128], [YARN], out=tmp_path)
     ran, score = [], Executor.score
     monkeypatch.setattr(Executor, "score", lambda self, batch: ran.append(batch.positions) or score(self, batch))
@@ -217,10 +212,7 @@ def test_a_second_run_with_other_schedules_keeps_the_stride_of_the_first(tmp_pat
     assert perplexity(llama(), IDS, [96, 128], [YARN], out=tmp_path).truncation.stride == 16  # other lengths: anew
 
 
-def test_a_folder_without_losses_still_has_the_rows(tmp_path, monkeypatch):
-    import shutil
-
-    monkeypatch.setattr(Result, "_plots", lambda self: {})
+def test_a_folder_without_losses_still_has_the_rows(tmp_path):
     result = perplexity(llama(), IDS, [64, 150], [YARN], truncation_stride=16, out=tmp_path)
     shutil.rmtree(tmp_path / "nll")
     loaded = Result.load(tmp_path)
@@ -244,8 +236,6 @@ def test_sources_and_windows_have_their_own_rows():
 
 
 def test_masked_tokens_of_chats_do_not_count():
-    from dataclasses import replace
-
     marks = [np.arange(len(each)) % 3 == number for number, each in enumerate(IDS)]
     given = [replace(each, scored=mark) for each, mark in zip(from_ids(IDS), marks, strict=True)]
     result = perplexity(llama(), given, [128], [YARN], truncation_stride=16)
@@ -257,8 +247,7 @@ def test_masked_tokens_of_chats_do_not_count():
     assert row.truncated_nll == pytest.approx(theirs.mean(), abs=1e-9)
 
 
-def test_the_command_says_what_it_takes(evaluating, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(Result, "_plots", lambda self: {})
+def test_the_command_says_what_it_takes(evaluating, tmp_path, capsys):
     words = [*evaluating, "--windows", "1"]
     assert main([*words, "--lengths", "64,128", "--schedule", YARN]) == 0
     said = capsys.readouterr()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import psutil
 
 import ropescale
@@ -18,6 +21,16 @@ def environment(*folders: Path, **variables: str) -> dict[str, str]:
     found = [str(Path(ropescale.__file__).resolve().parent.parent), *map(str, folders)]
     path = os.pathsep.join(filter(None, [*found, os.environ.get("PYTHONPATH", "")]))
     return os.environ | {"PYTHONPATH": path} | variables
+
+
+def assert_agree(one: Path, other: Path) -> list[dict[str, Any]]:
+    """Asserts that two runs have the same numbers up to rounding, under the same tables; returns the rows of one."""
+    rows, others = (json.loads((out / "results.json").read_text())["rows"] for out in (one, other))
+    for row, each in zip(rows, others, strict=True):
+        assert row["table_sha256"] == each["table_sha256"] and abs(row["nll"] - each["nll"]) < 1e-6
+    losses, same = ([np.load(file) for file in sorted((out / "nll").rglob("*.npy"))] for out in (one, other))
+    assert losses and all(np.abs(a - b).max() < 1e-5 for a, b in zip(losses, same, strict=True))
+    return rows
 
 
 def launch(
