@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...output.naming import abbreviated
-from ...output.plotting import COLOURS, STYLE, new_figure
+from ...output.plotting import COLOURS, in_style
 from ..results.stored import Stored
 from ..statistics.intervals import PERCENT
 from .base import rests_on
@@ -32,10 +32,7 @@ def new() -> tuple[Figure, Axes]:
     Raises:
         RopescaleError: matplotlib is not installed.
     """
-    figure = new_figure(7, 4.4)
-    from matplotlib import rc_context
-
-    with rc_context(STYLE):
+    with in_style(7, 4.4) as figure:
         return figure, figure.subplots()
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...output.plotting import STYLE, new_figure
+from ...output.plotting import in_style
 from ..metrics.drawing import short, tokens
 from .answers import AccuracyRow, Asked
 
@@ -53,14 +53,11 @@ def draw(result: Asked, every: Sequence[AccuracyRow]) -> Figure:
     across = min(ACROSS, len(result.schedules))
     bands = -(-len(result.schedules) // across)
     width, height = _panel(result)
-    figure = new_figure(1.5 + width * across, 0.6 + 2 * bands * height)
-    from matplotlib import rc_context
-
     rows = [row for row in every if row.depth is not None]
     cells: dict[str, Cells] = {schedule: {} for schedule in result.schedules}
     for row in rows:
         cells[row.schedule][row.length, row.depth] = row
-    with rc_context({**STYLE, "axes.grid": False}):
+    with in_style(1.5 + width * across, 0.6 + 2 * bands * height, **{"axes.grid": False}) as figure:
         panels = figure.subplots(2 * bands, across, squeeze=False)
         for part, kind in enumerate((_ACCURACY, _nll_kind(rows))):
             grid = panels[part * bands : (part + 1) * bands]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...output.naming import abbreviated
-from ...output.plotting import STYLE, new_figure
+from ...output.plotting import in_style
 from ..metrics.drawing import LINES, MARKERS, length_axis, short, tokens
 from ..statistics.intervals import PERCENT
 from .evidence import CandidateRow, CurveRow, FinalistRow, Judged
@@ -31,10 +31,7 @@ def front(rows: Sequence[CandidateRow], stored: Judged, chosen: str) -> Figure:
     Raises:
         RopescaleError: matplotlib is not installed.
     """
-    figure = new_figure(8.4, 4.8)
-    from matplotlib import rc_context
-
-    with rc_context(STYLE):
+    with in_style(8.4, 4.8) as figure:
         axes = figure.subplots()
         near = _near(rows, chosen)
         for number, family in enumerate(dict.fromkeys(_family(row) for row in near)):
@@ -83,10 +80,7 @@ def finalists(rows: Sequence[FinalistRow], curves: Sequence[CurveRow], stored: J
     Raises:
         RopescaleError: matplotlib is not installed.
     """
-    figure = new_figure(9.6, max(3.4, 1.6 + 0.38 * len(rows)))
-    from matplotlib import rc_context
-
-    with rc_context(STYLE):
+    with in_style(9.6, max(3.4, 1.6 + 0.38 * len(rows))) as figure:
         left, right = figure.subplots(1, 2, width_ratios=(1.1, 1))
         _intervals(left, rows, abbreviated([stored.named(row.schedule) for row in rows], 40))
         _curves(right, [row.schedule for row in rows], curves)

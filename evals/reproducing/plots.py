@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ...output.plotting import COLOURS, STYLE, new_figure
+from ...output.plotting import COLOURS, in_style
 from ..metrics import drawing
 from ..results.stored import Measured
 from .rows import FAILS, HOLDS, ArmRow, ClaimRow
@@ -22,12 +22,9 @@ def steps(rows: Sequence[ArmRow], stored: Measured) -> Figure:
     Raises:
         RopescaleError: matplotlib is not installed.
     """
-    figure = new_figure(10, 4.2)
-    from matplotlib import rc_context
-
     measured = Counter(arm for arm, _ in dict.fromkeys((row.arm, row.step) for row in rows))
     arms = [arm for arm in measured if measured[arm] > 2] or [arm for arm in measured if measured[arm] > 1]
-    with rc_context(STYLE):
+    with in_style(10, 4.2) as figure:
         both = figure.subplots(1, 2)
         for axes, length in zip(both, (stored.protocol["target_length"], stored.protocol["trained_length"])):
             for number, arm in enumerate(arms):
@@ -54,10 +51,7 @@ def claims(rows: Sequence[ClaimRow]) -> Figure:
         RopescaleError: matplotlib is not installed.
     """
     shown = [(row, number, each) for row in rows for number, each in enumerate(row.estimates)]
-    figure = new_figure(8, 1 + 0.24 * len(shown))
-    from matplotlib import rc_context
-
-    with rc_context(STYLE):
+    with in_style(8, 1 + 0.24 * len(shown)) as figure:
         axes = figure.subplots()
         for place, (row, _, (mean, low, high, most)) in enumerate(shown):
             colour = COLOURS[{HOLDS: "green", FAILS: "vermilion"}.get(row.verdict, "blue")]

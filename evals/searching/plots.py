@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ...output.plotting import COLOURS, STYLE, new_figure
+from ...output.plotting import COLOURS, in_style
 from .searched import FOUND
 
 if TYPE_CHECKING:
@@ -20,10 +20,7 @@ def draw(stored: Searched) -> Figure:
     Raises:
         RopescaleError: matplotlib is not installed.
     """
-    figure = new_figure(10, 4.6)
-    from matplotlib import rc_context
-
-    with rc_context(STYLE):
+    with in_style(10, 4.6) as figure:
         panels = figure.subplot_mosaic([["pairs", "learned"], ["pairs", "held"]], sharex=False)
         _divisors(panels["pairs"], stored)
         _learned(panels["learned"], stored)

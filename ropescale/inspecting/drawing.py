@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..keywords import refuse_unknown
 from ..output.naming import abbreviated
-from ..output.plotting import COLOURS, STYLE, new_figure, save
+from ..output.plotting import COLOURS, in_style, save
 from ..request import Request, RequestOptions
 from ..tables import configuration_of
 from .geometry import Geometry, Pair
@@ -75,10 +75,7 @@ def draw_geometry(geometries: Sequence[Geometry]) -> Figure:
     more. A pair above the trained length's line never completed a turn in training. Right: turns inside the trained
     length before the schedule, inside the target length after it, and inside the target length had nothing been done.
     """
-    figure = new_figure(9.6, 3.9 * len(geometries))
-    from matplotlib import rc_context
-
-    with rc_context(STYLE):
+    with in_style(9.6, 3.9 * len(geometries)) as figure:
         panels = figure.subplots(len(geometries), 2, squeeze=False)
         for (left, right), geometry in zip(panels, geometries):
             _wavelengths(left, [geometry], lambda _: AFTER)
@@ -96,10 +93,7 @@ def draw_comparison(layers: Mapping[str, Sequence[Geometry]]) -> Figure:
     Args:
         layers: for each layer type its geometry under each schedule, as :attr:`Inspections.layers` has them.
     """
-    figure = new_figure(13.2, 3.9 * len(layers) + 0.5)
-    from matplotlib import rc_context
-
-    with rc_context(STYLE):
+    with in_style(13.2, 3.9 * len(layers) + 0.5) as figure:
         panels = figure.subplots(len(layers), 3, squeeze=False)
         named = list(dict.fromkeys(each.label for row in layers.values() for each in row if each.schedule))
         style = partial(_style, named)

@@ -67,6 +67,23 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 @contextmanager
+def in_style(width: float, height: float, **other: object) -> Iterator[Figure]:
+    """Makes an empty figure of this many inches, which is drawn in our style inside.
+
+    Args:
+        other: settings of matplotlib that are not ours.
+
+    Raises:
+        RopescaleError: matplotlib is not installed, or there is not the memory for it.
+    """
+    figure = new_figure(width, height)
+    from matplotlib import rc_context
+
+    with rc_context({**STYLE, **other}):
+        yield figure
+
+
+@contextmanager
 def _loading() -> Iterator[None]:
     """Turns a failure to load matplotlib into one sentence; some parts load only when a figure is saved."""
     try:
