@@ -228,13 +228,6 @@ class Sharing:
         Raises:
             DataError: that many processes cannot be cut into such teams, or options that exclude each other.
         """
-        self._check(here)
-        if self.tp:
-            return here.in_teams(here.size, "tp")
-        size = self.sequence_parallel
-        return here if size is None else here.in_teams(size, f"sequence_parallel={size}")
-
-    def _check(self, here: World) -> None:
         given = [name for name in ("sequence_parallel", "tp", "device_map") if getattr(self, name)]
         if len(given) > 1:
             raise DataError(
@@ -256,6 +249,10 @@ class Sharing:
                 "torchrun --nproc_per_node N -m ropescale eval ...",
                 "tp",
             )
+        if self.tp:
+            return here.in_teams(here.size, "tp")
+        size = self.sequence_parallel
+        return here if size is None else here.in_teams(size, f"sequence_parallel={size}")
 
 
 @contextmanager
@@ -288,20 +285,16 @@ def joined(world: World) -> Iterator[Group]:
     if world.size == 1:
         yield Group(world)
         return
+    import torch
     import torch.distributed as dist
 
-    dist.init_process_group(_backends(world), timeout=_PATIENCE)
+    # What carries objects, and tensors within a team where these lie on GPUs.
+    backends = "cpu:gloo,cuda:nccl" if world.team > 1 and torch.cuda.is_available() else "gloo"
+    dist.init_process_group(backends, timeout=_PATIENCE)
     try:
         yield Group(world)
     finally:
         dist.destroy_process_group()
-
-
-def _backends(world: World) -> str:
-    """Returns what carries objects, and tensors within a team where these lie on GPUs."""
-    import torch
-
-    return "cpu:gloo,cuda:nccl" if world.team > 1 and torch.cuda.is_available() else "gloo"
 
 
 @contextmanager

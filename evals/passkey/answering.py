@@ -93,18 +93,14 @@ class Answerer:
             self._checked = True
             # The last ending shows whether those before it changed the cache.
             before = self.forward_passes
-            self.shares = self._agree(shared[-1], self._whole([(prompt, endings[-1])])[0])
+            (whole,), most = self._whole([(prompt, endings[-1])]), TOLERANCE.get(self.model.dtype, HALF_TOLERANCE)
+            self.shares = np.allclose(shared[-1].nll, whole.nll, rtol=most, atol=most, equal_nan=True)
             self.forward_passes = before  # every process checks, so the check does not count
             if not self.shares:
                 name = type(self.model).__name__
                 LOG.warning("%s computes other logits from its cache; every prompt is read whole", name)
                 return self._several(prompt)
         return shared
-
-    def _agree(self, one: _Tokens, other: _Tokens) -> bool:
-        """Whether two readings of an ending agree within rounding."""
-        most = TOLERANCE.get(self.model.dtype, HALF_TOLERANCE)
-        return bool(np.allclose(one.nll, other.nll, rtol=most, atol=most, equal_nan=True))
 
     @torch.inference_mode()
     def _shared(self, prompt: Prompt) -> list[_Tokens] | None:

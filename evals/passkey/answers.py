@@ -11,6 +11,11 @@ from ..results.stored import Measured
 from ..run_folder.checking import Count, Length, Share
 
 
+def chance(digits: int) -> float:
+    """Returns the NLL in nats of any one of the numbers of so many digits; the first is no 0."""
+    return math.log(9) + (digits - 1) * math.log(10)
+
+
 @dataclass(frozen=True)
 class Answer:
     """The answer to one question under one schedule.
@@ -103,8 +108,8 @@ class Asked(Measured):
 
     @property
     def chance(self) -> float:
-        """The NLL in nats of a guess: every number of so many digits is as likely as any other; the first is no 0."""
-        return math.log(9) + (int(self.protocol["digits"]) - 1) * math.log(10)
+        """The NLL in nats of a guess: every number of so many digits is as likely as any other."""
+        return chance(int(self.protocol["digits"]))
 
     @cached_property
     def by_length(self) -> dict[tuple[str, int], list[Answer]]:

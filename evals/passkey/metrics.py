@@ -236,14 +236,16 @@ def _table(
 
 def by_depth(stored: Asked) -> str:
     """Returns a table for each schedule, with a line for each depth."""
-    rows = {(row.schedule, row.length, row.depth): row for row in ACCURACY.rows(stored)}
+    cells = {
+        (row.schedule, row.length, row.depth): f"{accuracy_cell(row)} {row.answer_nll:.2f}"
+        for row in ACCURACY.rows(stored)
+    }
     header = ["depth", *(f"{length:,}" for length in stored.lengths)]
     tables = []
     for schedule in stored.schedules:
-        found = [[rows.get((schedule, length, depth)) for length in stored.lengths] for depth in stored.depths]
         body = [
-            [f"{depth:.3g}", *("" if row is None else f"{accuracy_cell(row)} {row.answer_nll:.2f}" for row in line)]
-            for depth, line in zip(stored.depths, found)
+            [f"{depth:.3g}", *(cells.get((schedule, length, depth), "") for length in stored.lengths)]
+            for depth in stored.depths
         ]
         tables.append(f"### {escaped(stored.named(schedule))}\n\n{markdown(header, body, right=range(1, len(header)))}")
     return "\n\n".join(["## By depth", f"Accuracy with its Wilson {PERCENT} interval, and the answer's NLL.", *tables])

@@ -98,10 +98,9 @@ class Quiz:
         Raises:
             DataError: names the prompt, the position and the id.
         """
-        for prompt in self.every:
-            for ending in range(len(prompt.endings)):
-                document = documents.Document(prompt.name, prompt.ids(ending).tolist(), None, "")
-                documents.check_ids([document], vocabulary, self.bos)
+        asked = ((prompt, ending) for prompt in self.every for ending in range(len(prompt.endings)))
+        every = (documents.Document(prompt.name, prompt.ids(ending).tolist(), None, "") for prompt, ending in asked)
+        documents.check_ids(every, vocabulary, self.bos)
 
 
 def asked_sha256(prompts: Sequence[Prompt]) -> str:

@@ -198,17 +198,8 @@ class RetrievalRun:
     def _task(self, length: int, tables: HeldTables) -> Task:
         prompts, plan = self.quiz.prompts[length], self._plans[length]
         facts = {"length": length, "rotation": tables.rotation, "plan": plan.sha256, "asked": asked_sha256(prompts)}
-        finish = partial(self._finish, length, tables)
-        return Task(
-            tables.variant.label,
-            plan,
-            [facts],
-            partial(self._scored, prompts),
-            finish,
-            tables.live,
-            values=_VALUES,
-            nll=False,
-        )
+        score, finish = partial(self._scored, prompts), partial(self._finish, length, tables)
+        return Task(tables.variant.label, plan, [facts], score, finish, tables.live, values=_VALUES, nll=False)
 
     def _scored(self, prompts: Sequence[Prompt], batch: Batch, lacking: Sequence[int]) -> list[Scored]:
         before = self.answerer.forward_passes

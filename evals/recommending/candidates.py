@@ -175,7 +175,13 @@ def lineup_of(
         made += found
         if not found:
             left_out[name] = why
-    return replace(_distinct(made, left_out, factor, given), files=_files(asked))
+    kept: dict[Tables | str, Candidate] = {}  # the simplest of those that compute the same
+    same: dict[str, list[str]] = {}
+    for each in sorted(made, key=lambda each: each.rank):
+        first = kept.setdefault(each.tables or each.spec, each)
+        if first is not each:
+            same.setdefault(first.spec, []).append(each.spec)
+    return Lineup(list(kept.values()), left_out, same, factor, tuple(given), _files(asked))
 
 
 def sufficient_factor(config: Mapping[str, object], target: int, request: RequestOptions) -> float:
@@ -289,14 +295,3 @@ def _tables(plan: Plan, target: int) -> Tables:
     """Returns what a fixed schedule computes, by layer type; two that compute the same need one measurement."""
     found = ((key, layer.table(target)) for key, layer in plan.layers.items())
     return tuple((key, tuple(each.inv_freq), each.attention_scale) for key, each in found)
-
-
-def _distinct(made: Sequence[Candidate], left_out: dict[str, str], factor: float, given: Sequence[str]) -> Lineup:
-    """Keeps the simplest of those that compute the same."""
-    kept: dict[Tables | str, Candidate] = {}
-    same: dict[str, list[str]] = {}
-    for each in sorted(made, key=lambda each: each.rank):
-        first = kept.setdefault(each.tables if each.tables else each.spec, each)
-        if first is not each:
-            same.setdefault(first.spec, []).append(each.spec)
-    return Lineup(list(kept.values()), left_out, same, factor, tuple(given))

@@ -10,7 +10,7 @@ from math import comb
 from ..results.stored import Measured
 from ..run_folder.checking import Count, Length
 from ..statistics.intervals import LEVEL
-from .candidates import AS_IS, Lineup
+from .candidates import Lineup
 from .deployment import Deployment
 from .objective import Objective
 from .racing.deciding import Decision, decide
@@ -218,6 +218,3 @@ class Judged(Measured):
 def on_front(points: Sequence[tuple[float, float]]) -> list[bool]:
     """Says of each point whether none is at most as large in both coordinates, and smaller in one (Pareto's front)."""
     return [not any(x <= mine[0] and y <= mine[1] and (x, y) != mine for x, y in points) for mine in points]
-
-
-__all__ = ["AS_IS", "TRUNCATION", "Evidence", "Judged"]

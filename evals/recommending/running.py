@@ -273,8 +273,9 @@ class RecommendRun:
     def _announce(self) -> None:
         sizes = len(self.specs), len(self.lineup.always), self.race, self.held_out
         tokens = self.goal.target * halving.expected(*sizes, self._most) + self.truncation.positions
-        searched, found = self._search_tokens, self.goal.target * len(self.held_out)
-        tokens += searched + found if searched else 0
+        searches = self.options.search and self.goal.target > self.goal.short
+        searched = (self.options.search_tokens or SearchOptions.budget_tokens) if searches else 0
+        tokens += searched + self.goal.target * len(self.held_out) if searched else 0
         whole = len(self.specs) * len(self.corpus.documents) * self.goal.target
         if self.goal.target <= self.goal.short:
             self.notes.tell(f"{wording.not_needed(self.goal)} The text is measured on the model as it is alone.")
@@ -286,27 +287,12 @@ class RecommendRun:
         )
         if self.goal.target > self.goal.short and not self.meter.losses.has_interval(self.held_out):
             self.notes.warn(f"warning: {wording.too_short(self.corpus.windows, self.goal.target)}")
-        for said in self._twice:
+        for said in (*repeated([specs.parse(each) for each in self.options.schedules]), *self.lineup.repeated):
             self.notes.tell(f"note: {said}; it is measured once")
         if self.truncation.said:
             self.notes.tell(self.truncation.said)
-        self._announce_time(tokens + (_BACKWARD - 1) * searched)
-
-    @property
-    def _search_tokens(self) -> int:
-        """Returns the tokens that the search may feed; 0 where nothing is searched."""
-        wanted = self.options.search and self.goal.target > self.goal.short
-        return (self.options.search_tokens or SearchOptions.budget_tokens) if wanted else 0
-
-    @property
-    def _twice(self) -> list[str]:
-        """Says which of the user's schedules are measured under another name."""
-        return [*repeated([specs.parse(each) for each in self.options.schedules]), *self.lineup.repeated]
-
-    def _announce_time(self, tokens: int) -> None:
-        """Says how long a long run will be, from a short pass."""
         executor = Executor(self.scorer, self.corpus.documents, self.corpus.bos, self.notes.warn)
-        batch, left = self.meter.batch(self.race[:1]), [(tokens, self.goal.target)]
+        batch, left = self.meter.batch(self.race[:1]), [(tokens + (_BACKWARD - 1) * searched, self.goal.target)]
         with self.meter.readings(AS_IS)[-1].tables.live():
             announce_time(self.notes, executor, batch, left, " in one process")
 

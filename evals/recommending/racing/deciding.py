@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import permutations
 from statistics import stdev
 
 from ...statistics.intervals import Estimate, t_quantile
@@ -59,12 +60,7 @@ def decide(
         level: of each interval, so that all hold together with 95%.
     """
     lowest = min(finalists, key=lambda each: losses.mean(each, everything))
-    found = {
-        (one, other): losses.difference(one, other, held_out, level)
-        for one in finalists
-        for other in finalists
-        if one != other
-    }
+    found = {pair: losses.difference(*pair, held_out, level) for pair in permutations(finalists, 2)}
     too_short = any(each.high is None for each in found.values())
     behind = {
         one: [other for other in finalists if other != one and not _within(found[one, other], tolerance)]
