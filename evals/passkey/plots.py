@@ -52,7 +52,7 @@ def draw(result: Asked, every: Sequence[AccuracyRow]) -> Figure:
     """
     across = min(ACROSS, len(result.schedules))
     bands = -(-len(result.schedules) // across)
-    width, height = _panel(result)
+    width, height = max(2.2, 0.5 + 0.52 * len(result.lengths)), max(1.9, 0.9 + 0.27 * len(result.depths))
     rows = [row for row in every if row.depth is not None]
     cells: dict[str, Cells] = {schedule: {} for schedule in result.schedules}
     for row in rows:
@@ -69,11 +69,6 @@ def draw(result: Asked, every: Sequence[AccuracyRow]) -> Figure:
                 _mark_chance(bar, kind, result.chance)
         figure.suptitle(_title(result), x=0.01, ha="left", fontsize=10)
     return figure
-
-
-def _panel(result: Asked) -> tuple[float, float]:
-    """Returns width and height of one map in inches, with room for a number in every cell."""
-    return max(2.2, 0.5 + 0.52 * len(result.lengths)), max(1.9, 0.9 + 0.27 * len(result.depths))
 
 
 _ACCURACY = MapKind(lambda row: row.accuracy, "{:.2f}", 0.0, 1.0, "accuracy")

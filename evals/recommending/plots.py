@@ -36,7 +36,9 @@ def front(rows: Sequence[CandidateRow], stored: Judged, chosen: str) -> Figure:
         near = _near(rows, chosen)
         for number, family in enumerate(dict.fromkeys(_family(row) for row in near)):
             mine = [row for row in near if _family(row) == family]
-            _dots(axes, mine, number, family)
+            x, y = [row.delta_short for row in mine], [row.delta_target for row in mine]
+            colour, marker = LINES[number % len(LINES)], MARKERS[number % len(MARKERS)]
+            axes.plot(x, y, linestyle="", marker=marker, color=colour, markersize=5, alpha=0.8, label=family)
         edge = sorted((row.delta_short, row.delta_target) for row in near if row.front)
         if edge:
             axes.step(*zip(*edge), where="post", color="#999999", linewidth=1, zorder=1, label="Pareto's front")
@@ -66,12 +68,6 @@ def _near(rows: Sequence[CandidateRow], chosen: str) -> list[CandidateRow]:
 
 def _family(row: CandidateRow) -> str:
     return row.schedule.partition(":")[0]
-
-
-def _dots(axes: Axes, rows: Sequence[CandidateRow], number: int, family: str) -> None:
-    x, y = [row.delta_short for row in rows], [row.delta_target for row in rows]
-    colour, marker = LINES[number % len(LINES)], MARKERS[number % len(MARKERS)]
-    axes.plot(x, y, linestyle="", marker=marker, color=colour, markersize=5, alpha=0.8, label=family)
 
 
 def finalists(rows: Sequence[FinalistRow], curves: Sequence[CurveRow], stored: Judged) -> Figure:

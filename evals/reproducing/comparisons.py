@@ -32,6 +32,11 @@ class Point:
     step: int | None = None
     schedule: str = AS_IS
 
+    @property
+    def label(self) -> str:
+        """The schedule's name in the results."""
+        return label(self.schedule)
+
 
 @dataclass(frozen=True)
 class PlacedLosses:
@@ -67,7 +72,7 @@ class Records:
         if not (folder / "results.json").exists():
             return None
         result = self._load(folder)
-        there = result.truncation is not None if point.schedule == TRUNCATION else _label(point) in result.schedules
+        there = result.truncation is not None if point.schedule == TRUNCATION else point.label in result.schedules
         return result if there else None
 
     def _folder(self, point: Point) -> Path:
@@ -83,9 +88,9 @@ class Records:
         if point.schedule == TRUNCATION:
             assert result.truncation is not None
             return PlacedLosses(result, result.truncation.length, result.truncation.nll)
-        if (_label(point), length) not in result.read_from:
+        if (point.label, length) not in result.read_from:
             return None
-        return PlacedLosses(result, 1, result.losses(_label(point), length))
+        return PlacedLosses(result, 1, result.losses(point.label, length))
 
     def mean(self, point: Point, length: int, start: int = 1, stop: int | None = None) -> Estimate | None:
         """Returns the loss per token in nats; None where it was not measured."""
@@ -96,7 +101,7 @@ class Records:
         """Returns the perplexity of far repeats and of the other tokens; None within the trained length."""
         result = self.result(point)
         rows = [] if result is None else result.repeats
-        found = (row for row in rows if (row.schedule, row.length) == (_label(point), length))
+        found = (row for row in rows if (row.schedule, row.length) == (point.label, length))
         return next(((row.far_ppl, row.other_ppl) for row in found), (None, None))
 
     def difference(self, one: Point, other: Point, length: int, start: int = 1, stop: int | None = None
@@ -117,12 +122,12 @@ class Records:
     def answered(self, point: Point) -> Answered | None:
         """Returns the answers of the run that a point is in; None where it was not asked yet."""
         found = self._read(self.room.measured(point.arm))
-        return found if found and any(label == _label(point) for label, _ in found.right) else None
+        return found if found and any(spec == point.label for spec, _ in found.right) else None
 
     def answers(self, point: Point, length: int) -> list[bool] | None:
         """Returns which questions about texts of ``length`` positions were answered; None where they were not asked."""
         found = self.answered(point)
-        return None if found is None else found.right.get((_label(point), length))
+        return None if found is None else found.right.get((point.label, length))
 
     def missed(self, one: Point, other: Point, length: int) -> Estimate | None:
         """Returns the share of questions that one point misses minus the other's; None where one was not asked.
@@ -137,10 +142,6 @@ class Records:
         if runs[0].prompts != runs[1].prompts:
             raise DataError(f"{one.arm} and {other.arm} were asked other questions; reproduce both again")
         return share_difference([not each for each in ours], [not each for each in theirs])
-
-
-def _label(point: Point) -> str:
-    return point.schedule if point.schedule in (AS_IS, TRUNCATION) else label(point.schedule)
 
 
 def _estimate(result: Result, values: list[np.ndarray]) -> Estimate:

@@ -12,7 +12,6 @@ from ..results.stored import Measured
 from .rows import FAILS, HOLDS, ArmRow, ClaimRow
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -31,17 +30,12 @@ def steps(rows: Sequence[ArmRow], stored: Measured) -> Figure:
                 points = [(row.step, row.ppl) for row in rows if row.arm == arm and row.length == length and row.ppl]
                 colour = drawing.LINES[number % len(drawing.LINES)]
                 axes.plot(*zip(*points), f"{drawing.MARKERS[number % len(drawing.MARKERS)]}-", color=colour, label=arm)
-            _original(axes, rows, length)
+            if own := next((row.ppl for row in rows if row.schedule == "as-is" and row.length == length), None):
+                axes.axhline(own, color=COLOURS["black"], linewidth=1, linestyle=(0, (4, 3)), label="the original")
             axes.set(xlabel="steps", ylabel="perplexity", yscale="log", title=f"the first {length:,} positions")
             drawing.plain_numbers(axes)
         both[1].legend()
     return figure
-
-
-def _original(axes: Axes, rows: Sequence[ArmRow], length: int) -> None:
-    found = next((row.ppl for row in rows if row.schedule == "as-is" and row.length == length), None)
-    if found:
-        axes.axhline(found, color=COLOURS["black"], linewidth=1, linestyle=(0, (4, 3)), label="the original")
 
 
 def claims(rows: Sequence[ClaimRow]) -> Figure:

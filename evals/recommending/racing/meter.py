@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -62,7 +62,8 @@ class Meter:
         executor = Executor(self.scorer, part.documents, self.corpus.bos, self.notes.warn)
         tasks = [self._task(each, reading, windows, part, executor, title)
                  for each in candidates for reading in self.readings(each)]  # fmt: skip
-        self.fed += sum(task.plan.cost.positions for task in distinct(tasks))
+        distinct = {str(task.facts): task.plan for task in tasks}  # others with the same tables and windows share them
+        self.fed += sum(plan.cost.positions for plan in distinct.values())
         self.carry_out(tasks, executor, store, group, about)
         return self.losses
 
@@ -147,8 +148,3 @@ def sums(windows: Sequence[int], nll: Sequence[np.ndarray], masks: Sequence[np.n
         number: float(losses[mask[: len(losses)]].sum(dtype=np.float64))
         for number, losses, mask in zip(windows, nll, masks, strict=True)
     }
-
-
-def distinct(tasks: Iterable[Task]) -> list[Task]:
-    """Returns the tasks that run; others with the same tables and windows share them."""
-    return list({str(task.facts): task for task in tasks}.values())
