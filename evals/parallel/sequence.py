@@ -72,9 +72,10 @@ class ShardedScorer(Scorer):
             raise _unsuited(self.model, "it has no trunk apart from its head")
         probe = ids[: max(_PROBE, 4 * self.team.size)][None]
         shared, alone = self._probed(probe), super().score(probe)
-        off = (shared - alone).abs().nan_to_num()
-        if float(off.mean()) > _tolerance(self.model):
-            raise _unsuited(self.model, f"its NLLs would be off by {float(off.mean()):.1e} nats per token")
+        off = float((shared - alone).abs().nan_to_num().mean())
+        # Nats per token: several times what rounding makes, and much less than a token out of sight would.
+        if off > max(1e-5, 8 * torch.finfo(next(self.model.parameters()).dtype).eps):
+            raise _unsuited(self.model, f"its NLLs would be off by {off:.1e} nats per token")
 
     def _probed(self, probe: torch.Tensor) -> torch.Tensor:
         try:
@@ -93,8 +94,9 @@ class ShardedScorer(Scorer):
     def score(self, ids: torch.Tensor, chunk: int | None = None) -> torch.Tensor:
         """Scores as :meth:`Scorer.score` does; returns the same in every process of the team."""
         padded, shard = self._cut(ids)
-        own = self._own_nll(padded, shard).view(len(ids), -1)
-        return shard.gathered(own)[:, : ids.shape[1] - 1].cpu()
+        sources, targets = padded[:, shard.positions], padded.roll(-1, 1)[:, shard.positions]
+        own = self._nll(self._head_in_blocks(self._run_shard(sources, shard), sources), targets)
+        return shard.gathered(own.view(len(ids), -1))[:, : ids.shape[1] - 1].cpu()  # the very last one is meaningless
 
     def states(self, ids: torch.Tensor, chunk: int | None = None) -> TrunkOutput:
         """Returns what :meth:`Scorer.states` does, of this process's positions alone."""
@@ -111,11 +113,6 @@ class ShardedScorer(Scorer):
         """Pads the windows so that they can be cut into equal pieces, and tells which of these are this process's."""
         shard = Shard(self.team, ids.shape[1], self.device, self.eager)
         return torch.nn.functional.pad(ids.to(self.device), (0, shard.padded - ids.shape[1])), shard
-
-    def _own_nll(self, padded: torch.Tensor, shard: Shard) -> torch.Tensor:
-        """Returns the NLLs of the tokens after this process's positions, flat; the very last one is meaningless."""
-        sources, targets = padded[:, shard.positions], padded.roll(-1, 1)[:, shard.positions]
-        return self._nll(self._head_in_blocks(self._run_shard(sources, shard), sources), targets)
 
     def _run_shard(self, ids: torch.Tensor, shard: Shard) -> TrunkOutput:
         # Without a mask, transformers would take positions that jump for several documents in a row.
@@ -323,11 +320,6 @@ def _counts_positions(kind: type) -> bool:
     scales queries so, from 8,192 positions on, which no short check meets."""
     methods = [inspect.unwrap(each) for each in vars(kind).values() if callable(each)]
     return any("arange" in method.__code__.co_names for method in methods if hasattr(method, "__code__"))
-
-
-def _tolerance(model: PreTrainedModel) -> float:
-    """Returns nats per token: several times what rounding makes, and much less than a token out of sight would."""
-    return max(1e-5, 8 * torch.finfo(next(model.parameters()).dtype).eps)
 
 
 def _unsuited(model: PreTrainedModel, why: str) -> ConfigError:

@@ -319,7 +319,9 @@ class RecommendRun:
     def _serving(self) -> Deployment:
         """Returns what is needed to say the command, and the memory at the target."""
         model, options = self.scorer.model, self.options
-        dtype = kv_cache.serving_dtype(_stored_config(self.model_facts["path"]), self.model_facts["dtype"])
+        path = Path(self.model_facts["path"])  # the configuration there names the dtype of the weights
+        stored = read_config(path) if (path / "config.json").is_file() else {}
+        dtype = kv_cache.serving_dtype(stored, self.model_facts["dtype"])
         return Deployment(
             model=options.name or self.model_facts["path"],
             revision=options.revision,
@@ -329,11 +331,6 @@ class RecommendRun:
             memory=options.memory if isinstance(options.memory, int) else None,
             engine=options.engine,
         )
-
-
-def _stored_config(path: str) -> Mapping[str, object]:
-    """Returns the configuration in the folder that a model was loaded from: it names the dtype of the weights."""
-    return read_config(Path(path)) if (Path(path) / "config.json").is_file() else {}
 
 
 _BACKWARD = 3

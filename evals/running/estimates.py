@@ -17,7 +17,10 @@ Named = tuple[str, int, Cost]
 def announce_passes(notes: Notes, passes: Sequence[Named]) -> None:
     """Says of each pass what it feeds and scores, shortest length first, and then what all feed together."""
     for label, length, cost in sorted(passes, key=lambda each: each[1]):
-        notes.tell(f"{label} at {length:,}: {_described(cost)}")
+        notes.tell(
+            f"{label} at {length:,}: {cost.forwards:,} window{'s' * (cost.forwards != 1)}, {cost.positions:,} tokens "
+            f"fed for {cost.scored:,} scored ({cost.useful_fraction:.1%}), {cost.times_one_pass:,.1f} times one pass"
+        )
     total, times = (sum(getattr(cost, name) for *_, cost in passes) for name in ("positions", "times_one_pass"))
     notes.tell(f"in all {total:,} tokens to feed, {times:,.1f} times the documents")
 
@@ -63,10 +66,3 @@ def announce_time(
 
 _TIMED, _TIMED_SHARE = 512, 200
 """Tokens that are fed to estimate the time (three times), where two hundred times as many and more are to come."""
-
-
-def _described(cost: Cost) -> str:
-    return (
-        f"{cost.forwards:,} window{'s' * (cost.forwards != 1)}, {cost.positions:,} tokens fed for {cost.scored:,} "
-        f"scored ({cost.useful_fraction:.1%}), {cost.times_one_pass:,.1f} times one pass"
-    )
