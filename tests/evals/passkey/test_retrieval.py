@@ -431,13 +431,16 @@ DEPTHS = [0, 0.5, 1]
 
 
 @pytest.fixture(scope="module")
-def known():
+def reaching():
     """Reach 300, four times that under linear:factor=4: at 512 it misses depth 0, at 1,024 depth 0.5 as well."""
-    model = lookup_llama()
-    result = ropescale.evals.retrieval(
-        model, byte_tokenizer(), LENGTHS, DEPTHS, ["linear:factor=4"], trials=4, patching={}
+    return lookup_llama()
+
+
+@pytest.fixture(scope="module")
+def result(reaching):
+    return ropescale.evals.retrieval(
+        reaching, byte_tokenizer(), LENGTHS, DEPTHS, ["linear:factor=4"], trials=4, patching={}
     )
-    return result, model
 
 
 def marked(result, right):
@@ -446,24 +449,21 @@ def marked(result, right):
     return dataclasses.replace(result, answers=answers)
 
 
-def test_accuracy_is_the_known_one_at_every_length_and_depth(known):
-    result, _ = known
+def test_accuracy_is_the_known_one_at_every_length_and_depth(result):
     cells = {(row.schedule, row.length, row.depth): row.accuracy for row in result.rows}
     for depth, found in [(0.0, [1, 0, 0]), (0.5, [1, 1, 0]), (1.0, [1, 1, 1]), (None, [1, 2 / 3, 1 / 3])]:
         assert [cells["as-is", length, depth] for length in LENGTHS] == pytest.approx(found)
         assert [cells["linear:factor=4", length, depth] for length in LENGTHS] == [1, 1, 1]
 
 
-def test_every_answer_is_right_exactly_within_the_reach(known):
-    result, _ = known
+def test_every_answer_is_right_exactly_within_the_reach(result):
     assert len(result.answers) == 2 * 3 * 3 * 4
     for answer in result.answers:
         reach = {"as-is": 300, "linear:factor=4": 1200}[answer.schedule]
         assert answer.correct == (answer.length - answer.tokens - answer.position <= reach)
 
 
-def test_answer_nll_is_the_known_one(known):
-    result, _ = known
+def test_answer_nll_is_the_known_one(result):
     right = 6 * math.log1p(256 * math.exp(-SURE))
     wrong = 6 * (SURE + right / 6)  # the target's logit is 0 where another has 10
     for answer in result.answers:
@@ -472,8 +472,7 @@ def test_answer_nll_is_the_known_one(known):
     assert rows["as-is", 1024, None].answer_nll == pytest.approx((right + 2 * wrong) / 3, rel=1e-5)
 
 
-def test_the_effective_length_is_the_known_one(known):
-    result, _ = known
+def test_the_effective_length_is_the_known_one(result):
     assert [(each.schedule, each.length, each.needed) for each in result.effective] == [
         ("as-is", 256, 0.85),
         ("linear:factor=4", 1024, 0.85),
@@ -482,8 +481,7 @@ def test_the_effective_length_is_the_known_one(known):
     assert [each.length for each in lower.effective] == [512, 1024]
 
 
-def test_a_length_after_a_failure_does_not_count_for_the_effective_length(known):
-    result, _ = known
+def test_a_length_after_a_failure_does_not_count_for_the_effective_length(result):
     after = marked(result, lambda answer: answer.length != 512)
     assert [each.length for each in after.effective] == [256, 256]
     never = marked(result, lambda answer: False)
@@ -491,15 +489,13 @@ def test_a_length_after_a_failure_does_not_count_for_the_effective_length(known)
     assert "No schedule finds anything at 256 tokens" in never.to_markdown()
 
 
-def test_chance_is_any_number_of_five_digits(known):
-    result, _ = known
+def test_chance_is_any_number_of_five_digits(result):
     assert result.chance == pytest.approx(math.log(99_999 - 10_000 + 1))
     line = next(line for line in result.to_markdown().splitlines() if line.startswith("| chance"))
     assert [cell.strip() for cell in line.strip("|").split("|")] == ["chance", *["11.41"] * 3]
 
 
-def test_a_map_without_answers_says_whether_the_model_can_do_the_task_at_all(known):
-    result, _ = known
+def test_a_map_without_answers_says_whether_the_model_can_do_the_task_at_all(result):
     never = marked(result, lambda answer: False)
 
     def said(trained):
@@ -511,9 +507,8 @@ def test_a_map_without_answers_says_whether_the_model_can_do_the_task_at_all(kno
     assert "No schedule answers" not in result.to_markdown()
 
 
-def test_a_retrieval_has_a_short_repr_and_a_dataframe(known):
+def test_a_retrieval_has_a_short_repr_and_a_dataframe(result):
     pandas = pytest.importorskip("pandas")
-    result, _ = known
     assert "passkey" in repr(result) and len(repr(result)) < 200
     frame = result.to_dataframe()
     assert isinstance(frame, pandas.DataFrame)
@@ -521,15 +516,13 @@ def test_a_retrieval_has_a_short_repr_and_a_dataframe(known):
     assert result._repr_html_().count("<table>") == 4
 
 
-def test_one_bar_for_all_schedules(known):
+def test_one_bar_for_all_schedules(result):
     """A schedule that does badly everywhere is not good to the end."""
-    result, _ = known
     worse = marked(result, lambda answer: answer.correct and (answer.schedule == "as-is" or answer.depth == 1))
     assert [each.length for each in worse.effective] == [256, None]
 
 
-def test_the_paired_test_counts_what_came_out_differently(known):
-    result, _ = known
+def test_the_paired_test_counts_what_came_out_differently(result):
     found = {pair.length: pair for pair in result.paired}
     assert [(found[n].gained, found[n].lost) for n in LENGTHS] == [(0, 0), (4, 0), (8, 0)]
     assert [found[n].p_value for n in LENGTHS] == [1.0, 2 / 2**4, 2 / 2**8]
@@ -537,9 +530,8 @@ def test_the_paired_test_counts_what_came_out_differently(known):
     assert found[1024].delta_nll == pytest.approx(-60 * 2 / 3, rel=1e-6)
 
 
-def test_the_model_is_as_it_was_after_the_run(known):
-    _, model = known
-    assert torch.equal(model.model.rotary_emb.inv_freq, llama(vocab_size=257).model.rotary_emb.inv_freq)
+def test_the_model_is_as_it_was_after_the_run(result, reaching):
+    assert torch.equal(reaching.model.rotary_emb.inv_freq, llama(vocab_size=257).model.rotary_emb.inv_freq)
 
 
 @pytest.mark.parametrize("depths", [[0.5], 4])
@@ -659,8 +651,7 @@ def test_ids_outside_the_vocabulary_are_refused_before_anything_runs():
 # --- files and pictures ------------------------------------------------------------------------------------------
 
 
-def test_saved_files_hold_every_number(known, tmp_path):
-    result, _ = known
+def test_saved_files_hold_every_number(result, tmp_path):
     result.save(tmp_path / "out")
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
         *["REPORT.md", "answers.csv", "results.csv", "results.json", "retrieval.png"]
@@ -673,8 +664,7 @@ def test_saved_files_hold_every_number(known, tmp_path):
     assert (tmp_path / "out" / "REPORT.md").read_text().count("| 0.5 ") == 2
 
 
-def test_a_folder_with_another_kind_of_run_is_refused(known, tmp_path, monkeypatch):
-    result, _ = known
+def test_a_folder_with_another_kind_of_run_is_refused(result, tmp_path, monkeypatch):
     monkeypatch.setattr(Retrieval, "_plots", lambda self: {})  # another test draws
     (tmp_path / "results.json").write_text('{"schema": 1, "rows": [{"ppl": 3}]}')
     with pytest.raises(CheckpointError, match=r"results.json .*perplexity.*retrieval.*another"):
@@ -693,9 +683,9 @@ def caught(monkeypatch):
     return found
 
 
-def test_the_heat_map_shows_the_known_accuracies(known, caught):
-    returned = known[0].plot("a.png")
-    assert caught == [returned] and known[0].plot() is not returned and len(caught) == 1
+def test_the_heat_map_shows_the_known_accuracies(result, caught):
+    returned = result.plot("a.png")
+    assert caught == [returned] and result.plot() is not returned and len(caught) == 1
     panels = [axes for axes in returned.axes if axes.images]
     assert [axes.get_title(loc="left") for axes in panels] == ["as-is", "linear:factor=4"] * 2
     maps = [axes.images[0].get_array().tolist() for axes in panels]
@@ -709,8 +699,7 @@ def test_the_heat_map_shows_the_known_accuracies(known, caught):
     assert "dashed line: trained at 256" in caught[0]._suptitle.get_text()
 
 
-def test_many_schedules_go_on_several_lines(known, caught):
-    result, _ = known
+def test_many_schedules_go_on_several_lines(result, caught):
     names = [f"table {i}" for i in range(5)]
     answers = [dataclasses.replace(a, schedule=name) for name in names for a in result.answers if a.schedule == "as-is"]
     tables = {(name, length): "0" * 64 for name in names for length in LENGTHS}
