@@ -79,7 +79,8 @@ def in_style(width: float, height: float, **other: object) -> Iterator[Figure]:
     figure = new_figure(width, height)
     from matplotlib import rc_context
 
-    with rc_context({**STYLE, **other}):
+    style: dict[Any, Any] = {**STYLE, **other}
+    with rc_context(style):
         yield figure
 
 
