@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 
 from ...engines.base.layers import layers_of
+from ...engines.exporting import scaling_option
 from ...engines.registry import ENGINES
 from ...planning.plan import Plan
 
@@ -43,5 +44,4 @@ def _where(plan: Plan) -> list[str]:
     request = plan.request
     words = [] if request.layers == "full" else ["--layers", request.layers]
     words += [] if request.original_length is None else ["--original-length", str(request.original_length)]
-    words += ["--replace-scaling"] if request.replace_scaling else []
-    return words + (["--on-top"] if request.on_top else [])
+    return [*words, *scaling_option(request)]
