@@ -31,16 +31,15 @@ def answered(method, loss, slope=lambda point: ()):
             return asked, end.value
 
 
-def distance(wanted):
-    return lambda point: math.fsum((a - b) ** 2 for a, b in zip(point, wanted, strict=True))
+def distance(wanted, scales=None):
+    scales = scales or [1.0] * len(wanted)
+    return lambda point: math.fsum(((a - b) * scale) ** 2 for a, b, scale in zip(point, wanted, scales, strict=True))
 
 
 def test_the_gradient_begins_at_the_best_of_a_few_starts_and_descends_from_there():
     wanted = RAMP.nearest((3.9, 14.7, math.log(8.4), math.log(1.2)))
     scales = (1.0, 1.0, 10.0, 30.0)
-
-    def bowl(point):
-        return math.fsum(((a - b) * s) ** 2 for a, b, s in zip(point, wanted, scales, strict=True))
+    bowl = distance(wanted, scales)
 
     def slope(point):
         return tuple(2 * (a - b) * s * s for a, b, s in zip(point, wanted, scales, strict=True))
@@ -98,11 +97,7 @@ def test_longropes_own_sizes_where_the_budget_has_room_for_them():
 def test_cma_finds_the_minimum_of_a_bowl():
     pytest.importorskip("cma")
     wanted = RAMP.nearest((3.4, 14.7, math.log(8.4), math.log(1.2)))
-    scaled = [1 / rate for rate in RAMP.rates]
-
-    def bowl(point):
-        return math.fsum(((a - b) * s) ** 2 for a, b, s in zip(point, wanted, scaled, strict=True))
-
+    bowl = distance(wanted, [1 / rate for rate in RAMP.rates])
     asked, found = answered(covariance.search(RAMP, Allowance(tuple(range(9)), 2, 4 * 300, 3)), bowl)
     assert found == pytest.approx(wanted, rel=0.05)
     for ask in asked:
