@@ -126,18 +126,10 @@ def _found(stored: Stored, schedule: str, baseline: str, length: int) -> Estimat
 
 
 def _row(stored: Stored, schedule: str, length: int) -> PairedRow:
-    estimate = paired_change(stored, schedule, stored.baseline, length)
+    change = paired_change(stored, schedule, stored.baseline, length)
+    about = (schedule, stored.baseline, length)
     compared = dict(zip(_COMPARED, _compared(stored, schedule, length)))
-    return PairedRow(
-        schedule=schedule,
-        baseline=stored.baseline,
-        length=length,
-        delta_nll=estimate.mean,
-        low=estimate.low,
-        high=estimate.high,
-        **compared,
-        interval=estimate.over,
-    )
+    return PairedRow(*about, change.mean, change.low, change.high, **compared, interval=change.over)
 
 
 def _compared(stored: Stored, schedule: str, length: int) -> list[float | None]:

@@ -17,12 +17,9 @@ from .truncation import Truncation
 
 def arrays(stored: Stored) -> Iterator[nll.Array]:
     """Yields the files of ``nll/``: losses, and for comparisons both numbers of each token."""
-    losses = [(place(run), run.nll) for run in stored.passes]
-    if stored.truncation:
-        losses.append((place(stored.truncation), stored.truncation.nll))
-    for at, each in losses:
-        for number, windows in enumerate(stored.of_texts(each)):
-            yield nll.name_of(at, number), functools.partial(_together, windows)
+    for run in (*stored.passes, *filter(None, [stored.truncation])):
+        for number, windows in enumerate(stored.of_texts(run.nll)):
+            yield nll.name_of(place(run), number), functools.partial(_together, windows)
     for made in stored.divergences:
         for number, both in enumerate(zip(stored.of_texts(made.kl), stored.of_texts(made.same), strict=True)):
             yield nll.name_of(place(made), number), functools.partial(_stacked, both)
@@ -47,13 +44,12 @@ def index_of(stored: Stored) -> dict[str, object]:
         {name: value for name, value in (asdict(each) | {"windows": count}).items() if value not in (None, "")}
         for each, count in zip(stored.identified(), stored.windows or [1] * stored.texts, strict=True)
     ]
-    last = {"truncation": [_truncation(stored.truncation)]} if stored.truncation else {}
+    cut = [
+        {"length": each.length, "stride": each.stride, "table_sha256": each.table_sha256, "at": place(each)}
+        for each in filter(None, [stored.truncation])
+    ]
+    last = {"truncation": cut} if cut else {}
     return {"bos": stored.bos, "documents": documents, "passes": passes, "divergences": compared, **last}
-
-
-def _truncation(found: Truncation) -> dict[str, object]:
-    about = {"length": found.length, "stride": found.stride, "table_sha256": found.table_sha256}
-    return {**about, "at": place(found)}
 
 
 def place(run: Pass | Divergence | Truncation) -> str:

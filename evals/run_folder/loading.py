@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +15,10 @@ from ..results.truncation import Truncation
 from ..running.batches import Cost
 from . import checking, folder, formats, nll
 from .checking import SEAL, Wrong
-from .formats import Index, PassCost, Results, StoredComparison, StoredDocument, StoredPass, StoredTruncation
+from .formats import Index, Results, StoredComparison, StoredDocument, StoredPass, StoredTruncation
+
+Spent = Mapping[str, Any]
+"""The cost of a pass as results.json has it; empty where it has none."""
 
 
 @dataclass(frozen=True)
@@ -72,12 +76,10 @@ def read_losses(path: Path, results: Results) -> Losses:
     except Wrong as error:
         raise damaged(at / nll.INDEX, error) from None
     ran = iter(results.get("cost", []))
-    passes = [_pass(one, next(ran, None), list(_arrays(at, index, one))) for one in index["passes"]]
-    compared = [
-        _divergence(one, next(ran, None), list(_arrays(at, index, one))) for one in index.get("divergences", [])
-    ]
+    passes = [_pass(one, next(ran, {}), list(_arrays(at, index, one))) for one in index["passes"]]
+    compared = [_divergence(one, next(ran, {}), list(_arrays(at, index, one))) for one in index.get("divergences", [])]
     named = [_identity(each) for each in index["documents"]]
-    last = [_truncation(one, next(ran, None), list(_arrays(at, index, one))) for one in index.get("truncation", [])]
+    last = [_truncation(one, next(ran, {}), list(_arrays(at, index, one))) for one in index.get("truncation", [])]
     return Losses(index["bos"], named, passes, compared, SEAL in index, _windows(index), last[0] if last else None)
 
 
@@ -129,25 +131,25 @@ def _windows(index: Index) -> list[int]:
     return [each.get("windows", 1) for each in index["documents"]]
 
 
-def _pass(one: StoredPass, spent: PassCost | None, losses: list[np.ndarray]) -> Pass:
-    known = spent is not None and spent.keys() >= Cost.__dataclass_fields__.keys()
+def _pass(one: StoredPass, spent: Spent, losses: list[np.ndarray]) -> Pass:
+    known = spent.keys() >= Cost.__dataclass_fields__.keys()
     return Pass(
         one["schedule"],
         one["table_sha256"],
         tuple(one["lengths"]),
         losses,
-        forward_passes=spent["forward_passes"] if spent else 0,
-        cost=Cost(*(spent[name] for name in Cost.__dataclass_fields__)) if spent and known else None,
-        split_batches=spent.get("split_batches", 0) if spent else 0,
+        forward_passes=spent.get("forward_passes", 0),
+        cost=Cost(*(spent[name] for name in Cost.__dataclass_fields__)) if known else None,
+        split_batches=spent.get("split_batches", 0),
     )
 
 
-def _divergence(one: StoredComparison, spent: PassCost | None, both: list[np.ndarray]) -> Divergence:
+def _divergence(one: StoredComparison, spent: Spent, both: list[np.ndarray]) -> Divergence:
     kl, same = ([each[row] for each in both] for row in range(2))
-    ran = (spent["forward_passes"], spent.get("positions", 0)) if spent else (0, 0)
+    ran = spent.get("forward_passes", 0), spent.get("positions", 0)
     return Divergence(one["schedule"], one["baseline"], one["length"], kl, same, *ran)
 
 
-def _truncation(one: StoredTruncation, spent: PassCost | None, losses: list[np.ndarray]) -> Truncation:
-    parts = spent.get("split_batches", 0) if spent else 0
+def _truncation(one: StoredTruncation, spent: Spent, losses: list[np.ndarray]) -> Truncation:
+    parts = spent.get("split_batches", 0)
     return Truncation(one["length"], one["stride"], one["table_sha256"], losses, parts)
