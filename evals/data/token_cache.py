@@ -78,7 +78,10 @@ def save(key: str, tokens: Sequence[Encoded]) -> None:
         "ends": np.concatenate([np.asarray(each.byte_ends, np.uint32) for each in tokens]) if known else np.empty(0),
     }
     try:
-        _write(_file(key), arrays)
+        path = _file(key)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic.part(path) as beside, open(beside, "wb") as file:
+            np.savez(file, **arrays)
     except OSError as error:
         LOG.warning("tokens cannot be kept in %s: %s", folder(), error.strerror or error)
 
@@ -100,9 +103,3 @@ def _cut(lengths: np.ndarray, ids: np.ndarray, ends: np.ndarray, count: int) -> 
     bounds = zip(stops - lengths, stops, strict=True)
     known = len(ends) == total
     return [Encoded(ids[a:b].astype(np.int64), ends[a:b].astype(np.int64) if known else None) for a, b in bounds]
-
-
-def _write(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic.part(path) as beside, open(beside, "wb") as file:
-        np.savez(file, **arrays)  # type: ignore[arg-type]

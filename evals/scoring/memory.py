@@ -106,14 +106,13 @@ def device_of(model: PreTrainedModel) -> torch.device:
 
 def cache_bytes(model: PreTrainedModel) -> int:
     """Returns the bytes per position of all layers' keys and values and, while one grows, of one layer's once more."""
-    layers = int(getattr(_text_config(model), "num_hidden_layers", 0) or 1)
-    return (layers + 1) * layer_cache_bytes(model)
+    return (_stated(model, "num_hidden_layers", 1) + 1) * layer_cache_bytes(model)
 
 
 def layer_cache_bytes(model: PreTrainedModel) -> int:
     """Returns the bytes per position of one layer's keys and values."""
     heads, head = _heads(model)
-    shared = int(getattr(_text_config(model), "num_key_value_heads", 0) or heads)
+    shared = _stated(model, "num_key_value_heads", heads)
     return 2 * shared * head * next(model.parameters()).element_size()
 
 
@@ -124,13 +123,12 @@ def position_bytes(model: PreTrainedModel, length: int) -> int:
     or its MLP (gate, up, their product), on top of the residual stream and its fp32 norm. An eager attention also holds
     a score per head and earlier position, in the model's dtype, and its softmax in fp32.
     """
-    config = _text_config(model)
     parameter = next(model.parameters())
     width, (heads, head) = _width(model), _heads(model)
-    inner = int(getattr(config, "intermediate_size", 0) or 4 * width)
+    inner = _stated(model, "intermediate_size", 4 * width)
     stream = (3 * parameter.element_size() + 2 * 4) * width
     attention = 6 * parameter.element_size() * heads * head
-    if getattr(config, "_attn_implementation", None) == "eager":
+    if getattr(_text_config(model), "_attn_implementation", None) == "eager":
         attention += heads * length * (2 * parameter.element_size() + 4)
     return stream + max(attention, 4 * parameter.element_size() * inner)
 
@@ -164,9 +162,7 @@ def work(model: PreTrainedModel, positions: int) -> float:
 
     A key counts half, because the average token of a causal model sees half of them.
     """
-    config = _text_config(model)
-    layers = int(getattr(config, "num_hidden_layers", 0) or 1)
-    heads, head = _heads(model)
+    layers, (heads, head) = _stated(model, "num_hidden_layers", 1), _heads(model)
     weights = sum(parameter.numel() for parameter in model.parameters())
     return 2.0 * weights + 2.0 * layers * heads * head * positions
 
@@ -178,14 +174,18 @@ def embedding_shape(model: PreTrainedModel) -> torch.Size:
 
 def _heads(model: PreTrainedModel) -> tuple[int, int]:
     """Returns how many heads a layer has, and how wide they are."""
-    config = _text_config(model)
-    heads = int(getattr(config, "num_attention_heads", 0) or 1)
-    return heads, int(getattr(config, "head_dim", 0) or _width(model) // heads)
+    heads = _stated(model, "num_attention_heads", 1)
+    return heads, _stated(model, "head_dim", _width(model) // heads)
 
 
 def _width(model: PreTrainedModel) -> int:
     """Returns the width of the residual stream."""
-    return int(getattr(_text_config(model), "hidden_size", 0) or embedding_shape(model)[1])
+    return _stated(model, "hidden_size", embedding_shape(model)[1])
+
+
+def _stated(model: PreTrainedModel, name: str, usual: int) -> int:
+    """Returns a number that the configuration of the text model states; the usual one where it does not."""
+    return int(getattr(_text_config(model), name, 0) or usual)
 
 
 def _text_config(model: PreTrainedModel) -> PreTrainedConfig:
