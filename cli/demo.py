@@ -8,8 +8,7 @@ from pathlib import Path
 
 import click
 
-from .completion import Place
-from .options import show
+from .options import out_option, show
 from .sections import in_sections
 from .spelling import spelled
 
@@ -18,9 +17,7 @@ LENGTHS = (256, 512, 1024, 2048)
 
 
 @click.command("demo", cls=in_sections({"The result": "out"}))
-@click.option(
-    "-o", "--out", type=Place(), default="ropescale-demo", show_default=True, metavar="OUT", help="Write it here."
-)
+@out_option("Write it here.", default="ropescale-demo", show_default=True)
 def command(out: str) -> None:
     """Patch the bundled model to eight times its context, verify it, and measure what that did.
 

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from .completion import Place, SpecText
+from .completion import Place
 from .options import (
     DEVICE_MAPS,
+    LOADING,
     MODEL_SECTION,
     READING,
     REQUEST_SECTIONS,
+    SOURCE,
     Length,
-    bos_option,
-    json_option,
+    data_option,
     lengths_option,
-    loading_options,
     model_argument,
-    reading_options,
+    out_option,
     request_of,
     request_options,
+    seed_option,
+    shared_options,
 )
-from .running import measure, notes
+from .running import checkpoint_of, measure, notes, text_of
 from .sections import in_sections
 
 if TYPE_CHECKING:
@@ -44,31 +47,14 @@ _SECTIONS = {
 
 @click.command("eval", cls=in_sections(_SECTIONS))
 @model_argument()
-@click.option(
-    "--data",
-    "source",
-    type=Place(),
-    required=True,
-    multiple=True,
-    metavar="SRC",
-    help="File, folder, JSONL, parquet, Hub NAME[:CONFIG] or -. May be repeated: a table of each, and over all.",
-)
+@data_option("File, folder, JSONL, parquet, Hub NAME[:CONFIG] or -. May be repeated: a table of each, and over all.")
 @lengths_option("Positions, BOS included: 2k,4k,8k. May be repeated.")
 @request_options("many")
-@click.option("--baseline", type=SpecText(), metavar="SPEC", help="What the others are compared with (default: as-is).")
-@reading_options()
-@click.option(
-    "--score", type=click.Choice(["all", "assistant"]), default="all", show_default=True, help="Whose tokens of chats."
-)
-@click.option("--concat", is_flag=True, help="Join all documents into one, a blank line between two.")
-@click.option("--min-tokens", type=click.IntRange(0), default=0, metavar="N", help="Skip documents with fewer tokens.")
-@click.option("--max-docs", type=click.IntRange(1), metavar="N", help="At most this many documents.")
-@click.option("--windows", metavar="N|all", help="Windows of each document; 1 is the first (default: the budget's).")
+@shared_options("baseline", *READING, *SOURCE, "score", "min_tokens", "max_docs", "windows", "bos", *LOADING, "as_json")
+@shared_options("batch_tokens", "truncation_stride")
 @click.option(
     "--budget-tokens", type=Length(), metavar="N", help="Fed under one schedule (default: 256k without --windows)."
 )
-@click.option("--streaming", is_flag=True, help="Read a Hub dataset only as far as --max-docs needs.")
-@click.option("--split-special-tokens", is_flag=True, help="Special tokens named in the text are text like any other.")
 @click.option(
     "--protocol",
     type=click.Choice(["ropescale", "yarn-paper", "hf-docs"]),
@@ -78,9 +64,6 @@ _SECTIONS = {
 )
 @click.option(
     "--stride", type=Length(), metavar="N", help="Whole documents, in sliding windows N tokens apart (slower)."
-)
-@click.option(
-    "--batch-tokens", type=click.IntRange(1), metavar="N", help="Fed at once (default: what fits into memory)."
 )
 @click.option(
     "--sequence-parallel", type=click.IntRange(1), metavar="N", help="Each window by N processes, where it is too long."
@@ -101,30 +84,11 @@ _SECTIONS = {
     "cost at most).",
 )
 @click.option(
-    "--truncation-stride", type=Length(), metavar="N", help="Tokens scored by each of its windows (default: chosen)."
-)
-@click.option(
     "--repeat-distance", type=Length(), metavar="N", help="How far back a far repeat is (default: the trained length)."
 )
 @click.option("--key-spans", type=Place(), metavar="FILE", help="Measure the tokens that `ropescale keys` found, too.")
-@click.option(
-    "--seed",
-    type=click.IntRange(0),
-    default=0,
-    show_default=True,
-    metavar="N",
-    help="Kept with the results; no figure depends on it.",
-)
-@bos_option()
-@loading_options()
-@json_option()
-@click.option(
-    "-o",
-    "--out",
-    type=Place(),
-    metavar="OUT",
-    help="Write results, losses, plots and REPORT.md here.",
-)
+@seed_option("Kept with the results; no figure depends on it.")
+@out_option("Write results, losses, plots and REPORT.md here.")
 @click.option("--fresh", is_flag=True, help="Measure again what is stored in OUT, instead of continuing.")
 def command(
     model: str, source: Sequence[str], lengths: list[int], as_json: bool, out: str | None, fresh: bool, **options: Any
@@ -147,28 +111,19 @@ def command(
     from ..evals.parallel.processes import Sharing
     from ..evals.run_folder.folder import writable_folder
 
-    def prepare(here: World) -> PerplexityRun:
-        return _prepared(model, source, lengths, options, here)
-
     sharing = Sharing(options.pop("sequence_parallel"), options["tp"], options["device_map"], options["device"])
+    prepare = partial(_prepared, model, source, lengths, options)
     measure(prepare, writable_folder, out=out, fresh=fresh, as_json=as_json, doing="measuring", sharing=sharing)
-
-
-_LOADING = ("revision", "trust_remote_code", "dtype", "device", "device_map", "tp")
-_SOURCE = ("concat", "streaming", "split_special_tokens")
 
 
 def _prepared(
     model: str, source: Sequence[str], lengths: list[int], options: dict[str, Any], here: World
 ) -> PerplexityRun:
-    from ..evals.data.sources import ReadOptions, TextSource
-    from ..evals.running.preparing import Checkpoint, prepare
+    from ..evals.running.preparing import prepare
     from ..evals.running.selection import PerplexityOptions
 
     request, schedules, baseline = request_of(options), options.pop("schedules"), options.pop("baseline")
-    checkpoint = Checkpoint(model, **{name: options.pop(name) for name in _LOADING})
-    asked = ReadOptions(**{name: options.pop(name) for name in READING})
-    text = TextSource(source, asked, **{name: options.pop(name) for name in _SOURCE})
+    checkpoint, text = checkpoint_of(model, options), text_of(source, options)
     bos = options.pop("bos")
     chosen = PerplexityOptions(**options, source=text.name, progress=notes(here))
     return prepare(checkpoint, (schedules, baseline, request), text, lengths, bos, chosen, here)

@@ -12,12 +12,10 @@ from .options import (
     MODEL_SECTION,
     REQUEST_SECTIONS,
     OneOf,
-    json_option,
     model_argument,
-    print_json,
+    print_result,
     request_options,
-    revision_option,
-    show,
+    shared_options,
     tell,
 )
 from .sections import in_sections
@@ -39,8 +37,7 @@ _SECTIONS = {"The engine": "engine", **REQUEST_SECTIONS, **MODEL_SECTION, "The r
     help="The engine to serve it with, or the trainer.",
 )
 @request_options()
-@revision_option()
-@json_option()
+@shared_options("revision", "as_json")
 def command(model: str, engine: str, as_json: bool, **options: Any) -> None:
     """Show how to serve MODEL (a folder or a Hub id) in an engine, and what that engine will compute.
 
@@ -68,10 +65,7 @@ def command(model: str, engine: str, as_json: bool, **options: Any) -> None:
 
     done = export(model, engine, options.pop("schedule"), **options)
     tell(note=done.notes, warning=done.warnings)
-    if as_json:
-        print_json(done.to_dict())
-    else:
-        show(_page(done))
+    print_result(as_json, done.to_dict, lambda: _page(done))
     if done.refusal is not None:
         raise RunError(done.refusal)
 

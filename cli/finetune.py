@@ -13,20 +13,21 @@ import click
 from .completion import Place
 from .options import (
     DTYPES,
+    LOADING,
     MODEL_SECTION,
     READING,
     REQUEST_SECTIONS,
     Length,
     Lengths,
-    json_option,
+    data_option,
     model_argument,
-    print_json,
-    reading_options,
+    out_option,
+    print_result,
     request_of,
     request_options,
-    revision_option,
-    show,
-    trust_option,
+    seed_option,
+    shared_options,
+    take,
 )
 from .running import notes
 from .sections import in_sections
@@ -56,15 +57,7 @@ _SECTIONS = {
 @click.command("finetune", cls=in_sections(_SECTIONS))
 @model_argument()
 @request_options("one")
-@click.option(
-    "--data",
-    "source",
-    type=Place(),
-    required=True,
-    multiple=True,
-    metavar="SRC",
-    help="What to train on, as for `eval`.",
-)
+@data_option("What to train on, as for `eval`.")
 @click.option("--steps", type=click.IntRange(1), metavar="N", help="Of the optimizer (pi: 1,000; yarn: 400).")
 @click.option(
     "--recipe", type=click.Choice(["pi", "yarn"]), default="yarn", show_default=True, help="The paper's numbers."
@@ -80,10 +73,8 @@ _SECTIONS = {
 @click.option("--rank", type=click.IntRange(1), metavar="N", help="Of the adapter (default: 8).")
 @click.option("--mixed", type=Length(), metavar="N", help="Cut half of the batches into windows of N positions.")
 @click.option("--pose", type=Length(), metavar="N", help="Windows of N positions that skip up to the length (PoSE).")
-@click.option(
-    "--seed", type=click.IntRange(0), default=0, show_default=True, metavar="N", help="Of the order of windows."
-)
-@reading_options()
+@seed_option("Of the order of windows.")
+@shared_options(*READING, "revision", "trust_remote_code", "as_json")
 @click.option(
     "--eval-data", "eval_source", type=Place(), multiple=True, metavar="SRC", help="Measure perplexity on this."
 )
@@ -103,12 +94,9 @@ _SECTIONS = {
     metavar="N",
     help="Steps that a kill may cost.",
 )
-@revision_option()
-@trust_option()
 @click.option("--dtype", type=click.Choice(DTYPES), help="Of the weights that are trained (default: float32).")
 @click.option("--device", metavar="D", help="Give cpu to leave accelerators alone.")
-@json_option()
-@click.option("-o", "--out", type=Place(), required=True, metavar="OUT", help="The folder of the result.")
+@out_option("The folder of the result.", required=True)
 @click.option("--fresh", is_flag=True, help="Begin again, instead of continuing what is in OUT-training.")
 def command(
     model: str, source: Sequence[str], eval_source: Sequence[str], out: str, as_json: bool, fresh: bool, **options: Any
@@ -133,15 +121,11 @@ def command(
         outcome = _prepared(model, source, eval_source, out, options, here).run(fresh)
     if not here.leads:
         return
-    if as_json:
-        print_json(outcome.to_dict())
-    else:
-        show(outcome.to_markdown())
+    print_result(as_json, outcome.to_dict, outcome.to_markdown)
     for line in _next(outcome, eval_source):
         click.echo(line, err=True)
 
 
-_LOADING = ("revision", "trust_remote_code", "dtype", "device")
 _RECIPE = ("batch", "learning_rate", "warmup", "decay")
 
 
@@ -155,9 +139,9 @@ def _prepared(
         raise DataError(
             "eval_data and eval_lengths belong together; give both, or neither", "eval_data", "eval_lengths"
         )
-    job, reading = _job(options), {name: options.pop(name) for name in READING}
+    job, reading = _job(options), take(options, READING)
     options["schedule"] = options["schedule"] or "as-is"  # of a folder that carries one
-    loading = {name: options.pop(name) for name in _LOADING}
+    loading = take(options, LOADING)
     request = request_of(options)
     _preflight(model, loading, request, job, out).check(here.size)
     sources = [TextSource(names, ReadOptions(**reading)) for names in (source, eval_source)]
@@ -191,10 +175,9 @@ def _job(options: dict[str, Any]) -> TrainingJob:
     from ..evals.finetuning.recipes import STEPS, recipe
 
     name = options.pop("recipe")
-    chosen = recipe(name).with_changes(**{each: options.pop(each) for each in _RECIPE})
+    chosen = recipe(name).with_changes(**take(options, _RECIPE))
     options["steps"] = options["steps"] or STEPS[name]
-    names = [each.name for each in fields(TrainingJob) if each.name in options]
-    given = {name: options.pop(name) for name in names}
+    given = take(options, [each.name for each in fields(TrainingJob)])
     return TrainingJob(recipe=chosen, **{**given, "eval_lengths": given["eval_lengths"] or ()})
 
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..output.formatting import markdown
 from .completion import Place
-from .options import REQUEST_SECTIONS, json_option, print_json, request_options, show, tell
+from .options import REQUEST_SECTIONS, out_option, print_result, request_options, shared_options, tell
 from .sections import in_sections
 
 if TYPE_CHECKING:
-    from ..gguf.files import Value
     from ..gguf.patching import PatchedGguf
 
 _SECTIONS = {**REQUEST_SECTIONS, "The result": "out dry_run force as_json"}
@@ -22,11 +20,11 @@ _SECTIONS = {**REQUEST_SECTIONS, "The result": "out dry_run force as_json"}
 
 @click.command("gguf", cls=in_sections(_SECTIONS))
 @click.argument("source", type=Place(), metavar="IN.gguf")
-@click.option("-o", "--out", type=Place(), metavar="OUT.gguf", help="The file to make; it must not exist yet.")
+@out_option("The file to make; it must not exist yet.", "OUT.gguf")
 @request_options(required=True)
 @click.option("--dry-run", is_flag=True, help="Write nothing, only show the changes.")
 @click.option("--force", is_flag=True, help="Replace OUT.gguf if ropescale wrote it.")
-@json_option()
+@shared_options("as_json")
 def command(source: str, out: str | None, schedule: str, as_json: bool, **options: Any) -> None:
     """Write a copy of a GGUF file that carries a schedule.
 
@@ -40,25 +38,16 @@ def command(source: str, out: str | None, schedule: str, as_json: bool, **option
       ropescale gguf llama.gguf -o llama-x4.gguf --schedule my_schedule.py::Half --set factor=4
       ropescale gguf qwen2.gguf --schedule ntk --factor 4 --dry-run
     """
-    from ..gguf.patching import patch_gguf
-
-    with _progress() as progress:
-        done = patch_gguf(source, out, schedule, progress=progress, **options)
-    described = describe(done, source, out)
-    tell(note=described["notes"], warning=described["warnings"])
-    if as_json:
-        print_json(described)
-    else:
-        show(_page(described))
-
-
-@contextlib.contextmanager
-def _progress() -> Iterator[Callable[[int], object]]:
-    """Shows a progress bar on stderr for large files, on a terminal."""
     from tqdm import tqdm
 
+    from ..gguf.patching import patch_gguf
+
+    # A bar on a terminal, for large files.
     with tqdm(desc="copied", unit="B", unit_scale=True, leave=False, disable=None, delay=1) as bar:
-        yield bar.update
+        done = patch_gguf(source, out, schedule, progress=bar.update, **options)
+    described = describe(done, source, out)
+    tell(note=described["notes"], warning=described["warnings"])
+    print_result(as_json, lambda: described, lambda: _page(described))
 
 
 def describe(done: PatchedGguf, source: str, out: str | None) -> dict[str, Any]:
@@ -79,16 +68,12 @@ def describe(done: PatchedGguf, source: str, out: str | None) -> dict[str, Any]:
         "route": done.route.name,
         "inv_freq": list(table.inv_freq),
         "attention_scale": table.attention_scale,
-        "keys": {name: [_plain(value) for value in pair] for name, pair in done.keys.items()},
+        "keys": {name: [value and value.value for value in pair] for name, pair in done.keys.items()},
         "tensors": {name: [x and list(x) for x in pair] for name, pair in done.tables.items()},
         "tensor_bytes": done.file.tensor_bytes,
         "notes": done.notes,
         "warnings": done.warnings,
     }
-
-
-def _plain(value: Value | None) -> object:
-    return None if value is None else value.value
 
 
 def _page(described: dict[str, Any]) -> str:

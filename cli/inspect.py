@@ -15,12 +15,10 @@ from .completion import Place
 from .options import (
     MODEL_SECTION,
     REQUEST_SECTIONS,
-    json_option,
     model_argument,
-    print_json,
+    print_result,
     request_options,
-    revision_option,
-    show,
+    shared_options,
     tell,
 )
 from .sections import in_sections
@@ -35,8 +33,7 @@ _SECTIONS = {**REQUEST_SECTIONS, **MODEL_SECTION, "The result": "plot as_json"}
 @model_argument()
 @request_options("many")
 @click.option("--plot", type=Place(), metavar="FILE", help="Draw wavelength and turns per pair (png, svg or pdf).")
-@revision_option()
-@json_option()
+@shared_options("revision", "as_json")
 def command(model: str, schedules: tuple[str, ...], plot: str | None, as_json: bool, **options: Any) -> None:
     """Show the rotary geometry of MODEL (a folder or a Hub id; of an adapter, its base) per layer type.
 
@@ -51,10 +48,7 @@ def command(model: str, schedules: tuple[str, ...], plot: str | None, as_json: b
     tell(note=found.notes, warning=found.warnings)
     if plot is not None:
         _draw(found, plot)
-    if as_json:
-        print_json(found.to_dict())
-    else:
-        show("\n\n".join(_pages(found)))
+    print_result(as_json, found.to_dict, lambda: "\n\n".join(_pages(found)))
 
 
 def _draw(found: Inspection | Inspections, path: str) -> None:

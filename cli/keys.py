@@ -6,19 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .completion import Place
 from .options import (
+    LOADING,
     MODEL_SECTION,
     READING,
     Length,
-    bos_option,
-    json_option,
-    loading_options,
+    data_option,
     model_argument,
+    out_option,
     print_json,
-    reading_options,
+    shared_options,
 )
-from .running import notes
+from .running import checkpoint_of, notes, text_of
 from .sections import in_sections
 
 if TYPE_CHECKING:
@@ -36,8 +35,8 @@ _SECTIONS = {
 
 @click.command("keys", cls=in_sections(_SECTIONS))
 @model_argument()
-@click.option("--data", "source", type=Place(), required=True, metavar="SRC", help="Texts, as in `ropescale eval`.")
-@click.option("-o", "--out", type=Place(), required=True, metavar="FILE", help="Write the key spans here, as JSON.")
+@data_option("Texts, as in `ropescale eval`.", multiple=False)
+@out_option("Write the key spans here, as JSON.", "FILE", required=True)
 @click.option("--window", type=Length(), metavar="N", help="The long context (default: the trained length).")
 @click.option("--short", type=Length(), metavar="N", help="The short context (default: a quarter of the long one).")
 @click.option("--stride", type=Length(), metavar="N", help="Distance between windows (default: half the short one).")
@@ -47,11 +46,8 @@ _SECTIONS = {
 @click.option(
     "--beta", type=float, default=-2.0, show_default=True, metavar="B", help="The long-context NLL must be below -B."
 )
-@reading_options()
 @click.option("--concat", is_flag=True, help="Join all documents into one, with blank lines between them.")
-@bos_option()
-@loading_options()
-@json_option()
+@shared_options(*READING, "bos", *LOADING, "as_json")
 def command(model: str, source: str, out: str, as_json: bool, **options: Any) -> None:
     """Find the tokens that need long context, for `ropescale eval --key-spans FILE`.
 
@@ -85,11 +81,8 @@ def command(model: str, source: str, out: str, as_json: bool, **options: Any) ->
 
 def _prepared(model: str, source: str, options: dict[str, Any], here: World) -> PerplexityRun:
     """Prepares the measurement of the key model with short and with long context."""
-    from ..evals.data.sources import ReadOptions, TextSource
-    from ..evals.running.preparing import Checkpoint, prepare_keys
+    from ..evals.running.preparing import prepare_keys
 
-    text = TextSource([source], ReadOptions(**{name: options[name] for name in READING}), options["concat"])
-    loading = ("revision", "trust_remote_code", "dtype", "device")
-    checkpoint = Checkpoint(model, **{name: options[name] for name in loading})
+    text, checkpoint = text_of([source], options), checkpoint_of(model, options)
     windows = options["window"], options["short"], options["stride"]
     return prepare_keys(checkpoint, text, windows, options["bos"], notes(here), here)

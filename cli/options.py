@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import json
-import math
 import re
 import shutil
 import sys
@@ -15,7 +14,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import click
 
 from ..errors import RopescaleError
+from ..lengths import parse_length, parse_lengths
 from ..output.escaping import visible
+from ..output.formatting import finite
 from .completion import Place, SpecText
 from .spelling import spelled
 
@@ -51,28 +52,20 @@ class Length(click.ParamType):
     """A number of tokens: ``4096``, ``4k``, ``128k``, ``1m`` (k = 1024)."""
 
     name = "length"
+    parse: Callable[[Any], object] = staticmethod(parse_length)
 
-    def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        from ..lengths import parse_length
-
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:
-            return parse_length(value)
+            return self.parse(value)
         except RopescaleError as error:
             self.fail(str(error), param, ctx)
 
 
-class Lengths(click.ParamType):
+class Lengths(Length):
     """Lengths joined by commas: ``2k,4k,8k``."""
 
     name = "lengths"
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> list[int]:
-        from ..lengths import parse_lengths
-
-        try:
-            return parse_lengths(value)
-        except RopescaleError as error:
-            self.fail(str(error), param, ctx)
+    parse = staticmethod(parse_lengths)
 
 
 def lengths_option(help: str) -> Decorator[F]:
@@ -124,44 +117,31 @@ def model_argument() -> Decorator[F]:
     return click.argument("model", type=Place())
 
 
-def revision_option() -> Decorator[F]:
-    return click.option("--revision", metavar="R", help="Branch, tag or commit of a Hub model.")
-
-
-def trust_option() -> Decorator[F]:
+def data_option(help: str, *, required: bool = True, multiple: bool = True) -> Decorator[F]:
+    """Adds ``--data``, where texts come from."""
     return click.option(
-        "--trust-remote-code", is_flag=True, help="Run the Python code that MODEL brings, where transformers needs it."
+        "--data", "source", type=Place(), required=required, multiple=multiple, metavar="SRC", help=help
     )
 
 
-def loading_options() -> Decorator[F]:
-    """Adds how weights are loaded: ``dtype``, ``device``, ``revision`` and ``trust_remote_code``."""
-    return _together(
-        click.option(
-            "--dtype", type=click.Choice(DTYPES), help="Default: float32 on the CPU, the checkpoint's on a GPU."
-        ),
-        click.option("--device", metavar="D", help="Default: the GPU where there is one, else cpu."),
-        revision_option(),
-        trust_option(),
-    )
+def out_option(help: str, metavar: str = "OUT", **more: Any) -> Decorator[F]:
+    """Adds ``-o``, where the result goes."""
+    return click.option("-o", "--out", type=Place(), metavar=metavar, help=help, **more)
 
 
-READING = ("split", "text_field", "glob", "encoding")
-"""The parameters of :func:`reading_options`."""
+def seed_option(help: str) -> Decorator[F]:
+    """Adds ``--seed``, 0 where it is not given."""
+    return click.option("--seed", type=click.IntRange(0), default=0, show_default=True, metavar="N", help=help)
 
 
-def reading_options() -> Decorator[F]:
-    """Adds how a source of texts is read; each kind of source takes some of them."""
-    return _together(
-        click.option("--split", metavar="S", help="Split of a dataset (default: test, or the only one)."),
-        click.option("--text-field", metavar="F", help="Field that holds the text, the chat or the token ids."),
-        click.option("--glob", metavar="G", help="Files of a folder: '*.txt' in all of it, 'notes/*.md' from it on."),
-        click.option("--encoding", metavar="E", help="Encoding of text files (default: UTF-8)."),
-    )
+def shared_options(*names: str) -> Decorator[F]:
+    """Adds options that several commands have, by the names of their parameters."""
+    return _together(*(_SHARED[name] for name in names))
 
 
-def bos_option() -> Decorator[F]:
-    return click.option("--bos", default="auto", show_default=True, metavar="B", help="auto, yes, no, or a token id.")
+def take(options: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """Takes out of a command's parameters those of these that it has."""
+    return {name: options.pop(name) for name in names if name in options}
 
 
 def _together(*options: Decorator[F]) -> Decorator[F]:
@@ -183,8 +163,10 @@ def request_options(schedules: Literal["one", "many"] = "one", required: bool = 
             ``schedules``. The other parameters are the fields of the request.
         required: a schedule must be given.
     """
-    schedule = _SCHEDULE if schedules == "one" else _SCHEDULES
-    return _together(schedule(required=required), *REQUEST_OPTIONS.values())
+    spec = partial(click.option, "--schedule", type=SpecText(), metavar="SPEC", required=required)
+    text = "A schedule: NAME[:key=value,...], FILE.py::Class, factors.json or JSON."
+    many = spec("schedules", multiple=True, callback=_one_by_one, help=f"{text} May be repeated.")
+    return _together(spec(help=text) if schedules == "one" else many, shared_options(*REQUEST_OPTIONS))
 
 
 def request_of(options: dict[str, Any]) -> Request:
@@ -192,7 +174,7 @@ def request_of(options: dict[str, Any]) -> Request:
     from ..request import Request
 
     spec = options.pop("schedule", None)
-    return Request(spec, **{name: options.pop(name) for name in REQUEST_OPTIONS})
+    return Request(spec, **take(options, REQUEST_OPTIONS))
 
 
 REQUEST_SECTIONS = {
@@ -203,19 +185,6 @@ REQUEST_SECTIONS = {
 
 MODEL_SECTION = {"The model": "revision trust_remote_code dtype device"}
 """The section of the options with which a model is found and loaded."""
-
-_SCHEDULE_HELP = "A schedule: NAME[:key=value,...], FILE.py::Class, factors.json or JSON."
-_SCHEDULE = partial(click.option, "--schedule", type=SpecText(), metavar="SPEC", help=_SCHEDULE_HELP)
-_SCHEDULES = partial(
-    click.option,
-    "--schedule",
-    "schedules",
-    type=SpecText(),
-    metavar="SPEC",
-    multiple=True,
-    callback=_one_by_one,
-    help=f"{_SCHEDULE_HELP} May be repeated.",
-)
 
 
 def _pairs(ctx: click.Context, param: click.Parameter, values: Iterable[str]) -> dict[str, str]:
@@ -230,7 +199,7 @@ def _pairs(ctx: click.Context, param: click.Parameter, values: Iterable[str]) ->
     return {key: value for key, _, value in pairs}
 
 
-REQUEST_OPTIONS: Mapping[str, Decorator[Any]] = {
+_SHARED: Mapping[str, Decorator[Any]] = {
     "factor": click.option("--factor", type=Factor(), metavar="F", help="How many times longer; short for factor=F."),
     "target_length": click.option(
         "--target-length", type=Length(), metavar="N", help="The context wanted, such as 128k; gives the factor."
@@ -251,8 +220,72 @@ REQUEST_OPTIONS: Mapping[str, Decorator[Any]] = {
     "freeze_at": click.option(
         "--freeze-at", type=Length(), metavar="N", help="Make a length-dependent schedule a fixed table."
     ),
+    "baseline": click.option(
+        "--baseline", type=SpecText(), metavar="SPEC", help="What the others are compared with (default: as-is)."
+    ),
+    "revision": click.option("--revision", metavar="R", help="Branch, tag or commit of a Hub model."),
+    "trust_remote_code": click.option(
+        "--trust-remote-code", is_flag=True, help="Run the Python code that MODEL brings, where transformers needs it."
+    ),
+    "dtype": click.option(
+        "--dtype", type=click.Choice(DTYPES), help="Default: float32 on the CPU, the checkpoint's on a GPU."
+    ),
+    "device": click.option("--device", metavar="D", help="Default: the GPU where there is one, else cpu."),
+    "split": click.option("--split", metavar="S", help="Split of a dataset (default: test, or the only one)."),
+    "text_field": click.option(
+        "--text-field", metavar="F", help="Field that holds the text, the chat or the token ids."
+    ),
+    "glob": click.option(
+        "--glob", metavar="G", help="Files of a folder: '*.txt' in all of it, 'notes/*.md' from it on."
+    ),
+    "encoding": click.option("--encoding", metavar="E", help="Encoding of text files (default: UTF-8)."),
+    "score": click.option(
+        "--score",
+        type=click.Choice(["all", "assistant"]),
+        default="all",
+        show_default=True,
+        help="Whose tokens of chats.",
+    ),
+    "concat": click.option("--concat", is_flag=True, help="Join all documents into one, a blank line between two."),
+    "streaming": click.option("--streaming", is_flag=True, help="Read a Hub dataset only as far as --max-docs needs."),
+    "split_special_tokens": click.option(
+        "--split-special-tokens", is_flag=True, help="Special tokens named in the text are text like any other."
+    ),
+    "min_tokens": click.option(
+        "--min-tokens", type=click.IntRange(0), default=0, metavar="N", help="Skip documents with fewer tokens."
+    ),
+    "max_docs": click.option("--max-docs", type=click.IntRange(1), metavar="N", help="At most this many documents."),
+    "windows": click.option(
+        "--windows", metavar="N|all", help="Windows of each document; 1 is the first (default: the budget's)."
+    ),
+    "batch_tokens": click.option(
+        "--batch-tokens", type=click.IntRange(1), metavar="N", help="Fed at once (default: what fits into memory)."
+    ),
+    "truncation_stride": click.option(
+        "--truncation-stride",
+        type=Length(),
+        metavar="N",
+        help="Tokens scored by each of its windows (default: chosen).",
+    ),
+    "bos": click.option("--bos", default="auto", show_default=True, metavar="B", help="auto, yes, no, or a token id."),
+    "as_json": click.option("--json", "as_json", is_flag=True, help="Print JSON with every digit."),
 }
-"""One option for each field of the request but the schedule itself."""
+"""Options of several commands, by the names of their parameters."""
+
+REQUEST_OPTIONS = "factor target_length original_length overrides layers replace_scaling on_top freeze_at".split()
+"""The fields of the request but the schedule itself."""
+
+PATCHING = ("layers", "original_length", "replace_scaling", "on_top")
+"""Those of them that say how every candidate of a search is applied."""
+
+LOADING = ("revision", "trust_remote_code", "dtype", "device")
+"""How weights are loaded."""
+
+READING = ("split", "text_field", "glob", "encoding")
+"""How a source of texts is read; each kind of source takes some of them."""
+
+SOURCE = ("concat", "streaming", "split_special_tokens")
+"""How its texts are joined and made tokens."""
 
 
 def tell(**texts: Iterable[str]) -> None:
@@ -272,20 +305,14 @@ def show(page: str) -> None:
     click.echo(fitted(page, shutil.get_terminal_size().columns))
 
 
-def json_option() -> Decorator[F]:
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON with every digit.")
+def print_result(as_json: bool, plain: Callable[[], object], page: Callable[[], str]) -> None:
+    """Prints a result as JSON with every digit, or as a page."""
+    if as_json:
+        print_json(plain())
+    else:
+        show(page())
 
 
 def print_json(value: object) -> None:
     """Prints ``value`` as standard JSON: what is not finite becomes null."""
-    click.echo(json.dumps(_finite(value), indent=2, allow_nan=False))
-
-
-def _finite(value: object) -> object:
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    return value
+    click.echo(json.dumps(finite(value), indent=2, allow_nan=False))

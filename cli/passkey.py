@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from .completion import Place, SpecText
+from .completion import Place
 from .options import (
+    LOADING,
     MODEL_SECTION,
     REQUEST_SECTIONS,
-    bos_option,
-    json_option,
     lengths_option,
-    loading_options,
     model_argument,
+    out_option,
     request_of,
     request_options,
+    shared_options,
+    take,
 )
-from .running import measure, notes
+from .running import checkpoint_of, measure, notes
 from .sections import in_sections
 
 if TYPE_CHECKING:
@@ -78,24 +80,10 @@ class Depths(click.ParamType):
     help="Share of the best accuracy at the shortest length that counts for the effective length.",
 )  # fmt: skip
 @click.option(
-    "--baseline",
-    type=SpecText(),
-    metavar="SPEC",
-    help="What the others are compared with (default: as-is).",
-)
-@click.option(
     "--batch-tokens", type=click.IntRange(1), default=8192, show_default=True, metavar="N", help="Fed at once."
 )
-@bos_option()
-@loading_options()
-@json_option()
-@click.option(
-    "-o",
-    "--out",
-    type=Place(),
-    metavar="OUT",
-    help="Write results, every answer, heat maps and REPORT.md here.",
-)
+@shared_options("baseline", "bos", *LOADING, "as_json")
+@out_option("Write results, every answer, heat maps and REPORT.md here.")
 @click.option("--fresh", is_flag=True, help="Ask again what is stored in OUT, instead of continuing.")
 def command(model: str, lengths: list[int], as_json: bool, out: str | None, fresh: bool, **options: Any) -> None:
     """Measure whether a model finds numbers hidden in a long text, at each length and depth, under each schedule.
@@ -117,23 +105,16 @@ def command(model: str, lengths: list[int], as_json: bool, out: str | None, fres
     """
     from ..evals.passkey.results import Retrieval
 
-    def prepare(here: World) -> RetrievalRun:
-        return _prepared(model, lengths, options, here)
-
+    prepare = partial(_prepared, model, lengths, options)
     measure(prepare, Retrieval.folder, out=out, fresh=fresh, as_json=as_json, doing="asking")
-
-
-_LOADING = ("revision", "trust_remote_code", "dtype", "device")
 
 
 def _prepared(model: str, lengths: list[int], options: dict[str, Any], here: World) -> RetrievalRun:
     from ..evals.data.sources import joined, read_texts
     from ..evals.passkey.running import RetrievalOptions, prepare
-    from ..evals.running.preparing import Checkpoint
 
     request, schedules, baseline = request_of(options), options.pop("schedules"), options.pop("baseline")
-    checkpoint = Checkpoint(model, **{name: options.pop(name) for name in _LOADING})
-    asked = {name: options.pop(name) for name in ("depths", "task", "bos")}
+    checkpoint, asked = checkpoint_of(model, options), take(options, ("depths", "task", "bos"))
     file = options.pop("haystack")
     haystack = None if file is None else joined(read_texts(file))
     chosen = RetrievalOptions(**options, haystack=haystack, source=file, progress=notes(here))

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..checkpoints.folders import LINKS
+from ..engines.base.layers import parameters_of
 from ..output.escaping import argument, shell_word
 from ..output.formatting import markdown, size
 from ..schedules import label_of
-from .completion import Place
 from .options import (
     REQUEST_SECTIONS,
-    json_option,
     model_argument,
+    out_option,
     print_json,
     request_options,
-    revision_option,
+    shared_options,
     show,
     tell,
 )
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from ..checkpoints.patching import PatchedCheckpoint
     from ..checkpoints.uploading import Upload
     from ..planning.layer import PlannedLayer
-    from ..planning.plan import Plan
 
 
 _SECTIONS = {
@@ -43,7 +42,7 @@ _SECTIONS = {
 
 @click.command("patch", cls=in_sections(_SECTIONS))
 @model_argument()
-@click.option("-o", "--out", type=Place(), metavar="OUT", help="The folder to make; it must not exist yet.")
+@out_option("The folder to make; it must not exist yet.")
 @request_options(required=True)
 @click.option(
     "--link",
@@ -52,13 +51,12 @@ _SECTIONS = {
     show_default=True,
     help="How weights come over; auto: hard link, else symlink, else copy.",
 )
-@revision_option()
+@shared_options("revision", "as_json")
 @click.option("--in-place", is_flag=True, help="Change MODEL itself; `ropescale restore MODEL` undoes it.")
 @click.option("--dry-run", is_flag=True, help="Write nothing, only show what would be done.")
 @click.option("--push-to-hub", metavar="REPO", help="Send the result to user/name on the Hub; -o may be left out.")
 @click.option("--private", is_flag=True, help="Make REPO private.")
 @click.option("--force", is_flag=True, help="Replace what ropescale wrote to OUT or REPO.")
-@json_option()
 def command(model: str, out: str | None, schedule: str, in_place: bool, as_json: bool, **options: Any) -> None:
     """Write a copy of MODEL (a folder or a Hub id) that carries a schedule.
 
@@ -108,7 +106,7 @@ def describe(done: PatchedCheckpoint, model: str, out: str | None, in_place: boo
                 "fields": to_dict(layer.schedule),
                 "original_length": layer.rope.original_length,
                 "attention_scale": layer.table(plan.length).attention_scale,
-                "rope_parameters": _parameters(plan, key),
+                "rope_parameters": parameters_of(plan.planned, key),
             }
             for key, layer in plan.layers.items()
         },
@@ -130,11 +128,6 @@ def _maximum_before(done: PatchedCheckpoint) -> int:
     return Configuration.read(done.before, trained).max_length
 
 
-def _parameters(plan: Plan, key: str) -> Mapping[str, Any]:
-    parameters: Any = plan.planned.section["rope_parameters"]
-    return parameters if key == "all" else parameters[key]
-
-
 def _page(done: PatchedCheckpoint, model: str, out: str | None, in_place: bool) -> str:
     plan, where = done.plan, str(done.folder) if done.folder else out
     rows = [["model", f"{model} ({plan.planned.model_type})"]]
@@ -146,7 +139,7 @@ def _page(done: PatchedCheckpoint, model: str, out: str | None, in_place: bool) 
             ["layers", key],
             ["schedule", plan.label(key)],
             ["length", _arithmetic(layer.rope.original_length, plan.length)],
-            ["route", _route(layer, _parameters(plan, key))],
+            ["route", _route(layer, parameters_of(plan.planned, key))],
             ["attention scale", f"{layer.table(plan.length).attention_scale:.6g}"],
         ]
     rows += [

@@ -5,14 +5,13 @@ from __future__ import annotations
 import click
 
 from .completion import Place
+from .options import out_option
 from .sections import in_sections
 
 
 @click.command("report", cls=in_sections({"The page": "out title"}))
 @click.argument("runs", type=Place(), metavar="RUN...", nargs=-1, required=True)
-@click.option(
-    "-o", "--out", type=Place(), default="report.html", show_default=True, metavar="FILE", help="The page to write."
-)
+@out_option("The page to write.", "FILE", default="report.html", show_default=True)
 @click.option("--title", default="Context extension, measured", show_default=True, metavar="TEXT", help="Its heading.")
 def command(runs: tuple[str, ...], out: str, title: str) -> None:
     """Write one interactive page that compares RUNs, folders that `ropescale eval -o` or `ropescale passkey -o` wrote.

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import click
 
-from .completion import Place
-from .options import json_option, print_json, show
+from .options import out_option, print_result, shared_options, show
 from .sections import in_sections
 from .spelling import spelled
 
@@ -19,10 +18,8 @@ _SECTIONS = {"The arms": "only listed", "The result": "out as_json"}
     "--only", multiple=True, metavar="ARM", help="Run this arm (and what it needs), not all; may be given again."
 )
 @click.option("--list", "listed", is_flag=True, help="Show the arms, their time and what is finished; run nothing.")
-@json_option()
-@click.option(
-    "-o", "--out", type=Place(), default="ropescale-reproduction", show_default=True, metavar="OUT", help="The folder."
-)
+@shared_options("as_json")
+@out_option("The folder.", default="ropescale-reproduction", show_default=True)
 def command(only: Sequence[str], listed: bool, as_json: bool, out: str) -> None:
     """Run the papers' claims on context extension on the bundled model, from 256 to 2,048 tokens.
 
@@ -50,8 +47,6 @@ def command(only: Sequence[str], listed: bool, as_json: bool, out: str) -> None:
     found = asked.run()
     if found is None:
         click.echo("nothing was measured yet", err=True)
-    elif as_json:
-        print_json(found.to_dict())
     else:
-        show(found.to_markdown())
+        print_result(as_json, found.to_dict, found.to_markdown)
     click.echo(f"written to {folder}", err=True)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import click
 
 from .completion import Place
-from .options import json_option, print_json
+from .options import print_json, shared_options
 from .sections import in_sections
 
 
 @click.command("restore", cls=in_sections({"The result": "as_json"}))
 @click.argument("folder", type=Place(), metavar="DIR")
-@json_option()
+@shared_options("as_json")
 def command(folder: str, as_json: bool) -> None:
     """Put the checkpoint DIR back to what it was before `ropescale patch --in-place`, byte for byte.
 

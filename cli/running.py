@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
 from ..errors import DataError
-from .options import print_json, show
+from .options import LOADING, READING, SOURCE, print_result, take
 from .spelling import spelled
 
 if TYPE_CHECKING:
+    from ..evals.data.sources import TextSource
     from ..evals.parallel.processes import Sharing, World
+    from ..evals.running.preparing import Checkpoint
     from ..evals.running.progress import Notes
     from ..evals.running.runner import Measurement
 
@@ -40,6 +42,21 @@ def notes(here: World) -> Notes:
     from ..evals.running.progress import Notes
 
     return Notes(here.leads, spelled)
+
+
+def checkpoint_of(model: str, options: dict[str, Any]) -> Checkpoint:
+    """Takes out of a command's parameters how the model is loaded."""
+    from ..evals.running.preparing import Checkpoint
+
+    return Checkpoint(model, **take(options, (*LOADING, "device_map", "tp")))
+
+
+def text_of(source: Sequence[str], options: dict[str, Any]) -> TextSource:
+    """Takes out of a command's parameters how its sources of text are read."""
+    from ..evals.data.sources import ReadOptions, TextSource
+
+    asked = ReadOptions(**take(options, READING))
+    return TextSource(source, asked, **take(options, SOURCE))
 
 
 def measure(
@@ -73,10 +90,7 @@ def measure(
             click.echo(f"{here} {doing}{here.hint}", err=True)
 
         def shown(result: Printed) -> None:
-            if as_json:
-                print_json(result.to_dict())
-            else:
-                show(result.to_markdown())
+            print_result(as_json, result.to_dict, result.to_markdown)
 
         with _beginning(folder if here.leads else None):
             carry_out(prepare(here), folder, fresh, group, shown)

@@ -10,7 +10,7 @@ import click
 
 from ..output.formatting import cut, markdown, value_text
 from .completion import SpecText
-from .options import json_option, print_json, show
+from .options import print_json, shared_options, show
 from .sections import in_sections
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Described(TypedDict):
 
 @click.command("schedules", cls=in_sections({"The result": "as_json"}))
 @click.argument("name", required=False, type=SpecText())
-@json_option()
+@shared_options("as_json")
 def command(name: str | None, as_json: bool) -> None:
     """List the schedules: what each does, what it needs, its paper. With NAME, explain one and all its fields.
 

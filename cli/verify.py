@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..output.formatting import markdown
-from .options import MODEL_SECTION, Length, json_option, loading_options, model_argument, print_json, show, tell
+from .options import LOADING, MODEL_SECTION, Length, model_argument, print_json, shared_options, show, tell
 from .sections import in_sections
 from .spelling import spelled
 
@@ -25,8 +25,7 @@ _SECTIONS = {"Decoding": "generate lengths", **MODEL_SECTION, "The result": "as_
 @click.option(
     "--length", "lengths", type=Length(), multiple=True, metavar="N", help="Where to compare; may be repeated."
 )
-@loading_options()
-@json_option()
+@shared_options(*LOADING, "as_json")
 def command(model: str, lengths: tuple[int, ...], as_json: bool, **options: Any) -> None:
     """Prove that the intended table is live in every layer of MODEL (a folder or a Hub id).
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from importlib import resources
@@ -13,6 +12,7 @@ from typing import Any
 
 from ...errors import CheckpointError, DataError, RopescaleError
 from ...files.reading import sha256
+from ...output.formatting import finite
 from ...output.plotting import is_want_of_memory
 from ..metrics import METRICS
 from ..metrics.base import Bounded
@@ -306,12 +306,4 @@ def _plain(value: Any) -> str:
 
 def _script_json(data: Any) -> str:
     """Returns JSON that may stand inside ``<script>``: without ``<``, NaN and infinity."""
-    return json.dumps(_finite(data), allow_nan=False).replace("<", "\\u003c")
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(inner) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return json.dumps(finite(data), allow_nan=False).replace("<", "\\u003c")

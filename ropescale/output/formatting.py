@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import reprlib
 from collections.abc import Iterable, Sequence
 from itertools import islice
@@ -97,3 +98,12 @@ def value_text(value: object, digits: int = 6) -> str:
     if value is None or isinstance(value, bool):
         return str(value).lower()
     return f"{value:.{digits}g}" if isinstance(value, float) else str(value)
+
+
+def finite(value: Any) -> Any:
+    """Returns plain data with None for every number that JSON has not: NaN and infinity."""
+    if isinstance(value, dict):
+        return {key: finite(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -97,8 +97,7 @@ def layers_of(plan: Plan) -> list[Layers]:
     """Returns each kind of layer that a plan changes, as it saves it."""
     written = plan.planned
     return [
-        Layers(key, _parameters_of(written, key), written, layer.rope, plan.length)
-        for key, layer in plan.layers.items()
+        Layers(key, parameters_of(written, key), written, layer.rope, plan.length) for key, layer in plan.layers.items()
     ]
 
 
@@ -108,7 +107,7 @@ def layers_in(configuration: Configuration, length: int) -> tuple[Layers, ...]:
     return tuple(Layers(key, _filled(rope), configuration, rope, length) for key, rope in ropes)
 
 
-def _parameters_of(configuration: Configuration, key: str) -> Mapping[str, Any]:
+def parameters_of(configuration: Configuration, key: str) -> Mapping[str, Any]:
     """Returns the rope parameters of one kind of layer in a configuration that ropescale wrote."""
     written: Any = configuration.section["rope_parameters"]
     return written if key == ALL_LAYERS else written[key]
