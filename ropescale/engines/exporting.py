@@ -101,10 +101,16 @@ def export(
 
 
 def _read(folder: Path) -> tuple[Configuration, Configuration]:
-    """Reads a folder's configuration, and the original before ropescale patched it."""
+    """Reads a folder's configuration, and the original before ropescale patched it; unknown rope types pass.
+
+    Raises:
+        ScheduleError: scaling lacks a value of its formula, or one is out of range.
+    """
     config = read_config(folder)
     stored, original = Configuration.read(config), Configuration.read(original_config(config, folder))
-    _refuse_unusable(stored)
+    for rope in stored.ropes.values():
+        if rope.is_scaled and rope.scaling["rope_type"] in KINDS:
+            stock_table(rope, rope.max_length)
     return stored, original
 
 
@@ -131,17 +137,6 @@ def _under_schedule(engine: Engine, name: str, folder: Path, revision: str | Non
     scaled = scaling_option(request) if plan.original.is_scaled else ()
     source = Source(words(specs, request), argument(record.source) if record else None, revision, scaled)
     return replace(exported(engine, of_plan(name, stored, plan, source), specs), notes=plan.notes)
-
-
-def _refuse_unusable(configuration: Configuration) -> None:
-    """Refuses scaling that lacks a value of its formula; unknown rope types pass.
-
-    Raises:
-        ScheduleError: a key is missing or out of range.
-    """
-    for rope in configuration.ropes.values():
-        if rope.is_scaled and rope.scaling["rope_type"] in KINDS:
-            stock_table(rope, rope.max_length)
 
 
 def _recorded(ropes: Mapping[str, Rope], lengths: Mapping[str, int], beneath: Mapping[str, str]) -> Request:

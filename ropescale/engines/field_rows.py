@@ -84,7 +84,7 @@ def rows(engine: Engine, version: str, layers: Layers, found: Iterable[Differenc
 
 
 def _changed(layers: Layers, asked: str, found: Difference, version: str) -> FieldRow:
-    return FieldRow(layers.key, found.field, asked, found.status, found.computes, version, found.how or "source")
+    return FieldRow(layers.key, found.field, asked, found.status, found.computes, version, found.how)
 
 
 def _consistent(table: list[FieldRow]) -> list[FieldRow]:

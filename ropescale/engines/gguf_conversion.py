@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 
 from ..checkpoints.metadata.record import softmax_factor
 from ..configs.class_defaults import ALL_LAYERS
@@ -44,10 +45,6 @@ def _longrope(layers: Layers) -> Iterator[Difference]:
     if layers.changes_with_length:
         text = "choose{s} the short or the long list once, by the engine's maximum length"
         yield Difference("switch", "recomputed", "once, by the context's size (-c)", text)
-
-
-def _linear(layers: Layers) -> Iterator[Difference]:
-    yield from converted_softmax_scale(layers, 0.0)
 
 
 def _instead(layers: Layers) -> str:
@@ -149,7 +146,7 @@ def _proportional(layers: Layers) -> Iterator[Difference]:
 
 
 _BY_KIND = {
-    "linear": _linear,
+    "linear": partial(converted_softmax_scale, multiplier=0.0),
     "longrope": _longrope,
     "yarn": _yarn,
     "dynamic": _dynamic,

@@ -123,9 +123,9 @@ def _in_older(layers: Layers) -> Iterator[Difference]:
         yield _older("4.45.2", "switch", "the long list, always", text, "transformers before 4.51")
 
 
-def _older(version: str, field: str, computes: str, warning: str, who: str, how: How = "run") -> Difference:
+def _older(version: str, field: str, computes: str, warning: str, who: str) -> Difference:
     """Returns a difference of other versions only, which gets a separate row."""
-    return Difference(field, "recomputed", computes, warning, who, how, version)
+    return Difference(field, "recomputed", computes, warning, who, "run", version)
 
 
 def _today(layers: Layers) -> Iterator[Difference]:

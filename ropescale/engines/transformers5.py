@@ -45,14 +45,10 @@ def _differences(layers: Layers) -> Iterator[Difference]:
         text = "turn{s} whole heads of recurrent_gemma; use 5.17 or later"
         yield Difference("rotary dim", "recomputed", "whole heads", text, "transformers 5.16", "run", "5.16.1")
     if layers.model_type == "phi3":
-        yield _forgets(layers.rope.original_length)
-
-
-def _forgets(length: int) -> Difference:
-    """Returns the fault of Phi-3 in earlier versions: they drop the cache, and feed the newest token alone."""
-    text = f"forget{{s}} the text before once generation passes {length} tokens; use 5.20 or later"
-    who, computes = "transformers 5.0 to 5.19", "generation past the switch forgets"
-    return Difference("max length", "recomputed", computes, text, who, "run", "5.0 to 5.19.0")
+        past = layers.rope.original_length  # where the cache is dropped, and the newest token fed alone
+        text = f"forget{{s}} the text before once generation passes {past} tokens; use 5.20 or later"
+        who, computes = "transformers 5.0 to 5.19", "generation past the switch forgets"
+        yield Difference("max length", "recomputed", computes, text, who, "run", "5.0 to 5.19.0")
 
 
 def _kept_per_layer_type(layers: Layers) -> Iterator[Difference]:

@@ -49,18 +49,3 @@ def option(name: str, told: object) -> list[str]:
 def needs_remote_code(config: Mapping[str, object]) -> bool:
     """Whether transformers has no code for this model type and runs the checkpoint's own."""
     return bool(config.get("auto_map")) and str(config.get("model_type")) not in load()
-
-
-def snippet(model: str, revision: str | None, config: Mapping[str, object], changed: Mapping[str, object]) -> str:
-    """Returns Python that loads a model with transformers, with changes to the language model's configuration."""
-    given = "" if revision is None else f", revision={revision!r}"
-    given += ", trust_remote_code=True" if needs_remote_code(config) else ""
-    names = "AutoConfig, AutoModelForCausalLM" if changed else "AutoModelForCausalLM"
-    prepared = [
-        f"config = AutoConfig.from_pretrained({model!r}{given})",
-        "text = config.get_text_config()",
-        *(f"text.{key} = {value!r}" for key, value in changed.items()),
-    ]
-    passed = ", config=config" if changed else ""
-    load_it = f"model = AutoModelForCausalLM.from_pretrained({model!r}{given}{passed})"
-    return "\n".join([f"from transformers import {names}", "", *(prepared if changed else ()), load_it])

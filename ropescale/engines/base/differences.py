@@ -27,7 +27,7 @@ class Difference:
         warning: the sentence for the user, without its subject and with ``{s}`` or ``{ies}`` for the verb's third
             person; empty if there is nothing to warn about.
         who: the subject of that sentence, if not the engine.
-        how: how it is known, if not ``source``.
+        how: how it is known.
         version: the version that it was checked against, if not the engine's usual one.
     """
 
@@ -36,16 +36,16 @@ class Difference:
     computes: str
     warning: str = ""
     who: str = ""
-    how: How | None = None
+    how: How = "source"
     version: str = ""
 
 
-def base_rope(warning: str, how: How | None = None) -> Difference:
+def base_rope(warning: str, how: How = "source") -> Difference:
     """Returns the difference of an engine that leaves the frequencies unscaled."""
     return Difference("frequencies", "dropped", "base RoPE", warning, how=how)
 
 
-def stops(warning: str = "", computes: str = "stops with an error", how: How | None = None) -> Difference:
+def stops(warning: str = "", computes: str = "stops with an error", how: How = "source") -> Difference:
     """Returns the difference of an engine that cannot run the model with this schedule."""
     return Difference("frequencies", "unsupported", computes, warning, how=how)
 
@@ -63,7 +63,7 @@ def always_truncates(where: str = "") -> Difference:
     return Difference("truncate", "dropped", "true", text)
 
 
-def ignores_factor(how: How | None = None) -> Difference:
+def ignores_factor(how: How = "source") -> Difference:
     """Returns the difference of an engine that ignores the factor of proportional RoPE."""
     return Difference("factor", "dropped", "1", "ignore{s} the factor of proportional RoPE", how=how)
 

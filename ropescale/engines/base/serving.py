@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from ...configs.class_defaults import ALL_LAYERS, PARTIAL_NAMES, THETA_NAMES
 from ...configs.configuration import Configuration
 from ...planning.plan import Plan
-from .commands import needs_remote_code, snippet
+from .commands import needs_remote_code
 from .layers import Layers, layers_in, layers_of
 
 V4_NAMES = frozenset({"rope_scaling", *THETA_NAMES, *PARTIAL_NAMES})
@@ -84,8 +84,16 @@ class Serving:
         return replace(self, layers=layers)
 
     def snippet(self, changed: Mapping[str, object]) -> str:
-        """Returns Python that loads the model with transformers."""
-        return snippet(self.model, self.source.revision, self.wanted.raw, changed)
+        """Returns Python that loads the model with transformers, with changes to the language model's configuration."""
+        revision = self.source.revision
+        given = repr(self.model) if revision is None else f"{self.model!r}, revision={revision!r}"
+        given += ", trust_remote_code=True" if self.trusting else ""
+        names, passed = ("AutoConfig, ", ", config=config") if changed else ("", "")
+        lines = [f"from transformers import {names}AutoModelForCausalLM", ""]
+        if changed:
+            lines += [f"config = AutoConfig.from_pretrained({given})", "text = config.get_text_config()"]
+            lines += [f"text.{key} = {value!r}" for key, value in changed.items()]
+        return "\n".join([*lines, f"model = AutoModelForCausalLM.from_pretrained({given}{passed})"])
 
 
 def of_plan(model: str, stored: Configuration, plan: Plan, source: Source = Source()) -> Serving:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from ..base.commands import Command
 from ..base.differences import Difference, base_rope
-from ..base.engine import Engine
 from ..base.layers import Layers
 from ..base.serving import Serving
 from . import lines
@@ -22,11 +21,6 @@ def _serve(serving: Serving) -> list[Command]:
         overrides_of_model_config=lines.changes(serving),
     )
     return [written]
-
-
-def _remaining(serving: Serving, layers: Layers) -> Iterator[Difference]:
-    yield from lines.whole_folders_only(serving, layers)
-    yield from _of_folder(layers)
 
 
 def _of_folder(layers: Layers) -> Iterator[Difference]:
@@ -45,12 +39,4 @@ def _way_out(layers: Layers) -> str:
 _TRANSFORMERS = 16
 """The minor version of transformers 5 that it pins (5.16.1)."""
 
-ENGINE = Engine(
-    name="axolotl",
-    version="0.19.0",
-    differences=lambda layers: lines.untold(_of_folder(layers)),
-    how=lines.how,
-    serve=_serve,
-    way_out=_way_out,
-    remaining=_remaining,
-)
+ENGINE = lines.trainer("axolotl", "0.19.0", _serve, _of_folder, lines.whole_folders_only, _way_out)

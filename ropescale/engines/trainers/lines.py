@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from itertools import chain
 
 from ...configs.class_defaults import ALL_LAYERS
 from ..base.commands import Command, needs_remote_code
 from ..base.differences import Difference, How, stops
+from ..base.engine import Engine
 from ..base.layers import Layers
 from ..base.serving import Serving, is_untouched, v5_changes
 
@@ -62,9 +64,30 @@ def of_transformers(layers: Layers, minor: int) -> Iterator[Difference]:
         yield Difference("switch", "honoured", "for the whole batch, by its longest text")
 
 
-def untold(found: Iterable[Difference]) -> Iterator[Difference]:
-    """Yields differences without their warnings: whoever patches is told of transformers' faults, and may not train."""
-    return (replace(each, warning="") for each in found)
+def trainer(
+    name: str,
+    version: str,
+    serve: Callable[[Serving], list[Command]],
+    of_folder: Callable[[Layers], Iterator[Difference]],
+    unasked: Callable[[Serving, Layers], Iterator[Difference]],
+    way_out: Callable[[Layers], str] = lambda layers: PATCH_FIRST,
+) -> Engine:
+    """Returns a trainer as an engine.
+
+    Args:
+        name, version, serve, way_out: as for :class:`Engine`.
+        of_folder: its differences for one kind of layer of a patched folder; whoever patches is not warned of them,
+            and may not train.
+        unasked: the differences of its lines, where they cannot ask for the schedule.
+    """
+
+    def differences(layers: Layers) -> Iterator[Difference]:
+        return (replace(each, warning="") for each in of_folder(layers))
+
+    def remaining(serving: Serving, layers: Layers) -> Iterator[Difference]:
+        return chain(unasked(serving, layers), of_folder(layers))
+
+    return Engine(name, version, differences, how, serve, way_out, remaining=remaining)
 
 
 def _flow(value: object) -> str:

@@ -8,10 +8,10 @@ The maximum becomes a float, which transformers 5.6, the newest it admits, refus
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from ..base.commands import Command
 from ..base.differences import Difference, stops
-from ..base.engine import Engine
 from ..base.layers import Layers
 from ..base.serving import Serving, is_untouched
 from . import lines
@@ -28,29 +28,16 @@ def _serve(serving: Serving) -> list[Command]:
     return [written]
 
 
-def _of_folder(layers: Layers) -> Iterator[Difference]:
-    return lines.of_transformers(layers, _TRANSFORMERS)
-
-
-def _remaining(serving: Serving, layers: Layers) -> Iterator[Difference]:
+def _unasked(serving: Serving, layers: Layers) -> Iterator[Difference]:
     if not serving.is_written and not is_untouched(serving, layers):
         text = (
             "take{s} no rope parameters but the name of a rope_scaling, makes a factor of its own from cutoff_len, and "
             "with transformers 5.6 stops at it"
         )
         yield stops(text, "stops, or its own factor", "run")
-    yield from _of_folder(layers)
 
 
 _TRANSFORMERS = 6
 """The newest minor version of transformers 5 that it admits (5.6.0)."""
 
-ENGINE = Engine(
-    name="LLaMA-Factory",
-    version="0.9.5",
-    differences=lambda layers: lines.untold(_of_folder(layers)),
-    how=lines.how,
-    serve=_serve,
-    way_out=lambda layers: lines.PATCH_FIRST,
-    remaining=_remaining,
-)
+ENGINE = lines.trainer("LLaMA-Factory", "0.9.5", _serve, partial(lines.of_transformers, minor=_TRANSFORMERS), _unasked)

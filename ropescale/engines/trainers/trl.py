@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from functools import partial
 
 from ..base.commands import Command
-from ..base.differences import Difference
-from ..base.engine import Engine
-from ..base.layers import Layers
 from ..base.serving import Serving
 from . import lines
 
@@ -53,24 +50,9 @@ def _script(serving: Serving, changed: dict[str, object] | None) -> str:
     )
 
 
-def _of_folder(layers: Layers) -> Iterator[Difference]:
-    return lines.of_transformers(layers, _NEWEST)
-
-
-def _remaining(serving: Serving, layers: Layers) -> Iterator[Difference]:
-    yield from lines.whole_folders_only(serving, layers)
-    yield from _of_folder(layers)
-
-
 _NEWEST = 23
 """The minor version of transformers 5 that it was run with; it admits every one from 4.56.2 on."""
 
-ENGINE = Engine(
-    name="TRL",
-    version="1.16.0",
-    differences=lambda layers: lines.untold(_of_folder(layers)),
-    how=lines.how,
-    serve=_serve,
-    way_out=lambda layers: lines.PATCH_FIRST,
-    remaining=_remaining,
+ENGINE = lines.trainer(
+    "TRL", "1.16.0", _serve, partial(lines.of_transformers, minor=_NEWEST), unasked=lines.whole_folders_only
 )
