@@ -71,6 +71,21 @@ def command_line(python: Run) -> Run:
 
 
 @pytest.fixture
+def ran(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[str, str]]:
+    """Runs the command line, and returns what it printed: ``out, err = ran("schedules", "yran", code=2)``."""
+    from ropescale.cli.main import main
+
+    def run(*words: object, code: int = 0) -> tuple[str, str]:
+        capsys.readouterr()  # what came before
+        found = main([str(word) for word in words])
+        printed = capsys.readouterr()
+        assert found == code, printed.err
+        return printed
+
+    return run
+
+
+@pytest.fixture
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A checkpoint at ``model`` in the working directory, which holds nothing else."""
     monkeypatch.chdir(tmp_path)

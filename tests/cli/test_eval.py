@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,6 @@ import torch
 from tiny import byte_tokenizer, llama, naive_nll
 from transformers import AutoModelForCausalLM
 
-from ropescale.cli import main as shell
 from ropescale.errors import CheckpointError
 from ropescale.evals.results.result import Result
 from ropescale.evals.running.runner import Runner
@@ -31,26 +31,14 @@ def texts(tmp_path):
     return str(folder)
 
 
-def run(capsys, *words):
-    code = shell.main(["eval", *words])
-    out, err = capsys.readouterr()
-    return code, out, err
+@pytest.fixture
+def evaluate(ran, checkpoint, texts):
+    """Runs ``ropescale eval`` on these texts."""
+    return partial(ran, "eval", checkpoint, "--data", texts)
 
 
-def refused(capsys, *words):
-    """The sentence of a refusal: one line on stderr, nothing on stdout, exit code 2."""
-    code, out, err = run(capsys, *words)
-    lines = [line for line in err.splitlines() if line.startswith("error:")]
-    assert (code, out, len(lines)) == (2, "", 1), err
-    assert "Traceback" not in err
-    return lines[0]
-
-
-def test_stdout_is_the_table_alone(capsys, checkpoint, texts):
-    code, out, err = run(
-        capsys, checkpoint, "--data", texts, "--lengths", "32,64,0.125k", "--schedule", "yarn:factor=2"
-    )
-    assert code == 0
+def test_stdout_is_the_table_alone(evaluate):
+    out, err = evaluate("--lengths", "32,64,0.125k", "--schedule", "yarn:factor=2")
     said, _, tables = out.partition("\n\n")
     assert said.startswith("The model as it is predicts this text worse than a uniform guess over its 257 tokens would")
     assert tables.startswith("| perplexity") and "| yarn:factor=2 " in tables
@@ -60,24 +48,23 @@ def test_stdout_is_the_table_alone(capsys, checkpoint, texts):
 
 
 @pytest.mark.parametrize("columns", [60, 100])
-def test_on_a_terminal_no_line_of_the_result_is_wider(capsys, checkpoint, texts, monkeypatch, columns):
-    words = [checkpoint, "--data", texts, "--lengths", "16,24,32,48,64,128", "--schedule", "yarn:factor=2"]
+def test_on_a_terminal_no_line_of_the_result_is_wider(evaluate, monkeypatch, columns):
+    words = ["--lengths", "16,24,32,48,64,128", "--schedule", "yarn:factor=2"]
     words += ["--schedule", "resonance:over=yarn:factor=2"]
-    _, whole, _ = run(capsys, *words)
+    whole, _ = evaluate(*words)
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    code, fitted, _ = run(capsys, *words)
+    fitted, _ = evaluate(*words)
     widths = [max(map(len, said.splitlines())) for said in (whole, fitted)]
-    assert code == 0 and widths[0] > 117 and widths[1] <= columns
+    assert widths[0] > 117 and widths[1] <= columns
     assert set(re.findall(r"[\d.,]+", whole)) == set(re.findall(r"[\d.,]+", fitted))
 
 
-def test_a_book_is_measured_in_many_windows_which_are_stored_and_continued(capsys, checkpoint, tmp_path, monkeypatch):
+def test_a_book_is_measured_in_many_windows_which_are_stored_and_continued(ran, checkpoint, tmp_path, monkeypatch):
     book, out = tmp_path / "book.txt", str(tmp_path / "out")
     book.write_text("".join(f"{number} {TEXT}\n" for number in range(150)))
-    words = [checkpoint, "--data", str(book), "--lengths", "16,64", "--schedule", "yarn:factor=2", "-o", out]
-    code, said, _ = run(capsys, *words, "--budget-tokens", "2560")
-    assert code == 0
+    words = ["eval", checkpoint, "--data", book, "--lengths", "16,64", "--schedule", "yarn:factor=2", "-o", out]
+    said, _ = ran(*words, "--budget-tokens", "2560")
     stored = json.loads((tmp_path / "out" / "results.json").read_text())
     data, size = stored["data"], len(book.read_bytes())
     assert (data["documents"], data["windows"], data["tokens"]) == (1, 40, 40 * 63)
@@ -88,14 +75,11 @@ def test_a_book_is_measured_in_many_windows_which_are_stored_and_continued(capsy
     assert all(row["ppl_low"] < row["ppl"] < row["ppl_high"] for row in stored["rows"])
     assert Result.load(out).to_markdown() in said
     monkeypatch.setattr(Scorer, "score", lambda *args, **more: pytest.fail("scored again"))
-    assert run(capsys, *words, "--budget-tokens", "2560")[:2] == (0, said)
+    assert ran(*words, "--budget-tokens", "2560").out == said
 
 
-def test_json_has_every_digit_and_equals_the_naive_loop(capsys, checkpoint, texts):
-    code, out, _ = run(
-        capsys, checkpoint, "--data", texts, "--lengths", "64", "--lengths", "16,32", "--windows", "1", "--json"
-    )
-    assert code == 0
+def test_json_has_every_digit_and_equals_the_naive_loop(evaluate):
+    out, _ = evaluate("--lengths", "64", "--lengths", "16,32", "--windows", "1", "--json")
     rows = json.loads(out)["rows"]
     assert [row["length"] for row in rows] == [16, 32, 64]
     model, tokenizer = llama(vocab_size=257), byte_tokenizer()
@@ -109,56 +93,50 @@ def test_json_has_every_digit_and_equals_the_naive_loop(capsys, checkpoint, text
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_the_dtype_asked_for_is_the_one_that_is_measured(capsys, checkpoint, texts, dtype):
-    words = ["--data", texts, "--lengths", "64", "--windows", "1", "--dtype", dtype, "--json"]
-    code, out, _ = run(capsys, checkpoint, *words)
+def test_the_dtype_asked_for_is_the_one_that_is_measured(evaluate, checkpoint, dtype):
+    out, _ = evaluate("--lengths", "64", "--windows", "1", "--dtype", dtype, "--json")
     found, stock = json.loads(out), AutoModelForCausalLM.from_pretrained(checkpoint, dtype=getattr(torch, dtype))
     encode = byte_tokenizer()
     ids = [[256, *encode(text, add_special_tokens=False).input_ids][:64] for text in (TEXT * 3, TEXT[::-1] * 3)]
     losses = [loss for each in ids for loss in naive_nll(stock, each)]
-    assert (code, found["model"]["dtype"]) == (0, dtype)
+    assert found["model"]["dtype"] == dtype
     assert found["rows"][0]["nll"] == pytest.approx(sum(losses) / len(losses), abs=2e-6)
 
 
-def test_out_holds_the_whole_run(capsys, checkpoint, texts, tmp_path):
-    words = ["--data", texts, "--lengths", "32,64", "--schedule", "yarn", "--schedule", "abf:rope_theta=5e4"]
-    code, _, err = run(capsys, checkpoint, *words, "--factor", "2", "-o", str(tmp_path / "out"))
-    assert code == 0 and f"written to {tmp_path / 'out'}" in err
+def test_out_holds_the_whole_run(evaluate, checkpoint, texts, tmp_path):
+    words = ["--lengths", "32,64", "--schedule", "yarn", "--schedule", "abf:rope_theta=5e4"]
+    _, err = evaluate(*words, "--factor", "2", "-o", tmp_path / "out")
+    assert f"written to {tmp_path / 'out'}" in err
     saved = json.loads((tmp_path / "out" / "results.json").read_text())
     assert [row["schedule"] for row in saved["rows"][::2]] == ["as-is", "yarn:factor=2", "abf:rope_theta=50000"]
     assert saved["model"]["path"] == checkpoint
     assert saved["data"]["source"] == texts
 
 
-def test_a_target_length_gives_the_factor(capsys, checkpoint, texts):
-    words = ["--data", texts, "--lengths", "64", "--schedule", "yarn", "--target-length", "256", "--json"]
-    code, out, _ = run(capsys, checkpoint, *words)
-    assert code == 0
+def test_a_target_length_gives_the_factor(evaluate):
+    out, _ = evaluate("--lengths", "64", "--schedule", "yarn", "--target-length", "256", "--json")
     assert [row["schedule"] for row in json.loads(out)["rows"]] == ["as-is", "yarn:factor=4"]
 
 
-def test_a_factor_and_a_target_length_that_agree_are_accepted(capsys, checkpoint, texts):
-    words = ["--data", texts, "--lengths", "64", "--schedule", "yarn", "--baseline", "resonance:over=linear", "--json"]
-    code, out, _ = run(capsys, checkpoint, *words, "--target-length", "128", "--factor", "2")
-    assert code == 0
-    assert [row["schedule"] for row in json.loads(out)["rows"]] == [
-        *["as-is", "yarn:factor=2", "resonance:over=linear:factor=2"]
-    ]
+def test_a_factor_and_a_target_length_that_agree_are_accepted(evaluate):
+    words = ["--lengths", "64", "--schedule", "yarn", "--baseline", "resonance:over=linear", "--json"]
+    out, _ = evaluate(*words, "--target-length", "128", "--factor", "2")
+    labels = [row["schedule"] for row in json.loads(out)["rows"]]
+    assert labels == ["as-is", "yarn:factor=2", "resonance:over=linear:factor=2"]
 
 
-def test_scaling_that_is_there_is_refused_before_the_weights_are_looked_for(capsys, checkpoint, texts, tmp_path):
+def test_scaling_that_is_there_is_refused_before_the_weights_are_looked_for(refused, checkpoint, texts, tmp_path):
     config = json.loads(Path(checkpoint, "config.json").read_text())
     makers = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}
     (tmp_path / "config.json").write_text(json.dumps(config | {"rope_parameters": makers}))  # and no weights
     byte_tokenizer().save_pretrained(tmp_path)
     words = ["--data", texts, "--lengths", "64", "--schedule", "yarn:factor=2"]
-    assert "this model is already scaled (linear x4" in refused(capsys, str(tmp_path), *words)
+    assert "this model is already scaled (linear x4" in refused("eval", str(tmp_path), *words)
 
 
-def test_a_baseline_is_what_the_others_are_compared_with(capsys, checkpoint, texts):
-    words = ["--data", texts, "--lengths", "64", "--schedule", "yarn:factor=2", "--baseline", "linear:factor=2"]
-    code, out, _ = run(capsys, checkpoint, *words, "--json")
-    assert code == 0
+def test_a_baseline_is_what_the_others_are_compared_with(evaluate):
+    words = ["--lengths", "64", "--schedule", "yarn:factor=2", "--baseline", "linear:factor=2"]
+    out, _ = evaluate(*words, "--json")
     assert {pair["baseline"] for pair in json.loads(out)["paired"]} == {"linear:factor=2"}
 
 
@@ -188,81 +166,79 @@ def test_a_baseline_is_what_the_others_are_compared_with(capsys, checkpoint, tex
         (["--lengths", "64", "--dtype", "int8"], "int8"),
     ],
 )
-def test_what_cannot_be_measured_is_one_sentence(capsys, checkpoint, texts, words, sentence):
-    assert sentence in refused(capsys, checkpoint, "--data", texts, *words)
+def test_what_cannot_be_measured_is_one_sentence(refused, checkpoint, texts, words, sentence):
+    assert sentence in refused("eval", checkpoint, "--data", texts, *words)
 
 
-def test_a_schedule_is_refused_before_the_weights_are_read(capsys, checkpoint, texts, monkeypatch):
+def test_a_schedule_is_refused_before_the_weights_are_read(refused, checkpoint, texts, monkeypatch):
     monkeypatch.setattr("ropescale.evals.running.preparing.load_model", None)
     words = ["--data", texts, "--lengths", "64", "--schedule", "proportional:partial_rotary_factor=7"]
-    assert "partial_rotary_factor" in refused(capsys, checkpoint, *words)
+    assert "partial_rotary_factor" in refused("eval", checkpoint, *words)
 
 
-def test_missing_things_are_one_sentence(capsys, checkpoint, texts, tmp_path):
-    assert "no file or folder at" in refused(capsys, checkpoint, "--data", "./nowhere", "--lengths", "64")
-    assert "there is no folder" in refused(capsys, "./nowhere", "--data", texts, "--lengths", "64")
-    assert "missing option '--data'" in refused(capsys, checkpoint, "--lengths", "64")
+def test_missing_things_are_one_sentence(refused, checkpoint, texts, tmp_path):
+    assert "no file or folder at" in refused("eval", checkpoint, "--data", "./nowhere", "--lengths", "64")
+    assert "there is no folder" in refused("eval", "./nowhere", "--data", texts, "--lengths", "64")
+    assert "missing option '--data'" in refused("eval", checkpoint, "--lengths", "64")
     (tmp_path / "file").write_text("")
     words = ["--data", texts, "--lengths", "64", "-o", str(tmp_path / "file" / "out")]
-    assert "is a file; choose another folder" in refused(capsys, checkpoint, *words)
+    assert "is a file; choose another folder" in refused("eval", checkpoint, *words)
 
 
-def test_a_checkpoint_without_weights_or_tokenizer_is_one_sentence(capsys, checkpoint, texts, tmp_path):
+def test_a_checkpoint_without_weights_or_tokenizer_is_one_sentence(refused, texts, tmp_path):
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text(llama(vocab_size=257).config.to_json_string())
     words = ["--data", texts, "--lengths", "64"]
-    sentence = refused(capsys, str(tmp_path / "model"), *words)
+    sentence = refused("eval", str(tmp_path / "model"), *words)
     assert "has no tokenizer; copy the model's tokenizer files into it (tokenizer.json)" in sentence
     byte_tokenizer().save_pretrained(tmp_path / "model")
-    assert "does not load as a causal language model" in refused(capsys, str(tmp_path / "model"), *words)
+    assert "does not load as a causal language model" in refused("eval", str(tmp_path / "model"), *words)
 
 
-def test_an_output_that_is_not_ours_is_refused_before_the_weights_are_read(capsys, checkpoint, texts, tmp_path):
+def test_an_output_that_is_not_ours_is_refused_before_the_weights_are_read(refused, texts, tmp_path):
     (tmp_path / "nll").mkdir()
     (tmp_path / "nll" / "thesis.txt").write_text("years of work")
     words = ["/no/such/model", "--data", texts, "--lengths", "64", "-o"]
-    assert "nll/thesis.txt is not what an evaluation wrote" in refused(capsys, *words, str(tmp_path))
+    assert "nll/thesis.txt is not what an evaluation wrote" in refused("eval", *words, str(tmp_path))
     for name in ("", "~no-such-user/out", "a\0b"):
-        assert "; choose another folder" in refused(capsys, *words, name)
+        assert "; choose another folder" in refused("eval", *words, name)
 
 
-def test_the_results_of_another_kind_of_run_are_refused_and_left_alone(capsys, checkpoint, texts, tmp_path):
+def test_the_results_of_another_kind_of_run_are_refused_and_left_alone(
+    ran, refused, checkpoint, texts, capsys, tmp_path
+):
     out, given = tmp_path / "out", ["--lengths", "300", "--depths", "0.5", "--trials", "1"]
-    assert shell.main(["passkey", checkpoint, *given, "-o", str(out)]) == 0
-    before, _ = (out / "results.json").read_bytes(), capsys.readouterr()
-    sentence = refused(capsys, "/no/such/model", "--data", texts, "--lengths", "64", "-o", str(out))
+    ran("passkey", checkpoint, *given, "-o", out)
+    before = (out / "results.json").read_bytes()
+    sentence = refused("eval", "/no/such/model", "--data", texts, "--lengths", "64", "-o", str(out))
     assert sentence == (
         f"error: cannot write into {out}: {out / 'results.json'} is of a retrieval run, and this is a perplexity run; "
         "choose another folder"
     )
     assert (out / "results.json").read_bytes() == before
     (out / "results.json").write_text('{"somebody": "else"}')
-    assert "results.json is not what an evaluation wrote" in refused(
-        capsys, checkpoint, "--data", texts, "--lengths", "64", "-o", str(out)
-    )
+    sentence = refused("eval", checkpoint, "--data", texts, "--lengths", "64", "-o", out)
+    assert "results.json is not what an evaluation wrote" in sentence
 
 
-def test_what_a_stopped_run_has_kept_is_not_mixed_with_another_kind(capsys, checkpoint, texts, tmp_path):
+def test_what_a_stopped_run_has_kept_is_not_mixed_with_another_kind(evaluate, refused, checkpoint, tmp_path):
     out = tmp_path / "out"
-    assert shell.main(["eval", checkpoint, "--data", texts, "--lengths", "64", "-o", str(out)]) == 0
+    evaluate("--lengths", "64", "-o", out)
     (out / "results.json").unlink()  # as if it had been killed
-    capsys.readouterr()
-    assert shell.main(["passkey", checkpoint, "--lengths", "300", "-o", str(out)]) == 2
-    assert "run.json is of a perplexity run, and this is a retrieval run" in capsys.readouterr().err
+    sentence = refused("passkey", checkpoint, "--lengths", "300", "-o", out)
+    assert "run.json is of a perplexity run, and this is a retrieval run" in sentence
 
 
-def test_the_result_is_printed_even_when_it_cannot_be_saved(capsys, checkpoint, texts, tmp_path, monkeypatch):
+def test_the_result_is_printed_even_when_it_cannot_be_saved(evaluate, tmp_path, monkeypatch):
     def full(*_):
         raise CheckpointError("cannot write: no space left")
 
     monkeypatch.setattr(Result, "save", full)
-    code, out, err = run(capsys, checkpoint, "--data", texts, "--lengths", "64", "-o", str(tmp_path / "out"))
-    assert code == 2 and "\n\n| perplexity" in out and "no space left" in err
+    out, err = evaluate("--lengths", "64", "-o", tmp_path / "out", code=2)
+    assert "\n\n| perplexity" in out and "no space left" in err
 
 
-def test_logits_that_are_not_finite_fail_the_run_and_keep_what_was_finished(
-    capsys, checkpoint, texts, tmp_path, monkeypatch
-):
+def test_logits_that_are_not_finite_fail_the_run_and_keep_what_was_finished(evaluate, tmp_path, monkeypatch):
     score = Scorer.score
 
     def breaking(self, ids, chunk=None):
@@ -270,14 +246,13 @@ def test_logits_that_are_not_finite_fail_the_run_and_keep_what_was_finished(
         return score(self, ids, chunk) * (math.nan if scaled else 1.0)
 
     monkeypatch.setattr(Scorer, "score", breaking)
-    words = ["--data", texts, "--lengths", "64", "--schedule", "linear:factor=2", "-o", str(tmp_path / "out")]
-    code, out, err = run(capsys, checkpoint, *words)
-    assert (code, out) == (1, "") and "error: the model's logits are NaN or infinite in" in err
+    out, err = evaluate("--lengths", "64", "--schedule", "linear:factor=2", "-o", tmp_path / "out", code=1)
+    assert not out and "error: the model's logits are NaN or infinite in" in err
     saved = json.loads((tmp_path / "out" / "results.json").read_text())
     assert [row["schedule"] for row in saved["rows"]] == ["as-is"]
 
 
-def test_ctrl_c_keeps_the_schedules_that_were_finished(capsys, checkpoint, texts, tmp_path, monkeypatch):
+def test_ctrl_c_keeps_the_schedules_that_were_finished(evaluate, tmp_path, monkeypatch):
     score = Runner._score
 
     def interrupted(self, each, *rest):
@@ -286,9 +261,8 @@ def test_ctrl_c_keeps_the_schedules_that_were_finished(capsys, checkpoint, texts
         score(self, each, *rest)
 
     monkeypatch.setattr(Runner, "_score", interrupted)
-    words = ["--data", texts, "--lengths", "64", "--schedule", "yarn:factor=2", "-o", str(tmp_path / "out")]
-    code, out, err = run(capsys, checkpoint, *words)
-    assert (code, out) == (130, "") and "the tables of the 1 finished passes; the same command continues" in err
+    out, err = evaluate("--lengths", "64", "--schedule", "yarn:factor=2", "-o", tmp_path / "out", code=130)
+    assert not out and "the tables of the 1 finished passes; the same command continues" in err
     saved = json.loads((tmp_path / "out" / "results.json").read_text())
     assert [row["schedule"] for row in saved["rows"]] == ["as-is"]
 
@@ -296,11 +270,9 @@ def test_ctrl_c_keeps_the_schedules_that_were_finished(capsys, checkpoint, texts
 # --- a request for every schedule --------------------------------------------------------------------------------
 
 
-def tables(capsys, checkpoint, texts, *words):
+def tables(evaluate, *words):
     """The frequencies that each schedule was measured with, by its label."""
-    code, out, err = run(capsys, checkpoint, "--data", texts, "--lengths", "32,64", "--json", *words)
-    assert code == 0, err
-    found = json.loads(out)
+    found = json.loads(evaluate("--lengths", "32,64", "--json", *words).out)
     return {
         row["schedule"]: found["tables"][row["table_sha256"]]["all"]["inv_freq"]
         for row in found["rows"]
@@ -315,24 +287,24 @@ def expected(spec, **request):
     return list(found.inv_freq)
 
 
-def test_a_field_is_set_in_every_schedule_that_has_it_and_stands_in_its_label(capsys, checkpoint, texts):
+def test_a_field_is_set_in_every_schedule_that_has_it_and_stands_in_its_label(evaluate):
     words = ["--schedule", "yarn", "--schedule", "linear", "--factor", "4", "--set", "beta_fast=16"]
-    found = tables(capsys, checkpoint, texts, *words)
+    found = tables(evaluate, *words)
     assert set(found) == {"as-is", "yarn:beta_fast=16,factor=4", "linear:factor=4"}
     assert found["yarn:beta_fast=16,factor=4"] == pytest.approx(expected("yarn:factor=4,beta_fast=16"), rel=1e-6)
     assert found["linear:factor=4"] == pytest.approx(expected("linear:factor=4"), rel=1e-6)
 
 
-def test_an_original_length_holds_for_every_schedule(capsys, checkpoint, texts):
+def test_an_original_length_holds_for_every_schedule(evaluate):
     words = ["--schedule", "yarn:factor=4", "--original-length", "32"]
-    found = tables(capsys, checkpoint, texts, *words)
+    found = tables(evaluate, *words)
     assert found["yarn:factor=4"] == pytest.approx(expected("yarn:factor=4", original_length=32), rel=1e-6)
     assert found["yarn:factor=4"] != pytest.approx(expected("yarn:factor=4"), rel=1e-6)
 
 
-def test_a_length_dependent_schedule_is_measured_frozen(capsys, checkpoint, texts):
+def test_a_length_dependent_schedule_is_measured_frozen(evaluate):
     words = ["--schedule", "dynamic:factor=4", "--schedule", "linear:factor=2", "--baseline", "as-is"]
-    found = tables(capsys, checkpoint, texts, *words, "--freeze-at", "192")
+    found = tables(evaluate, *words, "--freeze-at", "192")
     frozen = expected("dynamic:factor=4", freeze_at=192)
     assert found["dynamic:factor=4"] == pytest.approx(frozen, rel=1e-6)
     assert found["dynamic:factor=4"] != pytest.approx(found["as-is"], rel=1e-6)
@@ -342,7 +314,7 @@ def test_a_length_dependent_schedule_is_measured_frozen(capsys, checkpoint, text
 @pytest.mark.parametrize("command", ["eval", "passkey"])
 @pytest.mark.parametrize("change", ["no length", "scaled, and by what is not said"])
 def test_where_no_trained_length_is_known_the_option_that_gives_it_is_named(
-    capsys, checkpoint, texts, tmp_path, command, change
+    ran, checkpoint, texts, tmp_path, command, change
 ):
     """And not a target length, which would be taken for granted: a factor of 1."""
     config, more = json.loads(Path(checkpoint, "config.json").read_text()), []
@@ -356,8 +328,7 @@ def test_where_no_trained_length_is_known_the_option_that_gives_it_is_named(
     (tmp_path / "config.json").write_text(json.dumps(config))
     data = ["--data", texts] if command == "eval" else []
     words = [command, str(tmp_path), *data, "--lengths", "64", "--schedule", "yarn:factor=4", *more]
-    assert shell.main(words) == 2
-    said = capsys.readouterr().err
+    said = ran(*words, code=2).err
     assert "give --original-length N" in said and "--target-length" not in said
 
 
@@ -372,16 +343,14 @@ def test_where_no_trained_length_is_known_the_option_that_gives_it_is_named(
     ],
 )
 @pytest.mark.parametrize("command", ["eval", "passkey"])
-def test_what_no_schedule_takes_is_refused(capsys, checkpoint, texts, command, words, said):
+def test_what_no_schedule_takes_is_refused(ran, checkpoint, texts, command, words, said):
     data = ["--data", texts] if command == "eval" else []
-    assert shell.main([command, checkpoint, *data, "--lengths", "300", *words]) == 2
-    assert said in capsys.readouterr().err
+    assert said in ran(command, checkpoint, *data, "--lengths", "300", *words, code=2).err
 
 
-def test_passkey_takes_the_same_request(capsys, checkpoint):
+def test_passkey_takes_the_same_request(ran, checkpoint):
     words = ["--lengths", "300", "--lengths", "310", "--depths", "0.5", "--trials", "1", "--json"]
     more = ["--schedule", "yarn", "--factor", "4", "--set", "beta_fast=16", "--original-length", "32"]
-    assert shell.main(["passkey", checkpoint, *words, *more]) == 0
-    rows = json.loads(capsys.readouterr().out)["rows"]
+    rows = json.loads(ran("passkey", checkpoint, *words, *more).out)["rows"]
     assert {row["schedule"] for row in rows} == {"as-is", "yarn:beta_fast=16,factor=4"}
     assert {row["length"] for row in rows} == {300, 310}

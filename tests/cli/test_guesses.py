@@ -1,8 +1,7 @@
 """Misspelt words of options, and files that are no schedules, get an answer."""
 
 import pytest
-
-from ropescale.cli import main as shell
+from configurations import write_checkpoint
 
 
 @pytest.mark.parametrize(
@@ -14,20 +13,18 @@ from ropescale.cli import main as shell
         (["export", "MODEL", "--for", "xyz"], "is not one of"),
     ],
 )
-def test_a_misspelt_choice_is_guessed(capsys, words, said):
-    assert shell.main(words) == 2
-    err = capsys.readouterr().err
+def test_a_misspelt_choice_is_guessed(ran, words, said):
+    err = ran(*words, code=2).err
     assert said in err and err.count("\n") == 1
 
 
-@pytest.mark.parametrize("name", ["factors.bak", "runs/factors.txt", "factors.yaml"])
-def test_a_file_of_another_kind_says_how_schedules_files_end(capsys, tmp_path, name):
-    (tmp_path / "config.json").write_text('{"model_type": "llama", "head_dim": 8, "max_position_embeddings": 64}')
-    assert shell.main(["inspect", str(tmp_path), "--schedule", name]) == 2
-    assert f"no schedule named '{name}'; a schedule's file must end in .json or .py" in capsys.readouterr().err
-
-
-def test_what_looks_like_no_file_is_told_of_the_list(capsys, tmp_path):
-    (tmp_path / "config.json").write_text('{"model_type": "llama", "head_dim": 8, "max_position_embeddings": 64}')
-    assert shell.main(["inspect", str(tmp_path), "--schedule", "qqqqq"]) == 2
-    assert "no schedule named 'qqqqq'; see `ropescale schedules`" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        *((name, "a schedule's file must end in .json or .py") for name in ("a.bak", "runs/a.txt", "a.yaml")),
+        ("qqqqq", "see `ropescale schedules`"),
+    ],
+)
+def test_a_file_of_another_kind_says_how_schedules_files_end_and_no_file_the_list(ran, tmp_path, name, said):
+    write_checkpoint(tmp_path, {"model_type": "llama", "head_dim": 8, "max_position_embeddings": 64})
+    assert f"no schedule named '{name}'; {said}" in ran("inspect", tmp_path, "--schedule", name, code=2).err

@@ -32,27 +32,24 @@ def failing(monkeypatch):
 
 
 @pytest.mark.parametrize("name", shell.COMMANDS)
-def test_every_listed_command_exists_and_explains_itself(name, capsys):
+def test_every_listed_command_exists_and_explains_itself(name, ran):
     for flag in ("-h", "--help"):
-        assert shell.main([name, flag]) == 0
-        out = capsys.readouterr().out
+        out = ran(name, flag).out
         assert out.startswith(f"Usage: ropescale {name}")
         assert "--debug" in out
 
 
 @pytest.mark.parametrize("name", shell.COMMANDS)
-def test_a_commands_help_lists_every_option_once(name, capsys):
-    assert shell.main([name, "-h"]) == 0
-    listed = re.findall(r"^  (?:-\w, )?(--[\w-]+)", capsys.readouterr().out, re.MULTILINE)
+def test_a_commands_help_lists_every_option_once(name, ran):
+    listed = re.findall(r"^  (?:-\w, )?(--[\w-]+)", ran(name, "-h").out, re.MULTILINE)
     parameters = import_module(f"ropescale.cli.{name}").command.params
     longest = [max(each.opts, key=len) for each in parameters if isinstance(each, click.Option)]
     assert sorted(listed) == sorted(["--help", *longest])
 
 
 @pytest.mark.parametrize("name", shell.COMMANDS)
-def test_the_help_of_every_command_is_in_the_same_sections(name, capsys):
-    assert shell.main([name, "-h"]) == 0
-    page = capsys.readouterr().out
+def test_the_help_of_every_command_is_in_the_same_sections(name, ran):
+    page = ran(name, "-h").out
     titles = re.findall(r"^(\S.*):$", page, re.MULTILINE)
     assert len(titles) > 1
     assert titles[-1] == "Other options"
@@ -63,22 +60,19 @@ def test_the_help_of_every_command_is_in_the_same_sections(name, capsys):
 @pytest.mark.parametrize(
     "words", [["verify", "m", "--dtype", "float32", "--dtype", "float16"], ["patch", "m", "-o", "a", "--out", "b"]]
 )
-def test_an_option_that_counts_once_is_refused_twice(words, capsys):
-    assert shell.main(words) == 2
-    assert "is given 2 times; give it once" in capsys.readouterr().err
+def test_an_option_that_counts_once_is_refused_twice(words, ran):
+    assert "is given 2 times; give it once" in ran(*words, code=2).err
 
 
-def test_help_lists_every_command_with_its_line(capsys):
-    assert shell.main(["-h"]) == 0
-    out = capsys.readouterr().out
+def test_help_lists_every_command_with_its_line(ran):
+    out = ran("-h").out
     for name, line in shell.COMMANDS.items():
         assert f"  {name}" in out
         assert line[:40] in out
 
 
-def test_the_version_comes_with_what_a_report_of_an_error_needs(capsys):
-    assert shell.main(["--version"]) == 0
-    first, python, libraries, extras = capsys.readouterr().out.splitlines()
+def test_the_version_comes_with_what_a_report_of_an_error_needs(ran):
+    first, python, libraries, extras = ran("--version").out.splitlines()
     assert first == f"ropescale {ropescale.__version__}"
     assert platform.python_version() in python and platform.machine() in python
     for name in ("torch", "transformers", "datasets", "accelerate", "click"):
@@ -86,9 +80,8 @@ def test_the_version_comes_with_what_a_report_of_an_error_needs(capsys):
     assert extras.startswith("extras: ")
 
 
-def test_nothing_asked_shows_the_help(capsys):
-    assert shell.main([]) == 0
-    assert "Commands:" in capsys.readouterr().out
+def test_nothing_asked_shows_the_help(ran):
+    assert "Commands:" in ran().out
 
 
 @pytest.mark.parametrize(
@@ -102,9 +95,8 @@ def test_nothing_asked_shows_the_help(capsys):
         (["inspect"], "missing argument 'MODEL'; see `ropescale inspect -h`"),
     ],
 )
-def test_wrong_usage_is_one_line_and_exit_code_2(words, sentence, capsys):
-    assert shell.main(words) == 2
-    captured = capsys.readouterr()
+def test_wrong_usage_is_one_line_and_exit_code_2(words, sentence, ran):
+    captured = ran(*words, code=2)
     assert captured.err == f"error: {sentence}\n"
     assert captured.out == ""
 
@@ -122,26 +114,22 @@ def test_wrong_usage_is_one_line_and_exit_code_2(words, sentence, capsys):
         (KeyboardInterrupt(), 130, "interrupted"),
     ],
 )
-def test_an_error_is_one_line_and_its_exit_code(error, code, line, failing, capsys):
+def test_an_error_is_one_line_and_its_exit_code(error, code, line, failing, ran):
     failing(error)
-    assert shell.main(["schedules"]) == code
-    assert capsys.readouterr().err.strip() == line
+    assert ran("schedules", code=code).err.strip() == line
 
 
 @pytest.mark.parametrize("words", [["--debug", "schedules"], ["schedules", "--debug"]])
-def test_debug_shows_the_traceback_wherever_it_stands(words, failing, capsys):
+def test_debug_shows_the_traceback_wherever_it_stands(words, failing, ran):
     failing(errors.ConfigError("gpt2 has no RoPE"))
-    assert shell.main(words) == 2
-    err = capsys.readouterr().err
+    err = ran(*words, code=2).err
     assert "Traceback (most recent call last)" in err
     assert err.endswith("error: gpt2 has no RoPE\n")
 
 
-def test_debug_changes_nothing_when_all_is_well(capsys):
-    assert shell.main(["schedules"]) == 0
-    plain = capsys.readouterr()
-    assert shell.main(["schedules", "--debug"]) == 0
-    assert capsys.readouterr() == plain
+def test_debug_changes_nothing_when_all_is_well(ran):
+    plain = ran("schedules")
+    assert ran("schedules", "--debug") == plain
 
 
 def test_the_process_exits_with_the_code(command_line):
@@ -161,11 +149,10 @@ def test_a_reader_that_leaves_early_is_not_an_error(python):
     assert done.stdout == "b'' True\n", done.stderr
 
 
-def test_schedules_lists_what_each_does_needs_and_cites_in_a_hundred_columns(capsys):
+def test_schedules_lists_what_each_does_needs_and_cites_in_a_hundred_columns(ran):
     from ropescale.schedules import names
 
-    assert shell.main(["schedules"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = ran("schedules").out.splitlines()
     assert {len(line) for line in lines} <= set(range(101)), "a hundred columns suffice"
     assert len({len(line) for line in lines}) == 1, "the table's columns line up"
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
@@ -178,11 +165,10 @@ def test_schedules_lists_what_each_does_needs_and_cites_in_a_hundred_columns(cap
 
 
 @pytest.mark.parametrize(("columns", "widest"), [("72", 72), ("200", 100)])
-def test_a_terminals_width_is_kept(columns, widest, capsys, monkeypatch):
+def test_a_terminals_width_is_kept(columns, widest, ran, monkeypatch):
     monkeypatch.setenv("COLUMNS", columns)
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    assert shell.main(["schedules"]) == 0
-    assert max(map(len, capsys.readouterr().out.splitlines())) <= widest
+    assert max(map(len, ran("schedules").out.splitlines())) <= widest
 
 
 @pytest.mark.parametrize(
@@ -196,14 +182,12 @@ def test_a_terminals_width_is_kept(columns, widest, capsys, monkeypatch):
         (["eval", "--schedule", "all"], "repeat the ones you want, as in --schedule linear --schedule ntk"),
     ],
 )
-def test_several_schedules_or_factors_in_one_option_get_advice(words, advice, capsys):
-    assert shell.main([words[0], "MODEL", *words[1:]]) == 2
-    assert advice in capsys.readouterr().err
+def test_several_schedules_or_factors_in_one_option_get_advice(words, advice, ran):
+    assert advice in ran(words[0], "MODEL", *words[1:], code=2).err
 
 
-def test_schedules_json_holds_the_defaults_of_the_paper(capsys):
-    assert shell.main(["schedules", "yarn", "--json"]) == 0
-    yarn = json.loads(capsys.readouterr().out)
+def test_schedules_json_holds_the_defaults_of_the_paper(ran):
+    yarn = json.loads(ran("schedules", "yarn", "--json").out)
     fields = {field["name"]: field for field in yarn["fields"]}
     assert fields["factor"]["required"] is True
     assert (fields["beta_fast"]["default"], fields["beta_slow"]["default"]) == (32.0, 1.0)
@@ -211,9 +195,8 @@ def test_schedules_json_holds_the_defaults_of_the_paper(capsys):
     assert yarn["length_dependent"] is False
 
 
-def test_a_schedules_page_explains_its_fields(capsys):
-    assert shell.main(["schedules", "yarn"]) == 0
-    page = capsys.readouterr().out
+def test_a_schedules_page_explains_its_fields(ran):
+    page = ran("schedules", "yarn").out
     assert page.startswith("# yarn\n")
     assert "beta_slow: pairs with fewer turns than this" in page
 
@@ -288,15 +271,12 @@ thirds.length_dependent = True
 """
 
 
-def test_a_schedule_of_the_users_own_is_explained_like_a_built_in_one(tmp_path, capsys):
+def test_a_schedule_of_the_users_own_is_explained_like_a_built_in_one(tmp_path, ran):
     (tmp_path / "own.py").write_text(OWN)
-    assert shell.main(["schedules", f"{tmp_path}/own.py::Half"]) == 0
-    page = capsys.readouterr().out
+    page = ran("schedules", f"{tmp_path}/own.py::Half").out
     assert "Slow only the slow half of the pairs." in page
     assert "| factor | float | required |" in page
     assert "| depth  | int   | 3        |" in page
-    assert shell.main(["schedules", f"{tmp_path}/own.py::thirds", "--json"]) == 0
-    described = json.loads(capsys.readouterr().out)
+    described = json.loads(ran("schedules", f"{tmp_path}/own.py::thirds", "--json").out)
     assert (described["fields"], described["length_dependent"]) == ([], True)
-    assert shell.main(["schedules", f"{tmp_path}/own.py"]) == 2
-    assert "own.py has Half, thirds; say which" in capsys.readouterr().err
+    assert "own.py has Half, thirds; say which" in ran("schedules", f"{tmp_path}/own.py", code=2).err

@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 from tiny import llama
 
-from ropescale.cli import main as shell
-
 COMMANDS = {
     "eval": ["eval", "MODEL", "--data", "TEXT", "--lengths", "32"],
     "passkey": ["passkey", "MODEL", "--lengths", "32"],
@@ -18,17 +16,15 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_run_is_not_written_into_a_models_folder(name, tmp_path, capsys):
+def test_a_run_is_not_written_into_a_models_folder(name, tmp_path, ran):
     model = tmp_path / "q-search"
     llama(vocab_size=257).save_pretrained(model)
     (model / "model.safetensors").write_bytes(b"whoever reads this fails")
     before = {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in model.iterdir()}
     (tmp_path / "text.txt").write_text("It was a bright cold day in April. " * 40)
     given = {"MODEL": str(model), "TEXT": str(tmp_path / "text.txt")}
-    capsys.readouterr()  # of what transformers said
     out = tmp_path / "q.json" if name == "search" else model
-    assert shell.main([*(given.get(word, word) for word in COMMANDS[name]), "-o", str(out)]) == 2
-    said = capsys.readouterr()
+    said = ran(*(given.get(word, word) for word in COMMANDS[name]), "-o", str(out), code=2)
     assert said.out == ""
     assert said.err == (
         f"error: cannot write into {model}: it holds a model (config.json) and no run; choose another folder\n"

@@ -14,8 +14,6 @@ from configurations import CONFIG, write_checkpoint
 from crashing import tree
 from refusing import one_error
 
-from ropescale.cli.main import main
-
 
 @pytest.fixture(autouse=True)
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -29,8 +27,10 @@ def config(folder: str = "out") -> dict[str, Any]:
     return json.loads(Path(folder, "config.json").read_text())
 
 
-def patch(*words: str, out: str = "out") -> int:
-    return main(["patch", "model", "-o", out, *words])
+@pytest.fixture
+def patch(ran: Any) -> Any:
+    """Patches ``model`` into ``out``, or another folder."""
+    return lambda *words, out="out", **code: ran("patch", "model", "-o", out, *words, **code)
 
 
 def rows(page: str) -> dict[str, str]:
@@ -39,9 +39,8 @@ def rows(page: str) -> dict[str, str]:
     return {key.strip(): value.strip() for key, value in cells[2:]}
 
 
-def test_the_summary_says_what_became_of_what(capsys):
-    assert patch("--schedule", "yarn", "--factor", "4") == 0
-    captured = capsys.readouterr()
+def test_the_summary_says_what_became_of_what(patch):
+    captured = patch("--schedule", "yarn", "--factor", "4")
     assert rows(captured.out) == {
         "model": "model (llama)",
         "written to": "out",
@@ -61,9 +60,8 @@ def test_the_summary_says_what_became_of_what(capsys):
     assert last == "next: ropescale verify out"
 
 
-def test_json_is_one_object_with_every_digit(capsys):
-    assert patch("--schedule", "yarn", "--factor", "4", "--json") == 0
-    found = json.loads(capsys.readouterr().out)
+def test_json_is_one_object_with_every_digit(patch):
+    found = json.loads(patch("--schedule", "yarn", "--factor", "4", "--json").out)
     assert (found["model"], found["out"]) == ("model", "out")
     assert found["written"] is True
     assert found["in_place"] is False
@@ -90,20 +88,19 @@ def test_json_is_one_object_with_every_digit(capsys):
         (["--schedule", "abf:rope_theta=500000", "--target-length", "1k"], "256 x 4 = 1024 tokens"),
     ],
 )
-def test_the_arithmetic_of_the_length_is_shown(capsys, words, shown):
-    assert patch(*words) == 0
-    assert rows(capsys.readouterr().out)["length"] == shown
+def test_the_arithmetic_of_the_length_is_shown(patch, words, shown):
+    assert rows(patch(*words).out)["length"] == shown
 
 
-def test_set_is_repeatable_and_reaches_the_configuration():
+def test_set_is_repeatable_and_reaches_the_configuration(patch):
     words = ["--set", "factor=4", "--set", "beta_fast=16", "--set", "truncate=false", "--set", "attention_factor=1.5"]
-    assert patch("--schedule", "yarn", *words) == 0
+    patch("--schedule", "yarn", *words)
     found = config()["rope_parameters"]
     assert (found["factor"], found["beta_fast"], found["attention_factor"]) == (4.0, 16.0, 1.5)
     assert found["truncate"] is False
 
 
-def test_a_schedule_of_ones_own_takes_the_per_pair_route(capsys, monkeypatch):
+def test_a_schedule_of_ones_own_takes_the_per_pair_route(patch, monkeypatch):
     monkeypatch.setattr("sys.dont_write_bytecode", True)
     Path("mine.py").write_text(
         "from dataclasses import dataclass\nfrom ropescale import Frequencies, Rope\n\n"
@@ -112,44 +109,39 @@ def test_a_schedule_of_ones_own_takes_the_per_pair_route(capsys, monkeypatch):
         "        slow = len(rope.inv_freq()) // 2\n"
         "        return Frequencies([f / (self.factor if i >= slow else 1) for i, f in enumerate(rope.inv_freq())])\n"
     )
-    assert patch("--schedule", "mine.py::Half", "--set", "factor=4") == 0
-    found = rows(capsys.readouterr().out)
+    found = rows(patch("--schedule", "mine.py::Half", "--set", "factor=4").out)
     assert found["schedule"] == "Half:factor=4"
     assert found["route"] == "one factor per pair (32 pairs, rope_type longrope)"
     factors = config()["rope_parameters"]["long_factor"]
     assert factors == pytest.approx([1.0] * 16 + [4.0] * 16)
 
 
-def test_freezing_makes_a_length_dependent_schedule_a_table(capsys):
+def test_freezing_makes_a_length_dependent_schedule_a_table(patch):
     """Dynamic NTK at twice the trained length: theta times (factor L/L0 - factor + 1)^(d/(d-2)), so slowest / 3."""
-    assert patch("--schedule", "dynamic:factor=2", "--freeze-at", "512") == 0
-    assert rows(capsys.readouterr().out)["route"].startswith("one factor per pair")
+    summary = rows(patch("--schedule", "dynamic:factor=2", "--freeze-at", "512").out)
+    assert summary["route"].startswith("one factor per pair")
     found = config()["rope_parameters"]
     assert found["long_factor"][-1] == pytest.approx(3.0)
     assert found["long_factor"][0] == 1.0
     assert config()["max_position_embeddings"] == 512
 
 
-def test_a_dry_run_says_the_same_and_writes_nothing(capsys):
-    assert patch("--schedule", "yarn:factor=4") == 0
-    real = capsys.readouterr()
+def test_a_dry_run_says_the_same_and_writes_nothing(patch, ran):
+    real = patch("--schedule", "yarn:factor=4")
     before = tree(Path.cwd())
-    assert main(["patch", "model", "--schedule", "yarn:factor=4", "--dry-run"]) == 0
-    dry = capsys.readouterr()
+    dry = ran("patch", "model", "--schedule", "yarn:factor=4", "--dry-run")
     assert tree(Path.cwd()) == before
     assert dry.out.partition("```")[2] == real.out.partition("```")[2]
     assert dry.err + "next: ropescale verify out\n" == real.err
     assert rows(dry.out)["would be written to"] == "-"
-    assert main(["patch", "model", "-o", "new/out", "--schedule", "yarn:factor=4", "--dry-run", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(ran("patch", "model", "-o", "new/out", "--schedule", "yarn:factor=4", "--dry-run", "--json").out)
     assert (found["written"], found["out"], found["weights"]) == (False, "new/out", {})
     assert tree(Path.cwd()) == before
 
 
 @pytest.mark.parametrize("how", ["hard", "symlink", "copy"])
-def test_link_decides_how_weights_come_over(capsys, model, how):
-    assert patch("--schedule", "yarn:factor=4", "--link", how) == 0
-    captured = capsys.readouterr()
+def test_link_decides_how_weights_come_over(patch, model, how):
+    captured = patch("--schedule", "yarn:factor=4", "--link", how)
     weights = Path("out", "model-1.safetensors")
     assert weights.is_symlink() == (how == "symlink")
     assert weights.samefile(model / weights.name) == (how != "copy")
@@ -157,55 +149,48 @@ def test_link_decides_how_weights_come_over(capsys, model, how):
     assert ("absolute symlinks to the source: keep" in captured.err) == (how == "symlink")
 
 
-def test_force_replaces_and_in_place_is_undone_by_restore(capsys, model):
-    assert patch("--schedule", "linear:factor=2") == 0
-    assert patch("--schedule", "yarn:factor=4") == 2
-    assert patch("--schedule", "yarn:factor=4", "--force") == 0
+def test_force_replaces_and_in_place_is_undone_by_restore(patch, ran, model):
+    patch("--schedule", "linear:factor=2")
+    patch("--schedule", "yarn:factor=4", code=2)
+    patch("--schedule", "yarn:factor=4", "--force")
     assert config()["rope_parameters"]["rope_type"] == "yarn"
     before = tree(model)
-    capsys.readouterr()
-    assert main(["patch", "model", "--schedule", "yarn:factor=4", "--in-place"]) == 0
-    found = rows(capsys.readouterr().out)
+    found = rows(ran("patch", "model", "--schedule", "yarn:factor=4", "--in-place").out)
     assert (found["changed in place"], found["weights"]) == ("model", "untouched")
     assert config("model")["max_position_embeddings"] == 1024
-    assert main(["restore", "model"]) == 0
-    assert capsys.readouterr().out == "model is as it was before it was patched in place\n"
+    assert ran("restore", "model").out == "model is as it was before it was patched in place\n"
     assert tree(model) == before
 
 
-def test_restore_speaks_json(capsys):
-    assert main(["patch", "model", "--schedule", "yarn:factor=4", "--in-place"]) == 0
-    capsys.readouterr()
-    assert main(["restore", "model", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"restored": "model"}
+def test_restore_speaks_json(ran):
+    ran("patch", "model", "--schedule", "yarn:factor=4", "--in-place")
+    assert json.loads(ran("restore", "model", "--json").out) == {"restored": "model"}
 
 
-def test_layers_and_words_about_scaling_reach_the_plan(capsys, model):
+def test_layers_and_words_about_scaling_reach_the_plan(patch, model):
     gemma = CONFIG | {"model_type": "gemma3_text", "sliding_window": 128, "rope_local_base_freq": 10000.0}
     (model / "config.json").write_text(json.dumps(gemma))
-    assert patch("--schedule", "linear:factor=8") == 0
-    captured = capsys.readouterr()
+    captured = patch("--schedule", "linear:factor=8")
     assert rows(captured.out)["layers"] == "full_attention"
     assert "note: layers left as they are: sliding_attention" in captured.err
     assert config()["rope_parameters"]["full_attention"]["factor"] == 8.0
     assert config()["rope_parameters"]["sliding_attention"]["rope_type"] == "default"
-    assert patch("--schedule", "linear:factor=8", "--layers", "all", out="every") == 0
+    patch("--schedule", "linear:factor=8", "--layers", "all", out="every")
     assert config("every")["rope_parameters"]["sliding_attention"]["factor"] == 8.0
 
 
 @pytest.mark.parametrize(("word", "factor"), [("--replace-scaling", 2.0), ("--on-top", None)])
-def test_scaling_that_is_there_is_replaced_or_built_on(model, word, factor):
+def test_scaling_that_is_there_is_replaced_or_built_on(patch, model, word, factor):
     scaled = CONFIG | {"rope_scaling": {"rope_type": "linear", "factor": 4.0}, "original_max_position_embeddings": 64}
     (model / "config.json").write_text(json.dumps(scaled))
-    assert patch("--schedule", "linear:factor=2") == 2
-    assert patch("--schedule", "linear:factor=2", word) == 0
+    patch("--schedule", "linear:factor=2", code=2)
+    patch("--schedule", "linear:factor=2", word)
     slowest = json.loads(Path("out", "ropescale.json").read_text())["tables"]["all"]["inv_freq"][-1]
     assert slowest == pytest.approx(10000 ** (-62 / 64) / (factor or 8.0))
 
 
-def test_help_has_its_options_in_sections(capsys):
-    assert main(["patch", "-h"]) == 0
-    titles = re.findall(r"^(\w[^:\n]*):$", capsys.readouterr().out, re.MULTILINE)
+def test_help_has_its_options_in_sections(ran):
+    titles = re.findall(r"^(\w[^:\n]*):$", ran("patch", "-h").out, re.MULTILINE)
     assert titles == [
         "The schedule",
         "Where the model is already scaled",
@@ -240,19 +225,17 @@ GPT_OSS: dict[str, Any] = {
 }
 
 
-def test_patching_again_says_what_is_undone_and_from_which_maximum(capsys):
-    assert patch("--schedule", "yarn:factor=4") == 0
-    assert "patched this checkpoint before" not in capsys.readouterr().err
-    assert main(["patch", "out", "-o", "again", "--schedule", "linear:factor=2"]) == 0
-    captured = capsys.readouterr()
+def test_patching_again_says_what_is_undone_and_from_which_maximum(patch, ran):
+    assert "patched this checkpoint before" not in patch("--schedule", "yarn:factor=4").err
+    captured = ran("patch", "out", "-o", "again", "--schedule", "linear:factor=2")
     assert captured.err.startswith(
         "note: ropescale patched this checkpoint before (yarn:factor=4); that is undone, and the new schedule "
         "replaces it\n"
     )
     assert rows(captured.out)["max_position_embeddings"] == "1024 -> 256"
     assert rows(captured.out)["length"] == "256 x 2 = 512 tokens"
-    assert main(["patch", "model", "-o", "fresh", "--schedule", "linear:factor=2"]) == 0
-    assert rows(capsys.readouterr().out)["max_position_embeddings"] == "256, as it was"
+    summary = rows(patch("--schedule", "linear:factor=2", out="fresh").out)
+    assert summary["max_position_embeddings"] == "256, as it was"
     assert config("again") == config("fresh")
 
 
@@ -266,22 +249,20 @@ def test_patching_again_says_what_is_undone_and_from_which_maximum(capsys):
         ("", "no layers ''; it has full_attention, sliding_attention (or full, or all)"),
     ],
 )
-def test_a_slip_in_a_layer_type_names_the_one_meant(model, capsys, layers, words):
+def test_a_slip_in_a_layer_type_names_the_one_meant(patch, model, layers, words):
     change(model, **GEMMA3)
-    assert patch("--schedule", "linear:factor=2", "--layers", layers) == 2
-    assert words in capsys.readouterr().err
+    assert words in patch("--schedule", "linear:factor=2", "--layers", layers, code=2).err
 
 
-def test_a_layer_type_of_a_model_with_one_table_is_refused_with_the_way_out(capsys):
-    assert patch("--schedule", "linear:factor=2", "--layers", "sliding_attention") == 2
-    one_error(capsys.readouterr().err, "one table", "'sliding_attention'", "leave --layers out")
+def test_a_layer_type_of_a_model_with_one_table_is_refused_with_the_way_out(patch):
+    err = patch("--schedule", "linear:factor=2", "--layers", "sliding_attention", code=2).err
+    one_error(err, "one table", "'sliding_attention'", "leave --layers out")
 
 
 @pytest.mark.parametrize("schedule", ["yarn:factor=8", "linear:factor=8", "ntk:factor=8"])
-def test_layers_that_see_a_window_do_not_lengthen_the_context(model, capsys, schedule):
+def test_layers_that_see_a_window_do_not_lengthen_the_context(patch, model, schedule):
     change(model, **GEMMA3)
-    assert patch("--schedule", schedule, "--layers", "sliding_attention", "--json") == 0
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(patch("--schedule", schedule, "--layers", "sliding_attention", "--json").out)
     assert found["max_position_embeddings"] == [4096, 4096]
     assert found["length"] == config()["max_position_embeddings"] == 4096
     assert "only layers that see a window of the text change, so the context stays 4096 tokens" in found["notes"]
@@ -289,70 +270,61 @@ def test_layers_that_see_a_window_do_not_lengthen_the_context(model, capsys, sch
     assert slowest == pytest.approx(10000 ** (-62 / 64) / 8)  # the table changes all the same
 
 
-def test_the_full_layers_decide_how_long_the_context_is(model, capsys):
+def test_the_full_layers_decide_how_long_the_context_is(patch, model):
     change(model, **GEMMA3)
     spec = json.dumps({"full_attention": "linear:factor=2", "sliding_attention": "yarn:factor=8"})
-    assert patch("--schedule", spec, "--json") == 0
-    assert json.loads(capsys.readouterr().out)["length"] == 8192
+    assert json.loads(patch("--schedule", spec, "--json").out)["length"] == 8192
 
 
-def test_fields_of_the_makers_that_replacing_drops_are_named(model, capsys):
+def test_fields_of_the_makers_that_replacing_drops_are_named(patch, model):
     change(model, **GPT_OSS)
     note = "note: the vendor's yarn has truncate=false, and this one truncate=true; keep theirs with truncate=false\n"
-    assert patch("--replace-scaling", "--schedule", "yarn:factor=64") == 0
-    assert note in capsys.readouterr().err
+    assert note in patch("--replace-scaling", "--schedule", "yarn:factor=64").err
     assert config()["rope_parameters"]["truncate"] is True
-    assert patch("--replace-scaling", "--schedule", "yarn:factor=64,truncate=false", out="kept") == 0
-    assert note not in capsys.readouterr().err
+    assert note not in patch("--replace-scaling", "--schedule", "yarn:factor=64,truncate=false", out="kept").err
     assert config("kept")["rope_parameters"]["truncate"] is False
-    assert patch("--replace-scaling", "--schedule", "linear:factor=64", out="other") == 0
-    assert "truncate" not in capsys.readouterr().err
+    assert "truncate" not in patch("--replace-scaling", "--schedule", "linear:factor=64", out="other").err
 
 
-def test_a_composed_schedule_is_labelled_with_what_it_stands_on(model, capsys):
+def test_a_composed_schedule_is_labelled_with_what_it_stands_on(patch, ran, model):
     change(model, **GPT_OSS)
-    assert patch("--on-top", "--schedule", "linear:factor=2") == 0
+    summary = rows(patch("--on-top", "--schedule", "linear:factor=2").out)
     label = "linear:factor=2 on yarn x32 of 4096"
-    assert rows(capsys.readouterr().out)["schedule"] == label
+    assert summary["schedule"] == label
     record = json.loads(Path("out", "ropescale.json").read_text())
     assert (record["spec"], record["beneath"]) == ({"all": "linear:factor=2"}, {"all": "yarn x32 of 4096"})
     assert f"`{label}`" in Path("out", "README.md").read_text()
-    assert main(["patch", "out", "-o", "again", "--replace-scaling", "--schedule", "yarn:factor=64"]) == 0
-    assert f"patched this checkpoint before ({label}); that is undone" in capsys.readouterr().err
+    again = ran("patch", "out", "-o", "again", "--replace-scaling", "--schedule", "yarn:factor=64")
+    assert f"patched this checkpoint before ({label}); that is undone" in again.err
 
 
-def test_a_model_type_that_ropescale_does_not_know_is_patched_with_a_warning(model, capsys):
+def test_a_model_type_that_ropescale_does_not_know_is_patched_with_a_warning(patch, model):
     words = "model type 'frobnicator' is not one that ropescale knows"
-    assert patch("--schedule", "linear:factor=2") == 0
-    assert words not in capsys.readouterr().err
+    assert words not in patch("--schedule", "linear:factor=2").err
     change(model, model_type="frobnicator")
-    assert patch("--schedule", "linear:factor=2", out="other") == 0
-    assert f"warning: {words}" in capsys.readouterr().err
+    assert f"warning: {words}" in patch("--schedule", "linear:factor=2", out="other").err
 
 
-def test_phi3s_maximum_is_explained_and_inspect_shows_the_length_that_is_meant(model, capsys):
+def test_phi3s_maximum_is_explained_and_inspect_shows_the_length_that_is_meant(patch, ran, model):
     """L^(scale^2) with scale = 0.1 ln 32 + 1; vLLM's cos and sin are that many rows of 64 numbers of 16 bits."""
     change(model, model_type="phi3", max_position_embeddings=4096, original_max_position_embeddings=4096)
     maximum = round(4096 ** ((0.1 * math.log(32) + 1) ** 2))
     assert maximum == 3549354
-    assert patch("--schedule", "yarn:factor=32") == 0
-    err = capsys.readouterr().err
+    err = patch("--schedule", "yarn:factor=32").err
     assert f"therefore becomes {maximum}; the intended context is 131072" in err
     assert f"vLLM: --max-model-len 131072; its cos and sin for {maximum} positions take 454 MB at 16 bits" in err
-    assert main(["inspect", "out", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(ran("inspect", "out", "--json").out)
     assert found["layers"]["all"]["target_length"] == 131072
     assert (
         f"this checkpoint is meant for 131072 tokens (ropescale.json), and max_position_embeddings says {maximum}"
         in (found["warnings"])
     )
-    assert main(["inspect", "out", "--target-length", "8k", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["layers"]["all"]["target_length"] == 8192
+    found = json.loads(ran("inspect", "out", "--target-length", "8k", "--json").out)
+    assert found["layers"]["all"]["target_length"] == 8192
 
 
-def test_help_shows_examples_that_work(capsys, monkeypatch):
-    assert main(["patch", "-h"]) == 0
-    page = capsys.readouterr().out
+def test_help_shows_examples_that_work(ran, monkeypatch):
+    page = ran("patch", "-h").out
     examples = [line.split() for line in page.splitlines() if line.startswith("    ropescale patch ./llama ")]
     assert len(examples) >= 2
     os.rename("model", "llama")
@@ -362,16 +334,16 @@ def test_help_shows_examples_that_work(capsys, monkeypatch):
         "        return Frequencies([f / self.factor for f in rope.inv_freq()])\n"
     )
     for words in examples:
-        assert main(words[1:]) == 0, capsys.readouterr().err
+        ran(*words[1:])
 
 
 @pytest.mark.parametrize(
     ("words", "meant"),
     [("--shedule yarn", "--schedule"), ("--outt x", "--out"), ("--dryrun", "--dry-run"), ("--inplace", "--in-place")],
 )
-def test_a_typing_mistake_in_an_option_names_the_one_meant(capsys, words, meant):
-    assert main(["patch", "model", *words.split()]) == 2
-    assert re.fullmatch(rf"error: no such option '\S+'; did you mean '{meant}'\?\n", capsys.readouterr().err)
+def test_a_typing_mistake_in_an_option_names_the_one_meant(ran, words, meant):
+    err = ran("patch", "model", *words.split(), code=2).err
+    assert re.fullmatch(rf"error: no such option '\S+'; did you mean '{meant}'\?\n", err)
 
 
 def test_the_program_patches_and_undoes(command_line, model):
@@ -383,16 +355,14 @@ def test_the_program_patches_and_undoes(command_line, model):
     assert tree(model) == before
 
 
-def test_a_field_set_twice_is_refused(model, capsys):
+def test_a_field_set_twice_is_refused(ran, model):
     words = ["patch", str(model), "--dry-run", "--schedule", "yarn", "--set", "factor=8", "--set", "factor=9"]
-    assert main(words) == 2
-    assert "factor is set 2 times" in capsys.readouterr().err
+    assert "factor is set 2 times" in ran(*words, code=2).err
 
 
-def test_a_stray_text_config_that_is_no_section_is_left_alone(capsys):
+def test_a_stray_text_config_that_is_no_section_is_left_alone(patch):
     """Only where it is an object does the language model stand in it."""
     content = config("model") | {"text_config": 64}
     Path("model/config.json").write_text(json.dumps(content))
-    assert patch("--schedule", "yarn:factor=4") == 0
-    assert rows(capsys.readouterr().out)["route"] == "rope_type yarn"
+    assert rows(patch("--schedule", "yarn:factor=4").out)["route"] == "rope_type yarn"
     assert config()["text_config"] == 64 and config()["rope_parameters"]["factor"] == 4.0

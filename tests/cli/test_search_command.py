@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 
 import pytest
 import torch
@@ -15,7 +16,6 @@ from launching import launch
 from searching import stop_after
 
 import ropescale
-from ropescale.cli import main as shell
 
 WORDS = ["--target-length", "128", "--budget-tokens", "3072"]
 
@@ -30,59 +30,48 @@ def texts(tmp_path_factory):
     return str(folder)
 
 
-def run(capsys, *words):
-    code = shell.main(["search", *map(str, words)])
-    return code, *capsys.readouterr()
+@pytest.fixture
+def search(ran, checkpoint, texts):
+    """Runs ``ropescale search`` on these texts."""
+    return partial(ran, "search", checkpoint, "--data", texts)
 
 
-def refused(capsys, *words):
-    """The sentence of a refusal: one line on stderr, nothing on stdout, exit code 2."""
-    code, out, err = run(capsys, *words)
-    lines = [line for line in err.splitlines() if line.startswith("error:")]
-    assert (code, out, len(lines)) == (2, "", 1), err
-    return lines[0]
-
-
-def test_it_prints_the_schedule_and_the_command_that_patches_with_it(
-    capsys, checkpoint, texts, tmp_path, monkeypatch, one_thread
-):
+def test_it_prints_the_schedule_and_the_command_that_patches_with_it(ran, search, tmp_path, monkeypatch, one_thread):
     monkeypatch.chdir(tmp_path)
-    code, out, err = run(capsys, checkpoint, "--data", texts, *WORDS, "-o", "factors.json")
-    assert code == 0 and "tokens in windows of 128" in err
+    out, err = search(*WORDS, "-o", "factors.json")
+    assert "tokens in windows of 128" in err
     spec, command = (line.strip("`") for line in out.splitlines() if line.startswith("`"))
     saved = json.loads((tmp_path / "factors.json").read_text())
     assert (
         ropescale.schedules.reading.specs.parse(spec).build() == ropescale.schedules.reading.specs.parse(saved).build()
     )
-    assert shell.main([*shlex.split(command)[1:], "--json"]) == 0
+    ran(*shlex.split(command)[1:], "--json")
     patched = json.loads((tmp_path / "OUT" / "config.json").read_text())["rope_parameters"]
     assert patched["rope_type"] == "yarn" and patched["factor"] == saved["factor"] and not patched["truncate"]
     assert json.loads((tmp_path / "OUT" / "config.json").read_text())["max_position_embeddings"] >= 128
     assert {"REPORT.md", "results.json"} <= {path.name for path in (tmp_path / "factors-search").iterdir()}
 
 
-def test_the_file_is_a_schedule_for_every_command(capsys, checkpoint, texts, tmp_path):
+def test_the_file_is_a_schedule_for_every_command(ran, search, checkpoint, texts, tmp_path):
     file = tmp_path / "factors.json"
-    assert run(capsys, checkpoint, "--data", texts, *WORDS, "-o", file)[0] == 0
-    assert shell.main(["inspect", checkpoint, "--schedule", str(file), "--json"]) == 0
-    assert shell.main(["eval", checkpoint, "--data", texts, "--lengths", "128", "--schedule", str(file)]) == 0
-    assert "yarn:factor=" in capsys.readouterr().out
+    search(*WORDS, "-o", file)
+    ran("inspect", checkpoint, "--schedule", file, "--json")
+    assert "yarn:factor=" in ran("eval", checkpoint, "--data", texts, "--lengths", "128", "--schedule", str(file)).out
 
 
 @pytest.mark.parametrize(("after", "said"), [(0, "nothing was finished yet"), (3, "3 steps are kept")])
-def test_ctrl_c_says_once_what_is_kept(capsys, checkpoint, texts, tmp_path, monkeypatch, after, said):
+def test_ctrl_c_says_once_what_is_kept(search, tmp_path, monkeypatch, after, said):
     stop_after(monkeypatch, after)
-    code, out, err = run(capsys, checkpoint, "--data", texts, *WORDS, "-o", tmp_path / "factors.json")
-    assert code == 130 and not out
+    out, err = search(*WORDS, "-o", tmp_path / "factors.json", code=130)
+    assert not out
     assert [line for line in err.splitlines() if " stopped; " in line] == [
         line for line in err.splitlines() if said in line
     ]
 
 
-def test_json_has_every_number(capsys, checkpoint, texts):
-    code, out, _ = run(capsys, checkpoint, "--data", texts, *WORDS, "--json")
-    found = json.loads(out)
-    assert code == 0 and found["kind"] == "search"
+def test_json_has_every_number(search):
+    found = json.loads(search(*WORDS, "--json").out)
+    assert found["kind"] == "search"
     assert {row["length"] for row in found["rows"]} == {64, 128}
     assert len(found["divisors"]) == 4 and found["found"][0]["tokens"] <= 3072
 
@@ -103,26 +92,25 @@ def test_json_has_every_number(capsys, checkpoint, texts):
         (["--streaming"], "say how many documents with --max-docs"),
     ],
 )
-def test_wrong_input_is_one_line_and_nothing_is_written(capsys, checkpoint, texts, tmp_path, words, said):
+def test_wrong_input_is_one_line_and_nothing_is_written(refused, checkpoint, texts, tmp_path, words, said):
     given = [*WORDS, *words]
     for flag in ("--target-length", "--budget-tokens"):
         if given.count(flag) > 1:
             at = given.index(flag)
             del given[at : at + 2]
     file = tmp_path / "factors.json"
-    assert said in refused(capsys, checkpoint, "--data", texts, *given, "-o", file)
+    assert said in refused("search", checkpoint, "--data", texts, *given, "-o", file)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_name_without_json_is_refused(capsys, checkpoint, texts, tmp_path):
-    assert "give one like factors.json" in refused(
-        capsys, checkpoint, "--data", texts, *WORDS, "-o", tmp_path / "found"
-    )
+def test_a_name_without_json_is_refused(refused, checkpoint, texts, tmp_path):
+    sentence = refused("search", checkpoint, "--data", texts, *WORDS, "-o", tmp_path / "found")
+    assert "give one like factors.json" in sentence
 
 
-def test_two_processes_find_the_same_bit_for_bit(capsys, checkpoint, texts, tmp_path, one_thread):
+def test_two_processes_find_the_same_bit_for_bit(search, checkpoint, texts, tmp_path, one_thread):
     alone, shared = tmp_path / "alone.json", tmp_path / "shared.json"
-    assert run(capsys, checkpoint, "--data", texts, *WORDS, "-o", alone)[0] == 0
+    search(*WORDS, "-o", alone)
     done = launch(2, checkpoint, "--data", texts, *WORDS, "-o", shared, command="search")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("ropescale patch") == 1 and "2 processes searching" in done.stderr
@@ -130,9 +118,9 @@ def test_two_processes_find_the_same_bit_for_bit(capsys, checkpoint, texts, tmp_
 
 
 @pytest.mark.slow
-def test_killed_at_any_moment_it_finds_the_same(capsys, checkpoint, texts, tmp_path, one_thread, python):
+def test_killed_at_any_moment_it_finds_the_same(search, checkpoint, texts, tmp_path, one_thread, python):
     whole = tmp_path / "whole.json"
-    assert run(capsys, checkpoint, "--data", texts, *WORDS, "-o", whole)[0] == 0
+    search(*WORDS, "-o", whole)
     wanted = json.loads(whole.read_text())
     generator = torch.Generator().manual_seed(0)
     for kill in range(20):
@@ -145,15 +133,15 @@ def test_killed_at_any_moment_it_finds_the_same(capsys, checkpoint, texts, tmp_p
         time.sleep(float(torch.rand((), generator=generator)) * 0.5)
         started.send_signal(signal.SIGKILL)
         started.wait()
-        assert run(capsys, checkpoint, "--data", texts, *WORDS, "-o", file)[0] == 0
+        search(*WORDS, "-o", file)
         assert json.loads(file.read_text()) == wanted, kill
 
 
-def test_cma_is_missed_before_anything_is_read_or_written(capsys, checkpoint, tmp_path, monkeypatch):
+def test_cma_is_missed_before_anything_is_read_or_written(search, refused, checkpoint, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "cma", None)  # as if it were not installed
     monkeypatch.chdir(tmp_path)
     words = (checkpoint, "--data", "nowhere.txt", *WORDS, "--method", "cma", "-o", "factors.json")
-    assert refused(capsys, *words) == (
+    assert refused("search", *words) == (
         "error: --method cma needs cma, which is not installed; pip install 'ropescale[search]'"
     )
     assert list(tmp_path.iterdir()) == []

@@ -9,7 +9,6 @@ import tiny
 from launching import launch
 
 import ropescale
-from ropescale.cli import main as shell
 
 WORDS = ["--objective", "keys", "--target-length", "256", "--budget-tokens", "6k"]
 
@@ -21,15 +20,10 @@ def checkpoint(tmp_path_factory):
     return str(tiny.checkpoint(tmp_path_factory.mktemp("checkpoint"), model))
 
 
-def run(capsys, *words):
-    code = shell.main(["search", *map(str, words)])
-    return code, *capsys.readouterr()
-
-
-def test_it_prints_a_schedule_and_writes_the_run(capsys, checkpoint, tmp_path):
+def test_it_prints_a_schedule_and_writes_the_run(ran, checkpoint, tmp_path):
     file = tmp_path / "factors.json"
-    code, out, err = run(capsys, checkpoint, *WORDS, "-o", file)
-    assert code == 0 and "tokens in prompts of 256: 6 to learn from, 2 held out of each length from 128 on" in err
+    out, err = ran("search", checkpoint, *WORDS, "-o", file)
+    assert "tokens in prompts of 256: 6 to learn from, 2 held out of each length from 128 on" in err
     assert "held-out prompts, length" in out and f"ropescale patch {checkpoint}" in out
     saved = json.loads(file.read_text())
     assert saved["provenance"]["protocol"]["objective"] == "keys"
@@ -40,15 +34,15 @@ def test_it_prints_a_schedule_and_writes_the_run(capsys, checkpoint, tmp_path):
     assert {"REPORT.md", "results.json", "search.png"} <= {
         path.name for path in (tmp_path / "factors-search").iterdir()
     }
-    assert shell.main(["report", str(tmp_path / "factors-search"), "-o", str(tmp_path / "report.html")]) == 0
+    ran("report", tmp_path / "factors-search", "-o", tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "gradient, from answers to prompts" in page and "on prompts that were held out" in page
 
 
-def test_the_keys_may_lie_in_a_text_of_the_users(capsys, checkpoint, tmp_path):
+def test_the_keys_may_lie_in_a_text_of_the_users(ran, checkpoint, tmp_path):
     (tmp_path / "hay.txt").write_text("The zebras were grazing. The yaks had gone to sleep. " * 20)
-    code, out, _ = run(capsys, checkpoint, *WORDS, "--haystack", tmp_path / "hay.txt", "--json")
-    assert code == 0 and json.loads(out)["data"]["source"].endswith("hay.txt")
+    out, _ = ran("search", checkpoint, *WORDS, "--haystack", tmp_path / "hay.txt", "--json")
+    assert json.loads(out)["data"]["source"].endswith("hay.txt")
 
 
 @pytest.mark.parametrize(
@@ -71,20 +65,17 @@ def test_the_keys_may_lie_in_a_text_of_the_users(capsys, checkpoint, tmp_path):
         (["--method", "evolution", "--keep-short"], "--keep-short is for the ramp"),
     ],
 )
-def test_wrong_input_is_one_line_and_nothing_is_written(capsys, checkpoint, tmp_path, words, said):
+def test_wrong_input_is_one_line_and_nothing_is_written(refused, checkpoint, tmp_path, words, said):
     given = [*WORDS]
     for flag in set(words) & {"--objective", "--target-length", "--budget-tokens"}:
         del given[given.index(flag) : given.index(flag) + 2]
-    code, out, err = run(capsys, checkpoint, *given, *words, "-o", tmp_path / "factors.json")
-    lines = [line for line in err.splitlines() if line.startswith("error:")]
-    assert (code, out, len(lines)) == (2, "", 1), err
-    assert said in lines[0]
+    assert said in refused("search", checkpoint, *given, *words, "-o", tmp_path / "factors.json")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_two_processes_find_the_same_bit_for_bit(capsys, checkpoint, tmp_path, one_thread):
+def test_two_processes_find_the_same_bit_for_bit(ran, checkpoint, tmp_path, one_thread):
     alone, shared = tmp_path / "alone.json", tmp_path / "shared.json"
-    assert run(capsys, checkpoint, *WORDS, "-o", alone)[0] == 0
+    ran("search", checkpoint, *WORDS, "-o", alone)
     done = launch(2, checkpoint, *WORDS, "-o", shared, command="search")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("ropescale patch") == 1 and "2 processes searching" in done.stderr

@@ -493,41 +493,37 @@ def test_a_command_survives_the_shell_whatever_the_folder_is_called(tmp_path: Pa
     assert json.loads(overrides)["rope_parameters"]["factor"] == 4.0
 
 
-def test_the_result_goes_to_stdout_and_the_warnings_to_stderr(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_the_result_goes_to_stdout_and_the_warnings_to_stderr(tmp_path: Path, ran: Any) -> None:
     folder = str(folder_of(CONFIGS["qwen2"], tmp_path))
-    assert main(["export", folder, "--for", "llama.cpp", "--schedule", "yarn:factor=4,truncate=false"]) == 0
-    out, err = capsys.readouterr()
+    out, err = ran("export", folder, "--for", "llama.cpp", "--schedule", "yarn:factor=4,truncate=false")
     assert out.startswith("```sh\n# ") and "| truncate         | false          | dropped    | true" in out
     assert err == "warning: llama.cpp: always rounds the ramp to whole pairs (truncate = true)\n"
 
 
-def test_what_the_schedule_leaves_alone_is_noted(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_what_the_schedule_leaves_alone_is_noted(tmp_path: Path, ran: Any) -> None:
     folder = str(folder_of(CONFIGS["gemma3_text"], tmp_path))
-    assert main(["export", folder, "--for", "vllm", "--schedule", "yarn:factor=4"]) == 0
-    out, err = capsys.readouterr()
+    out, err = ran("export", folder, "--for", "vllm", "--schedule", "yarn:factor=4")
     assert err == "note: layers left as they are: sliding_attention\n"
     assert "| layers " in out and "| sliding_attention | theta " in out
 
 
-def test_json_holds_the_same(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_json_holds_the_same(tmp_path: Path, ran: Any) -> None:
     folder = str(folder_of(LLAMA, tmp_path))
-    assert main(["export", folder, "--for", "vllm", "--schedule", "yarn", "--target-length", "32k", "--json"]) == 0
-    done = json.loads(capsys.readouterr().out)
+    out, _ = ran("export", folder, "--for", "vllm", "--schedule", "yarn", "--target-length", "32k", "--json")
+    done = json.loads(out)
     assert (done["engine"], done["version"], done["length"], done["served"]) == ("vLLM", "0.33.0", 32768, True)
     assert done["schedule"] == {"all": "yarn:factor=8"}
     assert done["commands"][0]["text"].startswith("vllm serve ")
     assert {"layers", "field", "asked", "status", "computes", "version", "how"} == set(done["rows"][0])
 
 
-def test_what_cannot_be_served_exits_with_1_and_prints_the_table(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_what_cannot_be_served_exits_with_1_and_prints_the_table(tmp_path: Path, ran: Any) -> None:
     folder = str(folder_of(LLAMA, tmp_path))
     words = ["export", folder, "--for", "llama.cpp", "--schedule", "dynamic:factor=4"]
-    assert main(words) == 1
-    out, err = capsys.readouterr()
+    out, err = ran(*words, code=1)
     assert "```" not in out and out.startswith("| field")
     assert err.splitlines()[-1].startswith("error: llama.cpp cannot compute this schedule (dynamic for llama): has")
-    assert main([*words, "--json"]) == 1
-    assert json.loads(capsys.readouterr().out)["served"] is False
+    assert json.loads(ran(*words, "--json", code=1).out)["served"] is False
 
 
 @pytest.mark.parametrize(
@@ -543,11 +539,8 @@ def test_what_cannot_be_served_exits_with_1_and_prints_the_table(tmp_path: Path,
         ([], "missing option '--for'"),
     ],
 )
-def test_wrong_usage_exits_with_2_and_one_line(
-    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
-    assert main(["export", str(folder_of(LLAMA, tmp_path)), *words]) == 2
-    out, err = capsys.readouterr()
+def test_wrong_usage_exits_with_2_and_one_line(words: list[str], message: str, tmp_path: Path, ran: Any) -> None:
+    out, err = ran("export", str(folder_of(LLAMA, tmp_path)), *words, code=2)
     assert out == ""
     assert err.startswith("error: ") and message in err and err.count("\n") == 1
 

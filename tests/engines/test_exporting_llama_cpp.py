@@ -142,10 +142,9 @@ def test_another_theta_is_what_a_deepseek_file_takes(spec: str, tmp_path: Path) 
     assert _as_asked(done) and "--rope-freq-base" in done.commands[0].text
 
 
-def test_export_of_deepseek_exits_with_1(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_export_of_deepseek_exits_with_1(tmp_path: Path, ran: Any) -> None:
     folder = str(_folder(DEEPSEEK, tmp_path))
-    assert main(["export", folder, "--for", "llama.cpp", "--schedule", "yarn:factor=8"]) == 1
-    out, err = capsys.readouterr()
+    out, err = ran("export", folder, "--for", "llama.cpp", "--schedule", "yarn:factor=8", code=1)
     assert "```" not in out and "| softmax scale" in out
     assert err.startswith("error: llama.cpp cannot compute this schedule (yarn for deepseek_v3): derives a softmax")
     assert err.count("\n") == 1
@@ -244,10 +243,10 @@ def test_a_type_that_the_converter_does_not_know_is_refused(tmp_path: Path) -> N
     assert done.refusal is not None and all(fact in done.refusal for fact in facts)
 
 
-def test_a_table_of_ones_own_for_qwen2_is_refused_once(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_a_table_of_ones_own_for_qwen2_is_refused_once(tmp_path: Path, ran: Any) -> None:
     folder = str(_folder({"model_type": "qwen2", "max_position_embeddings": 4096}, tmp_path))
-    assert main(["export", folder, "--for", "llama.cpp", "--schedule", "ntk-by-parts:factor=4"]) == 1
-    assert capsys.readouterr().err.count("\n") == 1
+    _, err = ran("export", folder, "--for", "llama.cpp", "--schedule", "ntk-by-parts:factor=4", code=1)
+    assert err.count("\n") == 1
 
 
 def test_the_architectures_of_gguf_files_are_those_that_llama_cpp_rotates() -> None:

@@ -17,7 +17,6 @@ from configurations import LLAMA
 from planning import make_plan
 
 import ropescale
-from ropescale.cli.main import main
 from ropescale.engines import engine_warnings, mlx_lm
 from ropescale.engines.base.layers import layers_of
 from ropescale.engines.exporting import Export, export
@@ -159,11 +158,10 @@ REFUSED = {
 
 @pytest.mark.parametrize("model_type", REFUSED)
 def test_a_type_whose_scaling_is_not_read_is_refused_with_the_way_out(
-    model_type: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    model_type: str, tmp_path: Path, ran: Any
 ) -> None:
     (tmp_path / "config.json").write_text(json.dumps(LLAMA | {"model_type": model_type}))
-    assert main(["export", str(tmp_path), "--for", "mlx-lm", "--schedule", "yarn:factor=4"]) == 1
-    err = capsys.readouterr().err
+    err = ran("export", str(tmp_path), "--for", "mlx-lm", "--schedule", "yarn:factor=4", code=1).err
     assert REFUSED[model_type].partition("; ")[0] in err
     assert err.rstrip().endswith(("serve it with transformers",))
 

@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -71,9 +72,8 @@ def test_every_command_line_is_understood(page: str, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_example_in_the_help_is_understood(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([name, "-h"]) == 0
-    shown = capsys.readouterr().out.partition("Example")[2]
+def test_every_example_in_the_help_is_understood(name: str, ran: Any) -> None:
+    shown = ran(name, "-h").out.partition("Example")[2]
     examples = re.findall(r"^ {4}(ropescale (?:.*\\\n)*.*)$", shown, re.MULTILINE)
     assert ("ropescale" in shown) == bool(examples)
     for line in examples:
@@ -244,14 +244,12 @@ def test_the_blocks_of_a_guide_run(page: str, workplace: Path, capsys: pytest.Ca
     assert all(said in printed.out for said in guide.said), printed.out
 
 
-def test_the_table_of_small_thetas_is_what_inspect_warns_of(
-    workplace: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_table_of_small_thetas_is_what_inspect_warns_of(workplace: Path, ran: Any) -> None:
     a_configuration()
     table = text_of("command-line").split("| at 32,768 tokens")[1].split("\n\n")[0]
     rows = re.findall(r"^\| (?:as it is|`([^`]+)`[^|]*) \| ([\d.]+%) \| ([\d,]+) \|$", table, re.MULTILINE)
     assert len(rows) == table.count("\n| ") == 5
     for spec, share, first in rows:
         schedule = ["--schedule", spec] if spec else []
-        assert main(["inspect", "llama", "--target-length", "32k", *schedule]) == 0
-        assert f"at {share} of the distances, first at {first}," in capsys.readouterr().err
+        _, err = ran("inspect", "llama", "--target-length", "32k", *schedule)
+        assert f"at {share} of the distances, first at {first}," in err

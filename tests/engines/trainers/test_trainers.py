@@ -20,7 +20,6 @@ from environments import environment
 from planning import make_plan
 
 import ropescale
-from ropescale.cli.main import main
 from ropescale.configs.configuration import Configuration
 from ropescale.engines import engine_warnings
 from ropescale.engines.base.differences import Difference
@@ -178,12 +177,11 @@ def test_numbers_stay_what_they_are_in_yaml(value: Any) -> None:
     assert found == value and type(found) is type(value)
 
 
-def test_the_command_prints_them(patched: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["export", str(patched), "--for", "axolotl"]) == 0
-    out = capsys.readouterr().out
+def test_the_command_prints_them(patched: Path, ran: Any) -> None:
+    out = ran("export", str(patched), "--for", "axolotl").out
     assert out.startswith("```yaml\n# ") and "\nsequence_len: 2048\n```" in out
-    assert main(["export", str(patched.parent / "plain"), "--for", "llama-factory", "--schedule", "yarn:factor=8"]) == 1
-    assert "error: LLaMA-Factory cannot compute this schedule (yarn for llama): " in capsys.readouterr().err
+    words = ["export", patched.parent / "plain", "--for", "llama-factory", "--schedule", "yarn:factor=8"]
+    assert "error: LLaMA-Factory cannot compute this schedule (yarn for llama): " in ran(*words, code=1).err
 
 
 # ---------------------------------------------------------------------------------------------------------
