@@ -37,11 +37,9 @@ if TYPE_CHECKING:
     from ..evals.data.sources import TextSource
     from ..evals.finetuning.job import TrainingJob
     from ..evals.finetuning.outcome import Outcome
-    from ..evals.finetuning.preflight import Preflight
     from ..evals.finetuning.running import Adaptation
     from ..evals.parallel.processes import World
     from ..evals.running.progress import Notes
-    from ..request import Request
 
 _SECTIONS = {
     "The training": "source steps recipe batch learning_rate warmup decay length lora rank mixed pose seed",
@@ -132,8 +130,10 @@ _RECIPE = ("batch", "learning_rate", "warmup", "decay")
 def _prepared(
     model: str, source: Sequence[str], eval_source: Sequence[str], out: str, options: dict[str, Any], here: World
 ) -> Adaptation:
+    from ..adapters.finding import find_loadable
     from ..errors import DataError
     from ..evals.data.sources import ReadOptions, TextSource
+    from ..evals.finetuning.preflight import Preflight
 
     if bool(eval_source) != bool(options["eval_lengths"]):
         raise DataError(
@@ -143,7 +143,8 @@ def _prepared(
     options["schedule"] = options["schedule"] or "as-is"  # of a folder that carries one
     loading = take(options, LOADING)
     request = request_of(options)
-    _preflight(model, loading, request, job, out).check(here.size)
+    folder, adapter = find_loadable(model, loading["revision"], weights=False)
+    Preflight(model, folder, adapter is not None, request, job, out, loading["device"]).check(here.size)
     sources = [TextSource(names, ReadOptions(**reading)) for names in (source, eval_source)]
     texts, tested = (chain.from_iterable(each.texts().values()) for each in sources)
 
@@ -160,14 +161,6 @@ def _telling(source: TextSource, texts: Iterator[Unread], told: Notes) -> Iterat
     yield from texts
     if source.left_out:
         told.tell(f"left out: {source.left_out}")
-
-
-def _preflight(model: str, loading: dict[str, Any], request: Request, job: TrainingJob, out: str) -> Preflight:
-    from ..adapters.finding import find_loadable
-    from ..evals.finetuning.preflight import Preflight
-
-    folder, adapter = find_loadable(model, loading["revision"], weights=False)
-    return Preflight(model, folder, adapter is not None, request, job, out, loading["device"])
 
 
 def _job(options: dict[str, Any]) -> TrainingJob:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from ..output.formatting import value_text
 from .base.differences import LOST, Difference, How, Status
@@ -92,23 +93,18 @@ def _consistent(table: list[FieldRow]) -> list[FieldRow]:
     first, *rest = table
     if first.status in LOST:
         kept = ("max length",) if first.status == "unsupported" else ("max length", "theta", "rotary dim")
-        return [
-            first,
-            *(row if row.field in kept else _like(row, first.status, "-", first.how) for row in rest),
-        ]
+        lost = partial(replace, status=first.status, computes="-", how=first.how)
+        return [first, *(row if row.field in kept else lost(row) for row in rest)]
     changed = [row for row in rest if row.status != "honoured"]
     ignored = [row for row in changed if row.field in _INTO_FREQUENCIES]
     if first.status != "honoured" or not changed:
         return table
     if any(row.field == "switch" for row in changed):
-        return [_like(first, "recomputed", "not those of every length: see switch", first.how), *rest]
+        return [replace(first, status="recomputed", computes="not those of every length: see switch"), *rest]
     if ignored:
-        return [_like(first, "recomputed", f"with its own {ignored[0].field}", ignored[0].how), *rest]
+        computes = f"with its own {ignored[0].field}"
+        return [replace(first, status="recomputed", computes=computes, how=ignored[0].how), *rest]
     return table
-
-
-def _like(row: FieldRow, status: Status, computes: str, how: How) -> FieldRow:
-    return replace(row, status=status, computes=computes, how=how)
 
 
 def _without(older: list[FieldRow], row: FieldRow) -> FieldRow:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import PurePath
 from typing import Literal
 
@@ -52,8 +53,8 @@ def _serve(serving: Serving) -> list[Command]:
     if route == "table":
         write = shell("ropescale", "gguf", gguf, "-o", made, *_spec(serving))
         return [Command("sh", write, made_of), Command("sh", _server(serving, made))]
-    told = flags(serving) if route == "flags" else _not_in_the_file(serving)
-    return [Command("sh", _server(serving, gguf, *(told or [])), made_of)]
+    told = flags(serving) or [] if route == "flags" else chain(*map(_lost_in_the_file, serving.layers))
+    return [Command("sh", _server(serving, gguf, *told), made_of)]
 
 
 def _server(serving: Serving, gguf: str, *told: str) -> str:
@@ -168,12 +169,10 @@ def flags(serving: Serving) -> list[str] | None:
     return [*told, "--yarn-orig-ctx", str(layers.rope.original_length), *betas_told(parameters), *_attention(layers)]
 
 
-def _not_in_the_file(serving: Serving) -> list[str]:
-    """Returns flags for values that llama.cpp does not read from a converted file."""
-    return [word for layers in serving.layers if layers.kind == "yarn" for word in _lost_in_the_file(layers)]
-
-
 def _lost_in_the_file(layers: Layers) -> list[str]:
+    """Returns flags for values that llama.cpp does not read from a converted file."""
+    if layers.kind != "yarn":
+        return []
     betas = [] if architecture(layers) in known.READS_BETAS else betas_told(layers.parameters)
     correction = layers.attention_factor / gguf_conversion.converted_attention_factor(layers)
     return [*betas, *_override(layers, correction)]
@@ -208,7 +207,7 @@ def _remaining(serving: Serving, layers: Layers) -> Iterator[Difference]:
     if route is None:
         yield from _refused(serving, layers)
     elif route == "converted":
-        told = _lost_in_the_file(layers) if layers.kind == "yarn" else []
+        told = _lost_in_the_file(layers)
         yield from (found for found in converted(layers) if not _is_told(found, told))
     else:
         yield from gguf_conversion.converted_softmax_scale(layers, 0.0)

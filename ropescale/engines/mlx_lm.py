@@ -150,7 +150,7 @@ def _snippet(serving: Serving, changed: Mapping[str, object]) -> str:
 
 def _spelled(serving: Serving) -> Serving:
     """Returns the same schedule with the keys from which mlx-lm computes the wanted attention factor."""
-    return serving.spelled({layers.key: _own_keys(layers) for layers in serving.layers})
+    return serving.spelled(_own_keys)
 
 
 def _own_keys(layers: Layers) -> Mapping[str, object]:

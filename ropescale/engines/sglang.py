@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from functools import partial
 
 from ..configs.class_defaults import ALL_LAYERS
 from ..schedules.yarn import temperature
@@ -46,8 +47,7 @@ def _spelled(serving: Serving) -> Serving:
     """Returns the same schedule with SGLang's own keys, if needed."""
     if code("sglang", serving.layers[0]) != "own":
         return serving
-    positions = needed_positions(serving, _MULTIPLIED)
-    return serving.spelled({layers.key: _own_keys(layers, positions) for layers in serving.layers})
+    return serving.spelled(partial(_own_keys, positions=needed_positions(serving, _MULTIPLIED)))
 
 
 def _own_keys(layers: Layers, positions: int) -> Mapping[str, object]:

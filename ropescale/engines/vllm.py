@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 
 from ..schedules.longrope import usual_scale
 from ..schedules.yarn import temperature
@@ -116,8 +117,7 @@ def _spelled(serving: Serving) -> Serving:
     """Returns the same schedule with vLLM's own keys, if needed."""
     if code("vllm", serving.layers[0]) != "own":
         return serving
-    needed = needed_positions(serving)
-    return serving.spelled({layers.key: _own_keys(layers, needed) for layers in serving.layers})
+    return serving.spelled(partial(_own_keys, positions=needed_positions(serving)))
 
 
 def _own_keys(layers: Layers, positions: int) -> Mapping[str, object]:

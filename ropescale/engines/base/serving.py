@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from ...configs.class_defaults import ALL_LAYERS, PARTIAL_NAMES, THETA_NAMES
@@ -78,10 +78,9 @@ class Serving:
         stored = self.stored.section
         return {key: value for key, value in self.wanted.section.items() if key not in stored or stored[key] != value}
 
-    def spelled(self, parameters: Mapping[str, Mapping[str, object]]) -> Serving:
-        """Returns the same with an engine's own rope parameters per kind of layer."""
-        layers = tuple(replace(each, parameters=parameters.get(each.key, each.parameters)) for each in self.layers)
-        return replace(self, layers=layers)
+    def spelled(self, own_keys: Callable[[Layers], Mapping[str, object]]) -> Serving:
+        """Returns the same with an engine's own rope parameters for each kind of layer."""
+        return replace(self, layers=tuple(replace(each, parameters=own_keys(each)) for each in self.layers))
 
     def snippet(self, changed: Mapping[str, object]) -> str:
         """Returns Python that loads the model with transformers, with changes to the language model's configuration."""
