@@ -204,9 +204,7 @@ def test_an_output_that_is_not_ours_is_refused_before_the_weights_are_read(refus
         assert "; choose another folder" in refused("eval", *words, name)
 
 
-def test_the_results_of_another_kind_of_run_are_refused_and_left_alone(
-    ran, refused, checkpoint, texts, capsys, tmp_path
-):
+def test_the_results_of_another_kind_of_run_are_refused_and_left_alone(ran, refused, checkpoint, texts, tmp_path):
     out, given = tmp_path / "out", ["--lengths", "300", "--depths", "0.5", "--trials", "1"]
     ran("passkey", checkpoint, *given, "-o", out)
     before = (out / "results.json").read_bytes()

@@ -6,9 +6,11 @@ import json
 import math
 import os
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
+import own_schedules
 import pytest
 from configurations import CONFIG, write_checkpoint
 from crashing import tree
@@ -102,13 +104,7 @@ def test_set_is_repeatable_and_reaches_the_configuration(patch):
 
 def test_a_schedule_of_ones_own_takes_the_per_pair_route(patch, monkeypatch):
     monkeypatch.setattr("sys.dont_write_bytecode", True)
-    Path("mine.py").write_text(
-        "from dataclasses import dataclass\nfrom ropescale import Frequencies, Rope\n\n"
-        "@dataclass(frozen=True)\nclass Half:\n    factor: float = 2.0\n"
-        "    def __call__(self, rope: Rope, length: int) -> Frequencies:\n"
-        "        slow = len(rope.inv_freq()) // 2\n"
-        "        return Frequencies([f / (self.factor if i >= slow else 1) for i, f in enumerate(rope.inv_freq())])\n"
-    )
+    shutil.copy(own_schedules.__file__, "mine.py")
     found = rows(patch("--schedule", "mine.py::Half", "--set", "factor=4").out)
     assert found["schedule"] == "Half:factor=4"
     assert found["route"] == "one factor per pair (32 pairs, rope_type longrope)"
@@ -328,11 +324,7 @@ def test_help_shows_examples_that_work(ran, monkeypatch):
     examples = [line.split() for line in page.splitlines() if line.startswith("    ropescale patch ./llama ")]
     assert len(examples) >= 2
     os.rename("model", "llama")
-    Path("my_schedule.py").write_text(
-        "from ropescale import Frequencies\n\nclass Half:\n    def __init__(self, factor: float):\n"
-        "        self.factor = factor\n    def __call__(self, rope, length):\n"
-        "        return Frequencies([f / self.factor for f in rope.inv_freq()])\n"
-    )
+    shutil.copy(own_schedules.__file__, "my_schedule.py")
     for words in examples:
         ran(*words[1:])
 

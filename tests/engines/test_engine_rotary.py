@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from configurations import LLAMA
+from configurations import LLAMA, write_checkpoint
 from engine_sources import rotary_package
 from planning import make_plan
 
@@ -88,8 +88,7 @@ OUTSIDE = ("max length", "switch", "softmax scale")
 
 def told(engine: str, config: dict[str, Any], spec: Any, folder: Path) -> tuple[Any, dict[str, Any]]:
     """What export says about a schedule, and the rope parameters and length that its command leaves in the engine."""
-    (folder / "config.json").write_text(json.dumps(config))
-    done = export(folder, engine, spec, layers=_layers(config))
+    done = export(write_checkpoint(folder, config), engine, spec, layers=_layers(config))
     if done.refusal is not None:
         return done, {}
     words = shlex.split(done.commands[0].text.replace("\\\n", ""))

@@ -10,8 +10,9 @@ from typing import Any
 
 import engine_registries
 import gguf
+import own_schedules
 import pytest
-from configurations import LLAMA
+from configurations import DEEPSEEK, LLAMA, write_checkpoint
 from gguf_models import write_keys
 from planning import make_plan
 
@@ -24,25 +25,6 @@ from ropescale.engines.base.layers import layers_of
 GLM = LLAMA | {"model_type": "glm", "partial_rotary_factor": 0.5}
 PARTIAL = LLAMA | {"partial_rotary_factor": 0.5}
 QWEN2_VL = LLAMA | {"model_type": "qwen2_vl_text", "rope_scaling": {"type": "mrope", "mrope_section": [8, 12, 12]}}
-DEEPSEEK = {
-    "model_type": "deepseek_v3",
-    "hidden_size": 64,
-    "num_attention_heads": 2,
-    "qk_rope_head_dim": 32,
-    "max_position_embeddings": 4096,
-    "rope_theta": 10000.0,
-}
-HALF = """
-from ropescale import Frequencies
-
-class Half:
-    def __init__(self, factor: float = 2.0) -> None:
-        self.factor = factor
-
-    def __call__(self, rope, length):
-        inv_freq = rope.inv_freq()
-        return Frequencies(inv_freq[:16] + [f / self.factor for f in inv_freq[16:]])
-"""
 PER_PAIR = "ntk-su:factor=4"
 
 
@@ -188,8 +170,7 @@ def test_the_cards_llama_cpp_command_has_the_betas_that_are_not_its_own(tmp_path
 
 
 def test_the_card_has_the_numbers_of_a_schedule_whose_file_the_reader_lacks(tmp_path: Path) -> None:
-    (tmp_path / "half.py").write_text(HALF)
-    plan = make_plan(LLAMA, f"{tmp_path}/half.py::Half:factor=4")
+    plan = make_plan(LLAMA, f"{own_schedules.__file__}::Half:factor=4")
     text = card(tmp_path / "README.md", plan, "org/name").decode()
     command = next(line for line in text.replace(" \\\n  ", " ").splitlines() if line.startswith("ropescale gguf"))
     words = shlex.split(command)
@@ -218,19 +199,15 @@ def test_the_card_links_to_nothing_that_may_not_be_there(tmp_path: Path) -> None
 def test_the_card_says_under_its_commands_what_an_engine_does_otherwise(tmp_path):
 
     config = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "max_position_embeddings": 128}
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "config.json").write_text(json.dumps(config))
-    ropescale.patch_checkpoint(tmp_path / "in", tmp_path / "out", "dynamic:factor=4")
-    card = (tmp_path / "out" / "README.md").read_text()
-    before, after = card.split("Before you serve it, know what these engines do differently:")
+    before, after = patched_card(tmp_path, config, "dynamic:factor=4").split(
+        "Before you serve it, know what these engines do differently:"
+    )
     assert "vllm serve PATH" in before
     assert "* vLLM: computes one static table" in after
 
 
 def patched_card(tmp_path: Path, config: dict[str, Any], spec: str, **options: Any) -> str:
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "config.json").write_text(json.dumps(config))
-    ropescale.patch_checkpoint(tmp_path / "in", tmp_path / "out", spec, **options)
+    ropescale.patch_checkpoint(write_checkpoint(tmp_path / "in", config), tmp_path / "out", spec, **options)
     return (tmp_path / "out" / "README.md").read_text()
 
 

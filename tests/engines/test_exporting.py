@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import subprocess
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import gguf
+import own_schedules
 import pytest
 import torch
-from configurations import LLAMA
+from configurations import DEEPSEEK, LLAMA, write_checkpoint
 from environments import environment
 from gguf_models import write_keys
 from planning import make_plan
@@ -28,6 +29,7 @@ from ropescale.errors import RopescaleError, ScheduleError
 from ropescale.evals.reference import CHECKPOINT
 
 SCALED = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+GEMMA3 = {"model_type": "gemma3_text", "max_position_embeddings": 8192, "head_dim": 64}
 CONFIGS: dict[str, dict[str, Any]] = {
     "llama": LLAMA,
     "llama 3.1": LLAMA
@@ -44,48 +46,19 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "phi3": LLAMA | {"model_type": "phi3"},
     "mixtral": {"model_type": "mixtral", "hidden_size": 128, "num_attention_heads": 2, "max_position_embeddings": 4096}
     | {"head_dim": None},
-    "gemma3_text": {"model_type": "gemma3_text", "max_position_embeddings": 8192, "head_dim": 64},
-    "gemma3": {
-        "model_type": "gemma3",
-        "text_config": {"model_type": "gemma3_text", "max_position_embeddings": 8192, "head_dim": 64},
-    },
+    "gemma3_text": GEMMA3,
+    "gemma3": {"model_type": "gemma3", "text_config": GEMMA3},
     "dbrx": {"model_type": "dbrx", "d_model": 128, "n_heads": 2, "max_seq_len": 2048},
-    "deepseek": {
-        "model_type": "deepseek_v3",
-        "hidden_size": 64,
-        "num_attention_heads": 2,
-        "qk_rope_head_dim": 32,
-        "max_position_embeddings": 4096,
-        "rope_theta": 10000.0,
-    },
+    "deepseek": DEEPSEEK,
     "gpt-oss": {"model_type": "gpt_oss", "max_position_embeddings": 131072},
     "glm4": LLAMA | {"model_type": "glm4", "partial_rotary_factor": 0.5},
     "qwen2": LLAMA | {"model_type": "qwen2"},
 }
-HALF = """
-from dataclasses import dataclass
-
-from ropescale import Frequencies
-
-@dataclass(frozen=True)
-class Half:
-    factor: float = 2.0
-
-    def __call__(self, rope, length):
-        inv_freq = rope.inv_freq()
-        return Frequencies(inv_freq[:4] + [f / self.factor for f in inv_freq[4:]])
-"""
 FACTORS = {"name": "table", "factors": [1.0 + i / 8 for i in range(32)], "attention_factor": 1.2}
 
 
-def folder_of(config: Mapping[str, Any], path: Path) -> Path:
-    path.mkdir(parents=True, exist_ok=True)
-    (path / "config.json").write_text(json.dumps(config))
-    return path
-
-
 def exported(config: str, engine: str, spec: Any, path: Path, **options: Any) -> Export:
-    return export(folder_of(CONFIGS[config], path), engine, spec, **options)
+    return export(write_checkpoint(path, CONFIGS[config]), engine, spec, **options)
 
 
 def words_of(done: Export) -> list[str]:
@@ -191,7 +164,7 @@ def test_a_factor_is_written_as_the_float_that_vllm_needs(tmp_path: Path) -> Non
 
 
 def patched(name: str, spec: Any, path: Path) -> Path:
-    ropescale.patch_checkpoint(folder_of(CONFIGS[name], path / "source"), path / "patched", spec)
+    ropescale.patch_checkpoint(write_checkpoint(path / "source", CONFIGS[name]), path / "patched", spec)
     return path / "patched"
 
 
@@ -202,7 +175,7 @@ def patched(name: str, spec: Any, path: Path) -> Path:
 def test_a_float32_checkpoint_is_halved_by_vllm_and_the_command_says_so(
     stated: dict[str, str], said: bool, tmp_path: Path
 ) -> None:
-    folder = folder_of(LLAMA | stated, tmp_path)
+    folder = write_checkpoint(tmp_path, LLAMA | stated)
     assert ("--dtype float32" in export(folder, "vllm").commands[0].note) is said
     assert "--dtype" not in words_of(export(folder, "vllm"))
 
@@ -233,7 +206,7 @@ def test_a_patched_phi3_gets_the_length_that_its_own_maximum_does_not_say(tmp_pa
 
 
 def test_a_model_as_its_makers_scaled_it_is_served_as_it_is(tmp_path: Path) -> None:
-    folder = folder_of(CONFIGS["llama 3.1"], tmp_path)
+    folder = write_checkpoint(tmp_path, CONFIGS["llama 3.1"])
     assert words_of(export(folder, "vllm"))[2:] == [str(folder), "--max-model-len", "131072"]
     assert {row.status for row in export(folder, "vllm").rows} == {"honoured"}
 
@@ -400,8 +373,8 @@ def test_the_gguf_command_writes_the_table_asked_for(
 ) -> None:
     config = LLAMA | {"hidden_size": 16, "num_attention_heads": 1, "head_dim": 16, "max_position_embeddings": 256}
     monkeypatch.chdir(tmp_path)
-    Path("half.py").write_text(HALF)
-    folder = folder_of(config, tmp_path / "made")
+    shutil.copy(own_schedules.__file__, "half.py")
+    folder = write_checkpoint(tmp_path / "made", config)
     table = ropescale.frequencies(folder, spec)["all"]
     if how == "patched":
         ropescale.patch_checkpoint(folder, tmp_path / "out", spec)
@@ -449,9 +422,9 @@ def test_transformers_4_is_told_in_its_own_keys(tmp_path: Path) -> None:
 def test_transformers_4_is_told_what_only_5_has_written(tmp_path: Path) -> None:
     parameters = {"rope_type": "default", "rope_theta": 500000.0}
     config = {key: value for key, value in LLAMA.items() if key != "rope_theta"} | {"rope_parameters": parameters}
-    [command] = export(folder_of(config, tmp_path), "transformers4").commands
+    [command] = export(write_checkpoint(tmp_path, config), "transformers4").commands
     assert "text.rope_theta = 500000.0\ntext.rope_scaling = None\n" in command.text
-    [command] = export(folder_of(LLAMA, tmp_path), "transformers4").commands
+    [command] = export(write_checkpoint(tmp_path, LLAMA), "transformers4").commands
     assert "text" not in command.text.replace(str(tmp_path), "")
 
 
@@ -480,7 +453,7 @@ def test_transformers_4s_code_runs_there_and_its_model_has_the_table(version: st
 
 
 def test_a_command_survives_the_shell_whatever_the_folder_is_called(tmp_path: Path) -> None:
-    folder = folder_of(LLAMA, tmp_path / "it's a $HOME; folder")
+    folder = write_checkpoint(tmp_path / "it's a $HOME; folder", LLAMA)
     said = tmp_path / "bin" / "vllm"
     said.parent.mkdir()
     said.write_text('#!/bin/sh\nfor word in "$@"; do printf "%s\\0" "$word"; done\n')
@@ -494,21 +467,21 @@ def test_a_command_survives_the_shell_whatever_the_folder_is_called(tmp_path: Pa
 
 
 def test_the_result_goes_to_stdout_and_the_warnings_to_stderr(tmp_path: Path, ran: Any) -> None:
-    folder = str(folder_of(CONFIGS["qwen2"], tmp_path))
+    folder = str(write_checkpoint(tmp_path, CONFIGS["qwen2"]))
     out, err = ran("export", folder, "--for", "llama.cpp", "--schedule", "yarn:factor=4,truncate=false")
     assert out.startswith("```sh\n# ") and "| truncate         | false          | dropped    | true" in out
     assert err == "warning: llama.cpp: always rounds the ramp to whole pairs (truncate = true)\n"
 
 
 def test_what_the_schedule_leaves_alone_is_noted(tmp_path: Path, ran: Any) -> None:
-    folder = str(folder_of(CONFIGS["gemma3_text"], tmp_path))
+    folder = str(write_checkpoint(tmp_path, CONFIGS["gemma3_text"]))
     out, err = ran("export", folder, "--for", "vllm", "--schedule", "yarn:factor=4")
     assert err == "note: layers left as they are: sliding_attention\n"
     assert "| layers " in out and "| sliding_attention | theta " in out
 
 
 def test_json_holds_the_same(tmp_path: Path, ran: Any) -> None:
-    folder = str(folder_of(LLAMA, tmp_path))
+    folder = str(write_checkpoint(tmp_path, LLAMA))
     out, _ = ran("export", folder, "--for", "vllm", "--schedule", "yarn", "--target-length", "32k", "--json")
     done = json.loads(out)
     assert (done["engine"], done["version"], done["length"], done["served"]) == ("vLLM", "0.33.0", 32768, True)
@@ -518,7 +491,7 @@ def test_json_holds_the_same(tmp_path: Path, ran: Any) -> None:
 
 
 def test_what_cannot_be_served_exits_with_1_and_prints_the_table(tmp_path: Path, ran: Any) -> None:
-    folder = str(folder_of(LLAMA, tmp_path))
+    folder = str(write_checkpoint(tmp_path, LLAMA))
     words = ["export", folder, "--for", "llama.cpp", "--schedule", "dynamic:factor=4"]
     out, err = ran(*words, code=1)
     assert "```" not in out and out.startswith("| field")
@@ -540,14 +513,14 @@ def test_what_cannot_be_served_exits_with_1_and_prints_the_table(tmp_path: Path,
     ],
 )
 def test_wrong_usage_exits_with_2_and_one_line(words: list[str], message: str, tmp_path: Path, ran: Any) -> None:
-    out, err = ran("export", str(folder_of(LLAMA, tmp_path)), *words, code=2)
+    out, err = ran("export", str(write_checkpoint(tmp_path, LLAMA)), *words, code=2)
     assert out == ""
     assert err.startswith("error: ") and message in err and err.count("\n") == 1
 
 
 def test_an_engine_that_there_is_not_is_named(tmp_path: Path) -> None:
     with pytest.raises(ScheduleError, match=r"there is no engine 'tgi' to export for; choose from vllm, sglang"):
-        export(folder_of(LLAMA, tmp_path), "tgi")
+        export(write_checkpoint(tmp_path, LLAMA), "tgi")
 
 
 @pytest.mark.slow
@@ -559,7 +532,7 @@ def test_every_model_type_can_be_asked_about(engine: str, tmp_path: Path) -> Non
         for spec in specs if entry else ():
             options = {"replace_scaling": True, "layers": "all"} if spec else {}
             try:
-                done = export(folder_of({"model_type": model_type}, tmp_path), engine, spec, **options)
+                done = export(write_checkpoint(tmp_path, {"model_type": model_type}), engine, spec, **options)
             except RopescaleError:  # no rotary embeddings, or a schedule that does not fit
                 continue
             answered.add(model_type)

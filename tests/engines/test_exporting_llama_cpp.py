@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from configurations import DEEPSEEK, write_checkpoint
 from gguf_models import write_keys
 from planning import make_plan
 
@@ -31,8 +31,6 @@ SPECS = [
     *("yarn:factor=8,beta_fast=16", "yarn:factor=8,truncate=false", "yarn:factor=8,extrapolation_factor=0.5"),
 ]
 TYPES = [name for name, entry in class_defaults.load().items() if entry and "text" not in entry]
-DEEPSEEK = {"model_type": "deepseek_v3", "hidden_size": 64, "num_attention_heads": 2, "qk_rope_head_dim": 32}
-DEEPSEEK |= {"max_position_embeddings": 4096, "rope_theta": 10000.0}
 MSCALE = "yarn:factor=8,mscale=1,mscale_all_dim=1"
 
 
@@ -115,11 +113,7 @@ def test_those_are_the_only_differences_that_are_known() -> None:
 
 
 def _folder(config: dict[str, Any], path: Path) -> Path:
-
-    folder = path / "made"
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(config))
-    return folder
+    return write_checkpoint(path / "made", config)
 
 
 # ---------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from configurations import LLAMA
+from configurations import LLAMA, write_checkpoint
 from planning import make_plan
 
 import ropescale
@@ -26,8 +26,7 @@ DEEPSEEK = LLAMA | {"model_type": "deepseek_v3", "qk_rope_head_dim": 32, "head_d
 
 
 def exported(config: dict[str, Any], spec: Any, path: Path, **options: Any) -> Export:
-    (path / "config.json").write_text(json.dumps(config))
-    return export(path, "mlx-lm", spec, **options)
+    return export(write_checkpoint(path, config), "mlx-lm", spec, **options)
 
 
 def changed(done: Export) -> dict[str, tuple[str, str]]:
@@ -79,9 +78,8 @@ def test_per_pair_factors_with_a_scale_below_1_are_refused(tmp_path: Path) -> No
 
 
 def test_a_patched_folder_whose_scale_is_not_read_is_loaded_from_python(tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "config.json").write_text(json.dumps(LLAMA))
-    done = ropescale.patch_checkpoint(tmp_path / "in", tmp_path / "out", FACTORS, target_length="16k")
+    source = write_checkpoint(tmp_path / "in", LLAMA)
+    done = ropescale.patch_checkpoint(source, tmp_path / "out", FACTORS, target_length="16k")
     [warning] = [text for text in done.warnings if text.startswith("mlx-lm")]
     assert "(1.08 instead of 1.2)" in warning  # sqrt(1 + ln 4 / ln 4096)
     assert warning in (tmp_path / "out" / "README.md").read_text()
@@ -160,16 +158,14 @@ REFUSED = {
 def test_a_type_whose_scaling_is_not_read_is_refused_with_the_way_out(
     model_type: str, tmp_path: Path, ran: Any
 ) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(LLAMA | {"model_type": model_type}))
+    write_checkpoint(tmp_path, LLAMA | {"model_type": model_type})
     err = ran("export", str(tmp_path), "--for", "mlx-lm", "--schedule", "yarn:factor=4", code=1).err
     assert REFUSED[model_type].partition("; ")[0] in err
     assert err.rstrip().endswith(("serve it with transformers",))
 
 
 def test_a_patched_folder_is_served_by_its_name_alone(tmp_path: Path) -> None:
-    source, out = tmp_path / "in", tmp_path / "it's out"
-    source.mkdir()
-    (source / "config.json").write_text(json.dumps(LLAMA))
+    source, out = write_checkpoint(tmp_path / "in", LLAMA), tmp_path / "it's out"
     ropescale.patch_checkpoint(source, out, "yarn:factor=4")
     server, generate = export(out, "mlx-lm").commands
     assert shlex.split(server.text.replace("\\\n", "")) == ["mlx_lm.server", "--model", str(out)]

@@ -22,6 +22,14 @@ LLAMA: dict[str, Any] = {
 CONFIG = LLAMA | {"max_position_embeddings": 256}
 """The same, trained at 256 tokens."""
 
+DEEPSEEK: dict[str, Any] = {
+    "model_type": "deepseek_v3",
+    "hidden_size": 64,
+    "num_attention_heads": 2,
+    "qk_rope_head_dim": 32,
+    "max_position_embeddings": 4096,
+    "rope_theta": 10000.0,
+}
 LLAMA31_SCALING = {
     "factor": 8.0,
     "high_freq_factor": 4.0,

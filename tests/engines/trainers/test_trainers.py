@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 from configurations import CONFIG as LLAMA
+from configurations import write_checkpoint
 from engine_models import LENGTH, ROUTES, checkpoints, schedule
 from environments import environment
 from planning import make_plan
@@ -48,12 +49,6 @@ GEMMA3 = {"model_type": "gemma3_text", "head_dim": 64, "max_position_embeddings"
 LLAVA = {"model_type": "llava", "text_config": LLAMA, "vision_config": {"model_type": "clip_vision_model"}}
 
 
-def folder_of(config: dict[str, Any], folder: Path) -> Path:
-    folder.mkdir(exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(config))
-    return folder
-
-
 def told(done: Export) -> dict[str, Any]:
     """The lines of a trainer's file, as it reads them."""
     assert done.commands[0].language == "yaml"
@@ -62,7 +57,7 @@ def told(done: Export) -> dict[str, Any]:
 
 @pytest.fixture
 def plain(tmp_path: Path) -> Path:
-    return folder_of(LLAMA, tmp_path / "plain")
+    return write_checkpoint(tmp_path / "plain", LLAMA)
 
 
 @pytest.fixture
@@ -138,7 +133,7 @@ def _is_lost(found: Difference) -> bool:
 
 @pytest.mark.parametrize("trainer", TRAINERS)
 def test_a_multimodal_model_is_trained_from_a_patched_folder(trainer: str, tmp_path: Path) -> None:
-    folder = folder_of(LLAVA, tmp_path / "llava")
+    folder = write_checkpoint(tmp_path / "llava", LLAVA)
     refusal = export(folder, trainer, "yarn:factor=8").refusal
     assert refusal and "train on a patched folder" in refusal
     (folder / "model.safetensors").write_bytes(b"weights")
@@ -159,7 +154,7 @@ def test_a_multimodal_model_is_trained_from_a_patched_folder(trainer: str, tmp_p
 def test_what_the_transformers_of_a_trainer_stops_at_is_refused(
     trainer: str, spec: Any, stops: bool, tmp_path: Path
 ) -> None:
-    folder = folder_of(GEMMA3, tmp_path / "gemma")
+    folder = write_checkpoint(tmp_path / "gemma", GEMMA3)
     (folder / "model.safetensors").write_bytes(b"weights")
     ropescale.patch_checkpoint(folder, tmp_path / "patched", spec)
     assert (export(tmp_path / "patched", trainer).refusal is not None) == stops
