@@ -17,7 +17,7 @@ from gguf_models import write_keys
 from planning import make_plan
 
 import ropescale
-from ropescale.checkpoints.metadata.model_card import card
+from ropescale.checkpoints.metadata.model_card import section
 from ropescale.configs.families import FAMILIES
 from ropescale.engines import engine_warnings, registries, sglang, vllm
 from ropescale.engines.base.layers import layers_of
@@ -28,8 +28,13 @@ QWEN2_VL = LLAMA | {"model_type": "qwen2_vl_text", "rope_scaling": {"type": "mro
 PER_PAIR = "ntk-su:factor=4"
 
 
-def warned(config: dict[str, Any], spec: str) -> list[str]:
-    return engine_warnings(make_plan(config, spec))
+def warned(config: dict[str, Any], spec: str, **options: Any) -> list[str]:
+    return engine_warnings(make_plan(config, spec, **options))
+
+
+def card_of(config: dict[str, Any], spec: str, source: str = "org/name", target: str = "PATH") -> str:
+    """What the card of a patched checkpoint says of it."""
+    return section(make_plan(config, spec), source, target)
 
 
 @pytest.mark.parametrize("share", ["0", "0.5", "1"])
@@ -81,10 +86,8 @@ def test_vllm_reads_an_attention_factor_of_one_as_another_type_on_mla_models(con
 def test_vllm_has_no_per_pair_factors_for_interleaved_pairs(model_type):
     config = LLAMA | {"model_type": model_type}
     text = f"vLLM and SGLang: cannot turn the pairs of {model_type} by per-pair factors; serve it with transformers"
-    assert text in engine_warnings(make_plan(config, PER_PAIR, layers="all"))
-    assert not [
-        line for line in engine_warnings(make_plan(config, "yarn:factor=4", layers="all")) if "per-pair" in line
-    ]
+    assert text in warned(config, PER_PAIR, layers="all")
+    assert not [line for line in warned(config, "yarn:factor=4", layers="all") if "per-pair" in line]
 
 
 def test_engines_are_told_the_pairs_that_the_schedule_was_computed_for():
@@ -109,7 +112,7 @@ def test_a_model_that_an_engine_has_no_code_for_is_turned_by_transformers_code_a
 
 def test_vllm_permutes_llama_4s_weights_and_so_has_its_per_pair_factors():
     config = LLAMA | {"model_type": "llama4_text", "no_rope_layers": [1], "num_hidden_layers": 1}
-    found = engine_warnings(make_plan(config, PER_PAIR, layers="all"))
+    found = warned(config, PER_PAIR, layers="all")
     assert not [line for line in found if "cannot turn" in line]
 
 
@@ -164,14 +167,14 @@ def test_a_share_that_llama_does_not_read_makes_nothing_partial():
         (",beta_fast=128,beta_slow=2", "--yarn-orig-ctx 4096 --yarn-beta-fast 128 --yarn-beta-slow 2\n"),
     ],
 )
-def test_the_cards_llama_cpp_command_has_the_betas_that_are_not_its_own(tmp_path: Path, betas: str, flags: str) -> None:
-    text = card(tmp_path / "README.md", make_plan(LLAMA, f"yarn:factor=4{betas}"), "org/name").decode()
+def test_the_cards_llama_cpp_command_has_the_betas_that_are_not_its_own(betas: str, flags: str) -> None:
+    text = card_of(LLAMA, f"yarn:factor=4{betas}")
     assert f"--rope-scaling yarn --rope-scale 4 {flags}" in text.replace(" \\\n  ", " ")
 
 
-def test_the_card_has_the_numbers_of_a_schedule_whose_file_the_reader_lacks(tmp_path: Path) -> None:
+def test_the_card_has_the_numbers_of_a_schedule_whose_file_the_reader_lacks() -> None:
     plan = make_plan(LLAMA, f"{own_schedules.__file__}::Half:factor=4")
-    text = card(tmp_path / "README.md", plan, "org/name").decode()
+    text = section(plan, "org/name")
     command = next(line for line in text.replace(" \\\n  ", " ").splitlines() if line.startswith("ropescale gguf"))
     words = shlex.split(command)
     assert words[:5] == ["ropescale", "gguf", "name.gguf", "-o", "PATH-16384.gguf"]
@@ -182,16 +185,16 @@ def test_the_card_has_the_numbers_of_a_schedule_whose_file_the_reader_lacks(tmp_
     assert again.tables["all"].inv_freq == pytest.approx(plan.tables["all"].inv_freq, rel=1e-14)
 
 
-def test_the_card_has_every_engines_command(tmp_path: Path) -> None:
-    text = card(tmp_path / "README.md", make_plan(LLAMA, "ntk-su:factor=4"), "org/name").decode()
+def test_the_card_has_every_engines_command() -> None:
+    text = card_of(LLAMA, "ntk-su:factor=4")
     assert "vllm serve PATH --max-model-len 16384\n" in text
     assert "python -m sglang.launch_server --model-path PATH --context-length 16384\n" in text
     assert "# name.gguf is what llama.cpp's convert_hf_to_gguf.py makes of org/name without the patch; the" in text
     assert "ropescale gguf name.gguf -o PATH-16384.gguf --schedule ntk-su:factor=4\n" in text
 
 
-def test_the_card_links_to_nothing_that_may_not_be_there(tmp_path: Path) -> None:
-    text = card(tmp_path / "README.md", make_plan(LLAMA, "yarn:factor=4"), "org/name").decode()
+def test_the_card_links_to_nothing_that_may_not_be_there() -> None:
+    text = card_of(LLAMA, "yarn:factor=4")
     assert "changed the rotary frequencies of" in text
     assert "://" not in text
 
@@ -211,23 +214,21 @@ def patched_card(tmp_path: Path, config: dict[str, Any], spec: str, **options: A
     return (tmp_path / "out" / "README.md").read_text()
 
 
-def test_the_card_of_a_repository_has_its_name_in_every_command(tmp_path: Path) -> None:
-    text = card(tmp_path / "README.md", make_plan(LLAMA, "ntk-su:factor=4"), "org/base", "me/long").decode()
+def test_the_card_of_a_repository_has_its_name_in_every_command() -> None:
+    text = card_of(LLAMA, "ntk-su:factor=4", "org/base", "me/long")
     assert "PATH" not in text
     for command in ("vllm serve me/long ", "--model-path me/long ", "`ropescale verify me/long`", "-o long-16384.gguf"):
         assert command in text
     assert text.count('from_pretrained("me/long")') == 2
 
 
-def test_the_card_lets_code_run_only_where_the_checkpoint_needs_its_own(tmp_path: Path) -> None:
+def test_the_card_lets_code_run_only_where_the_checkpoint_needs_its_own() -> None:
     auto_map = {"auto_map": {"AutoModelForCausalLM": "modeling.My"}}
-    own = card(
-        tmp_path / "README.md", make_plan(LLAMA | auto_map | {"model_type": "my"}, "yarn:factor=4"), "a"
-    ).decode()
+    own = card_of(LLAMA | auto_map | {"model_type": "my"}, "yarn:factor=4", "a")
     assert own.count('from_pretrained("PATH", trust_remote_code=True)') == 2
     assert "ropescale verify PATH --trust-remote-code" in own
     assert len([line for line in own.splitlines() if "serve" in line and "--trust-remote-code" in line]) == 2
-    stock = card(tmp_path / "README.md", make_plan(LLAMA | auto_map, "yarn:factor=4"), "a").decode()
+    stock = card_of(LLAMA | auto_map, "yarn:factor=4", "a")
     assert "trust" not in stock
 
 
@@ -237,7 +238,7 @@ def test_the_card_and_the_record_say_what_was_frozen_and_at_what_length(tmp_path
     record = json.loads((tmp_path / "out" / "ropescale.json").read_text())
     assert record["frozen"] == {"all": "dynamic:factor=4 frozen at 16384 tokens"}
     assert record["spec"]["all"].startswith("table:")
-    assert "frozen at" not in card(tmp_path / "README.md", make_plan(LLAMA, "yarn:factor=4"), "a").decode()
+    assert "frozen at" not in card_of(LLAMA, "yarn:factor=4", "a")
 
 
 def test_the_python_in_the_page_about_llama_cpp_writes_the_file(repository, tmp_path, monkeypatch) -> None:

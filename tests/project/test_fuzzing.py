@@ -49,12 +49,8 @@ def test_mutated_input_gets_an_answer_or_one_line(kind, made, tmp_path, capfd):
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_ninety_seconds_of_mutated_input_find_nothing(python, tmp_path):
-    tests = Path(__file__).resolve().parents[1]
-    path = {
-        "PYTHONPATH": os.pathsep.join([str(tests / "helpers"), str(tests.parent), os.environ.get("PYTHONPATH", "")])
-    }
-    done = python("-m", "fuzzing", "--seconds", "90", "--seed", "0", "--keep", str(tmp_path), env=path)
+def test_ninety_seconds_of_mutated_input_find_nothing(python, with_helpers, tmp_path):
+    done = python("-m", "fuzzing", "--seconds", "90", "--seed", "0", "--keep", str(tmp_path), env=with_helpers)
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
 
 

@@ -12,6 +12,9 @@ from ropescale.evals.reference import CHECKPOINT
 HEAVY = {"torch", "transformers", "numpy", "datasets", "accelerate", "matplotlib", "huggingface_hub"}
 
 
+MAIN = "import sys\nfrom ropescale.cli.main import main\nassert main(sys.argv[1:]) == {}"
+
+
 def modules_after(python, code: str, *arguments: str) -> set[str]:
     """The top-level modules that a fresh interpreter holds after ``code``."""
     report = "import sys, json; print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))"
@@ -28,8 +31,7 @@ def test_importing_ropescale_imports_neither_torch_nor_click(python):
 
 @pytest.mark.parametrize("words", [["--help"], ["--version"], ["schedules"], ["schedules", "yarn", "--json"]])
 def test_the_command_line_answers_without_torch(python, words):
-    code = "import sys\nfrom ropescale.cli.main import main\nassert main(sys.argv[1:]) == 0"
-    assert not modules_after(python, code, *words) & HEAVY
+    assert not modules_after(python, MAIN.format(0), *words) & HEAVY
 
 
 _TO = ["--data", "none.txt", "--target-length"]
@@ -49,8 +51,8 @@ _TO = ["--data", "none.txt", "--target-length"]
     ],
 )
 def test_what_needs_no_model_is_refused_without_torch(python, words):
-    code = "import sys\nfrom ropescale.cli.main import main\nassert main(sys.argv[1:]) == 2"
-    assert "torch" not in modules_after(python, code, *(word.format(checkpoint=CHECKPOINT) for word in words))
+    named = (word.format(checkpoint=CHECKPOINT) for word in words)
+    assert "torch" not in modules_after(python, MAIN.format(2), *named)
 
 
 INSPECT = ["inspect", "{checkpoint}", "--schedule", "yarn", "--factor", "8"]
@@ -60,9 +62,8 @@ PATCH = ["patch", "{checkpoint}", "-o", "out", "--schedule", "yarn", "--factor",
 @pytest.mark.parametrize("words", [["schedules"], INSPECT, PATCH], ids=lambda words: words[0])
 def test_pydantic_is_not_imported_before_a_record_is_read(python, tmp_path, monkeypatch, words):
     monkeypatch.chdir(tmp_path)
-    code = "import sys\nfrom ropescale.cli.main import main\nassert main(sys.argv[1:]) == 0"
-    named = [word.format(checkpoint=CHECKPOINT) for word in words]
-    assert "pydantic" not in modules_after(python, code, *named)
+    named = (word.format(checkpoint=CHECKPOINT) for word in words)
+    assert "pydantic" not in modules_after(python, MAIN.format(0), *named)
 
 
 def test_help_imports_no_command(python):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import pytest
 from crashing import tree
@@ -17,12 +16,9 @@ FILES = "patch -o,patch --force,patch --in-place,restore"
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_a_killed_command_harms_nobodys_file_and_completes_when_given_again(python, tmp_path):
-    tests = Path(__file__).resolve().parents[1]
-    path = {
-        "PYTHONPATH": os.pathsep.join([str(tests / "helpers"), str(tests.parent), os.environ.get("PYTHONPATH", "")])
-    }
-    done = python("-m", "killing", "--kills", "8", "--exact", "--commands", FILES, "--keep", str(tmp_path), env=path)
+def test_a_killed_command_harms_nobodys_file_and_completes_when_given_again(python, with_helpers, tmp_path):
+    words = ["--kills", "8", "--exact", "--commands", FILES, "--keep", str(tmp_path)]
+    done = python("-m", "killing", *words, env=with_helpers)
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
     assert done.stdout.count("8 strikes") == 12
 

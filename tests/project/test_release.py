@@ -17,7 +17,6 @@ import ropescale
 
 MADE_BY_SETUPTOOLS = {"PKG-INFO", "setup.cfg", "ropescale.egg-info"}
 NOT_IN_THE_SDIST = {".gitignore"}
-COMMITTED = "1795000000"  # seconds since 1970, as .ci/release takes them from the commit
 
 Build = Callable[[Path, str], Path]
 
@@ -60,21 +59,6 @@ def checkout(repository: Path, tracked: list[str], tmp_path_factory: pytest.Temp
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text("not to be packed")
     return root
-
-
-@pytest.fixture(scope="module")
-def build(python, tmp_path_factory: pytest.TempPathFactory) -> Build:
-    """Builds ``sdist`` or ``wheel`` in a folder of sources and returns the file."""
-
-    def run(sources: Path, kind: str) -> Path:
-        out = tmp_path_factory.mktemp(kind)
-        code = f"from setuptools import build_meta; build_meta.build_{kind}({str(out)!r})"
-        done = python("-c", code, cwd=sources, env={"PYTHONPATH": "", "SOURCE_DATE_EPOCH": COMMITTED})
-        assert done.returncode == 0, done.stderr
-        [built] = out.iterdir()
-        return built
-
-    return run
 
 
 @pytest.fixture(scope="module")
