@@ -113,16 +113,19 @@ def test_out_holds_the_whole_run(evaluate, checkpoint, texts, tmp_path):
     assert saved["data"]["source"] == texts
 
 
-def test_a_target_length_gives_the_factor(evaluate):
-    out, _ = evaluate("--lengths", "64", "--schedule", "yarn", "--target-length", "256", "--json")
-    assert [row["schedule"] for row in json.loads(out)["rows"]] == ["as-is", "yarn:factor=4"]
-
-
-def test_a_factor_and_a_target_length_that_agree_are_accepted(evaluate):
-    words = ["--lengths", "64", "--schedule", "yarn", "--baseline", "resonance:over=linear", "--json"]
-    out, _ = evaluate(*words, "--target-length", "128", "--factor", "2")
-    labels = [row["schedule"] for row in json.loads(out)["rows"]]
-    assert labels == ["as-is", "yarn:factor=2", "resonance:over=linear:factor=2"]
+@pytest.mark.parametrize(
+    ("words", "labels"),
+    [
+        ("--target-length 256", ["as-is", "yarn:factor=4"]),
+        (
+            "--baseline resonance:over=linear --target-length 128 --factor 2",  # which agree
+            ["as-is", "yarn:factor=2", "resonance:over=linear:factor=2"],
+        ),
+    ],
+)
+def test_a_target_length_gives_the_factor(evaluate, words, labels):
+    out, _ = evaluate("--lengths", "64", "--schedule", "yarn", "--json", *words.split())
+    assert [row["schedule"] for row in json.loads(out)["rows"]] == labels
 
 
 def test_scaling_that_is_there_is_refused_before_the_weights_are_looked_for(refused, checkpoint, texts, tmp_path):

@@ -12,7 +12,7 @@ from typing import Any
 
 import own_schedules
 import pytest
-from configurations import CONFIG, write_checkpoint
+from configurations import CONFIG, GPT_OSS, write_checkpoint
 from crashing import tree
 from refusing import one_error
 
@@ -164,8 +164,7 @@ def test_restore_speaks_json(ran):
 
 
 def test_layers_and_words_about_scaling_reach_the_plan(patch, model):
-    gemma = CONFIG | {"model_type": "gemma3_text", "sliding_window": 128, "rope_local_base_freq": 10000.0}
-    (model / "config.json").write_text(json.dumps(gemma))
+    change(model, **GEMMA3)
     captured = patch("--schedule", "linear:factor=8")
     assert rows(captured.out)["layers"] == "full_attention"
     assert "note: layers left as they are: sliding_attention" in captured.err
@@ -177,8 +176,7 @@ def test_layers_and_words_about_scaling_reach_the_plan(patch, model):
 
 @pytest.mark.parametrize(("word", "factor"), [("--replace-scaling", 2.0), ("--on-top", None)])
 def test_scaling_that_is_there_is_replaced_or_built_on(patch, model, word, factor):
-    scaled = CONFIG | {"rope_scaling": {"rope_type": "linear", "factor": 4.0}, "original_max_position_embeddings": 64}
-    (model / "config.json").write_text(json.dumps(scaled))
+    change(model, rope_scaling={"rope_type": "linear", "factor": 4.0}, original_max_position_embeddings=64)
     patch("--schedule", "linear:factor=2", code=2)
     patch("--schedule", "linear:factor=2", word)
     slowest = json.loads(Path("out", "ropescale.json").read_text())["tables"]["all"]["inv_freq"][-1]
@@ -187,13 +185,7 @@ def test_scaling_that_is_there_is_replaced_or_built_on(patch, model, word, facto
 
 def test_help_has_its_options_in_sections(ran):
     titles = re.findall(r"^(\w[^:\n]*):$", ran("patch", "-h").out, re.MULTILINE)
-    assert titles == [
-        "The schedule",
-        "Where the model is already scaled",
-        "The result",
-        "The Hub",
-        "Other options",
-    ]
+    assert titles == ["The schedule", "Where the model is already scaled", "The result", "The Hub", "Other options"]
 
 
 def change(folder: Path, **changes: Any) -> None:
@@ -205,19 +197,6 @@ GEMMA3 = {
     "sliding_window": 128,
     "rope_local_base_freq": 10000.0,
     "max_position_embeddings": 4096,
-}
-GPT_OSS: dict[str, Any] = {
-    "model_type": "gpt_oss",
-    "rope_theta": 150000.0,
-    "max_position_embeddings": 131072,
-    "rope_scaling": {
-        "rope_type": "yarn",
-        "factor": 32.0,
-        "beta_fast": 32.0,
-        "beta_slow": 1.0,
-        "truncate": False,
-        "original_max_position_embeddings": 4096,
-    },
 }
 
 

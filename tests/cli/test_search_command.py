@@ -1,4 +1,4 @@
-"""``ropescale search``: the command, its files, its errors, and how it goes on after a stop."""
+"""``ropescale search``, by a text and by keys: the command, its files, its errors, and how it goes on after a stop."""
 
 from __future__ import annotations
 
@@ -14,10 +14,21 @@ import pytest
 import torch
 from launching import launch
 from searching import stop_after
+from tiny import byte_tokenizer, llama
 
-import ropescale
+from ropescale.schedules.reading.specs import parse
 
 WORDS = ["--target-length", "128", "--budget-tokens", "3072"]
+KEYS = ["--objective", "keys", "--target-length", "256", "--budget-tokens", "6k"]
+
+
+@pytest.fixture(scope="module")
+def longer(tmp_path_factory):
+    """A tiny Llama of trained length 128 with a tokenizer of bytes, on disk."""
+    folder = tmp_path_factory.mktemp("longer")
+    llama(vocab_size=257, max_position_embeddings=128).save_pretrained(folder)
+    byte_tokenizer().save_pretrained(folder)
+    return str(folder)
 
 
 @pytest.fixture(scope="module")
@@ -36,15 +47,19 @@ def search(ran, checkpoint, texts):
     return partial(ran, "search", checkpoint, "--data", texts)
 
 
+@pytest.fixture
+def given(checkpoint, longer, texts):
+    """The words of a search by a text, and of one by keys."""
+    return {"text": [checkpoint, "--data", texts, *WORDS], "keys": [longer, *KEYS]}
+
+
 def test_it_prints_the_schedule_and_the_command_that_patches_with_it(ran, search, tmp_path, monkeypatch, one_thread):
     monkeypatch.chdir(tmp_path)
     out, err = search(*WORDS, "-o", "factors.json")
     assert "tokens in windows of 128" in err
     spec, command = (line.strip("`") for line in out.splitlines() if line.startswith("`"))
     saved = json.loads((tmp_path / "factors.json").read_text())
-    assert (
-        ropescale.schedules.reading.specs.parse(spec).build() == ropescale.schedules.reading.specs.parse(saved).build()
-    )
+    assert parse(spec).build() == parse(saved).build()
     ran(*shlex.split(command)[1:], "--json")
     patched = json.loads((tmp_path / "OUT" / "config.json").read_text())["rope_parameters"]
     assert patched["rope_type"] == "yarn" and patched["factor"] == saved["factor"] and not patched["truncate"]
@@ -76,9 +91,30 @@ def test_json_has_every_number(search):
     assert len(found["divisors"]) == 4 and found["found"][0]["tokens"] <= 3072
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
+def test_by_keys_it_prints_a_schedule_and_writes_the_run(ran, longer, tmp_path):
+    file = tmp_path / "factors.json"
+    out, err = ran("search", longer, *KEYS, "-o", file)
+    assert "tokens in prompts of 256: 6 to learn from, 2 held out of each length from 128 on" in err
+    assert "held-out prompts, length" in out and f"ropescale patch {longer}" in out
+    saved = json.loads(file.read_text())
+    assert saved["provenance"]["protocol"]["objective"] == "keys"
+    assert parse(str(file)).build() == parse(saved).build()
+    assert {"REPORT.md", "results.json", "search.png"} <= {
+        path.name for path in (tmp_path / "factors-search").iterdir()
+    }
+    ran("report", tmp_path / "factors-search", "-o", tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "gradient, from answers to prompts" in page and "on prompts that were held out" in page
+
+
+def test_the_keys_may_lie_in_a_text_of_the_users(ran, longer, tmp_path):
+    (tmp_path / "hay.txt").write_text("The zebras were grazing. The yaks had gone to sleep. " * 20)
+    out, _ = ran("search", longer, *KEYS, "--haystack", tmp_path / "hay.txt", "--json")
+    assert json.loads(out)["data"]["source"].endswith("hay.txt")
+
+
+REFUSED = {
+    "text": [
         (["--budget-tokens", "300"], "--budget-tokens 300 has no room for a step"),
         (["--target-length", "64"], "needs no schedule"),
         (["--target-length", "32"], "is shorter than the trained length"),
@@ -91,15 +127,34 @@ def test_json_has_every_number(search):
         (["--layers", "some"], "cannot be changed alone"),
         (["--streaming"], "say how many documents with --max-docs"),
     ],
+    "keys": [
+        (["--data", "texts"], "error: --data is given, and --objective keys reads no text; drop it"),
+        (["--glob", "*.txt"], "error: --glob is given, and --objective keys reads no text; drop it"),
+        (["--max-docs", "3"], "error: --max-docs is given, and --objective keys reads no text; drop it"),
+        (["--concat"], "error: --concat is given, and --objective keys reads no text; drop it"),
+        (["--objective", "key"], "'key' is not known; did you mean 'keys'?"),
+        (["--objective", "text"], "error: missing option '--data'"),
+        (
+            ["--objective", "text", "--data", "x", "--haystack", "y"],
+            "error: --haystack is given, and nothing is hidden",
+        ),
+        (["--haystack", "nowhere.txt"], "nowhere.txt"),
+        (["--budget-tokens", "4k"], "error: --budget-tokens 4096 has no room for a step at 256 tokens; give at least"),
+        (["--within", "1"], "error: --within is given, and prompts of --objective keys have the target length"),
+        (["--target-length", "128"], "needs no schedule"),
+        (["--method", "evolution", "--keep-short"], "--keep-short is for the ramp"),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("objective", "words", "said"), [(objective, *each) for objective, cases in REFUSED.items() for each in cases]
 )
-def test_wrong_input_is_one_line_and_nothing_is_written(refused, checkpoint, texts, tmp_path, words, said):
-    given = [*WORDS, *words]
-    for flag in ("--target-length", "--budget-tokens"):
-        if given.count(flag) > 1:
-            at = given.index(flag)
-            del given[at : at + 2]
-    file = tmp_path / "factors.json"
-    assert said in refused("search", checkpoint, "--data", texts, *given, "-o", file)
+def test_wrong_input_is_one_line_and_nothing_is_written(given, refused, tmp_path, objective, words, said):
+    asked = given[objective]
+    for flag in {*words} & {"--objective", "--target-length", "--budget-tokens"} & {*asked}:
+        del asked[asked.index(flag) : asked.index(flag) + 2]
+    assert said in refused("search", *asked, *words, "-o", tmp_path / "factors.json")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -108,10 +163,11 @@ def test_a_name_without_json_is_refused(refused, checkpoint, texts, tmp_path):
     assert "give one like factors.json" in sentence
 
 
-def test_two_processes_find_the_same_bit_for_bit(search, checkpoint, texts, tmp_path, one_thread):
+@pytest.mark.parametrize("objective", REFUSED)
+def test_two_processes_find_the_same_bit_for_bit(ran, given, tmp_path, one_thread, objective):
     alone, shared = tmp_path / "alone.json", tmp_path / "shared.json"
-    search(*WORDS, "-o", alone)
-    done = launch(2, checkpoint, "--data", texts, *WORDS, "-o", shared, command="search")
+    ran("search", *given[objective], "-o", alone)
+    done = launch(2, *given[objective], "-o", shared, command="search")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("ropescale patch") == 1 and "2 processes searching" in done.stderr
     assert json.loads(alone.read_text()) == json.loads(shared.read_text())
@@ -137,7 +193,7 @@ def test_killed_at_any_moment_it_finds_the_same(search, checkpoint, texts, tmp_p
         assert json.loads(file.read_text()) == wanted, kill
 
 
-def test_cma_is_missed_before_anything_is_read_or_written(search, refused, checkpoint, tmp_path, monkeypatch):
+def test_cma_is_missed_before_anything_is_read_or_written(refused, checkpoint, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "cma", None)  # as if it were not installed
     monkeypatch.chdir(tmp_path)
     words = (checkpoint, "--data", "nowhere.txt", *WORDS, "--method", "cma", "-o", "factors.json")
