@@ -222,6 +222,10 @@ def test_a_schedule_is_computed_from_the_original_of_a_patched_folder(tmp_path: 
 # Parity
 
 
+ONE_TABLE = {
+    "frequencies": ("recomputed", "not those of every length: see switch"),
+    "switch": ("recomputed", "one table, that of 16384 tokens"),
+}
 DIFFERENT: dict[tuple[str, str, str], dict[str, tuple[str, str]]] = {
     ("llama", "yarn:factor=4", "vllm"): {},
     ("llama", "yarn:factor=4", "sglang"): {},
@@ -236,10 +240,8 @@ DIFFERENT: dict[tuple[str, str, str], dict[str, tuple[str, str]]] = {
         "truncate": ("dropped", "true"),
     },
     ("qwen2", "yarn:factor=4,attention_factor=1.5", "llama.cpp"): {},
-    ("llama", "dynamic:factor=4", "sglang"): {
-        "frequencies": ("recomputed", "not those of every length: see switch"),
-        "switch": ("recomputed", "one table, that of 16384 tokens"),
-    },
+    ("llama", "dynamic:factor=4", "sglang"): ONE_TABLE,
+    ("llama", "dynamic:factor=4", "vllm"): ONE_TABLE,
     ("llama", "proportional:partial_rotary_factor=1,factor=4", "vllm"): {
         "frequencies": ("recomputed", "with its own factor"),
         "factor": ("dropped", "1"),

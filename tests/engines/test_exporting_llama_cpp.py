@@ -267,10 +267,3 @@ def test_what_fixes_a_dynamic_schedule_is_said_once() -> None:
     found = _said("llama", "dynamic:factor=4")
     assert sum("freeze_at=" in text for text in found) == 1
     assert sum("`ropescale export --for vllm` supplies it" in text for text in found) == 1
-
-
-@pytest.mark.parametrize("engine", ["vllm", "sglang"])
-def test_a_schedule_that_becomes_one_table_is_not_honoured_in_its_first_row(engine: str, tmp_path: Path) -> None:
-    config = {"model_type": "llama", "max_position_embeddings": 4096}
-    first = export(_folder(config, tmp_path), engine, "dynamic:factor=4").rows[0]
-    assert (first.status, first.computes) == ("recomputed", "not those of every length: see switch")

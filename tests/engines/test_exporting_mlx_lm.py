@@ -33,10 +33,15 @@ def changed(done: Export) -> dict[str, tuple[str, str]]:
     return {row.field: (row.status, row.computes) for row in done.rows if row.status != "honoured"}
 
 
-def told(done: Export) -> dict[str, Any]:
-    """The rope parameters in an exported command."""
+def changes_of(done: Export) -> dict[str, Any]:
+    """The changes to a configuration in an exported command."""
     line = next(line for line in done.commands[0].text.splitlines() if line.startswith("changes = "))
-    return eval(line.removeprefix("changes = "))["rope_scaling"]
+    return eval(line.removeprefix("changes = "))
+
+
+def told(done: Export) -> dict[str, Any]:
+    """The rope parameters among them."""
+    return changes_of(done)["rope_scaling"]
 
 
 @pytest.mark.parametrize(
@@ -175,10 +180,9 @@ def test_a_patched_folder_is_served_by_its_name_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_without_a_patched_folder_python_changes_the_keys_that_mlx_lm_reads(wrapped: bool, tmp_path: Path) -> None:
     config = {"model_type": "mistral3", "text_config": LLAMA | {"model_type": "mistral"}} if wrapped else LLAMA
-    [command] = exported(config, "yarn:factor=4", tmp_path).commands
+    done = exported(config, "yarn:factor=4", tmp_path)
+    [command], changes = done.commands, changes_of(done)
     assert command.language == "python"
-    line = next(line for line in command.text.splitlines() if line.startswith("changes = "))
-    changes = eval(line.removeprefix("changes = "))
     if wrapped:
         changes = changes["text_config"]  # replaced whole, so what was there is in it
         assert changes["hidden_size"] == 128

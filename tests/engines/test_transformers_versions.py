@@ -636,20 +636,11 @@ def test_weights_give_the_same_logits_in_every_version_that_computes_what_was_as
 
 
 REFERENCE = {
-    "theta": "right right right right right",
-    "ntk": "right right right right right",
-    "linear": "right right right right right",
-    "dynamic": "right right right right right",
-    "llama3": "right right right right right",
-    "yarn": "other right right right right",
-    "yarn, attention factor": "other right right right right",
-    "yarn, mscale pair": "other right right right right",
-    "yarn, equal mscales": "other right right right right",
-    "yarn, other betas": "other right right right right",
+    **dict.fromkeys(SCHEDULES, "right right right right right"),
+    **dict.fromkeys((each for each in SCHEDULES if each.startswith("yarn")), "other right right right right"),
     "yarn, whole pairs or not": "other other right right right",
     "yarn, odd factor": "other other right right right",
     "two lists": "other right right right right",
-    "per pair": "right right right right right",
     "proportional": "stops stops stops right right",
 }
 """What the five versions make of a schedule on a Llama, in the order of :data:`VERSIONS`."""

@@ -194,17 +194,13 @@ INSTALLED = {
 CASES = [(family, route) for family in lines.RUN for route in ROUTES]
 
 
-@functools.cache
-def folders(room: Path) -> Path:
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Original and patched models of every family."""
+    room = tmp_path_factory.mktemp("trainers")
     for family in lines.RUN:
         checkpoints(family, room / family)
     return room
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return folders(tmp_path_factory.mktemp("trainers"))
 
 
 @functools.cache
