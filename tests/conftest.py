@@ -24,6 +24,8 @@ from configurations import write_checkpoint  # noqa: E402
 from launching import environment  # noqa: E402
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
+Build = Callable[[Path, str], Path]
+COMMITTED = "1795000000"  # seconds since 1970, as .ci/release takes them from the commit
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -118,3 +120,25 @@ def no_plots() -> Iterator[None]:
         patched.setattr("ropescale.evals.results.result.Result._plots", lambda self: {})
         patched.setattr("ropescale.evals.passkey.results.Retrieval._plots", lambda self: {})
         yield
+
+
+@pytest.fixture(scope="session")
+def build(python: Run, tmp_path_factory: pytest.TempPathFactory) -> Build:
+    """Builds ``sdist`` or ``wheel`` in a folder of sources and returns the file."""
+
+    def run(sources: Path, kind: str) -> Path:
+        out = tmp_path_factory.mktemp(kind)
+        code = f"from setuptools import build_meta; build_meta.build_{kind}({str(out)!r})"
+        done = python("-c", code, cwd=sources, env={"PYTHONPATH": "", "SOURCE_DATE_EPOCH": COMMITTED})
+        assert done.returncode == 0, done.stderr
+        [built] = out.iterdir()
+        return built
+
+    return run
+
+
+@pytest.fixture
+def with_helpers() -> dict[str, str]:
+    """The environment of an interpreter that finds the helpers of the tests."""
+    path = [str(HELPERS), str(HELPERS.parents[1]), os.environ.get("PYTHONPATH", "")]
+    return {"PYTHONPATH": os.pathsep.join(path)}

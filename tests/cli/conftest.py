@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from tiny import byte_tokenizer, llama
+import tiny
 
 
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A tiny Llama of trained length 64 with a tokenizer of bytes, on disk."""
-    folder = tmp_path_factory.mktemp("checkpoint")
-    llama(vocab_size=257).save_pretrained(folder)
-    byte_tokenizer().save_pretrained(folder)
-    return str(folder)
+    return str(tiny.checkpoint(tmp_path_factory.mktemp("checkpoint"), tiny.llama(vocab_size=257)))
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ import time
 from functools import partial
 
 import pytest
+import tiny
 import torch
 from launching import launch
 from searching import stop_after
-from tiny import byte_tokenizer, llama
 
 from ropescale.schedules.reading.specs import parse
 
@@ -25,10 +25,8 @@ KEYS = ["--objective", "keys", "--target-length", "256", "--budget-tokens", "6k"
 @pytest.fixture(scope="module")
 def longer(tmp_path_factory):
     """A tiny Llama of trained length 128 with a tokenizer of bytes, on disk."""
-    folder = tmp_path_factory.mktemp("longer")
-    llama(vocab_size=257, max_position_embeddings=128).save_pretrained(folder)
-    byte_tokenizer().save_pretrained(folder)
-    return str(folder)
+    model = tiny.llama(vocab_size=257, max_position_embeddings=128)
+    return str(tiny.checkpoint(tmp_path_factory.mktemp("longer"), model))
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from gguf_models import write_keys
 from planning import make_plan
 
 import ropescale
-from ropescale.checkpoints.metadata.model_card import section
+from ropescale.checkpoints.metadata.model_card import card
 from ropescale.configs.families import FAMILIES
 from ropescale.engines import engine_warnings, registries, sglang, vllm
 from ropescale.engines.base.layers import layers_of
@@ -33,8 +33,8 @@ def warned(config: dict[str, Any], spec: str, **options: Any) -> list[str]:
 
 
 def card_of(config: dict[str, Any], spec: str, source: str = "org/name", target: str = "PATH") -> str:
-    """What the card of a patched checkpoint says of it."""
-    return section(make_plan(config, spec), source, target)
+    """The card of a patched checkpoint whose source has none."""
+    return card(Path("no README.md"), make_plan(config, spec), source, target).decode()
 
 
 @pytest.mark.parametrize("share", ["0", "0.5", "1"])
@@ -172,9 +172,9 @@ def test_the_cards_llama_cpp_command_has_the_betas_that_are_not_its_own(betas: s
     assert f"--rope-scaling yarn --rope-scale 4 {flags}" in text.replace(" \\\n  ", " ")
 
 
-def test_the_card_has_the_numbers_of_a_schedule_whose_file_the_reader_lacks() -> None:
+def test_the_card_has_the_numbers_of_a_schedule_whose_file_the_reader_lacks(tmp_path: Path) -> None:
     plan = make_plan(LLAMA, f"{own_schedules.__file__}::Half:factor=4")
-    text = section(plan, "org/name")
+    text = card(tmp_path / "README.md", plan, "org/name").decode()
     command = next(line for line in text.replace(" \\\n  ", " ").splitlines() if line.startswith("ropescale gguf"))
     words = shlex.split(command)
     assert words[:5] == ["ropescale", "gguf", "name.gguf", "-o", "PATH-16384.gguf"]

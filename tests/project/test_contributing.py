@@ -44,9 +44,7 @@ def example(page: str, name: str) -> Example:
 def things(tmp_path_factory) -> dict[str, str]:
     """A model with 16 pairs, a text and a table of texts, by the names that the page has for them."""
     root = tmp_path_factory.mktemp("things")
-    model = tiny.llama(vocab_size=257, hidden_size=128)
-    model.save_pretrained(root / "model")
-    tiny.byte_tokenizer().save_pretrained(root / "model")
+    tiny.checkpoint(root / "model", tiny.llama(vocab_size=257, hidden_size=128))
     text = "Once upon a time there was a little house. " * 20
     (root / "text.txt").write_text(text)
     (root / "table.csv").write_text(f"title,body\none,{text}\ntwo,{text[7:]}\n")
