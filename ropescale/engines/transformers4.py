@@ -138,7 +138,7 @@ def _today(layers: Layers) -> Iterator[Difference]:
     if model_type in _ONE_THETA and len(_thetas(layers)) > 1:
         text = f"has one theta for all layers of {model_type}, so the others change as well{instead}"
         yield Difference("theta", "recomputed", "one theta for all layers", text, how="run")
-    accepted = layers.family.v4_keys
+    accepted = layers.configuration.family.v4_keys
     if "linear" in accepted and kind not in ("default", *accepted):
         what = "per-pair factors" if kind == "longrope" else f"{kind} scaling"
         yield stops(f"refuses {what} for {model_type}{instead}", how="run")
@@ -191,7 +191,7 @@ def _in_yarn(layers: Layers) -> Iterator[Difference]:
         return
     text = "put{s} max_position_embeddings into the ramp; use 4.51 or later"
     yield _older("4.45.2", "original length", "max_position_embeddings", text, "transformers before 4.51")
-    if not layers.parameters.get("truncate", True):
+    if not layers.is_truncated:
         text = "always round{s} the ramp to whole pairs (truncate = true); use 4.55 or later"
         yield _older("4.51.3", "truncate", "true", text, "transformers before 4.55")
     factor, ratio = layers.parameters["factor"], layers.length / layers.rope.original_length

@@ -192,8 +192,8 @@ def rotates_wrong_pairs(layers: Layers) -> bool:
 
     Types with latent attention have :func:`overwritten` for that.
     """
-    interleaved = layers.family.interleaved and layers.model_type not in TURN_HALVES_AFTER_ALL
-    return interleaved and not layers.is_mla
+    interleaved = layers.configuration.family.interleaved and not layers.is_mla
+    return interleaved and layers.model_type not in TURN_HALVES_AFTER_ALL
 
 
 def _in_its_own_code(layers: Layers) -> Iterator[Difference]:

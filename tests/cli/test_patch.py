@@ -12,7 +12,7 @@ from typing import Any
 
 import own_schedules
 import pytest
-from configurations import CONFIG, GPT_OSS, write_checkpoint
+from configurations import GPT_OSS, edit, write_checkpoint
 from crashing import tree
 from refusing import one_error
 
@@ -164,7 +164,7 @@ def test_restore_speaks_json(ran):
 
 
 def test_layers_and_words_about_scaling_reach_the_plan(patch, model):
-    change(model, **GEMMA3)
+    edit(model, **GEMMA3)
     captured = patch("--schedule", "linear:factor=8")
     assert rows(captured.out)["layers"] == "full_attention"
     assert "note: layers left as they are: sliding_attention" in captured.err
@@ -176,7 +176,7 @@ def test_layers_and_words_about_scaling_reach_the_plan(patch, model):
 
 @pytest.mark.parametrize(("word", "factor"), [("--replace-scaling", 2.0), ("--on-top", None)])
 def test_scaling_that_is_there_is_replaced_or_built_on(patch, model, word, factor):
-    change(model, rope_scaling={"rope_type": "linear", "factor": 4.0}, original_max_position_embeddings=64)
+    edit(model, rope_scaling={"rope_type": "linear", "factor": 4.0}, original_max_position_embeddings=64)
     patch("--schedule", "linear:factor=2", code=2)
     patch("--schedule", "linear:factor=2", word)
     slowest = json.loads(Path("out", "ropescale.json").read_text())["tables"]["all"]["inv_freq"][-1]
@@ -186,10 +186,6 @@ def test_scaling_that_is_there_is_replaced_or_built_on(patch, model, word, facto
 def test_help_has_its_options_in_sections(ran):
     titles = re.findall(r"^(\w[^:\n]*):$", ran("patch", "-h").out, re.MULTILINE)
     assert titles == ["The schedule", "Where the model is already scaled", "The result", "The Hub", "Other options"]
-
-
-def change(folder: Path, **changes: Any) -> None:
-    (folder / "config.json").write_text(json.dumps(CONFIG | changes))
 
 
 GEMMA3 = {
@@ -225,7 +221,7 @@ def test_patching_again_says_what_is_undone_and_from_which_maximum(patch, ran):
     ],
 )
 def test_a_slip_in_a_layer_type_names_the_one_meant(patch, model, layers, words):
-    change(model, **GEMMA3)
+    edit(model, **GEMMA3)
     assert words in patch("--schedule", "linear:factor=2", "--layers", layers, code=2).err
 
 
@@ -236,7 +232,7 @@ def test_a_layer_type_of_a_model_with_one_table_is_refused_with_the_way_out(patc
 
 @pytest.mark.parametrize("schedule", ["yarn:factor=8", "linear:factor=8", "ntk:factor=8"])
 def test_layers_that_see_a_window_do_not_lengthen_the_context(patch, model, schedule):
-    change(model, **GEMMA3)
+    edit(model, **GEMMA3)
     found = json.loads(patch("--schedule", schedule, "--layers", "sliding_attention", "--json").out)
     assert found["max_position_embeddings"] == [4096, 4096]
     assert found["length"] == config()["max_position_embeddings"] == 4096
@@ -246,13 +242,13 @@ def test_layers_that_see_a_window_do_not_lengthen_the_context(patch, model, sche
 
 
 def test_the_full_layers_decide_how_long_the_context_is(patch, model):
-    change(model, **GEMMA3)
+    edit(model, **GEMMA3)
     spec = json.dumps({"full_attention": "linear:factor=2", "sliding_attention": "yarn:factor=8"})
     assert json.loads(patch("--schedule", spec, "--json").out)["length"] == 8192
 
 
 def test_fields_of_the_makers_that_replacing_drops_are_named(patch, model):
-    change(model, **GPT_OSS)
+    edit(model, **GPT_OSS)
     note = "note: the vendor's yarn has truncate=false, and this one truncate=true; keep theirs with truncate=false\n"
     assert note in patch("--replace-scaling", "--schedule", "yarn:factor=64").err
     assert config()["rope_parameters"]["truncate"] is True
@@ -262,7 +258,7 @@ def test_fields_of_the_makers_that_replacing_drops_are_named(patch, model):
 
 
 def test_a_composed_schedule_is_labelled_with_what_it_stands_on(patch, ran, model):
-    change(model, **GPT_OSS)
+    edit(model, **GPT_OSS)
     summary = rows(patch("--on-top", "--schedule", "linear:factor=2").out)
     label = "linear:factor=2 on yarn x32 of 4096"
     assert summary["schedule"] == label
@@ -276,13 +272,13 @@ def test_a_composed_schedule_is_labelled_with_what_it_stands_on(patch, ran, mode
 def test_a_model_type_that_ropescale_does_not_know_is_patched_with_a_warning(patch, model):
     words = "model type 'frobnicator' is not one that ropescale knows"
     assert words not in patch("--schedule", "linear:factor=2").err
-    change(model, model_type="frobnicator")
+    edit(model, model_type="frobnicator")
     assert f"warning: {words}" in patch("--schedule", "linear:factor=2", out="other").err
 
 
 def test_phi3s_maximum_is_explained_and_inspect_shows_the_length_that_is_meant(patch, ran, model):
     """L^(scale^2) with scale = 0.1 ln 32 + 1; vLLM's cos and sin are that many rows of 64 numbers of 16 bits."""
-    change(model, model_type="phi3", max_position_embeddings=4096, original_max_position_embeddings=4096)
+    edit(model, model_type="phi3", max_position_embeddings=4096, original_max_position_embeddings=4096)
     maximum = round(4096 ** ((0.1 * math.log(32) + 1) ** 2))
     assert maximum == 3549354
     err = patch("--schedule", "yarn:factor=32").err
@@ -333,7 +329,6 @@ def test_a_field_set_twice_is_refused(ran, model):
 
 def test_a_stray_text_config_that_is_no_section_is_left_alone(patch):
     """Only where it is an object does the language model stand in it."""
-    content = config("model") | {"text_config": 64}
-    Path("model/config.json").write_text(json.dumps(content))
+    edit(Path("model"), text_config=64)
     assert rows(patch("--schedule", "yarn:factor=4").out)["route"] == "rope_type yarn"
     assert config()["text_config"] == 64 and config()["rope_parameters"]["factor"] == 4.0

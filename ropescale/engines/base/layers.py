@@ -9,7 +9,6 @@ from typing import Any
 from ...configs import class_defaults
 from ...configs.class_defaults import ALL_LAYERS
 from ...configs.configuration import Configuration
-from ...configs.families import Family
 from ...planning.plan import Plan
 from ...rope import Rope
 from ...schedules.as_is import stock_table
@@ -52,11 +51,6 @@ class Layers:
     def whole_type(self) -> str:
         """The type of the whole model: a multimodal one's, or the language model's."""
         return str(self.configuration.raw.get("model_type"))
-
-    @property
-    def family(self) -> Family:
-        """The record of the language model type's peculiarities."""
-        return self.configuration.family
 
     @property
     def is_mla(self) -> bool:
