@@ -135,10 +135,3 @@ def build(python: Run, tmp_path_factory: pytest.TempPathFactory) -> Build:
         return built
 
     return run
-
-
-@pytest.fixture
-def with_helpers() -> dict[str, str]:
-    """The environment of an interpreter that finds the helpers of the tests."""
-    path = [str(HELPERS), str(HELPERS.parents[1]), os.environ.get("PYTHONPATH", "")]
-    return {"PYTHONPATH": os.pathsep.join(path)}

@@ -15,6 +15,8 @@ import psutil
 
 import ropescale
 
+HELPERS = Path(__file__).resolve().parents[1]
+
 
 def environment(*folders: Path, **variables: str) -> dict[str, str]:
     """The environment of a fresh interpreter that finds the same ropescale, and modules in these folders."""
