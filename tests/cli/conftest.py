@@ -5,13 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-import tiny
-
-
-@pytest.fixture(scope="session")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A tiny Llama of trained length 64 with a tokenizer of bytes, on disk."""
-    return str(tiny.checkpoint(tmp_path_factory.mktemp("checkpoint"), tiny.llama(vocab_size=257)))
 
 
 @pytest.fixture
