@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypedDict
+from typing import TypedDict, Unpack
 
 from .errors import ConfigError, ScheduleError
 from .lengths import parse_length
-
-if TYPE_CHECKING:
-    from typing import Unpack
 
 
 class RequestOptions(TypedDict, total=False):

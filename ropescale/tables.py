@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Unpack
 
 from .checkpoints.locating import find_model, read_config
 from .checkpoints.metadata.record import original_config
@@ -15,9 +15,6 @@ from .planning.plan import is_as_is, make_plan
 from .request import Request, RequestOptions
 from .schedules import Frequencies
 from .schedules.as_is import stock_table
-
-if TYPE_CHECKING:
-    from typing import Unpack
 
 
 def frequencies(

@@ -14,11 +14,10 @@ from ...checkpoints.locating import read_config
 from ...checkpoints.metadata.record import original_config, read_record
 from ...errors import CheckpointError, ConfigError, DataError, ScheduleError
 from ...files.reading import local_path
-from ...planning.plan import make_plan
+from ...planning.plan import Plan, make_plan
 from .workspace import Workspace
 
 if TYPE_CHECKING:
-    from ...planning.plan import Plan
     from ...request import Request
     from .job import TrainingJob
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
@@ -31,8 +31,6 @@ from .results import Retrieval
 from .tasks import DIGITS, TASKS, Prompt
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from ..running.preparing import Checkpoint, Wanted

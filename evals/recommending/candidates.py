@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
-from typing import TYPE_CHECKING
 
 from ...engines.base.layers import layers_of
 from ...engines.registry import ENGINES
@@ -14,14 +13,11 @@ from ...output.formatting import listed
 from ...output.naming import names_of
 from ...planning.plan import Plan, make_plan
 from ...planning.sharing import Asked, distinct, file_of, is_same, of_several, spelled_out
-from ...request import Request
+from ...request import Request, RequestOptions
 from ...schedules import base
 from ...schedules.reading import specs
 from ...schedules.reading.fields import parameters
 from ...tables import frequencies
-
-if TYPE_CHECKING:
-    from ...request import RequestOptions
 
 AS_IS = "as-is"
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from ...checkpoints.locating import read_config
 from ...keywords import refuse_unknown
@@ -47,8 +47,6 @@ from .results import Recommendation
 from .wish import asked
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from ..data.sources import TextSource

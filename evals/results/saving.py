@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from ...errors import RopescaleError
 from ...files.reading import local_path
@@ -25,8 +25,6 @@ from .notebook import to_html
 from .stored import Measured
 
 if TYPE_CHECKING:
-    from typing import Self
-
     import pandas
     from matplotlib.figure import Figure
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
@@ -47,8 +47,6 @@ from .truncating import Truncating, refuse_impossible
 from .variants import AS_IS, HeldPass, Variant, names_for, passes_of, trained_length, variants
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 

@@ -12,7 +12,7 @@ from ...errors import DataError, RopescaleError, RunError
 from ...models import patching
 from ...models.rotary_modules import text_config, unwrapped, whole_config
 from ...output.naming import names_of
-from ...planning.plan import plan_of_own
+from ...planning.plan import Plan, plan_of_own
 from ...planning.sharing import file_of, is_same, repeated, spelled_out
 from ...schedules.reading import specs
 from ..resuming import fingerprints
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from torch import nn
 
     from ...models.patching import Patch
-    from ...planning.plan import Plan
     from ...request import RequestOptions
     from ..results.stored import LayerTable
     from .progress import Notes

@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ...output.plotting import COLOURS, in_style
-from .searched import FOUND
+from .searched import FOUND, Searched
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-    from .searched import Searched
 
 
 def draw(stored: Searched) -> Figure:

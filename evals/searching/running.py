@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import torch
 
@@ -42,8 +42,6 @@ from .starting import plan_of_start
 from .unchanged import Unchanged
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 SEARCHING = 1

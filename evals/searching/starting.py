@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ...adapters.finding import read_configs
 from ...engines.registry import ENGINES
 from ...errors import DataError
 from ...files.reading import local_path
 from ...planning.plan import Plan, make_plan
-from ...request import Request
+from ...request import Request, RequestOptions
 from ...schedules.base import suggest
-
-if TYPE_CHECKING:
-    from ...request import RequestOptions
-
 
 NOTHING_HIDDEN = "nothing is hidden in a text that is learned from; give objective='keys', or drop it"
 """Why a haystack is refused beside a text."""

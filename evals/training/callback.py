@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
@@ -20,8 +20,6 @@ from .measuring import Figures, Measuring, refuse_unmeasurable
 from .proving import Proof, plain
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
     from torch import nn
 
     from ...models.patching import Patch

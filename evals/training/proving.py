@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...checkpoints.completing import carries_ours, refuse_incompletable
 from ...errors import VerificationError
-from ...models.patching import check_live, configuration_before, held_at, patch
+from ...models.patching import Patch, check_live, configuration_before, held_at, patch
 from ...planning.plan import make_plan
 from ...request import Request, RequestOptions
 from ...verifying.intended import in_memory
@@ -17,8 +17,6 @@ from .agreeing import Verdict, settle
 
 if TYPE_CHECKING:
     from torch import nn
-
-    from ...models.patching import Patch
 
 
 def plain(model: Any) -> Any:

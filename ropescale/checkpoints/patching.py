@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Unpack
 
 from ..errors import CheckpointError, RunError, ScheduleError
 from ..files import temporary
@@ -31,9 +31,6 @@ from .metadata.contents import new_files, source_name
 from .metadata.record import NAME as RECORD
 from .metadata.record import as_json, files_in, make_record, original_config, read_record, with_files
 from .repairing import completed, kept_record
-
-if TYPE_CHECKING:
-    from typing import Unpack
 
 
 @dataclass

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Unpack
 
 from ..checkpoints.locating import find_model, read_config
 from ..checkpoints.metadata.record import original_config, read_record
@@ -28,9 +28,6 @@ from .base.layers import Layers
 from .base.serving import Serving, Source, as_it_lies, of_plan
 from .field_rows import FieldRow, is_served, rows, version_of
 from .registry import ENGINES
-
-if TYPE_CHECKING:
-    from typing import Unpack
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Unpack
 
 from .. import __version__
 from ..checkpoints.folders import target_or_warning
@@ -27,9 +27,6 @@ from . import architectures as known
 from .files import SIZE, TIME, GgufFile, Value, open_gguf
 from .model import ORIGINAL, TABLES, GgufModel, config_of, read_model
 from .routes import Route, find_route, goal_of
-
-if TYPE_CHECKING:
-    from typing import Unpack
 
 SCHEDULE, VERSION = "ropescale.schedule", "ropescale.version"
 """The keys that hold the schedule's spec and ropescale's version."""

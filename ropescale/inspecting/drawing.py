@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ..keywords import refuse_unknown
 from ..output.naming import abbreviated
@@ -17,8 +17,6 @@ from .geometry import Geometry, Pair
 from .inspection import compare, geometries_of, inspect, names_in, requests_of, side_by_side
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 

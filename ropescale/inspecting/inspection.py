@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Unpack
 
 from ..adapters.finding import Adapter, find_loadable, on_base_shown
 from ..checkpoints.locating import read_config
@@ -27,9 +27,6 @@ from ..schedules.reading import specs
 from .base_bound import bound_warnings
 from .geometry import Geometry
 from .traps import meant_for, read_files, traps
-
-if TYPE_CHECKING:
-    from typing import Unpack
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, Unpack
 
 import torch
 from torch import nn
@@ -40,8 +40,6 @@ from .rotary_modules import (
 )
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
     from transformers import PreTrainedConfig
 
 _CONFIG_FIELDS = ("rope_parameters", "max_position_embeddings", "original_max_position_embeddings", "head_dim")

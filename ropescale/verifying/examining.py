@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from ..adapters.attaching import attached
 from ..adapters.finding import find_loadable
@@ -29,8 +29,6 @@ from .sample_text import Text, written
 from .verification import Verification
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
     from torch import nn
 
 

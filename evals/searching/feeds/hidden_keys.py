@@ -18,7 +18,7 @@ import torch
 
 from ....errors import DataError
 from ...passkey.quiz import Quiz, RetrievalOptions, asked_sha256, prompts_sha256
-from ...passkey.tasks import LONGER
+from ...passkey.tasks import LONGER, Prompt
 from ...results.stored import DataFacts
 from ...resuming.finished_batches import Facts
 from ..losses.windows import AnswerAlone, Piece, PromptSet, Texts
@@ -30,7 +30,6 @@ from .feeding import allowance_of
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from ...passkey.tasks import Prompt
 
 FIRST_SEED = 2**42
 """The first seed of prompts; `ropescale passkey` asks those of seed 0 unless it is told another."""
