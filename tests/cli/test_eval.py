@@ -7,9 +7,12 @@ import math
 import re
 from functools import partial
 from pathlib import Path
+from statistics import mean
 
 import pytest
 import torch
+from configurations import edit, read, write_checkpoint
+from crashing import raising
 from tiny import byte_tokenizer, llama, naive_nll
 from transformers import AutoModelForCausalLM
 
@@ -78,29 +81,26 @@ def test_a_book_is_measured_in_many_windows_which_are_stored_and_continued(ran, 
     assert ran(*words, "--budget-tokens", "2560").out == said
 
 
+def mean_nll(model, length):
+    """The loss of the first tokens of both long documents, by the naive loop."""
+    encoded = byte_tokenizer()([TEXT * 3, TEXT[::-1] * 3], add_special_tokens=False).input_ids
+    return mean(loss for ids in encoded for loss in naive_nll(model, [256, *ids][:length]))
+
+
 def test_json_has_every_digit_and_equals_the_naive_loop(evaluate):
     out, _ = evaluate("--lengths", "64", "--lengths", "16,32", "--windows", "1", "--json")
     rows = json.loads(out)["rows"]
     assert [row["length"] for row in rows] == [16, 32, 64]
-    model, tokenizer = llama(vocab_size=257), byte_tokenizer()
     for row in rows:
-        fed = [
-            [256, *tokenizer(text, add_special_tokens=False).input_ids][: row["length"]]
-            for text in (TEXT * 3, TEXT[::-1] * 3)
-        ]
-        losses = [loss for ids in fed for loss in naive_nll(model, ids)]
-        assert row["nll"] == pytest.approx(sum(losses) / len(losses), abs=2e-6)
+        assert row["nll"] == pytest.approx(mean_nll(llama(vocab_size=257), row["length"]), abs=2e-6)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_dtype_asked_for_is_the_one_that_is_measured(evaluate, checkpoint, dtype):
     out, _ = evaluate("--lengths", "64", "--windows", "1", "--dtype", dtype, "--json")
     found, stock = json.loads(out), AutoModelForCausalLM.from_pretrained(checkpoint, dtype=getattr(torch, dtype))
-    encode = byte_tokenizer()
-    ids = [[256, *encode(text, add_special_tokens=False).input_ids][:64] for text in (TEXT * 3, TEXT[::-1] * 3)]
-    losses = [loss for each in ids for loss in naive_nll(stock, each)]
     assert found["model"]["dtype"] == dtype
-    assert found["rows"][0]["nll"] == pytest.approx(sum(losses) / len(losses), abs=2e-6)
+    assert found["rows"][0]["nll"] == pytest.approx(mean_nll(stock, 64), abs=2e-6)
 
 
 def test_out_holds_the_whole_run(evaluate, checkpoint, texts, tmp_path):
@@ -129,9 +129,8 @@ def test_a_target_length_gives_the_factor(evaluate, words, labels):
 
 
 def test_scaling_that_is_there_is_refused_before_the_weights_are_looked_for(refused, checkpoint, texts, tmp_path):
-    config = json.loads(Path(checkpoint, "config.json").read_text())
     makers = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}
-    (tmp_path / "config.json").write_text(json.dumps(config | {"rope_parameters": makers}))  # and no weights
+    write_checkpoint(tmp_path, read(Path(checkpoint, "config.json")) | {"rope_parameters": makers})  # and no weights
     byte_tokenizer().save_pretrained(tmp_path)
     words = ["--data", texts, "--lengths", "64", "--schedule", "yarn:factor=2"]
     assert "this model is already scaled (linear x4" in refused("eval", str(tmp_path), *words)
@@ -231,10 +230,7 @@ def test_what_a_stopped_run_has_kept_is_not_mixed_with_another_kind(evaluate, re
 
 
 def test_the_result_is_printed_even_when_it_cannot_be_saved(evaluate, tmp_path, monkeypatch):
-    def full(*_):
-        raise CheckpointError("cannot write: no space left")
-
-    monkeypatch.setattr(Result, "save", full)
+    monkeypatch.setattr(Result, "save", raising(CheckpointError("cannot write: no space left")))
     out, err = evaluate("--lengths", "64", "-o", tmp_path / "out", code=2)
     assert "\n\n| perplexity" in out and "no space left" in err
 
@@ -313,20 +309,19 @@ def test_a_length_dependent_schedule_is_measured_frozen(evaluate):
 
 
 @pytest.mark.parametrize("command", ["eval", "passkey"])
-@pytest.mark.parametrize("change", ["no length", "scaled, and by what is not said"])
+@pytest.mark.parametrize(
+    ("changes", "more"),
+    [
+        ({"model_type": "newest", "max_position_embeddings": None}, []),
+        ({"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}}, ["--replace-scaling"]),
+    ],
+    ids=["no length", "scaled, and by what is not said"],
+)
 def test_where_no_trained_length_is_known_the_option_that_gives_it_is_named(
-    ran, checkpoint, texts, tmp_path, command, change
+    ran, checkpoint, texts, tmp_path, command, changes, more
 ):
     """And not a target length, which would be taken for granted: a factor of 1."""
-    config, more = json.loads(Path(checkpoint, "config.json").read_text()), []
-    if change == "no length":
-        config |= {"model_type": "newest", "max_position_embeddings": None}
-    else:
-        config["rope_parameters"], more = (
-            {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0},
-            ["--replace-scaling"],
-        )
-    (tmp_path / "config.json").write_text(json.dumps(config))
+    edit(write_checkpoint(tmp_path, read(Path(checkpoint, "config.json"))), **changes)
     data = ["--data", texts] if command == "eval" else []
     words = [command, str(tmp_path), *data, "--lengths", "64", "--schedule", "yarn:factor=4", *more]
     said = ran(*words, code=2).err

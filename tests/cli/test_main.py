@@ -10,6 +10,7 @@ from importlib import import_module, metadata
 
 import click
 import pytest
+from crashing import raising
 
 import ropescale
 from ropescale import errors
@@ -21,14 +22,8 @@ from ropescale.output.formatting import markdown
 @pytest.fixture
 def failing(monkeypatch):
     """Makes ``ropescale schedules`` raise what it is given: ``failing(error)``."""
-
-    def arrange(error: BaseException) -> None:
-        def raise_it(*_args, **_kwargs):
-            raise error
-
-        monkeypatch.setattr(import_module("ropescale.cli.schedules").command, "callback", raise_it)
-
-    return arrange
+    command = import_module("ropescale.cli.schedules").command
+    return lambda error: monkeypatch.setattr(command, "callback", raising(error))
 
 
 @pytest.mark.parametrize("name", shell.COMMANDS)

@@ -12,8 +12,8 @@ from typing import Any
 
 import own_schedules
 import pytest
-from configurations import GPT_OSS, edit, write_checkpoint
-from crashing import tree
+from configurations import GEMMA3, GPT_OSS, edit, read, write_checkpoint
+from crashing import unchanged
 from refusing import one_error
 
 
@@ -26,7 +26,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def config(folder: str = "out") -> dict[str, Any]:
-    return json.loads(Path(folder, "config.json").read_text())
+    return read(Path(folder, "config.json"))
 
 
 @pytest.fixture
@@ -124,15 +124,14 @@ def test_freezing_makes_a_length_dependent_schedule_a_table(patch):
 
 def test_a_dry_run_says_the_same_and_writes_nothing(patch, ran):
     real = patch("--schedule", "yarn:factor=4")
-    before = tree(Path.cwd())
-    dry = ran("patch", "model", "--schedule", "yarn:factor=4", "--dry-run")
-    assert tree(Path.cwd()) == before
+    words = ["patch", "model", "--schedule", "yarn:factor=4", "--dry-run"]
+    with unchanged(Path.cwd()):
+        dry = ran(*words)
+        found = json.loads(ran(*words, "-o", "new/out", "--json").out)
     assert dry.out.partition("```")[2] == real.out.partition("```")[2]
     assert dry.err + "next: ropescale verify out\n" == real.err
     assert rows(dry.out)["would be written to"] == "-"
-    found = json.loads(ran("patch", "model", "-o", "new/out", "--schedule", "yarn:factor=4", "--dry-run", "--json").out)
     assert (found["written"], found["out"], found["weights"]) == (False, "new/out", {})
-    assert tree(Path.cwd()) == before
 
 
 @pytest.mark.parametrize("how", ["hard", "symlink", "copy"])
@@ -150,12 +149,11 @@ def test_force_replaces_and_in_place_is_undone_by_restore(patch, ran, model):
     patch("--schedule", "yarn:factor=4", code=2)
     patch("--schedule", "yarn:factor=4", "--force")
     assert config()["rope_parameters"]["rope_type"] == "yarn"
-    before = tree(model)
-    found = rows(ran("patch", "model", "--schedule", "yarn:factor=4", "--in-place").out)
-    assert (found["changed in place"], found["weights"]) == ("model", "untouched")
-    assert config("model")["max_position_embeddings"] == 1024
-    assert ran("restore", "model").out == "model is as it was before it was patched in place\n"
-    assert tree(model) == before
+    with unchanged(model):
+        found = rows(ran("patch", "model", "--schedule", "yarn:factor=4", "--in-place").out)
+        assert (found["changed in place"], found["weights"]) == ("model", "untouched")
+        assert config("model")["max_position_embeddings"] == 1024
+        assert ran("restore", "model").out == "model is as it was before it was patched in place\n"
 
 
 def test_restore_speaks_json(ran):
@@ -164,7 +162,7 @@ def test_restore_speaks_json(ran):
 
 
 def test_layers_and_words_about_scaling_reach_the_plan(patch, model):
-    edit(model, **GEMMA3)
+    write_checkpoint(model, GEMMA3)
     captured = patch("--schedule", "linear:factor=8")
     assert rows(captured.out)["layers"] == "full_attention"
     assert "note: layers left as they are: sliding_attention" in captured.err
@@ -179,21 +177,13 @@ def test_scaling_that_is_there_is_replaced_or_built_on(patch, model, word, facto
     edit(model, rope_scaling={"rope_type": "linear", "factor": 4.0}, original_max_position_embeddings=64)
     patch("--schedule", "linear:factor=2", code=2)
     patch("--schedule", "linear:factor=2", word)
-    slowest = json.loads(Path("out", "ropescale.json").read_text())["tables"]["all"]["inv_freq"][-1]
+    slowest = read(Path("out", "ropescale.json"))["tables"]["all"]["inv_freq"][-1]
     assert slowest == pytest.approx(10000 ** (-62 / 64) / (factor or 8.0))
 
 
 def test_help_has_its_options_in_sections(ran):
     titles = re.findall(r"^(\w[^:\n]*):$", ran("patch", "-h").out, re.MULTILINE)
     assert titles == ["The schedule", "Where the model is already scaled", "The result", "The Hub", "Other options"]
-
-
-GEMMA3 = {
-    "model_type": "gemma3_text",
-    "sliding_window": 128,
-    "rope_local_base_freq": 10000.0,
-    "max_position_embeddings": 4096,
-}
 
 
 def test_patching_again_says_what_is_undone_and_from_which_maximum(patch, ran):
@@ -221,7 +211,7 @@ def test_patching_again_says_what_is_undone_and_from_which_maximum(patch, ran):
     ],
 )
 def test_a_slip_in_a_layer_type_names_the_one_meant(patch, model, layers, words):
-    edit(model, **GEMMA3)
+    write_checkpoint(model, GEMMA3)
     assert words in patch("--schedule", "linear:factor=2", "--layers", layers, code=2).err
 
 
@@ -232,19 +222,19 @@ def test_a_layer_type_of_a_model_with_one_table_is_refused_with_the_way_out(patc
 
 @pytest.mark.parametrize("schedule", ["yarn:factor=8", "linear:factor=8", "ntk:factor=8"])
 def test_layers_that_see_a_window_do_not_lengthen_the_context(patch, model, schedule):
-    edit(model, **GEMMA3)
+    write_checkpoint(model, GEMMA3)
     found = json.loads(patch("--schedule", schedule, "--layers", "sliding_attention", "--json").out)
-    assert found["max_position_embeddings"] == [4096, 4096]
-    assert found["length"] == config()["max_position_embeddings"] == 4096
-    assert "only layers that see a window of the text change, so the context stays 4096 tokens" in found["notes"]
-    slowest = json.loads(Path("out", "ropescale.json").read_text())["tables"]["sliding_attention"]["inv_freq"][-1]
-    assert slowest == pytest.approx(10000 ** (-62 / 64) / 8)  # the table changes all the same
+    assert found["max_position_embeddings"] == [8192, 8192]
+    assert found["length"] == config()["max_position_embeddings"] == 8192
+    assert "only layers that see a window of the text change, so the context stays 8192 tokens" in found["notes"]
+    slowest = read(Path("out", "ropescale.json"))["tables"]["sliding_attention"]["inv_freq"][-1]
+    assert slowest == pytest.approx(10000 ** (-14 / 16) / 8)  # the table changes all the same
 
 
 def test_the_full_layers_decide_how_long_the_context_is(patch, model):
-    edit(model, **GEMMA3)
+    write_checkpoint(model, GEMMA3)
     spec = json.dumps({"full_attention": "linear:factor=2", "sliding_attention": "yarn:factor=8"})
-    assert json.loads(patch("--schedule", spec, "--json").out)["length"] == 8192
+    assert json.loads(patch("--schedule", spec, "--json").out)["length"] == 16384
 
 
 def test_fields_of_the_makers_that_replacing_drops_are_named(patch, model):
@@ -262,7 +252,7 @@ def test_a_composed_schedule_is_labelled_with_what_it_stands_on(patch, ran, mode
     summary = rows(patch("--on-top", "--schedule", "linear:factor=2").out)
     label = "linear:factor=2 on yarn x32 of 4096"
     assert summary["schedule"] == label
-    record = json.loads(Path("out", "ropescale.json").read_text())
+    record = read(Path("out", "ropescale.json"))
     assert (record["spec"], record["beneath"]) == ({"all": "linear:factor=2"}, {"all": "yarn x32 of 4096"})
     assert f"`{label}`" in Path("out", "README.md").read_text()
     again = ran("patch", "out", "-o", "again", "--replace-scaling", "--schedule", "yarn:factor=64")
@@ -314,12 +304,11 @@ def test_a_typing_mistake_in_an_option_names_the_one_meant(ran, words, meant):
 
 
 def test_the_program_patches_and_undoes(command_line, model):
-    before = tree(model)
-    done = command_line("patch", "model", "--in-place", "--schedule", "ntk:factor=4", cwd=model.parent)
-    assert (done.returncode, done.stdout[:9]) == (0, "| patched"), done.stderr
-    done = command_line("restore", "model", cwd=model.parent)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert tree(model) == before
+    with unchanged(model):
+        done = command_line("patch", "model", "--in-place", "--schedule", "ntk:factor=4", cwd=model.parent)
+        assert (done.returncode, done.stdout[:9]) == (0, "| patched"), done.stderr
+        done = command_line("restore", "model", cwd=model.parent)
+        assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_field_set_twice_is_refused(ran, model):

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from configurations import CONFIG
-from crashing import tree
-from refusing import refused
+from configurations import CONFIG, edit
+from crashing import unchanged
+from refusing import one_error, refused
 
 from ropescale.cli.main import main
 
@@ -105,13 +105,12 @@ CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize(("changes", "sentence"), CONFIGS.values(), ids=CONFIGS)
 def test_a_configuration_that_cannot_be_is_refused(model, capsys, changes, sentence):
-    config = {key: value for key, value in (CONFIG | changes).items() if value is not None}
-    (model / "config.json").write_text(json.dumps(config))
+    edit(model, **changes)
     refused(capsys, PATCH, sentence)
 
 
 def test_a_configuration_with_nan_is_refused(model, capsys):
-    (model / "config.json").write_text(json.dumps(CONFIG | {"attention_dropout": float("nan")}))
+    edit(model, attention_dropout=float("nan"))
     refused(capsys, PATCH, "config.json holds NaN")
 
 
@@ -257,19 +256,10 @@ def test_a_schedule_that_is_not_there_is_refused(model, capsys, spec, sentence):
     refused(capsys, ["patch", "model", "-o", "out", "--schedule", spec], sentence)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["patch", "model", "-o", "out", "--schedule", "yarn:factor=abc"],
-        ["patch", "model", "-o", "out", "--schedule", "yarn:factor=4"],
-    ],
-    ids=["factor=abc", "gpt2"],
-)
+@pytest.mark.parametrize("words", [[*PATCH[:-1], "yarn:factor=abc"], PATCH], ids=["factor=abc", "gpt2"])
 def test_the_installed_program_refuses_in_the_same_way(model, command_line, words):
     (model / "config.json").write_text('{"model_type": "gpt2"}')
-    before = tree(Path.cwd())
-    done = command_line(*words, cwd=model.parent)
+    with unchanged(Path.cwd()):
+        done = command_line(*words, cwd=model.parent)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("error: ")
-    assert done.stderr.count("\n") == 1
-    assert tree(Path.cwd()) == before
+    one_error(done.stderr)

@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any, NoReturn
@@ -87,6 +88,14 @@ def kills(root: Path, act: Callable[[], Any], first: int = 1, every: int = 1) ->
             assert os.WEXITSTATUS(status) == 0
             return
         yield step
+
+
+@contextmanager
+def unchanged(folder: Path) -> Iterator[None]:
+    """Asserts that the block leaves every file below a folder as it was."""
+    before = tree(folder)
+    yield
+    assert tree(folder) == before
 
 
 def tree(folder: Path) -> dict[str, str]:

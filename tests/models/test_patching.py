@@ -354,10 +354,8 @@ def test_without_a_patch_a_cast_does_round_the_tables():
 
 def test_a_model_cast_before_patching_gets_exact_float32_tables_and_its_own_back():
     model = build().to(torch.bfloat16)
-    before = snapshot(model)
-    with ropescale.patch(model, "yarn:factor=4"), ropescale.patch(build(), "yarn:factor=4") as other:
+    with left_alone(model), ropescale.patch(model, "yarn:factor=4"), ropescale.patch(build(), "yarn:factor=4") as other:
         assert torch.equal(tables(model)[0][1], tables(other._model)[0][1])
-    assert_same(before, snapshot(model))
 
 
 def test_a_patched_model_survives_a_trip_over_the_meta_device():
