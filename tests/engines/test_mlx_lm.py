@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import engine_models
 import pytest
 from engine_models import (
     FAMILIES,
@@ -23,8 +22,8 @@ from engine_models import (
     UNTRIED,
     Apart,
     checkpoints,
-    checkpoints_of,
     expected,
+    kind,
     known,
     known_of_untried,
     original,
@@ -86,12 +85,6 @@ def score(python: Path, jobs: list[list[Any]]) -> None:
 
 
 @pytest.fixture(scope="module")
-def folders(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
-    """The checkpoints of the families that are asked for."""
-    return checkpoints_of(selected(request, CASES), tmp_path_factory)
-
-
-@pytest.fixture(scope="module")
 def found(
     python: Path, folders: Mapping[str, Path], request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Mapping[tuple[str, ...], Any]:
@@ -111,9 +104,6 @@ def computed(python: Path, folder: Path, beside: Path, **more: Any) -> Any:
     """What mlx-lm computes of one folder."""
     score(python, [[str(beside / "found.json"), {"path_or_hf_repo": str(folder), **more}, PROMPTS]])
     return json.loads((beside / "found.json").read_text())
-
-
-table = pytest.fixture(scope="module")(engine_models.differences)
 
 
 @pytest.mark.engines
@@ -191,7 +181,7 @@ def test_olmo_1_which_does_not_load_is_refused(python: Path, tmp_path: Path) -> 
 def test_the_rows_that_say_run_are_those_that_ran() -> None:
     ran: dict[str, set[str]] = {}
     for family, route in CASES:
-        ran.setdefault(family, set()).add(engine_models.kind(family, route))
+        ran.setdefault(family, set()).add(kind(family, route))
     assert ran == {family: set(kinds) for family, kinds in mlx_lm.RUN.items()}
 
 

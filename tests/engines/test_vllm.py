@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import engine_models
 import pytest
 from engine_models import (
     FAMILIES,
@@ -27,8 +26,8 @@ from engine_models import (
     UNTRIED,
     Apart,
     checkpoints,
-    checkpoints_of,
     expected,
+    kind,
     known,
     known_of_untried,
     patched,
@@ -82,12 +81,6 @@ def python() -> Path:
 
 
 @pytest.fixture(scope="module")
-def folders(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
-    """The checkpoints of the families that are asked for."""
-    return checkpoints_of(selected(request, CASES), tmp_path_factory)
-
-
-@pytest.fixture(scope="module")
 def found(
     python: Path, folders: Mapping[str, Path], request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Mapping[tuple[str, str], Any]:
@@ -105,9 +98,6 @@ def found(
     done = subprocess.run([str(python), str(script)], input=jobs, text=True, capture_output=True, env=variables())
     assert done.returncode == 0, done.stderr[-3000:]
     return {case: json.loads(output.read_text()) for case, output in outputs.items()}
-
-
-table = pytest.fixture(scope="module")(engine_models.differences)
 
 
 @pytest.mark.engines
@@ -160,7 +150,7 @@ def test_a_searched_schedule_is_computed_as_stock_transformers_does(
 def test_the_rows_that_say_served_are_those_that_were_served() -> None:
     served: dict[str, set[str]] = {}
     for family, route in CASES:
-        served.setdefault(family, set()).add(engine_models.kind(family, route))
+        served.setdefault(family, set()).add(kind(family, route))
     assert served == {family: set(kinds) for family, kinds in vllm.SERVED.items()}
 
 

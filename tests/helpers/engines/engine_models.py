@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -204,18 +204,6 @@ def selected(request: pytest.FixtureRequest, cases: Iterable[tuple[str, str]]) -
     ]
     wanted = {(params["family"], params.get("route")) for params in chosen if "family" in params}
     return [case for case in cases if case in wanted]
-
-
-def differences() -> Iterator[dict[tuple[str, str], Apart]]:
-    """Yields a place for the differences, and prints them as a table at the end: ``make engines ARGS="... -s"``."""
-    measured: dict[tuple[str, str], Apart] = {}
-    yield measured
-    print("\n" + markdown(measured))
-
-
-def checkpoints_of(cases: Iterable[tuple[str, str]], factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Writes the checkpoints of the families in the cases, and Llama's."""
-    return {family: checkpoints(family, factory.mktemp(family)) for family in {"llama", *(each for each, _ in cases)}}
 
 
 def markdown(found: dict[tuple[str, str], Apart]) -> str:
