@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from configurations import (
+    DEEPSEEK_V3,
     DEEPSEEK_YARN,
     GPT_OSS,
     LISTS,
@@ -33,15 +34,6 @@ LLAMA = {
     "max_position_embeddings": 8192,
 }
 GEMMA3 = {"model_type": "gemma3_text", "hidden_size": 64, "head_dim": 32, "max_position_embeddings": 131072}
-DEEPSEEK_V3 = {
-    "model_type": "deepseek_v3",
-    "hidden_size": 7168,
-    "num_attention_heads": 128,
-    "qk_rope_head_dim": 64,
-    "max_position_embeddings": 163840,
-    "rope_theta": 10000,
-    "rope_scaling": DEEPSEEK_YARN | {"mscale_all_dim": 0.5},
-}
 
 CONFIGS: dict[str, dict[str, Any]] = {
     "v4 llama with only a theta": LLAMA | {"rope_theta": 500000.0, "rope_scaling": None},
@@ -123,7 +115,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "layer_types": ["sliding_attention"] * 2,
     },
     "beam": {"model_type": "beam"},
-    "deepseek_v3, v4, MLA": DEEPSEEK_V3,
+    "deepseek_v3, v4, MLA": DEEPSEEK_V3 | {"rope_scaling": DEEPSEEK_YARN | {"mscale_all_dim": 0.5}},
     "deepseek_v4, v4, two labels": {"model_type": "deepseek_v4", "rope_theta": 2e4, "compress_rope_theta": 1.5e5},
     "ministral3": MINISTRAL3,
     "minimax_m2 in coordinates": {"model_type": "minimax_m2", "head_dim": 128, "rotary_dim": 64, "rope_theta": 5000000},

@@ -14,7 +14,7 @@ import gguf
 import own_schedules
 import pytest
 import torch
-from configurations import DEEPSEEK, LLAMA, write_checkpoint
+from configurations import DEEPSEEK, LLAMA, in_v5, write_checkpoint
 from environments import environment
 from gguf_models import write_keys
 from planning import make_plan
@@ -402,9 +402,7 @@ def test_transformers_4_is_told_in_its_own_keys(tmp_path: Path) -> None:
 
 
 def test_transformers_4_is_told_what_only_5_has_written(tmp_path: Path) -> None:
-    parameters = {"rope_type": "default", "rope_theta": 500000.0}
-    config = {key: value for key, value in LLAMA.items() if key != "rope_theta"} | {"rope_parameters": parameters}
-    [command] = export(write_checkpoint(tmp_path, config), "transformers4").commands
+    [command] = export(write_checkpoint(tmp_path, in_v5(LLAMA, rope_theta=500000.0)), "transformers4").commands
     assert "text.rope_theta = 500000.0\ntext.rope_scaling = None\n" in command.text
     [command] = export(write_checkpoint(tmp_path, LLAMA), "transformers4").commands
     assert "text" not in command.text.replace(str(tmp_path), "")

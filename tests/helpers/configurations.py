@@ -96,6 +96,15 @@ DEEPSEEK_YARN = {
     "original_max_position_embeddings": 4096,
     "type": "yarn",
 }
+DEEPSEEK_V3 = {
+    "model_type": "deepseek_v3",
+    "hidden_size": 7168,
+    "num_attention_heads": 128,
+    "qk_rope_head_dim": 64,
+    "max_position_embeddings": 163840,
+    "rope_theta": 10000,
+    "rope_scaling": DEEPSEEK_YARN,
+}
 MINISTRAL3 = {
     "model_type": "ministral3",
     "head_dim": 128,
@@ -110,6 +119,12 @@ MINISTRAL3 = {
         "llama_4_scaling_beta": 0.1,
     },
 }
+
+
+def in_v5(config: Mapping[str, Any], **parameters: Any) -> dict[str, Any]:
+    """The configuration of a plain model as transformers 5 writes it: theta, and these fields, in rope_parameters."""
+    rope = {"rope_type": "default", "rope_theta": config["rope_theta"], **parameters}
+    return {key: value for key, value in config.items() if key != "rope_theta"} | {"rope_parameters": rope}
 
 
 def write_checkpoint(

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from configurations import DEEPSEEK_YARN, GPT_OSS, LISTS, LLAMA, LLAMA31, MINISTRAL3, PHI3_128K, QWEN3
+from configurations import DEEPSEEK_V3, GPT_OSS, LISTS, LLAMA, LLAMA31, MINISTRAL3, PHI3_128K, QWEN3, in_v5
 from own_schedules import Half, Stretching
 from planning import make_plan, read_back
 from rotary_modules import assert_same_tables, quiet, rotary_classes, stock_config, stock_tables
@@ -32,13 +32,6 @@ GEMMA3 = {
     "max_position_embeddings": 8192,
     "rope_theta": 1e6,
     "rope_local_base_freq": 1e4,
-}
-DEEPSEEK_V3 = {
-    "model_type": "deepseek_v3",
-    "qk_rope_head_dim": 64,
-    "max_position_embeddings": 163840,
-    "rope_theta": 10000,
-    "rope_scaling": DEEPSEEK_YARN,
 }
 PARTS = "ntk-by-parts:factor=4"
 """A schedule without a form of its own in transformers, except where its betas are llama3's."""
@@ -117,8 +110,7 @@ SPECS = ["linear:factor=4", "yarn:factor=4", "llama3:factor=4", "ntk:factor=4", 
 MODELS = {
     "llama": LLAMA,
     "llama 3.1": LLAMA31,
-    "v5 llama": {k: v for k, v in LLAMA.items() if k != "rope_theta"}
-    | {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
+    "v5 llama": in_v5(LLAMA),
     "qwen3": QWEN3,
     "gpt-oss": GPT_OSS,
     "phi3": PHI3,
@@ -227,9 +219,7 @@ def test_a_partial_factor_that_a_type_ignores_is_left_out_because_scaled_tables_
 
 
 def test_a_partial_factor_that_a_type_ignores_is_found_inside_the_rope_parameters_too():
-    said = {k: v for k, v in LLAMA.items() if k != "rope_theta"}
-    said["rope_parameters"] = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
-    plan = make_plan(said, "linear:factor=4")
+    plan = make_plan(in_v5(LLAMA, partial_rotary_factor=0.5), "linear:factor=4")
     assert "partial_rotary_factor" not in json.dumps(plan.config)
     assert list(plan.tables["all"].inv_freq) == pytest.approx([f / 4 for f in series(10000, 64)], rel=1e-14)
     assert_same_tables(plan.tables, stock_tables(plan.config))
