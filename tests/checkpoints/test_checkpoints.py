@@ -18,7 +18,8 @@ import pytest
 import tiny
 import torch
 from configurations import as_cached, edit, read, write_checkpoint
-from crashing import failures, raising, tree
+from crashing import failures, raising, tree, unchanged
+from launching import HELPERS, environment
 from own_schedules import Half
 from refusing import one_error, untouched
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -306,8 +307,8 @@ def hub_like(source: Path, tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("link", ["hard", "symlink", "copy"])
 def test_a_tree_of_symlinks_becomes_a_folder_of_its_own(hub_like, source, tmp_path, link):
-    before = tree(tmp_path / "cache")
-    patch_checkpoint(hub_like, tmp_path / "out", "yarn:factor=4", link=link)
+    with unchanged(tmp_path / "cache"):
+        patch_checkpoint(hub_like, tmp_path / "out", "yarn:factor=4", link=link)
     name = "model-00001-of-00002.safetensors"
     result, blob = tmp_path / "out" / name, (hub_like / name).resolve()
     assert result.is_symlink() == (link == "symlink")
@@ -316,7 +317,6 @@ def test_a_tree_of_symlinks_becomes_a_folder_of_its_own(hub_like, source, tmp_pa
     if link == "symlink":
         assert os.readlink(result) == str(blob)
     assert not (tmp_path / "out" / "LICENSE").is_symlink()
-    assert tree(tmp_path / "cache") == before
 
 
 def test_links_to_folders_are_followed_once(source, tmp_path):
@@ -362,27 +362,25 @@ def test_a_way_of_linking_that_was_asked_for_is_not_replaced_silently(source, tm
 
 
 def test_saving_a_tokenizer_into_the_result_leaves_the_source_alone(real, tmp_path):
-    before = tree(real)
-    patch_checkpoint(real, tmp_path / "out", "yarn:factor=4")
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
-    assert tokenizer.model_max_length == 256
-    tokenizer.add_special_tokens({"pad_token": "<pad>"})
-    tokenizer.chat_template = "{{ messages }}"
-    tokenizer.save_pretrained(tmp_path / "out")
-    assert "<pad>" in (tmp_path / "out" / "tokenizer.json").read_text()
-    assert tree(real) == before
+    with unchanged(real):
+        patch_checkpoint(real, tmp_path / "out", "yarn:factor=4")
+        tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
+        assert tokenizer.model_max_length == 256
+        tokenizer.add_special_tokens({"pad_token": "<pad>"})
+        tokenizer.chat_template = "{{ messages }}"
+        tokenizer.save_pretrained(tmp_path / "out")
+        assert "<pad>" in (tmp_path / "out" / "tokenizer.json").read_text()
 
 
 @pytest.mark.parametrize("link", ["hard", "symlink"])
 def test_saving_a_model_into_the_result_leaves_the_source_alone(real, tmp_path, link):
-    before = tree(real)
-    patch_checkpoint(real, tmp_path / "out", "yarn:factor=4", link=link)
-    model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
-    with torch.no_grad():
-        model.lm_head.weight.add_(1)
-    model.save_pretrained(tmp_path / "out")
-    assert (tmp_path / "out" / "model.safetensors").read_bytes() != (real / "model.safetensors").read_bytes()
-    assert tree(real) == before
+    with unchanged(real):
+        patch_checkpoint(real, tmp_path / "out", "yarn:factor=4", link=link)
+        model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+        with torch.no_grad():
+            model.lm_head.weight.add_(1)
+        model.save_pretrained(tmp_path / "out")
+        assert (tmp_path / "out" / "model.safetensors").read_bytes() != (real / "model.safetensors").read_bytes()
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -483,8 +481,7 @@ def test_no_weight_file_is_ever_opened(source, tmp_path):
 
 @pytest.mark.parametrize("out", ["out", "new/deep/out"])
 def test_an_interruption_at_any_step_leaves_no_trace(source, tmp_path, out):
-    before = tree(tmp_path)
-    steps = 0
+    before, steps = tree(tmp_path), 0
     for raised in failures(
         tmp_path, lambda: patch_checkpoint(source, tmp_path / out, "yarn:factor=4"), KeyboardInterrupt()
     ):
@@ -500,8 +497,7 @@ def test_an_interruption_at_any_step_leaves_no_trace(source, tmp_path, out):
 
 
 def test_a_full_disk_at_any_step_is_one_sentence_and_leaves_no_trace(source, tmp_path):
-    before, error = tree(source), OSError(errno.ENOSPC, "No space left on device")
-    steps = 0
+    before, error, steps = tree(source), OSError(errno.ENOSPC, "No space left on device"), 0
     for raised in failures(tmp_path, partial(patch_checkpoint, source, tmp_path / "out", "yarn:factor=4"), error):
         steps += 1
         if raised is None:  # a link that failed was made in another way
@@ -517,11 +513,10 @@ def test_a_full_disk_at_any_step_is_one_sentence_and_leaves_no_trace(source, tmp
 KILLED = """
 import json, os, shutil, sys
 from pathlib import Path
-sys.path.insert(0, sys.argv[1])
 from crashing import kills, tree
 from ropescale import patch_checkpoint, restore
 from ropescale.errors import RopescaleError
-root = Path(sys.argv[2])
+root = Path(sys.argv[1])
 source, out = root / "source", root / "out"
 before, steps = tree(source), 0
 whole = None
@@ -558,7 +553,7 @@ print(steps)
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_kill_at_any_step_leaves_no_output_and_in_place_can_be_undone(source, tmp_path, python):
-    done = python("-c", KILLED, str(Path(__file__).parents[1] / "helpers"), str(tmp_path))
+    done = python("-c", KILLED, str(tmp_path), env=environment(HELPERS))
     assert done.returncode == 0, done.stderr
     assert all(int(steps) > 8 for steps in done.stdout.split()), done.stdout
     assert len(done.stdout.split()) == 3
@@ -627,13 +622,12 @@ def test_an_unwritable_place_is_one_sentence(source):
 
 
 def test_a_dry_run_writes_nothing_and_says_everything(source, tmp_path):
-    before = tree(tmp_path)
-    for out in (None, tmp_path / "out", tmp_path / "new" / "out"):
-        done = patch_checkpoint(source, out, "yarn:factor=4", dry_run=True)
-        assert done.folder is None
-        assert '+  "max_position_embeddings": 1024' in done.config_diff
-    patch_checkpoint(source, None, "yarn:factor=4", dry_run=True, in_place=True)
-    assert tree(tmp_path) == before
+    with unchanged(tmp_path):
+        for out in (None, tmp_path / "out", tmp_path / "new" / "out"):
+            done = patch_checkpoint(source, out, "yarn:factor=4", dry_run=True)
+            assert done.folder is None
+            assert '+  "max_position_embeddings": 1024' in done.config_diff
+        patch_checkpoint(source, None, "yarn:factor=4", dry_run=True, in_place=True)
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -656,14 +650,13 @@ def test_restoring_gives_back_every_byte(source):
 def test_restoring_after_patching_twice_gives_back_the_first(source):
     """The first length leaves the tokenizer's limit alone, the second raises it: both must be undone."""
     edit(source, "tokenizer_config.json", model_max_length=512)
-    before = tree(source)
-    patch_checkpoint(source, None, "yarn:factor=2", in_place=True)
-    assert read(source / "tokenizer_config.json")["model_max_length"] == 512
-    patch_checkpoint(source, None, "yarn:factor=8", in_place=True)
-    assert read(source / "tokenizer_config.json")["model_max_length"] == 2048
-    assert read(source / "config.json")["rope_parameters"]["factor"] == 8
-    restore(source)
-    assert tree(source) == before
+    with unchanged(source):
+        patch_checkpoint(source, None, "yarn:factor=2", in_place=True)
+        assert read(source / "tokenizer_config.json")["model_max_length"] == 512
+        patch_checkpoint(source, None, "yarn:factor=8", in_place=True)
+        assert read(source / "tokenizer_config.json")["model_max_length"] == 2048
+        assert read(source / "config.json")["rope_parameters"]["factor"] == 8
+        restore(source)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left on device")])

@@ -14,7 +14,6 @@ from configurations import write_checkpoint
 import ropescale
 from ropescale.checkpoints.differences import diff
 from ropescale.checkpoints.patching import PatchedCheckpoint
-from ropescale.cli.main import main
 
 TOKENIZER = {"added_tokens_decoder": {"0": {"content": "<s>"}}, "model_max_length": 256, "padding_side": "left"}
 
@@ -90,17 +89,16 @@ def test_patching_again_says_what_is_replaced(model):
 
 
 @pytest.mark.parametrize("words", [["-o", "out"], ["--dry-run"], ["--in-place"]])
-def test_the_page_shows_them_after_the_table(model, capsys, words):
-    assert main(["patch", "model", "--schedule", "yarn:factor=4", *words]) == 0
-    diffs, _, others = capsys.readouterr().out.partition("```diff\n")[2].partition("\n```\n\n")
+def test_the_page_shows_them_after_the_table(model, ran, words):
+    page = ran("patch", "model", "--schedule", "yarn:factor=4", *words).out
+    diffs, _, others = page.partition("```diff\n")[2].partition("\n```\n\n")
     assert diffs.startswith("--- config.json (source)")
     assert '\n-  "model_max_length": 256\n+  "model_max_length": 1024\n' in diffs
     assert [line.partition(":")[0] for line in others.splitlines()] == ["* README.md", "* ropescale.json"]
 
 
-def test_the_json_has_them_beside_the_diff_of_the_configuration(model, capsys):
-    assert main(["patch", "model", "--schedule", "yarn:factor=4", "--dry-run", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+def test_the_json_has_them_beside_the_diff_of_the_configuration(model, ran):
+    found = json.loads(ran("patch", "model", "--schedule", "yarn:factor=4", "--dry-run", "--json").out)
     assert set(found["changes"]) == {"config.json", "tokenizer_config.json", "README.md", "ropescale.json"}
     assert found["config_diff"] == found["changes"]["config.json"]
 

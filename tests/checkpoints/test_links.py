@@ -15,7 +15,6 @@ from refusing import refused
 from ropescale import patch_checkpoint
 from ropescale.checkpoints import links
 from ropescale.checkpoints.uploading import Repository, upload
-from ropescale.cli.main import main
 from ropescale.errors import CheckpointError
 
 YARN = ["--schedule", "yarn:factor=4"]
@@ -70,11 +69,10 @@ def test_a_link_that_leads_out_is_found_and_named_and_never_sent(model, hub, cap
     assert (hub.requests, hub.repositories) == ([], {})
 
 
-def test_patching_goes_on_with_a_warning_that_counts_the_others(model, capsys):
+def test_patching_goes_on_with_a_warning_that_counts_the_others(model, ran):
     for case in ("a file", "weights"):
         link_out(model, case)
-    assert main(["patch", "model", "-o", "out", *YARN]) == 0
-    warnings = [line for line in capsys.readouterr().err.splitlines() if "leads out" in line]
+    warnings = [line for line in ran("patch", "model", "-o", "out", *YARN).err.splitlines() if "leads out" in line]
     assert warnings == [
         "warning: the link model-2.safetensors leads out of the checkpoint, to "
         f"{model.parent}/secrets/passwd (and 1 more link leads out); whoever is given the result gets what lies there: "
@@ -84,13 +82,12 @@ def test_patching_goes_on_with_a_warning_that_counts_the_others(model, capsys):
 
 
 @pytest.mark.parametrize("words", [["--dry-run"], ["--in-place"]])
-def test_the_warning_comes_wherever_it_matters(model, capsys, words):
+def test_the_warning_comes_wherever_it_matters(model, ran, words):
     link_out(model, "a folder")
-    assert main(["patch", "model", *YARN, *words]) == 0
-    assert "the link sub leads out of the checkpoint" in capsys.readouterr().err
+    assert "the link sub leads out of the checkpoint" in ran("patch", "model", *YARN, *words).err
 
 
-def test_links_that_stay_are_not_spoken_of(model, hub, capsys):
+def test_links_that_stay_are_not_spoken_of(model, hub, ran):
     (model / "same.json").symlink_to("config.json")
     (model / "nested" / "same.json").symlink_to("../config.json")
     (model / "nested" / "up").symlink_to("..")
@@ -98,8 +95,7 @@ def test_links_that_stay_are_not_spoken_of(model, hub, capsys):
     (model / ".git").mkdir()
     (model / ".git" / "outside").symlink_to("/etc")
     assert names(model) == []
-    assert main(PUSH) == 0
-    assert "lead" not in capsys.readouterr().err
+    assert "lead" not in ran(*PUSH).err
     assert hub.repositories["me/long"]["nested/same.json"] == (model / "config.json").read_bytes()
 
 
@@ -193,7 +189,7 @@ def test_what_only_a_record_vouches_for_is_not_sent(model, hub, capsys):
 
 
 @pytest.mark.parametrize("digits", [40, 64])
-def test_a_folder_of_links_into_the_hubs_cache_is_sent(model, hub, tmp_path, digits):
+def test_a_folder_of_links_into_the_hubs_cache_is_sent(model, hub, ran, tmp_path, digits):
     """As older versions of the Hub's client made it of ``--local-dir``."""
     blob = tmp_path / "hub" / "models--org--name" / "blobs" / ("a" * digits)
     blob.parent.mkdir(parents=True)
@@ -201,7 +197,7 @@ def test_a_folder_of_links_into_the_hubs_cache_is_sent(model, hub, tmp_path, dig
     (model / "model-2.safetensors").symlink_to(blob)
     (model / "tokenizer.json").symlink_to(blob)
     assert names(model) == []
-    assert main(PUSH) == 0
+    ran(*PUSH)
     assert hub.repositories["me/long"]["tokenizer.json"] == b"cached"
 
 

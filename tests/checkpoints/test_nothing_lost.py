@@ -11,13 +11,15 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
 import pytest
 from configurations import edit, read, write_checkpoint
-from crashing import failures, raising, tree
+from crashing import failures, raising, tree, unchanged
+from launching import HELPERS, environment
 from refusing import untouched
 
 import ropescale
@@ -235,35 +237,35 @@ def test_an_empty_output_that_is_filled_meanwhile_is_left(source, tmp_path, monk
     assert sorted(os.listdir(tmp_path)) == ["out", "source"]
 
 
-def test_a_file_that_appears_in_an_earlier_result_meanwhile_is_left(source, out, tmp_path, monkeypatch, either_way):
+@contextmanager
+def gains_a_thesis(out: Path) -> Iterator[None]:
+    """Asserts that the block leaves a result where it is, with this one file more, and nothing beside it."""
     before = tree(out)
-    during(monkeypatch, lambda: plant(out / "thesis.txt"))
-    with pytest.raises(CheckpointError, match=r"thesis.txt was not written by ropescale"):
-        force(source, out)
+    yield
     assert (out / "thesis.txt").read_text() == "years of work"
     assert {name: it for name, it in tree(out).items() if name != "thesis.txt"} == before
-    assert sorted(os.listdir(tmp_path)) == ["out", "source"]
+    assert sorted(os.listdir(out.parent)) == ["out", "source"]
+
+
+def test_a_file_that_appears_in_an_earlier_result_meanwhile_is_left(source, out, monkeypatch, either_way):
+    during(monkeypatch, lambda: plant(out / "thesis.txt"))
+    with gains_a_thesis(out), pytest.raises(CheckpointError, match=r"thesis.txt was not written by ropescale"):
+        force(source, out)
 
 
 @pytest.mark.parametrize(
     "error", [FileNotFoundError(2, "gone"), PermissionError(13, "no"), MemoryError(), KeyError("x")]
 )
-def test_an_earlier_result_that_cannot_be_looked_into_is_where_it_was(
-    source, out, tmp_path, monkeypatch, either_way, error
-):
+def test_an_earlier_result_that_cannot_be_looked_into_is_where_it_was(source, out, monkeypatch, either_way, error):
     """A file that a trainer writes there may come and go while it is looked at."""
 
     def meanwhile() -> None:
         plant(out / "thesis.txt")
         monkeypatch.setattr(ownership, "foreign", raising(error))
 
-    before = tree(out)
     during(monkeypatch, meanwhile)
-    with pytest.raises((type(error), CheckpointError)):
+    with gains_a_thesis(out), pytest.raises((type(error), CheckpointError)):
         force(source, out)
-    assert (out / "thesis.txt").read_text() == "years of work"
-    assert {name: it for name, it in tree(out).items() if name != "thesis.txt"} == before
-    assert sorted(os.listdir(tmp_path)) == ["out", "source"]
 
 
 def test_what_cannot_be_removed_is_named_and_the_new_result_stands(source, out, tmp_path, monkeypatch, caplog):
@@ -298,11 +300,10 @@ KILLED = """
 import os, sys
 os.fsync = lambda handle: None  # against power cuts, which this is not
 from pathlib import Path
-sys.path.insert(0, sys.argv[1])
 from crashing import kills, tree
 from ropescale.files import renaming
 from ropescale import patch_checkpoint
-root, way, every = Path(sys.argv[2]), sys.argv[3], int(sys.argv[4])
+root, way, every = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 if way == "two renames":
     renaming._renamed = lambda *_: False
 source, out = root / "source", root / "out"
@@ -331,7 +332,7 @@ print(steps, hidden)
 @pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("way", ["exchange", "two renames"])
 def test_a_kill_at_any_step_of_replacing_leaves_one_whole_result(source, tmp_path, python, way, every):
-    done = python("-c", KILLED, str(Path(__file__).parents[1] / "helpers"), str(tmp_path), way, str(every))
+    done = python("-c", KILLED, str(tmp_path), way, str(every), env=environment(HELPERS))
     assert done.returncode == 0, done.stderr
     steps, hidden = map(int, done.stdout.split())
     assert steps > 30 // every
@@ -405,11 +406,10 @@ IN_PLACE = """
 import os, sys
 os.fsync = lambda handle: None  # against power cuts, which this is not
 from pathlib import Path
-sys.path.insert(0, sys.argv[1])
 from crashing import kills, tree
 from ropescale import patch_checkpoint, restore
 from ropescale.errors import CheckpointError, ConfigError, RunError
-source, every = Path(sys.argv[2]) / "source", int(sys.argv[3])
+source, every = Path(sys.argv[1]) / "source", int(sys.argv[2])
 before, steps, refused = tree(source), 0, 0
 patch_checkpoint(source, None, "yarn:factor=4", in_place=True)
 whole = tree(source)
@@ -436,7 +436,7 @@ print(steps, refused)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.slow)])
 def test_an_in_place_that_was_killed_at_any_step_is_continued_from_the_originals(source, tmp_path, python, every):
-    done = python("-c", IN_PLACE, str(Path(__file__).parents[1] / "helpers"), str(tmp_path), str(every))
+    done = python("-c", IN_PLACE, str(tmp_path), str(every), env=environment(HELPERS))
     assert done.returncode == 0, done.stderr
     steps, refused = map(int, done.stdout.split())
     assert steps > 25 // every
@@ -449,27 +449,25 @@ def older(source: Path) -> None:
 
 
 def test_an_in_place_that_an_earlier_version_did_not_finish_is_recognised(source):
-    before = tree(source)
-    patch_checkpoint(source, None, "yarn:factor=4", in_place=True)
-    older(source)
-    assert not backups.is_interrupted(source)
-    (source / "ropescale.json").unlink()  # config.json is written first
-    with pytest.raises(CheckpointError, match=r"interrupted.*restore"):
-        ropescale.frequencies(source, "base")
-    with pytest.raises(CheckpointError, match=r"earlier version.*interrupted.*restore"):
-        patch_checkpoint(source, None, "yarn:factor=2", in_place=True)
-    restore(source)
-    assert tree(source) == before
+    with unchanged(source):
+        patch_checkpoint(source, None, "yarn:factor=4", in_place=True)
+        older(source)
+        assert not backups.is_interrupted(source)
+        (source / "ropescale.json").unlink()  # config.json is written first
+        with pytest.raises(CheckpointError, match=r"interrupted.*restore"):
+            ropescale.frequencies(source, "base")
+        with pytest.raises(CheckpointError, match=r"earlier version.*interrupted.*restore"):
+            patch_checkpoint(source, None, "yarn:factor=2", in_place=True)
+        restore(source)
 
 
 def test_what_an_earlier_version_patched_in_place_can_be_patched_again_and_restored(source):
-    before = tree(source)
-    patch_checkpoint(source, None, "yarn:factor=4", in_place=True)
-    older(source)
-    patch_checkpoint(source, None, "yarn:factor=2", in_place=True)
-    assert read(source / "config.json")["max_position_embeddings"] == 512
-    restore(source)
-    assert tree(source) == before
+    with unchanged(source):
+        patch_checkpoint(source, None, "yarn:factor=4", in_place=True)
+        older(source)
+        patch_checkpoint(source, None, "yarn:factor=2", in_place=True)
+        assert read(source / "config.json")["max_position_embeddings"] == 512
+        restore(source)
 
 
 @pytest.mark.parametrize("key", ["added", "replaced"])
@@ -486,9 +484,8 @@ def test_a_manifest_that_came_with_a_checkpoint_takes_nothing_of_the_users(sourc
     assert (source / "README.md").read_text().startswith("my own notes")
     if finished is False:
         assert tree(source) == before
-        with pytest.raises((CheckpointError, ConfigError)):
+        with unchanged(source), pytest.raises((CheckpointError, ConfigError)):
             restore(source)
-        assert tree(source) == before
 
 
 @pytest.mark.parametrize("name", [".part.ropescale", "config.json", "manifest.json"])
@@ -568,16 +565,15 @@ def test_two_commands_do_not_change_one_checkpoint_at_once(source):
     ("number", "code", "word"), [(signal.SIGTERM, 143, "terminated"), (signal.SIGINT, 130, "interrupted")]
 )
 @pytest.mark.parametrize("options", [[], ["--force"]])
-def test_a_signal_leaves_nothing_behind_and_says_so(source, tmp_path, monkeypatch, capsys, number, code, word, options):
+def test_a_signal_leaves_nothing_behind_and_says_so(source, tmp_path, monkeypatch, ran, number, code, word, options):
     out = tmp_path / "out"
     if options:
         patch_checkpoint(source, out, "linear:factor=2")
-    before = tree(tmp_path)
     during(monkeypatch, lambda: os.kill(os.getpid(), number))
     handler = signal.getsignal(number)
-    assert main(["patch", str(source), "-o", str(out), "--schedule", "yarn:factor=4", *options]) == code
-    assert capsys.readouterr().err.strip().startswith(word)
-    assert tree(tmp_path) == before
+    with unchanged(tmp_path):
+        said = ran("patch", source, "-o", out, "--schedule", "yarn:factor=4", *options, code=code).err
+    assert said.strip().startswith(word)
     assert signal.getsignal(number) == handler
 
 
@@ -804,13 +800,12 @@ def test_a_manifest_without_hashes_removes_nothing_that_lacks_our_marks(source, 
 
 
 def test_a_patch_in_place_whose_record_is_gone_begins_from_the_originals(source):
-    before = tree(source)
-    patch_checkpoint(source, None, "yarn:factor=2", in_place=True)
-    (source / "ropescale.json").unlink()
-    patch_checkpoint(source, None, "yarn:factor=2", in_place=True)
-    assert read(source / "config.json")["max_position_embeddings"] == 512
-    restore(source)
-    assert tree(source) == before
+    with unchanged(source):
+        patch_checkpoint(source, None, "yarn:factor=2", in_place=True)
+        (source / "ropescale.json").unlink()
+        patch_checkpoint(source, None, "yarn:factor=2", in_place=True)
+        assert read(source / "config.json")["max_position_embeddings"] == 512
+        restore(source)
 
 
 def test_a_change_in_place_that_fails_leaves_no_backup(source, monkeypatch):

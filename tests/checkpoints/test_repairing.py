@@ -11,7 +11,6 @@ import tiny
 from configurations import edit, read
 
 import ropescale
-from ropescale.cli.main import main
 from ropescale.errors import ScheduleError, VerificationError
 from ropescale.verifying.examining import examine
 
@@ -29,15 +28,14 @@ def folder(saved: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(saved, tmp_path / "model"))
 
 
-def test_live_frequencies_and_a_limit_that_is_too_low_are_told_apart(saved, capsys):
+def test_live_frequencies_and_a_limit_that_is_too_low_are_told_apart(saved, ran):
     report = examine(saved)
     assert report.live and report.problems == [] and report.length == 256
     assert len(report.limits) == 1 and "model_max_length is 64, below the 256" in report.limits[0]
     assert any("transformers 4 does not read" in warning for warning in report.warnings)
     with pytest.raises(VerificationError, match=r"the frequencies are live.*model_max_length is 64"):
         ropescale.verify(saved)
-    assert main(["verify", str(saved), "--json"]) == 1
-    told = capsys.readouterr()
+    told = ran("verify", saved, "--json", code=1)
     assert json.loads(told.out)["live"] is True and "the frequencies are live" in told.err
 
 
@@ -53,10 +51,9 @@ def test_as_is_writes_what_is_lacking_and_what_patching_the_source_would_have_wr
         ropescale.patch_checkpoint(tmp_path / "out", tmp_path / "again", "as-is")
 
 
-def test_as_is_in_place_is_shown_before_and_undone_after(folder, capsys):
+def test_as_is_in_place_is_shown_before_and_undone_after(folder, ran):
     before = (folder / "config.json").read_bytes()
-    assert main(["patch", str(folder), "--schedule", "as-is", "--dry-run"]) == 0
-    assert '+  "model_max_length": 256' in capsys.readouterr().out
+    assert '+  "model_max_length": 256' in ran("patch", folder, "--schedule", "as-is", "--dry-run").out
     ropescale.patch_checkpoint(folder, None, "as-is", in_place=True)
     assert ropescale.verify(folder).length == 256
     ropescale.restore(folder)

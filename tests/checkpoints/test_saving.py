@@ -21,7 +21,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import ropescale
 from ropescale.adapters.attaching import attached
-from ropescale.cli.main import main
 from ropescale.errors import CheckpointError, RopescaleError, VerificationError
 
 
@@ -311,11 +310,10 @@ def renamed(adapter: Path, folder: Path, base: Path) -> Path:
     return folder
 
 
-def test_verify_takes_an_adapter_and_names_its_base(adapter_once, capsys):
+def test_verify_takes_an_adapter_and_names_its_base(adapter_once, ran):
     report = ropescale.verify(adapter_once)
     assert (report.base, report.intended, report.length) == (str(adapter_once / "base"), "all: yarn:factor=4", 256)
-    assert main(["verify", str(adapter_once)]) == 0
-    told = capsys.readouterr().out
+    told = ran("verify", adapter_once).out
     assert f"base: {adapter_once / 'base'}" in told and "live: yes (all: yarn:factor=4, at 256 tokens)" in told
 
 
@@ -324,7 +322,7 @@ def test_decoding_with_an_adapter_is_compared_too(adapter_once):
     assert [stretch.verdict for stretch in ropescale.verify(adapter_once, generate=True).generation] == ["equal"] * 3
 
 
-def test_an_adapter_trained_under_another_table_than_its_base_has_is_reported(adapter_once, source, tmp_path, capsys):
+def test_an_adapter_trained_under_another_table_than_its_base_has_is_reported(adapter_once, source, tmp_path):
     moved = renamed(adapter_once, tmp_path / "moved", source)
     with pytest.raises(VerificationError, match=r"was trained under yarn:factor=4, and its base .* has default of 64"):
         ropescale.verify(moved)
@@ -335,21 +333,18 @@ def test_an_adapter_trained_under_another_table_than_its_base_has_is_reported(ad
     assert "nothing says under which frequencies" in warning and "default of 64" in warning
 
 
-def test_inspect_shows_the_base_of_an_adapter(adapter_once, source, tmp_path, capsys):
-    assert main(["inspect", str(adapter_once), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
+def test_inspect_shows_the_base_of_an_adapter(adapter_once, source, tmp_path, ran):
+    told = json.loads(ran("inspect", adapter_once, "--json").out)
     assert told["layers"]["all"]["scaling"]["rope_type"] == "yarn"
     assert any("is an adapter; what is shown is its base" in warning for warning in told["warnings"])
-    assert main(["inspect", str(renamed(adapter_once, tmp_path / "moved", source))]) == 0
-    assert "was trained under yarn:factor=4" in capsys.readouterr().err
+    assert "was trained under yarn:factor=4" in ran("inspect", renamed(adapter_once, tmp_path / "moved", source)).err
 
 
-def test_eval_measures_the_adapter_on_its_base(adapter_once, source, tmp_path, capsys):
+def test_eval_measures_the_adapter_on_its_base(adapter_once, source, tmp_path, ran):
     text = tmp_path / "text.txt"
     text.write_text("It was the best of times, it was the worst of times. " * 3)
     lengths = ["--lengths", "32,128", "--no-short-context", "--json"]
-    assert main(["eval", str(adapter_once), "--data", str(text), *lengths]) == 0
-    told = capsys.readouterr()
+    told = ran("eval", adapter_once, "--data", text, *lengths)
     rows = json.loads(told.out)["rows"]
     model = peft.AutoPeftModelForCausalLM.from_pretrained(adapter_once).eval()
     ids = AutoTokenizer.from_pretrained(adapter_once / "base")(text.read_text()).input_ids
@@ -357,8 +352,7 @@ def test_eval_measures_the_adapter_on_its_base(adapter_once, source, tmp_path, c
     assert [row["nll"] for row in rows] == pytest.approx([sum(losses[: n - 1]) / (n - 1) for n in (32, 128)], abs=1e-5)
     assert "was trained" not in told.err
     moved = renamed(adapter_once, tmp_path / "moved", source)
-    assert main(["eval", str(moved), "--data", str(text), *lengths]) == 0
-    told = capsys.readouterr()
+    told = ran("eval", moved, "--data", text, *lengths)
     assert "was trained under yarn:factor=4" in told.err
     assert json.loads(told.out)["rows"][1]["nll"] != pytest.approx(rows[1]["nll"], abs=1e-3)
 
@@ -370,9 +364,8 @@ def test_a_base_that_is_no_name_is_refused(tmp_path, base):
         ropescale.verify(tmp_path)
 
 
-def test_what_an_adapter_lacks_is_one_line(adapter_once, source, tmp_path, capsys):
-    assert main(["patch", str(adapter_once), "-o", str(tmp_path / "out"), "--schedule", "yarn:factor=4"]) == 2
-    told = capsys.readouterr().err
+def test_what_an_adapter_lacks_is_one_line(adapter_once, source, tmp_path, ran):
+    told = ran("patch", adapter_once, "-o", tmp_path / "out", "--schedule", "yarn:factor=4", code=2).err
     assert "is a PEFT adapter; patch the base" in told and "base_model_name_or_path" in told
     moved = renamed(adapter_once, tmp_path / "moved", tmp_path / "gone")
     with pytest.raises(CheckpointError, match=r"the base of the adapter .*there is no folder .*gone"):

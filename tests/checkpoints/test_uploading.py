@@ -14,7 +14,7 @@ import huggingface_hub
 import pytest
 import yaml
 from configurations import read, write_checkpoint
-from crashing import tree
+from crashing import unchanged
 from huggingface_hub import constants
 from refusing import one_error, refused
 
@@ -78,20 +78,17 @@ def test_the_repository_holds_the_folder_byte_for_byte_and_the_weights_came_thro
     assert f"{hub.url}/me/long (7 files, 20" in capsys.readouterr().out  # 200 kB of weights and a little
 
 
-def test_without_an_output_folder_nothing_is_left_on_this_machine(hub, capsys, tmp_path):
-    before = tree(tmp_path)
-    assert push("--private") == 0
-    assert tree(tmp_path) == before
+def test_without_an_output_folder_nothing_is_left_on_this_machine(hub, ran, tmp_path):
+    with unchanged(tmp_path):
+        out, _ = ran(*PUSH, "--private")
     assert set(sent(hub)) == FILES
     assert hub.private == {"me/long"}
-    out = capsys.readouterr().out
     assert "written to" not in out
     assert f"| uploaded to             | {hub.url}/me/long (private, 7 files, 20" in out
 
 
-def test_what_was_sent_is_in_the_json(hub, capsys):
-    assert push("-o", "out", "--json") == 0
-    found = json.loads(capsys.readouterr().out)
+def test_what_was_sent_is_in_the_json(hub, ran):
+    found = json.loads(ran(*PUSH, "-o", "out", "--json").out)
     assert found["out"] == "out"
     assert found["hub"] == {
         "repository": "me/long",
@@ -111,12 +108,11 @@ def test_the_function_sends_it_too(hub):
 
 
 def test_a_checkpoint_changed_in_place_is_sent_without_its_backup(hub, model):
-    before = tree(model)
-    assert push("--in-place") == 0
-    assert set(sent(hub)) == FILES
-    assert sent(hub)["config.json"] == (model / "config.json").read_bytes()
-    assert main(["restore", "model"]) == 0
-    assert tree(model) == before
+    with unchanged(model):
+        assert push("--in-place") == 0
+        assert set(sent(hub)) == FILES
+        assert sent(hub)["config.json"] == (model / "config.json").read_bytes()
+        assert main(["restore", "model"]) == 0
 
 
 def test_no_path_of_this_machine_is_published(hub, tmp_path):
@@ -139,14 +135,12 @@ def test_the_card_that_is_sent_keeps_the_makers_words_and_is_tagged(hub):
 # What it is not sent over
 
 
-def test_a_dry_run_says_what_would_be_sent_and_sends_nothing(hub, capsys, tmp_path):
-    before = tree(tmp_path)
-    assert push("--dry-run", "--json") == 0
-    found = json.loads(capsys.readouterr().out)
-    assert push("--dry-run", "--private") == 0
-    assert "| would be uploaded to    | me/long (private, 7 files, 20" in capsys.readouterr().out
+def test_a_dry_run_says_what_would_be_sent_and_sends_nothing(hub, ran, tmp_path):
+    with unchanged(tmp_path):
+        found = json.loads(ran(*PUSH, "--dry-run", "--json").out)
+        page, _ = ran(*PUSH, "--dry-run", "--private")
+    assert "| would be uploaded to    | me/long (private, 7 files, 20" in page
     assert hub.requests == []
-    assert tree(tmp_path) == before
     assert push("-o", "out") == 0
     told, came = found["hub"]["files"], {name: len(content) for name, content in sent(hub).items()}
     assert told.pop("ropescale.json") < came.pop("ropescale.json")  # which lists what was written once it is
@@ -233,14 +227,12 @@ def test_force_replaces_what_was_sent_as_it_was_sent(hub, model, link):
     ("name", "lfs"),
     [("config.json", False), ("README.md", False), ("nested/extra.json", True), ("model-1.safetensors", True)],
 )
-def test_force_leaves_what_somebody_changed_on_the_hub(hub, capsys, name, lfs):
+def test_force_leaves_what_somebody_changed_on_the_hub(hub, ran, name, lfs):
     assert push("-o", "out", "--link", "copy") == 0
     hub.repositories["me/long"][name] = b"theirs"
     hub.through_lfs |= {name} if lfs else set()
     before = dict(hub.repositories["me/long"])
-    capsys.readouterr()
-    assert push("-o", "out", "--force") == 2
-    assert capsys.readouterr().err == (
+    assert ran(*PUSH, "-o", "out", "--force", code=2).err == (
         f"error: me/long on the Hub holds {name} that was changed since ropescale sent it, so --force leaves it; "
         "delete what you do not need there, or choose another name\n"
     )
@@ -256,7 +248,7 @@ def test_a_result_that_is_patched_again_in_place_can_be_replaced_on_the_hub(hub,
 
 
 @pytest.mark.parametrize("there", [False, True])
-def test_what_somebody_sends_while_the_checkpoint_is_made_is_not_replaced(hub, capsys, monkeypatch, there):
+def test_what_somebody_sends_while_the_checkpoint_is_made_is_not_replaced(hub, ran, monkeypatch, there):
     def meanwhile(*args: object) -> object:
         hub.repositories["me/long"] = {"config.json": b"theirs"}
         hub.commits.append({"summary": "theirs"})
@@ -266,16 +258,15 @@ def test_what_somebody_sends_while_the_checkpoint_is_made_is_not_replaced(hub, c
         sent_before(hub)
     write = patching._write
     monkeypatch.setattr(patching, "_write", meanwhile)
-    assert push("-o", "out", "--force") == 1
+    said = ran(*PUSH, "-o", "out", "--force", code=1).err
     words = "me/long on the Hub was changed meanwhile" if there else "the Hub refused me/long (409: You already created"
-    assert words in capsys.readouterr().err
+    assert words in said
     assert hub.repositories["me/long"] == {"config.json": b"theirs"}
 
 
-def test_private_does_not_go_into_a_public_repository(hub, capsys):
+def test_private_does_not_go_into_a_public_repository(hub, ran):
     hub.repositories["me/long"] = {".gitattributes": b"x"}
-    assert push("--private") == 2
-    assert "me/long exists on the Hub and is public" in capsys.readouterr().err
+    assert "me/long exists on the Hub and is public" in ran(*PUSH, "--private", code=2).err
     hub.private.add("me/long")
     assert push("--private") == 0
 
@@ -307,10 +298,10 @@ def test_private_alone_is_refused(capsys):
 
 def test_without_a_token_nothing_is_sent(hub, capsys, monkeypatch, tmp_path):
     monkeypatch.delenv("HF_TOKEN")
-    before = tree(tmp_path)
-    refused(capsys, [*PUSH, "-o", "out"], "no token", "`hf auth login`", "HF_TOKEN")
-    assert push("--dry-run") == 0
-    assert (hub.requests, tree(tmp_path)) == ([], before)
+    with unchanged(tmp_path):
+        refused(capsys, [*PUSH, "-o", "out"], "no token", "`hf auth login`", "HF_TOKEN")
+        assert push("--dry-run") == 0
+    assert hub.requests == []
 
 
 def test_a_token_in_the_file_of_hf_auth_login_is_used(hub, monkeypatch, tmp_path):
@@ -377,12 +368,11 @@ def everything_said(capfd, caplog, tmp_path):
 @pytest.mark.parametrize("case", BEFORE)
 def test_a_refusal_before_the_patch_writes_nothing_and_hides_the_token(hub, everything_said, tmp_path, case, debug):
     hub.refusals, words = BEFORE[case]
-    before = tree(tmp_path)
-    assert push("-o", "out", *debug) == 2
+    with unchanged(tmp_path):
+        assert push("-o", "out", *debug) == 2
     err = everything_said()
     assert words in err.splitlines()[-1]
     assert len(err.splitlines()) == 1 or debug
-    assert tree(tmp_path) == before
     assert "me/long" not in hub.repositories
 
 
@@ -400,10 +390,9 @@ def test_a_failed_upload_keeps_the_checkpoint_and_hides_the_token(hub, everythin
 
 def test_a_hub_that_cannot_be_reached_is_one_sentence(hub, everything_said, monkeypatch, tmp_path):
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
-    before = tree(tmp_path)
-    assert push("-o", "out") == 2
+    with unchanged(tmp_path):
+        assert push("-o", "out") == 2
     one_error(everything_said(), "me/long", "Connection refused")
-    assert tree(tmp_path) == before
 
 
 def test_a_connection_that_breaks_while_uploading_is_one_sentence(hub, everything_said, monkeypatch):
@@ -462,10 +451,10 @@ def test_a_token_that_cannot_write_there_is_refused_before_the_patch(hub, capsys
     refused(capsys, ["patch", "model", "-o", "out", *YARN, "--push-to-hub", to], words)
 
 
-def test_a_file_that_the_hub_leaves_out_is_missed(hub, capsys):
+def test_a_file_that_the_hub_leaves_out_is_missed(hub, ran):
     hub.ignored = {"nested/extra.json"}
-    assert push("-o", "out") == 1
-    assert f"{hub.url}/me/long lacks 1 of the files in out, nested/extra.json among them" in capsys.readouterr().err
+    said = ran(*PUSH, "-o", "out", code=1).err
+    assert f"{hub.url}/me/long lacks 1 of the files in out, nested/extra.json among them" in said
 
 
 def test_a_wrong_schedule_is_found_before_the_repository_is_made(hub):

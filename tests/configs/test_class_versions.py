@@ -9,6 +9,7 @@ import sys
 import tempfile
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from configurations import write_checkpoint
@@ -16,7 +17,6 @@ from environments import CACHE, environment
 from planning import make_plan
 from refusing import one_error
 
-from ropescale.cli.main import main
 from ropescale.configs import class_defaults
 from ropescale.engines import engine_warnings, transformers4
 from ropescale.engines.exporting import export
@@ -82,11 +82,10 @@ def test_a_version_stops_at_a_type_that_it_is_said_to_lack(version: str, tmp_pat
         assert ("Unrecognized model identifier" in done.stderr) == (model_type in lacked), done.stderr[-500:]
 
 
-def test_a_type_that_came_with_5_is_refused_for_4(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_a_type_that_came_with_5_is_refused_for_4(tmp_path: Path, ran: Any) -> None:
     folder = write_checkpoint(tmp_path, {"model_type": "ministral3"})
-    words = ["export", str(folder), "--for", "transformers4", "--schedule", "yarn:factor=32", "--replace-scaling"]
-    assert main(words) == 1
-    out, err = capsys.readouterr()
+    words = ["--for", "transformers4", "--schedule", "yarn:factor=32", "--replace-scaling"]
+    out, err = ran("export", folder, *words, code=1)
     assert "```" not in out and "| frequencies " in out and "| unsupported |" in out
     facts = ("transformers 4 cannot", "yarn for ministral3", "came with transformers 5", "load it with transformers 5")
     one_error(err.splitlines()[-1] + "\n", *facts)

@@ -20,7 +20,6 @@ from packaging.version import Version
 from rotary_modules import quiet, tables_of
 
 import ropescale
-from ropescale.cli.main import main
 from ropescale.errors import ConfigError
 
 MEASURED = outcomes.load()
@@ -263,8 +262,7 @@ def test_dbrx_states_its_theta_at_the_top_level_and_the_same_in_attn_config(sche
     assert ropescale.frequencies(source.parent / "target", "as-is")["all"].inv_freq[1] < 1.0
 
 
-def test_the_command_patches_a_model_whose_trained_length_only_the_user_knows(tmp_path, capsys):
+def test_the_command_patches_a_model_whose_trained_length_only_the_user_knows(tmp_path, ran):
     words = ["patch", str(write_checkpoint(tmp_path / "source", tiny_config("recurrent_gemma")))]
     words += ["-o", str(tmp_path / "target"), "--schedule", "abf:rope_theta=5e5", "--original-length", "1k"]
-    assert main([*words, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["max_position_embeddings"] == [TRAINED, TRAINED]
+    assert json.loads(ran(*words, "--json").out)["max_position_embeddings"] == [TRAINED, TRAINED]

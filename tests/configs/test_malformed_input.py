@@ -13,8 +13,6 @@ from configurations import CONFIG, edit
 from crashing import unchanged
 from refusing import one_error, refused
 
-from ropescale.cli.main import main
-
 PATCH = ["patch", "model", "-o", "out", "--schedule", "yarn:factor=4"]
 COMMANDS = [PATCH, ["inspect", "model", "--schedule", "yarn:factor=4"], ["inspect", "model"]]
 
@@ -208,17 +206,14 @@ def test_an_existing_output_is_refused(model, capsys):
     refused(capsys, [*PATCH[:-1], "yran:factor=4"], "no schedule named 'yran'; did you mean 'yarn'?")
 
 
-def test_a_factor_of_one_is_said_to_change_nothing(model, capsys):
-    assert main([*PATCH[:-1], "yarn:factor=1"]) == 0
-    assert "note: yarn:factor=1 changes nothing" in capsys.readouterr().err
-    assert main([*PATCH[:-1], "yarn:factor=1.5", "--dry-run"]) == 0
-    assert "changes nothing" not in capsys.readouterr().err
+def test_a_factor_of_one_is_said_to_change_nothing(model, ran):
+    assert "note: yarn:factor=1 changes nothing" in ran(*PATCH[:-1], "yarn:factor=1").err
+    assert "changes nothing" not in ran(*PATCH[:-1], "yarn:factor=1.5", "--dry-run").err
 
 
-def test_a_dry_run_shows_what_would_be_written_beside_an_existing_output(model, capsys):
+def test_a_dry_run_shows_what_would_be_written_beside_an_existing_output(model, ran):
     Path("out").mkdir()
-    assert main([*PATCH, "--dry-run"]) == 0
-    shown = capsys.readouterr()
+    shown = ran(*PATCH, "--dry-run")
     assert '+    "rope_type": "yarn"' in shown.out
     assert "warning: nothing would be written: out exists already; choose another folder, or replace it" in shown.err
     assert not any(Path("out").iterdir())

@@ -167,12 +167,12 @@ def test_what_llama_cpp_would_drop_of_yarn_becomes_a_table(fields):
     assert keys[S + "type"] == "none"
 
 
-def test_an_architecture_that_reads_betas_is_given_them(capsys):
+def test_an_architecture_that_reads_betas_is_given_them(ran):
     write_keys(Path("in.gguf"), "mistral3")
-    assert main(["gguf", "in.gguf", "-o", "out.gguf", "--schedule", "yarn:factor=8,beta_fast=8"]) == 0
+    said = ran("gguf", "in.gguf", "-o", "out.gguf", "--schedule", "yarn:factor=8,beta_fast=8").err
     keys = keys_of("out.gguf")
     assert (keys[f"mistral3.{S}yarn_beta_fast"], keys[f"mistral3.{S}type"]) == (8.0, "yarn")
-    assert "llama-cpp-python" in capsys.readouterr().err
+    assert "llama-cpp-python" in said
 
 
 def test_gemma_4_keeps_the_pairs_that_do_not_turn():
@@ -517,21 +517,20 @@ def test_an_interrupted_write_leaves_nothing(monkeypatch, here):
         patch_gguf("in.gguf", "out.gguf", "llama3:factor=8")
 
 
-def test_without_gguf_py_the_error_names_the_extra(monkeypatch, capsys):
+def test_without_gguf_py_the_error_names_the_extra(monkeypatch, ran):
     write_keys(Path("in.gguf"))
     monkeypatch.setitem(sys.modules, "gguf", None)
-    assert main(["gguf", "in.gguf", "--schedule", "ntk:factor=2", "--dry-run"]) == 2
-    assert "pip install 'ropescale[gguf]'" in capsys.readouterr().err
+    said = ran("gguf", "in.gguf", "--schedule", "ntk:factor=2", "--dry-run", code=2).err
+    assert "pip install 'ropescale[gguf]'" in said
 
 
 # ---------------------------------------------------------------------------------------------------------
 # The command
 
 
-def test_the_page_says_what_becomes_of_what(capsys):
+def test_the_page_says_what_becomes_of_what(ran):
     write_keys(Path("in.gguf"), "llama")
-    assert main(["gguf", "in.gguf", "-o", "out.gguf", "--schedule", "yarn", "--factor", "8"]) == 0
-    captured = capsys.readouterr()
+    captured = ran("gguf", "in.gguf", "-o", "out.gguf", "--schedule", "yarn", "--factor", "8")
     assert captured.err == ""
     table, _, difference = captured.out.partition("\n\n")
     rows = dict(tuple(map(str.strip, line.strip("| ").split(" | "))) for line in table.splitlines()[2:])
@@ -557,11 +556,10 @@ def test_the_page_says_what_becomes_of_what(capsys):
     ]
 
 
-def test_json_has_every_digit_and_a_dry_run_writes_nothing(capsys, here):
+def test_json_has_every_digit_and_a_dry_run_writes_nothing(ran, here):
     write_keys(Path("in.gguf"))
     with unchanged(here):
-        assert main(["gguf", "in.gguf", "--schedule", "llama3:factor=8", "--dry-run", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+        found = json.loads(ran("gguf", "in.gguf", "--schedule", "llama3:factor=8", "--dry-run", "--json").out)
     assert (found["written"], found["out"], found["length"], found["architecture"]) == (False, None, 2048, "llama")
     before_and_after = found["tensors"]["rope_freqs.weight"]
     assert before_and_after[0] is None

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 from configurations import CONFIG as LLAMA
-from configurations import GEMMA3, write_checkpoint
+from configurations import GEMMA3, in_v5, write_checkpoint
 from refusing import one_error
 
 from ropescale import Frequencies, Rope, patch_checkpoint
-from ropescale.cli.main import main
 from ropescale.configs.configuration import Configuration
 from ropescale.errors import DataError
 from ropescale.inspecting import Geometry, inspect, traps
@@ -27,6 +26,12 @@ def checkpoint(tmp_path):
         return str(write_checkpoint(tmp_path, config, {f"{name}.json": json.dumps(files[name]) for name in files}))
 
     return write
+
+
+@pytest.fixture
+def described(checkpoint, ran):
+    """What the command says of a configuration with one table, as JSON."""
+    return lambda config, *words: json.loads(ran("inspect", checkpoint(config), *words, "--json").out)["layers"]["all"]
 
 
 def test_pairs_carry_the_closed_form():
@@ -128,15 +133,14 @@ def test_a_trap_is_named(config, files, words):
 
 
 def test_a_file_that_only_transformers_5_understands_is_a_trap():
-    config = {key: value for key, value in LLAMA.items() if key != "rope_theta"}
-    parameters = {"rope_type": "default", "rope_theta": 5e5}
-    assert "transformers 4 does not read them" in warnings_of({**config, "rope_parameters": parameters})
+    assert "transformers 4 does not read them" in warnings_of(in_v5(LLAMA, rope_theta=5e5))
 
 
 def test_what_patching_mends_is_no_trap_under_a_schedule(tmp_path):
-    config = {key: value for key, value in LLAMA.items() if key != "rope_theta"}
-    config |= {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}
-    model, out = write_checkpoint(tmp_path / "model", config, {"model.safetensors": b""}), tmp_path / "out"
+    model, out = (
+        write_checkpoint(tmp_path / "model", in_v5(LLAMA, rope_theta=5e5), {"model.safetensors": b""}),
+        tmp_path / "out",
+    )
     patch_checkpoint(model, out, "yarn:factor=2")
     for given, trap in ((inspect(str(model)), 1), (inspect(str(model), "yarn:factor=2"), 0), (inspect(str(out)), 0)):
         assert sum("rope_parameters alone" in each for each in given.warnings) == trap
@@ -154,27 +158,22 @@ def test_a_model_that_ropescale_patched_is_not_called_its_makers_work():
     assert "already scaled" not in warnings_of(config, ropescale={"schema": 1})
 
 
-def test_the_command_prints_one_row_per_pair(checkpoint, capsys):
-    assert main(["inspect", checkpoint(LLAMA), "--schedule", "yarn:factor=8"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+def test_the_command_prints_one_row_per_pair(checkpoint, ran):
+    lines = ran("inspect", checkpoint(LLAMA), "--schedule", "yarn:factor=8").out.splitlines()
     assert "| pairs without a full turn in training | 19 of 32, from pair 13 |" in lines
     rows = [line.split() for line in lines if line.startswith("|   ")]
     assert len(rows) == 32
     assert rows[31][1::2] == ["31", "47117.2", "0.00543326", "NEVER", "376938", "8", "divided"]
 
 
-def test_the_json_holds_every_digit(checkpoint, capsys):
-    assert main(["inspect", checkpoint(LLAMA), "--schedule", "linear", "--target-length", "1k", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    layer = found["layers"]["all"]
+def test_the_json_holds_every_digit(described):
+    layer = described(LLAMA, "--schedule", "linear", "--target-length", "1k")
     assert (layer["original_length"], layer["target_length"], layer["pairs"]) == (256, 1024, 32)
     assert [pair["new_inv_freq"] for pair in layer["table"]] == [10000 ** (-2 * i / 64) / 4 for i in range(32)]
 
 
-def test_warnings_go_to_stderr_and_into_the_json(checkpoint, capsys):
-    folder = checkpoint(LLAMA, tokenizer_config={"model_max_length": 128})
-    assert main(["inspect", folder, "--json"]) == 0
-    captured = capsys.readouterr()
+def test_warnings_go_to_stderr_and_into_the_json(checkpoint, ran):
+    captured = ran("inspect", checkpoint(LLAMA, tokenizer_config={"model_max_length": 128}), "--json")
     assert captured.err.startswith("warning: tokenizer_config.json says model_max_length 128")
     assert json.loads(captured.out)["warnings"][0] in captured.err
 
@@ -191,29 +190,25 @@ def test_warnings_go_to_stderr_and_into_the_json(checkpoint, capsys):
         (["--target-length", "long"], "'--target-length'"),
     ],
 )
-def test_wrong_input_is_one_line(words, sentence, checkpoint, capsys):
-    assert main(["inspect", checkpoint(LLAMA), *words]) == 2
-    one_error(capsys.readouterr().err, sentence)
+def test_wrong_input_is_one_line(words, sentence, checkpoint, ran):
+    one_error(ran("inspect", checkpoint(LLAMA), *words, code=2).err, sentence)
 
 
 @pytest.mark.parametrize("config", [{"model_type": "gpt2"}, [], {"model_type": "unheard-of"}, {}])
-def test_a_config_without_a_geometry_is_one_line(config, checkpoint, capsys):
-    assert main(["inspect", checkpoint(config)]) == 2
-    assert capsys.readouterr().err.startswith("error: ")
+def test_a_config_without_a_geometry_is_one_line(config, checkpoint, ran):
+    one_error(ran("inspect", checkpoint(config), code=2).err)
 
 
-def test_a_missing_folder_is_one_line(tmp_path, capsys):
-    assert main(["inspect", str(tmp_path / "nowhere")]) == 2
-    assert "nowhere" in capsys.readouterr().err
+def test_a_missing_folder_is_one_line(tmp_path, ran):
+    one_error(ran("inspect", tmp_path / "nowhere", code=2).err, "nowhere")
 
 
 @pytest.mark.parametrize("name", ["tokenizer_config.json", "generation_config.json"])
 @pytest.mark.parametrize("content", ["{", "[]"])
-def test_a_file_beside_the_configuration_that_is_damaged_is_named(name, content, checkpoint, capsys):
+def test_a_file_beside_the_configuration_that_is_damaged_is_named(name, content, checkpoint, ran):
     folder = Path(checkpoint(LLAMA))
     (folder / name).write_text(content)
-    assert main(["inspect", str(folder)]) == 2
-    assert name in capsys.readouterr().err
+    assert name in ran("inspect", folder, code=2).err
 
 
 @pytest.mark.parametrize(
@@ -255,50 +250,41 @@ SCALED = {
 }
 
 
-def slowest(capsys):
-    """The divisor of the slowest pair and the trained length that it counts from, as the command printed them."""
-    described = json.loads(capsys.readouterr().out)["layers"]["all"]
-    return described["table"][-1]["divisor"], described["original_length"]
-
-
 @pytest.mark.parametrize(
     ("words", "divisor", "counted_from"),
     [([], 8, 256), (["--replace-scaling"], 8, 256), (["--on-top"], 8, 1024)],
 )
-def test_scaling_that_is_there_is_replaced_or_composed_with_as_patch_would(
-    checkpoint, capsys, words, divisor, counted_from
-):
-    folder = checkpoint(SCALED)
-    assert main(["inspect", folder, "--schedule", "linear:factor=8", "--json", *words]) == 0
-    assert slowest(capsys) == (pytest.approx(divisor, rel=1e-12), counted_from)
+def test_scaling_that_is_there_is_replaced_or_composed_with_as_patch_would(described, words, divisor, counted_from):
+    found = described(SCALED, "--schedule", "linear:factor=8", *words)
+    assert (found["table"][-1]["divisor"], found["original_length"]) == (
+        pytest.approx(divisor, rel=1e-12),
+        counted_from,
+    )
 
 
-def test_fields_are_set_as_patch_sets_them(checkpoint, capsys):
-    folder = checkpoint(LLAMA)
-    assert main(["inspect", folder, "--schedule", "yarn", "--set", "factor=4", "--set", "beta_fast=16", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["layers"]["all"]["schedule"] == "yarn:factor=4,beta_fast=16"
+def test_fields_are_set_as_patch_sets_them(described):
+    found = described(LLAMA, "--schedule", "yarn", "--set", "factor=4", "--set", "beta_fast=16")
+    assert found["schedule"] == "yarn:factor=4,beta_fast=16"
 
 
-def test_a_length_dependent_schedule_is_shown_frozen(checkpoint, capsys):
-    words = ["--schedule", "dynamic:factor=4", "--freeze-at", "512", "--json"]
-    assert main(["inspect", checkpoint(LLAMA), *words]) == 0
+def test_a_length_dependent_schedule_is_shown_frozen(described):
+    found = described(LLAMA, "--schedule", "dynamic:factor=4", "--freeze-at", "512")
     theta = 10000 * (4 * 512 / 256 - 3) ** (64 / 62)  # the NTK base at 512 tokens
-    assert slowest(capsys)[0] == pytest.approx((theta / 10000) ** (62 / 64), rel=1e-9)
+    assert found["table"][-1]["divisor"] == pytest.approx((theta / 10000) ** (62 / 64), rel=1e-9)
 
 
 @pytest.mark.parametrize("words", [["--set", "factor=4"], ["--on-top"], ["--replace-scaling"], ["--freeze-at", "512"]])
-def test_what_only_a_schedule_takes_is_wrong_input_without_one(checkpoint, capsys, words):
-    assert main(["inspect", checkpoint(LLAMA), *words]) == 2
-    assert f"error: {words[0]} is given without a schedule; name one" in capsys.readouterr().err
+def test_what_only_a_schedule_takes_is_wrong_input_without_one(checkpoint, ran, words):
+    said = ran("inspect", checkpoint(LLAMA), *words, code=2).err
+    assert f"error: {words[0]} is given without a schedule; name one" in said
 
 
-def test_replacing_and_composing_exclude_each_other(checkpoint, capsys):
+def test_replacing_and_composing_exclude_each_other(checkpoint, ran):
     words = ["--schedule", "linear:factor=2", "--replace-scaling", "--on-top"]
-    assert main(["inspect", checkpoint(SCALED), *words]) == 2
-    assert "exclude each other" in capsys.readouterr().err
+    assert "exclude each other" in ran("inspect", checkpoint(SCALED), *words, code=2).err
 
 
-def test_the_turns_of_sliding_layers_are_those_inside_their_window(checkpoint, capsys):
+def test_the_turns_of_sliding_layers_are_those_inside_their_window(checkpoint, ran):
     full, sliding = inspect(checkpoint(GEMMA3)).geometries
     assert full.pairs()[1].turns == pytest.approx(8192 * 1e6 ** (-2 / 16) / (2 * math.pi), rel=1e-14)
     assert [pair.turns for pair in sliding.pairs()] == pytest.approx(
@@ -308,8 +294,8 @@ def test_the_turns_of_sliding_layers_are_those_inside_their_window(checkpoint, c
     assert (sliding.window, sliding.unturned()) == (512, [4, 5, 6, 7])
     scaled = inspect(checkpoint(GEMMA3), "linear", factor=2.0, layers="all").geometries[1].pairs()[0]
     assert scaled.new_turns == pytest.approx(512 / 2 / (2 * math.pi), rel=1e-14), "no more than the window"
-    assert main(["inspect", checkpoint(GEMMA3)]) == 0
-    assert "| these layers see" in (page := capsys.readouterr().out) and "512 tokens back" in page
+    page = ran("inspect", checkpoint(GEMMA3)).out
+    assert "| these layers see" in page and "512 tokens back" in page
 
 
 def test_a_schedule_that_follows_the_length_is_labelled_with_the_one_that_is_shown(checkpoint):

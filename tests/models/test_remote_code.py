@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -100,11 +101,11 @@ def test_patching_and_inspecting_run_no_code_and_carry_it_along(folder: Path, tm
 
 @pytest.mark.parametrize("words", [["verify"], ["verify", "--generate"], ["eval", "--lengths", "64", "--data"]])
 def test_without_the_option_nothing_runs_and_the_error_names_it(
-    folder: Path, text: Path, marker: Path, words: list[str], capsys: pytest.CaptureFixture[str]
+    folder: Path, text: Path, marker: Path, words: list[str], ran: Any
 ) -> None:
     command, *rest = words
-    assert main([command, str(folder), *rest, *([str(text)] if command == "eval" else [])]) == 2
-    one_error(capsys.readouterr().err, "custom code (modeling_own.OwnForCausalLM)", "--trust-remote-code")
+    said = ran(command, folder, *rest, *([text] if command == "eval" else []), code=2).err
+    one_error(said, "custom code (modeling_own.OwnForCausalLM)", "--trust-remote-code")
     assert not marker.exists()
 
 
@@ -115,16 +116,15 @@ def test_in_python_it_is_off_as_well(folder: Path, marker: Path) -> None:
 
 
 def test_with_the_option_it_is_verified_generated_from_and_evaluated(
-    folder: Path, plain: Path, tmp_path: Path, text: Path, marker: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, plain: Path, tmp_path: Path, text: Path, marker: Path, ran: Any
 ) -> None:
     out = patched(folder, tmp_path)
-    assert main(["verify", str(out), "--trust-remote-code"]) == 0
+    ran("verify", out, "--trust-remote-code")
     assert marker.exists()
-    assert main(["verify", str(out), "--trust-remote-code", "--generate"]) == 0
-    assert "live: yes (all: yarn:factor=4, at 256 tokens)" in capsys.readouterr().out
-    words = ["--data", str(text), "--lengths", "64,256", "--json"]
-    assert main(["eval", str(out), *words, "--trust-remote-code"]) == 0
-    own = json.loads(capsys.readouterr().out)["rows"]
+    said = ran("verify", out, "--trust-remote-code", "--generate").out
+    assert "live: yes (all: yarn:factor=4, at 256 tokens)" in said
+    words = ["--data", text, "--lengths", "64,256", "--json"]
+    own = json.loads(ran("eval", out, *words, "--trust-remote-code").out)["rows"]
     ids = torch.tensor([[256, *byte_tokenizer()(text.read_text(), add_special_tokens=False)["input_ids"]]])[:, :256]
     stock = AutoModelForCausalLM.from_pretrained(patched_as(plain, out, tmp_path))
     with torch.no_grad():
@@ -141,11 +141,10 @@ def test_a_type_that_transformers_knows_is_loaded_by_its_own_class_whatever_lies
 
 
 def test_a_tokenizer_with_code_is_refused_by_name_without_the_option(
-    plain: Path, text: Path, marker: Path, capsys: pytest.CaptureFixture[str]
+    plain: Path, text: Path, marker: Path, ran: Any
 ) -> None:
     named = {"AutoTokenizer": ["own.OwnTokenizer", None]}
     edit(plain, "tokenizer_config.json", tokenizer_class="OwnTokenizer", auto_map=named)
     (plain / "own.py").write_text(f"from pathlib import Path\n\nPath({str(marker)!r}).touch()\n")
-    assert main(["eval", str(plain), "--data", str(text), "--lengths", "64"]) == 2
-    assert "give --trust-remote-code" in capsys.readouterr().err
+    assert "give --trust-remote-code" in ran("eval", plain, "--data", text, "--lengths", "64", code=2).err
     assert not marker.exists()

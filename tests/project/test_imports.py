@@ -18,7 +18,7 @@ MAIN = "import sys\nfrom ropescale.cli.main import main\nassert main(sys.argv[1:
 def modules_after(python, code: str, *arguments: str) -> set[str]:
     """The top-level modules that a fresh interpreter holds after ``code``."""
     report = "import sys, json; print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))"
-    done = python("-c", f"{code}\n{report}", *arguments)
+    done = python("-c", f"{code}\n{report}", *(word.format(checkpoint=CHECKPOINT) for word in arguments))
     assert done.returncode == 0, done.stderr
     return set(json.loads(done.stdout.splitlines()[-1]))
 
@@ -51,8 +51,7 @@ _TO = ["--data", "none.txt", "--target-length"]
     ],
 )
 def test_what_needs_no_model_is_refused_without_torch(python, words):
-    named = (word.format(checkpoint=CHECKPOINT) for word in words)
-    assert "torch" not in modules_after(python, MAIN.format(2), *named)
+    assert "torch" not in modules_after(python, MAIN.format(2), *words)
 
 
 INSPECT = ["inspect", "{checkpoint}", "--schedule", "yarn", "--factor", "8"]
@@ -62,8 +61,7 @@ PATCH = ["patch", "{checkpoint}", "-o", "out", "--schedule", "yarn", "--factor",
 @pytest.mark.parametrize("words", [["schedules"], INSPECT, PATCH], ids=lambda words: words[0])
 def test_pydantic_is_not_imported_before_a_record_is_read(python, tmp_path, monkeypatch, words):
     monkeypatch.chdir(tmp_path)
-    named = (word.format(checkpoint=CHECKPOINT) for word in words)
-    assert "pydantic" not in modules_after(python, MAIN.format(0), *named)
+    assert "pydantic" not in modules_after(python, MAIN.format(0), *words)
 
 
 def test_help_imports_no_command(python):

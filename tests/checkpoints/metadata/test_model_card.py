@@ -16,7 +16,6 @@ from planning import make_plan
 import ropescale
 from ropescale.checkpoints.metadata import front_matter
 from ropescale.checkpoints.metadata.model_card import BEGIN, END, card
-from ropescale.cli.main import main
 from ropescale.engines.base.commands import shell
 from ropescale.engines.exporting import ENGINES, export
 from ropescale.output import escaping
@@ -172,12 +171,12 @@ def test_export_prints_one_block_per_command_whatever_the_folder_is_called(engin
         assert "\ntouch" not in code
 
 
-def test_a_folder_that_begins_with_a_dash_is_no_option(tmp_path, monkeypatch, capsys):
+def test_a_folder_that_begins_with_a_dash_is_no_option(tmp_path, monkeypatch, ran):
     monkeypatch.chdir(tmp_path)
     write_checkpoint(Path("-x"), LLAMA)
     assert "vllm serve ./-x " in export("./-x", "vllm", "yarn:factor=4").commands[0].text
-    assert main(["patch", "./-x", "-o", "./-y", "--schedule", "yarn:factor=4"]) == 0
-    assert capsys.readouterr().err.endswith("next: ropescale verify ./-y\n")
+    said = ran("patch", "./-x", "-o", "./-y", "--schedule", "yarn:factor=4").err
+    assert said.endswith("next: ropescale verify ./-y\n")
     assert "llama-server -m ./-x.gguf" in Path("-y", "README.md").read_text()
     assert "makes of ./-x" in Path("-y", "README.md").read_text()
 
@@ -188,10 +187,9 @@ def test_a_model_in_a_hostile_folder_has_a_card_like_any_other(tmp_path):
     checked((tmp_path / "out" / "README.md").read_text())
 
 
-def test_a_hostile_folder_does_not_break_the_table_that_is_printed(tmp_path, capsys):
+def test_a_hostile_folder_does_not_break_the_table_that_is_printed(tmp_path, ran):
     folder = write_checkpoint(tmp_path / "a\n| b\\| \u202e", LLAMA)
-    assert main(["patch", str(folder), "--dry-run", "--schedule", "yarn:factor=4"]) == 0
-    out = capsys.readouterr().out
+    out = ran("patch", folder, "--dry-run", "--schedule", "yarn:factor=4").out
     assert "/a\\n\\| b\\| \\u202e (llama) |\n" in out
 
 
