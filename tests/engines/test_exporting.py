@@ -454,7 +454,7 @@ def test_the_result_goes_to_stdout_and_the_warnings_to_stderr(tmp_path: Path, ra
 
 
 def test_what_the_schedule_leaves_alone_is_noted(tmp_path: Path, ran: Any) -> None:
-    folder = str(write_checkpoint(tmp_path, CONFIGS["gemma3_text"]))
+    folder = write_checkpoint(tmp_path, CONFIGS["gemma3_text"])
     out, err = ran("export", folder, "--for", "vllm", "--schedule", "yarn:factor=4")
     assert err == "note: layers left as they are: sliding_attention\n"
     assert "| layers " in out and "| sliding_attention | theta " in out

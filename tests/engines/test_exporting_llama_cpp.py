@@ -137,8 +137,7 @@ def test_another_theta_is_what_a_deepseek_file_takes(spec: str, tmp_path: Path) 
 
 
 def test_export_of_deepseek_exits_with_1(tmp_path: Path, ran: Any) -> None:
-    folder = str(_folder(DEEPSEEK, tmp_path))
-    out, err = ran("export", folder, "--for", "llama.cpp", "--schedule", "yarn:factor=8", code=1)
+    out, err = ran("export", _folder(DEEPSEEK, tmp_path), "--for", "llama.cpp", "--schedule", "yarn:factor=8", code=1)
     assert "```" not in out and "| softmax scale" in out
     assert err.startswith("error: llama.cpp cannot compute this schedule (yarn for deepseek_v3): derives a softmax")
     assert err.count("\n") == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import pytest
 import tiny
@@ -11,7 +12,6 @@ from configurations import GEMMA3, write_checkpoint
 from refusing import one_error
 
 import ropescale
-from ropescale.cli.main import main
 from ropescale.errors import ScheduleError
 from ropescale.inspecting import compare, inspect
 from ropescale.output import plotting
@@ -24,9 +24,9 @@ def checkpoint(tmp_path):
     return lambda config=LLAMA: str(write_checkpoint(tmp_path, config))
 
 
-def run(capsys, *words):
-    assert main(["inspect", *words]) == 0
-    return capsys.readouterr()
+@pytest.fixture
+def shown(ran):
+    return partial(ran, "inspect")
 
 
 def asked(schedules):
@@ -46,18 +46,18 @@ def test_each_schedule_is_what_it_is_alone(checkpoint):
     assert [found.inspections[each] for each in SCHEDULES] == [inspect(folder, each) for each in SCHEDULES]
 
 
-def test_the_json_has_every_schedule_with_the_layers_that_it_has_alone(checkpoint, capsys):
+def test_the_json_has_every_schedule_with_the_layers_that_it_has_alone(checkpoint, shown):
     folder = checkpoint()
-    found = json.loads(run(capsys, folder, "--json", *asked(SCHEDULES)).out)
+    found = json.loads(shown(folder, "--json", *asked(SCHEDULES)).out)
     assert [each["schedule"] for each in found["schedules"]] == SCHEDULES
     for each in found["schedules"]:
-        alone = json.loads(run(capsys, folder, "--json", "--schedule", each["schedule"]).out)
+        alone = json.loads(shown(folder, "--json", "--schedule", each["schedule"]).out)
         assert (each["layers"], each["warnings"]) == (alone["layers"], alone["warnings"])
         assert set(alone["warnings"]) <= set(found["warnings"])
 
 
-def test_the_table_has_a_column_of_divisors_per_schedule(checkpoint, capsys):
-    page = run(capsys, checkpoint(), *asked(SCHEDULES)).out
+def test_the_table_has_a_column_of_divisors_per_schedule(checkpoint, shown):
+    page = shown(checkpoint(), *asked(SCHEDULES)).out
     assert cells(page, "pair") == ["pair", "wavelength", "turns", "full turn", *SCHEDULES]
     # ntk divides pair i by 4^(2i/(d-2)); cope keeps the first of the 19 pairs that it fades
     assert cells(page, "16")[5] == f"{4 ** (32 / 62):.6g}"
@@ -67,26 +67,26 @@ def test_the_table_has_a_column_of_divisors_per_schedule(checkpoint, capsys):
     assert [cells(page, each)[1] for each in SCHEDULES] == ["2048 tokens", "1024 tokens", "256 tokens"]
 
 
-def test_one_schedule_is_shown_as_before(checkpoint, capsys):
+def test_one_schedule_is_shown_as_before(checkpoint, shown):
     folder = checkpoint()
-    once = run(capsys, folder, "--schedule", "yarn:factor=8")
-    assert run(capsys, folder, "--schedule", "yarn", "--factor", "8") == once
+    once = shown(folder, "--schedule", "yarn:factor=8")
+    assert shown(folder, "--schedule", "yarn", "--factor", "8") == once
     assert "new wavelength" in once.out
 
 
-def test_a_schedule_named_twice_is_shown_once(checkpoint, capsys):
-    page = run(capsys, checkpoint(), *asked(["yarn:factor=8", "linear:factor=8", "yarn:factor=8"])).out
+def test_a_schedule_named_twice_is_shown_once(checkpoint, shown):
+    page = shown(checkpoint(), *asked(["yarn:factor=8", "linear:factor=8", "yarn:factor=8"])).out
     assert cells(page, "pair")[4:] == ["yarn:factor=8", "linear:factor=8"]
 
 
-def test_each_schedule_takes_the_fields_that_it_has(checkpoint, capsys):
+def test_each_schedule_takes_the_fields_that_it_has(checkpoint, shown):
     words = ["--factor", "8", "--set", "beta_fast=16", "--target-length", "2k"]
-    page = run(capsys, checkpoint(), *asked(["yarn", "linear", "cope", "abf:rope_theta=1e5"]), *words).out
+    page = shown(checkpoint(), *asked(["yarn", "linear", "cope", "abf:rope_theta=1e5"]), *words).out
     assert cells(page, "pair")[4:] == ["yarn:factor=8,beta_fast=16", "linear:factor=8", "cope", "abf:rope_theta=100000"]
 
 
-def test_a_target_length_alone_is_for_schedules_without_a_factor_too(checkpoint, capsys):
-    page = run(capsys, checkpoint(), *asked(["cope", "abf:rope_theta=1e5"]), "--target-length", "2k").out
+def test_a_target_length_alone_is_for_schedules_without_a_factor_too(checkpoint, shown):
+    page = shown(checkpoint(), *asked(["cope", "abf:rope_theta=1e5"]), "--target-length", "2k").out
     assert cells(page, "cope")[1] == "2048 tokens"
 
 
@@ -100,9 +100,8 @@ def test_a_target_length_alone_is_for_schedules_without_a_factor_too(checkpoint,
         (["--schedule", "yarn"], "factor"),
     ],
 )
-def test_wrong_input_is_one_line(words, sentence, checkpoint, capsys):
-    assert main(["inspect", checkpoint(), *asked(["cope", "base"]), *words]) == 2
-    one_error(capsys.readouterr().err, sentence)
+def test_wrong_input_is_one_line(words, sentence, checkpoint, shown):
+    one_error(shown(checkpoint(), *asked(["cope", "base"]), *words, code=2).err, sentence)
 
 
 def test_a_list_must_hold_a_schedule(checkpoint):
@@ -111,24 +110,24 @@ def test_a_list_must_hold_a_schedule(checkpoint):
             function(checkpoint(), [])
 
 
-def test_a_scaling_that_is_there_is_one_more_curve_over_the_original_geometry(checkpoint, tmp_path, capsys):
+def test_a_scaling_that_is_there_is_one_more_curve_over_the_original_geometry(checkpoint, tmp_path, shown):
     folder = checkpoint()
     (tmp_path / "model.safetensors").write_bytes(b"weights")
     ropescale.patch_checkpoint(folder, out := tmp_path.parent / f"{tmp_path.name}-ntk", "ntk:factor=8")
-    page = run(capsys, str(out), *asked(["as-is", "linear:factor=8"])).out
+    page = shown(str(out), *asked(["as-is", "linear:factor=8"])).out
     assert cells(page, "pair")[4:] == ["as it is", "linear:factor=8"]
     assert cells(page, "16")[1:6] == ["628.319", "0.407437", "NEVER", f"{8 ** (32 / 62):.6g}", "8"]
 
 
-def test_on_top_compares_with_what_is_there(checkpoint, capsys):
+def test_on_top_compares_with_what_is_there(checkpoint, shown):
     scaling = {"rope_type": "linear", "factor": 2.0}
     folder = checkpoint({**LLAMA, "max_position_embeddings": 512, "rope_scaling": scaling})
-    page = run(capsys, folder, *asked(["as-is", "linear:factor=4"]), "--on-top").out
+    page = shown(folder, *asked(["as-is", "linear:factor=4"]), "--on-top").out
     assert cells(page, "16")[4:] == ["1", "4"]
 
 
-def test_layer_types_have_a_page_each_and_unchanged_ones_their_pairs_alone(checkpoint, capsys):
-    page = run(capsys, checkpoint(GEMMA3), *asked(["yarn:factor=4", "linear:factor=2"])).out
+def test_layer_types_have_a_page_each_and_unchanged_ones_their_pairs_alone(checkpoint, shown):
+    page = shown(checkpoint(GEMMA3), *asked(["yarn:factor=4", "linear:factor=2"])).out
     full, sliding = page.split("## sliding_attention")
     assert cells(full, "pair")[4:] == ["yarn:factor=4", "linear:factor=2"]
     assert cells(sliding, "pair") == ["pair", "wavelength", "turns", "full turn"]
@@ -147,9 +146,9 @@ def curves(axes):
     return {line.get_label(): list(line.get_ydata()) for line in axes.lines if not line.get_label().startswith("_")}
 
 
-def test_the_picture_has_every_schedule_in_every_panel(checkpoint, figure, capsys):
+def test_the_picture_has_every_schedule_in_every_panel(checkpoint, figure, shown):
     folder = checkpoint()
-    run(capsys, folder, *asked(SCHEDULES), "--plot", "unused.png")
+    shown(folder, *asked(SCHEDULES), "--plot", "unused.png")
     left, middle, right = figure[0].axes
     alone = {each: inspect(folder, each).geometries[0].pairs() for each in SCHEDULES}
     for name, pairs in alone.items():
@@ -163,9 +162,9 @@ def test_the_picture_has_every_schedule_in_every_panel(checkpoint, figure, capsy
     assert levels == {256, 1024, 2048}
 
 
-def test_many_schedules_are_told_apart(checkpoint, figure, capsys):
+def test_many_schedules_are_told_apart(checkpoint, figure, shown):
     many = [f"yarn:factor={factor}" for factor in range(2, 16)]
-    run(capsys, checkpoint(GEMMA3), *asked(many), "--plot", "unused.png")
+    shown(checkpoint(GEMMA3), *asked(many), "--plot", "unused.png")
     panels = figure[0].axes
     assert len(panels) == 6
     drawn = [line for line in panels[0].lines if line.get_label() in many]
