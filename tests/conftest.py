@@ -88,6 +88,19 @@ def ran(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[str, str]]:
 
 
 @pytest.fixture
+def refused(ran: Callable[..., tuple[str, str]]) -> Callable[..., str]:
+    """Runs the command line, and returns the sentence of its refusal, the one line of its errors."""
+
+    def run(*words: object) -> str:
+        out, err = ran(*words, code=2)
+        lines = [line for line in err.splitlines() if line.startswith("error:")]
+        assert (out, len(lines)) == ("", 1) and "Traceback" not in err, err
+        return lines[0]
+
+    return run
+
+
+@pytest.fixture
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A checkpoint at ``model`` in the working directory, which holds nothing else."""
     monkeypatch.chdir(tmp_path)

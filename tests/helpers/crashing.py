@@ -61,6 +61,21 @@ def raising(error: BaseException) -> Callable[..., NoReturn]:
     return fail
 
 
+def lasting(calls: int, error: BaseException) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Wraps functions, which work so many times in all, and raise from then on."""
+    left = iter(range(calls))
+
+    def wrapped(act: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*given: Any, **named: Any) -> Any:
+            if next(left, None) is None:
+                raise error
+            return act(*given, **named)
+
+        return run
+
+    return wrapped
+
+
 def failures(root: Path, act: Callable[[], Any], error: BaseException) -> Iterator[BaseException | None]:
     """Raises ``error`` at step 1, 2, ... of ``act`` until it has no more steps; yields what came out each time."""
     for step in count(1):

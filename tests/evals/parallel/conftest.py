@@ -1,17 +1,10 @@
-"""What several processes measure, on disk."""
+"""What several processes measure."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-import tiny
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny checkpoint with a tokenizer of bytes."""
-    return tiny.checkpoint(tmp_path_factory.mktemp("folder"))
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ import pytest
 import tiny
 import tiny_models
 import torch
+from crashing import raising
 from launching import assert_agree, launch
 
 from ropescale.cli.spelling import spelled
@@ -34,38 +35,37 @@ def measured(model, out=None):
     return perplexity(model, tiny.documents(3, 150, 256), [64, 127], schedules, stride=40, out=out, short_context=False)
 
 
-def test_weights_that_wait_on_the_disk_give_the_same_numbers(folder):
+def test_weights_that_wait_on_the_disk_give_the_same_numbers(checkpoint):
     """Under a static schedule and one frozen at each length; what is on the disk is read when its turn comes."""
-    plain, spread = load_model(folder, device="cpu"), load_model(folder, device_map=DISK)
+    plain, spread = load_model(checkpoint, device="cpu"), load_model(checkpoint, device_map=DISK)
     assert {p.device.type for p in spread.parameters()} == {"cpu", "meta"}
     for mine, other in zip(measured(spread).passes, measured(plain).passes, strict=True):
         assert all(np.array_equal(a, b) for a, b in zip(mine.nll, other.nll, strict=True))
 
 
-def test_a_model_on_the_disk_alone_is_entered_where_it_computes(folder):
-    spread = load_model(folder, device_map={**DISK, "model.embed_tokens": "disk"})
+def test_a_model_on_the_disk_alone_is_entered_where_it_computes(checkpoint):
+    spread = load_model(checkpoint, device_map={**DISK, "model.embed_tokens": "disk"})
     assert next(spread.parameters()).device.type == "meta"
     assert memory.device_of(spread) == torch.device("cpu") == Scorer(spread).device
     ids = torch.tensor([tiny.documents(1, 40, 256)[0]])
     with torch.inference_mode():
         found = Scorer(spread).score(ids)
-    plain = tiny.naive_nll(load_model(folder, device="cpu"), ids[0].tolist())
+    plain = tiny.naive_nll(load_model(checkpoint, device="cpu"), ids[0].tolist())
     assert float((found[0] - torch.tensor(plain)).abs().max()) < 2e-5
 
 
-def test_the_memory_left_is_that_of_the_fullest_device(folder, monkeypatch):
-    model, (one, other) = load_model(folder, device="cpu"), (torch.device("cuda", 0), torch.device("cuda", 1))
+def test_the_memory_left_is_that_of_the_fullest_device(checkpoint, monkeypatch):
+    model, (one, other) = load_model(checkpoint, device="cpu"), (torch.device("cuda", 0), torch.device("cuda", 1))
     monkeypatch.setattr(memory, "total_memory", lambda device: 1000 * 10**6)
     for weights, least in [({one: 100 * 10**6, other: 700 * 10**6}, 300), ({torch.device("cpu"): 4 * 10**6}, 996)]:
         monkeypatch.setattr(memory, "weight_bytes", lambda model, found=weights: found)
         assert memory.budget(model, 0) == 0.5 * least * 10**6
 
 
-def test_memory_that_is_short_in_a_shared_model_is_an_error(folder, monkeypatch):
-    model = load_model(folder, device="cpu")
+def test_memory_that_is_short_in_a_shared_model_is_an_error(checkpoint, monkeypatch):
+    model = load_model(checkpoint, device="cpu")
     monkeypatch.setattr(type(model), "tp_size", 2)
-    full = torch.OutOfMemoryError("full")
-    monkeypatch.setattr(Scorer, "score", lambda *given: (_ for _ in ()).throw(full))
+    monkeypatch.setattr(Scorer, "score", raising(torch.OutOfMemoryError("full")))
     with pytest.raises(RunError, match="several processes"):
         measured(model)
 
@@ -88,8 +88,8 @@ def test_ways_that_exclude_each_other_are_refused(size, given, said):
 
 
 @pytest.mark.slow
-def test_a_device_map_on_the_command_line_gives_the_same_rows(folder, texts, command_line):
-    words = ["eval", str(folder), "--data", str(texts), "--lengths", "60,127", "--schedule", "yarn:factor=2", "--json"]
+def test_a_device_map_on_the_command_line_gives_the_same_rows(checkpoint, texts, command_line):
+    words = ["eval", checkpoint, "--data", str(texts), "--lengths", "60,127", "--schedule", "yarn:factor=2", "--json"]
     plain, spread = command_line(*words), command_line(*words, "--device-map", "auto")
     assert spread.returncode == 0, spread.stderr
     assert json.loads(spread.stdout)["rows"] == json.loads(plain.stdout)["rows"]

@@ -66,11 +66,11 @@ def test_each_process_takes_its_own_gpu_unless_told_otherwise(monkeypatch):
 
 
 @pytest.mark.slow
-def test_one_two_and_three_processes_write_the_same_bytes(folder, texts, tmp_path):
+def test_one_two_and_three_processes_write_the_same_bytes(checkpoint, texts, tmp_path):
     """With a length-dependent schedule, sliding windows, documents of all sizes and key tokens."""
-    keys = ["keys", folder, "--data", texts, "--alpha", 0, "--beta", -9, "-o", tmp_path / "keys.json"]
+    keys = ["keys", checkpoint, "--data", texts, "--alpha", 0, "--beta", -9, "-o", tmp_path / "keys.json"]
     assert main([*map(str, keys)]) == 0
-    words = [folder, "--data", texts, "--lengths", LENGTHS, "--stride", 32, "--batch-tokens", 256]
+    words = [checkpoint, "--data", texts, "--lengths", LENGTHS, "--stride", 32, "--batch-tokens", 256]
     words += ["--schedule", "yarn:factor=2", "--schedule", "dynamic:factor=2"]
     words += ["--key-spans", tmp_path / "keys.json", "-o"]
     runs = [launch(n, *words, tmp_path / str(n)) for n in (1, 2, 3)]
@@ -87,8 +87,8 @@ def test_one_two_and_three_processes_write_the_same_bytes(folder, texts, tmp_pat
 
 
 @pytest.mark.slow
-def test_two_processes_share_truncation_and_write_the_same_bytes(folder, texts, tmp_path):
-    words = [folder, "--data", texts, "--lengths", "64,150", "--windows", 1, "--truncation-stride", 16]
+def test_two_processes_share_truncation_and_write_the_same_bytes(checkpoint, texts, tmp_path):
+    words = [checkpoint, "--data", texts, "--lengths", "64,150", "--windows", 1, "--truncation-stride", 16]
     words += ["--batch-tokens", 256, "--schedule", "yarn:factor=2", "-o"]
     runs = [launch(n, *words, tmp_path / str(n)) for n in (1, 2)]
     assert [run.returncode for run in runs] == [0, 0], runs[-1].stderr
@@ -98,8 +98,8 @@ def test_two_processes_share_truncation_and_write_the_same_bytes(folder, texts, 
 
 
 @pytest.mark.slow
-def test_processes_agree_with_one_that_no_launcher_started(folder, texts, tmp_path, command_line):
-    words = [str(folder), "--data", str(texts), "--lengths", LENGTHS, "--json"]
+def test_processes_agree_with_one_that_no_launcher_started(checkpoint, texts, tmp_path, command_line):
+    words = [checkpoint, "--data", str(texts), "--lengths", LENGTHS, "--json"]
     alone = command_line("eval", *words)
     shared = launch(2, *words)
     ours, theirs = json.loads(shared.stdout), json.loads(alone.stdout)
@@ -143,24 +143,24 @@ def test_a_run_killed_with_two_processes_is_continued_by_three(tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--data", "nowhere.txt", "--lengths", "64"], "error: no file or folder at 'nowhere.txt'"),
+        (["--data", "nowhere.txt", "--lengths", "64"], "error: no file or checkpoint at 'nowhere.txt'"),
         (["--lengths", "64", "--schedule", "yran"], "error: no schedule named 'yran'"),
     ],
 )
-def test_an_error_that_all_processes_meet_is_said_once(folder, texts, words, said):
+def test_an_error_that_all_processes_meet_is_said_once(checkpoint, texts, words, said):
     given = words if "--data" in words else ["--data", texts, *words]
-    done = launch(2, folder, *given)
+    done = launch(2, checkpoint, *given)
     assert done.returncode and done.stdout == ""
     assert done.stderr.count(said) == 1 and done.stderr.count("error: ") == 1
 
 
 @pytest.mark.slow
-def test_a_busy_folder_stops_every_process(folder, texts, tmp_path):
+def test_a_busy_folder_stops_every_process(checkpoint, texts, tmp_path):
     from filelock import FileLock
 
     (tmp_path / "resume").mkdir()
     with FileLock(tmp_path / "resume" / "lock"):
-        done = launch(2, folder, "--data", texts, "--lengths", "64", "-o", tmp_path)
+        done = launch(2, checkpoint, "--data", texts, "--lengths", "64", "-o", tmp_path)
     assert done.returncode and done.stderr.count("another run is writing into") == 1
 
 
@@ -178,9 +178,9 @@ def test_a_process_that_fails_says_why(texts, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("task", ["passkey", "multi-key"])
-def test_processes_share_the_prompts_of_a_retrieval_run(folder, tmp_path, task):
+def test_processes_share_the_prompts_of_a_retrieval_run(checkpoint, tmp_path, task):
     """Two lengths, a schedule whose tables follow the length and one that repeats others': the same bytes."""
-    words = [folder, "--lengths", "700,900", "--depths", "0,0.5,1", "--trials", 3, "--task", task]
+    words = [checkpoint, "--lengths", "700,900", "--depths", "0,0.5,1", "--trials", 3, "--task", task]
     words += ["--batch-tokens", 1400, "--schedule", "dynamic:factor=2", "--schedule", "linear:factor=1"]
     runs = [launch(n, *words, "-o", tmp_path / str(n), command="passkey") for n in (1, 2, 3)]
     assert [run.returncode for run in runs] == [0, 0, 0], runs[-1].stderr

@@ -12,6 +12,7 @@ import pytest
 import tiny
 import tiny_models
 import torch
+from crashing import raising
 from launching import assert_agree, launch
 
 import ropescale
@@ -172,7 +173,7 @@ def test_attention_that_is_not_known_is_refused():
 def test_memory_that_is_short_in_one_of_several_processes_is_an_error(monkeypatch):
     """It must not try again alone: the others would wait for ever."""
     scorer = ShardedScorer(tiny.llama(), Threads(0, 1, (threading.Barrier(1), [None])))
-    monkeypatch.setattr(scorer, "score", lambda ids, chunk=None: (_ for _ in ()).throw(torch.OutOfMemoryError("full")))
+    monkeypatch.setattr(scorer, "score", raising(torch.OutOfMemoryError("full")))
     executor = Executor(scorer, tiny.from_ids(tiny.documents(4, 40)), None, print)
     (batch,) = plan_pass([40] * 4, 40, None, False, 160).batches
     with pytest.raises(RunError, match=r"4 windows of 40 positions.*several processes"):

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from crashing import lasting, raising
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from lookup import SURE, lookup_llama
@@ -21,7 +22,6 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer, MistralConfig, MistralForCausalLM, PreTrainedTokenizerFast
 
 import ropescale
-from ropescale.cli import main as shell
 from ropescale.cli import passkey as command_module
 from ropescale.errors import CheckpointError, DataError, RunError
 from ropescale.evals.passkey import running
@@ -406,11 +406,9 @@ def test_too_many_prompts_for_memory_go_in_parts(monkeypatch, caplog):
 
 
 def test_one_prompt_that_does_not_fit_is_an_error_that_says_what_to_do(monkeypatch):
-    def full(*args, **rest):
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
-
     model = lookup_llama()
-    monkeypatch.setattr(model, "forward", full)
+    full = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
+    monkeypatch.setattr(model, "forward", raising(full))
     for task in ("passkey", "multi-key"):
         with pytest.raises(RunError, match=r"memory of cpu.*shorter lengths"):
             scores(model, made(task, 640, trials=1))
@@ -592,15 +590,7 @@ def test_a_run_that_stops_keeps_what_is_complete():
         None,
         options,
     )
-    real, calls = run.answerer.answers, []
-
-    def interrupted(asked):
-        calls.append(asked)
-        if len(calls) == 4:
-            raise KeyboardInterrupt
-        return real(asked)
-
-    run.answerer.answers = interrupted
+    run.answerer.answers = lasting(3, KeyboardInterrupt())(run.answerer.answers)
     with pytest.raises(KeyboardInterrupt):
         run.run()
     result = run.result()
@@ -712,20 +702,14 @@ def test_many_schedules_go_on_several_lines(result, caught):
 # --- the command -------------------------------------------------------------------------------------------------
 
 
-def run(capsys, *words):
-    code = shell.main(["passkey", *words])
-    out, err = capsys.readouterr()
-    return code, out, err
-
-
 def test_the_commands_tasks_are_all_the_tasks():
     assert tuple(TASKS) == command_module.TASKS
 
 
-def test_stdout_is_the_tables_and_the_folder_holds_the_run(capsys, checkpoint, tmp_path):
+def test_stdout_is_the_tables_and_the_folder_holds_the_run(ran, checkpoint, tmp_path):
     words = ["--lengths", "150,0.25k", "--depths", "0,1", "--trials", "2", "--schedule", "yarn", "--factor", "2"]
-    code, out, err = run(capsys, checkpoint, *words, "-o", str(tmp_path / "out"))
-    assert code == 0 and out.startswith("| accuracy ") and "| yarn:factor=2 " in out
+    out, err = ran("passkey", checkpoint, *words, "-o", tmp_path / "out")
+    assert out.startswith("| accuracy ") and "| yarn:factor=2 " in out
     assert err.splitlines()[-1] == f"written to {tmp_path / 'out'}"
     saved = json.loads((tmp_path / "out" / "results.json").read_text())
     assert [row["schedule"] for row in saved["rows"]] == ["as-is"] * 6 + ["yarn:factor=2"] * 6
@@ -733,23 +717,22 @@ def test_stdout_is_the_tables_and_the_folder_holds_the_run(capsys, checkpoint, t
     assert {pair["baseline"] for pair in saved["paired"]} == {"as-is"}
 
 
-def test_json_equals_the_python_call(capsys, checkpoint):
+def test_json_equals_the_python_call(ran, checkpoint):
     words = ["--lengths", "700", "--depths", "3", "--trials", "2", "--task", "multi-key", "--seed", "7", "--json"]
-    code, out, _ = run(capsys, checkpoint, *words)
-    assert code == 0
+    found = json.loads(ran("passkey", checkpoint, *words)[0])
     result = ropescale.evals.retrieval(
         llama(vocab_size=257), byte_tokenizer(), [700], 3, task="multi-key", trials=2, seed=7
     )
-    rows = json.loads(out)["rows"]
-    assert [row["answer_nll"] for row in rows] == pytest.approx([row.answer_nll for row in result.rows], abs=1e-5)
-    assert json.loads(out)["data"]["sha256"] == result.data["sha256"]
+    assert [row["answer_nll"] for row in found["rows"]] == pytest.approx(
+        [row.answer_nll for row in result.rows], abs=1e-5
+    )
+    assert found["data"]["sha256"] == result.data["sha256"]
 
 
-def test_a_haystack_of_ones_own(capsys, checkpoint, tmp_path):
+def test_a_haystack_of_ones_own(ran, checkpoint, tmp_path):
     (tmp_path / "tale.txt").write_text("Once upon a time there was a very small model. " * 20)
     words = ["--lengths", "300", "--depths", "0,1", "--trials", "1", "--json"]
-    code, out, _ = run(capsys, checkpoint, *words, "--haystack", str(tmp_path / "tale.txt"))
-    assert code == 0
+    out, _ = ran("passkey", checkpoint, *words, "--haystack", tmp_path / "tale.txt")
     assert json.loads(out)["data"]["source"] == str(tmp_path / "tale.txt")
 
 
@@ -766,26 +749,19 @@ def test_a_haystack_of_ones_own(capsys, checkpoint, tmp_path):
         (["--lengths", "200", "--task", "needle"], "invalid value for '--task'"),
         (["--lengths", "200", "--threshold", "85"], "threshold must be above 0 and at most 1, like 0.85, not 85.0"),
         (["--lengths", "200", "--threshold", "nan"], "threshold must be above 0 and at most 1, like 0.85, not nan"),
-        (
-            ["--lengths", "200", "--haystack", "no/such/tale.txt"],
-            "no file or folder at 'no/such/tale.txt'; give",
-        ),
+        (["--lengths", "200", "--haystack", "no/such/tale.txt"], "no file or folder at 'no/such/tale.txt'; give"),
         (["--lengths", "200", "--schedule", "yarn"], "yarn needs a factor"),
         (["--lengths", "200", "--schedule", "yran:factor=2"], "did you mean 'yarn'"),
         (["--lengths", "200", "--bos", "yess"], "bos 'yess' is none of"),
     ],
 )
-def test_wrong_input_is_one_sentence_and_exit_code_2(capsys, checkpoint, words, sentence):
-    code, out, err = run(capsys, checkpoint, *words)
-    lines = [line for line in err.splitlines() if line.startswith("error:")]
-    assert (code, out, len(lines)) == (2, "", 1), err
-    assert sentence in lines[0]
+def test_wrong_input_is_one_sentence_and_exit_code_2(refused, checkpoint, words, sentence):
+    assert sentence in refused("passkey", checkpoint, *words)
 
 
-def test_wrong_input_is_told_before_the_weights_are_read(capsys, tmp_path):
+def test_wrong_input_is_told_before_the_weights_are_read(refused, tmp_path):
     (tiny.checkpoint(tmp_path) / "model.safetensors").write_bytes(b"no weights")
-    code, _, err = run(capsys, str(tmp_path), "--lengths", "40")
-    assert code == 2 and "length 40 is too short" in err
+    assert "length 40 is too short" in refused("passkey", tmp_path, "--lengths", "40")
 
 
 # --- going on ----------------------------------------------------------------------------------------------------
@@ -813,48 +789,50 @@ def files(folder):
 
 @pytest.mark.parametrize("task", ["passkey", "multi-key"])
 def test_an_interrupted_run_asks_what_is_left_and_ends_byte_for_byte_the_same(
-    capsys, checkpoint, tmp_path, monkeypatch, asked, task
+    ran, checkpoint, tmp_path, monkeypatch, asked, task
 ):
-    words = [checkpoint, *AGAIN, task, "--schedule", "dynamic:factor=2", "--schedule", "linear:factor=1", "-o"]
-    assert run(capsys, *words, str(tmp_path / "whole"))[0] == 0
+    words = [
+        "passkey",
+        checkpoint,
+        *AGAIN,
+        task,
+        "--schedule",
+        "dynamic:factor=2",
+        "--schedule",
+        "linear:factor=1",
+        "-o",
+    ]
+    ran(*words, tmp_path / "whole")
     batches = len(asked)
     with monkeypatch.context() as patched:
-        real, left = Answerer.answers, iter(range(batches - 2))
-        stop = lambda self, prompts: real(self, prompts) if next(left, None) is not None else interrupt()  # noqa: E731
-        patched.setattr(Answerer, "answers", stop)
-        code, _, err = run(capsys, *words, str(tmp_path / "out"))
-    assert code == 130 and f"{batches - 2} finished batches are kept in {tmp_path / 'out'}" in err
+        patched.setattr(Answerer, "answers", lasting(batches - 2, KeyboardInterrupt())(Answerer.answers))
+        _, err = ran(*words, tmp_path / "out", code=130)
+    assert f"{batches - 2} finished batches are kept in {tmp_path / 'out'}" in err
     assert files(tmp_path / "out") != files(tmp_path / "whole")  # the tables of what was finished
-    code, _, err = run(capsys, *words, str(tmp_path / "out"))
-    assert code == 0 and f"resuming: {batches - 2} of {batches} batches are done" in err
+    _, err = ran(*words, tmp_path / "out")
+    assert f"resuming: {batches - 2} of {batches} batches are done" in err
     assert len(asked) == 2 * batches
     assert files(tmp_path / "out") == files(tmp_path / "whole")
     asked.clear()
-    code, out, err = run(capsys, *words, str(tmp_path / "out"))
-    assert code == 0 and asked == [] and f"all {batches} batches are done already" in err
+    out, err = ran(*words, tmp_path / "out")
+    assert asked == [] and f"all {batches} batches are done already" in err
     assert "| accuracy " in out and files(tmp_path / "out") == files(tmp_path / "whole")
-    assert run(capsys, *words, str(tmp_path / "out"), "--fresh")[0] == 0
+    ran(*words, tmp_path / "out", "--fresh")
     assert len(asked) == batches and files(tmp_path / "out") == files(tmp_path / "whole")
 
 
-def interrupt():
-    raise KeyboardInterrupt
-
-
-def test_other_prompts_are_another_run_and_a_length_more_finds_the_rest(capsys, checkpoint, tmp_path, asked):
-    words = [checkpoint, "--depths", "0,1", "--trials", "2", "-o", str(tmp_path)]
-    assert run(capsys, *words, "--lengths", "700")[0] == 0
-    code, _, err = run(capsys, *words, "--lengths", "700", "--seed", "1")
-    assert code == 0 and "starting a new run: seed 0 became 1" in err
+def test_other_prompts_are_another_run_and_a_length_more_finds_the_rest(ran, checkpoint, tmp_path, asked):
+    words = ["passkey", checkpoint, "--depths", "0,1", "--trials", "2", "-o", tmp_path]
+    ran(*words, "--lengths", "700")
+    assert "starting a new run: seed 0 became 1" in ran(*words, "--lengths", "700", "--seed", "1")[1]
     asked.clear()
-    code, _, err = run(capsys, *words, "--lengths", "700,800")
-    assert code == 0 and len(asked) == 1 and "resuming: 1 of 2 batches are done" in err
+    assert "resuming: 1 of 2 batches are done" in ran(*words, "--lengths", "700,800")[1] and len(asked) == 1
 
 
-def test_a_busy_folder_is_refused_before_the_model_is_read(capsys, tmp_path):
+def test_a_busy_folder_is_refused_before_the_model_is_read(ran, tmp_path):
     with opened(tmp_path):
-        code, out, err = run(capsys, "/no/such/model", "--lengths", "700", "-o", str(tmp_path))
-    assert (code, out) == (2, "") and err.startswith("error: another run (process ") and err.count("\n") == 1
+        out, err = ran("passkey", "/no/such/model", "--lengths", "700", "-o", tmp_path, code=2)
+    assert out == "" and err.startswith("error: another run (process ") and err.count("\n") == 1
 
 
 def test_the_python_call_continues_too(tmp_path, asked):

@@ -10,14 +10,13 @@ import shutil
 import signal
 import time
 from functools import partial
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
-from crashing import kills, tree
+from crashing import kills, lasting, raising, tree
 from forking import struck
-from tiny import checkpoint, documents, llama
+from tiny import documents, llama
 
 from ropescale.cli import main as shell
 from ropescale.errors import CheckpointError
@@ -267,18 +266,9 @@ def out(whole, tmp_path):
     return shutil.copytree(whole, tmp_path / "out")
 
 
-def stopping(monkeypatch, after, error=KeyboardInterrupt):
+def stopping(monkeypatch, after):
     """The run stops when this many batches are scored or compared."""
-    left = iter(range(after))
-
-    def stopped(method):
-        def stop(*given):
-            if next(left, None) is None:
-                raise error
-            return method(*given)
-
-        return stop
-
+    stopped = lasting(after, KeyboardInterrupt())
     for name in ("score", "compare"):
         monkeypatch.setattr(Executor, name, stopped(getattr(Executor, name)))
 
@@ -392,15 +382,9 @@ def test_an_estimate_of_batch_tokens_is_kept_for_the_run_that_goes_on(tmp_path, 
 
 
 def test_a_full_disk_stops_the_run_with_one_sentence_and_the_next_one_goes_on(whole, tmp_path, monkeypatch, scored):
-    write, left = finished_batches._write_all, iter(range(20))
-
-    def full(file, content):
-        if next(left, None) is None:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        write(file, content)
-
+    full = lasting(20, OSError(errno.ENOSPC, "No space left on device"))
     with monkeypatch.context() as patched:
-        patched.setattr(finished_batches, "_write_all", full)
+        patched.setattr(finished_batches, "_write_all", full(finished_batches._write_all))
         with pytest.raises(CheckpointError, match=r"No space left on device.* kept"):
             measured(tmp_path)
     assert len(scored) == 21
@@ -419,15 +403,13 @@ def test_how_long_it_took_is_apart_from_the_results(whole):
 
 
 @pytest.fixture(scope="module")
-def words(tmp_path_factory):
+def words(checkpoint, tmp_path_factory):
     """A command of a few dozen batches, without -o."""
-    folder = tmp_path_factory.mktemp("given")
-    checkpoint(folder / "model")
-    (folder / "texts").mkdir()
+    texts = tmp_path_factory.mktemp("texts")
     for number in range(5):
-        (folder / "texts" / f"{number}.txt").write_text(TEXT[number:] * (2 + number))
+        (texts / f"{number}.txt").write_text(TEXT[number:] * (2 + number))
     given = ["--lengths", "32,64", "--stride", "8", "--batch-tokens", "128", "--schedule", "yarn:factor=2"]
-    return ["eval", str(folder / "model"), "--data", str(folder / "texts"), *given]
+    return ["eval", checkpoint, "--data", str(texts), *given]
 
 
 def stored(out):
@@ -469,14 +451,10 @@ def test_runs_killed_at_thirty_random_moments_end_byte_for_byte_the_same(words, 
     assert kill_and_resume(words, tmp_path, 30, seed=2) >= 25
 
 
-def test_the_command_refuses_a_folder_that_another_run_writes_into_before_it_reads_the_model(words, tmp_path, capsys):
-    out = tmp_path / "out"
-    with opened(out):
-        code = shell.main(["eval", "/no/such/model", *words[2:], "-o", str(out)])
-        said = capsys.readouterr()
-        assert (code, said.out) == (2, "")
-        assert said.err.startswith(f"error: another run (process {os.getpid()} on ")
-        assert said.err.count("\n") == 1
+def test_the_command_refuses_a_folder_that_another_run_writes_into_before_it_reads_the_model(words, tmp_path, ran):
+    with opened(tmp_path / "out"):
+        out, err = ran("eval", "/no/such/model", *words[2:], "-o", tmp_path / "out", code=2)
+    assert out == "" and err.startswith(f"error: another run (process {os.getpid()} on ") and err.count("\n") == 1
 
 
 BEGINS = "the run stopped; nothing was finished yet; the same command begins again"
@@ -484,45 +462,36 @@ BEGINS = "the run stopped; nothing was finished yet; the same command begins aga
 
 @pytest.mark.parametrize("where", ["while the model is read", "in the first batch"])
 def test_ctrl_c_before_the_first_batch_says_that_the_same_command_begins_again(
-    words, tmp_path, capsys, monkeypatch, where
+    words, tmp_path, ran, monkeypatch, where
 ):
-    out = tmp_path / "out"
-
-    interrupt = Mock(side_effect=KeyboardInterrupt)
+    kept = [*words, "-o", tmp_path / "out"]
+    interrupt = raising(KeyboardInterrupt())
     with monkeypatch.context() as patched:
         if where == "in the first batch":
             stopping(patched, 0)
         else:
             patched.setattr("ropescale.evals.running.preparing.prepare", interrupt)
-        assert shell.main([*words, "-o", str(out)]) == 130
-        said = capsys.readouterr().err.splitlines()
+        said = ran(*kept, code=130)[1].splitlines()
         assert [line for line in said if line][-2:] == [BEGINS, "interrupted"]
-        assert shell.main(words) == 130
-        assert BEGINS not in capsys.readouterr().err  # without -o nothing is ever kept
+        assert BEGINS not in ran(*words, code=130)[1]  # without -o nothing is ever kept
     with monkeypatch.context() as patched:
         stopping(patched, 1)
-        assert shell.main([*words, "-o", str(out)]) == 130
-    assert BEGINS not in capsys.readouterr().err
+        assert BEGINS not in ran(*kept, code=130)[1]
     with monkeypatch.context() as patched:
         patched.setattr("ropescale.evals.running.preparing.prepare", interrupt)
-        assert shell.main([*words, "-o", str(out)]) == 130
-    assert BEGINS not in capsys.readouterr().err  # a batch was finished before
+        assert BEGINS not in ran(*kept, code=130)[1]  # a batch was finished before
 
 
-def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(words, tmp_path, capsys, monkeypatch):
+def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(words, tmp_path, ran, monkeypatch):
     with monkeypatch.context() as patched:
         stopping(patched, 7)
-        assert shell.main([*words, "-o", str(tmp_path)]) == 130
-    assert f"the run stopped; 7 finished batches are kept in {tmp_path}; the same command continues" in (
-        capsys.readouterr().err
-    )
-    assert shell.main([*words, "-o", str(tmp_path)]) == 0
-    assert "resuming: 7 of " in capsys.readouterr().err
+        _, said = ran(*words, "-o", tmp_path, code=130)
+    assert f"the run stopped; 7 finished batches are kept in {tmp_path}; the same command continues" in said
+    assert "resuming: 7 of " in ran(*words, "-o", tmp_path)[1]
 
 
-def test_fresh_without_a_folder_is_refused(words, capsys):
-    assert shell.main([*words, "--fresh"]) == 2
-    assert "error: --fresh is given, and no folder to start again in; name it with -o" in capsys.readouterr().err
+def test_fresh_without_a_folder_is_refused(words, refused):
+    assert "--fresh is given, and no folder to start again in; name it with -o" in refused(*words, "--fresh")
 
 
 def test_a_changed_number_in_what_is_known_of_the_last_run_is_noticed(tmp_path, capsys):

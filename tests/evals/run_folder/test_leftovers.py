@@ -6,14 +6,12 @@ import os
 import shutil
 from functools import partial
 from pathlib import Path
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from crashing import failures, kills, tree
+from crashing import failures, kills, raising, tree
 from tiny import byte_tokenizer, documents, llama
 
-from ropescale.cli.main import main
 from ropescale.errors import CheckpointError
 from ropescale.evals import Result, perplexity, retrieval
 from ropescale.evals.data.key_tokens import KeySpans
@@ -62,12 +60,10 @@ FOREIGN = ("results.csv", "REPORT.md", *PICTURES, "nll/as-is/32/00000.npy", "nll
 
 
 @pytest.mark.parametrize("name", FOREIGN)
-def test_a_file_that_a_run_did_not_write_is_named_and_left_before_any_weight_is_read(run, capsys, name):
+def test_a_file_that_a_run_did_not_write_is_named_and_left_before_any_weight_is_read(run, ran, name):
     (run / name).write_bytes(b"years of work")
     before = tree(run)
-    words = ["/no/such/model", "--data", "/no/such/text", "--lengths", "64", "-o", str(run)]
-    assert main(["eval", *words]) == 2
-    said = capsys.readouterr().err
+    _, said = ran("eval", "/no/such/model", "--data", "/no/such/text", "--lengths", "64", "-o", run, code=2)
     assert said.startswith(f"error: cannot write into {run}: {run / name} ") and said.count("\n") == 1
     assert tree(run) == before
 
@@ -251,7 +247,7 @@ def test_files_that_the_index_does_not_list_are_left_when_a_pass_goes(run, resul
     assert not [name for name in there if "/16" in name or "/32" in name]
 
 
-def test_retrieval_runs_know_their_files_too(tmp_path, capsys):
+def test_retrieval_runs_know_their_files_too(tmp_path, refused):
     result = retrieval(llama(vocab_size=257), byte_tokenizer(limit=400), [150], [0.5], trials=1)
     out = result.save(tmp_path / "out")
     before = tree(out)
@@ -260,8 +256,8 @@ def test_retrieval_runs_know_their_files_too(tmp_path, capsys):
     for name in ("answers.csv", "retrieval.png", "REPORT.md", "results.csv"):
         shutil.copytree(out, tmp_path / "changed")
         (tmp_path / "changed" / name).write_text("years of work")
-        assert main(["passkey", "/no/such/model", "--lengths", "150", "-o", str(tmp_path / "changed")]) == 2
-        assert f"{name} was changed since it was written" in capsys.readouterr().err
+        said = refused("passkey", "/no/such/model", "--lengths", "150", "-o", tmp_path / "changed")
+        assert f"{name} was changed since it was written" in said
         assert (tmp_path / "changed" / name).read_text() == "years of work"
         shutil.rmtree(tmp_path / "changed")
 
@@ -270,14 +266,11 @@ def test_retrieval_runs_know_their_files_too(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("content", ["years of work", "{}", '{"schema": 1, "kind": "notes", "spans": {}}'])
-def test_key_spans_replace_key_spans_and_nothing_else(tmp_path, capsys, content):
+def test_key_spans_replace_key_spans_and_nothing_else(tmp_path, refused, content):
     path = tmp_path / "keys.json"
     path.write_text(content)
-    words = ["keys", "/no/such/model", "--data", "/no/such/text", "-o", str(path)]
-    assert main(words) == 2
-    assert (
-        f"error: cannot write {path}: the file there holds no key spans; choose another file" in capsys.readouterr().err
-    )
+    said = refused("keys", "/no/such/model", "--data", "/no/such/text", "-o", path)
+    assert f"error: cannot write {path}: the file there holds no key spans; choose another file" in said
     with pytest.raises(CheckpointError, match="holds no key spans"):
         KeySpans({}).save(path)
     assert path.read_text() == content
@@ -286,44 +279,43 @@ def test_key_spans_replace_key_spans_and_nothing_else(tmp_path, capsys, content)
     assert '"0": [[1, 2]]' in (tmp_path / "new.json").read_text()
 
 
-def test_a_page_replaces_a_page_and_nothing_else(folder, tmp_path, capsys):
+def test_a_page_replaces_a_page_and_nothing_else(folder, tmp_path, ran, refused):
     pytest.importorskip("plotly")
     path = tmp_path / "report.html"
     path.write_text("<!DOCTYPE html>\n<html lang='en'>years of work")
     before = path.read_bytes()
-    assert main(["report", "/no/such/run", "-o", str(path)]) == 2
-    assert f"cannot write {path}: the file there is not a page of ropescale" in capsys.readouterr().err
+    said = refused("report", "/no/such/run", "-o", path)
+    assert f"cannot write {path}: the file there is not a page of ropescale" in said
     assert path.read_bytes() == before
     path.unlink()
-    assert [main(["report", str(folder), "-o", str(path)]) for _ in range(2)] == [0, 0]
+    for _ in range(2):
+        ran("report", folder, "-o", path)
     page = path.read_text()
     assert '<meta name="generator" content="ropescale">' in page[:1000]
     path.write_text(page.replace('<meta name="generator" content="ropescale">\n', ""))  # as it was before version 0.1.0
-    assert main(["report", str(folder), "-o", str(path)]) == 0
+    ran("report", folder, "-o", path)
     assert path.read_text() == page
     (tmp_path / "link.html").symlink_to(path)
-    assert main(["report", str(folder), "-o", str(tmp_path / "link.html")]) == 0
+    ran("report", folder, "-o", tmp_path / "link.html")
     assert (tmp_path / "link.html").is_symlink()
 
 
-def test_a_full_disk_leaves_nothing_of_a_page(folder, tmp_path, monkeypatch, capsys):
+def test_a_full_disk_leaves_nothing_of_a_page(folder, tmp_path, monkeypatch, refused):
     pytest.importorskip("plotly")
-
-    monkeypatch.setattr(Path, "write_bytes", Mock(side_effect=OSError(28, "No space left on device")))
-    assert main(["report", str(folder), "-o", str(tmp_path / "r.html")]) == 2
-    assert f"error: cannot write {tmp_path / 'r.html'}: No space left on device" in capsys.readouterr().err
+    monkeypatch.setattr(Path, "write_bytes", raising(OSError(28, "No space left on device")))
+    said = refused("report", folder, "-o", tmp_path / "r.html")
+    assert f"error: cannot write {tmp_path / 'r.html'}: No space left on device" in said
     assert not list(tmp_path.iterdir())
 
 
-def test_a_demo_leaves_what_it_did_not_write_and_a_folder_of_an_earlier_version_is_one_line(tmp_path, capsys):
+def test_a_demo_leaves_what_it_did_not_write_and_a_folder_of_an_earlier_version_is_one_line(tmp_path, ran, refused):
     out = tmp_path / "yarn-x8"
     out.mkdir()
     (out / "thesis.txt").write_text("years of work")
-    assert main(["demo", "-o", str(tmp_path)]) == 2
-    assert f"{out} was not written by ropescale (no ropescale.json); look into {out}" in capsys.readouterr().err
+    said = refused("demo", "-o", tmp_path)
+    assert f"{out} was not written by ropescale (no ropescale.json); look into {out}" in said
     (out / "ropescale.json").write_text('{"schema": 1, "source": "demo"}')
-    assert main(["demo", "-o", str(tmp_path)]) == 2
-    said = capsys.readouterr().err
+    _, said = ran("demo", "-o", tmp_path, code=2)
     assert "ropescale.json does not list the files that ropescale wrote" in said and said.count("\n") == 1
     assert sorted(path.name for path in out.iterdir()) == ["ropescale.json", "thesis.txt"]
 
