@@ -131,7 +131,12 @@ def write_checkpoint(
     folder: Path, config: Mapping[str, Any] = CONFIG, files: Mapping[str, str | bytes] | None = None
 ) -> Path:
     """Writes a folder with this configuration and these other files, and returns it."""
-    for name, content in ({"config.json": json.dumps(config)} | dict(files or {})).items():
+    return write_files(folder, {"config.json": json.dumps(config)} | dict(files or {}))
+
+
+def write_files(folder: Path, files: Mapping[str, str | bytes]) -> Path:
+    """Writes files with these contents below a folder, which need not be there, and returns it."""
+    for name, content in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content.encode() if isinstance(content, str) else content)

@@ -9,7 +9,6 @@ from tiny import byte_tokenizer, from_ids, llama, naive_nll
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from ropescale.cli.main import main
 from ropescale.errors import DataError
 from ropescale.evals import Result, perplexity
 from ropescale.evals.data.chats import Chat, rendered, written
@@ -169,14 +168,14 @@ IDS = [[5, 0, 7], [256, 1]]
 
 def saved(folder, kind, rows):
     """The rows in a file or folder of a kind."""
-    made = None if kind == "jsonl" else datasets.Dataset.from_list(rows)
-    if made is None:
-        (folder / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    path = folder / f"a.{kind}"
+    if kind == "jsonl":
+        path.write_text("\n".join(map(json.dumps, rows)))
     elif kind == "parquet":
-        made.to_parquet(folder / "a.parquet")
+        datasets.Dataset.from_list(rows).to_parquet(path)
     else:
-        made.with_format("numpy").save_to_disk(str(folder / f"a.{kind}"))
-    return str(folder / f"a.{kind}")
+        datasets.Dataset.from_list(rows).with_format("numpy").save_to_disk(str(path))
+    return str(path)
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet", "saved"])
@@ -246,22 +245,20 @@ def checkpoint(tmp_path_factory):
     return str(folder)
 
 
-def measured(capsys, checkpoint, source, *words):
-    code = main(["eval", checkpoint, "--data", str(source), "--json", *words])
-    out, err = capsys.readouterr()
-    return (json.loads(out), err) if code == 0 else (code, err)
+def measured(ran, checkpoint, source, *words):
+    return json.loads(ran("eval", checkpoint, "--data", source, "--json", *words)[0])
 
 
-def test_chats_cost_what_a_plain_loop_over_their_tokens_says(capsys, checkpoint, tmp_path):
+def test_chats_cost_what_a_plain_loop_over_their_tokens_says(ran, checkpoint, tmp_path):
     source = saved(tmp_path, "jsonl", [{"messages": TALK}, {"messages": TALK[:3]}])
-    found, _ = measured(capsys, checkpoint, source, "--lengths", "48")
+    found = measured(ran, checkpoint, source, "--lengths", "48")
     model, tokenizer = llama(vocab_size=259), tokenizer_with(LLAMA)
     losses = [naive_nll(model, stock(tokenizer, talk)["input_ids"][:48]) for talk in (TALK, TALK[:3])]
     assert found["rows"][0]["nll"] == pytest.approx(np.mean(losses), abs=2e-6)
     assert (found["rows"][0]["tokens"], found["data"]["chats"]) == (94, 2)
 
 
-def expected(talks, length, pick=lambda mask: mask):
+def expected(talks, length):
     """The mean loss of the assistant's tokens by a plain loop, over those that transformers' mask has."""
     model, tokenizer = llama(vocab_size=259), tokenizer_with(LLAMA)
     found = []
@@ -271,11 +268,11 @@ def expected(talks, length, pick=lambda mask: mask):
     return np.mean(found), len(found)
 
 
-def test_the_assistants_tokens_alone_are_scored(capsys, checkpoint, tmp_path):
+def test_the_assistants_tokens_alone_are_scored(ran, checkpoint, tmp_path):
     talks = [TALK, TALK[1:3] * 2, TALK[1:2] * 6]  # the last has no assistant
     source, out = saved(tmp_path, "jsonl", [{"messages": talk} for talk in talks]), tmp_path / "out"
     words = ["--lengths", "48,64", "--schedule", "yarn:factor=2", "-o", str(out), "--score"]
-    found, _ = measured(capsys, checkpoint, source, *words, "assistant")
+    found = measured(ran, checkpoint, source, *words, "assistant")
     for row in found["rows"][:2]:
         assert (row["nll"], row["tokens"]) == pytest.approx(expected(talks[:2], row["length"]), abs=2e-6)
         assert row["documents"] == 2 and row["tail_nll"] is not None
@@ -289,11 +286,11 @@ def test_the_assistants_tokens_alone_are_scored(capsys, checkpoint, tmp_path):
     assert "2 chats, the assistant's tokens scored" in (out / "REPORT.md").read_text()
 
 
-def test_whose_tokens_are_scored_is_no_reason_to_measure_again(capsys, checkpoint, tmp_path, monkeypatch):
+def test_whose_tokens_are_scored_is_no_reason_to_measure_again(ran, checkpoint, tmp_path, monkeypatch):
     source, out = saved(tmp_path, "jsonl", [{"messages": TALK}]), ["-o", str(tmp_path / "out"), "--lengths", "64"]
-    measured(capsys, checkpoint, source, *out)
+    measured(ran, checkpoint, source, *out)
     monkeypatch.setattr("ropescale.evals.scoring.scorer.Scorer.score", None)
-    found, _ = measured(capsys, checkpoint, source, *out, "--score", "assistant")
+    found = measured(ran, checkpoint, source, *out, "--score", "assistant")
     assert found["rows"][0]["nll"] == pytest.approx(expected([TALK], 64)[0], abs=2e-6)
 
 
@@ -315,23 +312,23 @@ def test_chats_in_python_are_lists_of_messages():
         (["--lengths", "64", "--protocol", "hf-docs"], "hf-docs scores all tokens; leave --score or --protocol out"),
     ],
 )
-def test_an_assistant_that_cannot_be_scored_is_refused(capsys, checkpoint, tmp_path, words, said):
+def test_an_assistant_that_cannot_be_scored_is_refused(refused, checkpoint, tmp_path, words, said):
     source = saved(tmp_path, "jsonl", [{"messages": TALK[1:]}])
-    code, err = measured(capsys, checkpoint, source, "--score", "assistant", *words)
-    assert code == 2 and said in err
+    assert said in refused("eval", checkpoint, "--data", source, "--score", "assistant", *words)
 
 
-def test_token_ids_cost_what_a_plain_loop_says_and_have_no_bytes(capsys, checkpoint, tmp_path):
+def test_token_ids_cost_what_a_plain_loop_says_and_have_no_bytes(ran, checkpoint, tmp_path):
     ids = [[int(n) for n in np.random.default_rng(k).integers(0, 256, 40 + k)] for k in range(2)]
-    found, err = measured(
-        capsys, checkpoint, saved(tmp_path, "jsonl", [{"input_ids": each} for each in ids]), "--lengths", "32"
-    )
+    source = saved(tmp_path, "jsonl", [{"input_ids": each} for each in ids])
+    out, err = ran("eval", checkpoint, "--data", source, "--json", "--lengths", "32")
+    found = json.loads(out)
     losses = [naive_nll(llama(vocab_size=259), [256, *each][:32]) for each in ids]
     assert found["rows"][0]["nll"] == pytest.approx(np.mean(losses), abs=2e-6)
     assert found["rows"][0]["bits_per_byte"] is None and found["data"]["pretokenized"] == 2
     assert "bits per byte" in err
 
 
-def test_token_ids_outside_the_vocabulary_are_refused(capsys, checkpoint, tmp_path):
-    code, err = measured(capsys, checkpoint, saved(tmp_path, "jsonl", [{"input_ids": [1, 2, 259]}]), "--lengths", "4")
-    assert code == 2 and "line 1 has token id 259 at position 2, outside the model's vocabulary of 259" in err
+def test_token_ids_outside_the_vocabulary_are_refused(refused, checkpoint, tmp_path):
+    source = saved(tmp_path, "jsonl", [{"input_ids": [1, 2, 259]}])
+    said = refused("eval", checkpoint, "--data", source, "--lengths", "4")
+    assert "line 1 has token id 259 at position 2, outside the model's vocabulary of 259" in said

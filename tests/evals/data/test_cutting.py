@@ -6,7 +6,8 @@ import os
 from pathlib import Path
 
 import pytest
-from tiny import byte_tokenizer, checkpoint, from_ids
+from configurations import write_files
+from tiny import byte_tokenizer, from_ids
 
 from ropescale.errors import DataError
 from ropescale.evals.data.cutting import Cutter, Limits
@@ -36,10 +37,8 @@ def ids_of(cuts):
 @pytest.fixture(autouse=True)
 def bytes_as_ids(monkeypatch):
     """Ids that are the bytes themselves, so that a window can be read."""
-    order = sorted(__import__("tokenizers").pre_tokenizers.ByteLevel.alphabet())
     tokenizer = byte_tokenizer()
     table = {tokenizer(chr(code), add_special_tokens=False).input_ids[0]: code for code in range(128)}
-    assert len(order) == 256
     real = TextEncoder._encoded
 
     def encoded(self, text, offsets=False):
@@ -167,9 +166,8 @@ def test_without_the_places_of_tokens_windows_do_not_overlap(file, limits):
 
 
 def test_files_of_one_size_that_only_begin_alike_are_two(file, tmp_path):
-    for name, end in (("b.txt", "0"), ("c.txt", "1"), ("d.txt", "0")):
-        (tmp_path / name).write_text(LINES[:5000] + end)
-    files = [TextFile(name, tmp_path / name) for name in ("b.txt", "c.txt", "d.txt")]
+    texts = {name: LINES[:5000] + end for name, end in (("b.txt", "0"), ("c.txt", "1"), ("d.txt", "0"))}
+    files = [TextFile(name, write_files(tmp_path, texts) / name) for name in texts]
     cutter = Cutter(Limits(100, 100, windows=1), TextEncoder(byte_tokenizer()))
     assert [each.windows[0].name for each in cutter.cuts(files)] == ["b.txt", "c.txt"]
     assert cutter.skipped["duplicates"] == 1
@@ -246,12 +244,11 @@ print(code, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024, begun[0]
 
 
 @pytest.mark.slow
-def test_the_command_reads_a_vast_text_in_no_more_memory_and_begins_at_once(python, tmp_path):
+def test_the_command_reads_a_vast_text_in_no_more_memory_and_begins_at_once(python, checkpoint, tmp_path):
     """200 MB of text, and 20 GB of JSON lines: within 120 MB and three seconds of CPU time of 30 kB."""
-    checkpoint(tmp_path / "model")
     taken = []
     for path in vast(tmp_path):
-        done = python("-c", COMMAND, str(tmp_path / "model"), str(path), str(tmp_path / f"{path.stem}-out"))
+        done = python("-c", COMMAND, checkpoint, str(path), str(tmp_path / f"{path.stem}-out"))
         code, megabytes, begun = done.stdout.splitlines()[-1].split()
         assert code == "0" and "64 windows" in done.stdout, done.stderr
         taken.append((int(megabytes), float(begun)))

@@ -7,9 +7,9 @@ import math
 
 import numpy as np
 import pytest
+from configurations import write_files
 from tiny import byte_tokenizer, llama, naive_nll
 
-from ropescale.cli.main import main
 from ropescale.errors import DataError
 from ropescale.evals import perplexity
 from ropescale.evals.data.documents import Document
@@ -44,10 +44,7 @@ def measured():
 
 @pytest.fixture
 def texts(tmp_path):
-    (tmp_path / "texts").mkdir()
-    for number, text in enumerate(TEXTS):
-        (tmp_path / "texts" / f"{number}.txt").write_text(text, encoding="utf-8")
-    return tmp_path / "texts"
+    return write_files(tmp_path / "texts", {f"{number}.txt": text for number, text in enumerate(TEXTS)})
 
 
 def test_the_two_thresholds_are_those_of_the_paper():
@@ -149,18 +146,14 @@ def test_the_windows_are_the_trained_length_and_a_quarter_of_it():
         windows_of(64, None, 64)
 
 
-def test_the_command_writes_what_eval_reads(checkpoint, texts, tmp_path, capsys):
-    words = ["--data", str(texts), "--short", "8", "--window", "32", "--alpha", "0.3", "--beta", "-7"]
-    assert main(["keys", str(checkpoint), *words, "-o", str(tmp_path / "keys.json")]) == 0
-    said = capsys.readouterr().out
+def test_the_command_writes_what_eval_reads(checkpoint, texts, tmp_path, ran, refused):
+    words = ["keys", checkpoint, "--data", texts, "--short", "8", "--window", "32", "--alpha", "0.3", "--beta", "-7"]
+    said, _ = ran(*words, "-o", tmp_path / "keys.json")
     made = load(tmp_path / "keys.json").made
     assert said.startswith(f"{made['key_tokens']} of {made['tokens']} tokens are key (")
-    assert made["stride"] == 4 and made["key_model"]["path"] == str(checkpoint)
-    evaluated = ["eval", str(checkpoint), "--data", str(texts), "--lengths", "40", "--json"]
-    assert main([*evaluated, "--key-spans", str(tmp_path / "keys.json")]) == 0
-    (row,) = json.loads(capsys.readouterr().out)["key_tokens"]["rows"]
+    assert made["stride"] == 4 and made["key_model"]["path"] == checkpoint
+    evaluated = ["eval", checkpoint, "--data", texts, "--lengths", "40", "--json", "--key-spans"]
+    (row,) = json.loads(ran(*evaluated, tmp_path / "keys.json")[0])["key_tokens"]["rows"]
     assert row["tokens"] > 0 and row["ppl"] > 1
-    assert main([*evaluated, "--key-spans", str(tmp_path / "nowhere.json")]) == 2
-    assert capsys.readouterr().err.startswith("error: ")
-    assert main(["keys", str(checkpoint), *words, "-o", str(tmp_path)]) == 2
-    assert "it is a folder, or" in capsys.readouterr().err
+    assert ran(*evaluated, tmp_path / "nowhere.json", code=2)[1].startswith("error: ")
+    assert "it is a folder, or" in refused(*words, "-o", tmp_path)

@@ -11,11 +11,10 @@ import tiny
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny import byte_tokenizer, checkpoint, documents, llama
+from tiny import byte_tokenizer, documents, llama
 from tokenizers.processors import TemplateProcessing
 
 import ropescale
-from ropescale.cli.main import main
 from ropescale.errors import DataError, RopescaleError
 from ropescale.evals import perplexity
 from ropescale.evals.data.protocols import HF, YARN, published_windows, weights
@@ -200,14 +199,12 @@ def test_the_protocol_is_with_every_number(tmp_path, caplog):
         result.plot_by_position()
 
 
-def test_the_strides_of_the_scripts_are_taken_where_none_is_given(tmp_path, capsys):
-    checkpoint(tmp_path / "model")
+def test_the_strides_of_the_scripts_are_taken_where_none_is_given(checkpoint, tmp_path, ran):
     (tmp_path / "a.txt").write_text("It was a bright cold day in April, and the clocks were striking thirteen. " * 20)
-    words = ["eval", str(tmp_path / "model"), "--data", str(tmp_path / "a.txt"), "--lengths", "512,1k", "--json"]
+    words = ["eval", checkpoint, "--data", tmp_path / "a.txt", "--lengths", "512,1k", "--json"]
     for name, stride in ((YARN, 256), (HF, 512)):
-        assert main([*words, "--protocol", name]) == 0
-        assert json.loads(capsys.readouterr().out)["protocol"]["stride"] == stride
-    assert main([*words, "--protocol", "hf-docs", "--stride", "0"]) == 2
+        assert json.loads(ran(*words, "--protocol", name)[0])["protocol"]["stride"] == stride
+    ran(*words, "--protocol", "hf-docs", "--stride", "0", code=2)
     with pytest.raises(DataError, match=r"'yarn'.*ropescale, yarn-paper, hf-docs"):
         perplexity(llama(), IDS, [64], protocol="yarn")
     with pytest.raises(DataError, match="key tokens are not part of hf-docs"):

@@ -19,6 +19,8 @@ import pytest
 import tiny
 import torch
 import training
+from configurations import write_files
+from crashing import raising, tree
 from launching import environment, launch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -39,11 +41,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint, text to train on and text to measure on."""
     folder = tmp_path_factory.mktemp("place")
     training.checkpoint(folder / "model")
+    texts = [" ".join(str((number * 7919 + j * j) % 997) for j in range(300)) for number in range(6)]
     for name, count in (("data", 6), ("test", 3)):
-        (folder / name).mkdir()
-        for number in range(count):
-            words = " ".join(str((number * 7919 + j * j) % 997) for j in range(300))
-            (folder / name / f"{number}.txt").write_text(words)
+        write_files(folder / name, {f"{number}.txt": text for number, text in enumerate(texts[:count])})
     return folder
 
 
@@ -83,30 +83,26 @@ def fail_at_the_end(place: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> 
         assert finetune(place, out) == 1
 
 
-def test_the_result_is_a_patched_checkpoint_that_has_learnt_the_text(place, tmp_path, capsys):
-    measured = ["--eval-data", str(place / "test"), "--eval-lengths", "64,256", "--json"]
-    assert finetune(place, tmp_path / "out", *measured) == 0
-    captured = capsys.readouterr()
-    said, out = json.loads(captured.out), tmp_path / "out"
+def test_the_result_is_a_patched_checkpoint_that_has_learnt_the_text(place, tmp_path, ran):
+    out, measured = tmp_path / "out", ["--eval-data", str(place / "test"), "--eval-lengths", "64,256", "--json"]
+    printed, told = ran(*words(place, out, *measured))
+    said = json.loads(printed)
     assert said["tokens"] == 6 * 2 * 256
     ppl = {(row["step"], row["length"]): row["ppl"] for row in said["rows"]}
     assert ppl.keys() == {(step, length) for step in (None, 0, 6) for length in (64, 256)}
     assert ppl[6, 256] < 0.1 * ppl[0, 256]
     texts = ropescale.evals.read_texts(place / "test")
-    saved = ropescale.evals.perplexity(
-        training.loaded(tmp_path / "out"), texts, "64,256", tokenizer=tiny.byte_tokenizer()
-    )
+    saved = ropescale.evals.perplexity(training.loaded(out), texts, "64,256", tokenizer=tiny.byte_tokenizer())
     assert [row.ppl for row in saved.rows] == [ppl[6, 64], ppl[6, 256]]
-    assert ropescale.verify(tmp_path / "out").intended == "all: yarn:factor=4"
-    assert f"next:\n  ropescale verify {out}\n  ropescale eval {out} --data" in captured.err
+    assert ropescale.verify(out).intended == "all: yarn:factor=4"
+    assert f"next:\n  ropescale verify {out}\n  ropescale eval {out} --data" in told
     assert sorted(os.listdir(tmp_path)) == ["out", "out-training"]
     assert sorted(os.listdir(tmp_path / "out-training")) == ["lock", "measured", "settings.json"]
 
 
-def test_the_figures_before_and_after_are_named_paired_and_those_of_eval(place, tmp_path, capsys):
+def test_the_figures_before_and_after_are_named_paired_and_those_of_eval(place, tmp_path, ran):
     measured = ["--eval-data", str(place / "test"), "--eval-lengths", "64,256", "--eval-every", "3"]
-    assert finetune(place, tmp_path / "out", *measured, "--json") == 0
-    said = json.loads(capsys.readouterr().out)
+    said = json.loads(ran(*words(place, tmp_path / "out", *measured, "--json"))[0])
     names = ["no schedule, before", "yarn x4, before", "yarn x4, after 3 steps", "yarn x4, after 6 steps"]
     assert list(dict.fromkeys(row["schedule"] for row in said["rows"])) == names
     texts, tokenizer = ropescale.evals.read_texts(place / "test"), tiny.byte_tokenizer()
@@ -138,15 +134,14 @@ def test_runs_that_are_not_named_are_told_apart_by_their_steps(place, tmp_path):
     assert "| after 2 steps" in outcome.to_markdown()
 
 
-def test_measuring_on_what_was_trained_on_is_said_and_on_other_text_is_not(place, tmp_path, capsys):
+def test_measuring_on_what_was_trained_on_is_said_and_on_other_text_is_not(place, tmp_path, ran):
     (tmp_path / "other.txt").write_text(" ".join(f"{j * j * 31 % 1009:x}" for j in range(300)))
     for data, share in ((place / "data", 1.0), (tmp_path / "other.txt", 0.0)):
         measured = ["--eval-data", str(data), "--eval-lengths", "256", "--steps", "1", "--json"]
-        assert finetune(place, tmp_path / f"out-{share}", *measured) == 0
-        captured = capsys.readouterr()
-        assert json.loads(captured.out)["trained_on"] == share
-        warned = "warning: 100% of the measured text is in the training text, word for word" in captured.err
-        assert warned == bool(share) and ("give other texts as --eval-data" in captured.err) == bool(share)
+        out, err = ran(*words(place, tmp_path / f"out-{share}", *measured))
+        assert json.loads(out)["trained_on"] == share
+        warned = "warning: 100% of the measured text is in the training text, word for word" in err
+        assert warned == bool(share) and ("give other texts as --eval-data" in err) == bool(share)
 
 
 def test_tied_embeddings_stay_tied_and_raise_no_alarm_on_the_way(place, tmp_path, monkeypatch, alarms):
@@ -205,13 +200,12 @@ def test_a_training_that_was_stopped_goes_on_to_the_same_weights(place, tmp_path
     assert training.same(tmp_path / "out", tmp_path / "whole")
 
 
-def test_half_a_checkpoint_is_not_continued_from(place, tmp_path, monkeypatch, capsys):
+def test_half_a_checkpoint_is_not_continued_from(place, tmp_path, monkeypatch, ran):
     assert finetune(place, tmp_path / "whole") == 0
     fail_at_the_end(place, tmp_path / "out", monkeypatch)
     (tmp_path / "out-training" / "checkpoint-6" / "ropescale.json").unlink()
-    capsys.readouterr()
-    assert finetune(place, tmp_path / "out") == 0
-    assert "continuing from" in (said := capsys.readouterr().err) and "checkpoint-4" in said
+    _, said = ran(*words(place, tmp_path / "out"))
+    assert "continuing from" in said and "checkpoint-4" in said
     assert training.same(tmp_path / "out", tmp_path / "whole")
 
 
@@ -222,23 +216,20 @@ def test_half_a_checkpoint_is_not_continued_from(place, tmp_path, monkeypatch, c
         ("torch.save", RuntimeError("[enforce fail at inline_container.cc] . PytorchStreamWriter failed writing file")),
     ],
 )
-def test_a_full_disk_is_one_line_and_the_training_goes_on_later(place, tmp_path, monkeypatch, capsys, where, error):
-    def full(*_, **__):
-        raise error
-
+def test_a_full_disk_is_one_line_and_the_training_goes_on_later(place, tmp_path, monkeypatch, ran, where, error):
     with monkeypatch.context() as patched:
-        patched.setattr(where, full)
-        patched.setattr("transformers.modeling_utils.safe_save_file", full) if "safe" in where else None
-        assert finetune(place, tmp_path / "out", "--length", "64") == 1
-    said = capsys.readouterr().err.splitlines()[-1]
+        patched.setattr(where, raising(error))
+        patched.setattr("transformers.modeling_utils.safe_save_file", raising(error)) if "safe" in where else None
+        _, err = ran(*words(place, tmp_path / "out", "--length", "64"), code=1)
+    said = err.splitlines()[-1]
     assert said.startswith("error: ") and "out-training cannot be written: the disk is full; make room" in said
     assert finetune(place, tmp_path / "out", "--length", "64") == 0
 
 
-def test_other_settings_do_not_continue_a_training(place, tmp_path, monkeypatch, capsys):
+def test_other_settings_do_not_continue_a_training(place, tmp_path, monkeypatch, refused):
     fail_at_the_end(place, tmp_path / "out", monkeypatch)
-    assert finetune(place, tmp_path / "out", "--seed", "1") == 2
-    assert "holds a training with other settings (seed 0 became 1)" in capsys.readouterr().err
+    said = refused(*words(place, tmp_path / "out", "--seed", "1"))
+    assert "holds a training with other settings (seed 0 became 1)" in said
     assert finetune(place, tmp_path / "out", "--seed", "1", "--fresh") == 0
 
 
@@ -249,25 +240,20 @@ def test_other_settings_do_not_continue_a_training(place, tmp_path, monkeypatch,
         (["--eval-data", "TEST", "--eval-lengths", "64k"], "no document has"),
     ],
 )
-def test_what_cannot_be_is_one_line_and_nothing_is_written(place, tmp_path, capsys, more, said):
-    assert finetune(place, tmp_path / "out", *(str(place / "test") if word == "TEST" else word for word in more)) == 2
-    error = capsys.readouterr().err.splitlines()[-1]
-    assert error.startswith("error: ") and said in error
+def test_what_cannot_be_is_one_line_and_nothing_is_written(place, tmp_path, refused, more, said):
+    more = [str(place / "test") if word == "TEST" else word for word in more]
+    assert said in refused(*words(place, tmp_path / "out", *more))
     assert not (tmp_path / "out").exists()
 
 
-def test_nothing_of_the_users_is_lost(place, tmp_path, capsys):
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "thesis.txt").write_text("mine")
-    assert finetune(place, tmp_path / "out") == 2
-    (tmp_path / "free-training").mkdir()
-    (tmp_path / "free-training" / "thesis.txt").write_text("mine")
-    assert finetune(place, tmp_path / "free") == 2
-    assert "something else is there" in capsys.readouterr().err
-    assert (tmp_path / "out" / "thesis.txt").read_text() == (tmp_path / "free-training" / "thesis.txt").read_text()
-    unscheduled = ["--data", str(place / "data"), "--steps", "1", "-o", str(tmp_path / "no")]
-    assert main(["finetune", str(place / "model"), *unscheduled]) == 2
-    assert "carries no schedule" in capsys.readouterr().err
+def test_nothing_of_the_users_is_lost(place, tmp_path, refused):
+    write_files(tmp_path, {"out/thesis.txt": "mine", "free-training/thesis.txt": "mine"})
+    before = tree(tmp_path)
+    refused(*words(place, tmp_path / "out"))
+    assert "something else is there" in refused(*words(place, tmp_path / "free"))
+    unscheduled = ["--data", place / "data", "--steps", "1", "-o", tmp_path / "no"]
+    assert "carries no schedule" in refused("finetune", place / "model", *unscheduled)
+    assert tree(tmp_path) == before
 
 
 def command(place: Path, out: Path) -> list[str]:
@@ -315,7 +301,5 @@ def test_two_processes_share_a_batch(place, tmp_path):
 
 def test_settings_that_are_just_being_written_are_not_something_else(place, tmp_path):
     """By the first of several processes, or by one that was killed meanwhile."""
-    (tmp_path / "out-training").mkdir()
-    (tmp_path / "out-training" / "lock").touch()
-    (tmp_path / "out-training" / ".settings.json.0123456789ab.ropescale").touch()
+    write_files(tmp_path / "out-training", {"lock": "", ".settings.json.0123456789ab.ropescale": ""})
     assert finetune(place, tmp_path / "out") == 0

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import training
+from configurations import write_files
 
 from ropescale.errors import ConfigError, DataError
 from ropescale.evals.finetuning.job import TrainingJob
@@ -49,8 +50,7 @@ def test_what_is_wrong_with_an_option_is_said_without_torch(tmp_path, python):
     source, data = training.checkpoint(tmp_path / "model"), tmp_path / "text.txt"
     data.write_text("some text")
     (tmp_path / "taken").mkdir()
-    (tmp_path / "held-training").mkdir()
-    (tmp_path / "held-training" / "thesis.txt").write_text("mine")
+    write_files(tmp_path / "held-training", {"thesis.txt": "mine"})
     places = {"SRC": str(data), "TAKEN": str(tmp_path / "taken"), "HELD": str(tmp_path / "held")}
     usual = {"--schedule": "yarn:factor=4", "--steps": "2", "--batch": "2", "-o": str(tmp_path / "out")}
     asked = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -37,25 +38,25 @@ def measured(model, out=None):
 
 def test_weights_that_wait_on_the_disk_give_the_same_numbers(checkpoint):
     """Under a static schedule and one frozen at each length; what is on the disk is read when its turn comes."""
-    plain, spread = load_model(checkpoint, device="cpu"), load_model(checkpoint, device_map=DISK)
+    plain, spread = load_model(Path(checkpoint), device="cpu"), load_model(Path(checkpoint), device_map=DISK)
     assert {p.device.type for p in spread.parameters()} == {"cpu", "meta"}
     for mine, other in zip(measured(spread).passes, measured(plain).passes, strict=True):
         assert all(np.array_equal(a, b) for a, b in zip(mine.nll, other.nll, strict=True))
 
 
 def test_a_model_on_the_disk_alone_is_entered_where_it_computes(checkpoint):
-    spread = load_model(checkpoint, device_map={**DISK, "model.embed_tokens": "disk"})
+    spread = load_model(Path(checkpoint), device_map={**DISK, "model.embed_tokens": "disk"})
     assert next(spread.parameters()).device.type == "meta"
     assert memory.device_of(spread) == torch.device("cpu") == Scorer(spread).device
     ids = torch.tensor([tiny.documents(1, 40, 256)[0]])
     with torch.inference_mode():
         found = Scorer(spread).score(ids)
-    plain = tiny.naive_nll(load_model(checkpoint, device="cpu"), ids[0].tolist())
+    plain = tiny.naive_nll(load_model(Path(checkpoint), device="cpu"), ids[0].tolist())
     assert float((found[0] - torch.tensor(plain)).abs().max()) < 2e-5
 
 
 def test_the_memory_left_is_that_of_the_fullest_device(checkpoint, monkeypatch):
-    model, (one, other) = load_model(checkpoint, device="cpu"), (torch.device("cuda", 0), torch.device("cuda", 1))
+    model, (one, other) = load_model(Path(checkpoint), device="cpu"), (torch.device("cuda", 0), torch.device("cuda", 1))
     monkeypatch.setattr(memory, "total_memory", lambda device: 1000 * 10**6)
     for weights, least in [({one: 100 * 10**6, other: 700 * 10**6}, 300), ({torch.device("cpu"): 4 * 10**6}, 996)]:
         monkeypatch.setattr(memory, "weight_bytes", lambda model, found=weights: found)
@@ -63,7 +64,7 @@ def test_the_memory_left_is_that_of_the_fullest_device(checkpoint, monkeypatch):
 
 
 def test_memory_that_is_short_in_a_shared_model_is_an_error(checkpoint, monkeypatch):
-    model = load_model(checkpoint, device="cpu")
+    model = load_model(Path(checkpoint), device="cpu")
     monkeypatch.setattr(type(model), "tp_size", 2)
     monkeypatch.setattr(Scorer, "score", raising(torch.OutOfMemoryError("full")))
     with pytest.raises(RunError, match="several processes"):

@@ -12,7 +12,6 @@ import torch
 from tiny import documents, llama
 
 import ropescale
-from ropescale.cli import main as shell
 from ropescale.errors import CheckpointError, ConfigError, DataError, ScheduleError
 from ropescale.evals import Recommendation, recommend
 from ropescale.evals.recommending import wording
@@ -302,17 +301,16 @@ def test_what_cannot_be_is_refused(model):
 # --- the command ---
 
 
-def test_the_command_prints_a_command_that_runs(checkpoint, texts, tmp_path, capsys, monkeypatch):
+def test_the_command_prints_a_command_that_runs(checkpoint, texts, tmp_path, ran, monkeypatch):
     monkeypatch.setattr(wording, "said", lambda *_: "")  # random weights are worse than a guess, and get no command
     out = tmp_path / "run"
-    line = ["recommend", str(checkpoint), "--target-length", "128", "--data", str(texts), "-o", str(out), "--json"]
-    assert shell.main(line) == 0
-    found = json.loads(capsys.readouterr().out)
+    said, _ = ran("recommend", checkpoint, "--target-length", 128, "--data", texts, "-o", out, "--json")
+    found = json.loads(said)
     assert found["kind"] == "recommendation" and found["answer"][0]["answer"]
     command = found["answer"][0]["command"]
-    assert shell.main([*shlex.split(command)[1:], "--dry-run"]) == 0
+    ran(*shlex.split(command)[1:], "--dry-run")
     page = tmp_path / "page.html"
-    assert shell.main(["report", str(out), "-o", str(page)]) == 0
+    ran("report", out, "-o", page)
     assert found["answer"][0]["answer"][:40] in page.read_text()
 
 
@@ -327,7 +325,5 @@ def test_the_command_prints_a_command_that_runs(checkpoint, texts, tmp_path, cap
         (["--tolerance", "0"], "--tolerance is 0"),
     ],
 )
-def test_mistakes_are_one_line(checkpoint, texts, capsys, words, said):
-    assert shell.main(["recommend", str(checkpoint), "--target-length", "128", "--data", str(texts), *words]) == 2
-    error = capsys.readouterr().err.strip().splitlines()[-1]
-    assert error.startswith("error: ") and said in error
+def test_mistakes_are_one_line(checkpoint, texts, refused, words, said):
+    assert said in refused("recommend", checkpoint, "--target-length", 128, "--data", texts, *words)

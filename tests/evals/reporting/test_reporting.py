@@ -21,7 +21,6 @@ from environments import environment
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from ropescale.cli.main import main
 from ropescale.errors import DataError
 from ropescale.evals import perplexity, retrieval, search
 from ropescale.evals.data.key_tokens import KeySpans
@@ -170,16 +169,15 @@ def test_the_same_text_in_the_tokens_of_another_tokenizer_is_not_paired_and_that
 
 
 def test_a_folder_that_does_not_say_which_tokens_it_scored_is_paired_with_itself_alone_and_that_is_said(
-    tokenized, tmp_path, capsys
+    tokenized, tmp_path, ran
 ):
-    old = tmp_path / "old"
-    shutil.copytree(tokenized[0], old)
+    old = shutil.copytree(tokenized[0], tmp_path / "old")
     with edited(old / "nll" / "index.json") as index:
         for document in index["documents"]:
             del document["ids_sha256"], document["at"]
     assert set(page_data(load([old, tokenized[1]]))["pairs"]) == {"0:1", "2:3"}
-    assert main(["report", str(old), str(tokenized[1]), "-o", str(tmp_path / "report.html")]) == 0
-    assert f"note: {old} has no hash of its token ids" in capsys.readouterr().err
+    _, said = ran("report", old, tokenized[1], "-o", tmp_path / "report.html")
+    assert f"note: {old} has no hash of its token ids" in said
 
 
 def test_loss_by_position_is_that_of_the_result(folder):
@@ -242,8 +240,7 @@ def test_a_run_of_unknown_trained_length_is_said_to_have_no_cost_and_no_gain(fol
 
 
 def test_what_a_run_is_called_cannot_break_the_page(folder, tmp_path):
-    odd = tmp_path / "<script>alert(1)<"
-    shutil.copytree(folder, odd)
+    odd = shutil.copytree(folder, tmp_path / "<script>alert(1)<")
     text = page(load([odd]))
     assert "<script>alert(1)" not in text and "\\u003cscript>alert(1)" in text
 
@@ -263,18 +260,16 @@ def test_folders_of_the_same_name_are_told_apart(folder, tmp_path):
         (lambda run: next((run / "nll").rglob("00003.npy")).unlink(), "00003.npy is missing; run the evaluation again"),
     ],
 )
-def test_a_folder_that_is_no_whole_run_is_refused_in_one_line(run, tmp_path, capsys, break_it, words):
+def test_a_folder_that_is_no_whole_run_is_refused_in_one_line(run, tmp_path, ran, break_it, words):
     break_it(run)
-    assert main(["report", str(run), "-o", str(tmp_path / "report.html")]) == 2
-    said = capsys.readouterr().err
+    _, said = ran("report", run, "-o", tmp_path / "report.html", code=2)
     assert words in said and len(said.splitlines()) == 1
     assert not (tmp_path / "report.html").exists()
 
 
-def refused(run, tmp_path, capsys):
+def damaged(run, tmp_path, ran):
     """The one line that a report of a damaged run ends with."""
-    assert main(["report", str(run), "-o", str(tmp_path / "report.html")]) == 2
-    said = capsys.readouterr().err
+    _, said = ran("report", run, "-o", tmp_path / "report.html", code=2)
     assert said.startswith("error: ") and said.count("\n") == 1 and len(said) < 700 and "unexpected" not in said
     assert "run the evaluation again" in said and not (tmp_path / "report.html").exists()
     return said
@@ -282,24 +277,22 @@ def refused(run, tmp_path, capsys):
 
 @pytest.mark.parametrize("name", ["as-is/128/00002.npy", "yarn_factor=4-8e16f5c9/64-divergence/00000.npy"])
 @pytest.mark.parametrize("at", [0, 60, 130, -1])
-def test_a_changed_byte_of_a_stored_file_is_noticed_wherever_it_is(run, tmp_path, capsys, name, at):
+def test_a_changed_byte_of_a_stored_file_is_noticed_wherever_it_is(run, tmp_path, ran, name, at):
     (path,) = (run / "nll").glob(name.replace("8e16f5c9", "*"))
     content = bytearray(path.read_bytes())
     content[at] ^= 1
     path.write_bytes(content)
-    assert f"error: {path} is not as it was written (its checksum differs); move it away" in refused(
-        run, tmp_path, capsys
-    )
+    assert f"error: {path} is not as it was written (its checksum differs); move it away" in damaged(run, tmp_path, ran)
 
 
 @pytest.mark.parametrize("name", ["results.json", "nll/index.json"])
-def test_a_changed_figure_of_the_results_or_the_index_is_noticed(run, tmp_path, capsys, name):
+def test_a_changed_figure_of_the_results_or_the_index_is_noticed(run, tmp_path, ran, name):
     text = (run / name).read_text()
     changed = (
         text.replace('"length": 16', '"length": 17', 1) if name == "results.json" else text.replace("as-is", "is-as", 1)
     )
     (run / name).write_text(changed)
-    assert changed != text and f"{name} is not as it was written" in refused(run, tmp_path, capsys)
+    assert changed != text and f"{name} is not as it was written" in damaged(run, tmp_path, ran)
 
 
 def without_checksums(run):
@@ -317,47 +310,46 @@ PICKLE = b"\x93NUMPY\x01\0v\0{'descr': '|O', 'fortran_order': False, 'shape': (1
 
 @pytest.mark.parametrize("content", [b"", b"\x93NUMPY", BIG, PICKLE, BIG[:120]], ids=range(5))
 @pytest.mark.parametrize("checksums", [True, False])
-def test_a_file_that_holds_no_losses_is_one_line(run, tmp_path, capsys, content, checksums):
+def test_a_file_that_holds_no_losses_is_one_line(run, tmp_path, ran, content, checksums):
     if not checksums:
         without_checksums(run)
     path = run / "nll" / "as-is" / "128" / "00001.npy"
     path.write_bytes(content)
-    assert f"error: {path} " in refused(run, tmp_path, capsys)
+    assert f"error: {path} " in damaged(run, tmp_path, ran)
 
 
-def test_losses_of_another_length_or_that_are_not_finite_are_noticed_without_a_checksum(run, tmp_path, capsys):
+def test_losses_of_another_length_or_that_are_not_finite_are_noticed_without_a_checksum(run, tmp_path, ran):
     without_checksums(run)
     path = run / "nll" / "as-is" / "128" / "00001.npy"
     whole = np.load(path)
     np.save(path, whole[:-1])
-    assert "tokens of as-is at 128" in refused(run, tmp_path, capsys)
+    assert "tokens of as-is at 128" in damaged(run, tmp_path, ran)
     whole[3] = np.nan
     np.save(path, whole)
-    assert "00001.npy holds losses that are not finite" in refused(run, tmp_path, capsys)
+    assert "00001.npy holds losses that are not finite" in damaged(run, tmp_path, ran)
 
 
 @pytest.mark.parametrize("at", ["../../etc", "/etc", "..", "as-is/../../../etc", "", "as-is", 3, None])
-def test_an_index_that_leads_out_of_its_folder_is_refused(run, tmp_path, capsys, at):
+def test_an_index_that_leads_out_of_its_folder_is_refused(run, tmp_path, ran, at):
     with edited(run / "nll" / "index.json") as index:
         index["passes"][0]["at"] = at
-    said = refused(run, tmp_path, capsys)
+    said = damaged(run, tmp_path, ran)
     assert f"index.json has {json.dumps(at)} for passes[0].at and not a " in said
 
 
 @pytest.mark.parametrize("name", ["results.json", "nll/index.json", "nll/as-is/128/00000.npy"])
-def test_a_pipe_in_place_of_a_file_is_not_waited_for(run, tmp_path, capsys, name):
+def test_a_pipe_in_place_of_a_file_is_not_waited_for(run, tmp_path, ran, name):
     (run / name).unlink()
     os.mkfifo(run / name)
     if name == "results.json":
-        assert main(["report", str(run), "-o", str(tmp_path / "report.html")]) == 2
-        assert "has no results.json" in capsys.readouterr().err
+        assert "has no results.json" in ran("report", run, "-o", tmp_path / "report.html", code=2)[1]
     else:
-        assert "is not a regular file" in refused(run, tmp_path, capsys)
+        assert "is not a regular file" in damaged(run, tmp_path, ran)
 
 
-def test_results_of_two_gigabytes_are_not_read(run, tmp_path, capsys):
+def test_results_of_two_gigabytes_are_not_read(run, tmp_path, ran):
     os.truncate(run / "results.json", 2**31)
-    assert "results.json is longer than 67,108,864 bytes" in refused(run, tmp_path, capsys)
+    assert "results.json is longer than 67,108,864 bytes" in damaged(run, tmp_path, ran)
 
 
 CHANGES = {
@@ -385,33 +377,32 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_results_with_a_value_that_cannot_be_are_one_line(run, tmp_path, capsys, change):
+def test_results_with_a_value_that_cannot_be_are_one_line(run, tmp_path, ran, change):
     with edited(run / "results.json") as results:
         change(results)
-    refused(run, tmp_path, capsys)
+    damaged(run, tmp_path, ran)
 
 
 @pytest.mark.parametrize(
     "text", ["[]", "null", '{"schema": 1, "rows": []}', '{"schema": true}', "[" * 10**5, "NaN", "\ufeff{}"]
 )
-def test_a_file_that_holds_no_results_is_one_line(run, tmp_path, capsys, text):
+def test_a_file_that_holds_no_results_is_one_line(run, tmp_path, ran, text):
     (run / "results.json").write_text(text)
-    refused(run, tmp_path, capsys)
+    damaged(run, tmp_path, ran)
 
 
-def test_names_that_are_no_text_can_be_reported(folder, tmp_path):
-    run = tmp_path / os.fsdecode(b"run\xff")
-    shutil.copytree(folder, run)
+def test_names_that_are_no_text_can_be_reported(folder, tmp_path, ran):
+    run = shutil.copytree(folder, tmp_path / os.fsdecode(b"run\xff"))
     with edited(run / "nll" / "index.json") as index:
         index["documents"][0]["ids_sha256"] = "\ud800"
-    assert main(["report", str(run), "-o", str(tmp_path / "report.html")]) == 0
+    ran("report", run, "-o", tmp_path / "report.html")
     assert "run\\udcff" in (tmp_path / "report.html").read_text()
 
 
-def test_losses_that_belong_to_other_results_are_refused(run, other, tmp_path, capsys):
+def test_losses_that_belong_to_other_results_are_refused(run, other, tmp_path, ran):
     shutil.rmtree(run / "nll")
     shutil.copytree(other / "nll", run / "nll")
-    assert "another measurement than the results beside it" in refused(run, tmp_path, capsys)
+    assert "another measurement than the results beside it" in damaged(run, tmp_path, ran)
 
 
 def test_a_run_given_twice_is_refused(folder):
@@ -419,10 +410,9 @@ def test_a_run_given_twice_is_refused(folder):
         load([folder, folder.parent / "." / folder.name])
 
 
-def test_a_page_that_cannot_be_written_leaves_the_old_one(folder, tmp_path, capsys):
-    assert main(["report", str(folder), "-o", str(tmp_path / "nowhere" / "report.html")]) == 2
-    assert "cannot write" in capsys.readouterr().err
-    assert main(["report", str(folder), "-o", str(tmp_path / "report.html")]) == 0
+def test_a_page_that_cannot_be_written_leaves_the_old_one(folder, tmp_path, ran, refused):
+    assert "cannot write" in refused("report", folder, "-o", tmp_path / "nowhere" / "report.html")
+    ran("report", folder, "-o", tmp_path / "report.html")
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
 
 
@@ -609,9 +599,9 @@ def test_in_a_browser_pairs_are_whole_numbers_and_a_figure_has_its_digits_and_bo
     assert seen["errors"] == [] and seen["pairs"] == [["0", "1", "2", "3"]] * 2  # the frequencies, and the divisors
 
 
-def test_a_run_whose_losses_are_gone_is_reported_with_a_word(tmp_path, capsys):
+def test_a_run_whose_losses_are_gone_is_reported_with_a_word(tmp_path, ran):
     stored = Path(__file__).parents[2] / "fixtures" / "runs_without_checksums" / "eval"
     folder = Path(shutil.copytree(stored, tmp_path / "r"))
     shutil.rmtree(folder / "nll")
-    assert main(["report", str(folder), "-o", str(tmp_path / "x.html")]) == 0
-    assert "has no nll/index.json, so loss by position and comparisons are left out" in capsys.readouterr().err
+    _, said = ran("report", folder, "-o", tmp_path / "x.html")
+    assert "has no nll/index.json, so loss by position and comparisons are left out" in said

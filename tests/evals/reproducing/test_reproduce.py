@@ -19,9 +19,11 @@ import reproducing
 import tiny
 import torch
 import training
+from configurations import write_files
+from crashing import raising
+from refusing import untouched
 from transformers import AutoTokenizer
 
-from ropescale.cli.main import main
 from ropescale.errors import CheckpointError, DataError
 from ropescale.evals.passkey.filler import Generated
 from ropescale.evals.passkey.tasks import prompts
@@ -112,7 +114,7 @@ def test_the_control_keeps_the_models_own_table(done, setting):
     assert torch.equal(one.model.rotary_emb.inv_freq, other.model.rotary_emb.inv_freq)
 
 
-def test_what_is_written_can_be_loaded_and_shown(done, tmp_path):
+def test_what_is_written_can_be_loaded_and_shown(done, tmp_path, ran):
     out, found = done
     assert Reproduction.load(out).claims == found.claims and Reproduction.load(out).rows == found.rows
     report = (out / "REPORT.md").read_text()
@@ -121,7 +123,7 @@ def test_what_is_written_can_be_loaded_and_shown(done, tmp_path):
     )
     assert (out / "claims.csv").read_text().count("\n") == len(found.claims) + 1
     assert str(out) not in (out / "results.json").read_text()
-    assert main(["report", str(out), str(out / "measured" / "untrained"), "-o", str(tmp_path / "page.html")]) == 0
+    ran("report", out, out / "measured" / "untrained", "-o", tmp_path / "page.html")
     assert "claims hold" in (tmp_path / "page.html").read_text()
 
 
@@ -284,52 +286,43 @@ def test_another_setting_is_refused_and_nothing_is_lost(done, setting, tmp_path)
     with pytest.raises(CheckpointError, match=r"holds yarn with other settings \(steps 4 became 5\)"):
         reproduce(out, replace(setting, steps=5), "yarn")
     assert (out / "results.json").read_bytes() == before
-    (tmp_path / "out" / "arms" / "yarn").mkdir(parents=True)
-    (tmp_path / "out" / "arms" / "yarn" / "thesis.txt").write_text("mine")
-    with pytest.raises(CheckpointError, match="something else is there"):
+    mine = write_files(tmp_path / "out" / "arms" / "yarn", {"thesis.txt": "mine"})
+    with untouched(mine, "something else is there"):
         reproduce(tmp_path / "out", setting, "yarn")
-    assert (tmp_path / "out" / "arms" / "yarn" / "thesis.txt").read_text() == "mine"
 
 
-def test_the_command_lists_the_arms_and_their_time_and_writes_nothing(tmp_path, capsys):
-    assert main(["reproduce", "--list", "-o", str(tmp_path / "out")]) == 0
-    said = capsys.readouterr().out
+def test_the_command_lists_the_arms_and_their_time_and_writes_nothing(tmp_path, ran):
+    said, _ = ran("reproduce", "--list", "-o", tmp_path / "out")
     assert all(f"| {arm.name} " in said for arm in arms(Setting()))
     assert "on one core" in said and not (tmp_path / "out").exists()
 
 
-def test_wrong_input_is_one_line(tmp_path, capsys, monkeypatch):
-    assert main(["reproduce", "--only", "yran", "-o", str(tmp_path / "out")]) == 2
-    assert capsys.readouterr().err == "error: no arm named 'yran'; did you mean 'yarn'?\n"
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "REPORT.md").write_text("mine")
-    assert main(["reproduce", "-o", str(tmp_path / "mine")]) == 2
-    assert "REPORT.md is not known to be what" in capsys.readouterr().err
+def test_wrong_input_is_one_line(tmp_path, ran, refused, monkeypatch):
+    _, said = ran("reproduce", "--only", "yran", "-o", tmp_path / "out", code=2)
+    assert said == "error: no arm named 'yran'; did you mean 'yarn'?\n"
+    mine = write_files(tmp_path / "mine", {"REPORT.md": "mine"})
+    assert "REPORT.md is not known to be what" in refused("reproduce", "-o", mine)
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(DataError, match="runs in one process"):
         Reproducing(tmp_path / "out").run()
     assert os.listdir(tmp_path) == ["mine"]
 
 
-def test_the_command_prints_what_was_found(setting, tmp_path, capsys, monkeypatch):
+def test_the_command_prints_what_was_found(setting, tmp_path, ran, monkeypatch):
     monkeypatch.setattr(running, "Reproducing", partial(Reproducing, setting=setting))
-    words = ["reproduce", "--only", "untrained", "-o", str(tmp_path / "out")]
-    assert main(words) == 0
-    said = capsys.readouterr()
-    assert f"| {HOLDS}" in said.out or "does not hold" in said.out
-    assert "arm 1 of 1, untrained" in said.err and "written to" in said.err
-    assert main([*words, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["kind"] == "reproduction"
+    words = ["reproduce", "--only", "untrained", "-o", tmp_path / "out"]
+    out, err = ran(*words)
+    assert f"| {HOLDS}" in out or "does not hold" in out
+    assert "arm 1 of 1, untrained" in err and "written to" in err
+    assert json.loads(ran(*words, "--json")[0])["kind"] == "reproduction"
 
 
-def test_ctrl_c_says_what_is_kept(setting, tmp_path, capsys, monkeypatch):
-    def stopped(*_: object) -> None:
-        raise KeyboardInterrupt
-
+def test_ctrl_c_says_what_is_kept(setting, tmp_path, ran, monkeypatch):
+    stopped = raising(KeyboardInterrupt())
     monkeypatch.setattr(running, "Reproducing", partial(Reproducing, setting=setting))
     monkeypatch.setattr("ropescale.evals.reproducing.experiments.arms.MeasuringArm.carry_out", stopped)
-    assert main(["reproduce", "--only", "untrained", "-o", str(tmp_path / "out")]) == 130
-    told = list(filter(None, capsys.readouterr().err.splitlines()))
+    _, err = ran("reproduce", "--only", "untrained", "-o", tmp_path / "out", code=130)
+    told = list(filter(None, err.splitlines()))
     assert told[-2:] == [
         f"the run stopped; what is done is kept in {tmp_path / 'out'}; the same command continues",
         "interrupted",

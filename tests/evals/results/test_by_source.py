@@ -5,9 +5,9 @@ import json
 
 import numpy as np
 import pytest
-from tiny import byte_tokenizer, checkpoint, documents, llama, naive_nll
+from configurations import write_files
+from tiny import byte_tokenizer, documents, llama, naive_nll
 
-from ropescale.cli.main import main
 from ropescale.errors import DataError
 from ropescale.evals import Result, perplexity
 from ropescale.evals.data.sources import ReadOptions, TextSource
@@ -49,12 +49,7 @@ def test_winners_are_named_with_intervals_that_hold_for_all_the_sources_together
 
 def test_every_window_is_fed_once(monkeypatch):
     score, fed = Scorer.score, []
-
-    def counting(self, ids, chunk=None):
-        fed.append(ids.shape[0])
-        return score(self, ids, chunk)
-
-    monkeypatch.setattr(Scorer, "score", counting)
+    monkeypatch.setattr(Scorer, "score", lambda self, ids, *rest: fed.append(len(ids)) or score(self, ids, *rest))
     perplexity(llama(), {"books": BOOKS, "code": CODE}, [32])
     assert sum(fed) == 5
 
@@ -137,29 +132,22 @@ def test_a_source_of_which_nothing_is_measured_is_named():
         perplexity(llama(), {}, [16])
 
 
-def test_data_may_be_repeated(tmp_path, capsys):
-    checkpoint(tmp_path / "model")
-    (tmp_path / "a.txt").write_text("It was a bright cold day in April. ")
+def test_data_may_be_repeated(checkpoint, tmp_path, ran, refused):
     rows = [{"body": f"row {n}, and the clocks were striking"} for n in range(3)]
-    (tmp_path / "b.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    capsys.readouterr()
+    files = {"a.txt": "It was a bright cold day in April. ", "b.jsonl": "\n".join(map(json.dumps, rows))}
+    write_files(tmp_path, files)
     sources = [str(tmp_path / "a.txt"), str(tmp_path / "b.jsonl")]
-    words = ["eval", str(tmp_path / "model"), "--lengths", "16", *(w for each in sources for w in ("--data", each))]
-    assert main([*words, "--text-field", "body", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    words = ["eval", checkpoint, "--lengths", "16", *(word for each in sources for word in ("--data", each))]
+    found = json.loads(ran(*words, "--text-field", "body", "--json")[0])
     assert {name: part["rows"][0]["documents"] for name, part in found["sources"].items()} == dict(zip(sources, (1, 3)))
     assert (found["data"]["source"], found["rows"][0]["documents"]) == (", ".join(sources), 4)
-    assert main([*words, "--text-field", "body"]) == 0
-    out = capsys.readouterr().out
+    out, _ = ran(*words, "--text-field", "body")
     assert out.count("| perplexity") == 3 and f"{sources[1]} (3 documents, 6 windows; their" in out
-    assert main([*words, "--split", "test"]) == 2  # neither has a use for it
-    assert "leave --split out" in capsys.readouterr().err
-    assert main([*words, "--data", sources[0]]) == 2
-    assert f"{sources[0]} is given twice" in capsys.readouterr().err
+    assert "leave --split out" in refused(*words, "--split", "test")  # neither has a use for it
+    assert f"{sources[0]} is given twice" in refused(*words, "--data", sources[0])
 
 
 def test_an_option_is_for_the_sources_that_have_a_use_for_it(tmp_path):
-    (tmp_path / "a.txt").write_text("text")
-    (tmp_path / "b.jsonl").write_text('{"body": "row"}')
+    write_files(tmp_path, {"a.txt": "text", "b.jsonl": '{"body": "row"}'})
     source = TextSource([str(tmp_path / "a.txt"), str(tmp_path / "b.jsonl")], ReadOptions(text_field="body"))
     assert [[each.text for each in texts] for texts in source.texts().values()] == [["text"], ["row"]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from configurations import write_files
 from tiny import documents, llama
 
 from ropescale.evals import Result, perplexity
@@ -19,8 +20,8 @@ def measured(tmp_path_factory):
     """A run with two files of the same name, and one of their contents typed out."""
     out = tmp_path_factory.mktemp("names")
     for number in (1, 2):
-        (out / str(number)).mkdir()
-        (out / str(number) / "factors.json").write_text(json.dumps({**FIELDS, "attention_factor": 1 + number / 7}))
+        fields = {**FIELDS, "attention_factor": 1 + number / 7}
+        write_files(out, {f"{number}/factors.json": json.dumps(fields)})
     files = [str(out / str(number) / "factors.json") for number in (1, 2)]
     run = perplexity(llama(), documents(6, 128), [64, 128], schedules=[*files, "yarn:factor=2", "yarn:factor=2.0"])
     run.save(out / "run")

@@ -8,10 +8,13 @@ import json
 import math
 import re
 import sys
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
+import tiny_models
+from configurations import write_files
+from crashing import raising
+from refusing import untouched
 from tiny import byte_tokenizer, documents, from_ids, llama
 
 from ropescale.errors import CheckpointError, RopescaleError
@@ -225,12 +228,7 @@ def test_the_tables_are_those_that_transformers_would_compute(result):
 
 
 def test_the_tables_of_each_layer_type_are_told_apart():
-    from transformers import Gemma3ForCausalLM, Gemma3TextConfig
-
-    shape = {"vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 6}
-    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "sliding_window": 16}
-    model = Gemma3ForCausalLM(Gemma3TextConfig(**shape, **heads, max_position_embeddings=64)).eval()
-    (tables,) = perplexity(model, documents(2, 40), [32]).tables.values()
+    (tables,) = perplexity(tiny_models.build("gemma3_text"), documents(2, 40), [32]).tables.values()
     theta = {"full_attention": 1e6, "sliding_attention": 1e4}
     assert {layer: table["inv_freq"] for layer, table in tables.items()} == {
         layer: pytest.approx([theta[layer] ** (-i / 4) for i in range(4)], rel=1e-6) for layer in theta
@@ -538,8 +536,7 @@ def test_an_output_that_no_folder_can_be_called_is_one_sentence(name):
 
 def test_a_place_where_no_file_can_be_made_is_refused_before_the_run(tmp_path, monkeypatch):
     assert writable_folder(tmp_path / "a" / "b") == tmp_path / "a" / "b" and not list(tmp_path.iterdir())
-    refusing = Mock(side_effect=PermissionError(errno.EACCES, "Permission denied"))
-    monkeypatch.setattr("tempfile.TemporaryFile", refusing)
+    monkeypatch.setattr("tempfile.TemporaryFile", raising(PermissionError(errno.EACCES, "Permission denied")))
     with pytest.raises(CheckpointError, match=r"Permission denied.*another"):
         writable_folder(tmp_path / "a" / "b")
 
@@ -548,9 +545,7 @@ def test_a_place_where_no_file_can_be_made_is_refused_before_the_run(tmp_path, m
     "name", ["config.json", "adapter_config.json", "model-00001-of-00002.safetensors", "llama-q8.gguf"]
 )
 def test_a_folder_that_holds_a_model_is_refused_and_one_with_a_run_besides_is_not(result, tmp_path, name):
-    model = tmp_path / "model"
-    model.mkdir()
-    (model / name).write_text("{}")
+    model = write_files(tmp_path / "model", {name: "{}"})
     (model / "resume").mkdir()  # somebody's, and empty
     for kind in WRITTEN:
         with pytest.raises(CheckpointError) as caught:
@@ -563,12 +558,10 @@ def test_a_folder_that_holds_a_model_is_refused_and_one_with_a_run_besides_is_no
     assert sorted(path.name for path in model.iterdir()) == sorted([name, "resume"])
     assert not any((model / "resume").iterdir())
     for run in ("saved", "stopped"):
-        (tmp_path / run).mkdir()
         if run == "saved":
             result.save(tmp_path / run)
         else:
-            (tmp_path / run / "resume").mkdir()
-            (tmp_path / run / "resume" / "lock").touch()
+            write_files(tmp_path / run, {"resume/lock": ""})
         (tmp_path / run / name).write_text("{}")
         assert writable_folder(tmp_path / run) == tmp_path / run
         result.save(tmp_path / run)
@@ -576,15 +569,13 @@ def test_a_folder_that_holds_a_model_is_refused_and_one_with_a_run_besides_is_no
 
 
 def test_a_folder_that_is_not_ours_is_refused_and_left_alone(result, tmp_path):
-    (tmp_path / "nll").mkdir()
-    (tmp_path / "nll" / "thesis.txt").write_text("years of work")
-    with pytest.raises(CheckpointError, match=r"nll/thesis.txt .*another folder"):
+    write_files(tmp_path, {"nll/thesis.txt": "years of work"})
+    with untouched(tmp_path, r"nll/thesis.txt .*another folder"):
         result.save(tmp_path)
-    assert [path.name for path in tmp_path.rglob("*")] == ["nll", "thesis.txt"]
 
 
 def test_the_numbers_are_kept_when_the_nlls_cannot_be_written(result, tmp_path, monkeypatch):
-    full = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
+    full = raising(OSError(errno.ENOSPC, "No space left on device"))
     monkeypatch.setattr("ropescale.evals.run_folder.nll._put", full)
     with pytest.raises(CheckpointError, match=r"cannot write into .*: No space left on device"):
         result.save(tmp_path)

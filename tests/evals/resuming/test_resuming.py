@@ -14,8 +14,10 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from configurations import write_files
 from crashing import kills, lasting, raising, tree
 from forking import struck
+from refusing import untouched
 from tiny import documents, llama
 
 from ropescale.cli import main as shell
@@ -189,19 +191,16 @@ def test_a_killed_process_does_not_keep_its_lock(tmp_path):
 
 
 def test_a_resume_folder_that_is_not_ours_is_refused_and_left_alone(tmp_path):
-    (tmp_path / "resume").mkdir()
-    (tmp_path / "resume" / "cv.txt").write_text("a career")
-    with pytest.raises(CheckpointError, match="resume is not what an evaluation wrote"):
+    write_files(tmp_path, {"resume/cv.txt": "a career"})
+    with untouched(tmp_path, "resume is not what an evaluation wrote"):
         perplexity(llama(), documents(1, 40), [16], out=tmp_path)
-    assert [path.name for path in tmp_path.rglob("*")] == ["resume", "cv.txt"]
 
 
 def test_starting_anew_removes_passes_and_nothing_else(tmp_path):
     with opened(tmp_path) as kept:
         kept.shelf({"a": 1}, PLAN).put(0, eights()[0])
         kept.begin({"facts": {"b": 2}})
-    (tmp_path / "resume" / "mine").mkdir()
-    (tmp_path / "resume" / "mine" / "notes.txt").write_text("mine")
+    write_files(tmp_path, {"resume/mine/notes.txt": "mine"})
     with opened(tmp_path, fresh=True) as kept:
         assert kept.last == {} and not kept.shelf({"a": 1}, PLAN).batches
     names = {path.name for path in (tmp_path / "resume").rglob("*")}
@@ -405,11 +404,10 @@ def test_how_long_it_took_is_apart_from_the_results(whole):
 @pytest.fixture(scope="module")
 def words(checkpoint, tmp_path_factory):
     """A command of a few dozen batches, without -o."""
-    texts = tmp_path_factory.mktemp("texts")
-    for number in range(5):
-        (texts / f"{number}.txt").write_text(TEXT[number:] * (2 + number))
+    texts = {f"{number}.txt": TEXT[number:] * (2 + number) for number in range(5)}
+    folder = write_files(tmp_path_factory.mktemp("texts"), texts)
     given = ["--lengths", "32,64", "--stride", "8", "--batch-tokens", "128", "--schedule", "yarn:factor=2"]
-    return ["eval", checkpoint, "--data", str(texts), *given]
+    return ["eval", checkpoint, "--data", str(folder), *given]
 
 
 def stored(out):

@@ -13,7 +13,6 @@ import torch
 from tiny import documents, llama
 
 import ropescale
-from ropescale.cli.main import main
 from ropescale.evals import Result
 from ropescale.evals.metrics.cells import around
 from ropescale.evals.scoring.executor import Executor
@@ -262,15 +261,13 @@ def test_a_batch_that_is_on_the_shelf_is_not_compared_again(tmp_path, monkeypatc
     assert [p.kl for p in both.paired] == [p.kl for p in fresh.paired]
 
 
-def test_the_command_says_what_it_costs_and_can_leave_it_out(evaluating, capsys):
+def test_the_command_says_what_it_costs_and_can_leave_it_out(evaluating, ran):
     words = [*evaluating, "--lengths", "64,128", "--schedule", "yarn:factor=2"]
-    assert main(words) == 0
-    said = capsys.readouterr()
-    assert "the short-context cost at 64 takes 128 tokens more (50%); --no-short-context leaves it out" in said.err
-    assert "| mean KL (nats) | same top-1 |" in " ".join(said.out.split())
-    assert main([*words, "--no-short-context"]) == 0
-    said = capsys.readouterr()
-    assert "short-context" not in said.err and "Short-context" not in said.out
+    out, err = ran(*words)
+    assert "the short-context cost at 64 takes 128 tokens more (50%); --no-short-context leaves it out" in err
+    assert "| mean KL (nats) | same top-1 |" in " ".join(out.split())
+    out, err = ran(*words, "--no-short-context")
+    assert "short-context" not in err and "Short-context" not in out
 
 
 def test_the_logits_of_gemma2_are_compared_with_their_softcap():

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
+from configurations import LLAMA31_SCALING, write_checkpoint
 from tiny import documents, llama
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaForCausalLM
 
@@ -14,14 +13,7 @@ from ropescale.evals import perplexity
 from ropescale.evals.running.variants import trained_length
 
 LLAMA_3_1 = {
-    "rope_parameters": {
-        "rope_type": "llama3",
-        "rope_theta": 500000.0,
-        "factor": 8.0,
-        "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 8192,
-    },
+    "rope_parameters": LLAMA31_SCALING | {"rope_theta": 500000.0},
     "max_position_embeddings": 131072,
 }
 """As in the config.json of meta-llama/Llama-3.1-8B."""
@@ -70,10 +62,9 @@ def test_learned_positions_are_trained_up_to_their_number():
     assert trained_length(model) == 48
 
 
-def test_inspect_calls_the_length_before_the_makers_scaling_the_original_one(tmp_path, capsys):
-    for name, changes in (("scaled", LLAMA_3_1), ("plain", {})):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "config.json").write_text(json.dumps(llama(**changes).config.to_dict()))
-        assert main(["inspect", str(tmp_path / name)]) == 0
-    scaled, plain = capsys.readouterr().out.split("| trained length")
-    assert "| original length" in scaled and "8192 tokens" in scaled and "64 tokens" in plain
+def test_inspect_calls_the_length_before_the_makers_scaling_the_original_one(tmp_path, ran):
+    configs = [("scaled", llama(**LLAMA_3_1).config), ("plain", llama().config)]
+    folders = [write_checkpoint(tmp_path / name, config.to_dict()) for name, config in configs]
+    scaled, plain = (ran("inspect", folder)[0] for folder in folders)
+    assert "| original length" in scaled and "8192 tokens" in scaled and "| trained length" not in scaled
+    assert "64 tokens" in plain.partition("| trained length")[2]

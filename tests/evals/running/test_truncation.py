@@ -14,7 +14,6 @@ from tiny import documents, from_ids, llama
 from transformers import LlamaForCausalLM
 
 import ropescale
-from ropescale.cli.main import main
 from ropescale.errors import DataError
 from ropescale.evals import Result
 from ropescale.evals.scoring.executor import Executor
@@ -247,22 +246,19 @@ def test_masked_tokens_of_chats_do_not_count():
     assert row.truncated_nll == pytest.approx(theirs.mean(), abs=1e-9)
 
 
-def test_the_command_says_what_it_takes(evaluating, tmp_path, capsys):
+def test_the_command_says_what_it_takes(evaluating, tmp_path, ran, refused):
     words = [*evaluating, "--windows", "1"]
-    assert main([*words, "--lengths", "64,128", "--schedule", YARN]) == 0
-    said = capsys.readouterr()
+    out, err = ran(*words, "--lengths", "64,128", "--schedule", YARN)
     told = "truncation (the model as it is, given only the last 64 tokens, stride 16) takes 256 tokens more (100%); "
-    assert f"{told}--no-truncation leaves it out; --truncation-stride 4 leaves each token more context" in said.err
-    assert "windows of 64 positions without BOS, stride 16, 256 tokens fed" in said.out
-    assert main([*words, "--lengths", "64,160"]) == 0
-    said = capsys.readouterr()
-    assert "is left out: at stride 32 it would take 192 tokens, 120% of the rest; --truncation measures it" in said.err
-    assert "Against truncation" not in said.out
+    assert f"{told}--no-truncation leaves it out; --truncation-stride 4 leaves each token more context" in err
+    assert "windows of 64 positions without BOS, stride 16, 256 tokens fed" in out
+    out, err = ran(*words, "--lengths", "64,160")
+    assert "is left out: at stride 32 it would take 192 tokens, 120% of the rest; --truncation measures it" in err
+    assert "Against truncation" not in out
     for asked in (["--truncation"], ["--truncation-stride", "8"]):
-        assert main([*words, "--lengths", "64", *asked, "-o", str(tmp_path / "out")]) == 2
-        said = capsys.readouterr()
-        refused = f"error: {asked[0]} is given, and no length is beyond the 64 tokens of the model's training; give a "
-        assert said.err.startswith(f"{refused}longer one, or leave {asked[0]} out") and said.err.count("\n") == 1
-        assert said.out == "" and not (tmp_path / "out").exists()
-    assert main([*words[:-2], "--lengths", "128", "--stride", "16", "--truncation"]) == 2
-    assert "--truncation is for texts cut into windows, and --stride slides; drop one" in capsys.readouterr().err
+        out, err = ran(*words, "--lengths", "64", *asked, "-o", tmp_path / "out", code=2)
+        why = f"error: {asked[0]} is given, and no length is beyond the 64 tokens of the model's training; give a "
+        assert err.startswith(f"{why}longer one, or leave {asked[0]} out") and err.count("\n") == 1
+        assert out == "" and not (tmp_path / "out").exists()
+    said = refused(*words[:-2], "--lengths", "128", "--stride", "16", "--truncation")
+    assert "--truncation is for texts cut into windows, and --stride slides; drop one" in said

@@ -6,6 +6,8 @@ import re
 
 import pytest
 import torch
+from configurations import edit, write_files
+from refusing import untouched
 from searching import check_resumed
 from tiny import byte_tokenizer, documents, llama, naive_nll
 
@@ -135,11 +137,9 @@ def test_the_file_says_where_the_numbers_come_from(found, tmp_path):
 def test_a_schedule_that_was_edited_since_is_not_replaced(found, tmp_path):
     file = found.save(tmp_path / "factors.json")
     found.save(file)  # as it was written
-    edited = json.loads(file.read_text()) | {"factor": 3.0}
-    file.write_text(json.dumps(edited))
-    with pytest.raises(CheckpointError, match="was changed since a search wrote it; choose another name"):
+    edit(tmp_path, file.name, factor=3.0)
+    with untouched(tmp_path, "was changed since a search wrote it; choose another name"):
         found.save(file)
-    assert json.loads(file.read_text()) == edited
 
 
 def test_another_search_in_the_same_place_says_so(tmp_path, capsys):
@@ -232,16 +232,12 @@ def test_adam_is_torchs():
 
 
 def test_folders_and_files_of_others_are_refused(found, tmp_path):
-    folder = tmp_path / "factors-search"
-    folder.mkdir()
-    (folder / "results.json").write_text("{}")
+    write_files(tmp_path, {"factors-search/results.json": "{}", "mine.json": '{"name": "yarn", "factor": 8}'})
     with pytest.raises(CheckpointError, match="is not what an evaluation wrote"):
         search(llama(), TEXT, 128, out=tmp_path / "factors.json", **BUDGET)
-    (tmp_path / "mine.json").write_text('{"name": "yarn", "factor": 8}')
     for write in (found.save, lambda path: search(llama(), TEXT, 128, out=path, **BUDGET)):
-        with pytest.raises(CheckpointError, match="is not what a search wrote"):
+        with untouched(tmp_path, "is not what a search wrote"):
             write(tmp_path / "mine.json")
-    assert (tmp_path / "mine.json").read_text() == '{"name": "yarn", "factor": 8}'
 
 
 def test_the_folder_of_a_run_holds_what_it_shows(found, tmp_path):

@@ -10,13 +10,13 @@ import warnings
 import datasets
 import huggingface_hub
 import pytest
+from configurations import write_files
 from huggingface_hub import constants
-from tiny import byte_tokenizer, checkpoint, from_ids, llama
+from tiny import byte_tokenizer, from_ids, llama
 from tokenizers import Tokenizer, models
 from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
-from ropescale.cli.main import main
 from ropescale.errors import DataError
 from ropescale.evals import perplexity
 from ropescale.evals.data import sources
@@ -49,11 +49,7 @@ def test_a_byte_order_mark_is_not_text(tmp_path):
 
 
 def test_a_folder_is_one_document_per_file_in_order_of_path(tmp_path):
-    (tmp_path / "b.txt").write_text("second")
-    (tmp_path / "a.txt").write_text("first")
-    (tmp_path / "c").mkdir()
-    (tmp_path / "c" / "d.txt").write_text("third")
-    (tmp_path / ".hidden").write_bytes(b"\0")
+    write_files(tmp_path, {"b.txt": "second", "a.txt": "first", "c/d.txt": "third", ".hidden": b"\0"})
     assert contents(read_texts(tmp_path)) == ["first", "second", "third"]
 
 
@@ -96,8 +92,7 @@ def test_a_dash_reads_standard_input(monkeypatch):
 
 
 def test_concat_joins_with_a_blank_line(tmp_path):
-    (tmp_path / "a.txt").write_text("first")
-    (tmp_path / "b.txt").write_text("second")
+    write_files(tmp_path, {"a.txt": "first", "b.txt": "second"})
     assert contents(read_texts(tmp_path, concat=True)) == ["first\n\nsecond"]
 
 
@@ -146,8 +141,7 @@ def test_a_missing_file_is_not_looked_for_on_the_hub(source):
     ],
 )
 def test_an_option_that_would_be_ignored_or_a_field_that_is_missing_is_refused(tmp_path, name, option, message):
-    (tmp_path / "a.txt").write_text("hello")
-    (tmp_path / "a.jsonl").write_text('{"text": "hello", "id": "x"}')
+    write_files(tmp_path, {"a.txt": "hello", "a.jsonl": '{"text": "hello", "id": "x"}'})
     with pytest.raises(DataError, match=message):
         read_texts(tmp_path / name, **option)
 
@@ -165,20 +159,17 @@ PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"
 @pytest.fixture
 def mixed(tmp_path):
     """Two texts among files that are none, one of them large."""
-    folder = tmp_path / "mixed"
-    (folder / "notes").mkdir(parents=True)
-    (folder / "a.txt").write_text("first")
-    (folder / "notes" / "b.md").write_text("second")
-    for name, content in {
+    files = {
+        "a.txt": "first",
+        "notes/b.md": "second",
         "c.png": PNG,
         "d.txt": "caf\u00e9".encode("latin-1"),
         "e.txt.gz": b"\x1f\x8b\x08",
         "f.jsonl": b'{"text": "x"}',
         "g.bin": PNG + b"a" * 2**23,
         "h.pdf": b"%PDF-1.4\n%\xe2\xe3\xcf\xd3\n",
-    }.items():
-        (folder / name).write_bytes(content)
-    return folder
+    }
+    return write_files(tmp_path / "mixed", files)
 
 
 def test_a_folder_leaves_out_what_is_no_text_and_says_so(mixed, caplog):
@@ -241,37 +232,30 @@ def test_an_encoding_that_is_unknown_or_does_not_fit_is_one_sentence(tmp_path, e
 
 
 def test_a_run_among_the_texts_is_no_text(tmp_path, caplog):
-    (tmp_path / "a.txt").write_text("first")
-    (tmp_path / "results.json").write_text('{"text": "of the user"}')
-    run = tmp_path / "run"
-    for folder in (run / "nll", run / "resume"):
-        folder.mkdir(parents=True)
     listed = {"schema": 1, "versions": {}, "rows": [], "files": {"REPORT.md": "0" * 64}}
-    for name, content in {
-        "results.json": json.dumps(listed),
-        "REPORT.md": "of the run",
-        "notes.md": "of the user",
-        "nll/index.json": "{}",
-        "resume/run.json": "{}",
-    }.items():
-        (run / name).write_text(content)
+    files = {
+        "a.txt": "first",
+        "results.json": '{"text": "of the user"}',
+        "run/results.json": json.dumps(listed),
+        "run/REPORT.md": "of the run",
+        "run/notes.md": "of the user",
+        "run/nll/index.json": "{}",
+        "run/resume/run.json": "{}",
+    }
+    write_files(tmp_path, files)
     assert contents(read_texts(tmp_path)) == ["first", '{"text": "of the user"}', "of the user"]
     assert "4 files are no text (run/REPORT.md of a run, run/nll/index.json of a run" in caplog.text
 
 
-def test_the_command_line_says_what_it_left_out_and_counts_it(mixed, tmp_path, capsys):
-    checkpoint(tmp_path / "model")
-    capsys.readouterr()
-    words = ["eval", str(tmp_path / "model"), "--lengths", "4", "--json", "--data", str(mixed)]
-    assert main(words) == 0
-    out, err = capsys.readouterr()
+def test_the_command_line_says_what_it_left_out_and_counts_it(mixed, checkpoint, ran, refused):
+    words = ["eval", checkpoint, "--lengths", "4", "--json", "--data"]
+    out, err = ran(*words, mixed)
     assert json.loads(out)["data"]["skipped"]["no_text"] == 6
     assert len([line for line in err.splitlines() if "6 files are no text (c.png, d.txt" in line]) == 1
-    assert main([*words, "--encoding", "klingon"]) == 2 and "--encoding klingon is not" in capsys.readouterr().err
-    assert main([*words[:-1], str(mixed / "d.txt")]) == 2
-    assert "give --encoding NAME, like latin-1" in capsys.readouterr().err
-    assert main([*words[:-1], str(mixed / "f.jsonl"), "--glob", "*"]) == 2
-    assert "is a file of rows, which has none; leave --glob out" in capsys.readouterr().err
+    assert "--encoding klingon is not" in refused(*words, mixed, "--encoding", "klingon")
+    assert "give --encoding NAME, like latin-1" in refused(*words, mixed / "d.txt")
+    said = refused(*words, mixed / "f.jsonl", "--glob", "*")
+    assert "is a file of rows, which has none; leave --glob out" in said
 
 
 def test_an_empty_folder_is_an_error(tmp_path):
@@ -507,16 +491,12 @@ def test_a_tokenizer_that_adds_bos_by_itself_does_not_add_it_to_the_text():
     assert 256 not in found.ids and len(found.ids) == 2
 
 
-def test_a_stream_gives_the_rows_of_the_same_documents_in_a_file(hub, tmp_path, capsys):
+def test_a_stream_gives_the_rows_of_the_same_documents_in_a_file(hub, checkpoint, tmp_path, ran):
     """And the report counts what was read and was too short."""
-    checkpoint(tmp_path / "model")
-    words = ["eval", str(tmp_path / "model"), "--lengths", "20", "--json", "--data"]
+    words = ["eval", checkpoint, "--lengths", "20", "--json", "--data"]
     (tmp_path / "a.jsonl").write_text("\n".join(json.dumps({"text": f"row {i} " + "x" * 10 * i}) for i in (2, 3)))
-    capsys.readouterr()
-    assert main([*words, str(tmp_path / "a.jsonl")]) == 0
-    file = json.loads(capsys.readouterr().out)
-    assert main([*words, "org/books", "--split", "train", "--streaming", "--max-docs", "2"]) == 0
-    stream = json.loads(capsys.readouterr().out)
+    file = json.loads(ran(*words, tmp_path / "a.jsonl")[0])
+    stream = json.loads(ran(*words, "org/books", "--split", "train", "--streaming", "--max-docs", "2")[0])
     assert stream["rows"] == file["rows"] and stream["rows"][0]["documents"] == 2
     assert stream["data"]["skipped"] == {"too_short": 2, "empty": 0}
 
@@ -528,9 +508,9 @@ def test_a_stream_gives_the_rows_of_the_same_documents_in_a_file(hub, tmp_path, 
         (["--max-docs", "2", "--concat"], "--streaming reads one document after the other; leave --concat out"),
     ],
 )
-def test_a_stream_without_an_end_or_joined_is_refused(more, said, capsys):
-    assert main(["eval", "nowhere", "--lengths", "20", "--data", "org/books", "--streaming", *more]) == 2
-    assert capsys.readouterr().err == f"error: {said}\n"
+def test_a_stream_without_an_end_or_joined_is_refused(more, said, ran):
+    _, err = ran("eval", "nowhere", "--lengths", "20", "--data", "org/books", "--streaming", *more, code=2)
+    assert err == f"error: {said}\n"
 
 
 def test_the_results_count_special_tokens_of_the_text(capsys):
