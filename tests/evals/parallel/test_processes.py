@@ -143,7 +143,7 @@ def test_a_run_killed_with_two_processes_is_continued_by_three(tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--data", "nowhere.txt", "--lengths", "64"], "error: no file or checkpoint at 'nowhere.txt'"),
+        (["--data", "nowhere.txt", "--lengths", "64"], "error: no file or folder at 'nowhere.txt'"),
         (["--lengths", "64", "--schedule", "yran"], "error: no schedule named 'yran'"),
     ],
 )
