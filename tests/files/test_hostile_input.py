@@ -413,7 +413,8 @@ def test_links_that_lead_in_a_circle_are_named(model, capsys, targets):
     (model / "sub").mkdir()
     for name, target in targets.items():
         (model / "sub" / name).symlink_to(target)
-    assert refused(capsys, PATCH).endswith(" is a link that leads back to itself; remove it\n")
+    said = refused(capsys, PATCH)
+    assert any(said.endswith(f"{name} is a link that leads back to itself; remove it\n") for name in targets)
 
 
 def test_folders_that_link_to_one_another_end(model, capsys, monkeypatch):

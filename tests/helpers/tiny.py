@@ -47,7 +47,7 @@ def from_ids(ids: Iterable[Sequence[int]]) -> list[Document]:
     return [of_ids(f"document {number}", each) for number, each in enumerate(ids)]
 
 
-def markov_llama(transitions: torch.Tensor) -> LlamaForCausalLM:
+def markov_llama(transitions: torch.Tensor, **config: int) -> LlamaForCausalLM:
     """A Llama whose next-token probabilities are exactly ``transitions[current]``, whatever came before.
 
     Attention and MLP write nothing, embeddings are one-hot, RMSNorm with eps 0 scales a one-hot by sqrt(V), and
@@ -58,7 +58,7 @@ def markov_llama(transitions: torch.Tensor) -> LlamaForCausalLM:
     """
     size = len(transitions)
     model = llama(
-        vocab_size=size, hidden_size=size, num_attention_heads=2, num_key_value_heads=2, rms_norm_eps=0.0
+        vocab_size=size, hidden_size=size, num_attention_heads=2, num_key_value_heads=2, rms_norm_eps=0.0, **config
     ).double()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -69,7 +69,7 @@ def markov_llama(transitions: torch.Tensor) -> LlamaForCausalLM:
     return model
 
 
-def prefix_mean_llama(head: torch.Tensor) -> LlamaForCausalLM:
+def prefix_mean_llama(head: torch.Tensor, **config: int) -> LlamaForCausalLM:
     """A Llama whose logits depend on which tokens are visible, whatever their order and the schedule.
 
     Queries and keys are zero, so attention is the mean over all positions in sight; values and output are the identity
@@ -81,7 +81,7 @@ def prefix_mean_llama(head: torch.Tensor) -> LlamaForCausalLM:
     """
     size = len(head)
     shape = {"hidden_size": size, "num_attention_heads": 2, "num_key_value_heads": 2, "num_hidden_layers": 1}
-    model = llama(vocab_size=size, rms_norm_eps=0.0, **shape).double()
+    model = llama(vocab_size=size, rms_norm_eps=0.0, **shape, **config).double()
     layer = model.model.layers[0]
     with torch.no_grad():
         for part in (layer.self_attn.q_proj, layer.self_attn.k_proj, layer.mlp.down_proj):

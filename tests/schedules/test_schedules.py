@@ -446,6 +446,7 @@ def test_a_table_that_cannot_be_written_or_is_none_is_said_so(tmp_path: Path) ->
     ("returned", "message"),
     [
         (None, "returned NoneType; it must return Frequencies"),
+        ([1.0] * 32, "returned list; it must return Frequencies"),
         (Frequencies([1.0]), "returned 1 frequencies; this model rotates 32 pairs"),
         (Frequencies([-1.0] * 32), "returned -1.0 for pair 0"),
         (Frequencies([math.nan] * 32), "returned nan for pair 0"),
@@ -470,8 +471,12 @@ def test_a_users_schedule_that_raises_is_named() -> None:
     def mine(rope: Rope, length: int) -> Frequencies:
         raise ZeroDivisionError("no")
 
+    def without_arguments() -> Any: ...
+
     with pytest.raises(ScheduleError, match="schedule mine raised ZeroDivisionError: no"):
         compute(mine, ROPE)
+    with pytest.raises(ScheduleError, match="schedule without_arguments raised TypeError"):
+        compute(without_arguments, ROPE)  # type: ignore[arg-type]
 
 
 def test_lists_become_tuples_so_that_schedules_are_values() -> None:

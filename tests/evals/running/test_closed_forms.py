@@ -18,7 +18,9 @@ from ropescale.evals import perplexity
 SIZE, BOS = 8, 5
 HEAD = torch.randn(SIZE, SIZE, generator=torch.Generator().manual_seed(7), dtype=torch.float64)
 CHAIN = torch.softmax(2 * HEAD, 1)
-PREFIX_MEAN, MARKOV = prefix_mean_llama(HEAD), markov_llama(CHAIN)
+TRAINED = 16  # so that a schedule that follows the length has other tables at most lengths
+PREFIX_MEAN = prefix_mean_llama(HEAD, max_position_embeddings=TRAINED)
+MARKOV = markov_llama(CHAIN, max_position_embeddings=TRAINED)
 
 few = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 

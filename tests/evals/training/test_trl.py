@@ -29,6 +29,7 @@ def test_sft_trainer_runs_with_nothing_but_the_callback_added(tmp_path, kind):
     assert done.returncode == 0, done.stderr[-3000:]
     folder = tmp_path / "out" / "checkpoint-4"
     if kind == "full":
+        assert training.weights(source).keys() == training.weights(folder).keys()
         assert not training.same(source, folder)
         model = training.loaded(folder)
     else:

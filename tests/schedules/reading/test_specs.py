@@ -328,6 +328,8 @@ def test_a_file_that_failed_leaves_no_module_behind(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("{tmp}/missing.py::Half", "missing.py does not exist; give the path of a Python file"),
+        ("{tmp}/missing.py", "give the path of a Python file, as in path/to/file.py::Class"),
+        ("{tmp}/missing.py::", "missing.py does not exist"),
         ("{tmp}/folder.py::Half", "folder.py is a folder"),
         (
             "no_such_package.module::Half",
