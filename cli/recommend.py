@@ -98,7 +98,7 @@ def command(
 
     patching = RequestOptions(**take(options, PATCHING))
     named = {name: options[name] for name in ("short_weight", "lengths", "engine", "schedules")}
-    check_early(model, options["revision"], target_length, Wish(patching, **named))
+    check_early(model, options["revision"], target_length, Wish(patching=patching, **named))
     from ..evals.recommending.results import Recommendation  # after what needs no torch
 
     prepare = partial(_prepared, model, source, target_length, options | {"patching": patching})

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import cast
 
 from ...files.reading import sha256
 from .documents import Document
@@ -75,7 +74,7 @@ class Cutter:
     """
 
     def __init__(self, limits: Limits, encoder: TextEncoder | None) -> None:
-        self.limits, self.encoder = limits, cast(TextEncoder, encoder)  # only texts ask for it
+        self.limits, self._encoder = limits, encoder
         self.longest: tuple[str, int] | None = None
         self.skipped = {"too_short": 0, "empty": 0, "duplicates": 0}
         self._known: dict[tuple[int, str], list[TextFile | None]] = {}
@@ -106,8 +105,7 @@ class Cutter:
         file = text if isinstance(text, TextFile) else None
         begins = first.windows[0].ids_sha256 if file else first.windows[0].sha256
         alike = self._known.setdefault((first.whole, begins), [])
-        # Two in memory are the same, as their hashes are of all of them.
-        known = any(not (file and each) or file.file_sha256 == each.file_sha256 for each in alike)
+        known = any(_is_same(each, file) for each in alike)
         self.skipped["duplicates"] += known
         if not known:
             alike.append(file)
@@ -122,6 +120,13 @@ class Cutter:
             found[number] = self._cut(held[number], most, found[number])
             left -= len(found[number].windows)
         return found
+
+    @property
+    def encoder(self) -> TextEncoder:
+        """Returns the encoder; documents that are tokens already need none."""
+        if self._encoder is None:
+            raise TypeError("texts are given, and no encoder")
+        return self._encoder
 
     def _first(self, text: Source) -> Cut | None:
         """Returns the first window of a text; None, and it is counted, where it is too short."""
@@ -254,3 +259,8 @@ def _identity(text: Text | TextFile, readings: Sequence[Reading]) -> str:
     if len(read) == 1 and readings[0].whole:
         return read[0]
     return sha256("\n".join([*read, text.stamp]).encode())
+
+
+def _is_same(one: TextFile | None, other: TextFile | None) -> bool:
+    """Whether two texts that begin alike are the same; those in memory are, as their hashes are of all of them."""
+    return one is None or other is None or one.file_sha256 == other.file_sha256

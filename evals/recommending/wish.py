@@ -13,7 +13,7 @@ from .candidates import Lineup, lineup_of
 from .objective import Objective, objective
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Wish:
     """The options that decide on the objective and the candidates, which can be checked before anything is loaded."""
 

@@ -86,7 +86,7 @@ class Reproducing:
 
     def _carry_out(self, arm: Arm, room: Room, number: str) -> None:
         self.notes.tell(f"arm {number}, {arm.name}: {arm.about}; {duration(arm.seconds(room))} on one core")
-        if not room.model(arm.model).exists():
+        if arm.model and not room.model(arm.model).exists():
             raise CheckpointError(f"{arm.name} begins with {arm.model}, which is not there; run that arm first")
         arm.carry_out(room)
         self._written()

@@ -11,7 +11,7 @@ from ..scoring.scorer import LOGITS_BYTES
 from .progress import Notes
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RunOptions:
     """The options of every run; :class:`.selection.PerplexityOptions` says what they mean."""
 
@@ -21,7 +21,7 @@ class RunOptions:
     progress: bool | Notes = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TextOptions(RunOptions):
     """How a text is read and fed; :class:`.selection.PerplexityOptions` says what they mean."""
 

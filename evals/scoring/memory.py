@@ -175,12 +175,12 @@ def embedding_shape(model: PreTrainedModel) -> torch.Size:
 def _heads(model: PreTrainedModel) -> tuple[int, int]:
     """Returns how many heads a layer has, and how wide they are."""
     heads = _stated(model, "num_attention_heads", 1)
-    return heads, _stated(model, "head_dim", _width(model) // heads)
+    return heads, _stated(model, "head_dim", 0) or _width(model) // heads
 
 
 def _width(model: PreTrainedModel) -> int:
     """Returns the width of the residual stream."""
-    return _stated(model, "hidden_size", embedding_shape(model)[1])
+    return _stated(model, "hidden_size", 0) or embedding_shape(model)[1]
 
 
 def _stated(model: PreTrainedModel, name: str, usual: int) -> int:

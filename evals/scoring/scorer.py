@@ -266,6 +266,6 @@ def answering(module: nn.Module, forward: Callable[..., object]) -> Iterator[Non
         yield
     finally:
         if own is None:
-            del module.forward
+            module.__dict__.pop("forward", None)
         else:
             module.forward = own

@@ -73,13 +73,13 @@ class Measuring:
             The figures of this step; none for a training that is continued.
         """
         if step:
-            self._reference = processes().from_leader(self._read_reference())
+            self._reference = processes().from_leader(self._usable(self._read_reference()))
             return {}
         if not _had_none_before(model):
             return self.measure(model, step)
         both = self._measured(model, step, BASE)
         self._keep(both, ORIGINAL)
-        self._reference = both
+        self._reference = self._usable(both)
         return self._noted(_first_alone(both), step)
 
     def measure(self, model: nn.Module, step: int) -> Figures:
@@ -89,7 +89,7 @@ class Measuring:
     def _noted(self, result: Result, step: int) -> Figures:
         self._keep(result, f"step-{step:06d}")
         if self._reference is None and not step:
-            self._reference = result
+            self._reference = self._usable(result)
         return processes().from_leader(self._figures(result) if processes().world.leads else {})
 
     def _measured(self, model: nn.Module, step: int, baseline: str | None = None) -> Result:
@@ -109,11 +109,18 @@ class Measuring:
         """Returns the perplexities, and how much worse the model is in short context than before the schedule."""
         figures = {f"eval_ppl_{row.length}": row.ppl for row in result.rows if row.schedule == result.schedules[0]}
         before = self._reference
-        short = None if before is None else paired.short_length(self.corpus.lengths, before.trained_length)
+        short = None if before is None else self._short(before)
         if before is not None and short is not None:
             cost = paired.difference(result, result.schedules[0], before, before.baseline, short)
             figures |= {} if cost is None else {"eval_short_context_cost": cost.mean}
         return figures
+
+    def _short(self, result: Result) -> int | None:
+        return paired.short_length(self.corpus.lengths, result.trained_length)
+
+    def _usable(self, result: Result | None) -> Result | None:
+        """Returns a reference with a length in short context; None for another, which need not be kept."""
+        return None if result is None or self._short(result) is None else result
 
     def _read_reference(self) -> Result | None:
         """Returns what was measured before the first step of a training that is continued; None if it was not."""

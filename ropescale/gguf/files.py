@@ -16,10 +16,9 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from ..checkpoints.folders import translated
 from ..errors import CheckpointError, ConfigError, RopescaleError
 from ..files import atomic
-from ..files.reading import local_path, open_regular
+from ..files.reading import local_path, open_regular, translated
 from ..output.formatting import brief, first_line
 from ..rope import LARGEST_HEAD
 

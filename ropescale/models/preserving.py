@@ -49,7 +49,8 @@ def _copied(module: nn.Module) -> Buffers:
 
 
 def _put_back(module: nn.Module, attributes: dict[str, object], buffers: Buffers) -> None:
-    module.__dict__.clear()
+    for name in module.__dict__.keys() - attributes.keys():  # never without its own parts: an interruption may come
+        del module.__dict__[name]
     module.__dict__.update(attributes)
     module._buffers.clear()
     for name, (buffer, numbers) in buffers.items():

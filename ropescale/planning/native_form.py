@@ -46,7 +46,7 @@ def parameters_of(layer: PlannedLayer, length: int, family: Family) -> Parameter
     native, rope = getattr(layer.schedule, "rope_parameters", None), layer.rope
     form = native(rope) if callable(native) else None
     if isinstance(form, Mapping) and _is_usable(str(form["rope_type"]), rope, family):
-        return dict(form)
+        return _with_geometry(dict(form), rope)
     if length_dependent(layer.schedule) or family.takes_only_theta:
         return None
     return per_pair(layer.table(length), rope, max(1.0, length / rope.original_length))
@@ -54,6 +54,13 @@ def parameters_of(layer: PlannedLayer, length: int, family: Family) -> Parameter
 
 def _is_usable(kind: str, rope: Rope, family: Family) -> bool:
     return family.takes(kind) and not (kind == "yarn" and rope.rotary_dim % 2)  # transformers cannot build half a pair
+
+
+def _with_geometry(form: Parameters, rope: Rope) -> Parameters:
+    """Keeps a proportional model proportional under a ``default`` that a user's own schedule asks for."""
+    if form["rope_type"] == "default" and rope.rotated_pairs is not None:
+        return {**form, "rope_type": "proportional"}
+    return form
 
 
 def per_pair(table: Frequencies, rope: Rope, factor: float) -> Parameters:

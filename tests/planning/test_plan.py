@@ -22,6 +22,8 @@ from ropescale.configs.configuration import read_rope
 from ropescale.engines import engine_warnings
 from ropescale.errors import ConfigError, DataError, ScheduleError
 from ropescale.schedules import AsIs, Resonance, Table, Yarn, compute, create
+from ropescale.schedules.as_is import stock_table
+from ropescale.schedules.base import with_theta
 
 PHI3 = {"model_type": "phi3", "hidden_size": 128, "num_attention_heads": 4, "max_position_embeddings": 4096}
 GEMMA3 = {
@@ -874,3 +876,23 @@ def test_lists_without_a_factor_leave_the_context_as_long_as_it_was():
     [rope] = ropes.values()
     lists = {"short_factor": [1.0] * rope.pairs, "long_factor": [2.0] * rope.pairs}
     assert make_plan(LLAMA, {"name": "longrope", **lists}).length == rope.original_length
+
+
+@dataclass(frozen=True)
+class LargerTheta:
+    """A user's own schedule, whose native form knows nothing of pairs that do not turn."""
+
+    def __call__(self, rope: Rope, length: int) -> Frequencies:
+        return Frequencies(with_theta(rope, 2 * rope.theta))
+
+    def rope_parameters(self, rope: Rope) -> dict[str, object]:
+        return {"rope_type": "default", "rope_theta": 2 * rope.theta}
+
+
+def test_a_users_default_stays_proportional_where_only_some_pairs_turn():
+    plan = make_plan({"model_type": "gemma4_text"}, LargerTheta())
+    saved, planned = plan.planned.ropes["full_attention"], plan.layers["full_attention"]
+    assert (
+        saved.scaling["rope_type"] == "proportional" and saved.rotated_pairs == planned.rope.rotated_pairs is not None
+    )
+    assert list(stock_table(saved, 1).inv_freq) == list(planned.table(1).inv_freq)

@@ -8,7 +8,7 @@ import sys
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 
 PROVENANCE = "provenance"
 """The key in a schedule's JSON that says where its numbers come from; it is no field."""
@@ -53,11 +53,15 @@ def _default(f: dataclasses.Field[object]) -> object:
     return f.default_factory() if f.default_factory is not _MISSING else f.default
 
 
-@cache
+@lru_cache(maxsize=64)
+def _known_hints(owner: type | Callable[..., object]) -> dict[str, object]:
+    return typing.get_type_hints(owner)
+
+
 def _hints(owner: type | Callable[..., object]) -> dict[str, object]:
     """Returns annotations as types; names that exist only while type checking stay text."""
     try:
-        return typing.get_type_hints(owner)
+        return _known_hints(owner)
     except Exception:
         scope = vars(sys.modules.get(owner.__module__, typing))
         owners = reversed(owner.__mro__) if isinstance(owner, type) else [owner]
