@@ -427,3 +427,9 @@ def test_a_slice_of_an_unknown_type_is_read_alike_before_and_after_it_turns_in_p
     }  # fmt: skip
     plan = make_plan(config, "proportional:partial_rotary_factor=0.5")
     assert [rope.rotary_dim for rope in (*plan.ropes.values(), *read_rope(plan.config).values())] == [4, 4]
+
+
+def test_a_head_rotates_up_to_65536_coordinates():
+    assert Rope(rotary_dim=2**16, theta=1e4, original_length=64).head_dim == 2**16
+    with pytest.raises(ConfigError, match="a head would rotate 65538 coordinates"):
+        Rope(rotary_dim=2**16 + 2, theta=1e4, original_length=64)
