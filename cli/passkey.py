@@ -106,7 +106,7 @@ def command(model: str, lengths: list[int], as_json: bool, out: str | None, fres
     from ..evals.passkey.results import Retrieval
 
     prepare = partial(_prepared, model, lengths, options)
-    measure(prepare, Retrieval.folder, out=out, fresh=fresh, as_json=as_json, doing="asking")
+    measure(prepare, Retrieval.writable_folder, out=out, fresh=fresh, as_json=as_json, doing="asking")
 
 
 def _prepared(model: str, lengths: list[int], options: dict[str, Any], here: World) -> RetrievalRun:

@@ -102,7 +102,7 @@ def command(
     from ..evals.recommending.results import Recommendation  # after what needs no torch
 
     prepare = partial(_prepared, model, source, target_length, options | {"patching": patching})
-    measure(prepare, Recommendation.folder, out=out, fresh=fresh, as_json=as_json, doing="measuring")
+    measure(prepare, Recommendation.writable_folder, out=out, fresh=fresh, as_json=as_json, doing="measuring")
 
 
 def _prepared(model: str, source: Sequence[str], target: int, options: dict[str, Any], here: World) -> RecommendRun:

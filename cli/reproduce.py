@@ -39,7 +39,7 @@ def command(only: Sequence[str], listed: bool, as_json: bool, out: str) -> None:
     from ..evals.reproducing.running import Reproducing
     from ..evals.running.progress import Notes
 
-    folder = Reproduction.folder(out)
+    folder = Reproduction.writable_folder(out)
     asked = Reproducing(folder, only, notes=Notes(True, spelled))
     if listed:
         show(asked.listed())

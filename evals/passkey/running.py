@@ -79,7 +79,7 @@ def retrieval(
     refuse_unknown("ropescale.evals.retrieval", options, (*own, *RetrievalKeywords.__annotations__))
     chosen = RetrievalOptions(**options)
     run = RetrievalRun(model, Quiz(tokenizer, lengths, depths, task, bos, chosen), schedules, baseline, chosen)
-    return carry_out(run, None if out is None else Retrieval.folder(out), fresh)
+    return carry_out(run, None if out is None else Retrieval.writable_folder(out), fresh)
 
 
 class RetrievalRun:

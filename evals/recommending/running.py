@@ -91,7 +91,7 @@ def recommend(
     goal, lineup = asked(configuration_before(model), whole_config(unwrapped(model)).to_dict(), target, chosen)
     corpus = Corpus(documents, goal.lengths, tokenizer, bos, chosen.reading)
     run = RecommendRun(model, corpus, goal, lineup, chosen)
-    return carry_out(run, None if out is None else Recommendation.folder(out), fresh)
+    return carry_out(run, None if out is None else Recommendation.writable_folder(out), fresh)
 
 
 def prepare(

@@ -38,7 +38,7 @@ class Saved(Measured, ABC):
     """The attributes that results.json has before the figures."""
 
     @classmethod
-    def folder(cls, out: str | Path) -> Path:
+    def writable_folder(cls, out: str | Path) -> Path:
         """Returns the folder that a run will be written into, or refuses it before hours of work.
 
         Raises:
@@ -130,7 +130,7 @@ class Saved(Measured, ABC):
             CheckpointError: the folder cannot be written, or a file in it was not written by such a run.
         """
         path, there = folder.opened_folder(out, self.kind)
-        with kept(path, None):
+        with kept(path, what=None):
             path.mkdir(parents=True, exist_ok=True)
             book = folder.Book(path, self.to_dict(), there)
             book.write({"results.csv": self.to_csv(), **self._tables()})

@@ -66,10 +66,10 @@ def opened_folder(out: str | Path, kind: str) -> tuple[Path, There]:
     nearest = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
     if not nearest.is_dir():
         raise CheckpointError(f"cannot write into {folder}: {nearest} is a file; {ELSEWHERE}")
-    with finished_batches.kept(folder, None):
+    with finished_batches.kept(folder, what=None):
         _refuse_model(folder)
     _try_writing(folder, nearest)
-    with finished_batches.kept(folder, None):
+    with finished_batches.kept(folder, what=None):
         return folder, check(folder, kind)
 
 

@@ -107,6 +107,11 @@ class Checkpoint:
         """The configuration without our scaling, and as it is; no weights are needed."""
         return read_configs(self.name, self.revision)
 
+    @property
+    def config(self) -> Mapping[str, object]:
+        """The configuration without our scaling."""
+        return self.configs[0]
+
     def asked(self, wanted: Wanted) -> FilledSchedules:
         """Fills a request into several schedules, and makes sure that each fits the configuration.
 
@@ -115,7 +120,7 @@ class Checkpoint:
                 option that no schedule takes; scaling that is there already and no word on what to do.
         """
         schedules, baseline, request = wanted
-        config, _ = self.configs
+        config = self.config
         named = [specs.parse(spec) for spec in [*schedules, *([] if baseline is None else [baseline])]]
         check_taken(named, request)
         plans: list[Plan] = []
@@ -176,7 +181,7 @@ def prepare(
         check_stride(options.stride, lengths)
     texts, asked = source.texts(), checkpoint.asked(wanted)
     if options.asks_truncation:
-        refuse_impossible(options.asks_truncation, lengths[-1], trained_in(checkpoint.configs[0]))
+        refuse_impossible(options.asks_truncation, lengths[-1], trained_in(checkpoint.config))
     tokenizer = checkpoint.tokenizer()
     options = dataclasses.replace(options, split_special_tokens=source.split_special_tokens)
     corpus = Corpus(texts, lengths, tokenizer, bos, options)

@@ -34,7 +34,7 @@ def prepare(
     if source is not None:
         refuse_endless(source, options.max_docs)
         options = dataclasses.replace(options, source=source.name, split_special_tokens=source.split_special_tokens)
-    plan = plan_of_start(checkpoint.configs[0], target, options.patching)
+    plan = plan_of_start(checkpoint.config, target, options.patching)
     space_of(plan, target, options)
     texts, tokenizer, notes = source and source.texts(), checkpoint.tokenizer(), Notes.of(options.progress)
     found = supply(texts, tokenizer, lengths_to(plan, target), bos, options)

@@ -267,7 +267,7 @@ def files_of(out: str | Path) -> tuple[Path, Path]:
     """
     file = schedule_file(out)
     replacing.target(file, check_ours)
-    return file, SearchResult.folder(file.with_name(f"{file.stem}-search"))
+    return file, SearchResult.writable_folder(file.with_name(f"{file.stem}-search"))
 
 
 _LARGEST = 2**24
