@@ -26,7 +26,7 @@ def command(out: str) -> None:
     """
     from ..checkpoints.patching import patch_checkpoint
     from ..evals.reference import CHECKPOINT
-    from ..evals.run_folder.folder import writable_folder
+    from ..evals.results.folder import writable_folder
 
     folder = writable_folder(out)
     patched = folder / "yarn-x8"
@@ -105,8 +105,9 @@ def _evaluate(source: Path, out: Path) -> None:
     run.variants = [variant for variant in run.variants if variant.label != AS_IS]
     run.run()
     result = run.result()
+    written = result.save(out)
     show(result.to_markdown())
-    _say(f"written to {result.save(out)}: {', '.join(sorted(path.name for path in out.iterdir()))}")
+    _say(f"written to {written}: {', '.join(sorted(path.name for path in out.iterdir()))}")
 
 
 def _say(line: str) -> None:

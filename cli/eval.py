@@ -18,6 +18,7 @@ from .options import (
     SOURCE,
     Length,
     data_option,
+    force_option,
     lengths_option,
     model_argument,
     out_option,
@@ -39,7 +40,7 @@ _SECTIONS = {
     "The text": "split text_field score glob encoding concat min_tokens "
     "max_docs windows budget_tokens streaming split_special_tokens bos",
     "How": "protocol stride short_context truncation truncation_stride repeat_distance key_spans seed",
-    "The result": "out fresh as_json",
+    "The result": "out fresh force as_json",
     **MODEL_SECTION,
     "Memory and many devices": "batch_tokens sequence_parallel tp device_map",
 }
@@ -90,8 +91,16 @@ _SECTIONS = {
 @seed_option("Kept with the results; no figure depends on it.")
 @out_option("Write results, losses, plots and REPORT.md here.")
 @click.option("--fresh", is_flag=True, help="Measure again what is stored in OUT, instead of continuing.")
+@force_option()
 def command(
-    model: str, source: Sequence[str], lengths: list[int], as_json: bool, out: str | None, fresh: bool, **options: Any
+    model: str,
+    source: Sequence[str],
+    lengths: list[int],
+    as_json: bool,
+    out: str | None,
+    fresh: bool,
+    force: bool,
+    **options: Any,
 ) -> None:
     """Measure perplexity against length, under each schedule, on the same tokens.
 
@@ -109,11 +118,13 @@ def command(
     disk, where they do not suffice; slower, because they work one after the other).
     """
     from ..evals.parallel.processes import Sharing
-    from ..evals.run_folder.folder import writable_folder
+    from ..evals.results.folder import writable_folder
 
     sharing = Sharing(options.pop("sequence_parallel"), options["tp"], options["device_map"], options["device"])
     prepare = partial(_prepared, model, source, lengths, options)
-    measure(prepare, writable_folder, out=out, fresh=fresh, as_json=as_json, doing="measuring", sharing=sharing)
+    measure(
+        prepare, writable_folder, out=out, fresh=fresh, force=force, as_json=as_json, doing="measuring", sharing=sharing
+    )
 
 
 def _prepared(

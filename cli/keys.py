@@ -58,7 +58,7 @@ def command(model: str, source: str, out: str, as_json: bool, **options: Any) ->
     from ..evals.data import key_tokens
     from ..evals.metrics.key_tokens import find
     from ..evals.parallel.processes import together
-    from ..evals.run_folder.replacing import target
+    from ..evals.single_file import target
 
     path = target(out, key_tokens.check_replaceable)
     with together() as group:

@@ -134,6 +134,13 @@ def seed_option(help: str) -> Decorator[F]:
     return click.option("--seed", type=click.IntRange(0), default=0, show_default=True, metavar="N", help=help)
 
 
+def force_option() -> Decorator[F]:
+    """Adds ``--force`` of the commands that measure."""
+    return click.option(
+        "--force", is_flag=True, help="Replace results in OUT of another text or model, or more than these."
+    )
+
+
 def shared_options(*names: str) -> Decorator[F]:
     """Adds options that several commands have, by the names of their parameters."""
     return _together(*(_SHARED[name] for name in names))

@@ -12,6 +12,7 @@ from .options import (
     LOADING,
     MODEL_SECTION,
     REQUEST_SECTIONS,
+    force_option,
     lengths_option,
     model_argument,
     out_option,
@@ -32,7 +33,7 @@ TASKS = ("passkey", "multi-key", "multi-value", "variable-tracking")
 _SECTIONS = {
     "What is measured": "lengths depths task trials seed haystack threshold",
     **REQUEST_SECTIONS,
-    "The result": "out fresh as_json",
+    "The result": "out fresh force as_json",
     **MODEL_SECTION,
     "How it is fed": "bos batch_tokens",
 }
@@ -85,7 +86,10 @@ class Depths(click.ParamType):
 @shared_options("baseline", "bos", *LOADING, "as_json")
 @out_option("Write results, every answer, heat maps and REPORT.md here.")
 @click.option("--fresh", is_flag=True, help="Ask again what is stored in OUT, instead of continuing.")
-def command(model: str, lengths: list[int], as_json: bool, out: str | None, fresh: bool, **options: Any) -> None:
+@force_option()
+def command(
+    model: str, lengths: list[int], as_json: bool, out: str | None, fresh: bool, force: bool, **options: Any
+) -> None:
     """Measure whether a model finds numbers hidden in a long text, at each length and depth, under each schedule.
 
     One forward pass scores the answer in place. It counts if every token of it is ranked first, so that greedy decoding
@@ -106,7 +110,7 @@ def command(model: str, lengths: list[int], as_json: bool, out: str | None, fres
     from ..evals.passkey.results import Retrieval
 
     prepare = partial(_prepared, model, lengths, options)
-    measure(prepare, Retrieval.writable_folder, out=out, fresh=fresh, as_json=as_json, doing="asking")
+    measure(prepare, Retrieval.writable_folder, out=out, fresh=fresh, force=force, as_json=as_json, doing="asking")
 
 
 def _prepared(model: str, lengths: list[int], options: dict[str, Any], here: World) -> RetrievalRun:

@@ -16,6 +16,7 @@ from .options import (
     READING,
     Length,
     data_option,
+    force_option,
     model_argument,
     out_option,
     shared_options,
@@ -33,7 +34,7 @@ _SECTIONS = {
     "What is tried": "schedules search search_tokens engine truncation truncation_stride layers original_length",
     "Where the model is already scaled": "replace_scaling on_top",
     "The text": "split text_field score glob encoding concat min_tokens max_docs windows budget_tokens bos",
-    "The result": "memory out fresh as_json",
+    "The result": "memory out fresh force as_json",
     **MODEL_SECTION,
     "How it is fed": "batch_tokens",
 }
@@ -79,8 +80,16 @@ _SECTIONS = {
 @shared_options("batch_tokens", "bos", *LOADING, "as_json")
 @out_option("Write results, plots and REPORT.md here.")
 @click.option("--fresh", is_flag=True, help="Measure again what is stored in OUT, instead of continuing.")
+@force_option()
 def command(
-    model: str, source: Sequence[str], target_length: int, as_json: bool, out: str | None, fresh: bool, **options: Any
+    model: str,
+    source: Sequence[str],
+    target_length: int,
+    as_json: bool,
+    out: str | None,
+    fresh: bool,
+    force: bool,
+    **options: Any,
 ) -> None:
     """Recommend the schedule for MODEL at a target length on a text, and print the command that patches it.
 
@@ -102,7 +111,9 @@ def command(
     from ..evals.recommending.results import Recommendation  # after what needs no torch
 
     prepare = partial(_prepared, model, source, target_length, options | {"patching": patching})
-    measure(prepare, Recommendation.writable_folder, out=out, fresh=fresh, as_json=as_json, doing="measuring")
+    measure(
+        prepare, Recommendation.writable_folder, out=out, fresh=fresh, force=force, as_json=as_json, doing="measuring"
+    )
 
 
 def _prepared(model: str, source: Sequence[str], target: int, options: dict[str, Any], here: World) -> RecommendRun:

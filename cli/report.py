@@ -21,7 +21,7 @@ def command(runs: tuple[str, ...], out: str, title: str) -> None:
     """
     from ..evals.reporting.page import check_ours, page, write
     from ..evals.reporting.runs import load, unchecked, unpaired, without_losses
-    from ..evals.run_folder.replacing import target
+    from ..evals.single_file import target
 
     target(out, check_ours)
     loaded = load(runs)

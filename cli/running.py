@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -32,7 +31,7 @@ class Printed(Protocol):
         """Returns its tables."""
         ...
 
-    def save(self, folder: Path, /) -> object:
+    def save(self, folder: Path, /, force: bool = False) -> object:
         """Writes it into a folder."""
         ...
 
@@ -65,11 +64,12 @@ def measure(
     *,
     out: str | None,
     fresh: bool,
+    force: bool,
     as_json: bool,
     doing: str,
     sharing: Sharing | None = None,
 ) -> None:
-    """Runs a measurement, prints its result, and then writes it, so that a full disk takes nothing away.
+    """Runs a measurement, writes its result, and prints it.
 
     Args:
         prepare: makes the measurement in one of the processes.
@@ -77,11 +77,12 @@ def measure(
         doing: what the processes do, in a word.
     """
     from ..evals.parallel.processes import together
-    from ..evals.resuming.finished_batches import refuse_if_busy
     from ..evals.running.runner import carry_out
+    from ..evals.store import refuse_if_busy
 
-    if out is None and fresh:
-        raise DataError("fresh is given, and no folder to start again in; name it with out=OUT", "fresh", "out")
+    for name, given in (("fresh", fresh), ("force", force)):
+        if given and out is None:
+            raise DataError(f"{name} is given, and no folder to write into; name it with out=OUT", name, "out")
     with together(sharing) as group:
         here, folder = group.world, None if out is None else folder_of(out)
         if folder is not None and here.leads:
@@ -92,20 +93,12 @@ def measure(
         def shown(result: Printed) -> None:
             print_result(as_json, result.to_dict, result.to_markdown)
 
-        with _beginning(folder if here.leads else None):
-            carry_out(prepare(here), folder, fresh, group, shown)
+        try:
+            measurement = prepare(here)
+        except KeyboardInterrupt:
+            if folder is not None and here.leads:
+                click.echo("the run stopped before it measured anything; the same command starts it again", err=True)
+            raise
+        carry_out(measurement, folder, fresh, group, shown, force)
         if folder is not None and here.leads:
             click.echo(f"written to {folder}", err=True)
-
-
-@contextmanager
-def _beginning(folder: Path | None) -> Iterator[None]:
-    """Says, where a run is interrupted before the first batch, that nothing is lost."""
-    from ..evals.running.runner import has_kept
-
-    try:
-        yield
-    except KeyboardInterrupt:
-        if folder is not None and not has_kept(folder):
-            click.echo("the run stopped; nothing was finished yet; the same command begins again", err=True)
-        raise

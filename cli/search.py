@@ -19,6 +19,7 @@ from .options import (
     Length,
     OneOf,
     data_option,
+    force_option,
     model_argument,
     out_option,
     seed_option,
@@ -37,7 +38,7 @@ _SECTIONS = {
     "seed",
     "Where the schedule goes": "layers original_length replace_scaling on_top",
     "The text": "split text_field glob encoding concat max_docs streaming split_special_tokens bos",
-    "The result": "out fresh as_json",
+    "The result": "out fresh force as_json",
     **MODEL_SECTION,
 }
 
@@ -84,7 +85,8 @@ _SECTIONS = {
 @seed_option("Of the order of the text, and of what is held out.")
 @out_option("Write the schedule here, and the run into the folder FILE-search beside it.", "FILE.json")
 @click.option("--fresh", is_flag=True, help="Search again what is kept in the folder, instead of continuing.")
-def command(model: str, out: str | None, fresh: bool, as_json: bool, **options: Any) -> None:
+@force_option()
+def command(model: str, out: str | None, fresh: bool, force: bool, as_json: bool, **options: Any) -> None:
     """Learn the schedule under which MODEL predicts a text best at a length, with its weights frozen.
 
     It starts at YaRN's default, and searches the ramp's start and end, the factor and the attention scale. Part of the
@@ -112,7 +114,9 @@ def command(model: str, out: str | None, fresh: bool, as_json: bool, **options: 
 
     file = None if out is None else files_of(out)[0]
     prepare = partial(_prepared, model, options | {"patching": patching}, file)
-    measure(prepare, lambda name: files_of(name)[1], out=out, fresh=fresh, as_json=as_json, doing="searching")
+    measure(
+        prepare, lambda name: files_of(name)[1], out=out, fresh=fresh, force=force, as_json=as_json, doing="searching"
+    )
 
 
 def _check_objective(options: Mapping[str, Any]) -> None:

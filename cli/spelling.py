@@ -21,7 +21,7 @@ PARAMETERS = (
     "private push_to_hub revision dtype device "
     "batch_tokens short_context truncation truncation_stride "
     "split_special_tokens generate lengths trust_remote_code tp sequence_parallel "
-    "device_map repeat_distance stride fresh key_spans max_docs "
+    "device_map repeat_distance stride fresh force key_spans max_docs "
     "windows budget_tokens streaming concat split text_field glob encoding score numbers method within keep_short "
     "objective haystack warmup eval_data"
 ).split()

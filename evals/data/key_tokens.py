@@ -23,9 +23,9 @@ from typing_extensions import TypedDict
 
 from ...errors import CheckpointError, DataError
 from ...files.reading import local_path, sha256
-from ..run_folder import checking
-from ..run_folder.checking import Count, Shape, Wrong
-from ..run_folder.replacing import write
+from .. import checking
+from ..checking import Count, Shape, Wrong
+from ..single_file import write
 from .documents import Document
 
 SCHEMA = 1

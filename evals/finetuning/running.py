@@ -21,7 +21,7 @@ from ...models.rotary_modules import quiet_transformers
 from ..data.chats import Unread
 from ..data.documents import bos_id
 from ..parallel.processes import World
-from ..resuming import fingerprints
+from ..running import fingerprints
 from ..running.preparing import Checkpoint
 from ..running.progress import Notes
 from ..running.selection import Corpus, PerplexityOptions

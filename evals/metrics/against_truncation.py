@@ -14,10 +14,10 @@ import numpy as np
 
 from ...output.escaping import escaped
 from ...output.formatting import markdown
+from ..checking import Count, Length
 from ..data.far_repeats import far_repeats
 from ..results.stored import Stored, Totals, sums_of
 from ..results.truncation import Truncation
-from ..run_folder.checking import Count, Length
 from ..statistics.intervals import PERCENT, Estimate
 from . import drawing
 from .base import Metric, Picture, estimated, rests_on

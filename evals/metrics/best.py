@@ -9,8 +9,8 @@ from math import comb
 
 from ...output.escaping import escaped
 from ...output.formatting import listed
+from ..checking import Count, Length
 from ..results.stored import Stored
-from ..run_folder.checking import Count, Length
 from ..statistics.intervals import LEVEL, PERCENT
 from .base import Metric, paired_change, rests_on
 from .guessing import worse_than_a_guess

@@ -7,9 +7,9 @@ from typing import Any
 
 from ...output.escaping import escaped
 from ...output.formatting import markdown
+from ..checking import Count, Length, Positive
 from ..data.far_repeats import ORDER, far_repeats
 from ..results.stored import Stored
-from ..run_folder.checking import Count, Length, Positive
 from .base import Bounded, Marked, Metric, bounds, held, masked, perplexities
 from .cells import interval_cell
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from ...output.escaping import escaped
+from ..checking import Count, Length, Positive, Share
 from ..data.key_tokens import KeySpans, places
 from ..results.stored import Stored, sums_of
-from ..run_folder.checking import Count, Length, Positive, Share
 from .base import Bounded, Metric, bounds, held, masked, perplexities
 from .cells import interval_cell, table
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from ...output.escaping import escaped
 from ...output.formatting import markdown
+from ..checking import Length
 from ..results.stored import Divergence, Stored
-from ..run_folder.checking import Length
 from ..statistics.intervals import Estimate
 from . import drawing
 from .base import Metric, Picture, mean_of, paired_change, rests_on

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..checking import Count, Length, Positive
 from ..data.protocols import ROPESCALE
 from ..data.windows import prefix
 from ..results.stored import Pass, Stored, sums_of
-from ..run_folder.checking import Count, Length, Positive
 from ..statistics.intervals import Estimate
 from ..statistics.sampling import grouped
 from . import drawing

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from ..checking import Count, Length, Share
 from ..results.stored import Measured
-from ..run_folder.checking import Count, Length, Share
 
 
 def chance(digits: int) -> float:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from ...output.escaping import escaped
 from ...output.formatting import markdown
+from ..checking import Count, Length
 from ..metrics.base import Metric, Picture
 from ..metrics.cells import leans, table
-from ..run_folder.checking import Count, Length
 from ..statistics.intervals import PERCENT, Estimate, mcnemar, ratio, wilson
 from . import plots
 from .answers import AccuracyRow, Answer, Asked

@@ -15,14 +15,13 @@ from ...models.rotary_modules import evaluating
 from ..data.windows import Window, check_lengths
 from ..parallel.processes import Group, World
 from ..results.stored import ModelFacts
-from ..resuming import fingerprints
-from ..resuming.batch_log import Scored
-from ..resuming.finished_batches import Shelf, Store
-from ..running.batches import Batch, BatchPlan, Cost, Feed
+from ..running import fingerprints
 from ..running.progress import Notes
 from ..running.runner import Facts, Runner, Task, carry_out
 from ..running.variants import AS_IS, HeldTables, names_for, trained_length, variants
+from ..scoring.batches import Batch, BatchPlan, Cost, Feed
 from ..statistics.intervals import PERCENT
+from ..store import Scored, Shelf, Store
 from .answering import Answerer, Score
 from .answers import Answer
 from .keywords import RetrievalKeywords
@@ -48,6 +47,7 @@ def retrieval(
     bos: str | int = "auto",
     out: str | Path | None = None,
     fresh: bool = False,
+    force: bool = False,
     **options: Unpack[RetrievalKeywords],
 ) -> Retrieval:
     """Measures whether ``model`` finds numbers hidden in long texts, at every length and depth, under every schedule.
@@ -67,6 +67,7 @@ def retrieval(
         out: a folder for the result, and for every batch as soon as it is finished. After an interruption the same
             call continues from there.
         fresh: ask again what is stored in ``out``.
+        force: replace results in ``out`` of another text or model, or more than these.
         options: the fields of :class:`RetrievalOptions`.
 
     Raises:
@@ -75,11 +76,11 @@ def retrieval(
         RunError: logits are NaN or infinite, or a prompt does not fit into memory.
         CheckpointError: ``out`` cannot be written, holds another kind of run, or another process is writing into it.
     """
-    own = ("task", "baseline", "bos", "out", "fresh")
+    own = ("task", "baseline", "bos", "out", "fresh", "force")
     refuse_unknown("ropescale.evals.retrieval", options, (*own, *RetrievalKeywords.__annotations__))
     chosen = RetrievalOptions(**options)
     run = RetrievalRun(model, Quiz(tokenizer, lengths, depths, task, bos, chosen), schedules, baseline, chosen)
-    return carry_out(run, None if out is None else Retrieval.writable_folder(out), fresh)
+    return carry_out(run, None if out is None else Retrieval.writable_folder(out), fresh, force=force)
 
 
 class RetrievalRun:
@@ -122,6 +123,12 @@ class RetrievalRun:
             runner.take([self._task(length, tables) for each in held for length, tables in each.items()])
             runner.announce(self._about)
             runner.run(self._about)
+
+    def planned(self) -> dict[str, Any]:
+        """Returns results.json as far as it is known before the run."""
+        rows = [{"schedule": each.label, "length": length} for each in self.variants for length in self.quiz.lengths]
+        known = self.result()
+        return {"model": known.model, "data": known.data, "protocol": known.protocol, "rows": rows}
 
     def result(self) -> Retrieval:
         """Returns the result of everything asked so far."""
@@ -241,22 +248,17 @@ def prepare(
 ANSWERING = 1
 """A version, raised when the same model and prompts would give other answers, so that stored ones are not reused."""
 
-_VALUES = 3
-"""How many numbers are stored for each question."""
+_VALUES = 2
+"""How many numbers are stored for each question: its NLL, and whether it is right."""
 
 
 def _packed(scores: Iterable[Score]) -> np.ndarray:
-    """Packs each question as three fp32 numbers: the two halves of its NLL, which is fp64, and whether it is right."""
-    given = list(scores)
-    halves = np.array([score.nll for score in given], "<f8").view("<f4").reshape(-1, 2)
-    right = np.array([[score.correct] for score in given], "<f4")
-    return np.concatenate([halves, right], axis=1).ravel()
+    """Packs each question as two fp64 numbers."""
+    return np.array([(score.nll, score.correct) for score in scores], "<f8").ravel()
 
 
 def _unpacked(values: np.ndarray) -> list[Score]:
-    table = values.reshape(-1, _VALUES)
-    nll = np.ascontiguousarray(table[:, :2]).view("<f8")[:, 0]
-    return [Score(float(one), bool(right)) for one, right in zip(nll, table[:, 2])]
+    return [Score(float(nll), bool(right)) for nll, right in values.reshape(-1, _VALUES)]
 
 
 def _answers(schedule: str, number: int, prompt: Prompt, scores: Sequence[Score]) -> list[Answer]:

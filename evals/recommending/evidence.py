@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from math import comb
 
+from ..checking import Count, Length
 from ..results.stored import Measured
-from ..run_folder.checking import Count, Length
 from ..statistics.intervals import LEVEL
 from .candidates import Lineup
 from .deployment import Deployment

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ...checkpoints.locating import read_config
 from ...keywords import refuse_unknown
@@ -20,8 +20,7 @@ from ..data import documents as data_documents
 from ..data.chats import Given
 from ..parallel.processes import Group, World
 from ..results.stored import ModelFacts
-from ..resuming import fingerprints
-from ..resuming.finished_batches import Store
+from ..running import fingerprints
 from ..running.estimates import announce_time
 from ..running.preparing import Checkpoint, tell_left_out
 from ..running.progress import Notes
@@ -33,6 +32,7 @@ from ..scoring.executor import Executor
 from ..scoring.scorer import SCORING, Scorer
 from ..searching.options import SearchOptions
 from ..statistics.intervals import PERCENT
+from ..store import Store
 from . import kv_cache, wording
 from .candidates import AS_IS, Lineup
 from .deployment import Deployment
@@ -61,6 +61,7 @@ def recommend(
     bos: str | int = "auto",
     out: str | Path | None = None,
     fresh: bool = False,
+    force: bool = False,
     **options: Unpack[RecommendKeywords],
 ) -> Recommendation:
     """Recommends the schedule for a model, a text and a target length, by measuring every one that comes into question.
@@ -76,6 +77,7 @@ def recommend(
         bos: "auto" (the tokenizer's, if it has one), "yes", "no", or an id.
         out: a folder for the result, and for every batch as soon as it is finished: the same call again continues.
         fresh: measure again what is stored in ``out``.
+        force: replace results in ``out`` of another text or model, or more than these.
         options: the fields of :class:`RecommendOptions`, such as ``short_weight``.
 
     Raises:
@@ -85,13 +87,13 @@ def recommend(
         RunError: NaN or infinite logits, or a window that does not fit into memory.
         CheckpointError: ``out`` cannot be written, is not ours, or another process is writing into it.
     """
-    own = ("tokenizer", "bos", "out", "fresh")
+    own = ("tokenizer", "bos", "out", "fresh", "force")
     refuse_unknown("ropescale.evals.recommend", options, (*own, *RecommendKeywords.__annotations__))
     chosen, target = RecommendOptions(**options), parse_length(target_length)
     goal, lineup = asked(configuration_before(model), whole_config(unwrapped(model)).to_dict(), target, chosen)
     corpus = Corpus(documents, goal.lengths, tokenizer, bos, chosen.reading)
     run = RecommendRun(model, corpus, goal, lineup, chosen)
-    return carry_out(run, None if out is None else Recommendation.writable_folder(out), fresh)
+    return carry_out(run, None if out is None else Recommendation.writable_folder(out), fresh, force=force)
 
 
 def prepare(
@@ -172,6 +174,10 @@ class RecommendRun:
             self.meter.measure(finalists, self.held_out, "held-out text", store, group, self._about)
             self.truncation.measure(self.meter, self.held_out, store, group, self._about)
         self.rounds, self.finalists = rounds, finalists
+
+    def planned(self) -> dict[str, Any]:
+        """Returns results.json as far as it is known before the run."""
+        return {"model": self.model_facts, "data": self.corpus.facts, "protocol": self._protocol()}
 
     def result(self) -> Recommendation:
         """Returns the recommendation."""

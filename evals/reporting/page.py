@@ -14,16 +14,16 @@ from ...errors import CheckpointError, DataError, RopescaleError
 from ...files.reading import sha256
 from ...output.formatting import finite
 from ...output.plotting import is_want_of_memory
+from .. import checking, single_file
+from ..checking import Wrong
 from ..metrics import METRICS
 from ..metrics.base import Bounded
 from ..metrics.drawing import FEW, LINES
 from ..metrics.paired import difference
 from ..passkey.answers import chance
 from ..passkey.results import Retrieval
+from ..results.formats import SERIES
 from ..results.result import Result
-from ..run_folder import checking, replacing
-from ..run_folder.checking import Wrong
-from ..run_folder.formats import SERIES
 from . import by_source, recommendations, searches
 from .headline import headline
 from .minus import typographic
@@ -121,7 +121,7 @@ def write(text: str, out: str | Path) -> Path:
     Raises:
         CheckpointError: it cannot be written, or the file there is not a page of ropescale.
     """
-    return replacing.write(text.encode("utf-8", "backslashreplace"), out, check_ours)  # folder names may not be UTF-8
+    return single_file.write(text.encode("utf-8", "backslashreplace"), out, check_ours)  # folder names may not be UTF-8
 
 
 @dataclass(frozen=True)

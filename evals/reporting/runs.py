@@ -9,10 +9,10 @@ from pathlib import Path
 
 from ...errors import DataError
 from ...files.reading import local_path
+from ..checking import SEAL
+from ..results.formats import Results
+from ..results.losses import read_losses, read_results
 from ..results.result import Result
-from ..run_folder.checking import SEAL
-from ..run_folder.formats import Results
-from ..run_folder.loading import read_losses, read_results
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..run_folder.checking import Count, Length, Positive, Share
+from ..checking import Count, Length, Positive, Share
 
 HOLDS, FAILS, UNDECIDED, NOT_RUN = "holds", "does not hold", "not decided here", "not run"
 

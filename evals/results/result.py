@@ -24,12 +24,11 @@ from ..metrics.guessing import worse_than_a_guess
 from ..metrics.key_tokens import KeyTokensRow
 from ..metrics.paired import PairedRow
 from ..metrics.perplexity import PerplexityRow
-from ..run_folder import folder, nll
-from ..run_folder.formats import Results
-from ..run_folder.loading import Losses, read_losses, read_results
 from ..statistics import coverage
 from ..statistics.intervals import DOCUMENTS, PERCENT
-from . import arrays
+from . import losses as losses_file
+from .formats import Results
+from .losses import Losses, read_losses, read_results
 from .parts import parts_of
 from .saving import Saved, shown
 from .stored import Pass, Stored, sums_of
@@ -92,7 +91,7 @@ class Result(Stored, Saved):
             part.figures |= {each.row: each.read(found) for each in stored if each.key in found}
         for row in rows if losses.passes else ():
             if sum(sums_of(made.losses(row.schedule, row.length))[1]) != row.tokens:
-                where = f"{path / folder.NLL} does not have the tokens of {row.schedule} at {row.length:,}"
+                where = f"{path / losses_file.FILE} does not have the tokens of {row.schedule} at {row.length:,}"
                 raise DataError(f"{where}; run the evaluation again")
         return made
 
@@ -321,8 +320,5 @@ class Result(Stored, Saved):
     def _heading(self) -> str:
         return "Perplexity against length"
 
-    def _write_losses(self, out: Path, there: folder.There) -> None:
-        index = arrays.index_of(self) | {
-            "of": folder.identity({"model": self.model, "data": self.data, "protocol": self.protocol})
-        }
-        nll.write(out / folder.NLL, index, arrays.arrays(self), there.nll)
+    def _losses(self) -> dict[str, bytes]:
+        return {losses_file.FILE: losses_file.to_bytes(self)}

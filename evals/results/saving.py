@@ -17,10 +17,9 @@ from ...output.naming import definitions
 from ...output.plotting import drawn, save
 from ..metrics.base import Metric, Picture
 from ..metrics.cells import csv_text, lines_of
-from ..resuming.finished_batches import kept
-from ..run_folder import folder
-from ..run_folder.formats import SCHEMA
-from ..run_folder.loading import read_results
+from . import folder
+from .formats import SCHEMA
+from .losses import read_results
 from .notebook import to_html
 from .stored import Measured
 
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Saved(Measured, ABC):
-    """Results that can be written into a folder; :mod:`ropescale.evals.run_folder.folder` says what is replaced."""
+    """Results that can be written into a folder; :mod:`ropescale.evals.results.folder` says what is replaced."""
 
     kind: ClassVar[str]
     metrics: ClassVar[tuple[Metric[Any, Any], ...]]
@@ -116,28 +115,25 @@ class Saved(Measured, ABC):
         """Returns a line about the data, for the end of REPORT.md."""
         return f"Data: {escaped(self.data['source'])}, text sha256 `{self.data['sha256']}`.\n"
 
-    def _write_losses(self, out: Path, there: folder.There) -> None:
-        """Writes the losses of single tokens, if the run stores them."""
-        return
+    def _losses(self) -> dict[str, bytes]:
+        """Returns the file with the losses of single tokens, if the run stores them."""
+        return {}
 
-    def save(self, out: str | Path) -> Path:
+    def save(self, out: str | Path, force: bool = False) -> Path:
         """Writes results.json, the tables, the losses, the pictures and REPORT.md into ``out`` and returns it.
 
-        Each file is written under another name and then renamed, the numbers first. Without matplotlib the pictures are
-        left out, and a line on stderr says so.
+        Without matplotlib the pictures are left out, and a line on stderr says so.
+
+        Args:
+            force: replace results of another text or model, or more than these.
 
         Raises:
-            CheckpointError: the folder cannot be written, or a file in it was not written by such a run.
+            CheckpointError: the folder cannot be written, or holds other results or more.
         """
-        path, there = folder.opened_folder(out, self.kind)
-        with kept(path, what=None):
-            path.mkdir(parents=True, exist_ok=True)
-            book = folder.Book(path, self.to_dict(), there)
-            book.write({"results.csv": self.to_csv(), **self._tables()})
-            self._write_losses(path, there)
-            plots = self._plots()
-            book.write({**plots, "REPORT.md": self._report(plots)})
-            book.close()
+        path, plots = folder.writable_folder(out, self.kind), self._plots()
+        texts = {"results.csv": self.to_csv(), **self._tables(), "REPORT.md": self._report(plots)}
+        encoded = {name: text.encode("utf-8", "backslashreplace") for name, text in texts.items()}
+        folder.write(path, self.to_dict(), {**self._losses(), **encoded, **plots}, force)
         return path
 
     def _plots(self) -> dict[str, bytes]:

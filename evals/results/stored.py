@@ -15,12 +15,12 @@ from typing import Any, NotRequired, TypeVar
 import numpy as np
 from typing_extensions import TypedDict
 
+from ..checking import Count, Length
 from ..data.documents import Document
 from ..data.key_tokens import KeySpans
 from ..data.protocols import ROPESCALE, published_windows, weighted
 from ..data.windows import prefix
-from ..run_folder.checking import Count, Length
-from ..running.batches import Cost
+from ..scoring.batches import Cost
 from ..statistics import sampling
 from ..statistics.intervals import LEVEL, Estimate
 from .ranges import kept, ranges_of, within

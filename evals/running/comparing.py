@@ -13,10 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..results.stored import Divergence
-from ..resuming.batch_log import Scored
-from ..resuming.finished_batches import Shelf
+from ..scoring.batches import Batch, BatchPlan
 from ..scoring.executor import Executor
-from .batches import Batch, BatchPlan
+from ..store import Scored, Shelf
 from .runner import Facts, Task
 from .variants import HeldTables
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..scoring import memory
+from ..scoring.batches import Batch, Cost
 from ..scoring.executor import Executor
-from .batches import Batch, Cost
 from .progress import Notes, duration
 from .runner import LONG_SECONDS
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
@@ -26,18 +26,17 @@ from ..data.chats import Given
 from ..data.windows import sliding
 from ..metrics.paired import short_length
 from ..parallel.processes import Group, World
+from ..results.folder import writable_folder
 from ..results.result import Result
 from ..results.stored import Divergence, ModelFacts, Pass, Tables
 from ..results.truncation import Truncation
-from ..resuming import fingerprints
-from ..resuming.finished_batches import Store
-from ..run_folder.folder import writable_folder
 from ..scoring import memory
+from ..scoring.batches import BatchPlan, plan_pass
 from ..scoring.executor import Executor
 from ..scoring.scorer import SCORING, Scorer
 from ..statistics.intervals import PERCENT
-from . import estimates
-from .batches import BatchPlan, plan_pass
+from ..store import Store
+from . import estimates, fingerprints
 from .comparing import Comparison, comparing
 from .keywords import PerplexityKeywords
 from .progress import Notes
@@ -61,6 +60,7 @@ def perplexity(
     bos: str | int = "auto",
     out: str | Path | None = None,
     fresh: bool = False,
+    force: bool = False,
     **options: Unpack[PerplexityKeywords],
 ) -> Result:
     """Measures the perplexity of ``model`` at every length, under every schedule, on the same tokens.
@@ -79,6 +79,7 @@ def perplexity(
         bos: "auto" (the tokenizer's, if it has one), "yes", "no", or an id.
         out: a folder for the result, and for finished batches: the same call continues where this one was interrupted.
         fresh: measure again what is stored in ``out``.
+        force: replace results in ``out`` of another text or model, or more than these.
         options: the fields of :class:`PerplexityOptions`, such as ``stride``.
 
     Raises:
@@ -87,11 +88,11 @@ def perplexity(
         RunError: NaN or infinite logits, or a window that does not fit into memory.
         CheckpointError: ``out`` cannot be written, is not ours, or another process is writing into it.
     """
-    own = ("tokenizer", "baseline", "bos", "out", "fresh")
+    own = ("tokenizer", "baseline", "bos", "out", "fresh", "force")
     refuse_unknown("ropescale.evals.perplexity", options, (*own, *PerplexityKeywords.__annotations__))
     chosen = PerplexityOptions(**options)
     run = PerplexityRun(model, Corpus(documents, lengths, tokenizer, bos, chosen), schedules, baseline, chosen)
-    return carry_out(run, None if out is None else writable_folder(out), fresh)
+    return carry_out(run, None if out is None else writable_folder(out), fresh, force=force)
 
 
 @dataclass(frozen=True)
@@ -174,6 +175,23 @@ class PerplexityRun:
                     fed = [(batch.fed, batch.positions) for batch in runner.left]
                     estimates.announce_time(self.notes, executor, runner.left[0], fed)
             runner.run(self._about)
+
+    def planned(self) -> dict[str, Any]:
+        """Returns results.json as far as it is known before the run."""
+        options, known = self.options, self.result()
+        lengths, trained = self.corpus.lengths, known.trained_length
+        rows = [{"schedule": each.label, "length": length} for each in self.variants for length in lengths]
+        short = options.short_context and short_length(lengths, trained) is not None and len(self.variants) > 1
+        return {
+            "model": known.model,
+            "data": known.data,
+            "protocol": known.protocol,
+            "rows": rows,
+            "paired": [{"kl": 0.0}] if short else [],
+            "truncation": options.truncation is not False and trained is not None and lengths[-1] > trained,
+            "repeats": True,
+            "key_tokens": self.corpus.key_spans is not None,
+        }
 
     def result(self) -> Result:
         """Returns everything measured so far."""

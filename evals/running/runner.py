@@ -13,17 +13,17 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
 
 from ...errors import CheckpointError, RunError
 from ..parallel.processes import Group, World
-from ..resuming.batch_log import Scored
-from ..resuming.finished_batches import FOLDER, Facts, Shelf, Store, opened
+from ..results.folder import refuse_loss
+from ..scoring.batches import Batch, BatchPlan, cost, owners
 from ..scoring.executor import Executor
-from .batches import Batch, BatchPlan, cost, owners
+from ..store import Facts, Scored, Shelf, Store, opened
 from .progress import Notes, Progress, duration
 from .variants import HeldTables
 
@@ -160,10 +160,7 @@ class Runner:
         elif done:
             self.notes.tell(f"resuming: {done} of {total} batches are done")
         elif last and (changed := _changes(last, about)):
-            self.notes.tell(
-                f"starting a new run: {changed}; its results replace the old ones, whose batches stay in resume/"
-            )
-        self._announce_left_out(last, about)
+            self.notes.tell(f"starting a new run: {changed}; the old batches stay in resume/")
         return done < total
 
     def run(self, about: Facts) -> None:
@@ -259,21 +256,15 @@ class Runner:
         if world.team > 1:
             place |= {"team": world.team}
         if world.writes:
-            self.store.note({"tokens": self._fed, "seconds": self._seconds, "tokens_per_second": speed, **place})
-
-    def _announce_left_out(self, last: Facts, about: Facts) -> None:
-        left_out = [label for label in _listed(last.get("schedules")) if label not in _listed(about.get("schedules"))]
-        if left_out:
-            self.notes.tell(
-                f"the results will be without {', '.join(left_out)}, measured here before; name every schedule that "
-                "they should hold, and what is done is not run again"
+            self.store.note(
+                "timing", {"tokens": self._fed, "seconds": self._seconds, "tokens_per_second": speed, **place}
             )
 
 
 class Writable(Protocol):
     """A result that can be written."""
 
-    def save(self, folder: Path, /) -> object:
+    def save(self, folder: Path, /, force: bool = False) -> object:
         """Writes it into a folder."""
         ...
 
@@ -287,6 +278,10 @@ class Measurement(Protocol[R]):
     @property
     def finished(self) -> str:
         """The complete parts, such as ``2 finished passes``; empty where there are none."""
+        ...
+
+    def planned(self) -> dict[str, Any]:
+        """Returns results.json as far as it is known before the run."""
         ...
 
     def run(self, store: Store, group: Group) -> None:
@@ -304,50 +299,52 @@ def carry_out(
     fresh: bool = False,
     group: Group | None = None,
     show: Callable[[R], None] | None = None,
+    force: bool = False,
 ) -> R:
     """Runs a measurement, and writes its result into a folder where one is given.
 
     Args:
         fresh: run again what the folder holds.
         group: the processes that share the work; the result is complete in the first one alone.
-        show: is given the result before it is written, so that a full disk takes nothing away. Then the tables of what
-            is complete are written when the run is stopped, too.
+        show: prints the result after it is written. Then the tables of what is complete are written when the run is
+            stopped, too.
+        force: replace results of another text or model, or more than these.
+
+    Raises:
+        CheckpointError: the folder holds more, or something else; raised before anything is run.
     """
     group = group or Group(World())
+    if folder is not None:
+        refuse_loss(folder, measurement.planned(), force)
     with nullcontext(Store()) if folder is None else opened(folder, fresh, group) as store:
         try:
             measurement.run(store, group)
         except BaseException:  # Ctrl-C, logits that are not finite, memory that is full: hours may lie in what is done
             if show and folder and group.world.leads:
-                _keep(measurement, store, folder)
+                _keep(measurement, store, folder, force)
             raise
         result = measurement.result()
         if group.world.leads:
+            if folder:
+                result.save(folder, force=force)
             if show:
                 show(result)
-            if folder:
-                result.save(folder)
     return result
 
 
-def _keep(measurement: Measurement[Writable], store: Store, folder: Path) -> None:
+def _keep(measurement: Measurement[Writable], store: Store, folder: Path, force: bool) -> None:
     """Writes what was complete when a run stopped, and says what is kept."""
     if not store.finished:
+        Notes(shown=True).tell("the run stopped; nothing was finished yet; the same command begins again")
         return
     tables, finished = "", measurement.finished
     if finished:
-        with suppress(CheckpointError):  # a full disk may be what stopped it, and that is said already
-            measurement.result().save(folder)
+        with suppress(CheckpointError):  # the disk is full, or the folder holds more
+            measurement.result().save(folder, force=force)
             tables = f", and the tables of the {finished}"
     Notes(shown=True).tell(
         f"the run stopped; {store.finished} finished batches are kept in {folder}{tables}; the same command continues"
     )
-
-
-def has_kept(folder: Path) -> bool:
-    """Whether a run's folder holds a finished batch, or a search's finished step, of this run or another."""
-    kept = (log for name in ("*.log", "answers.jsonl") for log in (folder / FOLDER).glob(f"*/{name}"))
-    return any(log.stat().st_size for log in kept)
 
 
 def _changes(last: Facts, about: Facts) -> str:
@@ -373,7 +370,3 @@ _CHANGED = {
 
 def _value(value: object) -> str:
     return ",".join(map(str, value)) if isinstance(value, list) else str(value).lower()
-
-
-def _listed(value: object) -> list[str]:
-    return list(map(str, value)) if isinstance(value, list) else []

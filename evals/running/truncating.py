@@ -16,8 +16,8 @@ import numpy as np
 from ...errors import DataError, RopescaleError
 from ..data.windows import Window, prefix, truncated
 from ..results.truncation import Truncation, positions_of
+from ..scoring.batches import BatchPlan, plan_pass
 from ..scoring.executor import Executor
-from .batches import BatchPlan, plan_pass
 from .runner import Task, task_of
 from .selection import Corpus
 from .variants import AsTrained, HeldTables, trained_length

@@ -15,7 +15,7 @@ from ...output.naming import names_of
 from ...planning.plan import Plan, plan_of_own
 from ...planning.sharing import file_of, is_same, repeated, spelled_out
 from ...schedules.reading import specs
-from ..resuming import fingerprints
+from . import fingerprints
 
 if TYPE_CHECKING:
     from torch import nn

@@ -20,8 +20,8 @@ import torch
 
 from ...errors import RunError
 from ..data.documents import Document
-from ..resuming.batch_log import Scored
-from ..running.batches import Batch, Feed
+from ..store import Scored
+from .batches import Batch, Feed
 from .memory import LEAST_CHUNK, MOST_CHUNK, chunk_for, is_out_of_memory, position_bytes, release
 from .scorer import Scorer
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..running.batches import Batch
+from .batches import Batch
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel

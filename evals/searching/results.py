@@ -21,10 +21,10 @@ from ...planning.plan import Plan, make_plan
 from ...schedules import Schedule
 from ...schedules.reading import specs
 from ...schedules.reading.fields import PROVENANCE, parameters
+from .. import checking, single_file
+from ..checking import Wrong
 from ..metrics.cells import csv_text, lines_of
 from ..results.saving import Saved, shown
-from ..run_folder import checking, replacing
-from ..run_folder.checking import Wrong
 from .families.family import Point
 from .families.space import Space
 from .methods.asking import Check
@@ -149,7 +149,7 @@ class SearchResult(Searched, Saved):
             return folder if self.file is None else self.save(self.file)
         content = {**specs_of(self.schedule), PROVENANCE: self.provenance}
         content[PROVENANCE] = {**self.provenance, checking.SEAL: _seal(content)}
-        return replacing.write((json.dumps(content, indent=1) + "\n").encode(), path, check_ours)
+        return single_file.write((json.dumps(content, indent=1) + "\n").encode(), path, check_ours)
 
     def plot(self, path: str | Path | None = None) -> Figure:
         """Draws what each pair is divided by, and the loss on the way.
@@ -266,7 +266,7 @@ def files_of(out: str | Path) -> tuple[Path, Path]:
         CheckpointError: the file there is not one of ours, or the folder holds files that no search wrote.
     """
     file = schedule_file(out)
-    replacing.target(file, check_ours)
+    single_file.target(file, check_ours)
     return file, SearchResult.writable_folder(file.with_name(f"{file.stem}-search"))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -10,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
 
@@ -21,10 +20,10 @@ from ...models import patching
 from ...models.rotary_modules import evaluating
 from ..data.chats import Given
 from ..parallel.processes import Group, World
-from ..resuming import fingerprints
-from ..resuming.finished_batches import Facts, FolderStore, Store
+from ..running import fingerprints
 from ..running.progress import Notes, Progress, duration
 from ..running.runner import LONG_SECONDS, carry_out
+from ..store import Facts, Store
 from .families.family import Point
 from .families.shaping import space_of
 from .families.space import Space
@@ -35,7 +34,7 @@ from .losses.learner import Learner
 from .losses.table_gradients import LiveTables
 from .methods import covariance, evolution, gradient
 from .methods.asking import Allowance, Ask, Check, Method, Reply
-from .methods.journal import FolderJournal, Journal
+from .methods.journal import Journal
 from .options import SearchOptions
 from .results import Learned, SearchResult, files_of, spec_line
 from .starting import plan_of_start
@@ -63,6 +62,7 @@ def search(
     bos: str | int = "auto",
     out: str | Path | None = None,
     fresh: bool = False,
+    force: bool = False,
     **options: Unpack[SearchKeywords],
 ) -> SearchResult:
     """Learns the schedule under which ``model`` predicts this text best at ``target_length``, weights frozen.
@@ -80,6 +80,7 @@ def search(
         out: a file for the schedule, ``factors.json``; beside it, a folder for the run, named ``factors-search``. Every
             step is kept there: the same call again continues where this one was interrupted.
         fresh: search again what is kept.
+        force: replace results in ``out`` of another text or model, or more than these.
         options: the fields of :class:`.options.SearchOptions`, such as ``method`` or ``budget_tokens``.
 
     Raises:
@@ -89,14 +90,16 @@ def search(
         CheckpointError: ``out`` cannot be written, is not ours, or another process is writing there.
     """
     refuse_unknown(
-        "ropescale.evals.search", options, ("tokenizer", "bos", "out", "fresh", *SearchKeywords.__annotations__)
+        "ropescale.evals.search",
+        options,
+        ("tokenizer", "bos", "out", "fresh", "force", *SearchKeywords.__annotations__),
     )
     file, folder = (None, None) if out is None else files_of(out)
     chosen, target = SearchOptions(**options), parse_length(target_length)
     plan = plan_of_start(patching.configuration_before(model), target, chosen.patching)
     run = SearchRun(model, supply(documents, tokenizer, lengths_to(plan, target), bos, chosen), chosen)
     run.file = file
-    return carry_out(run, folder, fresh)
+    return carry_out(run, folder, fresh, force=force)
 
 
 class SearchRun:
@@ -150,9 +153,7 @@ class SearchRun:
         )
         if kept:
             self.notes.tell(f"resuming: {len(kept)} answers are kept")
-        if store is not None and store.last and store.last.get("facts") != json.loads(json.dumps(self.facts)):
-            self.notes.tell("another search than the last one here: its result will replace that one's")
-        if store is not None and group.world.leads:
+        if store is not None and group.world.leads and self.unchanged:
             store.begin({"kind": "search", "facts": self.facts})
         with live.patched(), evaluating(self.learner.model):
             texts = self.feeding.texts(self.lengths, self.options.within)
@@ -184,11 +185,10 @@ class SearchRun:
         try:
             yield
         except BaseException:
-            if isinstance(journal, FolderJournal) and journal.kept:
-                self.notes.tell(
-                    f"the search stopped; {len(journal.kept)} steps are kept in {journal.run}; the same command "
-                    "continues"
-                )
+            folder = journal.store.folder
+            if folder is not None and journal.kept:
+                kept = f"{len(journal.kept)} steps are kept in {folder.parent}"
+                self.notes.tell(f"the search stopped; {kept}; the same command continues")
             raise
 
     def _method(self) -> Method:
@@ -223,6 +223,10 @@ class SearchRun:
         held = [check.loss for check in self.checks]
         step = f"loss {min(answer.means):.4f}{' held out' if ask.held_out else ''}"
         return f"{step} (held out {held[0]:.4f} at first, {min(held):.4f} at best)" if held else step
+
+    def planned(self) -> dict[str, Any]:
+        """Returns results.json as far as it is known before the run."""
+        return {"model": self.model_facts, "data": self.feeding.data, "protocol": self._protocol}
 
     def result(self) -> SearchResult:
         """Returns what was found.
@@ -299,8 +303,7 @@ class SearchRun:
         }
 
     def _journal(self, store: Store | None, group: Group) -> Journal:
-        folder = store.folder if isinstance(store, FolderStore) and group.world.leads else None
-        return Journal() if folder is None else FolderJournal(folder, self.facts)
+        return Journal(store if store and group.world.leads else Store(), self.facts)
 
     def _note(self, ask: Ask, reply: Reply) -> None:
         """Keeps what is shown of an answer."""

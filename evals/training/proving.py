@@ -12,7 +12,7 @@ from ...planning.plan import make_plan
 from ...request import Request, RequestOptions
 from ...verifying.intended import in_memory
 from ...verifying.live_tables import examine_model, examine_tables
-from ..resuming import fingerprints
+from ..running import fingerprints
 from .agreeing import Verdict, settle
 
 if TYPE_CHECKING:

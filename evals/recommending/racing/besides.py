@@ -11,13 +11,13 @@ from ....errors import DataError
 from ...data.windows import prefix
 from ...parallel.processes import Group
 from ...results.truncation import Truncation
-from ...resuming.finished_batches import Facts, FolderStore, Store
 from ...running.truncating import Truncating
 from ...running.variants import trained_length
 from ...scoring.executor import Executor
 from ...searching.feeds.feeding import feeding
 from ...searching.options import SearchOptions
 from ...searching.running import SearchRun
+from ...store import Facts, Store
 from ..candidates import AS_IS
 from ..evidence import TRUNCATION
 from ..options import RecommendOptions
@@ -84,13 +84,6 @@ def put(meter: Meter, windows: Sequence[int], nll: Sequence[np.ndarray]) -> None
         losses.put(TRUNCATION, column, {number: beyond[number] + before[number] for number in windows})
 
 
-class _Beside(FolderStore):
-    """The store of a part of a run: the whole run says what it is."""
-
-    def begin(self, about: Facts) -> None:
-        """Says nothing."""
-
-
 def searched(meter: Meter, windows: Sequence[int], options: RecommendOptions, store: Store, group: Group) -> str | None:
     """Returns the schedule that a search finds on some windows, as a spec; None where there are too few for one."""
     asked = SearchOptions(
@@ -110,6 +103,6 @@ def searched(meter: Meter, windows: Sequence[int], options: RecommendOptions, st
     except DataError as error:
         meter.notes.warn(f"warning: nothing is searched: {error}")
         return None
-    run.run(_Beside(store.folder, store.writer) if isinstance(store, FolderStore) else Store(), group)
+    run.run(store, group)
     meter.fed += run.spent
     return group.from_leader(run.result().spec)

@@ -12,14 +12,14 @@ from ...data.documents import Document
 from ...data.far_repeats import far_repeats
 from ...data.windows import prefix
 from ...parallel.processes import Group
-from ...resuming.finished_batches import Store
-from ...running.batches import Batch, plan_pass
 from ...running.progress import Notes
 from ...running.runner import Facts, Runner, Task, task_of
 from ...running.selection import Corpus
 from ...running.variants import HeldPass, Variant, passes_of
+from ...scoring.batches import Batch, plan_pass
 from ...scoring.executor import Executor
 from ...scoring.scorer import Scorer
+from ...store import Store
 from ..objective import Objective
 from .measured import BEYOND, FAR, OTHERS, CandidateLosses, Column, held_windows
 

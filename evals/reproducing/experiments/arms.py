@@ -21,7 +21,7 @@ from ...finetuning.recipes import TrainingRecipe
 from ...finetuning.running import Adaptation
 from ...parallel.processes import World
 from ...reference.training import Recipe, train
-from ...resuming import fingerprints
+from ...running import fingerprints
 from ...running.perplexity import PerplexityRun
 from ...running.preparing import Checkpoint
 from ...running.runner import Measurement, Writable, carry_out

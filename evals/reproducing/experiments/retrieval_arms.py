@@ -12,8 +12,8 @@ from ....errors import DataError
 from ...parallel.processes import World
 from ...passkey.quiz import Quiz, RetrievalOptions
 from ...passkey.running import RetrievalRun
+from ...results.losses import read_results
 from ...results.stored import Measured
-from ...run_folder.loading import read_results
 from ...running.preparing import Checkpoint
 from . import durations
 from .arms import Arm, RunArm

@@ -12,9 +12,9 @@ from ....errors import DataError
 from ...data.chats import Given
 from ...data.documents import check_ids
 from ...results.stored import DataFacts
-from ...resuming.fingerprints import tokens_sha256
-from ...resuming.finished_batches import Facts
+from ...running.fingerprints import tokens_sha256
 from ...running.selection import Corpus
+from ...store import Facts
 from ..losses.windows import Piece, Texts, TextWindow, Weighted
 from ..methods import gradient
 from ..methods.asking import WINDOWS, Allowance, Ask, least_candidates

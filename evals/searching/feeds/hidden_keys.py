@@ -20,7 +20,7 @@ from ....errors import DataError
 from ...passkey.quiz import Quiz, RetrievalOptions, asked_sha256, prompts_sha256
 from ...passkey.tasks import LONGER, Prompt
 from ...results.stored import DataFacts
-from ...resuming.finished_batches import Facts
+from ...store import Facts
 from ..losses.windows import AnswerAlone, Piece, PromptSet, Texts
 from ..methods import gradient
 from ..methods.asking import WINDOWS, Allowance, Ask

@@ -4,27 +4,29 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import asdict
-from pathlib import Path
 
 from ....errors import RunError
-from ....files import atomic
-from ...resuming.finished_batches import Facts, kept, key_of
+from ...store import STEP, Facts, Store, key_of
 from .asking import Ask, Reply
 
 
 class Journal:
-    """The answers in order; in memory, so they are gone with it.
+    """The answers in order, as records of a store.
+
+    Args:
+        store: those of an earlier call are read from it, and new ones kept in it.
+        facts: all that the answers depend on.
 
     Attributes:
         kept: hashes of questions, and the answers.
         left: those of an earlier call that :meth:`replayed` has not given yet.
     """
 
-    def __init__(self) -> None:
-        self.kept: list[tuple[str, Reply]] = []
+    def __init__(self, store: Store, facts: Facts) -> None:
+        self.store, self._key = store, key_of(facts)
+        self.kept = [_read(content) for _, content, dtype, _ in store.records(self._key) if dtype == STEP]
         self.left: Iterator[tuple[str, Reply]] = iter(())
 
     def replayed(self, ask: Ask) -> Reply | None:
@@ -40,59 +42,8 @@ class Journal:
 
     def add(self, ask: Ask, answer: Reply) -> None:
         """Keeps an answer."""
+        self.store.put(self._key, len(self.kept), json.dumps([digest(ask), asdict(answer)]).encode(), STEP)
         self.kept.append((digest(ask), answer))
-
-
-class FolderJournal(Journal):
-    """The answers in ``resume/<key>/answers.jsonl``, a line each; a line that was cut off is dropped.
-
-    Args:
-        folder: ``resume/`` of a run.
-        facts: all that the answers depend on; ``key`` is the beginning of their sha256, and they stand beside.
-
-    Attributes:
-        run: the run's folder.
-
-    Raises:
-        CheckpointError: the folder cannot be read or written.
-    """
-
-    def __init__(self, folder: Path, facts: Facts) -> None:
-        super().__init__()
-        self.run, self.folder, self._facts = folder.parent, folder / key_of(facts)[:16], facts
-        self._path = self.folder / "answers.jsonl"
-        with kept(self.folder, "steps"):
-            self._size = self._read() if (self.folder / "facts.json").exists() else 0
-
-    def add(self, ask: Ask, answer: Reply) -> None:
-        super().add(ask, answer)
-        line = _sealed(json.dumps([digest(ask), asdict(answer)]))
-        with kept(self.folder, "steps"):
-            self.folder.mkdir(parents=True, exist_ok=True)
-            if not (self.folder / "facts.json").exists():
-                atomic.write(self.folder / "facts.json", json.dumps(self._facts, indent=1))
-            self._append(line.encode())
-
-    def _append(self, line: bytes) -> None:
-        with open(self._path, "r+b" if self._path.exists() else "xb") as file:
-            file.truncate(self._size)
-            file.seek(self._size)
-            file.write(line)
-            file.flush()
-            os.fsync(file.fileno())
-        self._size += len(line)
-
-    def _read(self) -> int:
-        """Reads the lines that are whole, and returns how many bytes they take."""
-        size = 0
-        for line in self._path.read_bytes().splitlines(keepends=True) if self._path.exists() else []:
-            opened = _opened(line.decode("utf-8", "replace"))
-            if opened is None:
-                break
-            asked, answer = json.loads(opened)
-            self.kept.append((asked, _answer(answer)))
-            size += len(line)
-        return size
 
 
 def digest(ask: Ask) -> str:
@@ -100,19 +51,10 @@ def digest(ask: Ask) -> str:
     return hashlib.sha256(json.dumps(asdict(ask)).encode()).hexdigest()[:16]
 
 
-def _answer(plain: dict[str, list[object]]) -> Reply:
-    return Reply(**{name: _tuples(value) for name, value in plain.items()})
+def _read(content: bytes) -> tuple[str, Reply]:
+    asked, answer = json.loads(content)
+    return asked, Reply(**{name: _tuples(value) for name, value in answer.items()})
 
 
 def _tuples(value: object) -> tuple:
     return tuple(_tuples(each) for each in value) if isinstance(value, list) else value  # type: ignore[return-value]
-
-
-def _sealed(text: str) -> str:
-    return f"{hashlib.sha256(text.encode()).hexdigest()[:16]} {text}\n"
-
-
-def _opened(line: str) -> str | None:
-    """Returns what a line holds; None where it is damaged or cut off."""
-    text = line[17:].removesuffix("\n")
-    return text if line == _sealed(text) else None

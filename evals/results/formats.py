@@ -1,0 +1,186 @@
+"""The types of a run's files: every field that is read, with its range."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import MISSING, fields
+from functools import cache, partial
+from importlib import import_module
+from typing import Annotated, Any, Literal, NotRequired, get_type_hints
+
+from annotated_types import Interval, Len
+from pydantic import AfterValidator, FailFast
+from typing_extensions import TypedDict
+
+from ..checking import Count, Length, Shape, Wrong
+from ..metrics.base import Metric
+from .stored import DataFacts, ModelFacts, Tables
+
+SCHEMA = 1
+
+SERIES = 256
+"""The most schedules on one page, which compares every two of them."""
+
+_ROWS = 20_000
+
+
+def _matches(pattern: re.Pattern[str], what: str, text: str) -> str:
+    if not pattern.fullmatch(text):
+        raise ValueError(f"Input should be {what}")
+    return text
+
+
+def _matching(pattern: str, what: str) -> AfterValidator:
+    return AfterValidator(partial(_matches, re.compile(pattern), what))
+
+
+Digest = Annotated[str, _matching("[0-9a-f]{64}", "a sha256")]
+Beside = Annotated[str, _matching(r"(?!\.)[A-Za-z0-9._=,-]{1,120}", "a file that a run writes")]
+
+
+class ProtocolFacts(TypedDict, total=False):
+    """The fields of the "protocol" part of results.json that are read; the page shows all of it."""
+
+    name: str
+    mode: str
+    stride: Length | None
+    seed: int | None
+    named: dict[str, str]
+
+
+class PassCost(TypedDict):
+    """The cost of a pass or of a comparison."""
+
+    schedule: str
+    lengths: Annotated[list[Length], FailFast()]
+    forward_passes: Count
+    forwards: NotRequired[Count]
+    positions: NotRequired[Count]
+    scored: NotRequired[Count]
+    times_one_pass: NotRequired[float]
+    split_batches: NotRequired[Count]
+
+
+class Results(TypedDict):
+    """The fields that ``results.json`` of every kind of run has; each metric adds its rows."""
+
+    schema: Literal[1]
+    kind: NotRequired[str]
+    model: ModelFacts
+    data: DataFacts
+    protocol: ProtocolFacts
+    versions: dict[str, str]
+    rows: list[dict[str, Any]]
+    cost: NotRequired[Annotated[list[PassCost], FailFast(), Len(0, 10 * _ROWS)]]
+    files: NotRequired[dict[Beside, Annotated[list[Digest], Len(1, 2)]]]
+    tables: NotRequired[Tables]
+    sha256: NotRequired[Digest]
+
+
+def _rows(metric: Metric[Any, Any]) -> object:
+    """Returns the type of a metric's part of results.json; a field with a default may be missing."""
+    hints = get_type_hints(metric.row, include_extras=True)
+    missing = {each.name for each in fields(metric.row) if each.default is not MISSING}
+    keys = {name: NotRequired[hint] if name in missing else hint for name, hint in hints.items()}
+    rows = Annotated[list[TypedDict(metric.row.__name__, keys)], FailFast(), Len(0, 100 * _ROWS)]  # type: ignore[misc]
+    part = TypedDict(metric.key, {"rows": rows}) if metric.has_facts else rows  # type: ignore[misc]
+    return part if metric.key in ("rows", "paired") else NotRequired[part]
+
+
+def _results_of(kind: str, metrics: Iterable[Metric[Any, Any]]) -> Shape[Results]:
+    parts = {metric.key: _rows(metric) for metric in metrics if metric.key}
+    one = TypedDict("SourceResults", {"documents": Count, **parts})  # type: ignore[misc]
+    parts["sources"] = NotRequired[dict[str, one]]
+    return Shape(TypedDict(kind, {**get_type_hints(Results, include_extras=True), **parts}))  # type: ignore[misc]
+
+
+KINDS = {
+    "perplexity": "results.result:Result",
+    "retrieval": "passkey.results:Retrieval",
+    "recommendation": "recommending.results:Recommendation",
+    "search": "searching.results:SearchResult",
+}
+"""The class of each kind of run: its module below ``ropescale.evals``, and its name; imported when it is needed."""
+
+
+@cache
+def shape_of(kind: str) -> Shape[Results]:
+    """Returns the type of ``results.json`` of a kind of run, made of its metrics' rows."""
+    module, name = KINDS[kind].split(":")
+    return _results_of(kind, getattr(import_module(f"ropescale.evals.{module}"), name).metrics)
+
+
+def results(value: Any) -> Results:
+    """Checks ``results.json`` of either kind of run.
+
+    Raises:
+        Wrong: names what does not fit.
+    """
+    if value.get("schema") != SCHEMA or isinstance(value["schema"], bool):
+        raise Wrong("is not one that this version can read")
+    kind = value.get("kind", "perplexity")
+    if kind not in list(KINDS):
+        raise Wrong("is of a kind of run that this version does not know")
+    shape_of(kind)(value)
+    schedules = {row["schedule"] for row in value["rows"]}
+    if not 0 < len(schedules) <= SERIES:
+        raise Wrong(f"has {len(schedules):,} schedules, and 1 to {SERIES} can be compared")
+    return value
+
+
+class StoredDocument(TypedDict):
+    """A document in the index of ``losses.safetensors``."""
+
+    name: str
+    sha256: str
+    ids_sha256: NotRequired[str]
+    at: NotRequired[dict[str, str]]
+    windows: NotRequired[Annotated[int, Interval(ge=1, le=2**32)]]
+    scored: NotRequired[Annotated[list[Annotated[list[Count], Len(2, 2)]], FailFast()]]
+    source: NotRequired[str]
+    size: NotRequired[Length]
+
+
+class _Entry(TypedDict):
+    """An entry of the index: the names of its tensors, and how many tokens each window has."""
+
+    tensors: Annotated[list[str], Len(1, 2)]
+    sizes: NotRequired[Annotated[list[Count], FailFast()]]
+
+
+class StoredPass(_Entry):
+    """A pass."""
+
+    schedule: str
+    table_sha256: str
+    lengths: Annotated[list[Length], FailFast(), Len(1, 10_000)]
+
+
+class StoredComparison(_Entry):
+    """A comparison of predictions."""
+
+    schedule: str
+    baseline: str
+    length: Length
+
+
+class StoredTruncation(_Entry):
+    """Truncation."""
+
+    length: Length
+    stride: Length
+    table_sha256: str
+
+
+class Index(TypedDict):
+    """The index of ``losses.safetensors``, JSON in its metadata."""
+
+    bos: bool
+    documents: Annotated[list[StoredDocument], FailFast()]
+    passes: Annotated[list[StoredPass], FailFast(), Len(0, _ROWS)]
+    divergences: NotRequired[Annotated[list[StoredComparison], FailFast(), Len(0, _ROWS)]]
+    truncation: NotRequired[Annotated[list[StoredTruncation], Len(0, 1)]]
+
+
+INDEX: Shape[Index] = Shape(Index)

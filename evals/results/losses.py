@@ -1,0 +1,220 @@
+"""The losses of single tokens: ``losses.safetensors``, a tensor per schedule and pass, fp32 in nats.
+
+A tensor is [windows, scored tokens], or flat where the windows have different sizes. The file's metadata hold the
+documents and what each tensor is, as JSON; ``results.json`` has the file's sha256.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...errors import DataError
+from ...files.reading import parse_json, sha256
+from .. import checking
+from ..checking import Wrong
+from ..scoring.batches import Cost
+from .folder import RESULTS
+from .formats import INDEX, Index, Results, StoredComparison, StoredPass, StoredTruncation, results
+from .stored import Divergence, Identity, Pass, Stored
+from .truncation import Truncation
+
+FILE = "losses.safetensors"
+_LARGEST = 2**36
+_KEY = "index"
+
+Entry = StoredPass | StoredComparison | StoredTruncation
+
+
+@dataclass(frozen=True)
+class Losses:
+    """The content of the file; without passes if it is gone."""
+
+    bos: bool = False
+    identities: list[Identity] = field(default_factory=list)
+    passes: list[Pass] = field(default_factory=list)
+    divergences: list[Divergence] = field(default_factory=list)
+    windows: list[int] = field(default_factory=list)
+    truncation: Truncation | None = None
+
+
+# --- writing ---
+
+
+def to_bytes(stored: Stored) -> bytes:
+    """Returns the content of the file."""
+    from safetensors.numpy import save
+
+    tensors: dict[str, np.ndarray] = {}
+
+    def entry(names: Sequence[str], *values: Sequence[np.ndarray], **about: object) -> dict[str, object]:
+        sizes = [len(each) for each in values[0]]
+        same = len(set(sizes)) == 1
+        for name, windows in zip(names, values, strict=True):
+            arrays = [np.asarray(each, np.float32) for each in windows]
+            tensors[name] = np.stack(arrays) if same else np.concatenate(arrays)
+        return {**about, "tensors": list(names), **({} if same else {"sizes": sizes})}
+
+    cut = stored.truncation
+    index = {
+        "bos": stored.bos,
+        "documents": _documents(stored),
+        "passes": [
+            entry([f"{run.schedule} @ {run.lengths[-1]}"], run.nll, schedule=run.schedule,
+                  table_sha256=run.table_sha256, lengths=list(run.lengths))
+            for run in stored.passes
+        ],
+        "divergences": [
+            entry([f"{each.schedule} @ {each.length} {what}" for what in ("kl", "same top")], each.kl, each.same,
+                  schedule=each.schedule, baseline=each.baseline, length=each.length)
+            for each in stored.divergences
+        ],
+        "truncation": []
+        if cut is None
+        else [entry([f"truncation @ {cut.length}"], cut.nll, length=cut.length, stride=cut.stride,
+                    table_sha256=cut.table_sha256)],
+    }  # fmt: skip
+    return save(tensors, {_KEY: json.dumps(index)})
+
+
+def _documents(stored: Stored) -> list[dict[str, object]]:
+    counts = stored.windows or [1] * stored.texts
+    return [
+        {name: value for name, value in (asdict(each) | {"windows": count}).items() if value not in (None, "")}
+        for each, count in zip(stored.identified(), counts, strict=True)
+    ]
+
+
+# --- reading ---
+
+
+def read_results(path: Path, kind: str | None = None) -> Results:
+    """Reads ``results.json`` of a run's folder.
+
+    Args:
+        kind: the kind of run it must hold; None accepts every kind.
+
+    Raises:
+        DataError: the file is missing, damaged, or from another kind of run.
+    """
+    file = path / RESULTS
+    if not file.is_file():
+        what = "has no results.json" if path.exists() else "does not exist"
+        raise DataError(f"{path} {what}; give a folder that `ropescale eval -o` or `ropescale passkey -o` wrote")
+    try:
+        found = checking.checked(file, results)
+    except Wrong as error:
+        raise damaged(file, error) from None
+    there = found.get("kind", "perplexity")
+    if kind not in (None, there):
+        raise DataError(f"{path} holds a {there} run, not a {kind} run; give another folder")
+    return found
+
+
+def damaged(path: Path, error: Wrong | OSError) -> DataError:
+    """Returns the error of a file that cannot be used."""
+    why = error if isinstance(error, Wrong) else f"cannot be read ({error.strerror or error})"
+    return DataError(f"{path} {why}; move it away and run the evaluation again")
+
+
+def read_losses(folder: Path, results: Results) -> Losses:
+    """Reads the losses that belong to these results.
+
+    Raises:
+        DataError: the file is damaged, or belongs to other results.
+    """
+    path = folder / FILE
+    if FILE not in results.get("files", {}) or not path.exists():
+        return Losses()
+    try:
+        content = checking.content(path, _LARGEST)
+        if sha256(content) not in results["files"][FILE]:
+            raise Wrong("is not as it was written (its checksum differs)")
+        return _parsed(content, results)
+    except (Wrong, OSError) as error:
+        raise damaged(path, error) from None
+
+
+def _parsed(content: bytes, results: Results) -> Losses:
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    try:
+        header = parse_json(content[8 : 8 + int.from_bytes(content[:8], "little")])
+        index = INDEX(parse_json(str(header["__metadata__"][_KEY]).encode()))  # type: ignore[index, call-overload]
+        tensors = load(content)
+    except (SafetensorError, KeyError, TypeError) as error:
+        raise Wrong(f"does not hold the losses of a run ({error})") from None
+    _check_belongs(index, results)
+    windows = [each.get("windows", 1) for each in index["documents"]]
+    ran = iter(results.get("cost", []))
+    read = _Reader(tensors, sum(windows)).windows
+    passes = [_pass(one, next(ran, {}), *read(one)) for one in index["passes"]]
+    compared = [_divergence(one, next(ran, {}), *read(one)) for one in index.get("divergences", [])]
+    cut = [_truncation(one, next(ran, {}), *read(one)) for one in index.get("truncation", [])]
+    identities = [
+        Identity(
+            each["name"], each["sha256"], each.get("ids_sha256"),
+            [(start, stop) for start, stop in each["scored"]] if "scored" in each else None,
+            each.get("at", {}), each.get("source", ""), each.get("size"),
+        )
+        for each in index["documents"]
+    ]  # fmt: skip
+    return Losses(index["bos"], identities, passes, compared, windows, cut[0] if cut else None)
+
+
+@dataclass(frozen=True)
+class _Reader:
+    tensors: Mapping[str, np.ndarray]
+    count: int
+
+    def windows(self, one: Entry) -> Iterator[list[np.ndarray]]:
+        """Yields, per tensor of an entry, the values of each window."""
+        for name in one["tensors"]:
+            values = self.tensors.get(name)
+            if values is None or values.dtype != np.float32 or not np.isfinite(values).all():
+                raise Wrong(f"does not hold finite losses of {name}")
+            if "sizes" not in one:
+                found = list(values)
+            elif sum(one["sizes"]) == values.size:
+                found = np.split(values, np.cumsum(one["sizes"])[:-1])
+            else:
+                found = []
+            if len(found) != self.count:
+                raise Wrong(f"does not hold {self.count:,} windows of {name}")
+            yield found
+
+
+def _check_belongs(index: Index, results: Results) -> None:
+    passes = {(one["schedule"], n): one["table_sha256"] for one in index["passes"] for n in one["lengths"]}
+    if passes != {(row["schedule"], row["length"]): row["table_sha256"] for row in results["rows"]}:
+        raise Wrong("does not have the schedules and lengths of the results beside it")
+
+
+def _pass(one: StoredPass, spent: Mapping[str, Any], losses: list[np.ndarray]) -> Pass:
+    known = spent.keys() >= Cost.__dataclass_fields__.keys()
+    return Pass(
+        one["schedule"],
+        one["table_sha256"],
+        tuple(one["lengths"]),
+        losses,
+        forward_passes=spent.get("forward_passes", 0),
+        cost=Cost(*(spent[name] for name in Cost.__dataclass_fields__)) if known else None,
+        split_batches=spent.get("split_batches", 0),
+    )
+
+
+def _divergence(
+    one: StoredComparison, spent: Mapping[str, Any], kl: list[np.ndarray], same: list[np.ndarray]
+) -> Divergence:
+    ran = spent.get("forward_passes", 0), spent.get("positions", 0)
+    return Divergence(one["schedule"], one["baseline"], one["length"], kl, same, *ran)
+
+
+def _truncation(one: StoredTruncation, spent: Mapping[str, Any], losses: list[np.ndarray]) -> Truncation:
+    return Truncation(one["length"], one["stride"], one["table_sha256"], losses, spent.get("split_batches", 0))

@@ -1,1 +1,0 @@
-"""Resuming: finished batches on disk, and the hashes by which a later run knows that they are its own."""

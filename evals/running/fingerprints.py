@@ -1,0 +1,280 @@
+"""Hashes of what is measured: weights, configuration, rotary tables, versions."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import itertools
+import json
+import math
+import os
+import re
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from ...files.reading import sha256, sha256_of
+from ..data.documents import Document
+from ..results.stored import LayerTable, ModelFacts
+from ..scoring.memory import device_of, embedding_shape
+
+if TYPE_CHECKING:
+    from torch import nn
+    from transformers import PreTrainedModel
+
+_WEIGHTS = {".safetensors", ".bin", ".pt", ".gguf"}
+_BLOCK = 1 << 24
+"""Bytes of one tensor that are copied at a time, where they must be: from an accelerator, or out of other strides."""
+_THREADS = 8
+
+Tensor = torch.Tensor | Callable[[], torch.Tensor]
+"""A tensor, or a function that fetches it."""
+
+
+def describe(model: PreTrainedModel, path: str | Path | None = None) -> ModelFacts:
+    """Returns the "model" part of results.json.
+
+    Args:
+        path: the checkpoint's folder; without it (a model built or changed in memory), and where there are adapters,
+            the fingerprint is of the live tensors.
+    """
+    return {
+        "path": str(path or getattr(model, "name_or_path", "") or type(model).__name__),
+        "config_sha256": config_sha256(model, path),
+        "weights": files_fingerprint(Path(path)) if path and not adapters(model) else parameters_fingerprint(model),
+        "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "vocabulary": embedding_shape(model)[0],
+    }
+
+
+def config_sha256(model: PreTrainedModel, path: str | Path | None) -> str:
+    """Hashes config.json's bytes; without a folder, the configuration as JSON."""
+    file = Path(path) / "config.json" if path else None
+    text = file.read_bytes() if file and file.exists() else model.config.to_json_string(use_diff=False).encode()
+    return sha256(text)
+
+
+def files_fingerprint(folder: Path) -> str:
+    """Hashes the names and the content of the weight files, links followed.
+
+    The Hub's cache names a file by its SHA-256; of another, it is computed once and remembered, for as long as path,
+    size, modification and change times (ns) and inode stay the same.
+    """
+    files = sorted(file for file in folder.iterdir() if file.suffix in _WEIGHTS and file.is_file())
+    with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as pool:
+        digests = list(pool.map(_content_sha256, files))
+    return sha256("\n".join(f"{file.name} {digest}" for file, digest in zip(files, digests, strict=True)).encode())
+
+
+def _content_sha256(file: Path) -> str:
+    real = file.resolve()
+    if real.parent.name == "blobs" and re.fullmatch("[0-9a-f]{64}", real.name):
+        return real.name
+    state = real.stat()
+    key = f"{real} {state.st_size} {state.st_mtime_ns} {state.st_ctime_ns} {state.st_ino}"
+    with suppress(sqlite3.Error, OSError), _remembered() as digests:
+        row = digests.execute("SELECT sha256 FROM digests WHERE file = ?", (key,)).fetchone()
+        if row:
+            return str(row[0])
+    digest = sha256_of(real)
+    with suppress(sqlite3.Error, OSError), _remembered() as digests:  # a cache that cannot be written only costs time
+        digests.execute("INSERT OR REPLACE INTO digests VALUES (?, ?)", (key, digest))
+        digests.commit()
+    return digest
+
+
+@contextmanager
+def _remembered() -> Iterator[sqlite3.Connection]:
+    """Opens the digests of weight files, in the user's cache folder (XDG_CACHE_HOME)."""
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ropescale"
+    folder.mkdir(parents=True, exist_ok=True)
+    with closing(sqlite3.connect(folder / "weights.sqlite")) as connection:
+        connection.execute("CREATE TABLE IF NOT EXISTS digests (file TEXT PRIMARY KEY, sha256 TEXT)")
+        yield connection
+
+
+def parameters_fingerprint(model: nn.Module) -> str:
+    """Hashes every byte of every parameter and buffer, and what decides which adapters count.
+
+    The rotary tables are left out: they are the schedule's, and :func:`rotation_sha256` has them. What accelerate has
+    put elsewhere is read from there. One core of an EPYC took 0.86 s for each GB of bfloat16 on the CPU; up to eight
+    threads share the tensors. An accelerator's are copied in blocks of 16 MiB.
+    """
+    digest = hashlib.sha256(json.dumps(adapters(model), sort_keys=True).encode())
+    with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as pool:
+        for name, tensor in [(name, _hashing(pool, tensor)) for name, tensor in _tensors(model)]:
+            digest.update(f"{name} {tensor.result()}".encode())
+    return digest.hexdigest()
+
+
+def adapters(model: nn.Module) -> dict[str, dict[str, object]]:
+    """Returns by PEFT layer what decides how it is computed, next to its tensors: which adapters are active, merged or
+    switched off, and the plain values of each, such as its scaling."""
+    layers: dict[str, Any] = {name: each for name, each in model.named_modules() if hasattr(each, "_disable_adapters")}
+    return {
+        name: {
+            "active": [] if layer._disable_adapters else list(layer.active_adapters),
+            "merged": list(getattr(layer, "merged_adapters", [])),
+            **{key: value for key, value in sorted(vars(layer).items()) if _is_by_adapter(key, value)},
+        }
+        for name, layer in layers.items()
+    }
+
+
+def _is_by_adapter(key: str, value: object) -> bool:
+    """Whether an attribute holds one plain value for each adapter."""
+    if key.startswith("_") or not isinstance(value, dict) or not value:
+        return False
+    return all(isinstance(each, (bool, int, float, str, type(None))) for each in value.values())
+
+
+def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yields each parameter and buffer once, with its name; for one that was put elsewhere, a function that fetches
+    it."""
+    elsewhere = _put_elsewhere(model)
+    for name, tensor in itertools.chain(model.named_parameters(), model.named_buffers()):
+        if not name.endswith("inv_freq"):
+            yield name, elsewhere.get(name, tensor)
+
+
+def _put_elsewhere(model: nn.Module) -> dict[str, Tensor]:
+    """Returns the tensors that accelerate brings in for each forward, from the CPU or from the disk."""
+    found: dict[str, Tensor] = {}
+    for prefix, module in model.named_modules():
+        hook = getattr(module, "_hf_hook", None)
+        maps = [getattr(each, "weights_map", None) for each in getattr(hook, "hooks", [hook])]
+        for kept in (each for each in maps if each is not None):
+            for name, tensor in itertools.chain(module.named_parameters(), module.named_buffers()):
+                if tensor.is_meta:
+                    found.setdefault(f"{prefix}.{name}".lstrip("."), functools.partial(kept.__getitem__, name))
+    return found
+
+
+def _hashing(pool: ThreadPoolExecutor, tensor: Tensor) -> Future[str]:
+    """Hashes a tensor in a thread. One that several processes hold together is brought together here, in order."""
+    whole = getattr(tensor, "full_tensor", None)
+    if whole is None:
+        return pool.submit(_tensor_sha256, tensor)
+    done: Future[str] = Future()
+    done.set_result(_tensor_sha256(whole))
+    return done
+
+
+@torch.no_grad()
+def _tensor_sha256(tensor: Tensor) -> str:
+    """Hashes shape, dtype and every byte, whatever the strides and wherever it is."""
+    tensor = (tensor if isinstance(tensor, torch.Tensor) else tensor()).detach()
+    digest = hashlib.sha256(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
+    flatten = getattr(tensor, "__tensor_flatten__", None)
+    if flatten is not None:  # quantized: made of plain ones
+        names, about = flatten()
+        digest.update("".join([repr(about), *(_tensor_sha256(getattr(tensor, name)) for name in names)]).encode())
+    elif not tensor.is_meta:
+        for block in _blocks(tensor):
+            digest.update(block.contiguous().cpu().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _blocks(tensor: torch.Tensor) -> Iterable[torch.Tensor]:
+    """Returns the values in order, in parts of whole rows of about :data:`_BLOCK` bytes; without a copy."""
+    rows = tensor.reshape(1) if tensor.dim() == 0 else tensor
+    row_bytes = rows.element_size() * math.prod(rows.shape[1:])
+    return rows.split(max(1, _BLOCK // max(1, row_bytes))) if rows.numel() else ()
+
+
+def table_sha256(model: nn.Module) -> str:
+    """Hashes the live rotary tables: each distinct fp32 ``inv_freq`` with its attention scale.
+
+    Where in the model a table sits does not matter, so the same table in memory, from disk or under a wrapper
+    has the same hash.
+    """
+    return sha256(b"".join(f"{key} {scale!r} ".encode() + values for key, values, scale in _distinct_tables(model)))
+
+
+def live_tables(model: nn.Module) -> dict[str, LayerTable]:
+    """Returns the live rotary tables in figures, by layer type: fp32 ``inv_freq`` in radians per token, and its scale.
+
+    Where modules of one layer type hold different tables, the second is called "all (2)" and so on.
+    """
+    found: dict[str, LayerTable] = {}
+    for key, values, scale in _distinct_tables(model):
+        layer = key.removesuffix("inv_freq").rstrip("_") or "all"
+        again = sum(name.partition(" (")[0] == layer for name in found)
+        name = f"{layer} ({again + 1})" if again else layer
+        found[name] = {"inv_freq": np.frombuffer(values, np.float32).tolist(), "attention_scale": scale}
+    return found
+
+
+def _distinct_tables(model: nn.Module) -> list[tuple[str, bytes, float]]:
+    return sorted({table for module in model.modules() for table in _own_tables(module)})
+
+
+def _own_tables(module: nn.Module) -> list[tuple[str, bytes, float]]:
+    """Returns the live tables of one module: each buffer's name, its fp32 values, its scale."""
+    return [
+        (key, buffer.detach().float().cpu().numpy().tobytes(), _scale(module, key))
+        for key, buffer in sorted(module._buffers.items())
+        if buffer is not None and key.endswith("inv_freq") and "original" not in key
+    ]
+
+
+def rotation_sha256(model: nn.Module) -> str:
+    """Hashes all that a schedule decides: each module's live tables, their scales, and the softmax scales (MLA's follow
+    the schedule). Models of one class with the same hash compute the same."""
+    digest = hashlib.sha256()
+    for name, module in model.named_modules():
+        scaling = getattr(module, "scaling", None)
+        if isinstance(scaling, float):
+            digest.update(f"{name}.scaling {scaling!r} ".encode())
+        for key, values, scale in _own_tables(module):
+            digest.update(f"{name}.{key} {scale!r} ".encode() + values)
+    return digest.hexdigest()
+
+
+def arithmetic(model: PreTrainedModel) -> dict[str, str]:
+    """Returns what decides how the same model rounds: the kind of device, how many share each layer, the attention's
+    implementation, the versions."""
+    shares = getattr(model, "tp_size", None) or 1
+    return {
+        "device": device_of(model).type,
+        "attention": str(getattr(model.config, "_attn_implementation", None)),
+        "torch": _version("torch"),
+        "transformers": _version("transformers"),
+        **({"tensor_parallel": str(shares)} if shares > 1 else {}),
+    }
+
+
+def tokens_sha256(documents: Iterable[Document]) -> str:
+    """Hashes the documents' token ids, in order: what the tokenizer made of the text."""
+    digest = hashlib.sha256()
+    for document in documents:
+        digest.update(f"{len(document.ids)} ".encode() + np.asarray(document.ids, "<i8").tobytes())
+    return digest.hexdigest()
+
+
+def versions() -> dict[str, str]:
+    """Returns the versions of the packages that the numbers depend on."""
+    return {name: _version(name) for name in ("ropescale", "torch", "transformers")}
+
+
+def _scale(module: nn.Module, key: str) -> float:
+    return float(getattr(module, key.replace("inv_freq", "attention_scaling"), 1.0))
+
+
+def _version(name: str) -> str:
+    if name == "torch":
+        return str(torch.__version__)
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        import ropescale
+
+        return str(getattr(ropescale, "__version__", "unknown"))

@@ -1,0 +1,413 @@
+"""Finished batches and steps of a run in SQLite, so that a run that was stopped continues where it was.
+
+Below the output folder::
+
+    resume/lock             held while a run writes here; the system releases it when the process dies
+    resume/holder           which process holds it, for the message to another one
+    resume/<rank>.sqlite    what the process of this rank has finished: one file and one writer each
+
+A record is found by the hash of all that its numbers depend on, and by its number: a run with other weights or
+another text finds nothing, and one with another schedule more finds what both share. Each record carries its digest; a
+damaged one is computed again. Commits are grouped, so that SIGKILL or a power cut costs at most a second of finished
+work. Each process reads its own file, and the first one also those of processes that are not there this time; the
+processes exchange what they found before any of them writes.
+
+Numbers are the same bytes whether a run was interrupted or not, on the same machine with the same number of threads
+(which decides how sums are split, and so how they round; it is no fact, so that a run can go on with more of them).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import socket
+import sqlite3
+import stat
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from filelock import FileLock, Timeout
+
+from ..errors import CheckpointError
+from ..files.reading import sha256
+from .parallel.processes import Group, World
+from .scoring.batches import BatchPlan
+from .single_file import move_aside
+
+FOLDER = "resume"
+Facts = Mapping[str, object]
+"""All that some numbers depend on, as plain data."""
+
+_COMMIT_SECONDS = 1.0
+_APPLICATION = 0x726F7065
+"""SQLite's application id of our files."""
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS records
+    (key TEXT, number INTEGER, parts INTEGER, dtype TEXT, content BLOB, digest TEXT, PRIMARY KEY (key, number));
+CREATE TABLE IF NOT EXISTS notes (name TEXT, content TEXT);
+"""
+
+
+STEP = "json"
+_DTYPES = ("<f4", "<f8", STEP)
+
+
+@dataclass(frozen=True)
+class Scored:
+    """The numbers of a batch.
+
+    Attributes:
+        nll: of its scored tokens in nats, window after window, fp32; of a comparison, see
+            :meth:`ropescale.evals.scoring.executor.Executor.compare`; of prompts, fp64.
+        parts: in how many parts it was fed; more than 1 where it did not fit into memory.
+    """
+
+    nll: np.ndarray
+    parts: int = 1
+
+
+class Shelf:
+    """The finished batches of one pass, by number.
+
+    Attributes:
+        key: the hash of all that its numbers depend on.
+    """
+
+    def __init__(self, store: Store, key: str, batches: dict[int, Scored]) -> None:
+        self._store, self.key, self.batches = store, key, batches
+
+    def put(self, number: int, scored: Scored) -> None:
+        """Keeps a batch that is finished.
+
+        Raises:
+            CheckpointError: the disk is full, or does not let us. The batches before are kept.
+        """
+        self._store.put(self.key, number, scored.nll.tobytes(), scored.nll.dtype.str, scored.parts)
+        self.batches[number] = scored
+
+
+class Store:
+    """What a run has finished.
+
+    Args:
+        folder: ``resume/`` of its output folder; None keeps nothing beyond the process.
+        rank: of this process; its file bears this number.
+        others: files of processes that are not there this time; they are read, never written.
+    """
+
+    def __init__(self, folder: Path | None = None, rank: int = 0, others: tuple[Path, ...] = ()) -> None:
+        self.folder, self._others = folder, others
+        self._path = folder / f"{rank}.sqlite" if folder is not None else None
+        self._open: dict[Path, sqlite3.Connection] = {}
+        self._committed = 0.0
+        self._shelves: dict[str, Shelf] = {}
+
+    def shelf(self, facts: Facts, plan: BatchPlan, values: int = 1) -> Shelf:
+        """Returns the finished batches of the pass with these facts; the same shelf for the same facts.
+
+        Args:
+            facts: all that its numbers depend on, as plain data.
+            plan: its batches; what does not have their sizes is left out.
+            values: how many numbers there are for each scored token.
+        """
+        key = key_of(facts)
+        if key not in self._shelves:
+            sizes = {batch.number: values * batch.scored for batch in plan.batches}
+            found = {
+                number: Scored(np.frombuffer(content, dtype).copy(), parts)
+                for number, content, dtype, parts in self.records(key)
+            }
+            batches = {number: each for number, each in found.items() if sizes.get(number) == len(each.nll)}
+            self._shelves[key] = Shelf(self, key, batches)
+        return self._shelves[key]
+
+    @property
+    def finished(self) -> int:
+        """The number of batches on the shelves that were asked for."""
+        return sum(len(shelf.batches) for shelf in self._shelves.values())
+
+    def records(self, key: str) -> Iterator[tuple[int, bytes, str, int]]:
+        """Yields the records under a key in the order of their numbers: number, content, dtype, parts."""
+        query = "SELECT number, parts, dtype, content, digest FROM records WHERE key = ? ORDER BY number"
+        for path in (self._path, *self._others):
+            if path is None or not path.exists():
+                continue
+            with _translated(path.parent):
+                for number, parts, dtype, content, digest in self._connected(path).execute(query, (key,)):
+                    if dtype in _DTYPES and digest == _digest(key, number, parts, dtype, content):
+                        yield number, content, dtype, parts
+
+    def put(self, key: str, number: int, content: bytes, dtype: str, parts: int = 1) -> None:
+        """Keeps a record; within a second it is safe from the end of this process, and of the machine.
+
+        Raises:
+            CheckpointError: the disk is full, or does not let us. The records before are kept.
+        """
+        digest = _digest(key, number, parts, dtype, content)
+        self._write(
+            "INSERT OR REPLACE INTO records VALUES (?, ?, ?, ?, ?, ?)", key, number, parts, dtype, content, digest
+        )
+
+    @property
+    def last(self) -> dict[str, object]:
+        """The facts that :meth:`begin` was told last time; empty at first."""
+        return {} if self._path is None or not self._path.exists() else _last_in(self._connected(self._path))
+
+    def begin(self, about: Facts) -> None:
+        """Remembers what is being measured."""
+        self._write("DELETE FROM notes WHERE name = 'last'")
+        self.note("last", about)
+        self._commit()
+
+    def note(self, name: str, content: Facts) -> None:
+        """Remembers something that no number depends on, such as how long a process took."""
+        self._write("INSERT INTO notes VALUES (?, ?)", name, json.dumps(content))
+
+    def close(self) -> None:
+        """Commits, and closes the files."""
+        with _translated(self.folder):
+            try:
+                self._commit()
+            finally:
+                for each in self._open.values():
+                    each.close()
+                self._open.clear()
+
+    def _write(self, statement: str, *values: object) -> None:
+        if self._path is None:
+            return
+        with _translated(self.folder):
+            connection = self._connected(self._path)
+            try:
+                connection.execute(statement, values)
+                if time.monotonic() - self._committed > _COMMIT_SECONDS:
+                    self._commit()
+            except BaseException:
+                connection.rollback()
+                raise
+
+    def _commit(self) -> None:
+        if self._path in self._open:
+            self._open[self._path].commit()
+            self._committed = time.monotonic()
+
+    def _connected(self, path: Path) -> sqlite3.Connection:
+        if path not in self._open:
+            self._open[path] = _connection(path)
+        return self._open[path]
+
+
+def _connection(path: Path) -> sqlite3.Connection:
+    is_new = not path.exists() or not path.stat().st_size
+    connection = sqlite3.connect(path)
+    if is_new:
+        connection.executescript(f"BEGIN; PRAGMA application_id = {_APPLICATION}; {_TABLES} COMMIT;")
+    return connection
+
+
+def _digest(key: str, number: int, parts: int, dtype: str, content: bytes) -> str:
+    return hashlib.sha256(f"{key} {number} {parts} {dtype} ".encode() + content).hexdigest()
+
+
+def key_of(facts: Facts) -> str:
+    """Hashes the facts as JSON with sorted keys (SHA-256)."""
+    return sha256(json.dumps(facts, sort_keys=True).encode())
+
+
+# --- the folder ---
+
+
+@contextmanager
+def opened(out: Path, fresh: bool = False, group: Group | None = None) -> Iterator[Store]:
+    """Opens the store below an output folder, for us alone inside.
+
+    Args:
+        fresh: forget what is in it.
+        group: the processes that share it; the leader holds the lock for all of them.
+
+    Raises:
+        CheckpointError: another process has it, or it cannot be written.
+    """
+    group, folder = group or Group(World()), out / FOLDER
+    world = group.world
+    with group.leader_first(_held(folder, fresh)):
+        writing = {folder / f"{rank}.sqlite" for rank in range(0, world.size, world.team)}
+        others = tuple(path for path in _files(folder) if path not in writing) if world.leads else ()
+        store = Store(folder, world.rank, others) if world.writes else Store()
+        try:
+            yield store
+        finally:
+            store.close()
+
+
+def last_run(out: Path) -> dict[str, object]:
+    """Returns what the last run in an output folder measured, without changing anything; empty where that is not
+    known."""
+    path = out / FOLDER / "0.sqlite"
+    try:
+        if not _is_ours(path):
+            return {}
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+            return _last_in(connection)
+    except (sqlite3.Error, OSError):
+        return {}
+
+
+def refuse_if_busy(out: Path) -> None:
+    """Refuses at once what :func:`opened` would refuse after minutes of reading weights.
+
+    Raises:
+        CheckpointError: another process writes into this output folder.
+    """
+    if (out / FOLDER / "lock").exists():
+        with _locked(out / FOLDER):
+            pass
+
+
+def foreign(folder: Path) -> Path | None:
+    """Finds what a run may not write into or over: ``resume/`` or a file in it; None where all is a run's own."""
+    if not os.path.lexists(folder):
+        return None
+    if folder.is_symlink() or not folder.is_dir():
+        return folder
+    for name, own in (("lock", rb"|[0-9]+\s.{,999}"), ("holder", rb"process .*")):
+        path = folder / name
+        if os.path.lexists(path) and not (_is_regular(path) and re.fullmatch(own, _start(path, 1010), re.DOTALL)):
+            return path
+    return None if (folder / "lock").exists() or not any(folder.iterdir()) else folder
+
+
+@contextmanager
+def _held(folder: Path, fresh: bool) -> Iterator[None]:
+    """Makes and locks the folder, and empties it where that is wanted."""
+    made = [each for each in (folder, folder.parent) if not os.path.lexists(each)]
+    with _translated(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    with _locked(folder), _removed_if_unused(made):
+        with _translated(folder):
+            _set_damaged_aside(folder)
+            for path in _files(folder) if fresh else ():
+                path.unlink()
+        yield
+
+
+@contextmanager
+def _removed_if_unused(made: list[Path]) -> Iterator[None]:
+    """Removes new folders again where what is inside fails and has kept nothing in them but its lock; inner first."""
+    try:
+        yield
+    except BaseException:
+        for folder in made:
+            with suppress(OSError):
+                if set(os.listdir(folder)) <= {"lock", "holder"}:
+                    for name in os.listdir(folder):
+                        (folder / name).unlink()
+                    folder.rmdir()
+        raise
+
+
+def _files(folder: Path) -> list[Path]:
+    return [path for path in sorted(folder.glob("*.sqlite")) if path.stem.isdecimal() and _is_regular(path)]
+
+
+def _set_damaged_aside(folder: Path) -> None:
+    """Moves files under our names that no run wrote, or that are damaged, to other names, and says so."""
+    for path in [*sorted(folder.glob("*.sqlite-journal")), *sorted(folder.glob("*.sqlite"))]:
+        if path.name.partition(".")[0].isdecimal() and os.path.lexists(path) and not _is_whole(path):
+            move_aside(path, "is damaged, or not what a run wrote")
+
+
+def _is_whole(path: Path) -> bool:
+    if path.suffix == ".sqlite-journal":  # SQLite plays it back, or deletes it where there is no file of ours
+        return _is_regular(path) and _is_ours(path.with_suffix(".sqlite")) and _start(path, 8) in _JOURNALS
+    if not _is_ours(path):
+        return False
+    try:
+        with closing(sqlite3.connect(path)) as connection:
+            return connection.execute("PRAGMA quick_check(1)").fetchone() == ("ok",)
+    except sqlite3.DatabaseError as error:
+        if isinstance(error, sqlite3.OperationalError):  # the disk, not the file
+            raise
+        return False
+
+
+_JOURNALS = (b"", bytes(8), bytes.fromhex("d9d505f920a163d7"))
+"""Beginnings of SQLite's journals: not synchronized yet, or valid."""
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether it is a regular file that SQLite wrote for us, or an empty one."""
+    if not _is_regular(path):
+        return False
+    start = _start(path, 72)
+    return not start or (start[:16] == b"SQLite format 3\0" and start[68:] == _APPLICATION.to_bytes(4, "big"))
+
+
+def _start(path: Path, count: int) -> bytes:
+    with open(path, "rb") as file:
+        return file.read(count)
+
+
+def _is_regular(path: Path) -> bool:
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except OSError:
+        return False
+
+
+def _last_in(connection: sqlite3.Connection) -> dict[str, object]:
+    row = connection.execute("SELECT content FROM notes WHERE name = 'last'").fetchone()
+    with suppress(ValueError, RecursionError):
+        found = json.loads(row[0]) if row else {}
+        return found if isinstance(found, dict) else {}
+    return {}
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    lock, holder = FileLock(folder / "lock"), folder / "holder"
+    with _translated(folder):
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:
+            raise CheckpointError(_busy(folder, holder)) from None
+    try:
+        with _translated(folder):
+            holder.write_text(f"process {os.getpid()} on {socket.gethostname()}", encoding="utf-8")
+        yield
+    finally:
+        lock.release()
+
+
+def _busy(folder: Path, holder: Path) -> str:
+    try:
+        who = f" ({holder.read_text(encoding='utf-8')})"
+    except OSError:
+        who = ""
+    return f"another run{who} is writing into {folder.parent}; wait for it, or choose another folder with out=OUT"
+
+
+@contextmanager
+def _translated(folder: Path | None) -> Iterator[None]:
+    """Turns what the system or SQLite says about the disk into one sentence.
+
+    Raises:
+        CheckpointError: something below the folder cannot be read or written.
+    """
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except (OSError, sqlite3.Error) as error:
+        why = getattr(error, "strerror", None) or error
+        raise CheckpointError(
+            f"cannot write into {folder}: {why}; what was finished before is kept, and the same command continues "
+            "once this is repaired"
+        ) from error

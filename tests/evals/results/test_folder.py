@@ -1,0 +1,272 @@
+"""A run replaces the files that it wrote, and no others, whenever it is killed; foreign ones are named."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from configurations import write_files
+from crashing import failures, kills, raising, tree
+from safetensors.numpy import load_file
+from tiny import byte_tokenizer, documents, llama
+
+from ropescale.errors import CheckpointError, DataError
+from ropescale.evals import Result, perplexity, retrieval
+from ropescale.evals.data.key_tokens import KeySpans
+from ropescale.evals.reporting import page
+from ropescale.files import atomic
+from ropescale.output import plotting
+
+PICTURES = ("ppl_vs_length.png", "loss_by_position.png", "paired_change.png")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick_plots():
+    """They take longer than everything else here; their content is the report's length, so that it changes."""
+    with pytest.MonkeyPatch.context() as patched:
+        drawn = lambda self: {name: self.to_markdown().encode() for name in PICTURES}  # noqa: E731
+        patched.setattr("ropescale.evals.results.result.Result._plots", drawn)
+        patched.setattr("ropescale.evals.passkey.results.Retrieval._plots", lambda self: {"retrieval.png": b"map"})
+        yield
+
+
+def measured(seed: int = 0, lengths: tuple[int, ...] = (16, 32)) -> Result:
+    return perplexity(llama(seed), documents(2, 40), lengths, ["yarn:factor=2"])
+
+
+@pytest.fixture(scope="module")
+def results() -> tuple[Result, Result]:
+    """Two that have nothing in common: other losses, other lengths."""
+    return measured(), measured(1, (24,))
+
+
+@pytest.fixture(scope="module")
+def folder(results, tmp_path_factory) -> Path:
+    return results[0].save(tmp_path_factory.mktemp("belongings") / "run")
+
+
+@pytest.fixture
+def run(folder, tmp_path) -> Path:
+    shutil.copytree(folder, tmp_path / "run")
+    return tmp_path / "run"
+
+
+DERIVED = ("results.csv", "REPORT.md", "losses.safetensors", *PICTURES)
+
+
+@pytest.mark.parametrize("name", [*DERIVED, "results.json"])
+def test_a_file_that_is_not_ours_or_was_edited_is_moved_aside_and_said(run, results, tmp_path, capsys, name):
+    (run / name).write_bytes(b"years of work")
+    (run / f"{name}~").write_bytes(b"older work")
+    results[0].save(run)
+    assert f"note: {run / name} is not what an evaluation wrote, or was edited since; it is now called {name}~2" in (
+        capsys.readouterr().err
+    )
+    assert (run / f"{name}~2").read_bytes() == b"years of work"
+    assert (run / f"{name}~").read_bytes() == b"older work"
+    (run / f"{name}~").unlink()
+    (run / f"{name}~2").unlink()
+    moved = [path for path in run.iterdir() if path.name.endswith("~")]  # what a lost results.json listed
+    assert name == "results.json" or not moved
+    for path in moved:
+        path.unlink()
+    assert tree(run) == tree(results[0].save(tmp_path / "fresh"))
+
+
+@pytest.mark.parametrize("name", DERIVED)
+def test_a_file_of_a_runs_name_in_a_folder_without_a_run_is_moved_aside(results, tmp_path, name):
+    (tmp_path / name).write_bytes(b"years of work")
+    results[0].save(tmp_path)
+    assert (tmp_path / f"{name}~").read_bytes() == b"years of work"
+
+
+@pytest.mark.parametrize("name", ["REPORT.md", "results.json", "losses.safetensors"])
+def test_a_link_or_a_pipe_in_place_of_a_file_is_moved_aside_and_not_followed(run, results, tmp_path, name):
+    (tmp_path / "elsewhere").write_text("years of work")
+    path = run / name
+    path.unlink()
+    path.symlink_to(tmp_path / "elsewhere")
+    results[0].save(run)
+    assert (run / f"{name}~").is_symlink() and not path.is_symlink()
+    path.unlink()
+    os.mkfifo(path)
+    results[0].save(run)
+    assert (run / f"{name}~2").is_fifo() and path.is_file()
+    assert (tmp_path / "elsewhere").read_text() == "years of work"
+
+
+def test_pictures_that_no_longer_belong_are_deleted_unless_somebody_edited_them(run, results, monkeypatch):
+    (run / PICTURES[1]).write_bytes(b"edited")
+    monkeypatch.setattr(Result, "_plots", lambda self: {})
+    results[0].save(run)
+    assert not [name for name in PICTURES if (run / name).exists()]
+    assert (run / f"{PICTURES[1]}~").read_bytes() == b"edited"
+
+
+def _save_picture(path: Path) -> None:
+    plotting.save(pytest.importorskip("matplotlib.figure").Figure((1, 1)), path)
+
+
+@pytest.mark.parametrize(
+    ("save", "name"),
+    [
+        (partial(page.write, "<!DOCTYPE html>"), "a.html"),
+        (KeySpans({}).save, "a.json"),
+        (_save_picture, "a.png"),
+        (_save_picture, "a.pdf"),
+    ],
+)
+@pytest.mark.parametrize("before", [True, False])
+def test_a_file_that_appeared_while_another_was_made_for_its_name_stays(tmp_path, monkeypatch, save, name, before):
+    path, opened = tmp_path / name, atomic.opened
+
+    def overtaken(target):
+        path.write_bytes(b"%PDF-1.4, years of work")
+        return opened(target)
+
+    if before:
+        path.touch()
+    monkeypatch.setattr(atomic, "opened", overtaken)
+    with pytest.raises(CheckpointError, match=f"{name}: (what is|the file) there "):
+        save(path)
+    assert [each.read_bytes() for each in tmp_path.iterdir()] == [b"%PDF-1.4, years of work"]
+
+
+def test_saving_what_is_there_already_changes_no_byte_and_what_is_new_replaces_all(run, results, tmp_path):
+    before = tree(run)
+    results[0].save(run)
+    assert tree(run) == before
+    with pytest.raises(CheckpointError, match="holds results of another model; choose another folder with out=OUT, or"):
+        results[1].save(run)
+    assert tree(run) == before
+    results[1].save(run, force=True)
+    assert tree(run) == tree(results[1].save(tmp_path / "fresh"))
+
+
+def kill_and_save_again(results, folder, tmp_path, first, every):
+    """The next save finishes what the killed one began, leaves nothing hidden, and what is not ours stays."""
+    one, two = results
+    whole = tree(two.save(tmp_path / "whole"))
+    out, count = tmp_path / "out", 0
+    shutil.copytree(folder, out)
+    for step in kills(tmp_path, lambda: two.save(out, force=True), first, every):
+        count += 1
+        (out / "mine.txt").write_text("years of work")
+        if count % 2:  # the other one first, which has to know again what both of them wrote
+            one.save(out, force=True)
+        two.save(out, force=True)
+        assert (out / "mine.txt").read_text() == "years of work"
+        (out / "mine.txt").unlink()
+        assert tree(out) == whole, step
+        shutil.rmtree(out)
+        shutil.copytree(folder, out)
+    return count
+
+
+def test_a_kill_at_a_step_on_the_disk_makes_no_file_of_ours_foreign_and_no_foreign_file_ours(results, folder, tmp_path):
+    assert kill_and_save_again(results, folder, tmp_path, 2, 9) > 5
+
+
+@pytest.mark.slow
+def test_a_kill_at_any_step_on_the_disk_makes_no_file_foreign_and_none_ours(results, folder, tmp_path):
+    assert kill_and_save_again(results, folder, tmp_path, 1, 1) > 40
+
+
+@pytest.mark.slow
+def test_a_full_disk_at_any_step_leaves_nothing_half_written(results, folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "out")
+    for raised in failures(
+        tmp_path, lambda: results[1].save(tmp_path / "out", force=True), OSError(28, "No space left on device")
+    ):
+        assert raised is None or "No space left on device" in str(raised)
+        assert not [path for path in tmp_path.rglob(".*") if path.is_file()]
+        shutil.rmtree(tmp_path / "out")
+        shutil.copytree(folder, tmp_path / "out")
+
+
+def test_retrieval_runs_know_their_files_too(tmp_path, refused):
+    result = retrieval(llama(vocab_size=257), byte_tokenizer(limit=400), [150], [0.5], trials=1)
+    out = result.save(tmp_path / "out")
+    before = tree(out)
+    result.save(out)
+    assert tree(out) == before
+    (out / "answers.csv").write_text("years of work")
+    result.save(out)
+    assert (out / "answers.csv~").read_text() == "years of work"
+
+
+# --- single files ---
+
+
+@pytest.mark.parametrize("content", ["years of work", "{}", '{"schema": 1, "kind": "notes", "spans": {}}'])
+def test_key_spans_replace_key_spans_and_nothing_else(tmp_path, refused, content):
+    path = tmp_path / "keys.json"
+    path.write_text(content)
+    said = refused("keys", "/no/such/model", "--data", "/no/such/text", "-o", path)
+    assert f"error: cannot write {path}: the file there holds no key spans; choose another file" in said
+    with pytest.raises(CheckpointError, match="holds no key spans"):
+        KeySpans({}).save(path)
+    assert path.read_text() == content
+    KeySpans({}).save(tmp_path / "new.json")
+    KeySpans({"0": [(1, 2)]}).save(tmp_path / "new.json")
+    assert '"0": [[1, 2]]' in (tmp_path / "new.json").read_text()
+
+
+def test_a_page_replaces_a_page_and_nothing_else(folder, tmp_path, ran, refused):
+    pytest.importorskip("plotly")
+    path = tmp_path / "report.html"
+    path.write_text("<!DOCTYPE html>\n<html lang='en'>years of work")
+    before = path.read_bytes()
+    said = refused("report", "/no/such/run", "-o", path)
+    assert f"cannot write {path}: the file there is not a page of ropescale" in said
+    assert path.read_bytes() == before
+    path.unlink()
+    for _ in range(2):
+        ran("report", folder, "-o", path)
+    page = path.read_text()
+    assert '<meta name="generator" content="ropescale">' in page[:1000]
+    path.write_text(page.replace('<meta name="generator" content="ropescale">\n', ""))  # as it was before version 0.1.0
+    ran("report", folder, "-o", path)
+    assert path.read_text() == page
+    (tmp_path / "link.html").symlink_to(path)
+    ran("report", folder, "-o", tmp_path / "link.html")
+    assert (tmp_path / "link.html").is_symlink()
+
+
+def test_a_full_disk_leaves_nothing_of_a_page(folder, tmp_path, monkeypatch, refused):
+    pytest.importorskip("plotly")
+    monkeypatch.setattr(Path, "write_bytes", raising(OSError(28, "No space left on device")))
+    said = refused("report", folder, "-o", tmp_path / "r.html")
+    assert f"error: cannot write {tmp_path / 'r.html'}: No space left on device" in said
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_demo_leaves_what_it_did_not_write_and_a_folder_of_an_earlier_version_is_one_line(tmp_path, ran, refused):
+    out = write_files(tmp_path / "yarn-x8", {"thesis.txt": "years of work"})
+    said = refused("demo", "-o", tmp_path)
+    assert f"{out} was not written by ropescale (no ropescale.json); look into {out}" in said
+    (out / "ropescale.json").write_text('{"schema": 1, "source": "demo"}')
+    _, said = ran("demo", "-o", tmp_path, code=2)
+    assert "ropescale.json does not list the files that ropescale wrote" in said and said.count("\n") == 1
+    assert sorted(path.name for path in out.iterdir()) == ["ropescale.json", "thesis.txt"]
+
+
+def test_stored_losses_are_tensors_that_anybody_can_read(run, results):
+    stored = load_file(run / "losses.safetensors")
+    assert stored.keys() == {"as-is @ 32", "yarn:factor=2 @ 32"}
+    for one in results[0].passes:
+        read = stored[f"{one.schedule} @ 32"]
+        assert read.dtype == np.float32 and read.tolist() == [each.tolist() for each in one.nll]
+
+
+def test_a_changed_byte_of_the_losses_is_refused(run):
+    path = run / "losses.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"losses\.safetensors is not as it was written \(its checksum differs\)"):
+        Result.load(run)

@@ -1,0 +1,576 @@
+"""A run that stops keeps what it has finished, and two runs never write into one folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import shutil
+import signal
+import sqlite3
+import time
+from contextlib import closing, suppress
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from configurations import write_files
+from crashing import lasting, raising, tree
+from forking import struck
+from refusing import untouched
+from safetensors.numpy import load_file
+from tiny import documents, llama
+
+from ropescale.cli import main as shell
+from ropescale.errors import CheckpointError
+from ropescale.evals import perplexity
+from ropescale.evals import store as finished
+from ropescale.evals.running import fingerprints
+from ropescale.evals.scoring.batches import plan_pass
+from ropescale.evals.scoring.executor import Executor
+from ropescale.evals.store import Scored, Store, last_run, opened, refuse_if_busy
+
+pytestmark = pytest.mark.usefixtures("no_plots")
+
+TEXT = "It was a bright cold day in April, and the clocks were striking thirteen. "
+
+
+PLAN = plan_pass([4 + n for n in range(5)], 9, None, False, 1)
+"""Only its sizes matter: batch n has 8 scored tokens."""
+
+
+def eights(count=5, dtype=np.float32):
+    return {n: Scored(np.arange(8, dtype=dtype) / 3 + n, 1 + n % 2) for n in range(count)}
+
+
+def plain(found):
+    return {number: (scored.nll.dtype, scored.nll.tolist(), scored.parts) for number, scored in found.items()}
+
+
+def put(out, scored, rank=0, **facts):
+    """Keeps batches of a pass; a world of several processes has ranks."""
+    folder = out / "resume"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "lock").touch()
+    store = Store(folder, rank)
+    for number, each in scored.items():
+        store.shelf(facts, PLAN).put(number, each)
+    store.close()
+
+
+def kept(out, **facts):
+    with opened(out) as store:
+        return store.shelf(facts, PLAN).batches
+
+
+# --- the store ---
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_what_is_put_is_there_with_its_type_when_the_store_is_opened_again(tmp_path, dtype):
+    put(tmp_path, eights(3, dtype), a=1)
+    assert plain(kept(tmp_path, a=1)) == plain(eights(3, dtype))
+    assert kept(tmp_path, a=2) == {}
+
+
+def test_a_store_without_a_folder_keeps_a_pass_for_the_process():
+    store = Store()
+    store.shelf({"a": 1}, PLAN).put(0, eights()[0])
+    assert plain(store.shelf({"a": 1}, PLAN).batches) == plain(eights(1)) and store.finished == 1
+    assert store.last == {} and list(store.records("any")) == []
+
+
+def test_a_flipped_bit_costs_its_batch_or_moves_the_file_aside_and_never_gives_other_numbers(tmp_path, capsys):
+    put(tmp_path / "whole", eights(5), a=1)
+    content = (tmp_path / "whole" / "resume" / "0.sqlite").read_bytes()
+    made, dice, lost = plain(eights(5)), random.Random(5), 0
+    inside = content.index(eights()[2].nll.tobytes())
+    for number, at in enumerate([inside, inside + 31, 3, 60, *(dice.randrange(len(content)) for _ in range(8))]):
+        out = tmp_path / str(number)
+        changed = content[:at] + bytes([content[at] ^ (1 << dice.randrange(8))]) + content[at + 1 :]
+        write_files(out / "resume", {"lock": ""})
+        (out / "resume" / "0.sqlite").write_bytes(changed)
+        found = plain(kept(out, a=1))
+        assert found.items() <= made.items()
+        aside = list(out.glob("resume/0.sqlite~"))
+        assert bool(aside) == ("is damaged, or not what a run wrote" in capsys.readouterr().err)
+        assert not aside or (aside[0].read_bytes() == changed and not found)
+        lost += len(found) < 5
+    assert lost >= 3
+
+
+def test_the_files_of_all_who_worked_on_a_pass_are_read_by_one_process(tmp_path):
+    for rank in (0, 1, 7):
+        put(tmp_path, {rank % 5: eights()[rank % 5]}, rank, a=1)
+    assert sorted(path.name for path in (tmp_path / "resume").glob("*.sqlite")) == ["0.sqlite", "1.sqlite", "7.sqlite"]
+    assert plain(kept(tmp_path, a=1)) == {n: plain(eights())[n] for n in (0, 1, 2)}
+
+
+def test_a_batch_that_has_not_the_size_of_the_plans_is_not_taken(tmp_path):
+    put(tmp_path, {0: Scored(np.zeros(7, np.float32)), 9: Scored(np.zeros(8, np.float32))}, a=1)
+    assert kept(tmp_path, a=1) == {}
+
+
+def test_a_full_disk_is_one_sentence_and_keeps_what_was_there(tmp_path):
+    put(tmp_path, eights(2), a=1)
+    store = Store(tmp_path / "resume")
+    shelf = store.shelf({"a": 1}, PLAN)
+    pages = shelf._store._connected(tmp_path / "resume" / "0.sqlite")
+    pages.execute("PRAGMA max_page_count = 1")  # SQLite's own full disk
+    with pytest.raises(CheckpointError, match=r"cannot write into .*full; what was finished before is kept"):
+        shelf.put(2, Scored(np.zeros(100_000, np.float32)))
+    store.close()
+    assert plain(kept(tmp_path, a=1)) == plain(eights(2))
+
+
+def test_sigkill_loses_at_most_a_second_of_what_was_put(tmp_path):
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        with opened(tmp_path) as store:
+            shelf = store.shelf({"a": 1}, PLAN)
+            shelf.put(0, eights()[0])
+            time.sleep(1.1)
+            shelf.put(1, eights()[1])  # commits both
+            shelf.put(2, eights()[2])
+            os.write(writer, b"put")
+            time.sleep(60)
+        os._exit(0)
+    assert os.read(reader, 3) == b"put"
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    found = plain(kept(tmp_path, a=1))
+    assert {0, 1} <= found.keys() and found.items() <= plain(eights()).items()
+
+
+@pytest.mark.parametrize("name", ["0.sqlite", "0.sqlite-journal", "3.sqlite"])
+def test_a_file_of_somebody_elses_under_the_name_of_a_store_is_moved_aside(tmp_path, name, capsys):
+    write_files(tmp_path / "resume", {"lock": "", name: "years of work", f"{name}~": "older work"})
+    put_ = eights(1)
+    with opened(tmp_path) as store:
+        store.shelf({"a": 1}, PLAN).put(0, put_[0])
+    assert f"it is now called {name}~2" in capsys.readouterr().err
+    assert (tmp_path / "resume" / f"{name}~2").read_text() == "years of work"
+    assert (tmp_path / "resume" / f"{name}~").read_text() == "older work"
+    assert plain(kept(tmp_path, a=1)) == plain(put_)
+
+
+# --- the lock ---
+
+
+def test_the_second_of_two_runs_is_refused_and_the_first_goes_on(tmp_path):
+    with opened(tmp_path) as first:
+        with (
+            pytest.raises(CheckpointError, match=rf"another run \(process {os.getpid()} on .*\) is writing into"),
+            opened(tmp_path),
+        ):
+            pass
+        with pytest.raises(CheckpointError, match="choose another folder with out="):
+            refuse_if_busy(tmp_path)
+        first.begin({"facts": {"still": "ours"}})
+    refuse_if_busy(tmp_path)
+    with opened(tmp_path) as second:
+        assert second.last == last_run(tmp_path) == {"facts": {"still": "ours"}}
+
+
+def test_a_killed_process_does_not_keep_its_lock(tmp_path):
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        with opened(tmp_path):
+            os.write(writer, b"held")
+            time.sleep(60)
+        os._exit(0)
+    assert os.read(reader, 4) == b"held"
+    with pytest.raises(CheckpointError, match=f"process {child} on"):
+        refuse_if_busy(tmp_path)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    with opened(tmp_path):
+        pass
+
+
+def test_a_resume_folder_that_is_not_ours_is_refused_and_left_alone(tmp_path):
+    write_files(tmp_path, {"resume/cv.txt": "a career"})
+    with untouched(tmp_path, "resume is not what an evaluation wrote"):
+        perplexity(llama(), documents(1, 40), [16], out=tmp_path)
+
+
+@pytest.mark.parametrize("name", ["lock", "holder"])
+def test_a_file_of_somebody_elses_in_resume_is_not_written_over(tmp_path, name):
+    write_files(tmp_path / "resume", {"lock": "", name: "years of work"})
+    with untouched(tmp_path, f"{name} is not what an evaluation wrote"):
+        perplexity(llama(), documents(1, 40), [16], out=tmp_path)
+
+
+def test_starting_anew_removes_what_is_finished_and_nothing_else(tmp_path):
+    with opened(tmp_path) as store:
+        store.shelf({"a": 1}, PLAN).put(0, eights()[0])
+        store.begin({"facts": {"b": 2}})
+    write_files(tmp_path, {"resume/mine/notes.txt": "mine"})
+    with opened(tmp_path, fresh=True) as store:
+        assert store.last == {} and not store.shelf({"a": 1}, PLAN).batches
+    names = {path.name for path in (tmp_path / "resume").rglob("*")}
+    assert names == {"lock", "holder", "mine", "notes.txt"}
+
+
+def rows_in(out):
+    """How many records a run's folder has."""
+    found = 0
+    for path in out.glob("resume/*.sqlite"):
+        with suppress(sqlite3.Error), closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as file:
+            found += file.execute("SELECT count(*) FROM records").fetchone()[0]
+    return found
+
+
+# --- runs ---
+
+IDS = [*documents(2, 110), documents(1, 30, seed=7)[0]]
+GIVEN = {"stride": 12, "batch_tokens": 160}
+SCHEDULES = ["yarn:factor=4", "dynamic:factor=4"]
+
+
+def measured(out, lengths=(32, 80), schedules=SCHEDULES, **changes):
+    model = changes.pop("model", None) or llama()
+    return perplexity(model, IDS, lengths, schedules, out=out, **({"force": True} | GIVEN | changes))
+
+
+def written(out):
+    """The bytes of all that must be the same, however a run came about."""
+    return {
+        name: (out / name).read_bytes() for name in ("results.json", "results.csv", "REPORT.md", "losses.safetensors")
+    }
+
+
+@pytest.fixture
+def scored(monkeypatch):
+    """The number of every batch that is scored, or compared, from here on."""
+    numbers, score, compare = [], Executor.score, Executor.compare
+
+    def counting(self, batch):
+        numbers.append(batch.number)
+        return score(self, batch)
+
+    def counting_others(self, batch, one, others):
+        numbers.extend(batch.number for _ in others)
+        return compare(self, batch, one, others)
+
+    monkeypatch.setattr(Executor, "score", counting)
+    monkeypatch.setattr(Executor, "compare", counting_others)
+    return numbers
+
+
+@pytest.fixture
+def lines(monkeypatch):
+    """What the user is told."""
+    told = []
+    monkeypatch.setattr("ropescale.evals.running.progress.Notes.tell", lambda self, line: told.append(line))
+    return told
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """An uninterrupted run."""
+    out = tmp_path_factory.mktemp("whole")
+    measured(out)
+    return out
+
+
+@pytest.fixture
+def out(whole, tmp_path):
+    """A copy of it."""
+    return shutil.copytree(whole, tmp_path / "out")
+
+
+def stopping(monkeypatch, after):
+    """The run stops when this many batches are scored or compared."""
+    stopped = lasting(after, KeyboardInterrupt())
+    for name in ("score", "compare"):
+        monkeypatch.setattr(Executor, name, stopped(getattr(Executor, name)))
+
+
+@pytest.mark.parametrize("after", [0, 20, 31])
+def test_an_interrupted_run_goes_on_where_it_was_and_ends_byte_for_byte_the_same(
+    whole, tmp_path, monkeypatch, scored, lines, after
+):
+    with monkeypatch.context() as patched:
+        stopping(patched, after)
+        with pytest.raises(KeyboardInterrupt):
+            measured(tmp_path)
+    done = len(scored)
+    assert done == after
+    measured(tmp_path)
+    total = rows_in(whole)
+    assert len(scored) == total == 30 + 6  # each batch once, in both runs together
+    assert (f"resuming: {done} of {total} batches are done" in lines) == (done > 0)
+    assert written(tmp_path) == written(whole)
+
+
+def test_a_finished_run_is_repeated_without_a_forward_pass(whole, out, monkeypatch, lines):
+    for name in ("results.json", "results.csv", "REPORT.md"):
+        (out / name).unlink()
+    model = llama()
+    monkeypatch.setattr(type(model), "forward", None)
+    monkeypatch.setattr(type(model.model), "forward", None)
+    measured(out, model=model)
+    assert written(out) == written(whole)
+    assert any(line.startswith("all ") and line.endswith("are done already; nothing is run") for line in lines)
+
+
+def test_a_schedule_more_finds_what_it_shares(out, scored):
+    measured(out, schedules=["linear:factor=1", *SCHEDULES])
+    assert scored == []  # the tables of as-is
+    result = measured(out, schedules=["ntk:factor=3"])
+    assert len(scored) == sum(len(plan.batches) for plan in plans_of(result)) + 6  # and the comparison at 32
+    assert [row.schedule for row in result.rows] == ["as-is", "as-is", "ntk:factor=3", "ntk:factor=3"]
+
+
+def plans_of(result):
+    """Of one schedule of a result."""
+    tokens = [len(document.ids) for document in result.documents]
+    return [plan_pass(tokens, n, result.protocol["stride"], result.bos, GIVEN["batch_tokens"]) for n in result.lengths]
+
+
+def test_a_shorter_length_more_needs_no_pass_when_prefixes_are_measured(tmp_path, scored):
+    first = measured(tmp_path, [100], ["yarn:factor=4"], stride=None, short_context=False)
+    scored.clear()
+    second = measured(tmp_path, [20, 100], ["yarn:factor=4"], stride=None, short_context=False)
+    assert scored == []
+    assert second.rows[1] == first.rows[0] and second.rows[0].length == 20
+
+
+CHANGES = [
+    ({"model": llama(1)}, "the weights differ"),
+    ({"model": llama(rms_norm_eps=1e-3)}, "config.json differs"),
+    ({"bos": 3}, "bos none became 3"),
+    ({"stride": 11}, "stride 12 became 11"),
+    ({"batch_tokens": 96}, "batch-tokens 160 became 96"),
+    ({"logits_bytes": 2**20}, "logits-bytes 67108864 became 1048576"),
+    ({"max_docs": 2}, "the text differs, the tokens differ"),
+    ({"model": llama().to(torch.bfloat16)}, "the weights differ, dtype float32 became bfloat16"),
+]
+
+
+@pytest.mark.parametrize(("change", "sentence"), CHANGES, ids=lambda value: value if isinstance(value, str) else "")
+def test_what_changes_the_numbers_starts_a_new_run_and_is_named(out, lines, scored, change, sentence):
+    before = rows_in(out)
+    measured(out, schedules=[], **change)
+    assert f"starting a new run: {sentence}; the old batches stay in resume/" in lines
+    assert len(scored) >= 6 and rows_in(out) == before + len(scored)
+
+
+LESS = [
+    ({"schedules": ["linear:factor=2"]}, "results of dynamic:factor=4, yarn:factor=4, which this run leaves out"),
+    ({"lengths": [32]}, "results at 80 tokens, which this run leaves out"),
+    ({"short_context": False}, "figures of the short-context cost, which this run leaves out"),
+    ({"model": llama(1)}, "results of another model"),
+    ({"max_docs": 2}, "results of another text"),
+    ({"stride": 11}, "results of another stride"),
+]
+
+
+@pytest.mark.parametrize(("change", "sentence"), LESS, ids=lambda value: value if isinstance(value, str) else "")
+def test_fewer_results_or_others_than_the_folder_holds_need_force(out, scored, change, sentence):
+    before = tree(out)
+    with pytest.raises(CheckpointError, match=f"holds {sentence}; choose another folder with out=OUT, or give force"):
+        measured(out, **change, force=False)
+    assert tree(out) == before and scored == []
+    measured(out, **change)
+
+
+def test_more_results_than_the_folder_holds_need_no_force(out):
+    measured(out, (32, 48, 80), [*SCHEDULES, "linear:factor=2"], force=False)
+
+
+def test_a_stopped_run_does_not_replace_results_by_fewer(out, whole, monkeypatch, scored):
+    with monkeypatch.context() as patched:
+        stopping(patched, 1)
+        with pytest.raises(KeyboardInterrupt):
+            measured(out, (32, 80), [*SCHEDULES, "linear:factor=2"], force=False)
+    assert written(out) == written(whole)
+
+
+def test_a_touched_checkpoint_is_the_same_and_other_weights_of_equal_size_and_time_are_not(checkpoint, tmp_path):
+    folder = shutil.copytree(checkpoint, tmp_path / "model")
+    weights = folder / "model.safetensors"
+    before, state = fingerprints.files_fingerprint(folder), weights.stat()
+    os.utime(weights, ns=(1, 1))
+    assert fingerprints.files_fingerprint(folder) == before
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    os.utime(weights, ns=(state.st_atime_ns, state.st_mtime_ns))
+    assert fingerprints.files_fingerprint(folder) != before
+
+
+def test_a_file_of_the_hubs_cache_is_known_by_its_name_and_not_read(tmp_path, monkeypatch):
+    blob = write_files(tmp_path / "blobs", {"a" * 64: "weights"}) / ("a" * 64)
+    (tmp_path / "snapshot").mkdir()
+    (tmp_path / "snapshot" / "model.safetensors").symlink_to(blob)
+    monkeypatch.setattr(fingerprints, "sha256_of", raising(AssertionError("it was read")))
+    wanted = hashlib.sha256(b"model.safetensors " + b"a" * 64).hexdigest()
+    assert fingerprints.files_fingerprint(tmp_path / "snapshot") == wanted
+
+
+def test_going_back_to_what_was_measured_before_runs_nothing(whole, out, scored):
+    measured(out, schedules=[], bos=3)
+    scored.clear()
+    measured(out)
+    assert scored == [] and written(out) == written(whole)
+
+
+@pytest.mark.parametrize(("fact", "value"), [("torch", "3.0"), ("transformers", "6.0"), ("attention", "eager")])
+def test_another_version_or_attention_is_another_run(out, monkeypatch, lines, scored, fact, value):
+    arithmetic = fingerprints.arithmetic
+    monkeypatch.setattr(
+        "ropescale.evals.running.fingerprints.arithmetic", lambda model: arithmetic(model) | {fact: value}
+    )
+    measured(out, schedules=[])
+    assert scored and f"{fact} {arithmetic(llama())[fact]} became {value}" in lines[0]
+
+
+def test_fresh_measures_anew(whole, out, scored):
+    measured(out, fresh=True)
+    assert len(scored) == 36 and written(out) == written(whole)
+
+
+def test_an_estimate_of_batch_tokens_is_kept_for_the_run_that_goes_on(tmp_path, monkeypatch, scored):
+    first = measured(tmp_path, schedules=[], batch_tokens=None)
+    scored.clear()
+    monkeypatch.setattr("ropescale.evals.scoring.memory.total_memory", lambda device: 2**20)  # a smaller machine
+    second = measured(tmp_path, schedules=[], batch_tokens=None)
+    assert scored == [] and second.protocol["batch_tokens"] == first.protocol["batch_tokens"] == 8192
+
+
+def test_a_full_disk_stops_the_run_with_one_sentence_and_the_next_one_goes_on(whole, tmp_path, monkeypatch, scored):
+    full = lasting(20, sqlite3.OperationalError("database or disk is full"))
+    with monkeypatch.context() as patched:
+        patched.setattr(finished, "_digest", full(finished._digest))
+        with pytest.raises((CheckpointError, sqlite3.OperationalError), match="disk is full"):
+            measured(tmp_path)
+    measured(tmp_path)
+    assert written(tmp_path) == written(whole)
+
+
+def test_how_long_it_took_is_apart_from_the_results(whole):
+    with closing(sqlite3.connect(whole / "resume" / "0.sqlite")) as file:
+        ((line,),) = file.execute("SELECT content FROM notes WHERE name = 'timing'").fetchall()
+    assert json.loads(line).keys() == {"tokens", "seconds", "tokens_per_second", "device", "threads"}
+    cost = json.loads((whole / "results.json").read_text())["cost"]
+    assert json.loads(line)["tokens"] == sum(each["positions"] for each in cost if each["forward_passes"])
+
+
+# --- the command line ---
+
+
+@pytest.fixture(scope="module")
+def words(checkpoint, tmp_path_factory):
+    """A command of a few dozen batches, without -o."""
+    texts = {f"{number}.txt": TEXT[number:] * (2 + number) for number in range(5)}
+    folder = write_files(tmp_path_factory.mktemp("texts"), texts)
+    given = ["--lengths", "32,64", "--stride", "8", "--batch-tokens", "128", "--schedule", "yarn:factor=2"]
+    return ["eval", checkpoint, "--data", str(folder), *given]
+
+
+def stored(out):
+    """Bytes of finished batches."""
+    return sum(path.stat().st_size for path in out.glob("resume/*.sqlite*"))
+
+
+def kill_and_resume(words, folder, moments, seed):
+    """Kills as many runs, each in a folder of its own, resumes them, and compares with one that was left alone."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # a forked child has no other
+    try:
+        assert shell.main([*words, "-o", str(folder / "whole")]) == 0
+        dice, killed = random.Random(seed), 0
+        for number in range(moments):
+            out, least = folder / str(number), dice.randint(1, stored(folder / "whole"))
+            run = partial(shell.main, [*words, "-o", str(out)])
+            killed += struck(run, partial(stored, out), least, dice.uniform(0, 0.01))
+            assert run() == 0
+            assert written(out) == written(folder / "whole")
+        return killed
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_a_run_killed_at_a_random_moment_ends_byte_for_byte_the_same(words, tmp_path, capsys):
+    assert kill_and_resume(words, tmp_path, 1, seed=1) == 1
+
+
+def test_a_run_with_truncation_killed_at_random_moments_ends_byte_for_byte_the_same(words, tmp_path, capsys):
+    given = ["--lengths", "64,128", "--windows", "1", "--batch-tokens", "128", "--truncation-stride", "4"]
+    assert kill_and_resume([*words[:4], *given, "--schedule", "yarn:factor=2"], tmp_path, 3, seed=3) >= 2
+    assert "truncation @ 64" in load_file(tmp_path / "0" / "losses.safetensors")
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_runs_killed_at_thirty_random_moments_end_byte_for_byte_the_same(words, tmp_path, capsys):
+    assert kill_and_resume(words, tmp_path, 30, seed=2) >= 25
+
+
+def test_the_command_refuses_a_folder_that_another_run_writes_into_before_it_reads_the_model(words, tmp_path, ran):
+    with opened(tmp_path / "out"):
+        out, err = ran("eval", "/no/such/model", *words[2:], "-o", tmp_path / "out", code=2)
+    assert out == "" and err.startswith(f"error: another run (process {os.getpid()} on ") and err.count("\n") == 1
+
+
+BEGINS = {
+    "while the model is read": "the run stopped before it measured anything; the same command starts it again",
+    "in the first batch": "the run stopped; nothing was finished yet; the same command begins again",
+}
+
+
+@pytest.mark.parametrize("where", BEGINS)
+def test_ctrl_c_before_the_first_batch_says_that_the_same_command_begins_again(
+    words, tmp_path, ran, monkeypatch, where
+):
+    kept = [*words, "-o", tmp_path / "out"]
+    interrupt = raising(KeyboardInterrupt())
+    with monkeypatch.context() as patched:
+        if where == "in the first batch":
+            stopping(patched, 0)
+        else:
+            patched.setattr("ropescale.evals.running.preparing.prepare", interrupt)
+        said = ran(*kept, code=130)[1].splitlines()
+        assert [line for line in said if line][-2:] == [BEGINS[where], "interrupted"]
+        assert BEGINS[where] not in ran(*words, code=130)[1]  # without -o nothing is ever kept
+
+
+def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(words, tmp_path, ran, monkeypatch):
+    with monkeypatch.context() as patched:
+        stopping(patched, 7)
+        _, said = ran(*words, "-o", tmp_path, code=130)
+    assert f"the run stopped; 7 finished batches are kept in {tmp_path}; the same command continues" in said
+    assert "resuming: 7 of " in ran(*words, "-o", tmp_path)[1]
+
+
+def test_fresh_without_a_folder_is_refused(words, refused):
+    assert "--fresh is given, and no folder to write into; name it with -o" in refused(*words, "--fresh")
+
+
+def _stopping(out, error, begun=False):
+    with opened(out) as store:
+        if begun:
+            store.begin({"facts": {}})
+        raise error
+
+
+def test_a_run_that_is_refused_leaves_no_folder(tmp_path):
+    with pytest.raises(CheckpointError):
+        _stopping(tmp_path / "out", CheckpointError("no"))
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "out").mkdir()
+    with pytest.raises(CheckpointError):
+        _stopping(tmp_path / "out", CheckpointError("no"))
+    assert list(tmp_path.rglob("*")) == [tmp_path / "out"]
+
+
+def test_a_run_that_stops_keeps_what_it_had(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        _stopping(tmp_path / "out", KeyboardInterrupt(), begun=True)
+    assert (tmp_path / "out" / "resume" / "0.sqlite").exists()
