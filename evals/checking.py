@@ -94,8 +94,8 @@ def sealed(found: Mapping[str, object]) -> str:
 
 
 def is_as_sealed(found: Mapping[str, object]) -> bool:
-    """Whether the checksum of an object is right, or the object has none."""
-    return SEAL not in found or found[SEAL] == _seal(found)
+    """Whether the checksum of an object is right."""
+    return found.get(SEAL) == _seal(found)
 
 
 def _seal(found: Mapping[str, object]) -> str:

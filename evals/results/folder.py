@@ -26,6 +26,7 @@ from . import formats
 from .formats import Results
 
 RESULTS = "results.json"
+LOSSES = "losses.safetensors"
 ELSEWHERE = "choose another folder"
 
 
@@ -75,12 +76,13 @@ def _refuse_model(folder: Path) -> None:
     if not folder.is_dir() or any(os.path.lexists(folder / name) for name in (RESULTS, f"{store.FOLDER}/lock")):
         return
     names = sorted(os.listdir(folder))
-    model = next((each for each in names if each in _CONFIGS or each.endswith((".safetensors", ".gguf"))), None)
+    model = next((each for each in names if each in _CONFIGS or (each.endswith(_WEIGHTS) and each != LOSSES)), None)
     if model is not None:
         raise CheckpointError(f"cannot write into {folder}: it holds a model ({model}) and no run; {ELSEWHERE}")
 
 
 _CONFIGS = ("config.json", "adapter_config.json")
+_WEIGHTS = (".safetensors", ".gguf")
 
 
 def _refuse_other_kind(folder: Path, kind: str) -> None:

@@ -19,12 +19,12 @@ from ...files.reading import parse_json, sha256
 from .. import checking
 from ..checking import Wrong
 from ..scoring.batches import Cost
+from .folder import LOSSES as FILE
 from .folder import RESULTS
 from .formats import INDEX, Index, Results, StoredComparison, StoredPass, StoredTruncation, results
 from .stored import Divergence, Identity, Pass, Stored
 from .truncation import Truncation
 
-FILE = "losses.safetensors"
 _LARGEST = 2**36
 _KEY = "index"
 

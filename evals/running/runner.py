@@ -325,10 +325,12 @@ def carry_out(
             raise
         result = measurement.result()
         if group.world.leads:
-            if folder:
-                result.save(folder, force=force)
-            if show:
-                show(result)
+            try:
+                if folder:
+                    result.save(folder, force=force)
+            finally:  # also where the disk is full
+                if show:
+                    show(result)
     return result
 
 

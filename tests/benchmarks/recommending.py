@@ -27,12 +27,12 @@ from ropescale.evals.recommending.racing.halving import FINALISTS, parted, race,
 from ropescale.evals.recommending.racing.measured import CandidateLosses
 from ropescale.evals.reference import CHECKPOINT, held_out_documents
 from ropescale.evals.results.truncation import positions_of
-from ropescale.evals.resuming.finished_batches import opened
 from ropescale.evals.running.perplexity import PerplexityRun
 from ropescale.evals.running.selection import Corpus, PerplexityOptions
 from ropescale.evals.running.truncating import SHARES
 from ropescale.evals.running.variants import trained_length
 from ropescale.evals.statistics.intervals import LEVEL
+from ropescale.evals.store import opened
 from ropescale.models.loading import load_model, load_tokenizer
 from ropescale.models.patching import configuration_before
 

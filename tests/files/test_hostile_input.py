@@ -26,7 +26,7 @@ from ropescale.checkpoints.metadata.record import files_in
 from ropescale.cli.main import main, translate
 from ropescale.configs.configuration import read_rope
 from ropescale.errors import ConfigError, RopescaleError
-from ropescale.evals.run_folder import checking
+from ropescale.evals import checking
 from ropescale.files import reading
 from ropescale.output.escaping import stays_below
 from ropescale.output.formatting import brief, cut, first_line, listed

@@ -9,10 +9,10 @@ import pytest
 from tiny import VOCABULARY, documents, llama, naive_nll, uniform_llama
 
 from ropescale.evals import Recommendation, Result, perplexity, recommend, search
+from ropescale.evals.checking import sealed
 from ropescale.evals.metrics.guessing import said, worse_than_a_guess
 from ropescale.evals.reporting.page import page, page_data
 from ropescale.evals.reporting.runs import load
-from ropescale.evals.run_folder.checking import sealed
 
 pytestmark = pytest.mark.usefixtures("no_plots")
 

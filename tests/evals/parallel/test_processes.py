@@ -16,7 +16,7 @@ import ropescale
 from ropescale.cli.main import main
 from ropescale.evals import reference
 from ropescale.evals.parallel.processes import World, world
-from ropescale.evals.running.batches import cost, owners, plan_pass
+from ropescale.evals.scoring.batches import cost, owners, plan_pass
 
 LENGTHS = "64,128"
 
@@ -92,7 +92,7 @@ def test_two_processes_share_truncation_and_write_the_same_bytes(checkpoint, tex
     words += ["--batch-tokens", 256, "--schedule", "yarn:factor=2", "-o"]
     runs = [launch(n, *words, tmp_path / str(n)) for n in (1, 2)]
     assert [run.returncode for run in runs] == [0, 0], runs[-1].stderr
-    for name in ("results.json", "results.csv", "nll/index.json"):
+    for name in ("results.json", "results.csv", "losses.safetensors"):
         assert len({(tmp_path / str(n) / name).read_bytes() for n in (1, 2)}) == 1
     assert json.loads((tmp_path / "2" / "results.json").read_text())["truncation"]["rows"]
 

@@ -20,7 +20,7 @@ from ropescale.errors import ConfigError, DataError, RunError
 from ropescale.evals.parallel import sequence
 from ropescale.evals.parallel.processes import World
 from ropescale.evals.parallel.sequence import Shard, ShardedScorer, _counts_positions
-from ropescale.evals.running.batches import plan_pass
+from ropescale.evals.scoring.batches import plan_pass
 from ropescale.evals.scoring.executor import Executor
 
 

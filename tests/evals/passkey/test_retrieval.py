@@ -33,7 +33,7 @@ from ropescale.evals.passkey.results import Retrieval
 from ropescale.evals.passkey.running import check_depths
 from ropescale.evals.passkey.tasks import HOPS, TASKS, Prompt, prompts
 from ropescale.evals.reference import CHECKPOINT
-from ropescale.evals.resuming.finished_batches import opened
+from ropescale.evals.store import opened
 
 TEXT = "The ferry left at 12 o'clock.\nNobody saw it go! Was it 24681 metres long?\n\nThe harbour was empty. "
 

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import tiny
 from environments import environment
+from losses import digest, reseal, rewrite, tensors
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -61,18 +62,17 @@ def other(tmp_path_factory):
 
 @contextmanager
 def edited(path: Path) -> Iterator[dict[str, Any]]:
-    """A file of a run, to be changed by hand: its own checksum goes."""
-    content = json.loads(path.read_text())
-    content.pop("sha256", None)
+    """The results of a run, to be changed by hand, with their checksum."""
+    content: dict[str, Any] = {}
+    reseal(path.parent, content.update)
     yield content
-    path.write_text(json.dumps(content))
+    reseal(path.parent, lambda results: (results.clear(), results.update(content)))
 
 
 def stored(folder: Path, schedule: str) -> list[np.ndarray]:
     """The NLLs of a schedule's only pass, found by hand."""
-    index = json.loads((folder / "nll" / "index.json").read_text())
-    [at] = [each["at"] for each in index["passes"] if each["schedule"] == schedule]
-    return [np.load(file).astype(np.float64) for file in sorted((folder / "nll" / at).glob("*.npy"))]
+    [values] = [each for name, each in tensors(folder).items() if re.fullmatch(rf"{re.escape(schedule)} @ \d+", name)]
+    return list(values.astype(np.float64))
 
 
 def test_a_runs_own_pairs_are_those_that_it_was_saved_with(folder):
@@ -172,9 +172,12 @@ def test_a_folder_that_does_not_say_which_tokens_it_scored_is_paired_with_itself
     tokenized, tmp_path, ran
 ):
     old = shutil.copytree(tokenized[0], tmp_path / "old")
-    with edited(old / "nll" / "index.json") as index:
+
+    def forget(_, index):
         for document in index["documents"]:
             del document["ids_sha256"], document["at"]
+
+    rewrite(old, forget)
     assert set(page_data(load([old, tokenized[1]]))["pairs"]) == {"0:1", "2:3"}
     _, said = ran("report", old, tokenized[1], "-o", tmp_path / "report.html")
     assert f"note: {old} has no hash of its token ids" in said
@@ -257,7 +260,7 @@ def test_folders_of_the_same_name_are_told_apart(folder, tmp_path):
         (lambda run: (run / "results.json").unlink(), "has no results.json; give a folder that `ropescale eval -o`"),
         (lambda run: (run / "results.json").write_text("{"), "results.json is not valid JSON"),
         (lambda run: (run / "results.json").write_text('{"schema": 99}'), "is not one that this version can read"),
-        (lambda run: next((run / "nll").rglob("00003.npy")).unlink(), "00003.npy is missing; run the evaluation again"),
+        (lambda run: (run / "losses.safetensors").write_bytes(b""), "losses.safetensors is not as it was written"),
     ],
 )
 def test_a_folder_that_is_no_whole_run_is_refused_in_one_line(run, tmp_path, ran, break_it, words):
@@ -275,69 +278,69 @@ def damaged(run, tmp_path, ran):
     return said
 
 
-@pytest.mark.parametrize("name", ["as-is/128/00002.npy", "yarn_factor=4-8e16f5c9/64-divergence/00000.npy"])
-@pytest.mark.parametrize("at", [0, 60, 130, -1])
-def test_a_changed_byte_of_a_stored_file_is_noticed_wherever_it_is(run, tmp_path, ran, name, at):
-    (path,) = (run / "nll").glob(name.replace("8e16f5c9", "*"))
+@pytest.mark.parametrize("at", [0, 60, 1000, -1])
+def test_a_changed_byte_of_the_stored_losses_is_noticed_wherever_it_is(run, tmp_path, ran, at):
+    path = run / "losses.safetensors"
     content = bytearray(path.read_bytes())
     content[at] ^= 1
     path.write_bytes(content)
     assert f"error: {path} is not as it was written (its checksum differs); move it away" in damaged(run, tmp_path, ran)
 
 
-@pytest.mark.parametrize("name", ["results.json", "nll/index.json"])
-def test_a_changed_figure_of_the_results_or_the_index_is_noticed(run, tmp_path, ran, name):
-    text = (run / name).read_text()
-    changed = (
-        text.replace('"length": 16', '"length": 17', 1) if name == "results.json" else text.replace("as-is", "is-as", 1)
-    )
-    (run / name).write_text(changed)
-    assert changed != text and f"{name} is not as it was written" in damaged(run, tmp_path, ran)
+def test_a_changed_figure_of_the_results_is_noticed(run, tmp_path, ran):
+    text = (run / "results.json").read_text()
+    (run / "results.json").write_text(text.replace('"length": 16', '"length": 17', 1))
+    assert "results.json is not as it was written" in damaged(run, tmp_path, ran)
+    (run / "results.json").write_text(text.replace('"sha256": ', '"sha255": '))  # no checksum is a wrong one
+    assert "results.json is not as it was written" in damaged(run, tmp_path, ran)
 
 
-def without_checksums(run):
-    with edited(run / "nll" / "index.json") as index:
-        for each in [*index["passes"], *index["divergences"], *index["truncation"]]:
-            each.pop("files", None)
-        index.pop("of", None)
-    with edited(run / "results.json") as results:
-        results.pop("files", None)
-
-
-BIG = b"\x93NUMPY\x01\0v\0{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000000,), }".ljust(127) + b"\n"
-PICKLE = b"\x93NUMPY\x01\0v\0{'descr': '|O', 'fortran_order': False, 'shape': (1,), }".ljust(127) + b"\ncos\nsystem\n."
-
-
-@pytest.mark.parametrize("content", [b"", b"\x93NUMPY", BIG, PICKLE, BIG[:120]], ids=range(5))
-@pytest.mark.parametrize("checksums", [True, False])
-def test_a_file_that_holds_no_losses_is_one_line(run, tmp_path, ran, content, checksums):
-    if not checksums:
-        without_checksums(run)
-    path = run / "nll" / "as-is" / "128" / "00001.npy"
+@pytest.mark.parametrize(
+    "content", [b"", b"12345678", (2**63).to_bytes(8, "little") + b"{}", b"\x02" + bytes(7) + b"{}"]
+)
+def test_a_file_that_holds_no_losses_is_one_line(run, tmp_path, ran, content):
+    path = run / "losses.safetensors"
     path.write_bytes(content)
+    reseal(run, lambda results: results["files"].update({path.name: [digest(path)]}))
     assert f"error: {path} " in damaged(run, tmp_path, ran)
 
 
-def test_losses_of_another_length_or_that_are_not_finite_are_noticed_without_a_checksum(run, tmp_path, ran):
-    without_checksums(run)
-    path = run / "nll" / "as-is" / "128" / "00001.npy"
-    whole = np.load(path)
-    np.save(path, whole[:-1])
-    assert "tokens of as-is at 128" in damaged(run, tmp_path, ran)
-    whole[3] = np.nan
-    np.save(path, whole)
-    assert "00001.npy holds losses that are not finite" in damaged(run, tmp_path, ran)
+def _shorter(found, index):
+    found["as-is @ 128"] = np.ascontiguousarray(found["as-is @ 128"][:, :-1])
 
 
-@pytest.mark.parametrize("at", ["../../etc", "/etc", "..", "as-is/../../../etc", "", "as-is", 3, None])
-def test_an_index_that_leads_out_of_its_folder_is_refused(run, tmp_path, ran, at):
-    with edited(run / "nll" / "index.json") as index:
-        index["passes"][0]["at"] = at
-    said = damaged(run, tmp_path, ran)
-    assert f"index.json has {json.dumps(at)} for passes[0].at and not a " in said
+def _one_window_less(found, index):
+    found["as-is @ 128"] = np.ascontiguousarray(found["as-is @ 128"][:-1])
 
 
-@pytest.mark.parametrize("name", ["results.json", "nll/index.json", "nll/as-is/128/00000.npy"])
+def _not_finite(found, index):
+    found["as-is @ 128"][1, 3] = np.nan
+
+
+def _of_another_type(found, index):
+    found["as-is @ 128"] = found["as-is @ 128"].astype(np.float64)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (_shorter, "tokens of as-is at 128"),
+        (_one_window_less, "does not hold 4 windows of as-is @ 128"),
+        (_not_finite, "does not hold finite losses of as-is @ 128"),
+        (_of_another_type, "does not hold finite losses of as-is @ 128"),
+        (lambda found, index: index["passes"][0].update(tensors=["../../etc"]), "finite losses of ../../etc"),
+        (lambda found, index: index["passes"][0].update(schedule="x"), "does not have the schedules and lengths"),
+        (lambda found, index: index["passes"][0].pop("lengths"), "lacks passes[0].lengths"),
+    ],
+)
+def test_losses_that_do_not_fit_the_results_are_one_line_though_their_checksum_is_right(
+    run, tmp_path, ran, change, said
+):
+    rewrite(run, change)
+    assert said in damaged(run, tmp_path, ran)
+
+
+@pytest.mark.parametrize("name", ["results.json", "losses.safetensors"])
 def test_a_pipe_in_place_of_a_file_is_not_waited_for(run, tmp_path, ran, name):
     (run / name).unlink()
     os.mkfifo(run / name)
@@ -393,16 +396,14 @@ def test_a_file_that_holds_no_results_is_one_line(run, tmp_path, ran, text):
 
 def test_names_that_are_no_text_can_be_reported(folder, tmp_path, ran):
     run = shutil.copytree(folder, tmp_path / os.fsdecode(b"run\xff"))
-    with edited(run / "nll" / "index.json") as index:
-        index["documents"][0]["ids_sha256"] = "\ud800"
+    rewrite(run, lambda found, index: index["documents"][0].update(ids_sha256="\ud800"))
     ran("report", run, "-o", tmp_path / "report.html")
     assert "run\\udcff" in (tmp_path / "report.html").read_text()
 
 
 def test_losses_that_belong_to_other_results_are_refused(run, other, tmp_path, ran):
-    shutil.rmtree(run / "nll")
-    shutil.copytree(other / "nll", run / "nll")
-    assert "another measurement than the results beside it" in damaged(run, tmp_path, ran)
+    shutil.copy(other / "losses.safetensors", run)
+    assert "losses.safetensors is not as it was written" in damaged(run, tmp_path, ran)
 
 
 def test_a_run_given_twice_is_refused(folder):
@@ -544,11 +545,9 @@ def test_in_a_browser_a_dozen_series_can_be_hidden_and_shown_and_rounding_is_no_
     moved = {"rounded": -2e-6, "better": -0.01, "worse": 0.01}  # every token alike: no interval has zero in it
     for name, nats in moved.items():
         shutil.copytree(folder, tmp_path / name)
-        for file in (tmp_path / name / "nll").rglob("*.npy"):
-            np.save(file, np.load(file) + np.float32(nats))
-        with edited(tmp_path / name / "nll" / "index.json") as index:
-            for each in [*index["passes"], *index["divergences"], *index["truncation"]]:
-                each.pop("files", None)
+        rewrite(
+            tmp_path / name, lambda found, _, by=nats: found.update({n: v + np.float32(by) for n, v in found.items()})
+        )
     seen = browsed([folder, *(tmp_path / name for name in moved), asked[0]], tmp_path)
     assert seen["errors"] == [] and seen["titles in the way"] == [] and seen["cut off"] == 0
     series = 4 * 3
@@ -599,9 +598,7 @@ def test_in_a_browser_pairs_are_whole_numbers_and_a_figure_has_its_digits_and_bo
     assert seen["errors"] == [] and seen["pairs"] == [["0", "1", "2", "3"]] * 2  # the frequencies, and the divisors
 
 
-def test_a_run_whose_losses_are_gone_is_reported_with_a_word(tmp_path, ran):
-    stored = Path(__file__).parents[2] / "fixtures" / "runs_without_checksums" / "eval"
-    folder = Path(shutil.copytree(stored, tmp_path / "r"))
-    shutil.rmtree(folder / "nll")
-    _, said = ran("report", folder, "-o", tmp_path / "x.html")
-    assert "has no nll/index.json, so loss by position and comparisons are left out" in said
+def test_a_run_whose_losses_are_gone_is_reported_with_a_word(run, tmp_path, ran):
+    (run / "losses.safetensors").unlink()
+    _, said = ran("report", run, "-o", tmp_path / "x.html")
+    assert "has no losses.safetensors, so loss by position and comparisons are left out" in said

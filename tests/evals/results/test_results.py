@@ -14,15 +14,15 @@ import pytest
 import tiny_models
 from configurations import write_files
 from crashing import raising
-from refusing import untouched
+from losses import index, tensors
 from tiny import byte_tokenizer, documents, from_ids, llama
 
 from ropescale.errors import CheckpointError, RopescaleError
 from ropescale.evals import Result, perplexity
 from ropescale.evals.metrics import paired
+from ropescale.evals.results.folder import writable_folder
+from ropescale.evals.results.formats import KINDS
 from ropescale.evals.results.stored import Divergence, Pass
-from ropescale.evals.run_folder.folder import writable_folder
-from ropescale.evals.run_folder.leftovers import WRITTEN
 from ropescale.evals.statistics import coverage
 from ropescale.evals.statistics.intervals import consecutive
 from ropescale.output.escaping import escaped
@@ -36,12 +36,11 @@ def result() -> Result:
 
 
 def stored_nll(out):
-    """What nll/index.json lists: label, fed length and one vector per document."""
-    folder = out / "nll"
-    index = json.loads((folder / "index.json").read_text())
-    for run in index["passes"]:
-        files = [folder / run["at"] / f"{number:05d}.npy" for number in range(len(index["documents"]))]
-        yield run["schedule"], run["lengths"][-1], [np.load(file) for file in files]
+    """What is stored: label, fed length and one vector per document."""
+    found = tensors(out)
+    for run in index(out)["passes"]:
+        (name,) = run["tensors"]
+        yield run["schedule"], run["lengths"][-1], list(found[name])
 
 
 def made_up(*losses: list[float]) -> Result:
@@ -411,10 +410,10 @@ def test_save_writes_every_file_and_the_figures_come_back(result, tmp_path):
     pytest.importorskip("matplotlib")
     out = result.save(tmp_path / "new" / "out")
     pictures = ("ppl_vs_length.png", "loss_by_position.png", "paired_change.png", "against_truncation.png")
-    names = {"results.json", "results.csv", "nll", *pictures, "REPORT.md"}
+    names = {"results.json", "results.csv", "losses.safetensors", *pictures, "REPORT.md"}
     assert {path.name for path in out.iterdir()} == names
     saved = json.loads((out / "results.json").read_text())
-    beside = {name: [hashlib.sha256((out / name).read_bytes()).hexdigest()] for name in names - {"results.json", "nll"}}
+    beside = {name: [hashlib.sha256((out / name).read_bytes()).hexdigest()] for name in names - {"results.json"}}
     assert saved.pop("files") == beside and saved.pop("sha256")
     assert saved == json.loads(json.dumps(result.to_dict()))
     assert result.to_markdown() in (out / "REPORT.md").read_text()
@@ -446,15 +445,15 @@ def test_stored_nlls_reproduce_the_rows_without_a_forward_pass(result, tmp_path)
 
 def test_saving_again_leaves_nothing_of_the_older_run(result, tmp_path):
     result.save(tmp_path)
-    made_up([1.0, 2.0]).save(tmp_path)
-    assert sorted(path.name for path in (tmp_path / "nll").iterdir()) == ["as-is", "index.json"]
-    assert not list(tmp_path.glob(".part-*"))
+    made_up([1.0, 2.0]).save(tmp_path, force=True)
+    assert tensors(tmp_path).keys() == {"as-is @ 3"}
+    assert not list(tmp_path.glob(".*"))
 
 
 def test_without_matplotlib_everything_but_the_plots_is_written(result, tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     out = result.save(tmp_path / "out")
-    assert {path.name for path in out.iterdir()} == {"results.json", "results.csv", "nll", "REPORT.md"}
+    assert {path.name for path in out.iterdir()} == {"results.json", "results.csv", "losses.safetensors", "REPORT.md"}
     assert "no plots written; plots need matplotlib" in capsys.readouterr().err
     assert ".png" not in (out / "REPORT.md").read_text()
     with pytest.raises(RopescaleError, match=r"ropescale\[plot\]"):
@@ -547,7 +546,7 @@ def test_a_place_where_no_file_can_be_made_is_refused_before_the_run(tmp_path, m
 def test_a_folder_that_holds_a_model_is_refused_and_one_with_a_run_besides_is_not(result, tmp_path, name):
     model = write_files(tmp_path / "model", {name: "{}"})
     (model / "resume").mkdir()  # somebody's, and empty
-    for kind in WRITTEN:
+    for kind in KINDS:
         with pytest.raises(CheckpointError) as caught:
             writable_folder(model, kind)
         assert str(caught.value) == (
@@ -568,22 +567,7 @@ def test_a_folder_that_holds_a_model_is_refused_and_one_with_a_run_besides_is_no
         assert (tmp_path / run / name).read_text() == "{}"
 
 
-def test_a_folder_that_is_not_ours_is_refused_and_left_alone(result, tmp_path):
-    write_files(tmp_path, {"nll/thesis.txt": "years of work"})
-    with untouched(tmp_path, r"nll/thesis.txt .*another folder"):
-        result.save(tmp_path)
-
-
-def test_the_numbers_are_kept_when_the_nlls_cannot_be_written(result, tmp_path, monkeypatch):
-    full = raising(OSError(errno.ENOSPC, "No space left on device"))
-    monkeypatch.setattr("ropescale.evals.run_folder.nll._put", full)
-    with pytest.raises(CheckpointError, match=r"cannot write into .*: No space left on device"):
-        result.save(tmp_path)
-    assert json.loads((tmp_path / "results.json").read_text())["rows"][0]["nll"] == result.rows[0].nll
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["nll", "results.csv", "results.json"]
-
-
-def test_labels_that_are_no_file_names_are_stored_apart(tmp_path):
+def test_labels_that_are_no_file_names_are_stored_by_their_names(tmp_path):
     result = made_up([1.0], [2.0])
     runs = [
         Pass(name, "0", (3,), [np.full(2, value, np.float32)], 1)

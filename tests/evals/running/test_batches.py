@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from ropescale.evals.running.batches import plan_pass
+from ropescale.evals.scoring.batches import plan_pass
 
 PLANS = {
     "tokens": st.lists(st.integers(0, 50), min_size=1, max_size=6),

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tiny_models
 import torch
+from losses import tensors
 from tiny import documents, llama
 
 import ropescale
@@ -240,9 +241,7 @@ def test_markdown_csv_and_files_have_them(tmp_path):
     assert cells[4] == f"{-gain.delta_nll:+.4f}{around(-gain.delta_nll, -gain.high, -gain.low, sign='+')}"
     saved = json.loads((out / "results.json").read_text())
     assert [p["kl"] for p in saved["paired"]][4] == pair.kl
-    index = json.loads((out / "nll" / "index.json").read_text())
-    stored = {each["schedule"]: out / "nll" / each["at"] for each in index["divergences"]}
-    tokens = np.concatenate([np.load(file)[0] for file in sorted(stored[SCHEDULES[1]].glob("*.npy"))])
+    tokens = tensors(out)[f"{SCHEDULES[1]} @ {pair.length} kl"]
     assert tokens.mean(dtype=np.float64) == pytest.approx(pair.kl, abs=1e-12)
     assert f",{pair.kl},{pair.kl_low}," in result.to_csv()
 

@@ -12,7 +12,7 @@ from tiny import documents, llama
 
 import ropescale
 from ropescale.evals import perplexity
-from ropescale.evals.resuming.fingerprints import parameters_fingerprint
+from ropescale.evals.running.fingerprints import parameters_fingerprint
 
 pytestmark = pytest.mark.usefixtures("no_plots")
 
@@ -111,7 +111,7 @@ def places(model):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_every_byte_counts(dtype, monkeypatch):
-    monkeypatch.setattr("ropescale.evals.resuming.fingerprints._BLOCK", 1000)  # several blocks, the last one shorter
+    monkeypatch.setattr("ropescale.evals.running.fingerprints._BLOCK", 1000)  # several blocks, the last one shorter
     model = llama().to(dtype)
     model.register_buffer("beside", torch.tensor(1.0))
     before = parameters_fingerprint(model)

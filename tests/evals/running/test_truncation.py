@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
+from losses import index, tensors
 from tiny import documents, from_ids, llama
 from transformers import LlamaForCausalLM
 
@@ -173,10 +172,9 @@ def test_what_cannot_be_is_refused(options, said):
 
 def test_it_is_written_read_and_continued(tmp_path, monkeypatch):
     result = perplexity(llama(), IDS, [64, 150], [YARN], truncation_stride=16, out=tmp_path)
-    index = json.loads((tmp_path / "nll" / "index.json").read_text())
-    (stored,) = index["truncation"]
-    assert (stored["length"], stored["stride"], len(stored["files"])) == (64, 16, 3)
-    assert np.load(tmp_path / "nll" / stored["at"] / "00001.npy").tolist() == result.truncation.nll[1].tolist()
+    (stored,) = index(tmp_path)["truncation"]
+    assert (stored["length"], stored["stride"]) == (64, 16)
+    assert tensors(tmp_path)["truncation @ 64"].tolist() == [each.tolist() for each in result.truncation.nll]
     loaded = Result.load(tmp_path)
     assert loaded.against_truncation == result.against_truncation
     assert [each.tolist() for each in loaded.truncation.nll] == [each.tolist() for each in result.truncation.nll]
@@ -189,31 +187,33 @@ def test_it_is_written_read_and_continued(tmp_path, monkeypatch):
     assert ran == [] and again.to_dict() == result.to_dict()
     finer = perplexity(llama(), IDS, [64, 150], [YARN], truncation_stride=8, out=tmp_path)
     assert ran == [None] * len(ran) and ran and finer.truncation.stride == 8
-    without = perplexity(llama(), IDS, [64, 150], [YARN], truncation=False, out=tmp_path)
+    without = perplexity(llama(), IDS, [64, 150], [YARN], truncation=False, out=tmp_path, force=True)
     assert without.truncation is None and Result.load(tmp_path).truncation is None
-    assert not (tmp_path / "nll" / stored["at"]).exists()
+    assert "truncation @ 64" not in tensors(tmp_path)
 
 
 def test_a_second_run_with_other_schedules_keeps_the_stride_of_the_first(tmp_path, monkeypatch):
     """By itself one schedule has stride 16, and eight have 4: what is finished is not run again at another."""
-    first = perplexity(llama(), IDS, [128], [YARN], out=tmp_path)
+    first = perplexity(llama(), IDS, [128], [YARN], out=tmp_path, force=True)
     ran, score = [], Executor.score
     monkeypatch.setattr(Executor, "score", lambda self, batch: ran.append(batch.positions) or score(self, batch))
     more = [f"yarn:factor={n}" for n in range(2, 9)]
-    second = perplexity(llama(), IDS, [128], more, out=tmp_path)
+    second = perplexity(llama(), IDS, [128], more, out=tmp_path, force=True)
     assert first.truncation.stride == second.truncation.stride == 16 and set(ran) == {128}
     assert [each.tolist() for each in second.truncation.nll] == [each.tolist() for each in first.truncation.nll]
-    assert perplexity(llama(), IDS, [128], more, out=tmp_path, truncation_stride=8).truncation.stride == 8
-    without = perplexity(llama(), IDS, [128], more, out=tmp_path, truncation=False)
+    assert perplexity(llama(), IDS, [128], more, out=tmp_path, force=True, truncation_stride=8).truncation.stride == 8
+    without = perplexity(llama(), IDS, [128], more, out=tmp_path, force=True, truncation=False)
     assert without.truncation is None
     ran.clear()
-    assert perplexity(llama(), IDS, [128], [YARN], out=tmp_path).truncation.stride == 8 and ran == []
-    assert perplexity(llama(), IDS, [96, 128], [YARN], out=tmp_path).truncation.stride == 16  # other lengths: anew
+    assert perplexity(llama(), IDS, [128], [YARN], out=tmp_path, force=True).truncation.stride == 8 and ran == []
+    assert (
+        perplexity(llama(), IDS, [96, 128], [YARN], out=tmp_path, force=True).truncation.stride == 16
+    )  # other lengths: anew
 
 
 def test_a_folder_without_losses_still_has_the_rows(tmp_path):
     result = perplexity(llama(), IDS, [64, 150], [YARN], truncation_stride=16, out=tmp_path)
-    shutil.rmtree(tmp_path / "nll")
+    (tmp_path / "losses.safetensors").unlink()
     loaded = Result.load(tmp_path)
     assert loaded.truncation is None and loaded.against_truncation == result.against_truncation
     assert "Against truncation" in loaded.to_markdown()

@@ -14,8 +14,8 @@ from tiny import documents, from_ids, llama
 import ropescale
 from ropescale.errors import RunError
 from ropescale.evals import perplexity
-from ropescale.evals.running.batches import plan_pass
 from ropescale.evals.scoring import memory
+from ropescale.evals.scoring.batches import plan_pass
 from ropescale.evals.scoring.executor import Executor
 from ropescale.evals.scoring.memory import default_batch_tokens, is_out_of_memory, position_bytes
 from ropescale.evals.scoring.scorer import Scorer

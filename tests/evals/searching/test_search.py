@@ -14,7 +14,7 @@ from tiny import byte_tokenizer, documents, llama, naive_nll
 import ropescale
 from ropescale.errors import CheckpointError, DataError, RunError
 from ropescale.evals import search
-from ropescale.evals.run_folder.loading import read_results
+from ropescale.evals.results.losses import read_results
 from ropescale.evals.running import progress
 from ropescale.evals.searching.feeds.feeding import feeding
 from ropescale.evals.searching.feeds.splitting import split

@@ -30,7 +30,7 @@ OF_EXTRAS = (
     "adapters/test_peft.py",
     "cli/test_search_command.py",
     "evals/reporting/test_reporting.py",
-    "evals/resuming/test_fingerprints.py",
+    "evals/running/test_fingerprints.py",
     "evals/searching/methods/test_methods.py",
     "evals/finetuning/test_finetuning.py",
 )

@@ -462,8 +462,8 @@ def _measuring(kind: str) -> list[str]:
 def _keep_figures(run: Path, to: Path) -> None:
     to.mkdir(parents=True)
     shutil.copy(run / "results.json", to)
-    if (run / "nll").exists():
-        shutil.copytree(run / "nll", to / "nll")
+    if (run / "losses.safetensors").exists():
+        shutil.copy(run / "losses.safetensors", to)
 
 
 _TIMING = {"timing", "seconds", "created"}

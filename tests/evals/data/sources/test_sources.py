@@ -239,12 +239,11 @@ def test_a_run_among_the_texts_is_no_text(tmp_path, caplog):
         "run/results.json": json.dumps(listed),
         "run/REPORT.md": "of the run",
         "run/notes.md": "of the user",
-        "run/nll/index.json": "{}",
-        "run/resume/run.json": "{}",
+        "run/resume/0.sqlite": "{}",
     }
     write_files(tmp_path, files)
     assert contents(read_texts(tmp_path)) == ["first", '{"text": "of the user"}', "of the user"]
-    assert "4 files are no text (run/REPORT.md of a run, run/nll/index.json of a run" in caplog.text
+    assert "3 files are no text (run/REPORT.md of a run, run/results.json of a run" in caplog.text
 
 
 def test_the_command_line_says_what_it_left_out_and_counts_it(mixed, checkpoint, ran, refused):

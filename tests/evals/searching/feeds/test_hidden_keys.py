@@ -17,7 +17,7 @@ from ropescale.evals import Result, search
 from ropescale.evals.parallel.processes import Group, World
 from ropescale.evals.passkey.quiz import Quiz, RetrievalOptions
 from ropescale.evals.reference import lessons
-from ropescale.evals.run_folder.loading import read_results
+from ropescale.evals.results.losses import read_results
 from ropescale.evals.searching.feeds import hidden_keys
 from ropescale.evals.searching.losses.evaluating import Evaluator
 from ropescale.evals.searching.losses.table_gradients import LiveTables
