@@ -14,6 +14,7 @@ import pytest
 import tiny
 import torch
 from launching import launch
+from losses import records_in
 from searching import stop_after
 
 from ropescale.schedules.reading.specs import parse
@@ -182,7 +183,7 @@ def test_killed_at_any_moment_it_finds_the_same(search, checkpoint, texts, tmp_p
         words = ["-m", "ropescale", "search", checkpoint, "--data", texts, *WORDS, "-o", str(file)]
         started = subprocess.Popen([sys.executable, *words], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         resume = tmp_path / f"killed-{kill}-search" / "resume"
-        while started.poll() is None and not list(resume.glob("*/answers.jsonl")):
+        while started.poll() is None and not records_in(resume.parent):
             time.sleep(0.01)
         time.sleep(float(torch.rand((), generator=generator)) * 0.5)
         started.send_signal(signal.SIGKILL)

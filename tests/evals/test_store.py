@@ -10,7 +10,7 @@ import shutil
 import signal
 import sqlite3
 import time
-from contextlib import closing, suppress
+from contextlib import closing
 from functools import partial
 
 import numpy as np
@@ -19,6 +19,7 @@ import torch
 from configurations import write_files
 from crashing import lasting, raising, tree
 from forking import struck
+from losses import records_in
 from refusing import untouched
 from safetensors.numpy import load_file
 from tiny import documents, llama
@@ -216,15 +217,6 @@ def test_starting_anew_removes_what_is_finished_and_nothing_else(tmp_path):
     assert names == {"lock", "holder", "mine", "notes.txt"}
 
 
-def rows_in(out):
-    """How many records a run's folder has."""
-    found = 0
-    for path in out.glob("resume/*.sqlite"):
-        with suppress(sqlite3.Error), closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as file:
-            found += file.execute("SELECT count(*) FROM records").fetchone()[0]
-    return found
-
-
 # --- runs ---
 
 IDS = [*documents(2, 110), documents(1, 30, seed=7)[0]]
@@ -302,7 +294,7 @@ def test_an_interrupted_run_goes_on_where_it_was_and_ends_byte_for_byte_the_same
     done = len(scored)
     assert done == after
     measured(tmp_path)
-    total = rows_in(whole)
+    total = records_in(whole)
     assert len(scored) == total == 30 + 6  # each batch once, in both runs together
     assert (f"resuming: {done} of {total} batches are done" in lines) == (done > 0)
     assert written(tmp_path) == written(whole)
@@ -355,10 +347,10 @@ CHANGES = [
 
 @pytest.mark.parametrize(("change", "sentence"), CHANGES, ids=lambda value: value if isinstance(value, str) else "")
 def test_what_changes_the_numbers_starts_a_new_run_and_is_named(out, lines, scored, change, sentence):
-    before = rows_in(out)
+    before = records_in(out)
     measured(out, schedules=[], **change)
     assert f"starting a new run: {sentence}; the old batches stay in resume/" in lines
-    assert len(scored) >= 6 and rows_in(out) == before + len(scored)
+    assert len(scored) >= 6 and records_in(out) == before + len(scored)
 
 
 LESS = [

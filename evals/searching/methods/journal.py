@@ -26,7 +26,9 @@ class Journal:
 
     def __init__(self, store: Store, facts: Facts) -> None:
         self.store, self._key = store, key_of(facts)
-        self.kept = [_read(content) for _, content, dtype, _ in store.records(self._key) if dtype == STEP]
+        records = ((number, content) for number, content, dtype, _ in store.records(self._key) if dtype == STEP)
+        # What follows a damaged answer is asked again.
+        self.kept = [_read(content) for place, (number, content) in enumerate(records) if number == place]
         self.left: Iterator[tuple[str, Reply]] = iter(())
 
     def replayed(self, ask: Ask) -> Reply | None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
 import tempfile
 import time
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,10 +43,16 @@ def measure(seconds: float) -> list[sides.Row]:
             start = time.monotonic()
             sides.command(*acts[name])
             whole = time.monotonic() - start
-            timing = (out / "resume" / "timing.jsonl").read_text().splitlines()
-            work[name].append(max(json.loads(line)["seconds"] for line in timing))
+            work[name].append(max(_seconds(file) for file in (out / "resume").glob("*.sqlite")))
             return whole
 
         seen = sides.in_turn({name: name for name in acts}, seconds, wall, warm=False)
     [whole], [alone] = sides.ratios(seen, "two"), sides.ratios(work, "two")
     return [whole, replace(alone, what=f"{alone.what}: from the first batch to the last")]
+
+
+def _seconds(file: Path) -> float:
+    """Returns how long a process measured, which it notes in its store."""
+    with closing(sqlite3.connect(file)) as store:
+        ((content,),) = store.execute("SELECT content FROM notes WHERE name = 'timing'").fetchall()
+    return json.loads(content)["seconds"]

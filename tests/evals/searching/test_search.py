@@ -3,10 +3,13 @@
 import json
 import math
 import re
+import sqlite3
+from contextlib import closing
 
 import pytest
 import torch
 from configurations import edit, write_files
+from losses import records_in
 from refusing import untouched
 from searching import check_resumed
 from tiny import byte_tokenizer, documents, llama, naive_nll
@@ -116,14 +119,15 @@ def test_a_search_that_was_stopped_finds_the_same_bit_for_bit(found, after, tmp_
     assert ropescale.schedules.reading.specs.parse(str(file)).build() == found.schedule
 
 
-def test_a_line_that_was_cut_off_is_computed_again(found, tmp_path):
-    out = tmp_path / "factors.json"
+def test_from_an_answer_that_is_damaged_on_all_are_computed_again(found, tmp_path):
+    out, run = tmp_path / "factors.json", tmp_path / "factors-search"
     search(llama(), TEXT, 128, out=out, **BUDGET)
-    (log,) = (tmp_path / "factors-search" / "resume").glob("*/answers.jsonl")
-    content = log.read_bytes()
-    log.write_bytes(content[: len(content) // 2])
+    whole = records_in(run)
+    with closing(sqlite3.connect(run / "resume" / "0.sqlite")) as store:
+        store.execute("UPDATE records SET content = replace(content, '1', '2') WHERE number = 2")
+        store.commit()
     assert search(llama(), TEXT, 128, out=out, **BUDGET).checks == found.checks
-    assert log.read_bytes() == content
+    assert records_in(run) == whole
 
 
 def test_the_file_says_where_the_numbers_come_from(found, tmp_path):
@@ -142,13 +146,12 @@ def test_a_schedule_that_was_edited_since_is_not_replaced(found, tmp_path):
         found.save(file)
 
 
-def test_another_search_in_the_same_place_says_so(tmp_path, capsys):
+def test_another_search_in_the_same_place_replaces_its_result_and_one_of_another_text_needs_force(tmp_path):
     out = tmp_path / "factors.json"
     search(llama(), TEXT, 128, out=out, **BUDGET)
-    search(llama(), TEXT, 128, out=out, progress=True, **BUDGET)
-    assert "another search" not in capsys.readouterr().err
-    search(llama(), TEXT, 128, out=out, progress=True, **{**BUDGET, "seed": 7})
-    assert "another search than the last one here: its result will replace that one's" in capsys.readouterr().err
+    search(llama(), TEXT, 128, out=out, **{**BUDGET, "seed": 7})
+    with pytest.raises(CheckpointError, match="holds results of another model; choose another folder with out=OUT, or"):
+        search(llama(1), TEXT, 128, out=out, **BUDGET)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import psutil
+from losses import records_in
 from safetensors.numpy import load_file
 
 import ropescale
@@ -49,7 +50,7 @@ def launch(
         text=True,
     )
     while stop_after is not None and started.poll() is None:
-        if any(stop_after.glob("resume/*/*.log")):
+        if records_in(stop_after):
             for each in [*psutil.Process(started.pid).children(recursive=True), started]:
                 each.kill()  # the workers have sessions of their own
         time.sleep(0.01)

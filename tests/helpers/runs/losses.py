@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,15 @@ def rewrite(folder: Path, change: Callable[[dict[str, np.ndarray], dict[str, Any
     change(found, about)
     save_file(found, folder / FILE, {"index": json.dumps(about)})
     reseal(folder, lambda results: results["files"].update({FILE: [digest(folder / FILE)]}))
+
+
+def records_in(folder: Path) -> int:
+    """How many finished records the run in a folder has committed."""
+    found = 0
+    for path in folder.glob("resume/*.sqlite"):
+        with suppress(sqlite3.Error), closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as file:
+            found += file.execute("SELECT count(*) FROM records").fetchone()[0]
+    return found
 
 
 def digest(path: Path) -> str:
