@@ -20,12 +20,12 @@ def command(runs: tuple[str, ...], out: str, title: str) -> None:
     The page holds everything, needs no network, and can be mailed as it is. Needs the extra `report`.
     """
     from ..evals.reporting.page import check_ours, page, write
-    from ..evals.reporting.runs import load, unchecked, unpaired, without_losses
+    from ..evals.reporting.runs import load, unpaired, without_losses
     from ..evals.run_folder.replacing import target
 
     target(out, check_ours)
     loaded = load(runs)
     written = write(page(loaded, title), out)
-    for line in [*unchecked(loaded), *without_losses(loaded), *unpaired(loaded)]:
+    for line in [*without_losses(loaded), *unpaired(loaded)]:
         click.echo(f"note: {line}", err=True)
     click.echo(f"written to {written}", err=True)

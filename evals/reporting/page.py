@@ -196,7 +196,7 @@ def _run(run: StoredRun) -> dict[str, Any]:
         "weights": model["weights"][:12],
         **{key: _plain(data.get(key)) for key in ("source", "documents", "windows", "tokens") if key in data},
         **(
-            {"share of the documents": run.result.share, "tokens": f"{run.result.scored_tokens:,}"}
+            {"share of the documents": run.result.share, "tokens": f"{run.result.data['tokens']:,}"}
             if run.result
             else {}
         ),
@@ -205,7 +205,6 @@ def _run(run: StoredRun) -> dict[str, Any]:
         "token ids sha256": _tokens(run),
         **{f"protocol: {key.replace('_', ' ')}": _plain(value) for key, value in protocol.items()},
         "forward passes": f"{sum(each['forward_passes'] for each in cost):,}" if cost else "",
-        "checksums": "as written" if run.has_checksums else "no checksum stored",
         "versions": ", ".join(f"{name} {version}" for name, version in results["versions"].items()),
     }
     return {"name": run.name, "facts": {key: value or "-" for key, value in facts.items()}}

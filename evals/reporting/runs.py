@@ -10,7 +10,6 @@ from pathlib import Path
 from ...errors import DataError
 from ...files.reading import local_path
 from ..results.result import Result
-from ..run_folder.checking import SEAL
 from ..run_folder.formats import Results
 from ..run_folder.loading import read_losses, read_results
 
@@ -24,14 +23,12 @@ class StoredRun:
         name: its name on the page: the folder's name, with its parent's if two have the same name.
         results: ``results.json``.
         result: the measurement of perplexity; None for another kind of run.
-        has_checksums: whether all files have a checksum; before version 0.1.0 there were none.
     """
 
     folder: Path
     name: str
     results: Results
     result: Result | None
-    has_checksums: bool
 
     @property
     def kind(self) -> str:
@@ -59,9 +56,8 @@ def load(folders: Sequence[str | Path]) -> list[StoredRun]:
 def _run(path: Path, name: str) -> StoredRun:
     results = read_results(path)
     if results.get("kind", Result.kind) != Result.kind:
-        return StoredRun(path, name, results, None, SEAL in results)
-    losses = read_losses(path, results)
-    return StoredRun(path, name, results, Result.of(path, results, losses), SEAL in results and losses.sealed)
+        return StoredRun(path, name, results, None)
+    return StoredRun(path, name, results, Result.of(path, results, read_losses(path, results)))
 
 
 def without_losses(runs: Sequence[StoredRun]) -> list[str]:
@@ -91,16 +87,6 @@ def unpaired(runs: Sequence[StoredRun]) -> list[str]:
             "`ropescale eval` into the same folder again, which writes it and measures only what is missing"
             for folder in old
         ),
-    ]
-
-
-def unchecked(runs: Sequence[StoredRun]) -> list[str]:
-    """Returns a sentence for each run without checksums."""
-    return [
-        f"{run.folder}: no checksum stored, so damage to its figures may not be noticed; run the same command into "
-        "the same folder again, which writes them"
-        for run in runs
-        if not run.has_checksums
     ]
 
 

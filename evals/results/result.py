@@ -197,7 +197,7 @@ class Result(Stored, Saved):
         """Returns a sentence that says how the numbers were measured."""
         once = self.protocol.get("bos_once") is not None
         bos = "BOS first" if self.bos else "BOS first in each document, in no other window" if once else "no BOS"
-        number, tokens, held = self.data["documents"], self.scored_tokens, self._windows()
+        number, tokens, held = self.data["documents"], self.data["tokens"], self._windows()
         documents = f"{number} document{'s' * (number != 1)}{self._reaching()}{self._kinds()}"
         return (
             f"protocol {self.protocol['name']}: {self.title[0].lower()}{self.title[1:]} ({bos}), "
@@ -226,11 +226,6 @@ class Result(Stored, Saved):
             f"± or (low to high) † is the {PERCENT} interval over {blocks}, which knows nothing of other documents and "
             f"covers {coverage.over_blocks()}"
         )
-
-    @property
-    def scored_tokens(self) -> int:
-        """The tokens scored at the longest length; runs from before 0.1.0 wrote down how many were fed, with BOS."""
-        return self.data["tokens"] if "windows" in self.data else max(row.tokens for row in self.rows)
 
     @property
     def extent(self) -> str:

@@ -2,8 +2,7 @@
 
 ``results.json`` lists every file beside it with its sha256; while a file is being replaced, it lists the old and the
 new one. It is written before the others, so a run that was killed at any moment still recognises its files. Any other
-file is refused by name. Versions before 0.1.0 wrote no such list; their files are recognised by their content, see
-:mod:`ropescale.evals.run_folder.older`.
+file is refused by name.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from ...errors import CheckpointError
 from ...files import atomic
 from ...files.reading import local_path
 from ..resuming import finished_batches
-from . import checking, formats, nll, older
+from . import checking, formats, nll
 from .checking import Wrong, sealed, sha256
 from .formats import Results
 from .leftovers import RESULTS, WRITTEN, is_regular
@@ -181,16 +180,14 @@ def _kind_in(path: Path) -> str | None:
 
 def _own(path: Path, results: Results, refused: nll.Refused) -> str:
     """Returns the sha256 of a file that ``results.json`` lists."""
-    listed = results.get("files")
-    if not is_regular(path) or (listed is not None and path.name not in listed):
+    listed = results["files"]
+    if not is_regular(path) or path.name not in listed:
         raise refused(path, "is not what an evaluation wrote")
     try:
         content = checking.content(path, _LARGEST)
     except (Wrong, OSError) as error:
         raise refused(path, str(error)) from None
-    if listed is None and not older.is_ours(path.name, content, results):
-        raise refused(path, "is not what a version before 0.1.0 wrote for the results beside it")
-    if listed is not None and sha256(content) not in listed[path.name]:
+    if sha256(content) not in listed[path.name]:
         raise refused(path, "was changed since it was written")
     return sha256(content)
 

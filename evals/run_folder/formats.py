@@ -83,9 +83,9 @@ class Results(TypedDict):
     versions: dict[str, str]
     rows: list[dict[str, Any]]
     cost: NotRequired[Annotated[list[PassCost], FailFast(), Len(0, 10 * _ROWS)]]
-    files: NotRequired[dict[Beside, Annotated[list[Digest], Len(1, 2)]]]
+    files: dict[Beside, Annotated[list[Digest], Len(1, 2)]]
     tables: NotRequired[Tables]
-    sha256: NotRequired[Digest]
+    sha256: Digest
 
 
 def _rows(metric: Metric[Any, Any]) -> object:
@@ -153,7 +153,7 @@ class _Entry(TypedDict):
     """An entry of ``nll/index.json``: the place of files, and their checksums."""
 
     at: Place
-    files: NotRequired[Annotated[list[Digest], FailFast()]]
+    files: Annotated[list[Digest], FailFast()]
 
 
 class StoredPass(_Entry):
@@ -188,9 +188,9 @@ class Index(TypedDict):
     passes: Annotated[list[StoredPass], FailFast(), Len(0, _ROWS)]
     divergences: NotRequired[Annotated[list[StoredComparison], FailFast(), Len(0, _ROWS)]]
     truncation: NotRequired[Annotated[list[StoredTruncation], Len(0, 1)]]
-    of: NotRequired[Digest]
+    of: Digest
     before: NotRequired[dict[Below, Digest]]
-    sha256: NotRequired[Digest]
+    sha256: Digest
 
 
 _INDEX: Shape[Index] = Shape(Index)
@@ -213,7 +213,7 @@ def index(value: Index) -> Index:
     if made and not value["documents"]:
         raise Wrong("has passes and no documents")
     for one in made:
-        if "files" in one and len(one["files"]) != len(value["documents"]):
+        if len(one["files"]) != len(value["documents"]):
             raise Wrong(f"has {len(one['files']):,} checksums for the {len(value['documents']):,} files in {one['at']}")
     return value
 

@@ -1,13 +1,11 @@
 """Removes half-written files of killed runs from a run's folder. The next run does so while it holds the folder's lock.
 
-Current parts are recognised by their writer's lock, see :mod:`ropescale.files.atomic`. Parts from before 0.1.0 had no
-lock and are recognised by their names; only the holder of the run's lock could be writing them.
+They are recognised by their writer's lock, see :mod:`ropescale.files.atomic`.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -15,7 +13,7 @@ from itertools import chain
 from pathlib import Path
 
 from ...files import atomic
-from .formats import ARRAY, METRICS_OF
+from .formats import METRICS_OF
 
 RESULTS = "results.json"
 
@@ -30,11 +28,6 @@ WRITTEN: dict[str, Sequence[str]] = {
     for kind, metrics in METRICS_OF.items()
 }
 """The files beside ``results.json``, by kind of run."""
-
-_OLD = re.compile(
-    r"\.part-(results\.json|results\.csv|answers\.csv|REPORT\.md|[0-9]+-(facts|run)\.json)"
-    r"|\.(ppl_vs_length|loss_by_position|retrieval)\.[0-9]+\.png"
-)
 
 
 @contextmanager
@@ -63,8 +56,6 @@ def sweep_run(folder: Path) -> None:
     """
     for name in {RESULTS, *chain(*WRITTEN.values())}:
         atomic.sweep(folder / name)
-    _sweep_old(folder)
-    _sweep_old_arrays(folder / ".part-nll")
 
 
 def sweep_records(folder: Path) -> None:
@@ -75,7 +66,6 @@ def sweep_records(folder: Path) -> None:
     """
     for name in ("facts.json", "run.json"):
         atomic.sweep(folder / name)
-    _sweep_old(folder)
 
 
 def is_regular(path: Path) -> bool:
@@ -89,25 +79,3 @@ def is_regular(path: Path) -> bool:
 def is_folder(path: Path) -> bool:
     """Whether this is a folder and not a link to one."""
     return path.is_dir() and not path.is_symlink()
-
-
-def _sweep_old(folder: Path) -> None:
-    for entry in os.scandir(folder):
-        if _OLD.fullmatch(entry.name) and is_regular(Path(entry)):
-            os.unlink(entry)
-
-
-def _sweep_old_arrays(folder: Path) -> None:
-    """Removes half-written losses from before version 0.1.0, and then the folders that are empty."""
-    if not is_folder(folder):
-        return
-    for below, folders, names in os.walk(folder, topdown=False):
-        for path in (Path(below, name) for name in names):
-            name = path.relative_to(folder).as_posix()
-            if (name == "index.json" or ARRAY.fullmatch(name)) and is_regular(path):
-                path.unlink()
-        for name in folders:
-            with suppress(OSError):
-                Path(below, name).rmdir()
-    with suppress(OSError):
-        folder.rmdir()

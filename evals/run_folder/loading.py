@@ -14,7 +14,7 @@ from ..results.stored import Divergence, Identity, Pass
 from ..results.truncation import Truncation
 from ..running.batches import Cost
 from . import checking, folder, formats, nll
-from .checking import SEAL, Wrong
+from .checking import Wrong
 from .formats import Index, Results, StoredComparison, StoredDocument, StoredPass, StoredTruncation
 
 Spent = Mapping[str, Any]
@@ -23,17 +23,12 @@ Spent = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Losses:
-    """The content of ``nll/``; without passes if the folder is gone.
-
-    Attributes:
-        sealed: whether every file has a checksum; before version 0.1.0 there were none.
-    """
+    """The content of ``nll/``; without passes if the folder is gone."""
 
     bos: bool
     identities: list[Identity]
     passes: list[Pass]
     divergences: list[Divergence]
-    sealed: bool
     windows: list[int] = field(default_factory=list)
     truncation: Truncation | None = None
 
@@ -69,7 +64,7 @@ def read_losses(path: Path, results: Results) -> Losses:
     """
     at = path / folder.NLL
     if not (at / nll.INDEX).exists():
-        return Losses(False, [], [], [], True)
+        return Losses(False, [], [], [])
     try:
         index = nll.read_index(at)
         _check_belongs(index, results)
@@ -80,7 +75,7 @@ def read_losses(path: Path, results: Results) -> Losses:
     compared = [_divergence(one, next(ran, {}), list(_arrays(at, index, one))) for one in index.get("divergences", [])]
     named = [_identity(each) for each in index["documents"]]
     last = [_truncation(one, next(ran, {}), list(_arrays(at, index, one))) for one in index.get("truncation", [])]
-    return Losses(index["bos"], named, passes, compared, SEAL in index, _windows(index), last[0] if last else None)
+    return Losses(index["bos"], named, passes, compared, _windows(index), last[0] if last else None)
 
 
 def _identity(document: StoredDocument) -> Identity:
@@ -100,7 +95,7 @@ def damaged(path: Path, error: Wrong | OSError) -> DataError:
 
 
 def _check_belongs(index: Index, results: Results) -> None:
-    if index.get("of", folder.identity(results)) != folder.identity(results):
+    if index["of"] != folder.identity(results):
         raise Wrong("belongs to another measurement than the results beside it")
     passes = {(one["schedule"], n): one["table_sha256"] for one in index["passes"] for n in one["lengths"]}
     if passes != {(row["schedule"], row["length"]): row["table_sha256"] for row in results["rows"]}:
@@ -112,7 +107,7 @@ def _arrays(at: Path, index: Index, one: StoredPass | StoredComparison | StoredT
     for number, count in enumerate(_windows(index)):
         path = at / nll.name_of(one["at"], number)
         try:
-            whole = nll.read(path, one["files"][number] if "files" in one else None, 2 if "baseline" in one else 0)
+            whole = nll.read(path, one["files"][number], 2 if "baseline" in one else 0)
             if whole.shape[-1] % count:
                 raise Wrong(f"does not hold {count:,} windows of the same size")
             if "stride" in one and whole.size != count * (_longest(index) - one["length"]):

@@ -2,8 +2,7 @@
 
 The index lists every file with its sha256, so that a changed byte is noticed and only listed files are replaced. It
 is written first, so a run that is killed leaves no unlisted file. Files of an older measurement are listed under
-``before`` until they are replaced or removed. An index from before 0.1.0 has no checksums; there a file must have a
-listed name and hold such an array.
+``before`` until they are replaced or removed.
 """
 
 from __future__ import annotations
@@ -54,18 +53,18 @@ def read_index(folder: Path) -> formats.Index:
     return checking.checked(folder / INDEX, formats.index, _MOST)
 
 
-def read(path: Path, wanted: str | None, rows: int = 0) -> np.ndarray:
+def read(path: Path, wanted: str, rows: int = 0) -> np.ndarray:
     """Reads an array, fp32 [tokens] or [rows, tokens].
 
     Args:
-        wanted: its sha256, if known.
+        wanted: its sha256.
 
     Raises:
         Wrong: it was changed, or is not such an array.
         OSError: it cannot be read.
     """
     found = checking.content(path, _LARGEST)
-    if wanted is not None and sha256(found) != wanted:
+    if sha256(found) != wanted:
         raise Wrong("is not as it was written (its checksum differs)")
     count, over = divmod(len(found) - _HEADER, 4 * max(rows, 1))
     shape = (rows, count) if rows else (count,)
@@ -89,11 +88,11 @@ def _bytes(values: np.ndarray) -> bytes:
 
 
 def _listed(index: formats.Index) -> dict[str, list[str]]:
-    """Returns the files that an index lists, each with the checksums it may have; none if none were stored."""
+    """Returns the files that an index lists, each with the checksums it may have."""
     found: dict[str, list[str]] = {}
     for one in formats.stored_in(index):
         for number in range(len(index["documents"])):
-            found[name_of(one["at"], number)] = one["files"][number : number + 1] if "files" in one else []
+            found[name_of(one["at"], number)] = [one["files"][number]]
     for name, digest in index.get("before", {}).items():
         found.setdefault(name, []).append(digest)
     return found
@@ -149,10 +148,8 @@ def _own(path: Path, digests: list[str] | None, refused: Refused) -> str:
         raise refused(path, "is not what an evaluation wrote")
     try:
         found = sha256(checking.content(path, _LARGEST))
-        if digests and found not in digests:
+        if found not in digests:
             raise Wrong("is not as the evaluation wrote it (its checksum differs)")
-        if not digests:
-            read(path, None, 2 if path.parent.name.endswith("-divergence") else 0)
     except (Wrong, OSError) as error:
         raise refused(path, str(error)) from None
     return found

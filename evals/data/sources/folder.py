@@ -77,14 +77,14 @@ def _of_runs(files: Sequence[Path]) -> set[Path]:
 
 
 def _runs(files: Iterable[Path]) -> Iterator[tuple[Path, Iterable[str]]]:
-    """Yields the folders of runs, and the files that each lists; versions before 0.1.0 listed none."""
+    """Yields the folders of runs, and the files that each lists."""
     for path in files:
         if path.name == "results.json" and path.stat().st_size < _LARGEST:
             with suppress(OSError, ValueError, RecursionError):
                 content = json.loads(path.read_bytes())
                 if isinstance(content, dict) and {"schema", "versions", "rows"} <= content.keys():
                     listed = content.get("files")
-                    yield path.parent, listed if isinstance(listed, dict) else ("results.csv", "REPORT.md")
+                    yield path.parent, listed if isinstance(listed, dict) else ()
 
 
 def no_texts(files: list[str]) -> str:

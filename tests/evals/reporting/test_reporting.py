@@ -27,6 +27,7 @@ from ropescale.evals.data.key_tokens import KeySpans
 from ropescale.evals.metrics.cells import around
 from ropescale.evals.reporting.page import page, page_data
 from ropescale.evals.reporting.runs import load, unpaired
+from ropescale.evals.run_folder.checking import sealed
 
 LENGTHS = [16, 64, 128]
 SCHEDULES = ["linear:factor=4", "yarn:factor=4"]
@@ -61,11 +62,18 @@ def other(tmp_path_factory):
 
 @contextmanager
 def edited(path: Path) -> Iterator[dict[str, Any]]:
-    """A file of a run, to be changed by hand: its own checksum goes."""
+    """A file of a run, to be changed by hand, with the checksum of what it then holds."""
     content = json.loads(path.read_text())
-    content.pop("sha256", None)
     yield content
-    path.write_text(json.dumps(content))
+    path.write_text(sealed(content))
+
+
+def with_new_checksums(run: Path) -> None:
+    """Lists the files below ``nll/`` as they are now."""
+    with edited(run / "nll" / "index.json") as index:
+        for each in [*index["passes"], *index["divergences"], *index["truncation"]]:
+            files = [run / "nll" / each["at"] / f"{number:05d}.npy" for number in range(len(each["files"]))]
+            each["files"] = [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
 
 
 def stored(folder: Path, schedule: str) -> list[np.ndarray]:
@@ -295,15 +303,6 @@ def test_a_changed_figure_of_the_results_or_the_index_is_noticed(run, tmp_path, 
     assert changed != text and f"{name} is not as it was written" in damaged(run, tmp_path, ran)
 
 
-def without_checksums(run):
-    with edited(run / "nll" / "index.json") as index:
-        for each in [*index["passes"], *index["divergences"], *index["truncation"]]:
-            each.pop("files", None)
-        index.pop("of", None)
-    with edited(run / "results.json") as results:
-        results.pop("files", None)
-
-
 BIG = b"\x93NUMPY\x01\0v\0{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000000,), }".ljust(127) + b"\n"
 PICKLE = b"\x93NUMPY\x01\0v\0{'descr': '|O', 'fortran_order': False, 'shape': (1,), }".ljust(127) + b"\ncos\nsystem\n."
 
@@ -311,21 +310,22 @@ PICKLE = b"\x93NUMPY\x01\0v\0{'descr': '|O', 'fortran_order': False, 'shape': (1
 @pytest.mark.parametrize("content", [b"", b"\x93NUMPY", BIG, PICKLE, BIG[:120]], ids=range(5))
 @pytest.mark.parametrize("checksums", [True, False])
 def test_a_file_that_holds_no_losses_is_one_line(run, tmp_path, ran, content, checksums):
-    if not checksums:
-        without_checksums(run)
     path = run / "nll" / "as-is" / "128" / "00001.npy"
     path.write_bytes(content)
+    if not checksums:
+        with_new_checksums(run)
     assert f"error: {path} " in damaged(run, tmp_path, ran)
 
 
-def test_losses_of_another_length_or_that_are_not_finite_are_noticed_without_a_checksum(run, tmp_path, ran):
-    without_checksums(run)
+def test_losses_of_another_length_or_that_are_not_finite_are_noticed_whatever_their_checksum(run, tmp_path, ran):
     path = run / "nll" / "as-is" / "128" / "00001.npy"
     whole = np.load(path)
     np.save(path, whole[:-1])
+    with_new_checksums(run)
     assert "tokens of as-is at 128" in damaged(run, tmp_path, ran)
     whole[3] = np.nan
     np.save(path, whole)
+    with_new_checksums(run)
     assert "00001.npy holds losses that are not finite" in damaged(run, tmp_path, ran)
 
 
@@ -546,9 +546,7 @@ def test_in_a_browser_a_dozen_series_can_be_hidden_and_shown_and_rounding_is_no_
         shutil.copytree(folder, tmp_path / name)
         for file in (tmp_path / name / "nll").rglob("*.npy"):
             np.save(file, np.load(file) + np.float32(nats))
-        with edited(tmp_path / name / "nll" / "index.json") as index:
-            for each in [*index["passes"], *index["divergences"], *index["truncation"]]:
-                each.pop("files", None)
+        with_new_checksums(tmp_path / name)
     seen = browsed([folder, *(tmp_path / name for name in moved), asked[0]], tmp_path)
     assert seen["errors"] == [] and seen["titles in the way"] == [] and seen["cut off"] == 0
     series = 4 * 3
@@ -599,9 +597,7 @@ def test_in_a_browser_pairs_are_whole_numbers_and_a_figure_has_its_digits_and_bo
     assert seen["errors"] == [] and seen["pairs"] == [["0", "1", "2", "3"]] * 2  # the frequencies, and the divisors
 
 
-def test_a_run_whose_losses_are_gone_is_reported_with_a_word(tmp_path, ran):
-    stored = Path(__file__).parents[2] / "fixtures" / "runs_without_checksums" / "eval"
-    folder = Path(shutil.copytree(stored, tmp_path / "r"))
-    shutil.rmtree(folder / "nll")
-    _, said = ran("report", folder, "-o", tmp_path / "x.html")
+def test_a_run_whose_losses_are_gone_is_reported_with_a_word(run, tmp_path, ran):
+    shutil.rmtree(run / "nll")
+    _, said = ran("report", run, "-o", tmp_path / "x.html")
     assert "has no nll/index.json, so loss by position and comparisons are left out" in said
