@@ -15,7 +15,6 @@ import numpy as np
 
 from ...errors import DataError
 from ...files.reading import sha256
-from . import token_cache
 from .encoding import TextEncoder
 from .texts import Text as Text
 from .texts import TextFile
@@ -88,8 +87,6 @@ def tokenize(
 
     What is tokens already stays as it is.
 
-    The tokens of large texts are kept for the next time, see :mod:`ropescale.evals.data.token_cache`.
-
     Args:
         split_special_tokens: a special token's name in the text, such as ``<|endoftext|>``, is text like any other;
             by default it becomes that token.
@@ -100,15 +97,9 @@ def tokenize(
     given = [named(f"document {i}", each) for i, each in enumerate(texts)]
     held = [Text(each.name, each.text) if isinstance(each, TextFile) else each for each in given]
     known = [each for each in held if isinstance(each, Text)]
-    hashes = [sha256(text.encoded) for text in known]
-    large = sum(len(text.text) for text in known) >= token_cache.LEAST
-    key = token_cache.key(hashes, tokenizer, split_special_tokens) if large else None
-    tokens = None if key is None else token_cache.load(key, len(known))
-    if tokens is None:
-        tokens = [TextEncoder(tokenizer, split_special_tokens).whole([text.text]) for text in known]
-        if key is not None:
-            token_cache.save(key, tokens)
-    made = (Document(text.name, t.ids.tolist(), t.byte_ends, h) for text, t, h in zip(known, tokens, hashes))
+    encoder = TextEncoder(tokenizer, split_special_tokens)
+    tokens = (encoder.whole([text.text]) for text in known)
+    made = (Document(x.name, t.ids.tolist(), t.byte_ends, sha256(x.encoded)) for x, t in zip(known, tokens))
     return [each if isinstance(each, Document) else next(made) for each in given]
 
 
