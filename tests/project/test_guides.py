@@ -43,7 +43,6 @@ NOT_RUN = {
     },
     "training": {
         "--steps 400": "takes hours; adapting.md has the same with 2 steps",
-        "make engines": "installs trainers",
     },
     "versions": {"pip install": "installs libraries", "make engines": "installs libraries"},
 }
@@ -183,7 +182,7 @@ RUN = {
     "python": Guide(a_run, ("yarn.png",), ("<Patch yarn:factor=8, to 2048 tokens>",)),
     "saving": Guide(nothing, ("OUT/ropescale.json", "ADAPTER/base/ropescale.json", "CKPT-8x/ropescale.json"), ()),
     "schedules": Guide(nothing, (), ("cope:clipped_pairs=24",)),
-    "training": Guide(a_trainer, ("OUT/ropescale.json",), ("sequence_len: 2048", "cutoff_len: 2048")),
+    "training": Guide(a_trainer, ("OUT/ropescale.json",), ()),
 }
 
 
