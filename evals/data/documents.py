@@ -258,3 +258,47 @@ def too_short(longest: tuple[str, int] | None, needed: int, instead: str) -> Dat
         f"no document has the {needed:,} tokens needed; the longest, {longest[0]}, has {longest[1]:,}: "
         f"use {instead}, longer documents, or join them with concat=True"
     )
+
+
+def placed(
+    documents: Sequence[Document], bos: str | int, tokenizer: PreTrainedTokenizerBase | None
+) -> tuple[list[Document], int | None]:
+    """Takes BOS off documents that begin with it, since it is put in front of every window, and returns its id.
+
+    Unless it is asked for, none is put in front of chats whose template writes none: the model was trained so.
+
+    Raises:
+        DataError: it is in front of some documents and not of others.
+    """
+    found = bos_id(bos, tokenizer)
+    if found is None:
+        return list(documents), None
+    bare = [each for each in documents if each.kind == "chat" and len(each.ids) and each.ids[0] != found]
+    if bare and bos == "auto":
+        if len(bare) < sum(map(bool, (len(each.ids) for each in documents))):
+            raise unequal_bos(bare[0].name)
+        return list(documents), None
+    return [_without_bos(each) if each.kind and list(each.ids[:1]) == [found] else each for each in documents], found
+
+
+def unequal_bos(name: str) -> DataError:
+    """Returns the error where documents do not agree on BOS.
+
+    Args:
+        name: a chat whose template writes none.
+    """
+    return DataError(
+        f"the chat template writes no BOS in front of {name}, and other documents begin with one; say bos='yes' or "
+        "bos='no' for all of them",
+        "bos",
+    )
+
+
+def _without_bos(document: Document) -> Document:
+    ends, scored = document.byte_ends, document.scored
+    return replace(
+        document,
+        ids=document.ids[1:],
+        byte_ends=None if ends is None else ends[1:] - ends[0],
+        scored=None if scored is None else scored[1:],
+    )
