@@ -16,7 +16,6 @@ from ..metrics import METRICS
 from ..metrics.base import Metric
 from ..passkey.metrics import METRICS as ASKED
 from ..recommending.metrics import METRICS as JUDGED
-from ..reproducing.metrics import METRICS as CLAIMED
 from ..results.stored import DataFacts, ModelFacts, Tables
 from ..searching.metrics import METRICS as LEARNED
 from .checking import Count, Length, Shape, Wrong
@@ -109,7 +108,6 @@ METRICS_OF: dict[str, Sequence[Metric[Any, Any]]] = {
     "perplexity": METRICS,
     "retrieval": ASKED,
     "recommendation": JUDGED,
-    "reproduction": CLAIMED,
     "search": LEARNED,
 }
 """The metrics of each kind of run."""
@@ -129,8 +127,7 @@ def results(value: Any) -> Results:
     if kind not in list(_KINDS):
         raise Wrong("is of a kind of run that this version does not know")
     _KINDS[kind](value)
-    rows = [*value["rows"], *(value.get("answers", []) if kind == "reproduction" else [])]
-    schedules = {row["schedule"] for row in rows}
+    schedules = {row["schedule"] for row in value["rows"]}
     if not 0 < len(schedules) <= SERIES:
         raise Wrong(f"has {len(schedules):,} schedules, and 1 to {SERIES} can be compared")
     return value

@@ -19,7 +19,6 @@ RESULTS = "results.json"
 
 _TABLES = {
     "recommendation": ["finalists.csv"],
-    "reproduction": ["claims.csv"],
     "retrieval": ["answers.csv"],
     "search": ["history.csv"],
 }

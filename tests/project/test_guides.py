@@ -85,7 +85,6 @@ STALE = (
     "ropescale eval CKPT --data TEXT",
     "ropescale eval CKPT --data TEXT --lengths 4q",
     "ropescale patch CKPT -o OUT --schedule yarn:factr=8",
-    "ropescale finetune CKPT --data TEXT --steps many -o OUT",
     "python -m ropescale eval",
     "python tests/benchmarks/none.py",
     "make everything",
