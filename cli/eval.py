@@ -39,7 +39,7 @@ _SECTIONS = {
     **REQUEST_SECTIONS,
     "The text": "split text_field score glob encoding concat min_tokens "
     "max_docs windows budget_tokens streaming split_special_tokens bos",
-    "How": "protocol stride short_context truncation truncation_stride repeat_distance key_spans seed",
+    "How": "stride short_context truncation truncation_stride repeat_distance key_spans seed",
     "The result": "out fresh force as_json",
     **MODEL_SECTION,
     "Memory and many devices": "batch_tokens sequence_parallel tp device_map",
@@ -55,13 +55,6 @@ _SECTIONS = {
 @shared_options("batch_tokens", "truncation_stride")
 @click.option(
     "--budget-tokens", type=Length(), metavar="N", help="Fed under one schedule (default: 256k without --windows)."
-)
-@click.option(
-    "--protocol",
-    type=click.Choice(["ropescale", "yarn-paper", "hf-docs"]),
-    default="ropescale",
-    show_default=True,
-    help="How windows become a number; the others reproduce published scripts, with their bugs.",
 )
 @click.option(
     "--stride", type=Length(), metavar="N", help="Whole documents, in sliding windows N tokens apart (slower)."

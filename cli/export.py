@@ -34,7 +34,7 @@ _SECTIONS = {"The engine": "engine", **REQUEST_SECTIONS, **MODEL_SECTION, "The r
     "engine",
     type=OneOf(list(ENGINES)),
     required=True,
-    help="The engine to serve it with, or the trainer.",
+    help="The engine to serve it with.",
 )
 @request_options()
 @shared_options("revision", "as_json")
@@ -44,7 +44,7 @@ def command(model: str, engine: str, as_json: bool, **options: Any) -> None:
     Prints the command to paste, and a table with a row per field of the schedule: honoured, recomputed (the engine has
     its own number), dropped or unsupported; what it computes; and how that is known: served (a test serves such a
     model in that version and compares log-probabilities with transformers), run (a test runs the engine's code: whole
-    models in mlx-lm and trainers, the rotary layer in vLLM and SGLang), source (its code was read) or docs. Nothing is
+    models in mlx-lm, the rotary layer in vLLM and SGLang), source (its code was read) or docs. Nothing is
     loaded or written.
 
     Without --schedule MODEL is served as it is: patched by ropescale, or with its vendor's scaling. With --schedule
@@ -58,7 +58,6 @@ def command(model: str, engine: str, as_json: bool, **options: Any) -> None:
       ropescale export Qwen/Qwen3-8B --for sglang --schedule yarn --target-length 128k
       ropescale export ./llama --for llama.cpp --schedule yarn:factor=8
       ropescale export ./llama --for mlx-lm --schedule llama3:factor=8
-      ropescale export ./llama-128k --for axolotl
     """
     from ..engines.exporting import export
     from ..errors import RunError

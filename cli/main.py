@@ -33,9 +33,7 @@ COMMANDS = {
     "recommend": "The schedule for a model, a length and a text, with its evidence.",
     "keys": "The tokens that need long context, by a key model; for `eval --key-spans`.",
     "passkey": "Whether numbers hidden in a long text are found, at each length and depth.",
-    "finetune": "The short adaptation after a schedule, proved live and measured.",
     "search": "A schedule learned on a text, with the weights frozen.",
-    "reproduce": "The papers' claims on the bundled model, trained and measured.",
     "report": "Runs side by side in one self-contained page.",
 }
 """The commands, in the order of ``ropescale --help``. Each is ``command`` in the module of its name."""

@@ -15,7 +15,6 @@ import numpy as np
 
 from ...errors import DataError
 from ...files.reading import sha256
-from . import token_cache
 from .encoding import TextEncoder
 from .texts import Text as Text
 from .texts import TextFile
@@ -88,8 +87,6 @@ def tokenize(
 
     What is tokens already stays as it is.
 
-    The tokens of large texts are kept for the next time, see :mod:`ropescale.evals.data.token_cache`.
-
     Args:
         split_special_tokens: a special token's name in the text, such as ``<|endoftext|>``, is text like any other;
             by default it becomes that token.
@@ -100,15 +97,9 @@ def tokenize(
     given = [named(f"document {i}", each) for i, each in enumerate(texts)]
     held = [Text(each.name, each.text) if isinstance(each, TextFile) else each for each in given]
     known = [each for each in held if isinstance(each, Text)]
-    hashes = [sha256(text.encoded) for text in known]
-    large = sum(len(text.text) for text in known) >= token_cache.LEAST
-    key = token_cache.key(hashes, tokenizer, split_special_tokens) if large else None
-    tokens = None if key is None else token_cache.load(key, len(known))
-    if tokens is None:
-        tokens = [TextEncoder(tokenizer, split_special_tokens).whole([text.text]) for text in known]
-        if key is not None:
-            token_cache.save(key, tokens)
-    made = (Document(text.name, t.ids.tolist(), t.byte_ends, h) for text, t, h in zip(known, tokens, hashes))
+    encoder = TextEncoder(tokenizer, split_special_tokens)
+    tokens = (encoder.whole([text.text]) for text in known)
+    made = (Document(x.name, t.ids.tolist(), t.byte_ends, sha256(x.encoded)) for x, t in zip(known, tokens))
     return [each if isinstance(each, Document) else next(made) for each in given]
 
 
@@ -266,4 +257,48 @@ def too_short(longest: tuple[str, int] | None, needed: int, instead: str) -> Dat
     return DataError(
         f"no document has the {needed:,} tokens needed; the longest, {longest[0]}, has {longest[1]:,}: "
         f"use {instead}, longer documents, or join them with concat=True"
+    )
+
+
+def placed(
+    documents: Sequence[Document], bos: str | int, tokenizer: PreTrainedTokenizerBase | None
+) -> tuple[list[Document], int | None]:
+    """Takes BOS off documents that begin with it, since it is put in front of every window, and returns its id.
+
+    Unless it is asked for, none is put in front of chats whose template writes none: the model was trained so.
+
+    Raises:
+        DataError: it is in front of some documents and not of others.
+    """
+    found = bos_id(bos, tokenizer)
+    if found is None:
+        return list(documents), None
+    bare = [each for each in documents if each.kind == "chat" and len(each.ids) and each.ids[0] != found]
+    if bare and bos == "auto":
+        if len(bare) < sum(map(bool, (len(each.ids) for each in documents))):
+            raise unequal_bos(bare[0].name)
+        return list(documents), None
+    return [_without_bos(each) if each.kind and list(each.ids[:1]) == [found] else each for each in documents], found
+
+
+def unequal_bos(name: str) -> DataError:
+    """Returns the error where documents do not agree on BOS.
+
+    Args:
+        name: a chat whose template writes none.
+    """
+    return DataError(
+        f"the chat template writes no BOS in front of {name}, and other documents begin with one; say bos='yes' or "
+        "bos='no' for all of them",
+        "bos",
+    )
+
+
+def _without_bos(document: Document) -> Document:
+    ends, scored = document.byte_ends, document.scored
+    return replace(
+        document,
+        ids=document.ids[1:],
+        byte_ends=None if ends is None else ends[1:] - ends[0],
+        scored=None if scored is None else scored[1:],
     )

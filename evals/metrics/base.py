@@ -159,7 +159,7 @@ def estimated(stored: Stored, totals: Totals, tokens: np.ndarray, level: float =
     """
     found = stored.estimate(totals.sums, totals.shares, level)
     tokens = tokens[~np.isnan(tokens)]
-    if found.low is not None or stored.texts > 1 or not stored.exact or not len(tokens):
+    if found.low is not None or stored.texts > 1 or not len(tokens):
         return found
     pieces = [tokens[start : start + PIECE] for start in range(0, len(tokens), PIECE)]
     sums = [float(each.sum(dtype=np.float64)) for each in pieces]

@@ -43,7 +43,7 @@ class Best(Metric[Stored, BestRow]):
 
     def reduce(self, stored: Stored) -> list[BestRow]:
         """Returns a row for every length; none with one schedule, or where there is too little for an interval."""
-        if not stored.exact or not all(run.nll for run in stored.passes):
+        if not all(run.nll for run in stored.passes):
             return []
         there = {length: [each for each in stored.schedules if (each, length) in stored.read_from]
                  for length in stored.lengths}  # fmt: skip

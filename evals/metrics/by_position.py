@@ -80,8 +80,8 @@ class ByPosition(Metric[Stored, PositionRow]):
     picture = Picture("loss_by_position.png", CAPTION, draw)
 
     def reduce(self, stored: Stored) -> list[PositionRow]:
-        """Returns the bins of every schedule; none under a protocol that may skip tokens, which hides positions."""
-        ordered = sorted(stored.passes, key=lambda run: run.lengths[-1]) if stored.exact else ()
+        """Returns the bins of every schedule."""
+        ordered = sorted(stored.passes, key=lambda run: run.lengths[-1])
         longest = {run.schedule: run for run in ordered}
         rows = [
             _row(stored, run, *edges)

@@ -49,7 +49,7 @@ class FarRepeats(Metric[Stored, RepeatsRow]):
     def reduce(self, stored: Stored) -> list[RepeatsRow]:
         """Returns a row for every schedule at every length beyond the distance."""
         distance = stored.repeat_distance
-        if distance is None or not stored.exact:
+        if distance is None:
             return []
         first = 0 if stored.bos else 1
         far = [far_repeats(document.ids, distance)[first:] for document in stored.documents]

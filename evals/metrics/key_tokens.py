@@ -47,7 +47,7 @@ class KeyTokens(Metric[Stored, KeyTokensRow]):
 
     def reduce(self, stored: Stored) -> list[KeyTokensRow]:
         """Returns a row for every schedule at every length."""
-        if stored.key_spans is None or not stored.exact:
+        if stored.key_spans is None:
             return []
         first = 0 if stored.bos else 1
         marks = [stored.key_spans.marks(document)[first:] for document in stored.documents]
@@ -62,7 +62,7 @@ class KeyTokens(Metric[Stored, KeyTokensRow]):
 
     def to_json(self, stored: Stored) -> dict[str, object]:
         """Returns the rows and the facts about the key spans; nothing without key spans."""
-        if stored.key_spans is None or not stored.exact:
+        if stored.key_spans is None:
             return {}
         rows = super().to_json(stored)[self.key]
         return {self.key: {**stored.key_spans.facts, "rows": rows}}

@@ -105,24 +105,13 @@ METRIC = Paired()
 
 
 def difference(ours: Stored, schedule: str, theirs: Stored, baseline: str, length: int) -> Estimate | None:
-    """Returns the NLL per token of one schedule minus another's; None if they did not score the same tokens.
-
-    If tokens have different weights, it is the difference that the run found against its own baseline.
-    """
+    """Returns the NLL per token of one schedule minus another's; None if they did not score the same tokens."""
     if not ours.same_tokens(theirs, length):
         return None
-    if not ours.exact:
-        return _found(ours, schedule, baseline, length) if ours is theirs else None
     if (schedule, length) not in ours.read_from or (baseline, length) not in theirs.read_from:
         return None
     one, other = ours.totals(schedule, length), theirs.totals(baseline, length)
     return None if one.shares != other.shares or not one.sums else ours.estimate(one.minus(other), one.shares)
-
-
-def _found(stored: Stored, schedule: str, baseline: str, length: int) -> Estimate | None:
-    rows = {(row.schedule, row.baseline, row.length): row for row in METRIC.rows(stored)}
-    row, turned = rows.get((schedule, baseline, length)), rows.get((baseline, schedule, length))
-    return row.change if row else -turned.change if turned else None
 
 
 def _row(stored: Stored, schedule: str, length: int) -> PairedRow:

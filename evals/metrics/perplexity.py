@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..checking import Count, Length, Positive
-from ..data.protocols import ROPESCALE
 from ..data.windows import prefix
 from ..results.stored import Pass, Stored, sums_of
 from ..statistics.intervals import Estimate
@@ -51,7 +50,7 @@ class PerplexityRow:
     tail_low: float | None = None
     tail_high: float | None = None
     interval: str | None = None
-    protocol: str = ROPESCALE
+    protocol: str = "ropescale"
     windows: Count | None = None
 
 
@@ -89,12 +88,11 @@ class Perplexity(Metric[Stored, PerplexityRow]):
 
     def to_markdown(self, stored: Stored) -> list[str]:
         """Returns the table of perplexities."""
-        corner = "perplexity" if stored.exact else f"perplexity ({stored.protocol['name']})"
         cells = {
             (row.schedule, row.length): interval_cell(row.ppl, row.ppl_low, row.ppl_high, row.interval)
             for row in self.rows(stored)
         }
-        return [table(stored.lengths, corner, cells, stored.schedules, name=stored.named)]
+        return [table(stored.lengths, "perplexity", cells, stored.schedules, name=stored.named)]
 
     def on_page(self, rows: Sequence[PerplexityRow]) -> dict[str, object]:
         """Returns the rows, lengths ascending."""
@@ -134,15 +132,13 @@ def _row(stored: Stored, run: Pass, length: int) -> PerplexityRow:
 
 def _tail(stored: Stored, run: Pass, length: int) -> Estimate | None:
     """Returns the mean NLL at positions [L/2, L), over the windows that have them; index 0 is position 1."""
-    if not stored.exact:
-        return None
     start, stop = max(1, length // 2) - 1, prefix(length, stored.bos).count
     return mean_of(stored, [nll[start : stop if len(nll) >= stop else 0] for nll in stored.wanted(run.nll)])
 
 
 def _bits_per_byte(stored: Stored, estimate: Estimate, losses: Sequence[np.ndarray]) -> float | None:
     """Returns ``sum NLL / (ln 2 * bytes)``, over the UTF-8 bytes of the text that the scored tokens cover."""
-    if not stored.exact or any(each.byte_ends is None for each in stored.documents):
+    if any(each.byte_ends is None for each in stored.documents):
         return None
     first = 0 if stored.bos else 1
     pairs = zip(stored.documents, losses, strict=True)

@@ -192,7 +192,7 @@ def grid(name: str, factor: float) -> list[str]:
     known, varied = parameters(base.lookup(name)), FIELDS.get(name, {})
     scale = STEEPNESS if name == "dynamic" else [factor * each for each in (LARGER if name in _THETA else FACTORS)]
     if name in _HOLDS:
-        return [f"{name}:over={inner}" for inner in (spelled(_HOLDS[name], {"factor": each}) for each in scale)]
+        return [f"{name}:over={_HOLDS[name]},factor={each:.10g}" for each in scale]
     axes = {"factor": list(scale), **varied} if "factor" in known else dict(varied)
     defaults = {key: known[key].default for key in axes}
     points = (dict(zip(axes, values, strict=True)) for values in product(*axes.values()))

@@ -41,8 +41,6 @@ HELD_OUT = (
 )
 """Paths inside the standard library that are never trained on."""
 
-_NOT_STDLIB = {"site-packages", "dist-packages", "__pycache__"}
-
 
 def library_root() -> Path:
     """Returns the folder of the running Python's standard library."""
@@ -53,22 +51,3 @@ def held_out_documents() -> list[str]:
     """Reads the held-out modules, one document each, in :data:`HELD_OUT`'s order."""
     root = library_root()
     return [(root / name).read_text(encoding="utf-8") for name in HELD_OUT]
-
-
-def training_documents() -> list[str]:
-    """Reads every other ``.py`` file of the library and its tests, in sorted order of path.
-
-    Files that are not UTF-8 (the library's own decoding tests) are left out.
-    """
-    root = library_root()
-    held_out = {root / name for name in HELD_OUT}
-    files = (path for path in sorted(root.rglob("*.py")) if path not in held_out)
-    texts = (_read(path) for path in files if _NOT_STDLIB.isdisjoint(path.relative_to(root).parts))
-    return [text for text in texts if text]
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        return ""

@@ -11,8 +11,6 @@ from ..metrics.cells import change_cell, digits
 from ..metrics.guessing import worse_than_a_guess
 from ..metrics.paired import PairedRow, short_length
 from ..recommending.results import Recommendation
-from ..reproducing.metrics import CLAIMS, summary
-from ..reproducing.results import Reproduction
 from ..results.result import Result
 from ..searching.results import SearchResult
 from . import recommendations, searches
@@ -25,8 +23,6 @@ def headline(run: StoredRun) -> str | None:
         return recommendations.headline(run.results)
     if run.kind == SearchResult.kind:
         return searches.headline(run.results)
-    if run.kind == Reproduction.kind:
-        return summary(CLAIMS.read(run.results)) + "."
     if run.result is None:
         return _answered(run.results["rows"], run.results["protocol"].get("named", {}))
     if guessed := worse_than_a_guess(run.result):

@@ -196,7 +196,7 @@ def _run(run: StoredRun) -> dict[str, Any]:
         "weights": model["weights"][:12],
         **{key: _plain(data.get(key)) for key in ("source", "documents", "windows", "tokens") if key in data},
         **(
-            {"share of the documents": run.result.share, "tokens": f"{run.result.scored_tokens:,}"}
+            {"share of the documents": run.result.share, "tokens": f"{run.result.data['tokens']:,}"}
             if run.result
             else {}
         ),
@@ -225,13 +225,12 @@ def _series(number: int, series: Series, many: bool) -> dict[str, object]:
     mine = [(metric, [row for row in metric.rows(result) if row.schedule == schedule]) for metric in METRICS]
     name = result.named(schedule)
     own = {run.table_sha256: n for (label, n), run in result.read_from.items() if label == schedule}
-    note = "" if result.exact else f" ({result.protocol['name']})"
     return {
         "id": number,
         "run": series.run.name,
         "schedule": schedule,
         "trained": result.trained_length,
-        "label": (f"{series.run.name}: {name}" if many else name) + note,
+        "label": f"{series.run.name}: {name}" if many else name,
         "colour": LINES[number % len(LINES)],
         "symbol": _SYMBOLS[number % len(_SYMBOLS)],
         "dash": DASHES[number // len(LINES) % len(DASHES)],

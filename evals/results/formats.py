@@ -73,9 +73,9 @@ class Results(TypedDict):
     versions: dict[str, str]
     rows: list[dict[str, Any]]
     cost: NotRequired[Annotated[list[PassCost], FailFast(), Len(0, 10 * _ROWS)]]
-    files: NotRequired[dict[Beside, Annotated[list[Digest], Len(1, 2)]]]
+    files: dict[Beside, Annotated[list[Digest], Len(1, 2)]]
     tables: NotRequired[Tables]
-    sha256: NotRequired[Digest]
+    sha256: Digest
 
 
 def _rows(metric: Metric[Any, Any]) -> object:

@@ -7,13 +7,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ...errors import DataError, RopescaleError
+from ...errors import DataError
 from ...files.reading import local_path
 from ...output.escaping import escaped
 from ...output.naming import definitions
 from ..data.chats import ASSISTANT
 from ..data.key_tokens import KeySpans
-from ..data.protocols import PROTOCOLS
 from ..metrics import METRICS, against_truncation, best, by_position, far_repeats, key_tokens, paired, perplexity
 from ..metrics.against_truncation import TruncationRow
 from ..metrics.base import rests_on
@@ -136,7 +135,7 @@ class Result(Stored, Saved):
     def by_position(self, schedule: str) -> list[PositionRow]:
         """Returns the mean NLL in position bins that grow by sqrt(2), from the schedule's longest pass.
 
-        This shows the cliff at the trained length that a prefix perplexity averages away. Other protocols have no bins.
+        This shows the cliff at the trained length that a prefix perplexity averages away.
         """
         return [row for row in by_position.METRIC.rows(self) if row.schedule == schedule]
 
@@ -194,13 +193,12 @@ class Result(Stored, Saved):
 
     def protocol_line(self) -> str:
         """Returns a sentence that says how the numbers were measured."""
-        once = self.protocol.get("bos_once") is not None
-        bos = "BOS first" if self.bos else "BOS first in each document, in no other window" if once else "no BOS"
-        number, tokens, held = self.data["documents"], self.scored_tokens, self._windows()
+        bos = "BOS first" if self.bos else "no BOS"
+        number, tokens, held = self.data["documents"], self.data["tokens"], self._windows()
         documents = f"{number} document{'s' * (number != 1)}{self._reaching()}{self._kinds()}"
         return (
             f"protocol {self.protocol['name']}: {self.title[0].lower()}{self.title[1:]} ({bos}), "
-            f"{PROTOCOLS[self.protocol['name']].said}, {self.model['dtype']}; {documents}"
+            f"every token scored once, token-weighted, {self.model['dtype']}; {documents}"
             f"{f' ({held})' if held else ''}, {tokens:,} scored tokens; "
             f"{self._interval_line()}; "
             f"text sha256 {self.data['sha256'][:12]}"
@@ -225,11 +223,6 @@ class Result(Stored, Saved):
             f"± or (low to high) † is the {PERCENT} interval over {blocks}, which knows nothing of other documents and "
             f"covers {coverage.over_blocks()}"
         )
-
-    @property
-    def scored_tokens(self) -> int:
-        """The tokens scored at the longest length; runs from before 0.1.0 wrote down how many were fed, with BOS."""
-        return self.data["tokens"] if "windows" in self.data else max(row.tokens for row in self.rows)
 
     @property
     def extent(self) -> str:
@@ -257,7 +250,7 @@ class Result(Stored, Saved):
         return "; ".join(filter(None, [", ".join(parts), f"skipped: {left_out}" if left_out else ""]))
 
     def _reaching(self) -> str:
-        """Says how many documents are as long as the longest window, for protocols that do not require it."""
+        """Says how many documents are as long as the longest window, which sliding windows do not require."""
         longest = [row for row in self.rows if self.sliding and row.length == self.lengths[-1]]
         if not longest:
             return ""
@@ -308,11 +301,9 @@ class Result(Stored, Saved):
         """Draws loss by position, in the same way as :meth:`plot`.
 
         Raises:
-            RopescaleError: matplotlib is not installed, or the protocol skips tokens, so that positions are not known.
+            RopescaleError: matplotlib is not installed.
             CheckpointError: the file cannot be written.
         """
-        if not self.exact:
-            raise RopescaleError(f"there is no loss by position under {self.protocol['name']}, which may skip tokens")
         return shown(by_position.draw(self), path)
 
     # --- files ---

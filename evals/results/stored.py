@@ -18,7 +18,6 @@ from typing_extensions import TypedDict
 from ..checking import Count, Length
 from ..data.documents import Document
 from ..data.key_tokens import KeySpans
-from ..data.protocols import ROPESCALE, published_windows, weighted
 from ..data.windows import prefix
 from ..scoring.batches import Cost
 from ..statistics import sampling
@@ -248,11 +247,6 @@ class Stored(Measured):
         return sorted({length for run in self.passes for length in run.lengths})
 
     @property
-    def exact(self) -> bool:
-        """Whether every token was scored once with the same weight; if not, a published script is reproduced."""
-        return self.protocol.get("name", ROPESCALE) == ROPESCALE
-
-    @property
     def sliding(self) -> bool:
         """Whether whole documents were scored in sliding windows, and not the first L positions of each."""
         return self.protocol.get("stride") is not None
@@ -261,8 +255,7 @@ class Stored(Measured):
     def title(self) -> str:
         """A title for tables and plots."""
         if self.sliding:
-            name = "" if self.exact else f" ({self.protocol['name']})"
-            return f"Perplexity{name} in sliding windows of L positions, stride {self.protocol['stride']:,}"
+            return f"Perplexity in sliding windows of L positions, stride {self.protocol['stride']:,}"
         first = "the first L positions" if max(self.windows, default=1) == 1 else "windows of L positions"
         return f"Perplexity of {first}"
 
@@ -328,16 +321,8 @@ class Stored(Measured):
         """Returns the sums of a length's losses, computed once, because every two schedules may be compared."""
         key = schedule, length
         if key not in self._totals:
-            self._totals[key] = self._summed(self.losses(schedule, length), length)
+            self._totals[key] = Totals(*sums_of(self.losses(schedule, length)))
         return self._totals[key]
-
-    def _summed(self, losses: Sequence[np.ndarray], length: int) -> Totals:
-        if self.exact:
-            return Totals(*sums_of(losses))
-        name, stride = self.protocol["name"], self.protocol["stride"]
-        windows = (list(published_windows(len(each.ids), length, stride, self.bos)) for each in self.documents)
-        pairs = [weighted(name, each, nll) for each, nll in zip(windows, losses, strict=True)]
-        return Totals([total for total, _ in pairs], [share for _, share in pairs])
 
     def identified(self) -> list[Identity]:
         """Returns the hashes of the scored documents, in order."""

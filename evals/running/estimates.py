@@ -25,21 +25,6 @@ def announce_passes(notes: Notes, passes: Sequence[Named]) -> None:
     notes.tell(f"in all {total:,} tokens to feed, {times:,.1f} times the documents")
 
 
-def warn_of_missed(notes: Notes, passes: Sequence[Named], protocol: str, stride: int, tokens: int) -> None:
-    """Names the tokens that the windows of a published protocol leave out, though something comes before them.
-
-    Args:
-        protocol, stride: its name and its stride.
-        tokens: how many have something before them.
-    """
-    for length, count in {length: cost.scored for _, length, cost in passes}.items():
-        if count < tokens:
-            notes.warn(
-                f"{protocol} at {length:,}, stride {stride:,}: {tokens - count:,} of {tokens:,} tokens are "
-                "never scored, as with the published script"
-            )
-
-
 def announce_time(
     notes: Notes, executor: Executor, batch: Batch, left: Sequence[tuple[int, int]], where: str = ""
 ) -> None:

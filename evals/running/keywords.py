@@ -39,7 +39,6 @@ class TextKeywords(RunKeywords, total=False):
 class PerplexityKeywords(TextKeywords, total=False):
     """The fields of :class:`.selection.PerplexityOptions`, which says what they mean."""
 
-    protocol: str
     stride: int | None
     short_context: bool
     seed: int

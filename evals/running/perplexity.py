@@ -20,7 +20,7 @@ import numpy as np
 
 from ...keywords import refuse_unknown
 from ...models.rotary_modules import evaluating
-from ..data import chats, protocols
+from ..data import chats
 from ..data import documents as data_documents
 from ..data.chats import Given
 from ..data.windows import sliding
@@ -200,10 +200,9 @@ class PerplexityRun:
             model=self.model_facts,
             data=corpus.facts,
             protocol={
-                "name": options.protocol,
+                "name": "ropescale",
                 "mode": "prefix" if options.stride is None else "sliding",
                 "bos": corpus.bos_option,
-                **({} if corpus.bos_once is None else {"bos_once": corpus.bos_once}),
                 "stride": options.stride,
                 **({} if options.stride else {"windows": options.windows, "budget_tokens": options.budget}),
                 **({} if options.score == chats.ALL else {"score": options.score}),
@@ -286,9 +285,8 @@ class PerplexityRun:
     def _plan(self, length: int) -> BatchPlan:
         if length not in self._plans:
             tokens = [len(document.ids) for document in self.corpus.documents]
-            slide = sliding if self.options.exact else protocols.published_windows
             stride, bos = self.options.stride, self.corpus.has_bos
-            self._plans[length] = plan_pass(tokens, length, stride, bos, self.batch_tokens, slide)
+            self._plans[length] = plan_pass(tokens, length, stride, bos, self.batch_tokens, sliding)
         return self._plans[length]
 
     def _task(self, job: Job, executor: Executor) -> Task:
@@ -351,9 +349,6 @@ class PerplexityRun:
         distinct = _distinct(jobs)
         if self.options.stride is not None:  # a prefix costs one pass and needs no word
             passes = [(job.label, job.lengths[-1], job.plan.cost) for job in distinct]
-            if not self.options.exact:
-                about = self.options.protocol, self.options.stride, self.corpus.scorable
-                estimates.warn_of_missed(self.notes, passes, *about)
             estimates.announce_passes(self.notes, passes)
         for task in compared if compared and compared[0].facts else ():
             fed = (1 + len(task.facts)) * task.plan.cost.positions

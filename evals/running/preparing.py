@@ -177,8 +177,7 @@ def prepare(
     """
     lengths = check_lengths(lengths)
     refuse_endless(source, options.max_docs)
-    if options.exact:
-        check_stride(options.stride, lengths)
+    check_stride(options.stride, lengths)
     texts, asked = source.texts(), checkpoint.asked(wanted)
     if options.asks_truncation:
         refuse_impossible(options.asks_truncation, lengths[-1], trained_in(checkpoint.config))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from ...errors import DataError
-from ..data import chats, key_tokens, protocols
+from ..data import chats, key_tokens
 from ..data import documents as data_documents
 from ..data.chats import Given
 from ..data.cutting import BUDGET, Cut, Cutter, Limits, Source
@@ -37,8 +37,6 @@ class PerplexityOptions(TextOptions):
     """The options of a measurement.
 
     Attributes:
-        protocol: "ropescale", or one of the published recipes in :mod:`ropescale.evals.data.protocols`, which have
-            a stride of their own where none is given.
         stride: None measures the first L positions of each document; a number measures whole documents in sliding
             windows of L positions, each this many tokens after the one before.
         min_tokens: skip documents with fewer tokens.
@@ -67,7 +65,6 @@ class PerplexityOptions(TextOptions):
         team: the processes that share each window, where one is too long for one device.
     """
 
-    protocol: str = protocols.ROPESCALE
     stride: int | None = None
     short_context: bool = True
     seed: int = 0
@@ -76,20 +73,8 @@ class PerplexityOptions(TextOptions):
     team: Team | None = None
 
     def __post_init__(self) -> None:
-        if self.stride is None:
-            object.__setattr__(self, "stride", protocols.protocol(self.protocol).stride)
-        elif not self.exact and self.stride < 1:
-            raise DataError(f"stride {self.stride} is not a whole number of tokens; use 1 or more")
-        if self.key_spans is not None and not self.exact:
-            raise DataError(
-                f"key tokens are not part of {self.protocol}; leave key_spans or protocol out",
-                "key_spans",
-                "protocol",
-            )
         if self.score not in chats.SCORES:
             raise DataError(f"score {self.score!r} is none of {', '.join(chats.SCORES)}", "score")
-        if self.score == chats.ASSISTANT and not self.exact:
-            raise DataError(f"{self.protocol} scores all tokens; leave score or protocol out", "score", "protocol")
         self._check_windows()
         self._check_truncation()
         for name in _POSITIVE:
@@ -114,8 +99,7 @@ class PerplexityOptions(TextOptions):
         if self.truncation is False and name:
             raise DataError(f"{name} is given, and truncation=False leaves it out; drop one", name, "truncation")
         if self.stride is not None and name:
-            other = "stride" if self.exact else "protocol"
-            raise DataError(f"{name} is for texts cut into windows, and {other} slides; drop one", name, other)
+            raise DataError(f"{name} is for texts cut into windows, and stride slides; drop one", name, "stride")
 
     @property
     def asks_truncation(self) -> str:
@@ -132,11 +116,6 @@ class PerplexityOptions(TextOptions):
         """The number of processes that share a window."""
         return 1 if self.team is None else self.team.size
 
-    @property
-    def exact(self) -> bool:
-        """Whether every token is scored once and weighs the same."""
-        return protocols.protocol(self.protocol).exact
-
 
 class Corpus:
     """The documents of a measurement.
@@ -148,7 +127,6 @@ class Corpus:
         skipped: counts the texts that are not measured, by the reason.
         share: how much of the texts the windows hold, as results.json has it; empty if that is not known.
         bos: the id in front of every window, or None; ``bos_option`` is what was asked for.
-        bos_once: the id that is the first token of each document and in no other window, or None.
         special: how many of the tokens are special ones of the tokenizer.
         key_spans: where the key tokens lie, if that was asked for.
 
@@ -165,7 +143,6 @@ class Corpus:
         options: PerplexityOptions,
     ) -> None:
         self.lengths, self.bos_option, self.options = check_lengths(lengths), bos, options
-        self.bos_once: int | None = None
         self._silent = 0  # chats without a token of the assistant
         self.share: ShareFacts = {}
         turns = InTurn(cast(Mapping[str, Iterable[Given]], documents)) if isinstance(documents, Mapping) else None
@@ -228,11 +205,6 @@ class Corpus:
         return sum(map(len, parts))
 
     @property
-    def scorable(self) -> int:
-        """The tokens of the documents that have something before them."""
-        return sum(len(document.ids) - (not self.has_bos) for document in self.documents)
-
-    @property
     def facts(self) -> DataFacts:
         """The "data" part of results.json."""
         counts = {"special_tokens": self.special, "chats": self.count("chat"), "pretokenized": self.count("ids")}
@@ -290,7 +262,7 @@ class Corpus:
         held = list(_until(itertools.chain([first], given), self.lengths[-1], self.options.max_docs))
         made = self._placed([each for each in held if isinstance(each, Document)], tokenizer)
         if self.bos is None and len(made) < len(held) and data_documents.bos_id(self.bos_option, tokenizer) is not None:
-            raise protocols.unequal_bos(first.name)
+            raise data_documents.unequal_bos(first.name)
         first_only = self.options.windows == 1
         stops = {n: prefix(n, self.has_bos).stop if first_only else None for n in self.lengths}
         kept, self._silent = chats.answered(made, stops)
@@ -301,19 +273,18 @@ class Corpus:
         bos = self.bos
         (found,) = self._placed([document], tokenizer)
         if self.bos != bos:
-            raise protocols.unequal_bos(document.name)
+            raise data_documents.unequal_bos(document.name)
         return found
 
     def _placed(self, documents: Sequence[Document], tokenizer: PreTrainedTokenizerBase | None) -> list[Document]:
-        found, self.bos, self.bos_once = protocols.placed(self.options.protocol, documents, self.bos_option, tokenizer)
+        found, self.bos = data_documents.placed(documents, self.bos_option, tokenizer)
         return found
 
     def _whole(self, given: Iterable[Source], tokenizer: PreTrainedTokenizerBase | None) -> list[Document]:
         """Takes every document with a token to score, but one must reach the longest length, or nothing would be
         measured there."""
         options = self.options
-        if options.exact:
-            check_stride(options.stride, self.lengths)
+        check_stride(options.stride, self.lengths)
         split = options.split_special_tokens
         texts = list(given)
         known = texts if tokenizer is None else data_documents.tokenize(texts, tokenizer, split_special_tokens=split)
@@ -327,8 +298,6 @@ class Corpus:
             max_docs=options.max_docs,
             one_with=prefix(self.lengths[-1], self.has_bos).stop,
         )
-        if not options.exact:
-            protocols.check_windows(options.protocol, kept, self.lengths, options.stride or 1, self.has_bos)
         self.skipped = _counted(skipped, without_assistant=silent, duplicates=duplicates)
         return kept
 

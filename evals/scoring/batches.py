@@ -132,7 +132,7 @@ def plan_pass(
         stride: of the sliding windows; None feeds the first ``length`` positions of each document, which must have
             them.
         batch_tokens: positions that are fed together at most; at least one window always is.
-        slide: gives the windows of a document where there is a stride; another protocol has others.
+        slide: gives the windows of a document where there is a stride.
     """
     windows = ((prefix(length, bos),) if stride is None else slide(n, length, stride, bos) for n in tokens)
     feeds = [Feed(number, window) for number, each in enumerate(windows) for window in each]

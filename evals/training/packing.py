@@ -12,14 +12,9 @@ import torch
 from torch.utils.data import Dataset
 
 from ...errors import DataError
-from ..data import chats
-from ..data.chats import Unread
-from ..data.documents import Document, bos_id
-from ..data.encoding import TextEncoder
-from ..data.texts import Text, TextFile
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    pass
 
 
 class Packed(Dataset[dict[str, torch.Tensor]]):
@@ -91,20 +86,3 @@ def _windows(stream: np.ndarray, length: int, bos: int | None) -> Iterator[np.nd
         at += len(part)
         if len(part) + own == length:
             yield np.concatenate([np.array([bos], np.int32), part]) if own else part
-
-
-def tokens_of(texts: Iterable[Unread], tokenizer: PreTrainedTokenizerBase) -> Iterator[np.ndarray]:
-    """Yields the token ids of each document, without special tokens around them; chats by the tokenizer's template."""
-    encoder = TextEncoder(tokenizer)
-    for each in chats.written(texts, tokenizer, chats.ALL):
-        if isinstance(each, Document):
-            yield np.asarray(each.ids, np.int32)
-        elif isinstance(each, (Text, TextFile)):
-            with each.reading() as reading:
-                yield encoder.whole(reading).ids.astype(np.int32)
-
-
-def packed(texts: Iterable[Unread], tokenizer: PreTrainedTokenizerBase, length: int) -> Packed:
-    """Tokenizes texts and packs them, see :func:`pack`."""
-    eos = getattr(tokenizer, "eos_token_id", None)
-    return pack(tokens_of(texts, tokenizer), length, bos_id("auto", tokenizer), eos)

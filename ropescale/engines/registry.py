@@ -17,9 +17,6 @@ _MODULES = {
     "mlx-lm": "mlx_lm",
     "transformers5": "transformers5",
     "transformers4": "transformers4",
-    "trl": "trainers.trl",
-    "axolotl": "trainers.axolotl",
-    "llama-factory": "trainers.llama_factory",
 }
 
 ENGINES: Mapping[str, Engine] = {

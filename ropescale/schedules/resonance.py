@@ -23,8 +23,7 @@ class Resonance(BuiltIn):
     scale is that of the schedule below.
 
     Attributes:
-        over: the schedule below: ``resonance:over=yarn:factor=8``. Fields that are not ``over`` are its own, so
-            ``resonance:over=yarn,factor=8`` is the same.
+        over: the schedule below, by name: ``resonance:over=yarn,factor=8``. Fields that are not ``over`` are its own.
     """
 
     does: ClassVar[str] = "another, wavelengths made whole"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +21,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import ropescale
 from ropescale.evals import Result, perplexity, search
 from ropescale.evals.reference import CHECKPOINT, held_out_documents
-from ropescale.evals.reference.corpus import training_documents
 from ropescale.output.plotting import COLOURS, drawn, new_figure
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
+
+from reference_model import training_documents
 
 TARGET, BUDGET = 2048, 500_000
 LONG, EVERY = 20_000, 4

@@ -100,7 +100,7 @@ COMPLETED = [
     ("ropescale", "pa", ["patch", "passkey"]),
     ("ropescale patch m", "--sched", ["--schedule"]),
     ("ropescale patch m --schedule", "ya", ["yarn"]),
-    ("ropescale export m --for", "lla", ["llama.cpp", "llama-factory"]),
+    ("ropescale export m --for", "transformers", ["transformers5", "transformers4"]),
 ]
 """A command, an option, a schedule and an engine: the words before, the one that is begun, what is offered."""
 

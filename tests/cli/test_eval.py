@@ -53,7 +53,7 @@ def test_stdout_is_the_table_alone(evaluate):
 @pytest.mark.parametrize("columns", [60, 100])
 def test_on_a_terminal_no_line_of_the_result_is_wider(evaluate, monkeypatch, columns):
     words = ["--lengths", "16,24,32,48,64,128", "--schedule", "yarn:factor=2"]
-    words += ["--schedule", "resonance:over=yarn:factor=2"]
+    words += ["--schedule", "resonance:over=yarn,factor=2"]
     whole, _ = evaluate(*words)
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
@@ -119,7 +119,7 @@ def test_out_holds_the_whole_run(evaluate, checkpoint, texts, tmp_path):
         ("--target-length 256", ["as-is", "yarn:factor=4"]),
         (
             "--baseline resonance:over=linear --target-length 128 --factor 2",  # which agree
-            ["as-is", "yarn:factor=2", "resonance:over=linear:factor=2"],
+            ["as-is", "yarn:factor=2", "resonance:over=linear,factor=2"],
         ),
     ],
 )

@@ -7,7 +7,7 @@ from configurations import write_checkpoint
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["export", "MODEL", "--for", "trll"], "invalid value for '--for': 'trll' is not known; did you mean 'trl'?"),
+        (["export", "MODEL", "--for", "vlm"], "invalid value for '--for': 'vlm' is not known; did you mean 'vllm'?"),
         (["export", "MODEL", "--for", "llamacpp"], "did you mean 'llama.cpp'?"),
         (["search", "MODEL", "--data", "x", "--target-length", "1k", "--method", "gradiant"], "mean 'gradient'?"),
     ],

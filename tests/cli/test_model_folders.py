@@ -9,7 +9,6 @@ COMMANDS = {
     "eval": ["eval", "MODEL", "--data", "TEXT", "--lengths", "32"],
     "passkey": ["passkey", "MODEL", "--lengths", "32"],
     "recommend": ["recommend", "MODEL", "--data", "TEXT", "--target-length", "128"],
-    "reproduce": ["reproduce"],
     "search": ["search", "MODEL", "--data", "TEXT", "--target-length", "128"],
     "demo": ["demo"],
 }

@@ -26,7 +26,7 @@ from ropescale.planning.plan import Plan
 
 SPECS = [
     *("linear:factor=8", "ntk:factor=4", "abf:rope_theta=2000000", "llama3:factor=8", "dynamic:factor=4"),
-    *("ntk-su:factor=4", "ntk-by-parts:factor=4", "resonance:over=yarn:factor=4"),
+    *("ntk-su:factor=4", "ntk-by-parts:factor=4", "resonance:over=yarn,factor=4"),
     *("yarn:factor=8", "yarn:factor=8,attention_factor=1.5", "yarn:factor=8,mscale=1,mscale_all_dim=1"),
     *("yarn:factor=8,beta_fast=16", "yarn:factor=8,truncate=false", "yarn:factor=8,extrapolation_factor=0.5"),
 ]

@@ -118,9 +118,6 @@ MISSING = {
     "search CKPT --target-length 512 --data book.txt --method cma -o found.json": (
         "--method cma needs cma, which is not installed; pip install 'ropescale[search]'"
     ),
-    "finetune CKPT --schedule yarn:factor=2 --data book.txt --steps 2 --lora -o TRAINED": (
-        "--lora is asked for, and peft is not installed; pip install 'ropescale[adapters]'"
-    ),
 }
 """What needs an extra, and the error that names it."""
 

@@ -436,7 +436,7 @@ def test_a_schedule_of_no_path_is_refused(model, capsys, spec):
 
 def test_schedules_inside_one_another_without_end_are_refused(model, capsys):
     text = "resonance:over=[" * 200 + "yarn" + "]" * 200
-    refused(capsys, ["inspect", "model", "--schedule", text], "too many schedules")
+    refused(capsys, ["inspect", "model", "--schedule", text], "over takes the name of a schedule")
     nested: dict[str, Any] = {"name": "yarn", "factor": 2}
     for _ in range(200):
         nested = {"name": "resonance", "over": nested}

@@ -53,7 +53,7 @@ SCHEDULES: dict[str, Any] = {
     "yarn, searched": "yarn:factor=8,beta_fast=15.3895,beta_slow=0.5914,truncate=false,attention_factor=1.2053",
     "yarn, half extrapolated": "yarn:factor=8,extrapolation_factor=0.5",
     "longrope": {"name": "longrope", "short_factor": [1.0] * 32, "long_factor": HALVED, "factor": 8},
-    "resonance": {"name": "resonance", "over": "yarn:factor=8"},
+    "resonance": {"name": "resonance", "over": "yarn", "factor": 8},
 }
 
 

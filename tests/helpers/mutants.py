@@ -33,7 +33,7 @@ TARGETS: dict[str, tuple[str, int, str]] = {
     "geometry": ("ropescale/rope.py", 8, "tests/schedules tests/configs/test_rope.py"),
     "plans": ("ropescale/planning/*.py", 14, "tests/planning tests/core tests/inspecting tests/cli/test_patch.py"),
     "scoring": (
-        "evals/{scoring/scorer,running/batches}.py",
+        "evals/scoring/{scorer,batches}.py",
         12,
         "tests/evals/scoring/test_scorer.py tests/evals/running/test_batches.py tests/evals/scoring/test_executor.py",
     ),

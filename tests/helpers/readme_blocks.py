@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import runpy
 import shlex
 import sys
 from pathlib import Path
@@ -65,9 +66,12 @@ def run_python(text: str, names_so_far: dict[str, object]) -> None:
 
 
 def run_shell(text: str) -> None:
-    """Each line is a command of ropescale that ends well, or one of :data:`MAKE`."""
+    """Each line is a command of ropescale that ends well, an example of the docs, or one of :data:`MAKE`."""
     for line in text.strip().replace("\\\n", " ").splitlines():
         command = shlex.split(line, comments=True)
-        if " ".join(command) not in MAKE:
+        if command[:1] == ["python"] and command[1].startswith("docs/examples/"):
+            example = runpy.run_path(str(Path(__file__).parents[2] / command[1]))
+            example["train"](example["parsed"](command[2:]))
+        elif " ".join(command) not in MAKE:
             assert command[0] == "ropescale", f"a line that no test runs: {line}"
             assert main(command[1:]) == 0, line

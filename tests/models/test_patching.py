@@ -66,7 +66,7 @@ STATIC: dict[str, Any] = {
     "giraffe": "giraffe:scale_power=0.5",
     "giraffe, truncated": "giraffe:truncate=16",
     "cope": "cope:clipped_pairs=3",
-    "resonance": {"name": "resonance", "over": {"name": "yarn", "factor": 4}},
+    "resonance": {"name": "resonance", "over": "yarn", "factor": 4},
     "longrope": lambda n: LongRope([1.0 + i for i in range(n)], [1.0 + i for i in range(n)], factor=4.0),
     "table": lambda n: Table(factors=[1.0 + i / 3 for i in range(n)], attention_factor=1.2),
     "custom": Half(),

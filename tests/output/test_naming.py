@@ -50,7 +50,7 @@ def test_labels_that_are_cut_stay_different():
         ("yarn:factor=2,extrapolation_factor=1", "yarn:factor=2", True),
         ("yarn:beta_slow=1,factor=2", "yarn:factor=2", True),
         ('{"name": "yarn", "factor": 2}', "yarn:factor=2", True),
-        ("resonance:over=[yarn:factor=2,beta_fast=32]", "resonance:over=yarn:factor=2", True),
+        ("resonance:over=yarn,factor=2,beta_fast=32", "resonance:over=yarn,factor=2", True),
         ("yarn:factor=2,beta_fast=16", "yarn:factor=2", False),
         ("linear:factor=2", "ntk:factor=2", False),
         ('{"full_attention": "yarn:factor=2"}', "yarn:factor=2", False),

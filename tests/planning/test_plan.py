@@ -60,7 +60,7 @@ def series(theta: float, dim: int) -> list[float]:
         (PER_PAIR, 16384, 16384),
         ("ntk-su:factor=4", 16384, 16384),
         (Half(8, 1.25), 32768, 32768),
-        ("resonance:over=[yarn:factor=8]", 32768, 32768),
+        ("resonance:over=yarn,factor=8", 32768, 32768),
         ("linear:factor=8", 4096, 32768),
         ("dynamic:factor=8", 4096, 32768),
         ("abf:rope_theta=1e6", 4096, 4096),

@@ -43,7 +43,6 @@ NOT_RUN = {
     },
     "training": {
         "--steps 400": "takes hours; adapting.md has the same with 2 steps",
-        "make engines": "installs trainers",
     },
     "versions": {"pip install": "installs libraries", "make engines": "installs libraries"},
 }
@@ -86,7 +85,6 @@ STALE = (
     "ropescale eval CKPT --data TEXT",
     "ropescale eval CKPT --data TEXT --lengths 4q",
     "ropescale patch CKPT -o OUT --schedule yarn:factr=8",
-    "ropescale finetune CKPT --data TEXT --steps many -o OUT",
     "python -m ropescale eval",
     "python tests/benchmarks/none.py",
     "make everything",
@@ -183,7 +181,7 @@ RUN = {
     "python": Guide(a_run, ("yarn.png",), ("<Patch yarn:factor=8, to 2048 tokens>",)),
     "saving": Guide(nothing, ("OUT/ropescale.json", "ADAPTER/base/ropescale.json", "CKPT-8x/ropescale.json"), ()),
     "schedules": Guide(nothing, (), ("cope:clipped_pairs=24",)),
-    "training": Guide(a_trainer, ("OUT/ropescale.json",), ("sequence_len: 2048", "cutoff_len: 2048")),
+    "training": Guide(a_trainer, ("OUT/ropescale.json",), ()),
 }
 
 

@@ -396,7 +396,7 @@ def test_a_missing_factor_is_named(name: str) -> None:
         (lambda: Table(factors=(1.0, math.nan)), "table: factors must be a finite number"),
         (lambda: create("table", factors="1,2"), "table: factors must be a list of numbers, one per pair, not '1,2'"),
         (lambda: create("longrope", short_factor=[1.0]), "longrope needs long_factor"),
-        (lambda: create("resonance", over=3), "a schedule is a name, a JSON object or a callable, not 3"),
+        (lambda: create("resonance", over=3), "over takes the name of a schedule, not 3"),
     ],
 )
 def test_what_cannot_be_built_says_what_to_do(make: Callable[[], Any], message: str) -> None:

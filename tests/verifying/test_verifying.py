@@ -63,7 +63,7 @@ def folder(tmp_path: Path) -> Path:
         "ntk-by-parts:factor=4",
         "ntk-su:factor=4",
         "giraffe:scale_power=0.5",
-        "resonance:over=yarn:factor=4",
+        "resonance:over=yarn,factor=4",
         "proportional:partial_rotary_factor=0.5",
         "yarn:factor=4,extrapolation_factor=0.5",
     ],
@@ -259,7 +259,7 @@ def test_both_lists_of_a_loaded_model_are_checked(name: str, length: int) -> Non
 
 @pytest.mark.parametrize("length", [None, 200])
 @pytest.mark.parametrize(
-    "spec", ["dynamic:factor=4", "dynamic-yarn", "yarn:factor=4", "resonance:over=linear:factor=4", TWO_LISTS]
+    "spec", ["dynamic:factor=4", "dynamic-yarn", "yarn:factor=4", "resonance:over=linear,factor=4", TWO_LISTS]
 )
 def test_a_patched_model_is_live_before_and_after_long_inputs(spec: Any, length: int | None) -> None:
     model = build()

@@ -27,7 +27,6 @@ _WORD = re.compile(r"[\w-]+(?=:[^:\\/]|:?$)")  # a name, and not the drive of a 
 _FILE = re.compile(r"(?P<name>.*?\.py(?:::\w*)?|[\w.]+::\w*|.*?\.json)(?::(?P<fields>.*))?", re.DOTALL)
 _LONG = 8
 T = TypeVar("T")
-_MOST_COLONS = 64
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ class Spec:
 
     Attributes:
         make: the class, or a ready schedule (an object or a function) that was passed or named.
-        fields: the values given so far, already of their fields' types; a nested schedule is a Spec.
+        fields: the values given so far, already of their fields' types; the schedule inside another is a Spec.
         named: the name that the user gave.
         file: the ``.json`` file that it was read from, as it was named.
     """
@@ -63,10 +62,13 @@ class Spec:
         """The spec on one line without the fields that are at their default."""
         if not isinstance(self.make, type):
             return describe(self.build())
+        return _line(self.label, self._changed(), plainest=True)
+
+    def _changed(self) -> dict[str, object]:
+        """Returns the given fields that are not at their default, in the order of the class."""
         known = self._parameters()
         given = {key: self.fields[key] for key in known if key in self.fields}
-        kept = {key: value for key, value in given.items() if _differs(value, known[key].default)}
-        return _line(self.label, {k: v.plainest if isinstance(v, Spec) else v for k, v in kept.items()})
+        return {key: value for key, value in given.items() if _differs(value, known[key].default)}
 
     def accepts(self, key: str) -> bool:
         """Whether the schedule, or the one inside it, has such a field."""
@@ -156,8 +158,15 @@ class Spec:
         where = f"{self.label}: {parameter.name}"
         if not _holds_schedule(parameter.hint):
             return read(where, parameter.hint, value)
-        inner = value[1:-1] if isinstance(value, str) and value.startswith("[") and value.endswith("]") else value
-        return one(parse(inner), where)
+        if isinstance(value, Schedule) and not isinstance(value, type):
+            return Spec(value)
+        inner = _from_text(value) if isinstance(value, str) and not value.lstrip().startswith(("{", "[")) else None
+        if not isinstance(inner, Spec) or inner.fields or inner._holder():
+            raise ScheduleError(
+                f"{where} takes the name of a schedule, not {brief(value)}; give its fields beside it, "
+                f"as in {self.label}:{parameter.name}=yarn,factor=8"
+            )
+        return inner
 
 
 def _holds_schedule(hint: object) -> bool:
@@ -177,8 +186,6 @@ def parse(spec: object) -> Spec | dict[str, Spec]:
     if isinstance(spec, Spec):
         return spec
     if isinstance(spec, str):
-        if spec.count(":") > _MOST_COLONS and not spec.lstrip().startswith("{"):  # a schedule in another has one
-            raise ScheduleError(f"{brief(spec)} nests too many schedules; give one")
         return _from_text(spec.strip())
     if isinstance(spec, Mapping):
         return _from_mapping(spec)
@@ -200,8 +207,11 @@ def create(name: str, /, **fields: object) -> Schedule:
 
 def describe(schedule: object) -> str:
     """Returns a schedule on one line, with the fields that are not at their default: ``yarn:factor=8``."""
-    shown = {field.name: value for field, value in _held(schedule) if _differs(value, field.default)}
-    return _line(label_of(schedule), shown)
+    return _line(label_of(schedule), _shown(schedule))
+
+
+def _shown(schedule: object) -> dict[str, object]:
+    return {field.name: value for field, value in _held(schedule) if _differs(value, field.default)}
 
 
 def to_dict(schedule: object) -> dict[str, object]:
@@ -211,7 +221,11 @@ def to_dict(schedule: object) -> dict[str, object]:
     not listed.
     """
     kept = [(field.name, value) for field, value in _held(schedule) if value is not None or field.default is not None]
-    return {"name": label_of(schedule)} | {name: _plain(value) for name, value in kept}
+    found: dict[str, object] = {"name": label_of(schedule)}
+    for name, value in kept:
+        inner = to_dict(value) if callable(value) else None
+        found |= {name: _plain(value)} if inner is None else {**inner, name: inner["name"], "name": found["name"]}
+    return found
 
 
 def load_class(make: object, named: str = "") -> Spec:
@@ -303,9 +317,21 @@ def _differs(value: object, default: object) -> bool:
         return True
 
 
-def _line(label: str, fields: Mapping[str, object]) -> str:
-    given = ",".join(f"{key}={_word(value)}" for key, value in fields.items())
+def _line(label: str, fields: Mapping[str, object], plainest: bool = False) -> str:
+    given = ",".join(f"{key}={_word(value)}" for key, value in _flat(fields, plainest).items())
     return f"{label}:{given}" if given else label
+
+
+def _flat(fields: Mapping[str, object], plainest: bool) -> dict[str, object]:
+    """Returns fields with the name of a schedule among them in its place, followed by its own fields."""
+    flat = dict(fields)
+    for key, value in fields.items():
+        held = value.make if isinstance(value, Spec) else value
+        if isinstance(value, Spec) and isinstance(held, type):
+            flat |= {key: value.label, **value._changed()} if plainest else {key: value.named, **value.fields}
+        elif callable(held):
+            flat |= {key: label_of(held), **_shown(held)}
+    return flat
 
 
 def _word(value: object) -> str:
@@ -315,9 +341,6 @@ def _word(value: object) -> str:
         return str(int(value)) if abs(value) < 1e15 and value == int(value) else brief(value)
     if isinstance(value, Sequence) and not isinstance(value, str):
         return _list(value)
-    if isinstance(value, Spec) or (callable(value) and not isinstance(value, type)):
-        below = value.text if isinstance(value, Spec) else describe(value)
-        return f"[{below}]" if "," in below else below
     return " ".join(str(value).split())
 
 
@@ -335,4 +358,4 @@ def _plain(value: object) -> object:
         return {str(key): _plain(item) for key, item in value.items()}
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    return to_dict(value) if callable(value) else str(value)
+    return str(value)

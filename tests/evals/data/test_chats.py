@@ -12,8 +12,7 @@ from transformers import PreTrainedTokenizerFast
 from ropescale.errors import DataError
 from ropescale.evals import Result, perplexity
 from ropescale.evals.data.chats import Chat, rendered, written
-from ropescale.evals.data.documents import Document
-from ropescale.evals.data.protocols import placed
+from ropescale.evals.data.documents import Document, placed
 from ropescale.evals.data.sources import read_texts
 
 pytestmark = pytest.mark.usefixtures("no_plots")
@@ -143,21 +142,21 @@ def test_only_chats_have_an_assistant():
 def test_bos_is_put_in_front_once():
     tokenizer = tokenizer_with(LLAMA)
     chat = rendered(Chat("a", TALK), tokenizer, assistant=True)
-    (bare,), bos, _ = placed("ropescale", [chat], "auto", tokenizer)
+    (bare,), bos = placed([chat], "auto", tokenizer)
     assert [bos, *bare.ids] == stock(tokenizer)["input_ids"] and bare.scored.tolist() == stock_mask(tokenizer)[1:]
     text = tokenizer.apply_chat_template(TALK, tokenize=False)
     assert bare.byte_ends[-1] == len(text.encode()) - len("<s>")
-    assert placed("ropescale", [chat], "no", tokenizer)[:2] == ([chat], None)
+    assert placed([chat], "no", tokenizer) == ([chat], None)
 
 
 def test_chats_whose_template_writes_no_bos_have_none_unless_it_is_asked_for():
     tokenizer = tokenizer_with(PLAIN)
     chat, ids = rendered(Chat("a", TALK), tokenizer), Document("b", [256, 1, 2], None, "", "ids")
-    assert placed("ropescale", [chat], "auto", tokenizer)[:2] == ([chat], None)
-    assert placed("ropescale", [chat], "yes", tokenizer)[:2] == ([chat], 256)
+    assert placed([chat], "auto", tokenizer) == ([chat], None)
+    assert placed([chat], "yes", tokenizer) == ([chat], 256)
     with pytest.raises(DataError, match="no BOS in front of a, and other documents begin with one; say bos='yes'"):
-        placed("ropescale", [ids, chat], "auto", tokenizer)
-    (stripped,), bos, _ = placed("ropescale", [ids], "auto", tokenizer)
+        placed([ids, chat], "auto", tokenizer)
+    (stripped,), bos = placed([ids], "auto", tokenizer)
     assert (stripped.ids, bos) == ([1, 2], 256)
 
 
@@ -309,7 +308,6 @@ def test_chats_in_python_are_lists_of_messages():
             ["--lengths", "20", "--windows", "1"],
             "no chat has a token of the assistant within its first 20 positions; use longer --lengths",
         ),
-        (["--lengths", "64", "--protocol", "hf-docs"], "hf-docs scores all tokens; leave --score or --protocol out"),
     ],
 )
 def test_an_assistant_that_cannot_be_scored_is_refused(refused, checkpoint, tmp_path, words, said):

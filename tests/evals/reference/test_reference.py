@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import sysconfig
 from pathlib import Path
 
 import pytest
@@ -14,8 +12,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import ropescale
 from ropescale.cli.main import main
 from ropescale.evals.reference import CHECKPOINT, HELD_OUT, held_out_documents
-from ropescale.evals.reference.corpus import training_documents
-from ropescale.evals.reference.training import Recipe, train
 
 
 @pytest.fixture(scope="module")
@@ -63,30 +59,11 @@ def test_the_schedules_come_in_the_order_of_the_paper(measured):
     assert measured["ntk:factor=8", 512] < measured["ntk:factor=8", 256] < measured["ntk:factor=8", 2048]
 
 
-def test_held_out_modules_are_long_and_never_trained_on(tokenizer):
-    trained = set(training_documents())
+def test_held_out_modules_are_long_and_lie_outside_the_tests(tokenizer):
     documents = held_out_documents()
     assert len(documents) == len(HELD_OUT) == 26
-    assert trained.isdisjoint(documents)
     assert min(len(ids) for ids in tokenizer(documents)["input_ids"]) > 4096
     assert not any(name.startswith(("test/", "idlelib/", "tkinter/")) for name in HELD_OUT)
-
-
-def test_the_training_text_is_the_library_alone():
-    root = Path(sysconfig.get_path("stdlib"))
-    assert (root / "asyncio" / "base_events.py").read_text(encoding="utf-8") in set(training_documents())
-    assert len(training_documents()) > 500
-
-
-def test_training_is_reproducible_from_its_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    texts = ["import os\n\n\ndef f(x):\n    return x\n" * 40, "class A:\n    pass\n" * 60]
-    monkeypatch.setattr("ropescale.evals.reference.training.training_documents", lambda: texts)
-    recipe = Recipe(steps=3, batch_tokens=512, length=64, vocabulary=300, warmup=1)
-    for name, chosen in (("a", recipe), ("b", recipe), ("c", dataclasses.replace(recipe, seed=1))):
-        train(tmp_path / name, chosen)
-    weights = {name: (tmp_path / name / "model.safetensors").read_bytes() for name in "abc"}
-    assert weights["a"] == weights["b"] != weights["c"]
-    assert json.loads((tmp_path / "a" / "config.json").read_text())["max_position_embeddings"] == 64
 
 
 @pytest.mark.slow

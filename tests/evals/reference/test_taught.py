@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -13,17 +12,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import ropescale
 from ropescale.errors import CheckpointError
-from ropescale.evals.passkey.filler import Generated
-from ropescale.evals.passkey.tasks import prompts
 from ropescale.evals.reference import CHECKPOINT, PASSKEY, held_out_documents
 from ropescale.evals.reference.__main__ import main
-from ropescale.evals.reference.lessons import IGNORED, SHORTEST, UNTAUGHT, Lessons
 from ropescale.evals.reference.taught import load_taught, save_taught
-from ropescale.evals.reference.teaching import TeachingRecipe, teach
-from ropescale.evals.reference.training import learning_rate
-
-TEXT = 'def f(x):\n    """Returns x."""\n    return x\n\n\nclass Cat:\n    name = "Tom"\n' * 60
-"""Python without a digit, to hide keys in."""
 
 
 @pytest.fixture(scope="module")
@@ -79,61 +70,7 @@ def test_merging_is_what_peft_does():
 def test_the_adapter_names_its_base_and_no_path_of_a_machine():
     settings = json.loads((PASSKEY / "adapter_config.json").read_text(encoding="utf-8"))
     assert settings["base_model_name_or_path"] == CHECKPOINT.name
-    assert (settings["r"], settings["lora_alpha"]) == (TeachingRecipe.rank, TeachingRecipe.alpha)
-
-
-@pytest.mark.parametrize("task", SHORTEST)
-def test_a_lesson_asks_for_a_key_that_its_text_holds(tokenizer, task):
-    lesson = Lessons(tokenizer, [TEXT]).lesson(7, task, 256, 6)
-    assert SHORTEST[task] <= lesson.ids.shape[1] <= 256 and lesson.ids.shape == lesson.labels.shape
-    for ids, labels in zip(lesson.ids, lesson.labels):
-        counted = labels != IGNORED
-        keys = re.findall(r"\d{5}", tokenizer.decode(labels[counted]))
-        assert torch.equal(ids[counted], labels[counted]) and keys
-        first = int(counted.nonzero()[0])
-        for key in keys:
-            assert tokenizer.decode(ids[:first]).count(key) == 1 and int(key) % UNTAUGHT
-
-
-def test_no_lesson_is_a_question_of_a_run(tokenizer):
-    """Of sixty lessons of the recipe and five runs at lengths up to 256, by the text around the keys."""
-    recipe, lessons = TeachingRecipe(), Lessons(tokenizer, [TEXT])
-    taught, tested = set(), set()
-    for step in range(60):
-        lesson = lessons.lesson(step, recipe.tasks[step % len(recipe.tasks)], recipe.longest(step), recipe.prompts)
-        taught |= {_filler(tokenizer.decode(ids)) for ids in lesson.ids}
-    for seed in range(5):
-        for length in (128, 256):
-            made = prompts("passkey", tokenizer, length, [0, 0.5, 1], 2, seed=seed, filler=Generated(), bos=0)
-            tested |= {_filler(tokenizer.decode(prompt.context)) for prompt in made}
-    assert len(taught) > 250 and len(tested) == 60 and taught.isdisjoint(tested)
-
-
-def _filler(text: str) -> str:
-    """The text without its keys and questions."""
-    return re.sub(r" The pass key( of \w+)? is \d+\.?", "", text)
-
-
-def test_the_length_of_lessons_grows_to_the_trained_one():
-    recipe = TeachingRecipe()
-    lengths = [recipe.longest(step) for step in range(recipe.steps)]
-    assert lengths[0] == recipe.first and lengths == sorted(lengths)
-    assert set(lengths[recipe.growing :]) == {256}
-    rates = [learning_rate(step, recipe.pace) for step in range(recipe.steps)]
-    assert max(rates) == rates[recipe.warmup] == recipe.learning_rate
-    assert rates[-1] < 0.02 * recipe.learning_rate
-
-
-def test_teaching_is_reproducible_from_its_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    pytest.importorskip("peft")
-    monkeypatch.setattr("ropescale.evals.reference.teaching.training_documents", lambda: [TEXT * 3] * 8)
-    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
-        teach(tmp_path / name, TeachingRecipe(steps=2, seed=seed, prompts=2, windows=1, warmup=1))
-    weights = {name: (tmp_path / name / "adapter_model.safetensors").read_bytes() for name in "abc"}
-    assert weights["a"] == weights["b"] != weights["c"]
-    assert {file.name for file in (tmp_path / "a").iterdir()} == {"adapter_config.json", "adapter_model.safetensors"}
-    assert not torch.equal(load_taught(tmp_path / "a").model.layers[0].self_attn.o_proj.weight,
-                           load_taught(tmp_path / "c").model.layers[0].self_attn.o_proj.weight)  # fmt: skip
+    assert (settings["r"], settings["lora_alpha"]) == (8, 16)
 
 
 def test_the_taught_model_is_a_checkpoint_that_stock_transformers_loads(tmp_path: Path, tokenizer):
@@ -147,18 +84,8 @@ def test_the_taught_model_is_a_checkpoint_that_stock_transformers_loads(tmp_path
         save_taught(tmp_path / "TAUGHT")
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        (["--taught", "--teach"], "give one of them"),
-        (["--taught", "--steps", "3"], "--steps has no effect with --taught"),
-        (["--teach", "--head-dim", "32"], "--head-dim has no effect with --teach"),
-        (["--taught", "-o", "."], "there already"),
-    ],
-)
-def test_what_has_no_effect_is_refused(given: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_folder_that_holds_something_is_refused(tmp_path: Path):
     (tmp_path / "mine.txt").write_text("mine")
-    done = CliRunner().invoke(main, ["-o", "OUT", *given])
-    assert done.exit_code == 2 and said in done.output
+    done = CliRunner().invoke(main, ["--taught", "-o", str(tmp_path)])
+    assert done.exit_code == 2 and "there already" in done.output
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]

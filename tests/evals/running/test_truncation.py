@@ -158,14 +158,13 @@ def test_it_runs_by_itself_where_it_costs_no_more_than_the_rest():
     [
         ({"truncation": True, "lengths": [64]}, "truncation is given, and no length is beyond the 64 tokens"),
         ({"truncation": True, "stride": 16}, "truncation is for texts cut into windows, and stride slides"),
-        ({"truncation_stride": 8, "protocol": "hf-docs"}, "truncation_stride is for .* and protocol slides"),
         ({"truncation_stride": 8, "truncation": False}, "truncation=False leaves it out"),
         ({"truncation_stride": 0}, "truncation_stride must be 1 or more, not 0"),
         ({"truncation_stride": 64}, "leaves a token nothing before it .* use 1 to 63"),
     ],
 )
 def test_what_cannot_be_is_refused(options, said):
-    given = {"lengths": [128], "windows": None if "protocol" in options else 1} | options
+    given = {"lengths": [128], "windows": 1} | options
     with pytest.raises(DataError, match=said):
         perplexity(llama(), IDS, **given)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import peft
 import pytest
@@ -13,7 +11,6 @@ from transformers import AutoModelForCausalLM
 
 import ropescale
 from ropescale.errors import DataError
-from ropescale.evals.finetuning.recipes import RECIPES, recipe
 from ropescale.evals.training.collators import MixedWindows, PlainWindows, PoseWindows
 from ropescale.evals.training.losses import chunked_loss
 from ropescale.evals.training.packing import pack
@@ -213,21 +210,3 @@ def test_evaluation_is_as_it_was_inside():
         with chunked_loss(model):
             assert torch.equal(model(input_ids=ids).logits, wanted)
             assert torch.equal(model(input_ids=ids, labels=ids).logits, wanted)
-
-
-# --- recipes ---
-
-
-def test_other_decays_end_at_nothing_and_no_warm_up_begins_at_the_peak():
-    for decay in ("linear", "cosine"):
-        changed = RECIPES["yarn"].with_changes(decay=decay, warmup=0)
-        assert changed.share(0, 100) == 1.0 and changed.share(50, 100) == pytest.approx(0.5)
-        assert changed.share(100, 100) == pytest.approx(0.0)
-
-
-def test_numbers_that_cannot_be_are_refused():
-    for changes in ({"decay": "step"}, {"learning_rate": 0.0}, {"batch": 0}, {"warmup": -1}):
-        with pytest.raises(DataError, match=next(iter(changes))):
-            dataclasses.replace(RECIPES["pi"], **changes)
-    with pytest.raises(DataError, match="did you mean 'yarn'"):
-        recipe("yran")

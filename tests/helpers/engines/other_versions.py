@@ -32,7 +32,7 @@ OF_EXTRAS = (
     "evals/reporting/test_reporting.py",
     "evals/running/test_fingerprints.py",
     "evals/searching/methods/test_methods.py",
-    "evals/finetuning/test_finetuning.py",
+    "evals/training/test_example.py",
 )
 """What meets the libraries of the extras: files, pictures, adapters, pages, a method of search."""
 

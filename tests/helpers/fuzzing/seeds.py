@@ -122,7 +122,7 @@ SPECS = (
     *("table:factors=[1,1,1,2,2,3,4,4],attention_factor=1.1", "table:inv_freq=[1,0.3,0.1,0.03,0.01,0.003,0.001,0]"),
     *("ropescale.schedules::Yarn", "mine.py::Half", "mine.py::half", "factors.json", "yarn", "ntk", "giraffe"),
     '{"name": "yarn", "factor": 8}',
-    '{"name": "resonance", "over": {"name": "yarn", "factor": 8}}',
+    '{"name": "resonance", "over": "yarn", "factor": 8}',
     '{"full_attention": "yarn:factor=4", "sliding_attention": "as-is"}',
     '{"name": "table", "factors": [1, 1, 1, 2, 2, 3, 4, 4]}',
 )
@@ -134,7 +134,7 @@ OBJECTS: tuple[Any, ...] = (
     {"name": "table", "inv_freq": [1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 0.0]},
     {"name": "longrope", "short_factor": [1.0] * 8, "long_factor": [1.0] * 4 + [4.0] * 4, "factor": 4.0},
     {"name": "yarn", "factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": True, "mscale": 1.0},
-    {"name": "resonance", "over": {"name": "yarn", "factor": 4.0}},
+    {"name": "resonance", "over": "yarn", "factor": 4.0},
     {"full_attention": {"name": "yarn", "factor": 4.0}, "sliding_attention": {"name": "linear", "factor": 2.0}},
 )
 """What a factor file may hold."""

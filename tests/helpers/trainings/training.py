@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
 import tiny
 import torch
 from safetensors.torch import load_file
@@ -38,24 +35,6 @@ def same(one: Path, other: Path) -> bool:
     """Whether two trainings saved the same tensors, bit for bit."""
     left, right = weights(one), weights(other)
     return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
-
-
-class Killed(BaseException):
-    """Stands for SIGKILL: nothing catches it."""
-
-
-@contextmanager
-def killed_at(step: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Kills what ``finetune`` trains inside, at the end of a step."""
-
-    def strike(self: Any, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.global_step == step:
-            raise Killed
-
-    with monkeypatch.context() as patched:
-        patched.setattr("ropescale.evals.finetuning.trainer.Pace.on_step_end", strike)
-        with pytest.raises(Killed):
-            yield
 
 
 class Windows(torch.utils.data.Dataset):

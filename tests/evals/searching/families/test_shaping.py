@@ -43,9 +43,7 @@ def test_most_freedom_is_kept_and_llama_cpp_is_told_by_its_flags():
     assert found == dict(zip(engines, [("free", False), ("rule", True), ("rule", False), ("free", True)], strict=True))
 
 
-@pytest.mark.parametrize(
-    ("engine", "by_folder"), [("vllm", True), ("mlx-lm", True), ("axolotl", True), ("llama.cpp", False)]
-)
+@pytest.mark.parametrize(("engine", "by_folder"), [("vllm", True), ("mlx-lm", True), ("llama.cpp", False)])
 def test_what_comes_next_is_the_engines_own_command(engine, by_folder):
     _, space = shape(engine)
     point = space.nearest([value + away for value, away in zip(space.start, (1.3, 1.9, 0.04, 0.03), strict=False)])

@@ -1,1 +1,0 @@
-"""``ropescale finetune``: the short adaptation after a schedule is put in."""

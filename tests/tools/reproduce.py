@@ -1,0 +1,209 @@
+"""The papers' claims on the bundled model, trained and measured: the figures of docs/reproducing.md.
+
+``python tests/tools/reproduce.py OUT`` takes hours on two cores; each arm is a folder of its own, and what is finished
+is not run again. ``--only ARM`` (repeatable) runs some, ``--list`` shows them. Each claim is a difference of losses
+on the same tokens of held-out modules of the standard library, with its t interval over the modules.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from reference_model import training_documents
+from transformers import AutoModelForCausalLM, AutoTokenizer, Trainer, TrainingArguments
+
+import ropescale
+from ropescale.evals import Result
+from ropescale.evals.reference import CHECKPOINT, FOUND, held_out_documents
+from ropescale.evals.reference.taught import save_taught
+from ropescale.evals.training import MixedWindows, PlainWindows, chunked_loss, pack
+
+TRAINED, TARGET, BEYOND = 256, 2048, 4096
+STEPS, SHORT = 400, 200
+SPECS = {
+    "yarn": "yarn:factor=8",
+    "found": str(FOUND),
+    "linear": "linear:factor=8",
+    "ntk": "ntk:factor=8",
+    "control": "linear:factor=1",
+}
+T_25 = 2.0595
+"""The 97.5% quantile of t with 25 degrees of freedom: 26 modules."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A training and its measurements, every hundred steps."""
+
+    name: str
+    spec: str
+    steps: int = SHORT
+    seed: int = 0
+    length: int = TARGET
+    longest: int = TARGET
+    mixed: bool = False
+    taught: bool = False
+
+
+def arms() -> Iterator[Arm]:
+    """All trainings, those that most claims rest on first."""
+    for name, spec in SPECS.items():
+        yield Arm(name, spec, STEPS)
+    for seed in (0, 1, 2):
+        for name in ("yarn", "found"):
+            yield Arm(f"{name}-seed-{seed}", SPECS[name], seed=seed)
+    yield Arm("mixed", SPECS["yarn"], mixed=True)
+    yield Arm("short-windows", SPECS["control"], length=TRAINED, longest=TRAINED)
+    for name in ("yarn", "found", "linear", "control"):
+        yield Arm(f"taught-{name}", SPECS[name], taught=True)
+    yield Arm("beyond", "yarn:factor=16", longest=BEYOND)
+    yield Arm("yarn-4096", "yarn:factor=16", length=BEYOND, longest=BEYOND)
+
+
+def run(arm: Arm, out: Path, steps: int | None = None, texts: list[str] | None = None) -> None:
+    """Trains, with a measurement before, every hundred steps and after; of a taught model, asks it as well."""
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "taught" if arm.taught else CHECKPOINT
+        if arm.taught:
+            save_taught(source)
+        tokenizer = AutoTokenizer.from_pretrained(source)
+        model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
+        bos, asked = tokenizer.bos_token_id, texts or training_documents()
+        ids = [document.ids for document in ropescale.evals.tokenize(asked, tokenizer)]
+        lengths = [TRAINED * 2**n for n in range(5) if TRAINED * 2**n <= arm.longest]
+        callback = ropescale.TrainingCallback(
+            arm.spec, held_out_documents(), lengths, tokenizer=tokenizer, every=100, out=out / "measured", windows=1
+        )
+        count = steps or arm.steps
+        arguments = TrainingArguments(
+            output_dir=str(Path(folder) / "trained"),
+            max_steps=count,
+            learning_rate=2e-4,
+            warmup_steps=10,
+            lr_scheduler_type="cosine",
+            adam_beta2=0.95,
+            per_device_train_batch_size=2 * TARGET // arm.length,
+            bf16=True,
+            save_strategy="no",
+            report_to=[],
+            seed=arm.seed,
+            data_seed=arm.seed,
+            use_cpu=True,
+        )
+        collator: Any = MixedWindows(short=TRAINED, bos=bos) if arm.mixed else PlainWindows()
+        data = pack(ids, length=arm.length, bos=bos, eos=bos)
+        trainer = Trainer(model, arguments, train_dataset=data, data_collator=collator, callbacks=[callback])
+        with chunked_loss(model):
+            trainer.train()
+        if arm.taught:
+            ask(model, tokenizer, out / "answers")
+        ropescale.save(model, out / "model")
+
+
+def ask(model: Any, tokenizer: Any, out: Path, **options: Any) -> None:
+    """Hides numbers in texts of up to the target's length, and asks for them."""
+    lengths = [256, 512, 1024, 2048]
+    ropescale.evals.retrieval(model.eval(), tokenizer, lengths, trials=10, **options).save(out)
+
+
+def untrained(out: Path) -> None:
+    """Measures every schedule without training, and truncation; and asks the taught model under each."""
+    tokenizer = AutoTokenizer.from_pretrained(CHECKPOINT)
+    model = AutoModelForCausalLM.from_pretrained(CHECKPOINT, dtype=torch.float32).eval()
+    specs = [spec for name, spec in SPECS.items() if name != "control"]
+    options: Any = {"tokenizer": tokenizer, "windows": 1, "truncation_stride": 16}
+    lengths = [256, 512, 1024, 2048]
+    ropescale.evals.perplexity(
+        model, held_out_documents(), lengths, [*specs, "dynamic:factor=8", "dynamic-yarn"], **options
+    ).save(out / "measured" / "step-000000")
+    with tempfile.TemporaryDirectory() as folder:
+        save_taught(Path(folder) / "taught")
+        taught = AutoModelForCausalLM.from_pretrained(Path(folder) / "taught", dtype=torch.float32)
+        ask(taught, tokenizer, out / "answers", schedules=specs)
+
+
+def change(out: Path, one: str, two: str, length: int, first: int = 0) -> str | None:
+    """The mean loss of one point minus another's in nats, on the same tokens, with its interval over documents.
+
+    A point is ``ARM/STEP`` or ``untrained/0/SCHEDULE``; ``first`` leaves out the tokens before that position.
+    """
+    pair = [losses(out, point, length) for point in (one, two)]
+    if pair[0] is None or pair[1] is None:
+        return None
+    if "truncation" in (one.split("/")[-1], two.split("/")[-1]):
+        first = max(first, TRAINED)
+    rows = [(a[-(length - first) :] - b[-(length - first) :]).astype(float) for a, b in zip(*pair)]
+    sums, counts = np.array([each.sum() for each in rows]), np.array([len(each) for each in rows])
+    mean = sums.sum() / counts.sum()
+    error = math.sqrt(((sums - mean * counts) ** 2).sum() * len(rows) / (len(rows) - 1)) / counts.sum()
+    return f"{mean:+.4f} ± {T_25 * error:.4f}"
+
+
+def losses(out: Path, point: str, length: int) -> list[np.ndarray] | None:
+    """The losses of each module's tokens up to a length, those of truncation beyond the trained one alone."""
+    arm, step, *schedule = point.split("/")
+    folder = next((f for f in (out / arm / "measured").glob("step-*") if int(f.name[5:]) == int(step)), None)
+    if folder is None:
+        return None
+    found = Result.load(folder)
+    if schedule == ["truncation"]:
+        return None if found.truncation is None else found.truncation.losses(length)
+    wanted = schedule[0] if schedule else found.schedules[-1]
+    label = next((each for each in found.schedules if wanted in (each, found.named(each))), wanted)
+    return found.losses(label, length)
+
+
+def claims() -> list[tuple[str, str, str, int, int]]:
+    """What each claim compares: words, two points, the length, and the first position that counts."""
+    zero = {name: f"untrained/0/{spec}" for name, spec in SPECS.items()}
+    return [
+        ("untrained: NTK minus PI", zero["ntk"], zero["linear"], TARGET, 0),
+        ("untrained: YaRN minus NTK", zero["yarn"], zero["ntk"], TARGET, 0),
+        ("untrained: dynamic YaRN minus the original, short", "untrained/0/dynamic-yarn", "untrained/0/as-is", 256, 0),
+        *[(f"{n}: 200 steps minus none", f"{n}/200", f"{n}/0", TARGET, 0) for n in ("linear", "yarn")],
+        *[(f"{n}: 200 steps minus truncation", f"{n}/200", "untrained/0/truncation", TARGET, TARGET // 2)
+          for n in ("linear", "yarn", "found")],
+        ("PI, 400 steps, minus the original, short", "linear/400", "untrained/0/as-is", 256, 0),
+        ("PI minus no schedule, 400 steps", "linear/400", "control/400", TARGET, 0),
+        ("YaRN, 100 steps, minus PI, 400", "yarn/100", "linear/400", TARGET, 0),
+        ("PI minus NTK, 400 steps", "linear/400", "ntk/400", TARGET, 0),
+        ("YaRN minus PI, 400 steps", "yarn/400", "linear/400", TARGET, 0),
+        *[(f"found minus YaRN, {step} steps", f"found/{step}", f"yarn/{step}", TARGET, 0) for step in (100, 200, 400)],
+        *[(f"found minus YaRN, seed {s}", f"found-seed-{s}/200", f"yarn-seed-{s}/200", TARGET, 0) for s in range(3)],
+        ("mixed minus plain, short", "mixed/200", "yarn-seed-0/200", 256, 0),
+        ("YaRN minus the original trained within its length, short", "yarn/200", "short-windows/200", 256, 0),
+        ("beyond the training: windows of 2,048 minus of 4,096", "beyond/200", "yarn-4096/200", BEYOND, 0),
+    ]  # fmt: skip
+
+
+def main() -> None:
+    """Runs the arms that are asked for and are not finished, and prints the claims."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--only", action="append", default=[], metavar="ARM")
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--steps", type=int, help="fewer steps, to try it")
+    given = parser.parse_args()
+    for arm in [None, *arms()]:
+        name = arm.name if arm else "untrained"
+        done = given.out / name / "done"
+        if given.list:
+            print(name, "finished" if done.exists() else "")
+        elif not done.exists() and (not given.only or name in given.only):
+            run(arm, given.out / name, given.steps) if arm else untrained(given.out / name)
+            done.write_text(json.dumps(vars(arm) if arm else {}))
+    for words, one, two, length, first in claims() if not given.list else ():
+        print(f"| {words}, at {length:,} | {change(given.out, one, two, length, first) or 'not run'} |")
+
+
+if __name__ == "__main__":
+    main()
