@@ -91,7 +91,7 @@ def check_replaceable(path: Path) -> None:
     """
     try:
         if checking.content(path, MOST):
-            checking.checked(path, Shape(_Marked), MOST)
+            Shape(_Marked)(checking.parsed(path, MOST))
     except Wrong:
         raise CheckpointError(f"cannot write {path}: the file there holds no key spans; choose another file") from None
 
@@ -129,7 +129,7 @@ def load(path: str | Path) -> KeySpans:
         DataError: the file does not exist, or is of another kind.
     """
     try:
-        found = checking.checked(local_path(path), _checked, MOST)
+        found = _checked(checking.parsed(local_path(path), MOST))
     except Wrong as error:
         raise DataError(f"{path} {error}; make it with `ropescale keys`") from None
     spans = {sha: [(a, b) for a, b in pairs] for sha, pairs in found["spans"].items()}
