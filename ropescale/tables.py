@@ -37,7 +37,7 @@ def frequencies(
         RopescaleError: the model or the schedule cannot be read, or do not fit each other.
     """
     refuse_unknown("ropescale.frequencies", options, RequestOptions.__annotations__)
-    plan = make_plan(configuration_of(model, schedule), Request.of(schedule, **options))
+    plan = make_plan(configuration_of(model, schedule, options.get("on_top", False)), Request.of(schedule, **options))
     at = plan.length if length is None else parse_length(length)
     return {
         key: plan.layers[key].table(at) if key in plan.layers else stock_table(rope, at)
@@ -45,18 +45,21 @@ def frequencies(
     }
 
 
-def configuration_of(model: Any, schedule: object) -> Mapping[str, object]:
-    """Returns the configuration that a schedule is computed from: without our scaling, unless it is ``as-is``."""
+def configuration_of(model: Any, schedule: object, on_top: bool = False) -> Mapping[str, object]:
+    """Returns the configuration that a schedule is computed from.
+
+    It is without our scaling, unless the schedule is ``as-is`` or goes ``on_top`` of that.
+    """
     if isinstance(model, (str, Path)):
         folder = find_model(model, weights=False)
         config = read_config(folder)
-        return config if is_as_is(schedule) else original_config(config, folder)
+        return config if is_as_is(schedule) else original_config(config, folder, on_top)
     if isinstance(model, Mapping):
         return model
     if hasattr(model, "named_modules") and not is_as_is(schedule):
         from .models.patching import configuration_before  # whoever holds a model has imported torch
 
-        return configuration_before(model)
+        return configuration_before(model, on_top)
     config = getattr(model, "config", model)
     if not hasattr(config, "to_dict"):
         raise ConfigError(

@@ -40,6 +40,8 @@ def asked(config: Mapping[str, object], now: Mapping[str, object], target: int, 
         config: the model's configuration before ropescale changed it; ``now`` as it is.
         target: the context wanted, in tokens.
     """
+    if wish.patching.get("on_top"):
+        config = now
     stated = wish.patching.get("original_length")
     trained = trained_in(config) if stated is None else parse_length(stated)
     goal = objective(target, trained, wish.short_weight, wish.lengths)

@@ -120,7 +120,7 @@ class Checkpoint:
                 option that no schedule takes; scaling that is there already and no word on what to do.
         """
         schedules, baseline, request = wanted
-        config = self.config
+        config = self.configs[request.on_top]
         named = [specs.parse(spec) for spec in [*schedules, *([] if baseline is None else [baseline])]]
         check_taken(named, request)
         plans: list[Plan] = []

@@ -96,7 +96,9 @@ def search(
     )
     file, folder = (None, None) if out is None else files_of(out)
     chosen, target = SearchOptions(**options), parse_length(target_length)
-    plan = plan_of_start(patching.configuration_before(model), target, chosen.patching)
+    plan = plan_of_start(
+        patching.configuration_before(model, chosen.patching.get("on_top", False)), target, chosen.patching
+    )
     run = SearchRun(model, supply(documents, tokenizer, lengths_to(plan, target), bos, chosen), chosen)
     run.file = file
     return carry_out(run, folder, fresh, force=force)
@@ -112,7 +114,9 @@ class SearchRun:
     def __init__(self, model: PreTrainedModel, feeding: Supply, options: SearchOptions, compared: bool = True) -> None:
         self.options, self.feeding, self.notes = options, feeding, Notes.of(options.progress)
         self.target = feeding.target
-        self.plan = plan_of_start(patching.configuration_before(model), self.target, options.patching)
+        self.plan = plan_of_start(
+            patching.configuration_before(model, options.patching.get("on_top", False)), self.target, options.patching
+        )
         self.space = space_of(self.plan, self.target, options)
         self.lengths = lengths_to(self.plan, self.target)
         self.learner = Learner(model, options.logits_bytes)

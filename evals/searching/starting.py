@@ -33,8 +33,7 @@ def check_early(
     """
     check_weight(within)
     check_engine(engine)
-    config, _ = read_configs(model, revision)
-    plan_of_start(config, target, patching)
+    plan_of_start(read_configs(model, revision)[patching.get("on_top", False)], target, patching)
 
 
 def check_weight(within: float) -> None:

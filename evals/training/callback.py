@@ -37,7 +37,9 @@ class TrainingCallback(TrainerCallback):
 
     * Before the first step it proves, in every process, that the schedule is live in every layer. Where it is not in
       one, all of them stop, with one line that names the rank, the module and the difference. The tables are compared
-      again at every evaluation, save and at the end.
+      again every ``check_every`` steps, at every evaluation, before every save and at the end.
+    * Before every save, and at the end, it looks at the last loss and at the weights that are trained; where one is not
+      finite, all processes stop, and nothing is saved. (Trainer leaves such losses out of those that it logs.)
     * With ``eval_documents`` it measures perplexity against length as :func:`ropescale.evals.perplexity` does: before
       the first step, whenever Trainer evaluates, every ``every`` steps, and after the last. The figures
       (``eval_ppl_2048``, and ``eval_short_context_cost`` in nats at the largest length up to the trained one, against
@@ -53,6 +55,7 @@ class TrainingCallback(TrainerCallback):
         lengths: positions, BOS included, such as ``"256,2k"``.
         tokenizer: encodes documents that are texts; None takes Trainer's ``processing_class``.
         every: measure after so many steps, too.
+        check_every: compare the tables after so many steps, too; None for saves, evaluations and the end alone.
         out: the folder of the measurements; None is ``measured`` in Trainer's ``output_dir``.
         save: complete every checkpoint.
         log: is given the figures, so that TensorBoard and the like have them: ``callback.log = trainer.log``.
@@ -71,18 +74,19 @@ class TrainingCallback(TrainerCallback):
         *,
         tokenizer: PreTrainedTokenizerBase | None = None,
         every: int | None = None,
+        check_every: int | None = 50,
         out: str | Path | None = None,
         save: bool = True,
         log: Callable[[Figures], object] | None = None,
         **options: Unpack[PerplexityKeywords],
     ) -> None:
         refuse_unknown("ropescale.TrainingCallback", options, PerplexityKeywords.__annotations__)
-        _check(eval_documents, lengths, every, [name for name in options if name != "patching"])
+        _check(eval_documents, lengths, every, check_every, [name for name in options if name != "patching"])
         options.setdefault("truncation", False)  # a model in training has left the tables that it was trained with
         self.options = PerplexityOptions(**options)
         self.proof = Proof(schedule, self.options.patching, save)
         self.eval_documents, self.lengths, self.tokenizer = eval_documents, lengths, tokenizer
-        self.every, self.out, self.save, self.log = every, out, save, log
+        self.every, self.check_every, self.out, self.save, self.log = every, check_every, out, save, log
         self.patch: Patch | None = None
         self.measuring: Measuring | None = None
         self.named = True  # runs are called by schedule and step
@@ -101,17 +105,27 @@ class TrainingCallback(TrainerCallback):
         model = kwargs["model"]
         self.patch = self.proof.install(model) or self.patch  # a model that was made anew since
         self.proof.prove(model)
+        self.proof.watch(model)
         self._begin(args, state, model, kwargs.get("processing_class"))
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Measures every so many steps; where Trainer evaluates, too, it is done then."""
+        """Looks every so many steps and before a save; measures, unless Trainer evaluates, where it is done then."""
+        if control.should_save or (self.check_every and state.global_step % self.check_every == 0):
+            self.proof.check(kwargs["model"], numbers=control.should_save)
         if self.every and state.global_step % self.every == 0 and not control.should_evaluate:
             self._measure(state, kwargs["model"])
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Looks before a save at the end of an epoch."""
+        if control.should_save:
+            self.proof.check(kwargs["model"], numbers=True)
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Measures, and adds the figures to Trainer's metrics."""
         model = kwargs["model"]
-        self.proof.check(model)
+        self.proof.check(model, numbers=state.global_step > 0)  # whether it is the best, and so saved, is known after
         if self.measuring is None:
             self._begin(args, state, model, kwargs.get("processing_class"))
         self._measure(state, model)
@@ -128,8 +142,9 @@ class TrainingCallback(TrainerCallback):
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Measures after the last step."""
-        self.proof.check(kwargs["model"])
+        """Looks, and measures after the last step."""
+        self.proof.check(kwargs["model"], numbers=True)
+        self.proof.unwatch()
         self._measure(state, kwargs["model"])
 
     # --- measuring ---
@@ -167,7 +182,9 @@ def _complete(model: nn.Module, folder: Path, processing: object) -> None:
         complete(model, folder, processing if isinstance(processing, PreTrainedTokenizerBase) else None)
 
 
-def _check(documents: object, lengths: object, every: int | None, options: Sequence[str]) -> None:
+def _check(
+    documents: object, lengths: object, every: int | None, check_every: int | None, options: Sequence[str]
+) -> None:
     """Refuses what would have no effect."""
     if (documents is None) != (lengths is None):
         given, lacking = ("lengths", "eval_documents") if documents is None else ("eval_documents", "lengths")
@@ -175,5 +192,6 @@ def _check(documents: object, lengths: object, every: int | None, options: Seque
     if documents is None and (every is not None or options):
         name = options[0] if options else "every"
         raise DataError(f"{name} is given, and no eval_documents to measure on; give both, or neither", name)
-    if every is not None and every < 1:
-        raise DataError(f"every={every} is not a number of steps; give 1 or more", "every")
+    for name, steps in {"every": every, "check_every": check_every}.items():
+        if steps is not None and steps < 1:
+            raise DataError(f"{name}={steps} is not a number of steps; give 1 or more", name)

@@ -1,8 +1,8 @@
-"""Proves, before the first step of a training, that the schedule is live in every process."""
+"""Proves that the schedule is live in every process of a training, and that what is saved are numbers."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ...checkpoints.completing import carries_ours, refuse_incompletable
@@ -14,9 +14,11 @@ from ...verifying.intended import in_memory
 from ...verifying.live_tables import examine_model, examine_tables
 from ..running import fingerprints
 from .agreeing import Verdict, settle
+from .finite import LastLoss, problem_of
 
 if TYPE_CHECKING:
     from torch import nn
+    from torch.utils.hooks import RemovableHandle
 
 
 def plain(model: Any) -> Any:
@@ -35,7 +37,7 @@ def plain(model: Any) -> Any:
             return model
 
 
-@dataclass(frozen=True)
+@dataclass
 class Proof:
     """The schedule that a training must be done under.
 
@@ -48,6 +50,8 @@ class Proof:
     schedule: object = None
     options: RequestOptions | None = None
     saved: bool = True
+    _loss: LastLoss = field(default_factory=LastLoss)
+    _hook: RemovableHandle | None = None
 
     def install(self, model: nn.Module) -> Patch | None:
         """Puts the schedule into a model that carries none of ours; returns the undo, or None."""
@@ -69,14 +73,30 @@ class Proof:
         settle(lambda: self._at_rest(model))
         settle(lambda: Verdict("; ".join(examine_model(model).problems)))
 
-    def check(self, model: nn.Module) -> None:
+    def watch(self, model: nn.Module) -> None:
+        """Keeps the losses of a model's passes in training, of which :meth:`check` looks at the last."""
+        self.unwatch()
+        self._loss = LastLoss()
+        self._hook = plain(model).register_forward_hook(self._loss)
+
+    def unwatch(self) -> None:
+        """Ends :meth:`watch`."""
+        if self._hook is not None:
+            self._hook.remove()
+
+    def check(self, model: nn.Module, *, numbers: bool = False) -> None:
         """Makes sure that the tables are still live in every process, without running anything.
 
+        Args:
+            numbers: make sure, too, that the last loss and the trained weights are finite.
+
         Raises:
-            VerificationError: as :meth:`prove`.
+            VerificationError: as :meth:`prove`, or a loss or a weight is not finite.
         """
         model = plain(model)
         settle(lambda: Verdict("; ".join(examine_tables(model).problems)))
+        if numbers:
+            settle(lambda: Verdict(problem_of(model, self._loss.value)))
 
     def _at_rest(self, model: nn.Module) -> Verdict:
         report = examine_tables(model)

@@ -6,8 +6,9 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import CheckpointError, ConfigError, RopescaleError
+from ..errors import ConfigError, RopescaleError
 from ..files.reading import refuse_special_files
+from ..models.loading import refusal
 from ..output.formatting import first_line
 
 if TYPE_CHECKING:
@@ -45,5 +46,5 @@ def attached(model: PreTrainedModel, folder: Path, tokenizer: PreTrainedTokenize
     except RopescaleError:
         raise
     except Exception as error:
-        raise CheckpointError(f"{folder} does not load as an adapter of its base: {first_line(error)}") from error
+        raise refusal(f"{folder} does not load as an adapter of its base", error) from error
     return whole.eval()

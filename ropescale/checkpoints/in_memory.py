@@ -81,7 +81,8 @@ def carried(model: nn.Module) -> Carried:
     kept = source if base == config else None
     content = read_bytes(kept / "config.json") if kept else as_json(base, "config.json")
     new = make_plan(base, plan.request)
-    record = make_record(new, source_name(name), content, read_record(kept) if kept else None)
+    earlier = read_record(kept) if kept and not plan.request.on_top else None
+    record = make_record(new, source_name(name), content, earlier)
     return Carried(new, record, source, hub_id)
 
 
@@ -92,7 +93,7 @@ def _of_source(source: Path | None, plan: Plan) -> dict[str, object] | None:
     """
     if source is None:
         return None
-    config = original_config(read_config(source), source)
+    config = original_config(read_config(source), source, plan.request.on_top)
     try:
         there = make_plan(config, plan.request)
     except (ConfigError, ScheduleError):

@@ -213,12 +213,15 @@ def _resumed(folder: Path) -> tuple[str, ...]:
     return ("an earlier change in place was interrupted; it was undone, and this begins from the originals",)
 
 
-def _undone(source: Path) -> Iterator[str]:
+def _on_earlier(source: Path, on_top: bool) -> Iterator[str]:
     """Yields a note on the schedule that an already patched checkpoint has."""
     record = read_record(source)
     if record is not None:
         labels = cut(", ".join(dict.fromkeys(record.labels.values())), 500) or "as-is"
-        yield f"ropescale patched this checkpoint before ({labels}); that is undone, and the new schedule replaces it"
+        what = "that is undone, and the new schedule replaces it"
+        if on_top:
+            what = "the new schedule goes on top, and patching the result again begins from there"
+        yield f"ropescale patched this checkpoint before ({labels}); {what}"
 
 
 def _planned(source: Path, request: Request, resumed: tuple[str, ...]) -> Plan:
@@ -227,13 +230,13 @@ def _planned(source: Path, request: Request, resumed: tuple[str, ...]) -> Plan:
     Raises:
         ScheduleError: no configuration can hold the schedule, or it changes nothing and nothing is lacking.
     """
-    plan = make_plan(original_config(read_config(source), source), request)
+    plan = make_plan(original_config(read_config(source), source, request.on_top), request)
     if plan.unsavable:
         raise ScheduleError(plan.unsavable, "freeze_at")
     if not plan.changes:
         plan = completed(source, request)
         return replace(plan, notes=(*resumed, *plan.notes))
-    return replace(plan, notes=(*resumed, *_undone(source), *plan.notes))
+    return replace(plan, notes=(*resumed, *_on_earlier(source, request.on_top), *plan.notes))
 
 
 def _write(
@@ -258,7 +261,8 @@ def _record(source: Path, name: str, plan: Plan) -> Mapping[str, object]:
     earlier = read_record(source)
     if earlier is not None and not plan.changes:
         return kept_record(source, plan)
-    return make_record(plan, source_name(name), read_bytes(source / "config.json"), earlier)
+    below = None if plan.request.on_top else earlier
+    return make_record(plan, source_name(name), read_bytes(source / "config.json"), below)
 
 
 @contextmanager

@@ -97,14 +97,14 @@ def export(
     return _under_schedule(ENGINES[engine], name, folder, revision, request)
 
 
-def _read(folder: Path) -> tuple[Configuration, Configuration]:
-    """Reads a folder's configuration, and the original before ropescale patched it; unknown rope types pass.
+def _read(folder: Path, on_top: bool = False) -> tuple[Configuration, Configuration]:
+    """Reads a folder's configuration, and what a schedule builds on; unknown rope types pass.
 
     Raises:
         ScheduleError: scaling lacks a value of its formula, or one is out of range.
     """
     config = read_config(folder)
-    stored, original = Configuration.read(config), Configuration.read(original_config(config, folder))
+    stored, original = Configuration.read(config), Configuration.read(original_config(config, folder, on_top))
     for rope in stored.ropes.values():
         if rope.is_scaled and rope.scaling["rope_type"] in KINDS:
             stock_table(rope, rope.max_length)
@@ -124,7 +124,7 @@ def _stored(name: str, folder: Path, revision: str | None) -> tuple[Serving, dic
 
 def _under_schedule(engine: Engine, name: str, folder: Path, revision: str | None, request: Request) -> Export:
     """Exports the weights under a schedule that no folder holds."""
-    (stored, original), record = _read(folder), read_record(folder)
+    (stored, original), record = _read(folder, request.on_top), read_record(folder)
     plan = make_plan(original.raw, request)
     if plan.unsavable:
         raise ScheduleError(plan.unsavable)

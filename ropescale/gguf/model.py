@@ -79,8 +79,8 @@ def _number(path: Path | None, name: str, value: object) -> float:
     return value
 
 
-def read_model(file: GgufFile) -> GgufModel:
-    """Reads the model in a file, with what an earlier ``ropescale gguf`` changed put back.
+def read_model(file: GgufFile, on_top: bool = False) -> GgufModel:
+    """Reads the model in a file, with what an earlier ``ropescale gguf`` changed put back, or ``on_top`` of that.
 
     Raises:
         ConfigError: an adapter or a projector, one part of several, no RoPE, or a rotation of another kind.
@@ -92,7 +92,7 @@ def read_model(file: GgufFile) -> GgufModel:
     name = architecture.value
     if not is_name(name):
         raise ConfigError(f"{file.path} has {brief(name)} as general.architecture, which is not an architecture")
-    model = GgufModel(file.path, name, *_originals(file))
+    model = GgufModel(file.path, name, *_originals(file, on_top))
     refuse_architecture(model)
     for key in ("rope.dimension_count", "rope.freq_base", "context_length"):
         if file.is_array(f"{name}.{key}"):
@@ -111,11 +111,11 @@ def _refuse_other_files(file: GgufFile) -> None:
         )
 
 
-def _originals(file: GgufFile) -> tuple[Keys, Tables]:
-    """Returns keys and per-pair tensors without ropescale's changes."""
+def _originals(file: GgufFile, on_top: bool) -> tuple[Keys, Tables]:
+    """Returns keys and per-pair tensors without ropescale's changes, or with them."""
     keys = {name: value for name, value in file.keys.items() if not name.startswith("ropescale.")}
     tables: dict[str, Sequence[float]] = {name: x for name in TABLES if (x := file.floats(name)) is not None}
-    if ORIGINAL in file.keys:
+    if ORIGINAL in file.keys and not on_top:
         had_keys, had_tables = _read_original(file.path, str(file.keys[ORIGINAL].value))
         keys |= {name: value for name, value in had_keys.items() if value is not None}
         keys = {name: value for name, value in keys.items() if had_keys.get(name, value) is not None}

@@ -98,7 +98,7 @@ def patch_gguf(
         raise CheckpointError("say where the patched file goes: out=OUT, or dry_run=True", "out", "dry_run")
     request = Request.of(schedule, **options)
     file = open_gguf(source)
-    model = read_model(file)
+    model = read_model(file, request.on_top)
     plan = make_plan(config_of(model), request)
     target, refused = target_or_warning(_check_target, file.path, out, force, dry_run)
     route = find_route(model, goal_of(plan))

@@ -54,7 +54,7 @@ def plot(
 def _geometries(model: Any, schedule: object, options: RequestOptions) -> Sequence[Geometry]:
     if isinstance(model, (str, Path)):
         return inspect(str(model), schedule, **options).geometries
-    config = configuration_of(model, "as-is" if schedule is None else schedule)
+    config = configuration_of(model, "as-is" if schedule is None else schedule, options.get("on_top", False))
     return geometries_of(config, Request.of(schedule, **options))
 
 
@@ -62,7 +62,9 @@ def _layers(model: Any, schedules: Sequence[object], options: RequestOptions) ->
     if isinstance(model, (str, Path)):
         return compare(str(model), schedules, **options).layers
     shares = requests_of(schedules, Request.of(None, **options))
-    made = {name: geometries_of(configuration_of(model, share.spec), share) for name, share in shares.items()}
+    made = {
+        name: geometries_of(configuration_of(model, share.spec, share.on_top), share) for name, share in shares.items()
+    }
     return side_by_side(made, names_in(shares))
 
 

@@ -214,7 +214,8 @@ def _inspected(model: str, folder: Path, adapter: Adapter | None, request: Reque
     now = Configuration.read(read_config(folder), request.original_length)
     stays = request.spec is None or is_as_is(request.spec)
     # A schedule is computed from what patching would start from: the configuration without our scaling.
-    before = now if stays else Configuration.read(original_config(now.raw, folder), request.original_length)
+    ground = now.raw if stays else original_config(now.raw, folder, request.on_top)
+    before = Configuration.read(ground, request.original_length)
     now_ropes = now.ropes
     plan = _plan(before, request)
     remarks = [*on_base_shown(adapter), *(plan.notes if plan else _length_remarks(now))]

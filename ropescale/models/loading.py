@@ -77,7 +77,7 @@ def load_model(
             kind = read_config(folder).get("model_type")
             why = f"transformers has no tensor-parallel plan for {folder} ({kind}); leave tp out"
             raise ConfigError(why, "tp") from None
-        raise _refusal(f"{folder} does not load as a causal language model", error) from error
+        raise refusal(f"{folder} does not load as a causal language model", error) from error
 
 
 def _complete(folder: Path, loaded: Any, place: torch.device | None) -> PreTrainedModel:
@@ -155,7 +155,7 @@ def load_tokenizer(
     try:
         return AutoTokenizer.from_pretrained(folder, **_code(trust_remote_code))
     except Exception as error:  # transformers raises whatever its parts raise; all mean the same here
-        raise _refusal(f"{folder} has no tokenizer that transformers can load", error) from error
+        raise refusal(f"{folder} has no tokenizer that transformers can load", error) from error
 
 
 _TOKENIZER_FILES = ("*token*", "vocab*", "merges.txt", "*.model", "*.spm", "*.tiktoken", "spiece*", "*.vocab")
@@ -163,21 +163,31 @@ _TOKENIZER_FILES = ("*token*", "vocab*", "merges.txt", "*.model", "*.spm", "*.ti
 
 
 def refuse_code(folder: Path, trust_remote_code: bool = False) -> None:
-    """Refuses a checkpoint that transformers could load only by running code that comes with it.
+    """Refuses a checkpoint that transformers could load only by running code that comes with it, or that it names.
 
     A type that transformers knows is loaded by its own class, whatever code lies beside the weights.
 
     Raises:
         ConfigError: names the code and the option.
     """
+    if trust_remote_code:
+        return
     config = read_config(folder)
-    code = remote_code(config)
-    if code and not trust_remote_code and not _is_known(config):
-        raise ConfigError(
-            f"{folder} needs custom code ({cut(code, 100)}), because transformers knows no model type "
-            f"{brief(config.get('model_type'))}; read that code, and give trust_remote_code=True if it may run here",
-            "trust_remote_code",
-        )
+    ending = "read that code, and give trust_remote_code=True if it may run here"
+    for section in (config, *(value for value in config.values() if isinstance(value, Mapping))):
+        code = remote_code(section)
+        if code and not _is_known(section):
+            raise ConfigError(
+                f"{folder} needs custom code ({cut(code, 100)}), because transformers knows no model type "
+                f"{brief(section.get('model_type'))}; {ending}",
+                "trust_remote_code",
+            )
+    for name, value in _leaves(config):
+        if "implementation" in name and isinstance(value, str) and "/" in value:
+            raise ConfigError(
+                f"{folder}/config.json asks for code from the Hub ({cut(name, 100)}: {brief(value)}); {ending}",
+                "trust_remote_code",
+            )
 
 
 def refuse_unloadable(folder: Path) -> None:
@@ -189,9 +199,9 @@ def refuse_unloadable(folder: Path) -> None:
     """
     refuse_special_files(folder)
     config = read_config(folder)
-    for name, value in _numbers(config):
-        most = next((most for words, most in _MOST if words.search(name)), None)
-        if most is not None and not value <= most:
+    for name, value in _leaves(config):
+        most = next((most for words, most in _MOST if words.search(name.rpartition(".")[2])), None)
+        if most is not None and isinstance(value, (int, float)) and not value <= most:
             raise ConfigError(f"{name} is {brief(value)} in {folder}/config.json, and no model has more than {most}")
 
 
@@ -205,13 +215,16 @@ _MOST = (
 """The configuration's numbers that size modules, lists and tables, by name, and their bounds."""
 
 
-def _numbers(config: Mapping[str, object]) -> Iterator[tuple[str, float]]:
-    """Yields the numbers of a configuration and its sections, by name."""
-    for name, value in config.items():
-        if isinstance(value, Mapping):
-            yield from _numbers(value)
-        elif isinstance(value, (int, float)):
-            yield name, value
+def _leaves(config: object, name: str = "") -> Iterator[tuple[str, object]]:
+    """Yields the values of a configuration, its sections and lists, by dotted name."""
+    if isinstance(config, Mapping):
+        for key, value in config.items():
+            yield from _leaves(value, f"{name}.{key}" if name else key)
+    elif isinstance(config, list):
+        for value in config:
+            yield from _leaves(value, name)
+    else:
+        yield name, config
 
 
 _PACKED = re.compile(r"(\.weight|_proj)$")
@@ -254,7 +267,7 @@ def _stored(file: Path) -> Iterator[tuple[str, str]]:
             yield name, str(tensor.get("dtype"))
 
 
-def _refusal(what: str, error: Exception) -> CheckpointError | ConfigError:
+def refusal(what: str, error: Exception) -> CheckpointError | ConfigError:
     """Shortens transformers' error, often a paragraph, to one line in our words."""
     if "trust_remote_code=True" in str(error):
         return ConfigError(

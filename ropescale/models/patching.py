@@ -75,7 +75,7 @@ def patch(
     refuse_unknown("ropescale.patch", options, ("length", *RequestOptions.__annotations__))
     request = Request.of(schedule, **options)
     held = None if length is None else parse_length(length)
-    plan = make_plan(configuration_before(model), request)
+    plan = make_plan(configuration_before(model, request.on_top), request)
     if not plan.changes:  # as it is now, which need not be as it was before
         now = make_plan(whole_config(model).to_dict(), Request(schedule))
         plan = dataclasses.replace(now, original=plan.original)
@@ -281,12 +281,15 @@ def _owner(model: nn.Module) -> nn.Module:
     return next((module for _, module in rotary_modules(model)), model)
 
 
-def configuration_before(model: nn.Module) -> Mapping[str, object]:
-    """Returns a model's configuration without our scaling, from memory or from the folder it was loaded from."""
+def configuration_before(model: nn.Module, on_top: bool = False) -> Mapping[str, object]:
+    """Returns the configuration that a schedule builds on, from memory or from the folder it was loaded from.
+
+    It is without our scaling, unless the schedule goes ``on_top`` of that.
+    """
     now = whole_config(model)
     stack = patches_in(model)
     if stack:
-        before = stack[0].plan.original.raw
+        before = stack[-1].plan.config if on_top else stack[0].plan.original.raw
         if before.get("model_type") != now.model_type:
             raise ConfigError(
                 f"a patch of a {before.get('model_type')} model is in this {now.model_type}, which is a part "
@@ -295,7 +298,7 @@ def configuration_before(model: nn.Module) -> Mapping[str, object]:
         return before
     config = now.to_dict()
     name = getattr(now, "_name_or_path", "")
-    return original_config(config, Path(name)) if name and Path(name).is_dir() else config
+    return original_config(config, Path(name), on_top) if name and Path(name).is_dir() else config
 
 
 def check_live(model: nn.Module, plan: Plan, frozen_at: int | None = None) -> None:

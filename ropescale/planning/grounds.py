@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 
+from ..configs.configuration import Configuration
 from ..errors import ConfigError
 from ..lengths import LONGEST
 from ..output.formatting import cut
@@ -14,20 +15,18 @@ from ..schedules.as_is import from_rope_parameters, stock_table
 from ..schedules.base import length_dependent
 
 
-def grounds(ropes: Mapping[str, Rope], chosen: Iterable[str], request: Request) -> dict[str, Rope]:
+def grounds(configuration: Configuration, chosen: Iterable[str], request: Request) -> dict[str, Rope]:
     """Returns the geometry that the schedule of each chosen layer type builds on.
 
     Raises:
         ConfigError: a layer type is already scaled, and the request does not say how to proceed, or cannot be met.
     """
-    found = {key: _ground(ropes[key], request) for key in chosen}
-    if all(rope.table is None for rope in found.values()):
+    found = {key: _ground(configuration.ropes[key], request) for key in chosen}
+    if not request.on_top:
         return found
-    # Beside composed layers, layers without scaling also count from the model's present length.
-    return {
-        key: replace(rope, original_length=request.original_length or rope.max_length) if rope.table is None else rope
-        for key, rope in found.items()
-    }
+    # Layers without scaling count from the model's present length as well; another theta may have extended it.
+    length = request.original_length or configuration.meant_length
+    return {key: replace(rope, original_length=length) for key, rope in found.items()}
 
 
 def describe_scaling(rope: Rope) -> str:
@@ -43,7 +42,7 @@ def _ground(rope: Rope, request: Request) -> Rope:
     if request.replace_scaling:
         return _unscaled(rope, request)
     if request.on_top:
-        return _composed(rope, request)
+        return _composed(rope)
     original = f"its original {rope.original_length} tokens" if _is_recorded(rope) else "the original_length you give"
     raise ConfigError(
         f"this model is already scaled ({describe_scaling(rope)}); replace_scaling=True computes from {original}, "
@@ -67,7 +66,7 @@ def _unscaled(rope: Rope, request: Request) -> Rope:
     return replace(rope, scaling={"rope_type": kind, "rope_theta": rope.theta, **partial})
 
 
-def _composed(rope: Rope, request: Request) -> Rope:
+def _composed(rope: Rope) -> Rope:
     """Returns the geometry with the table of its scaling, for further scaling on top."""
     if length_dependent(from_rope_parameters(rope)[0]):
         raise ConfigError(
@@ -76,12 +75,7 @@ def _composed(rope: Rope, request: Request) -> Rope:
             "replace_scaling",
         )
     table = stock_table(rope, rope.max_length)
-    return replace(
-        rope,
-        original_length=request.original_length or rope.max_length,
-        table=tuple(table.inv_freq),
-        table_scale=table.attention_scale,
-    )
+    return replace(rope, table=tuple(table.inv_freq), table_scale=table.attention_scale)
 
 
 def _is_recorded(rope: Rope) -> bool:

@@ -25,7 +25,8 @@ def on_configuration(configuration: Configuration, layers: Planned, request: Req
     if ALL_LAYERS in ropes and len(kinds) > 1 and any(map(is_windowed, kinds)):
         yield "this model keeps one table for all its layers, so the sliding layers change as well"
     rope = next(iter(ropes.values()))
-    if rope.original_length != rope.max_length and not rope.is_scaled and request.original_length is None:
+    counted = request.on_top or request.original_length is not None
+    if rope.original_length != rope.max_length and not rope.is_scaled and not counted:
         yield (
             f"the configuration says {rope.max_length} positions, of which {rope.original_length} were trained; "
             f"computing from {rope.original_length}; original_length={rope.max_length} computes from all"

@@ -157,7 +157,7 @@ def is_as_is(spec: object) -> bool:
 def _layers(chosen: Mapping[str, specs.Spec], original: Configuration, request: Request) -> dict[str, PlannedLayer]:
     """Resolves the schedule of each chosen layer type on its geometry."""
     layers = {}
-    for key, rope in grounds(original.ropes, chosen, request).items():
+    for key, rope in grounds(original, chosen, request).items():
         schedule = resolve(
             chosen[key],
             rope,

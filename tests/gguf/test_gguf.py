@@ -289,8 +289,21 @@ def test_scaling_of_the_makers_survives_two_patches_in_our_record():
     assert list(tensors_of("first.gguf")) == ["token_embd.weight"]
     with pytest.raises(ConfigError, match="already scaled"):
         patch_gguf("first.gguf", "second.gguf", "yarn:factor=8")
-    patch_gguf("first.gguf", "second.gguf", "linear:factor=2", on_top=True, original_length=64)
-    assert factors_of("second.gguf") == [2 * x for x in LLAMA31]
+    patch_gguf("first.gguf", "second.gguf", "yarn:factor=2", replace_scaling=True, original_length=64)
+    was = json.loads(open_gguf("second.gguf").keys[ORIGINAL].value)
+    assert was["tables"]["rope_freqs.weight"] == pytest.approx(LLAMA31)
+
+
+@pytest.mark.parametrize(("first", "direct"), [("linear:factor=2", "linear:factor=4"), ("yarn:factor=2", None)])
+def test_on_top_builds_on_what_was_patched_before(first, direct):
+    patch_gguf(write_keys(Path("in.gguf")), "first.gguf", first)
+    done = patch_gguf("first.gguf", "second.gguf", "linear:factor=2", on_top=True)
+    below = patch_gguf("in.gguf", None, first, dry_run=True).plan
+    assert done.plan.tables["all"].inv_freq == pytest.approx([f / 2 for f in below.tables["all"].inv_freq], rel=1e-6)
+    assert done.plan.length == 4 * below.ropes["all"].original_length
+    if direct:
+        patch_gguf("in.gguf", "direct.gguf", direct)
+        assert keys_of("second.gguf") == keys_of("direct.gguf")
 
 
 def test_a_file_whose_length_only_our_record_knows_gets_it_back():

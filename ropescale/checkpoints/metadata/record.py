@@ -132,9 +132,12 @@ def files_in(folder: Path) -> Listing | None:
     return files if all(isinstance(entry, Mapping) for entry in files.values()) else None
 
 
-def original_config(config: Mapping[str, object], folder: Path) -> dict[str, object]:
-    """Returns a configuration without our scaling: as it is, where ``folder`` holds no record of ours."""
-    record = read_record(folder)
+def original_config(config: Mapping[str, object], folder: Path, on_top: bool = False) -> dict[str, object]:
+    """Returns the configuration that a schedule builds on: without our scaling, unless it goes ``on_top`` of that.
+
+    It is as it is where ``folder`` holds no record of ours.
+    """
+    record = None if on_top else read_record(folder)
     return dict(config) if record is None else record.undo.apply(dict(config))
 
 

@@ -262,7 +262,10 @@ def _from_text(text: str) -> Spec | dict[str, Spec]:
 
 def _from_file(name: str) -> Spec | dict[str, Spec]:
     """Reads a schedule's file, and notes in each spec that it is from there."""
-    found = parse(load_json(local_path(name)))
+    try:
+        found = parse(load_json(local_path(name)))
+    except RecursionError:
+        raise ScheduleError(f"{name} names itself, at once or through other files; give numbers, or a name") from None
     if isinstance(found, Spec):
         return dataclasses.replace(found, file=name)
     return {layers: dataclasses.replace(part, file=name) for layers, part in found.items()}
@@ -270,6 +273,9 @@ def _from_file(name: str) -> Spec | dict[str, Spec]:
 
 def _from_mapping(given: Mapping[str, object]) -> Spec | dict[str, Spec]:
     given = {key: value for key, value in given.items() if key != PROVENANCE}
+    for value in given.values():
+        if isinstance(value, str) and "::" in value:
+            raise ScheduleError(f"{brief(value)} is code, which JSON must not name; give it as the schedule itself")
     if "name" in given:
         if not isinstance(given["name"], str):
             raise ScheduleError(f"a schedule's name is a string, not {brief(given['name'])}")

@@ -155,7 +155,7 @@ def test_a_hostile_spec_stays_in_its_place(tmp_path):
         "from dataclasses import dataclass\nfrom ropescale import Frequencies\n\n@dataclass(frozen=True)\nclass Half:\n"
         "    def __call__(self, rope, length):\n        return Frequencies([f / 2 for f in rope.inv_freq()])\n"
     )
-    plan = make_plan(LLAMA, {"name": f"{folder}/half.py::Half"})
+    plan = make_plan(LLAMA, f"{folder}/half.py::Half")
     checked(card(tmp_path / "none.md", plan, "org/name").decode())
 
 

@@ -204,6 +204,7 @@ def test_training_is_bit_for_bit_the_same_with_and_without_measuring(source, tmp
         ({"every": 2}, "every is given, and no eval_documents"),
         ({"windows": 1}, "windows is given, and no eval_documents"),
         ({"eval_documents": DOCUMENTS, "lengths": "64", "every": 0}, "every=0"),
+        ({"check_every": 0}, "check_every=0"),
     ],
 )
 def test_options_without_effect_are_refused(options, said):
@@ -313,3 +314,87 @@ def test_weights_spread_by_the_first_fsdp_or_zero_3_are_refused_for_measuring():
             refuse_unmeasurable(model)
         assert refused.value.fields == ("eval_documents",)
     refuse_unmeasurable(torch.nn.Linear(2, 2))
+
+
+# --- numbers ---
+
+
+class At(TrainerCallback):
+    """Does something to the model as some steps begin."""
+
+    def __init__(self, **acts) -> None:
+        self.acts = {int(name.removeprefix("step")): act for name, act in acts.items()}
+
+    def on_step_begin(self, args, state, control, **kwargs) -> None:
+        self.acts.get(state.global_step + 1, lambda model: None)(kwargs["model"])
+
+
+def resets(model) -> None:
+    model.model.rotary_emb.inv_freq.mul_(2)
+
+
+def restores(model) -> None:
+    model.model.rotary_emb.inv_freq.div_(2)
+
+
+@pytest.mark.parametrize(("every", "stopped"), [({}, 50), ({"check_every": 4}, 8), ({"check_every": None}, None)])
+def test_a_table_that_is_lost_for_a_while_is_found_every_so_many_steps(source, tmp_path, every, stopped):
+    at = At(step5=resets, step52=restores)
+    callback = ropescale.TrainingCallback(YARN, **every)
+    made = training.trainer(training.loaded(source), tmp_path, at, callback, max_steps=56, save_strategy="no")
+    if stopped is None:
+        made.train()
+        return
+    with pytest.raises(VerificationError, match="does not carry the intended table"):
+        made.train()
+    assert made.state.global_step == stopped
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"learning_rate": 1e30},
+        {"save_strategy": "epoch", "num_train_epochs": 1, "max_steps": -1, "learning_rate": 1e30},
+        {"save_strategy": "best", "metric_for_best_model": "loss", "evaluate": True, "learning_rate": 1e30},
+        {"save_strategy": "no", "learning_rate": 1e30},
+    ],
+    ids=["steps", "epoch", "best", "end"],
+)
+def test_weights_that_are_not_finite_are_not_saved(source, tmp_path, settings):
+    made = training.trainer(training.loaded(source), tmp_path, ropescale.TrainingCallback(YARN), **settings)
+    with pytest.raises(VerificationError, match=r"loss is nan|trained tensors are not finite") as stopped:
+        made.train()
+    assert "nothing is saved of this step" in str(stopped.value) and "\n" not in str(stopped.value)
+    assert not list(tmp_path.glob("checkpoint-*"))
+    assert all(math.isfinite(each.get("loss", 0)) for each in made.state.log_history)  # Trainer logs none of it
+
+
+def test_one_weight_that_is_not_finite_is_named(source, tmp_path):
+    def spoils(model) -> None:
+        model.lm_head.weight.data[0, 0] = math.inf  # a token that no text has: its row alone is lost
+        model.lm_head.forward = lambda hidden: hidden @ model.lm_head.weight.nan_to_num(posinf=0.0).T
+
+    made = training.trainer(training.loaded(source), tmp_path, At(step2=spoils), ropescale.TrainingCallback(YARN))
+    with pytest.raises(VerificationError, match=r"1 of \d+ trained tensors are not finite, lm_head\.weight among them"):
+        made.train()
+    assert made.state.global_step == 2 and not list(tmp_path.glob("checkpoint-*"))
+
+
+def test_a_loss_that_is_not_finite_stops_a_training_whose_weights_are(source, tmp_path):
+    class Masked(training.Windows):
+        def __getitem__(self, number):
+            return {**super().__getitem__(number), "labels": torch.full((48,), -100)}
+
+    made = training.trainer(training.loaded(source), tmp_path, ropescale.TrainingCallback(YARN), max_grad_norm=0)
+    made.model_accepts_loss_kwargs = False  # the mean over no token is NaN, and its gradient 0
+    made.train_dataset = Masked()
+    with pytest.raises(VerificationError, match="the last loss is nan"):
+        made.train()
+    assert all(each.isfinite().all() for each in made.model.parameters())
+    assert not list(tmp_path.glob("checkpoint-*"))
+
+
+def test_no_hook_stays_on_a_model_after_its_training(source, tmp_path):
+    model = training.loaded(source)
+    training.trainer(model, tmp_path, ropescale.TrainingCallback(YARN)).train()
+    assert not model._forward_hooks

@@ -40,6 +40,15 @@ class BreakingOne(TrainerCallback):
                     module.inv_freq.mul_(1.5)
 
 
+class SpoilingOne(TrainerCallback):
+    """Spoils a weight of one rank after its second step, before ropescale looks."""
+
+    def on_optimizer_step(self, args, state, control, **kwargs) -> None:
+        if os.environ["RANK"] == "1" and state.global_step == 1:
+            weight = next(iter(kwargs["model"].parameters())).data
+            getattr(weight, "_local_tensor", weight).fill_(torch.inf)
+
+
 def shard_on_the_cpu() -> None:
     """Lets accelerate wrap with FSDP2 on the CPU, which it does on accelerators alone; the rest is its own code."""
     from accelerate import PartialState
@@ -72,6 +81,10 @@ def main(source: Path, out: Path, kind: str) -> None:
         trained(source, out / "broken", kind, BreakingOne(), ropescale.TrainingCallback("yarn:factor=4"))
     except VerificationError as error:
         seen |= {"line": str(error), "seconds": time.monotonic() - started}
+    try:
+        trained(source, out / "spoilt", kind, SpoilingOne(), ropescale.TrainingCallback("yarn:factor=4"))
+    except VerificationError as error:
+        seen["spoilt"] = str(error)
     callback = ropescale.TrainingCallback("yarn:factor=4", tiny.documents(3, 300, 256), "64,256")
     made = trained(source, out / "live", kind, callback)
     seen |= {

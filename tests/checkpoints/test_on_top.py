@@ -1,0 +1,111 @@
+"""A schedule on top of one that ropescale put there: built on the folder as it is, as on a vendor's scaling."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+from configurations import read
+from transformers import AutoModelForCausalLM
+
+import ropescale
+from ropescale.errors import ConfigError
+
+FIRST = ("yarn:factor=4", "linear:factor=4", "ntk:factor=4", "llama3:factor=4", "giraffe:scale_power=0.5")
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.checkpoint(tmp_path_factory.mktemp("once") / "source", tiny.llama(vocab_size=258))
+
+
+def table_of(model) -> tuple[torch.Tensor, float]:
+    return model.model.rotary_emb.inv_freq, model.model.rotary_emb.attention_scaling
+
+
+def stock(folder: Path) -> tuple[torch.Tensor, float]:
+    """The table that stock transformers builds from a folder."""
+    return table_of(AutoModelForCausalLM.from_pretrained(folder))
+
+
+@pytest.mark.parametrize("first", FIRST)
+def test_on_top_of_our_own_schedule_is_what_it_is_on_a_vendors(source, tmp_path, first):
+    own, out, vendors = tmp_path / "own", tmp_path / "out", tmp_path / "vendors"
+    ropescale.patch_checkpoint(source, own, first)
+    shutil.copytree(own, vendors)
+    (vendors / "ropescale.json").unlink()
+    ropescale.patch_checkpoint(own, out, "linear:factor=2", on_top=True)
+    ropescale.patch_checkpoint(vendors, tmp_path / "oracle", "linear:factor=2", on_top=True)
+    assert read(out / "config.json") == read(tmp_path / "oracle" / "config.json")
+
+    length = read(own / "ropescale.json")["length"]
+    record = read(out / "ropescale.json")
+    assert (record["original_length"], record["length"]) == ({"all": length}, 2 * length)
+    (below, scale), (above, same) = stock(own), stock(out)
+    assert torch.allclose(above, below / 2, rtol=1e-6, atol=0) and same == pytest.approx(scale, rel=1e-6)
+    assert ropescale.verify(out).live
+
+
+def test_every_way_to_ask_builds_on_the_same_ground(source, tmp_path, ran):
+    own, out = tmp_path / "own", tmp_path / "out"
+    ropescale.patch_checkpoint(source, own, "yarn:factor=4")
+    ropescale.patch_checkpoint(own, out, "linear:factor=2", on_top=True)
+    wanted = stock(out)
+
+    in_memory = AutoModelForCausalLM.from_pretrained(own)
+    with ropescale.patch(in_memory, "linear:factor=2", on_top=True):
+        assert torch.equal(table_of(in_memory)[0], wanted[0]) and table_of(in_memory)[1] == wanted[1]
+        ropescale.save(in_memory, tmp_path / "saved")
+    assert read(tmp_path / "saved" / "config.json") == read(out / "config.json")
+
+    twice = AutoModelForCausalLM.from_pretrained(source)
+    with ropescale.patch(twice, "yarn:factor=4"):
+        with ropescale.patch(twice, "linear:factor=2", on_top=True):
+            assert torch.equal(table_of(twice)[0], wanted[0]) and table_of(twice)[1] == wanted[1]
+        assert torch.equal(table_of(twice)[0], stock(own)[0])
+    assert torch.equal(table_of(twice)[0], stock(source)[0])
+
+    recorded = read(out / "ropescale.json")["tables"]["all"]["inv_freq"]
+    assert ropescale.frequencies(own, "linear:factor=2", on_top=True)["all"].inv_freq == recorded
+    asked = ["--schedule", "linear:factor=2", "--on-top", "--json"]
+    shown = json.loads(ran("inspect", own, *asked).out)["layers"]["all"]
+    assert [pair["new_inv_freq"] for pair in shown["table"]] == pytest.approx(recorded)
+    served = [
+        json.loads(ran("export", folder, "--for", "vllm", *more).out)
+        for folder, more in ((own, asked), (out, ["--json"]))
+    ]
+    assert served[0]["length"] == served[1]["length"] == 512
+
+
+def test_what_is_measured_on_top_is_the_patched_folder(source, tmp_path, ran):
+    own, out = tmp_path / "own", tmp_path / "out"
+    ropescale.patch_checkpoint(source, own, "yarn:factor=4")
+    ropescale.patch_checkpoint(own, out, "linear:factor=2", on_top=True)
+    (tmp_path / "text.txt").write_text("".join(chr(32 + 7 * i * i % 90) for i in range(600)))
+    asked = ["--data", tmp_path / "text.txt", "--lengths", "512", "--no-truncation", "--no-short-context"]
+    ran("eval", own, *asked, "--schedule", "linear:factor=2", "--on-top", "-o", tmp_path / "on-top")
+    ran("eval", out, *asked, "-o", tmp_path / "folder")
+    found, wanted = (ropescale.evals.Result.load(tmp_path / each).rows for each in ("on-top", "folder"))
+    assert found[-1].nll == wanted[-1].nll
+
+
+def test_on_top_in_place_is_taken_back_byte_for_byte(source, tmp_path, ran):
+    own = Path(shutil.copytree(source, tmp_path / "own"))
+    before = (own / "config.json").read_bytes()
+    ropescale.patch_checkpoint(own, None, "yarn:factor=4", in_place=True)
+    said = ran("patch", own, "--in-place", "--schedule", "linear:factor=2", "--on-top")
+    assert "before (yarn:factor=4); the new schedule goes on top" in said.err
+    assert read(own / "ropescale.json")["beneath"] == {"all": "yarn x4 of 64"}
+    ropescale.restore(own)
+    assert (own / "config.json").read_bytes() == before
+
+
+def test_on_top_of_our_schedule_that_follows_the_length_is_refused(source, tmp_path):
+    ropescale.patch_checkpoint(source, tmp_path / "own", "dynamic:factor=2")
+    with pytest.raises(ConfigError, match=r"changes with the length.*give replace_scaling=True"):
+        ropescale.patch_checkpoint(tmp_path / "own", tmp_path / "out", "linear:factor=2", on_top=True)
+    assert not (tmp_path / "out").exists()
