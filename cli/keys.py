@@ -15,6 +15,8 @@ from .options import (
     model_argument,
     out_option,
     print_json,
+    put,
+    say,
     shared_options,
 )
 from .running import checkpoint_of, notes, text_of
@@ -69,14 +71,15 @@ def command(model: str, source: str, out: str, as_json: bool, **options: Any) ->
         found = find(run.result(), options["alpha"], options["beta"])
     found.save(path)
     if as_json:
-        print_json(found.made)
+        print_json(found.made, path)
     else:
         made = found.made
-        click.echo(
+        put(
             f"{made['key_tokens']:,} of {made['tokens']:,} tokens are key ({made['key_tokens'] / made['tokens']:.2%}): "
-            f"{options['alpha']:g} nats or more better with {made['window']:,} positions than with {made['short']:,}"
+            f"{options['alpha']:g} nats or more better with {made['window']:,} positions than with {made['short']:,}",
+            path,
         )
-    click.echo(f"written to {out}", err=True)
+    say(f"written to {out}")
 
 
 def _prepared(model: str, source: str, options: dict[str, Any], here: World) -> PerplexityRun:

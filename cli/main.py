@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import signal
 import sys
 import traceback
@@ -18,6 +17,7 @@ from ..files.interrupts import Terminated, terminable
 from ..output.escaping import visible
 from ..output.formatting import cut
 from . import environment
+from .options import drop_output, say
 from .spelling import spelled
 
 COMMANDS = {
@@ -145,16 +145,16 @@ def _failed(error: Exception, words: Sequence[str]) -> int:
     if "--debug" in words:
         traceback.print_exc()
     code, sentence = translate(error)
-    click.echo(f"error: {sentence}", err=True)
+    say(f"error: {sentence}")
     return code
 
 
 def _interrupted(error: BaseException) -> int:
     """Prints what stopped the command and returns the exit code."""
     if isinstance(error, Terminated):
-        click.echo(f"terminated ({signal.Signals(error.number).name})", err=True)
+        say(f"terminated ({signal.Signals(error.number).name})")
         return 128 + error.number
-    click.echo("interrupted", err=True)
+    say("interrupted")
     return INTERRUPTED
 
 
@@ -204,5 +204,5 @@ def _print_anything() -> None:
 
 def _reader_left() -> int:
     """Ends silently where the reader of our output has gone (``| head``), also when Python flushes at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    drop_output()
     return FAILED

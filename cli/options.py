@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
-from ..errors import RopescaleError
+from ..errors import RopescaleError, RunError
 from ..lengths import parse_length, parse_lengths
 from ..output.escaping import visible
 from ..output.formatting import finite
@@ -292,27 +294,57 @@ def tell(**texts: Iterable[str]) -> None:
     """Prints notes and warnings to stderr: ``tell(note=[...], warning=[...])``."""
     for kind, each in texts.items():
         for text in each:
-            click.echo(f"{kind}: {visible(spelled(text))}", err=True)
+            say(f"{kind}: {visible(spelled(text))}")
 
 
-def show(page: str) -> None:
-    """Prints a page of Markdown; on a terminal its tables and lines are fitted to the width."""
-    if sys.stdout is None or not sys.stdout.isatty():
-        click.echo(page)
-        return
-    from ..output.wrapping import fitted
-
-    click.echo(fitted(page, shutil.get_terminal_size().columns))
+def say(line: str) -> None:
+    """Prints a line to stderr; where that cannot be written, the command goes on."""
+    with suppress(OSError):
+        click.echo(line, err=True)
 
 
-def print_result(as_json: bool, plain: Callable[[], object], page: Callable[[], str]) -> None:
-    """Prints a result as JSON with every digit, or as a page."""
+def put(text: str, kept: object = None) -> None:
+    """Prints a result to stdout.
+
+    Args:
+        kept: the file or folder that the result has been written to.
+
+    Raises:
+        RunError: it cannot be printed; says where it is kept.
+    """
+    try:
+        click.echo(text)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        drop_output()
+        where = f"; it is kept in {kept}" if kept else ""
+        raise RunError(f"the result cannot be printed: {error.strerror or error}{where}") from None
+
+
+def drop_output() -> None:
+    """Sends what is printed from now on, also by Python at its end, nowhere."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def show(page: str, kept: object = None) -> None:
+    """Prints a page of Markdown as :func:`put` does; on a terminal its tables and lines are fitted to the width."""
+    if sys.stdout is not None and sys.stdout.isatty():
+        from ..output.wrapping import fitted
+
+        page = fitted(page, shutil.get_terminal_size().columns)
+    put(page, kept)
+
+
+def print_result(as_json: bool, plain: Callable[[], object], page: Callable[[], str], kept: object = None) -> None:
+    """Prints a result as JSON with every digit, or as a page; as :func:`put` does."""
     if as_json:
-        print_json(plain())
+        print_json(plain(), kept)
     else:
-        show(page())
+        show(page(), kept)
 
 
-def print_json(value: object) -> None:
-    """Prints ``value`` as standard JSON: what is not finite becomes null."""
-    click.echo(json.dumps(finite(value), indent=2, allow_nan=False))
+def print_json(value: object, kept: object = None) -> None:
+    """Prints ``value`` as standard JSON, as :func:`put` does: what is not finite becomes null."""
+    put(json.dumps(finite(value), indent=2, allow_nan=False), kept)

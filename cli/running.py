@@ -7,10 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-import click
-
 from ..errors import DataError
-from .options import LOADING, READING, SOURCE, print_result, take
+from .options import LOADING, READING, SOURCE, print_result, say, take
 from .spelling import spelled
 
 if TYPE_CHECKING:
@@ -69,7 +67,7 @@ def measure(
     doing: str,
     sharing: Sharing | None = None,
 ) -> None:
-    """Runs a measurement, prints its result, and then writes it, so that a full disk takes nothing away.
+    """Runs a measurement, writes its result, and prints it; neither decides about the other.
 
     Args:
         prepare: makes the measurement in one of the processes.
@@ -87,15 +85,15 @@ def measure(
         if folder is not None and here.leads:
             refuse_if_busy(folder)
         if here.launched and here.leads:
-            click.echo(f"{here} {doing}{here.hint}", err=True)
+            say(f"{here} {doing}{here.hint}")
 
-        def shown(result: Printed) -> None:
-            print_result(as_json, result.to_dict, result.to_markdown)
+        def shown(result: Printed, kept: Path | None) -> None:
+            print_result(as_json, result.to_dict, result.to_markdown, kept)
 
         with _beginning(folder if here.leads else None):
             carry_out(prepare(here), folder, fresh, group, shown)
         if folder is not None and here.leads:
-            click.echo(f"written to {folder}", err=True)
+            say(f"written to {folder}")
 
 
 @contextmanager
@@ -107,5 +105,5 @@ def _beginning(folder: Path | None) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         if folder is not None and not has_kept(folder):
-            click.echo("the run stopped; nothing was finished yet; the same command begins again", err=True)
+            say("the run stopped; nothing was finished yet; the same command begins again")
         raise

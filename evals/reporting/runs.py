@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
+from typing import TypeVar
 
 from ...errors import DataError
 from ...files.reading import local_path
 from ..results.result import Result
-from ..run_folder.checking import SEAL
+from ..run_folder.checking import SEAL, Wrong
+from ..run_folder.folder import RESULTS
 from ..run_folder.formats import Results
-from ..run_folder.loading import read_losses, read_results
+from ..run_folder.loading import damaged, read_losses, read_results
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,23 @@ class StoredRun:
     def kind(self) -> str:
         """The kind of run."""
         return self.results.get("kind", Result.kind)
+
+
+def refusing_damage(read: Callable[[StoredRun], T]) -> Callable[[StoredRun], T]:
+    """Lets a function refuse a run whose results lack something or contradict themselves.
+
+    Raises:
+        DataError: from the function; names the file.
+    """
+
+    @wraps(read)
+    def reading(run: StoredRun) -> T:
+        try:
+            return read(run)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+            raise damaged(run.folder / RESULTS, Wrong("lacks figures, or contradicts itself")) from None
+
+    return reading
 
 
 def load(folders: Sequence[str | Path]) -> list[StoredRun]:

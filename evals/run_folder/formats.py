@@ -19,7 +19,7 @@ from ..recommending.metrics import METRICS as JUDGED
 from ..reproducing.metrics import METRICS as CLAIMED
 from ..results.stored import DataFacts, ModelFacts, Tables
 from ..searching.metrics import METRICS as LEARNED
-from .checking import Count, Length, Shape, Wrong
+from .checking import SEAL, Count, Length, Shape, Wrong
 
 SCHEMA = 1
 
@@ -129,6 +129,8 @@ def results(value: Any) -> Results:
     if kind not in list(_KINDS):
         raise Wrong("is of a kind of run that this version does not know")
     _KINDS[kind](value)
+    if kind in ("recommendation", "search") and SEAL not in value:  # no version has written one without
+        raise Wrong(f"lacks {SEAL}, its checksum")
     rows = [*value["rows"], *(value.get("answers", []) if kind == "reproduction" else [])]
     schedules = {row["schedule"] for row in rows}
     if not 0 < len(schedules) <= SERIES:

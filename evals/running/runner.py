@@ -303,15 +303,15 @@ def carry_out(
     folder: Path | None,
     fresh: bool = False,
     group: Group | None = None,
-    show: Callable[[R], None] | None = None,
+    show: Callable[[R, Path | None], None] | None = None,
 ) -> R:
     """Runs a measurement, and writes its result into a folder where one is given.
 
     Args:
         fresh: run again what the folder holds.
         group: the processes that share the work; the result is complete in the first one alone.
-        show: is given the result before it is written, so that a full disk takes nothing away. Then the tables of what
-            is complete are written when the run is stopped, too.
+        show: is given the result, and the folder if it was written, so that a full disk takes nothing away. Then the
+            tables of what is complete are written when the run is stopped, too.
     """
     group = group or Group(World())
     with nullcontext(Store()) if folder is None else opened(folder, fresh, group) as store:
@@ -323,10 +323,14 @@ def carry_out(
             raise
         result = measurement.result()
         if group.world.leads:
-            if show:
-                show(result)
-            if folder:
-                result.save(folder)
+            show = show or (lambda result, kept: None)
+            try:
+                if folder:
+                    result.save(folder)
+            except Exception:
+                show(result, None)
+                raise
+            show(result, folder)
     return result
 
 

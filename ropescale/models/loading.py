@@ -296,7 +296,7 @@ def _device(device: str | None) -> torch.device:
 
     try:
         place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        torch.empty(0, device=place)
+        torch.ones(1, device=place).item()  # no numbers come from "meta"
     except (RuntimeError, AssertionError) as error:
         raise DataError(f"device={device!r} cannot be used: {first_line(error)}", "device") from None
     return place
