@@ -11,6 +11,7 @@ from .options import (
     MODEL_SECTION,
     READING,
     Length,
+    Real,
     data_option,
     model_argument,
     out_option,
@@ -43,10 +44,10 @@ _SECTIONS = {
 @click.option("--short", type=Length(), metavar="N", help="The short context (default: a quarter of the long one).")
 @click.option("--stride", type=Length(), metavar="N", help="Distance between windows (default: half the short one).")
 @click.option(
-    "--alpha", type=float, default=2.0, show_default=True, metavar="A", help="Nats that long context must gain."
+    "--alpha", type=Real(), default=2.0, show_default=True, metavar="A", help="Nats that long context must gain."
 )
 @click.option(
-    "--beta", type=float, default=-2.0, show_default=True, metavar="B", help="The long-context NLL must be below -B."
+    "--beta", type=Real(), default=-2.0, show_default=True, metavar="B", help="The long-context NLL must be below -B."
 )
 @click.option("--concat", is_flag=True, help="Join all documents into one, with blank lines between them.")
 @shared_options(*READING, "bos", *LOADING, "as_json")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import signal
 import sys
 import traceback
@@ -12,7 +13,7 @@ from importlib import import_module
 
 import click
 
-from ..errors import RopescaleError, RunError, VerificationError
+from ..errors import CheckpointError, RopescaleError, RunError, VerificationError
 from ..files.interrupts import Terminated, terminable
 from ..output.escaping import visible
 from ..output.formatting import cut
@@ -118,6 +119,7 @@ def main(args: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if args is None else args)
     _print_anything()
     try:
+        _check_working_folder()
         with terminable():
             code = group.main(words, prog_name="ropescale", standalone_mode=False)
         if sys.stdout:  # None where the caller closed it
@@ -131,6 +133,14 @@ def main(args: Sequence[str] | None = None) -> int:
     except Exception as error:
         ended = _interruption_behind(error)
         return _failed(error, words) if ended is None else _interrupted(ended)
+
+
+def _check_working_folder() -> None:
+    """Refuses to run in a folder that was removed: libraries end the process there without a word of ours."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise CheckpointError("the working folder is gone; change into one that is there") from None
 
 
 def _interruption_behind(error: BaseException) -> KeyboardInterrupt | None:

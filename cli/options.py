@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import click
 
 from ..errors import RopescaleError, RunError
-from ..lengths import parse_length, parse_lengths
+from ..lengths import is_plain, parse_length, parse_lengths
 from ..output.escaping import visible
 from ..output.formatting import finite
 from .completion import Place, SpecText
@@ -48,6 +48,23 @@ class OneOf(click.Choice):
             if near:
                 self.fail(f"{str(value)!r} is not known; did you mean {near[0]!r}?", param, ctx)
             raise
+
+
+class _Plain(click.ParamType):
+    """A number in ASCII digits."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, str) and not is_plain(value):
+            self.fail(f"{value!r} is not a number; write it in the digits 0 to 9", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+class Whole(_Plain, click.IntRange):
+    """A whole number."""
+
+
+class Real(_Plain, click.FloatRange):
+    """A number."""
 
 
 class Length(click.ParamType):
@@ -88,6 +105,8 @@ class Factor(click.ParamType):
 
     def convert(self, value: str | float, param: click.Parameter | None, ctx: click.Context | None) -> float:
         try:
+            if not is_plain(str(value)):
+                raise ValueError(value)
             return float(value)
         except ValueError:
             self.fail(f"{value!r} is not one number{_what_instead(str(value), ctx)}", param, ctx)
@@ -95,15 +114,15 @@ class Factor(click.ParamType):
 
 def _what_instead(written: str, ctx: click.Context | None) -> str:
     """Returns what to write instead of something that is no factor."""
-    several = [part for part in re.split(r"[\s,;/]+", written) if re.fullmatch(r"[\d.]+", part)]
+    several = [part for part in re.split(r"[\s,;/]+", written) if re.fullmatch("[0-9.]+", part)]
     takes_many = ctx is not None and any(each.name == "schedules" for each in ctx.command.params)
     if len(several) > 1 and takes_many:
         return f"; repeat {' '.join(f'--schedule yarn:factor={each}' for each in several[:4])}"
     if len(several) > 1:
         return f"; give one, such as --factor {several[0]}"
-    if re.fullmatch(r"[xX]?[\d.]+[xX]?", written):
+    if re.fullmatch("[xX]?[0-9.]+[xX]?", written):
         return f"; write --factor {written.strip('xX')}"
-    return f"; a length is --target-length {written}" if re.fullmatch(r"\d+[kKmM]", written) else ""
+    return f"; a length is --target-length {written}" if re.fullmatch("[0-9]+[kKmM]", written) else ""
 
 
 def _one_by_one(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
@@ -133,7 +152,7 @@ def out_option(help: str, metavar: str = "OUT", **more: Any) -> Decorator[F]:
 
 def seed_option(help: str) -> Decorator[F]:
     """Adds ``--seed``, 0 where it is not given."""
-    return click.option("--seed", type=click.IntRange(0), default=0, show_default=True, metavar="N", help=help)
+    return click.option("--seed", type=Whole(0), default=0, show_default=True, metavar="N", help=help)
 
 
 def shared_options(*names: str) -> Decorator[F]:
@@ -254,14 +273,14 @@ _SHARED: Mapping[str, Decorator[Any]] = {
         "--split-special-tokens", is_flag=True, help="Special tokens named in the text are text like any other."
     ),
     "min_tokens": click.option(
-        "--min-tokens", type=click.IntRange(0), default=0, metavar="N", help="Skip documents with fewer tokens."
+        "--min-tokens", type=Whole(0), default=0, metavar="N", help="Skip documents with fewer tokens."
     ),
-    "max_docs": click.option("--max-docs", type=click.IntRange(1), metavar="N", help="At most this many documents."),
+    "max_docs": click.option("--max-docs", type=Whole(1), metavar="N", help="At most this many documents."),
     "windows": click.option(
         "--windows", metavar="N|all", help="Windows of each document; 1 is the first (default: the budget's)."
     ),
     "batch_tokens": click.option(
-        "--batch-tokens", type=click.IntRange(1), metavar="N", help="Fed at once (default: what fits into memory)."
+        "--batch-tokens", type=Whole(1), metavar="N", help="Fed at once (default: what fits into memory)."
     ),
     "truncation_stride": click.option(
         "--truncation-stride",
@@ -294,13 +313,13 @@ def tell(**texts: Iterable[str]) -> None:
     """Prints notes and warnings to stderr: ``tell(note=[...], warning=[...])``."""
     for kind, each in texts.items():
         for text in each:
-            say(f"{kind}: {visible(spelled(text))}")
+            say(f"{kind}: {spelled(text)}")
 
 
 def say(line: str) -> None:
     """Prints a line to stderr; where that cannot be written, the command goes on."""
     with suppress(OSError):
-        click.echo(line, err=True)
+        click.echo(visible(line), err=True)
 
 
 def put(text: str, kept: object = None) -> None:

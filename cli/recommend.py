@@ -15,6 +15,7 @@ from .options import (
     PATCHING,
     READING,
     Length,
+    Real,
     data_option,
     model_argument,
     out_option,
@@ -45,13 +46,13 @@ _SECTIONS = {
 @data_option("File, folder, JSONL, parquet, Hub NAME[:CONFIG] or -. May be repeated.")
 @click.option(
     "--short-weight",
-    type=float,
+    type=Real(),
     metavar="W",
     help="Weight of the loss within the trained length, from 0 to below 1 (default: 0.1).",
 )
 @click.option("--lengths", metavar="N:W,...", help="Weights of several lengths instead: 2k:0.7,32k:0.3.")
 @click.option(
-    "--tolerance", type=float, metavar="NATS", help="Schedules closer than this are equally good (default: 0.005)."
+    "--tolerance", type=Real(), metavar="NATS", help="Schedules closer than this are equally good (default: 0.005)."
 )
 @click.option(
     "--schedule",
@@ -102,7 +103,9 @@ def command(
     from ..evals.recommending.results import Recommendation  # after what needs no torch
 
     prepare = partial(_prepared, model, source, target_length, options | {"patching": patching})
-    measure(prepare, Recommendation.writable_folder, out=out, fresh=fresh, as_json=as_json, doing="measuring")
+    measure(
+        prepare, Recommendation.writable_folder, out=out, fresh=fresh, as_json=as_json, source=source, doing="measuring"
+    )
 
 
 def _prepared(model: str, source: Sequence[str], target: int, options: dict[str, Any], here: World) -> RecommendRun:

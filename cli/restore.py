@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from ..output.escaping import visible
 from .completion import Place
 from .options import print_json, put, shared_options
 from .sections import in_sections
@@ -27,4 +28,4 @@ def command(folder: str, as_json: bool) -> None:
     if as_json:
         print_json({"restored": str(path)}, path)
     else:
-        put(f"{path} is as it was before it was patched in place", path)
+        put(f"{visible(str(path))} is as it was before it was patched in place", path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -65,6 +66,7 @@ def measure(
     fresh: bool,
     as_json: bool,
     doing: str,
+    source: Sequence[str] = (),
     sharing: Sharing | None = None,
 ) -> None:
     """Runs a measurement, writes its result, and prints it; neither decides about the other.
@@ -73,6 +75,7 @@ def measure(
         prepare: makes the measurement in one of the processes.
         folder_of: checks the folder to write into, before hours of work.
         doing: what the processes do, in a word.
+        source: the texts, into whose folder nothing is written.
     """
     from ..evals.parallel.processes import together
     from ..evals.resuming.finished_batches import refuse_if_busy
@@ -82,6 +85,10 @@ def measure(
         raise DataError("fresh is given, and no folder to start again in; name it with out=OUT", "fresh", "out")
     with together(sharing) as group:
         here, folder = group.world, None if out is None else folder_of(out)
+        if folder and any(
+            os.path.isdir(each) and os.path.realpath(each) == os.path.realpath(folder) for each in source
+        ):
+            raise DataError(f"{out} holds the text that is measured; choose another folder", "out", "source")
         if folder is not None and here.leads:
             refuse_if_busy(folder)
         if here.launched and here.leads:

@@ -190,7 +190,9 @@ def _own(path: Path, results: Results, refused: nll.Refused) -> str:
         raise refused(path, str(error)) from None
     if listed is None and not older.is_ours(path.name, content, results):
         raise refused(path, "is not what a version before 0.1.0 wrote for the results beside it")
-    if listed is not None and sha256(content) not in listed[path.name]:
+    unix = content.replace(b"\r\n", b"\n")  # a program that saves a table may write other line ends
+    written = (content, unix, unix.replace(b"\n", b"\r\n"))
+    if listed is not None and not any(sha256(each) in listed[path.name] for each in written):
         raise refused(path, "was changed since it was written")
     return sha256(content)
 

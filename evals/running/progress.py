@@ -14,6 +14,8 @@ from types import TracebackType
 import numpy as np
 from tqdm import tqdm
 
+from ...output.escaping import visible
+
 LOG = logging.getLogger(__name__)
 
 EVERY = 60.0
@@ -40,7 +42,7 @@ class Notes:
         """Prints or logs how the run goes."""
         if self.shown:
             with suppress(OSError):  # a log that cannot be written ends no run
-                tqdm.write(self.spell(line), file=sys.stderr)
+                tqdm.write(visible(self.spell(line)), file=sys.stderr)
         else:
             LOG.log(level, line)
 
