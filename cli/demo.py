@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from .options import out_option, show
+from .options import out_option, say, show
 from .sections import in_sections
 from .spelling import spelled
 
@@ -32,13 +32,13 @@ def command(out: str) -> None:
     patched = folder / "yarn-x8"
     _refuse_other_results(folder)
     _refuse_foreign(patched)
-    _say(f"1. patch: the reference model, trained at 256 tokens, to 2048 with YaRN x8 -> {patched}")
+    say(f"1. patch: the reference model, trained at 256 tokens, to 2048 with YaRN x8 -> {patched}")
     patch_checkpoint(CHECKPOINT, patched, "yarn", factor=8, force=True)
-    _say("2. verify: build it as stock transformers would, and read the frequencies back")
+    say("2. verify: build it as stock transformers would, and read the frequencies back")
     _verify(patched)
-    _say("3. eval: perplexity on held-out library modules, four schedules, every length from one pass")
+    say("3. eval: perplexity on held-out library modules, four schedules, every length from one pass")
     _evaluate(CHECKPOINT, folder)
-    _say(_RETRIEVAL)
+    say(_RETRIEVAL)
 
 
 _RETRIEVAL = (
@@ -85,7 +85,7 @@ def _verify(folder: Path) -> None:
 
     report = verify(folder)
     worst = max(module.difference for module in report.modules)
-    _say(f"   live: yes ({report.intended}; largest relative difference {worst:.1e})")
+    say(f"   live: yes ({report.intended}; largest relative difference {worst:.1e})")
 
 
 def _evaluate(source: Path, out: Path) -> None:
@@ -106,9 +106,5 @@ def _evaluate(source: Path, out: Path) -> None:
     run.run()
     result = run.result()
     written = result.save(out)
-    show(result.to_markdown())
-    _say(f"written to {written}: {', '.join(sorted(path.name for path in out.iterdir()))}")
-
-
-def _say(line: str) -> None:
-    click.echo(line, err=True)
+    show(result.to_markdown(), written)
+    say(f"written to {written}: {', '.join(sorted(path.name for path in out.iterdir()))}")

@@ -17,6 +17,7 @@ from .options import (
     REQUEST_SECTIONS,
     SOURCE,
     Length,
+    Whole,
     data_option,
     force_option,
     lengths_option,
@@ -60,7 +61,7 @@ _SECTIONS = {
     "--stride", type=Length(), metavar="N", help="Whole documents, in sliding windows N tokens apart (slower)."
 )
 @click.option(
-    "--sequence-parallel", type=click.IntRange(1), metavar="N", help="Each window by N processes, where it is too long."
+    "--sequence-parallel", type=Whole(1), metavar="N", help="Each window by N processes, where it is too long."
 )
 @click.option("--tp", is_flag=True, help="The model over all processes, where it is too large for one device.")
 @click.option(
@@ -116,7 +117,15 @@ def command(
     sharing = Sharing(options.pop("sequence_parallel"), options["tp"], options["device_map"], options["device"])
     prepare = partial(_prepared, model, source, lengths, options)
     measure(
-        prepare, writable_folder, out=out, fresh=fresh, force=force, as_json=as_json, doing="measuring", sharing=sharing
+        prepare,
+        writable_folder,
+        out=out,
+        fresh=fresh,
+        force=force,
+        as_json=as_json,
+        source=source,
+        doing="measuring",
+        sharing=sharing,
     )
 
 

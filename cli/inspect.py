@@ -48,7 +48,7 @@ def command(model: str, schedules: tuple[str, ...], plot: str | None, as_json: b
     tell(note=found.notes, warning=found.warnings)
     if plot is not None:
         _draw(found, plot)
-    print_result(as_json, found.to_dict, lambda: "\n\n".join(_pages(found)))
+    print_result(as_json, found.to_dict, lambda: "\n\n".join(_pages(found)), plot)
 
 
 def _draw(found: Inspection | Inspections, path: str) -> None:

@@ -11,10 +11,13 @@ from .options import (
     MODEL_SECTION,
     READING,
     Length,
+    Real,
     data_option,
     model_argument,
     out_option,
     print_json,
+    put,
+    say,
     shared_options,
 )
 from .running import checkpoint_of, notes, text_of
@@ -41,10 +44,10 @@ _SECTIONS = {
 @click.option("--short", type=Length(), metavar="N", help="The short context (default: a quarter of the long one).")
 @click.option("--stride", type=Length(), metavar="N", help="Distance between windows (default: half the short one).")
 @click.option(
-    "--alpha", type=float, default=2.0, show_default=True, metavar="A", help="Nats that long context must gain."
+    "--alpha", type=Real(), default=2.0, show_default=True, metavar="A", help="Nats that long context must gain."
 )
 @click.option(
-    "--beta", type=float, default=-2.0, show_default=True, metavar="B", help="The long-context NLL must be below -B."
+    "--beta", type=Real(), default=-2.0, show_default=True, metavar="B", help="The long-context NLL must be below -B."
 )
 @click.option("--concat", is_flag=True, help="Join all documents into one, with blank lines between them.")
 @shared_options(*READING, "bos", *LOADING, "as_json")
@@ -69,14 +72,15 @@ def command(model: str, source: str, out: str, as_json: bool, **options: Any) ->
         found = find(run.result(), options["alpha"], options["beta"])
     found.save(path)
     if as_json:
-        print_json(found.made)
+        print_json(found.made, path)
     else:
         made = found.made
-        click.echo(
+        put(
             f"{made['key_tokens']:,} of {made['tokens']:,} tokens are key ({made['key_tokens'] / made['tokens']:.2%}): "
-            f"{options['alpha']:g} nats or more better with {made['window']:,} positions than with {made['short']:,}"
+            f"{options['alpha']:g} nats or more better with {made['window']:,} positions than with {made['short']:,}",
+            path,
         )
-    click.echo(f"written to {out}", err=True)
+    say(f"written to {out}")
 
 
 def _prepared(model: str, source: str, options: dict[str, Any], here: World) -> PerplexityRun:

@@ -13,11 +13,12 @@ from importlib import import_module
 
 import click
 
-from ..errors import RopescaleError, RunError, VerificationError
+from ..errors import CheckpointError, RopescaleError, RunError, VerificationError
 from ..files.interrupts import Terminated, terminable
 from ..output.escaping import visible
 from ..output.formatting import cut
 from . import environment
+from .options import drop_output, say
 from .spelling import spelled
 
 COMMANDS = {
@@ -116,6 +117,7 @@ def main(args: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if args is None else args)
     _print_anything()
     try:
+        _check_working_folder()
         with terminable():
             code = group.main(words, prog_name="ropescale", standalone_mode=False)
         if sys.stdout:  # None where the caller closed it
@@ -131,6 +133,14 @@ def main(args: Sequence[str] | None = None) -> int:
         return _failed(error, words) if ended is None else _interrupted(ended)
 
 
+def _check_working_folder() -> None:
+    """Refuses to run in a folder that was removed: libraries end the process there without a word of ours."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise CheckpointError("the working folder is gone; change into one that is there") from None
+
+
 def _interruption_behind(error: BaseException) -> KeyboardInterrupt | None:
     """Returns the signal behind an error: Python wraps one that arrives while a class is made."""
     behind = None if isinstance(error, RopescaleError) else error.__cause__
@@ -143,16 +153,16 @@ def _failed(error: Exception, words: Sequence[str]) -> int:
     if "--debug" in words:
         traceback.print_exc()
     code, sentence = translate(error)
-    click.echo(f"error: {sentence}", err=True)
+    say(f"error: {sentence}")
     return code
 
 
 def _interrupted(error: BaseException) -> int:
     """Prints what stopped the command and returns the exit code."""
     if isinstance(error, Terminated):
-        click.echo(f"terminated ({signal.Signals(error.number).name})", err=True)
+        say(f"terminated ({signal.Signals(error.number).name})")
         return 128 + error.number
-    click.echo("interrupted", err=True)
+    say("interrupted")
     return INTERRUPTED
 
 
@@ -202,5 +212,5 @@ def _print_anything() -> None:
 
 def _reader_left() -> int:
     """Ends silently where the reader of our output has gone (``| head``), also when Python flushes at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    drop_output()
     return FAILED

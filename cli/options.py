@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
-from ..errors import RopescaleError
-from ..lengths import parse_length, parse_lengths
+from ..errors import RopescaleError, RunError
+from ..lengths import is_plain, parse_length, parse_lengths
 from ..output.escaping import visible
 from ..output.formatting import finite
 from .completion import Place, SpecText
@@ -46,6 +48,23 @@ class OneOf(click.Choice):
             if near:
                 self.fail(f"{str(value)!r} is not known; did you mean {near[0]!r}?", param, ctx)
             raise
+
+
+class _Plain(click.ParamType):
+    """A number in ASCII digits."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, str) and not is_plain(value):
+            self.fail(f"{value!r} is not a number; write it in the digits 0 to 9", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+class Whole(_Plain, click.IntRange):
+    """A whole number."""
+
+
+class Real(_Plain, click.FloatRange):
+    """A number."""
 
 
 class Length(click.ParamType):
@@ -86,6 +105,8 @@ class Factor(click.ParamType):
 
     def convert(self, value: str | float, param: click.Parameter | None, ctx: click.Context | None) -> float:
         try:
+            if not is_plain(str(value)):
+                raise ValueError(value)
             return float(value)
         except ValueError:
             self.fail(f"{value!r} is not one number{_what_instead(str(value), ctx)}", param, ctx)
@@ -93,15 +114,15 @@ class Factor(click.ParamType):
 
 def _what_instead(written: str, ctx: click.Context | None) -> str:
     """Returns what to write instead of something that is no factor."""
-    several = [part for part in re.split(r"[\s,;/]+", written) if re.fullmatch(r"[\d.]+", part)]
+    several = [part for part in re.split(r"[\s,;/]+", written) if re.fullmatch("[0-9.]+", part)]
     takes_many = ctx is not None and any(each.name == "schedules" for each in ctx.command.params)
     if len(several) > 1 and takes_many:
         return f"; repeat {' '.join(f'--schedule yarn:factor={each}' for each in several[:4])}"
     if len(several) > 1:
         return f"; give one, such as --factor {several[0]}"
-    if re.fullmatch(r"[xX]?[\d.]+[xX]?", written):
+    if re.fullmatch("[xX]?[0-9.]+[xX]?", written):
         return f"; write --factor {written.strip('xX')}"
-    return f"; a length is --target-length {written}" if re.fullmatch(r"\d+[kKmM]", written) else ""
+    return f"; a length is --target-length {written}" if re.fullmatch("[0-9]+[kKmM]", written) else ""
 
 
 def _one_by_one(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
@@ -131,7 +152,7 @@ def out_option(help: str, metavar: str = "OUT", **more: Any) -> Decorator[F]:
 
 def seed_option(help: str) -> Decorator[F]:
     """Adds ``--seed``, 0 where it is not given."""
-    return click.option("--seed", type=click.IntRange(0), default=0, show_default=True, metavar="N", help=help)
+    return click.option("--seed", type=Whole(0), default=0, show_default=True, metavar="N", help=help)
 
 
 def force_option() -> Decorator[F]:
@@ -259,14 +280,14 @@ _SHARED: Mapping[str, Decorator[Any]] = {
         "--split-special-tokens", is_flag=True, help="Special tokens named in the text are text like any other."
     ),
     "min_tokens": click.option(
-        "--min-tokens", type=click.IntRange(0), default=0, metavar="N", help="Skip documents with fewer tokens."
+        "--min-tokens", type=Whole(0), default=0, metavar="N", help="Skip documents with fewer tokens."
     ),
-    "max_docs": click.option("--max-docs", type=click.IntRange(1), metavar="N", help="At most this many documents."),
+    "max_docs": click.option("--max-docs", type=Whole(1), metavar="N", help="At most this many documents."),
     "windows": click.option(
         "--windows", metavar="N|all", help="Windows of each document; 1 is the first (default: the budget's)."
     ),
     "batch_tokens": click.option(
-        "--batch-tokens", type=click.IntRange(1), metavar="N", help="Fed at once (default: what fits into memory)."
+        "--batch-tokens", type=Whole(1), metavar="N", help="Fed at once (default: what fits into memory)."
     ),
     "truncation_stride": click.option(
         "--truncation-stride",
@@ -299,27 +320,57 @@ def tell(**texts: Iterable[str]) -> None:
     """Prints notes and warnings to stderr: ``tell(note=[...], warning=[...])``."""
     for kind, each in texts.items():
         for text in each:
-            click.echo(f"{kind}: {visible(spelled(text))}", err=True)
+            say(f"{kind}: {spelled(text)}")
 
 
-def show(page: str) -> None:
-    """Prints a page of Markdown; on a terminal its tables and lines are fitted to the width."""
-    if sys.stdout is None or not sys.stdout.isatty():
-        click.echo(page)
-        return
-    from ..output.wrapping import fitted
-
-    click.echo(fitted(page, shutil.get_terminal_size().columns))
+def say(line: str) -> None:
+    """Prints a line to stderr; where that cannot be written, the command goes on."""
+    with suppress(OSError):
+        click.echo(visible(line), err=True)
 
 
-def print_result(as_json: bool, plain: Callable[[], object], page: Callable[[], str]) -> None:
-    """Prints a result as JSON with every digit, or as a page."""
+def put(text: str, kept: object = None) -> None:
+    """Prints a result to stdout.
+
+    Args:
+        kept: the file or folder that the result has been written to.
+
+    Raises:
+        RunError: it cannot be printed; says where it is kept.
+    """
+    try:
+        click.echo(text)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        drop_output()
+        where = f"; it is kept in {kept}" if kept else ""
+        raise RunError(f"the result cannot be printed: {error.strerror or error}{where}") from None
+
+
+def drop_output() -> None:
+    """Sends what is printed from now on, also by Python at its end, nowhere."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def show(page: str, kept: object = None) -> None:
+    """Prints a page of Markdown as :func:`put` does; on a terminal its tables and lines are fitted to the width."""
+    if sys.stdout is not None and sys.stdout.isatty():
+        from ..output.wrapping import fitted
+
+        page = fitted(page, shutil.get_terminal_size().columns)
+    put(page, kept)
+
+
+def print_result(as_json: bool, plain: Callable[[], object], page: Callable[[], str], kept: object = None) -> None:
+    """Prints a result as JSON with every digit, or as a page; as :func:`put` does."""
     if as_json:
-        print_json(plain())
+        print_json(plain(), kept)
     else:
-        show(page())
+        show(page(), kept)
 
 
-def print_json(value: object) -> None:
-    """Prints ``value`` as standard JSON: what is not finite becomes null."""
-    click.echo(json.dumps(finite(value), indent=2, allow_nan=False))
+def print_json(value: object, kept: object = None) -> None:
+    """Prints ``value`` as standard JSON, as :func:`put` does: what is not finite becomes null."""
+    put(json.dumps(finite(value), indent=2, allow_nan=False), kept)

@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..lengths import is_plain
 from .completion import Place
 from .options import (
     LOADING,
     MODEL_SECTION,
     REQUEST_SECTIONS,
+    Real,
+    Whole,
     force_option,
     lengths_option,
     model_argument,
@@ -53,7 +56,7 @@ class Depths(click.ParamType):
                 self.fail("'1' could mean one depth or the depth 1; write 1.0 for the depth", param, ctx)
             return int(parts[0][:9])
         try:
-            return [float(part) for part in parts]
+            return [float(part if is_plain(part) else "") for part in parts]
         except ValueError:
             self.fail(f"{value!r} are not depths; write a list like 0,0.5,1 or a number of depths like 5", param, ctx)
 
@@ -72,17 +75,17 @@ class Depths(click.ParamType):
 @request_options("many")
 @click.option("--task", type=click.Choice(TASKS), default="passkey", show_default=True, help="The kind of question.")
 @click.option(
-    "--trials", type=click.IntRange(1), default=10, show_default=True, metavar="N", help="Answers per length and depth."
+    "--trials", type=Whole(1), default=10, show_default=True, metavar="N", help="Answers per length and depth."
 )
-@click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Draws the texts and the numbers.")
+@click.option(
+    "--seed", type=Whole(), default=0, show_default=True, metavar="N", help="Draws the texts and the numbers."
+)
 @click.option("--haystack", type=Place(), metavar="FILE", help="Hide the numbers in this text, not in generated ones.")
 @click.option(
-    "--threshold", type=float, default=0.85, show_default=True, metavar="P",
+    "--threshold", type=Real(), default=0.85, show_default=True, metavar="P",
     help="Share of the best accuracy at the shortest length that counts for the effective length.",
 )  # fmt: skip
-@click.option(
-    "--batch-tokens", type=click.IntRange(1), default=8192, show_default=True, metavar="N", help="Fed at once."
-)
+@click.option("--batch-tokens", type=Whole(1), default=8192, show_default=True, metavar="N", help="Fed at once.")
 @shared_options("baseline", "bos", *LOADING, "as_json")
 @out_option("Write results, every answer, heat maps and REPORT.md here.")
 @click.option("--fresh", is_flag=True, help="Ask again what is stored in OUT, instead of continuing.")

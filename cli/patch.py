@@ -20,6 +20,7 @@ from .options import (
     out_option,
     print_json,
     request_options,
+    say,
     shared_options,
     show,
     tell,
@@ -78,12 +79,13 @@ def command(model: str, out: str | None, schedule: str, in_place: bool, as_json:
     done = patch_checkpoint(model, out, schedule, in_place=in_place, **options)
     described = describe(done, model, out, in_place)
     tell(note=done.plan.notes, warning=done.warnings)
+    kept = done.folder or (done.upload and done.upload.url)
     if as_json:
-        print_json(described)
+        print_json(described, kept)
     else:
-        show(_page(done, model, out, in_place))
+        show(_page(done, model, out, in_place), kept)
         if done.folder:
-            click.echo(f"next: ropescale verify {shell_word(argument(str(done.folder)))}", err=True)
+            say(f"next: ropescale verify {shell_word(argument(str(done.folder)))}")
 
 
 def describe(done: PatchedCheckpoint, model: str, out: str | None, in_place: bool) -> dict[str, object]:

@@ -15,6 +15,7 @@ from .options import (
     PATCHING,
     READING,
     Length,
+    Real,
     data_option,
     force_option,
     model_argument,
@@ -46,13 +47,13 @@ _SECTIONS = {
 @data_option("File, folder, JSONL, parquet, Hub NAME[:CONFIG] or -. May be repeated.")
 @click.option(
     "--short-weight",
-    type=float,
+    type=Real(),
     metavar="W",
     help="Weight of the loss within the trained length, from 0 to below 1 (default: 0.1).",
 )
 @click.option("--lengths", metavar="N:W,...", help="Weights of several lengths instead: 2k:0.7,32k:0.3.")
 @click.option(
-    "--tolerance", type=float, metavar="NATS", help="Schedules closer than this are equally good (default: 0.005)."
+    "--tolerance", type=Real(), metavar="NATS", help="Schedules closer than this are equally good (default: 0.005)."
 )
 @click.option(
     "--schedule",
@@ -112,7 +113,14 @@ def command(
 
     prepare = partial(_prepared, model, source, target_length, options | {"patching": patching})
     measure(
-        prepare, Recommendation.writable_folder, out=out, fresh=fresh, force=force, as_json=as_json, doing="measuring"
+        prepare,
+        Recommendation.writable_folder,
+        out=out,
+        fresh=fresh,
+        force=force,
+        as_json=as_json,
+        source=source,
+        doing="measuring",
     )
 
 

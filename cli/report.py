@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from .completion import Place
-from .options import out_option
+from .options import out_option, say
 from .sections import in_sections
 
 
@@ -27,5 +27,5 @@ def command(runs: tuple[str, ...], out: str, title: str) -> None:
     loaded = load(runs)
     written = write(page(loaded, title), out)
     for line in [*without_losses(loaded), *unpaired(loaded)]:
-        click.echo(f"note: {line}", err=True)
-    click.echo(f"written to {written}", err=True)
+        say(f"note: {line}")
+    say(f"written to {written}")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import click
 
+from ..output.escaping import visible
 from .completion import Place
-from .options import print_json, shared_options
+from .options import print_json, put, shared_options
 from .sections import in_sections
 
 
@@ -25,6 +26,6 @@ def command(folder: str, as_json: bool) -> None:
 
     path = restore(folder)
     if as_json:
-        print_json({"restored": str(path)})
+        print_json({"restored": str(path)}, path)
     else:
-        click.echo(f"{path} is as it was before it was patched in place")
+        put(f"{visible(str(path))} is as it was before it was patched in place", path)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-import click
-
 from ..errors import DataError
-from .options import LOADING, READING, SOURCE, print_result, take
+from .options import LOADING, READING, SOURCE, print_result, say, take
 from .spelling import spelled
 
 if TYPE_CHECKING:
@@ -67,14 +66,16 @@ def measure(
     force: bool,
     as_json: bool,
     doing: str,
+    source: Sequence[str] = (),
     sharing: Sharing | None = None,
 ) -> None:
-    """Runs a measurement, writes its result, and prints it.
+    """Runs a measurement, writes its result, and prints it; neither decides about the other.
 
     Args:
         prepare: makes the measurement in one of the processes.
         folder_of: checks the folder to write into, before hours of work.
         doing: what the processes do, in a word.
+        source: the texts, into whose folder nothing is written.
     """
     from ..evals.parallel.processes import together
     from ..evals.running.runner import carry_out
@@ -85,20 +86,24 @@ def measure(
             raise DataError(f"{name} is given, and no folder to write into; name it with out=OUT", name, "out")
     with together(sharing) as group:
         here, folder = group.world, None if out is None else folder_of(out)
+        if folder and any(
+            os.path.isdir(each) and os.path.realpath(each) == os.path.realpath(folder) for each in source
+        ):
+            raise DataError(f"{out} holds the text that is measured; choose another folder", "out", "source")
         if folder is not None and here.leads:
             refuse_if_busy(folder)
         if here.launched and here.leads:
-            click.echo(f"{here} {doing}{here.hint}", err=True)
+            say(f"{here} {doing}{here.hint}")
 
-        def shown(result: Printed) -> None:
-            print_result(as_json, result.to_dict, result.to_markdown)
+        def shown(result: Printed, kept: Path | None) -> None:
+            print_result(as_json, result.to_dict, result.to_markdown, kept)
 
         try:
             measurement = prepare(here)
         except KeyboardInterrupt:
             if folder is not None and here.leads:
-                click.echo("the run stopped before it measured anything; the same command starts it again", err=True)
+                say("the run stopped before it measured anything; the same command starts it again")
             raise
         carry_out(measurement, folder, fresh, group, shown, force)
         if folder is not None and here.leads:
-            click.echo(f"written to {folder}", err=True)
+            say(f"written to {folder}")

@@ -18,6 +18,8 @@ from .options import (
     SOURCE,
     Length,
     OneOf,
+    Real,
+    Whole,
     data_option,
     force_option,
     model_argument,
@@ -68,12 +70,10 @@ _SECTIONS = {
 @click.option(
     "--budget-tokens", type=Length(), default=500_000, show_default=True, metavar="N", help="Tokens to feed in all."
 )
-@click.option(
-    "--numbers", type=click.IntRange(1), metavar="N", help="4 (default), 2, or one more than there are pairs."
-)
+@click.option("--numbers", type=Whole(1), metavar="N", help="4 (default), 2, or one more than there are pairs.")
 @click.option(
     "--within",
-    type=float,
+    type=Real(),
     default=2.0,
     show_default=True,
     metavar="W",
@@ -115,7 +115,14 @@ def command(model: str, out: str | None, fresh: bool, force: bool, as_json: bool
     file = None if out is None else files_of(out)[0]
     prepare = partial(_prepared, model, options | {"patching": patching}, file)
     measure(
-        prepare, lambda name: files_of(name)[1], out=out, fresh=fresh, force=force, as_json=as_json, doing="searching"
+        prepare,
+        lambda name: files_of(name)[1],
+        out=out,
+        fresh=fresh,
+        force=force,
+        as_json=as_json,
+        source=options["source"],
+        doing="searching",
     )
 
 

@@ -29,20 +29,24 @@ class Text:
     name: str
     text: str
 
-    @cached_property
-    def encoded(self) -> bytes:
-        """The text as UTF-8.
+    def __post_init__(self) -> None:
+        """Refuses what UTF-8 cannot hold, however little of it will be read.
 
         Raises:
-            DataError: a text that UTF-8 cannot hold (a lone surrogate).
+            DataError: the text has a lone surrogate.
         """
         try:
-            return self.text.encode()
+            self.text.encode()
         except UnicodeEncodeError as error:
             at = error.start
             raise DataError(
                 f"{self.name} has a lone surrogate at character {at}; it is not valid text; repair or remove it"
             ) from None
+
+    @cached_property
+    def encoded(self) -> bytes:
+        """The text as UTF-8."""
+        return self.text.encode()
 
     @property
     def size(self) -> int:

@@ -22,6 +22,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...errors import DataError, RopescaleError, RunError
+from ...output.formatting import first_line
 
 if TYPE_CHECKING:
     import torch
@@ -97,8 +98,19 @@ class World:
 
 
 def world(environment: Mapping[str, str] = os.environ) -> World:
-    """Returns the world that this process was started in."""
-    rank, size, local = (int(environment.get(name, usual)) for name, usual in _VARIABLES.items())
+    """Returns the world that this process was started in.
+
+    Raises:
+        DataError: the launcher's variables hold no such numbers.
+    """
+    given = {name: environment.get(name, usual) for name, usual in _VARIABLES.items()}
+    try:
+        rank, size, local = map(int, given.values())
+    except ValueError:
+        rank = size = local = -1
+    if not 0 <= rank < size or local < 0:
+        said = ", ".join(f"{name}={value}" for name, value in given.items())
+        raise DataError(f"{said} number no processes; start with torchrun, or unset these environment variables")
     accelerate = any(name.startswith("ACCELERATE_") for name in environment)
     hint = _LONELY if accelerate and size == 1 else ""
     return World(rank, size, local, accelerate or "WORLD_SIZE" in environment, hint)
@@ -290,7 +302,10 @@ def joined(world: World) -> Iterator[Group]:
 
     # What carries objects, and tensors within a team where these lie on GPUs.
     backends = "cpu:gloo,cuda:nccl" if world.team > 1 and torch.cuda.is_available() else "gloo"
-    dist.init_process_group(backends, timeout=_PATIENCE)
+    try:
+        dist.init_process_group(backends, timeout=_PATIENCE)
+    except ValueError as error:  # a variable that the launcher should have set
+        raise DataError(f"{first_line(error)}; start with torchrun, or unset WORLD_SIZE") from None
     try:
         yield Group(world)
     finally:

@@ -24,6 +24,7 @@ import torch
 from ...errors import RunError
 from ...models.rotary_modules import unwrapped
 from ..scoring.memory import is_out_of_memory, release
+from ..scoring.scorer import not_finite
 from .tasks import Prompt
 
 LOG = logging.getLogger(__name__)
@@ -124,7 +125,7 @@ class Answerer:
     def _continued(self, cache: Any, prompt: Prompt, ending: int) -> _Tokens:
         ids = self._tensor([prompt.endings[ending]])
         output = self._forward(ids, keep=ids.shape[1], past_key_values=_again(cache), use_cache=True)
-        return _judged(output.logits[0, :-1], ids[0, 1:], len(prompt.context) + 1, prompt.name)
+        return self._judged(output.logits[0, :-1], ids[0, 1:], len(prompt.context) + 1, prompt.name)
 
     @torch.inference_mode()
     def _whole(self, asked: Sequence[tuple[Prompt, int]]) -> list[_Tokens]:
@@ -136,7 +137,7 @@ class Answerer:
             self.forward_passes += len(asked)
             first = ids.shape[1] - keep + 1
             rows = zip(logits, ids, asked)
-            return [_judged(row[:-1], own[first:], first, prompt.name) for row, own, (prompt, _) in rows]
+            return [self._judged(row[:-1], own[first:], first, prompt.name) for row, own, (prompt, _) in rows]
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -162,6 +163,15 @@ class Answerer:
     def _tensor(self, rows: Sequence[np.ndarray]) -> torch.Tensor:
         return torch.from_numpy(np.stack(rows)).to(self.device)
 
+    def _judged(self, logits: torch.Tensor, targets: torch.Tensor, first: int, name: str) -> _Tokens:
+        """Scores the target tokens by their rows of logits [tokens, vocabulary]."""
+        logits = logits.float()
+        targets = targets.to(logits.device)
+        nll = torch.logsumexp(logits, dim=1) - logits.gather(1, targets[:, None]).squeeze(1)
+        if not bool(torch.isfinite(nll).all()):
+            raise not_finite(self.model, f"in {name}")
+        return _Tokens(first, nll.double().cpu().numpy(), (logits.argmax(dim=1) == targets).cpu().numpy())
+
     def _recover(self) -> None:
         # Called after the handler, because the traceback keeps every tensor of the failed pass.
         gc.collect()
@@ -175,16 +185,6 @@ class _Tokens:
     first: int
     nll: np.ndarray
     right: np.ndarray
-
-
-def _judged(logits: torch.Tensor, targets: torch.Tensor, first: int, name: str) -> _Tokens:
-    """Scores the target tokens by their rows of logits [tokens, vocabulary]."""
-    logits = logits.float()
-    targets = targets.to(logits.device)
-    nll = torch.logsumexp(logits, dim=1) - logits.gather(1, targets[:, None]).squeeze(1)
-    if not bool(torch.isfinite(nll).all()):
-        raise RunError(f"the model's logits are NaN or infinite in {name}; try dtype='float32', or a smaller factor")
-    return _Tokens(first, nll.double().cpu().numpy(), (logits.argmax(dim=1) == targets).cpu().numpy())
 
 
 def _scores(prompt: Prompt, endings: Sequence[_Tokens]) -> list[Score]:

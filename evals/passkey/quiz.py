@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
+MOST_TRIALS = 1000
+"""At so many, an interval reaches at most 3 percent points to either side."""
+
+
 @dataclass(frozen=True)
 class RetrievalOptions(RunOptions):
     """The options of a retrieval run.
@@ -46,6 +50,8 @@ class RetrievalOptions(RunOptions):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise DataError(f"{name} must be a whole number of 1 or more, not {value!r}")
+        if self.trials > MOST_TRIALS:
+            raise DataError(f"trials={self.trials} is too many, all are held in memory; give {MOST_TRIALS}", "trials")
         if not 0 < self.threshold <= 1:
             raise DataError(f"threshold must be above 0 and at most 1, like 0.85, not {self.threshold!r}")
 

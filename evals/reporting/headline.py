@@ -14,9 +14,10 @@ from ..recommending.results import Recommendation
 from ..results.result import Result
 from ..searching.results import SearchResult
 from . import recommendations, searches
-from .runs import StoredRun
+from .runs import StoredRun, refusing_damage
 
 
+@refusing_damage
 def headline(run: StoredRun) -> str | None:
     """Returns a run's main result in a few sentences; None where there is nothing to say."""
     if run.kind == Recommendation.kind:

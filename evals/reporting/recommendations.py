@@ -8,7 +8,7 @@ from typing import Any, cast
 from ..recommending.evidence import FinalistRow
 from ..recommending.metrics import cells
 from ..recommending.results import Recommendation
-from .runs import StoredRun
+from .runs import StoredRun, refusing_damage
 
 
 def sections(runs: Iterable[StoredRun]) -> list[dict[str, object]]:
@@ -22,6 +22,7 @@ def headline(results: Mapping[str, Any]) -> str:
     return " ".join(filter(None, [answer["answer"], answer["truncation"]]))
 
 
+@refusing_damage
 def _section(run: StoredRun) -> dict[str, object]:
     results = cast(Mapping[str, Any], run.results)
     (answer,) = results["answer"]

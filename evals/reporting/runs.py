@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
+from typing import TypeVar
 
 from ...errors import DataError
 from ...files.reading import local_path
+from ..checking import Wrong
+from ..results.folder import RESULTS
 from ..results.formats import Results
-from ..results.losses import read_losses, read_results
+from ..results.losses import damaged, read_losses, read_results
 from ..results.result import Result
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -34,6 +40,23 @@ class StoredRun:
     def kind(self) -> str:
         """The kind of run."""
         return self.results.get("kind", Result.kind)
+
+
+def refusing_damage(read: Callable[[StoredRun], T]) -> Callable[[StoredRun], T]:
+    """Lets a function refuse a run whose results lack something or contradict themselves.
+
+    Raises:
+        DataError: from the function; names the file.
+    """
+
+    @wraps(read)
+    def reading(run: StoredRun) -> T:
+        try:
+            return read(run)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+            raise damaged(run.folder / RESULTS, Wrong("lacks figures, or contradicts itself")) from None
+
+    return reading
 
 
 def load(folders: Sequence[str | Path]) -> list[StoredRun]:

@@ -11,7 +11,7 @@ from ..searching.options import TEXT
 from ..searching.results import SearchResult
 from ..searching.searched import FOUND, HELD
 from ..statistics.intervals import Estimate
-from .runs import StoredRun
+from .runs import StoredRun, refusing_damage
 
 
 def sections(runs: Iterable[StoredRun]) -> list[dict[str, object]]:
@@ -38,6 +38,7 @@ def _longest(results: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [row for row in results["paired"] if row["length"] == target]
 
 
+@refusing_damage
 def _section(run: StoredRun) -> dict[str, object]:
     results = cast(Mapping[str, Any], run.results)
     protocol, (found,) = results["protocol"], results["found"]

@@ -7,11 +7,14 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 
 import numpy as np
 from tqdm import tqdm
+
+from ...output.escaping import visible
 
 LOG = logging.getLogger(__name__)
 
@@ -38,7 +41,8 @@ class Notes:
     def tell(self, line: str, level: int = logging.INFO) -> None:
         """Prints or logs how the run goes."""
         if self.shown:
-            tqdm.write(self.spell(line), file=sys.stderr)
+            with suppress(OSError):  # a log that cannot be written ends no run
+                tqdm.write(visible(self.spell(line)), file=sys.stderr)
         else:
             LOG.log(level, line)
 
@@ -101,7 +105,8 @@ class Progress:
         self._bar.update(fed)
         if self._lines and time.monotonic() - self._said >= EVERY and self._fed < self.total:
             self._said = time.monotonic()
-            print(self._line(), file=sys.stderr, flush=True)
+            with suppress(OSError):
+                print(self._line(), file=sys.stderr, flush=True)
 
     def _weigh(self, nll: np.ndarray) -> None:
         self._nll += float(nll.sum(dtype=np.float64))

@@ -298,7 +298,7 @@ def carry_out(
     folder: Path | None,
     fresh: bool = False,
     group: Group | None = None,
-    show: Callable[[R], None] | None = None,
+    show: Callable[[R, Path | None], None] | None = None,
     force: bool = False,
 ) -> R:
     """Runs a measurement, and writes its result into a folder where one is given.
@@ -306,8 +306,8 @@ def carry_out(
     Args:
         fresh: run again what the folder holds.
         group: the processes that share the work; the result is complete in the first one alone.
-        show: prints the result after it is written. Then the tables of what is complete are written when the run is
-            stopped, too.
+        show: prints the result, and is told the folder if it was written. Then the tables of what is complete are
+            written when the run is stopped, too.
         force: replace results of another text or model, or more than these.
 
     Raises:
@@ -325,12 +325,14 @@ def carry_out(
             raise
         result = measurement.result()
         if group.world.leads:
+            show = show or (lambda result, kept: None)
             try:
                 if folder:
                     result.save(folder, force=force)
-            finally:  # also where the disk is full
-                if show:
-                    show(result)
+            except Exception:
+                show(result, None)
+                raise
+            show(result, folder)
     return result
 
 

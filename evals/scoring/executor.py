@@ -23,7 +23,7 @@ from ..data.documents import Document
 from ..store import Scored
 from .batches import Batch, Feed
 from .memory import LEAST_CHUNK, MOST_CHUNK, chunk_for, is_out_of_memory, position_bytes, release
-from .scorer import Scorer
+from .scorer import Scorer, not_finite
 
 Applied = Callable[[], AbstractContextManager[object]]
 """Makes a variant's tables live inside."""
@@ -207,11 +207,9 @@ class Executor:
             return
         feed, where = next((feed, each) for feed, each in zip(feeds, broken, strict=True) if each.any())
         position = feed.window.scored + int(where.argmax()) + (self.bos is not None)
-        raise RunError(
-            f"the model's logits are NaN or infinite in {self.documents[feed.document].name} at position {position} "
-            f"({count} of {sum(map(len, nll))} positions in this batch); try dtype='float32', or a smaller factor",
-            "dtype",
-        )
+        where = f"in {self.documents[feed.document].name} at position {position}"
+        among = f"({count} of {sum(map(len, nll))} positions in this batch)"
+        raise not_finite(self.scorer.model, f"{where} {among}")
 
 
 def _feeding(chunk: int) -> str:

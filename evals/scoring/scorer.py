@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ...errors import CheckpointError, RunError
 from ...models.rotary_modules import unwrapped
 from .memory import device_of, embedding_shape
 
@@ -70,16 +71,21 @@ class Scorer:
 
         Args:
             ids: a window, int64 [tokens].
+
+        Raises:
+            CheckpointError: these logits are not finite because a weight is not.
         """
         if not self.split:
             LOG.warning("%s has no separate trunk; scoring needs its full logits", type(self.model).__name__)
             return
         probe = ids[:_PROBE].to(self.device)[None]
         own = self.model(input_ids=probe, use_cache=False).logits.float()
+        if not bool(own.isfinite().all()) and (broken := broken_weight(self.model)):
+            raise CheckpointError(_broken(broken))
         output = self._run_trunk(probe)
         half = max(1, probe.shape[1] // 2)
         blocks = [self._head(output, probe, part) for part in (slice(0, half), slice(half, None))]
-        self.split = _agree(torch.cat(blocks, dim=1), own, output.last_hidden_state.dtype)
+        self.split = agree(torch.cat(blocks, dim=1), own, output.last_hidden_state.dtype)
         if not self.split:
             LOG.warning(
                 "%s computes other logits when its head runs apart; scoring it whole", type(self.model).__name__
@@ -173,7 +179,7 @@ class Scorer:
         except (TypeError, ValueError, NotImplementedError, AttributeError):  # a trunk that takes no such cache
             return False
         dtype = next(self.model.parameters()).dtype
-        return _agree(pieces, self.score(probe), dtype)
+        return agree(pieces, self.score(probe), dtype)
 
     def _logits(self, ids: torch.Tensor, chunk: int | None) -> Iterator[tuple[slice, torch.Tensor]]:
         """Yields the rows of each block among the flattened targets, and its fp32 logits [rows, vocabulary]."""
@@ -249,12 +255,39 @@ def divergence(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     return torch.stack([kl, same.to(kl.dtype)])
 
 
-def _agree(split: torch.Tensor, own: torch.Tensor, dtype: torch.dtype) -> bool:
+def agree(split: torch.Tensor, own: torch.Tensor, dtype: torch.dtype) -> bool:
     """Whether they are equal up to how a matrix product's rounding depends on the number of rows. NaN equals NaN."""
     if split.shape != own.shape:
         return False
     tolerance = 64 * torch.finfo(dtype).eps * float(own.nan_to_num().abs().max())
     return torch.allclose(split, own, rtol=0, atol=tolerance, equal_nan=True)
+
+
+def broken_weight(model: nn.Module) -> str | None:
+    """Returns the name of a weight that holds NaN or infinity, as far as it lies in this process's memory."""
+    for name, each in model.named_parameters():
+        plain = type(each.data) is torch.Tensor and not each.is_meta and each.dtype.itemsize > 1
+        if plain and not bool(torch.isfinite(each).all()):
+            return name
+    return None
+
+
+def _broken(name: str) -> str:
+    return f"the model's weights hold NaN or infinity, in {name}; get them anew, or train again"
+
+
+def not_finite(model: nn.Module, where: str, otherwise: str = "a smaller factor") -> RunError:
+    """Returns the error of logits that are not finite; it names a weight that is not, if there is one.
+
+    Args:
+        where: the text or the tables that gave them.
+        otherwise: what to try besides another dtype.
+    """
+    if (broken := broken_weight(model)) is not None:
+        return RunError(_broken(broken))
+    wide = next(model.parameters()).dtype == torch.float32
+    advice = otherwise if wide else f"dtype='float32', or {otherwise}"
+    return RunError(f"the model's logits are NaN or infinite {where}; try {advice}", *([] if wide else ["dtype"]))
 
 
 @contextmanager

@@ -160,6 +160,8 @@ def why_not_ours(folder: Path) -> str | None:
     found = list(islice(ownership.foreign(folder, files, (RECORD,)), _MOST_COUNTED))
     if not found:
         return None
+    if files_in(folder) != files:  # another command has replaced the folder meanwhile
+        return why_not_ours(folder)
     more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
     return f"{folder / found[0]}{more}, so force=True leaves {folder}; move that away, or choose another folder"
 
@@ -305,6 +307,13 @@ def refuse_missing_shards(source: Path) -> None:
                 f"{source} lacks {len(missing)} of the {len(shards)} files in {index.name}, {first} among them; "
                 "complete the download first"
             )
+
+
+def refuse_wild_indexes(source: Path) -> None:
+    """Refuses an index of weights that names something outside its folder; nothing need be there."""
+    for index in source.glob("*.index.json"):
+        if is_weight(index.name.removesuffix(".index.json")):
+            _shards(index)
 
 
 _LARGEST_INDEX = 128 * 2**20

@@ -67,8 +67,10 @@ def part(path: Path, *, new: bool = False, check: Callable[[Path], None] | None 
     """
     for left in sweep(path):
         LOG.warning("%s was left by a command that was stopped; remove it once no other is writing here", left)
-    handle, beside = opened(path)
+    handle, beside = -1, path
     try:
+        with interrupts.deferred():  # until both are known, nobody could remove the file
+            handle, beside = opened(path)
         yield beside
         os.fsync(handle)
         _take_name(handle, beside, path, new, check)
@@ -76,7 +78,8 @@ def part(path: Path, *, new: bool = False, check: Callable[[Path], None] | None 
         _unlink_own(handle, beside)
         raise
     finally:
-        os.close(handle)
+        with suppress(OSError):
+            os.close(handle)
 
 
 def opened(path: Path, more: str = "") -> tuple[int, Path]:

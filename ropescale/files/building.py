@@ -148,7 +148,8 @@ def building(target: Path) -> Iterator[Building]:
     new = None
     try:
         parent.mkdir(parents=True, exist_ok=True)
-        new = Building(parent / target.name)
+        with interrupts.deferred():
+            new = Building(parent / target.name)
         yield new
     except BaseException:
         if new is not None:

@@ -7,7 +7,7 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from . import atomic, interrupts, locks
@@ -23,19 +23,18 @@ def folder(keep: type[BaseException]) -> Iterator[Path]:
         keep: the error after which it stays, because its message names it.
     """
     _sweep(Path(tempfile.gettempdir()))
-    handle, above = _opened()
-    try:
-        yield above
-    except keep:
-        (above / _LOCK).unlink()  # without it nobody takes the folder for abandoned
-        raise
-    except BaseException:
-        _remove(above)
-        raise
-    else:
-        _remove(above)
-    finally:
-        os.close(handle)
+    with ExitStack() as stack:
+        with interrupts.deferred():
+            handle, above = _opened()
+            stack.callback(os.close, handle)
+            removing = stack.enter_context(ExitStack())
+            removing.callback(_remove, above)
+        try:
+            yield above
+        except keep:
+            (above / _LOCK).unlink()  # without it nobody takes the folder for abandoned
+            removing.pop_all()
+            raise
 
 
 def _opened() -> tuple[int, Path]:

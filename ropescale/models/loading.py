@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..checkpoints.folders import refuse_wild_indexes
 from ..checkpoints.locating import read_config
 from ..errors import CheckpointError, ConfigError, DataError
 from ..files.reading import open_regular, refuse_special_files
@@ -53,6 +54,7 @@ def load_model(
 
     refuse_unloadable(folder)
     refuse_code(folder, trust_remote_code)
+    refuse_wild_indexes(folder)
     _refuse_whole_numbers(folder)
     if not sys.stderr.isatty():
         bars.disable_progress_bar()
@@ -195,10 +197,20 @@ def refuse_unloadable(folder: Path) -> None:
 
     Raises:
         CheckpointError: a file is not a regular file.
-        ConfigError: a number in the configuration that sizes the model is beyond any model.
+        ConfigError: a number in the configuration that sizes the model is beyond any model, or its dtype is none.
     """
+    import torch
+
     refuse_special_files(folder)
     config = read_config(folder)
+    for section in (config, *(value for value in config.values() if isinstance(value, Mapping))):
+        for name in ("dtype", "torch_dtype"):
+            found = section.get(name)
+            if isinstance(found, str) and found != "auto" and not isinstance(getattr(torch, found, None), torch.dtype):
+                raise ConfigError(
+                    f"{name} is {brief(found)} in {folder}/config.json, which is no dtype of torch; write one, such as "
+                    "bfloat16"
+                )
     for name, value in _leaves(config):
         most = next((most for words, most in _MOST if words.search(name.rpartition(".")[2])), None)
         if most is not None and isinstance(value, (int, float)) and not value <= most:
@@ -309,7 +321,7 @@ def _device(device: str | None) -> torch.device:
 
     try:
         place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        torch.empty(0, device=place)
+        torch.ones(1, device=place).item()  # no numbers come from "meta"
     except (RuntimeError, AssertionError) as error:
         raise DataError(f"device={device!r} cannot be used: {first_line(error)}", "device") from None
     return place

@@ -115,6 +115,13 @@ def without_effect(layers: Planned, length: int) -> Iterator[str]:
         yield f"{key}: {text}"
 
 
+def on_far_length(layers: Planned, length: int) -> Iterator[str]:
+    """Yields a doubt about a context beyond any that was published: 512 times the trained one (arXiv:2402.13753)."""
+    trained = min(layer.rope.original_length for layer in layers.values())
+    if length > 512 * trained:
+        yield f"{length:,} tokens are {length // trained:,} times the trained {trained:,}; make sure that this is meant"
+
+
 def on_factor_one(layers: Planned, length: int) -> Iterator[str]:
     """Yields a note where nothing is stretched: then the patched model computes what the model computed before."""
     labels = [layer.label for layer in layers.values() if layer.stretches_by_one(length)]

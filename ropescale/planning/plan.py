@@ -121,6 +121,7 @@ def make_plan(config: Mapping[str, object], request: Request) -> Plan:
         layer.refuse_undeclared(length)
     told += notes.without_effect(layers, length)
     told += notes.on_factor_one(layers, length)
+    told += notes.on_far_length(layers, length)
     scaling = scaling_of(layers, original, length)
     if not bounding:
         scaling = replace(scaling, max_length=length)

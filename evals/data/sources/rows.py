@@ -19,8 +19,8 @@ from .read_options import ReadOptions
 Row = Mapping[str, object]
 RowDocument = Text | Chat | Document
 
-CHAT, IDS = "messages", "input_ids"
-"""The usual names of the fields of chats and of token ids."""
+CHAT, IDS, TOOLS = "messages", "input_ids", "tools"
+"""The usual names of the fields of chats, of token ids, and of the tools beside a chat."""
 
 
 def dataset_texts(loaded: Any, source: str, asked: ReadOptions) -> Iterator[RowDocument]:
@@ -104,7 +104,7 @@ def _chat(name: str, field: str, value: list[object], row: Row) -> Chat:
             raise DataError(f"{name}: message {number} of {field!r} has no role; give objects of role and content")
         if not isinstance(each.get("content"), (str, list, type(None))):
             raise DataError(f"{name}: the content of message {number} of {field!r} is no text")
-    return Chat(name, cast(list[dict[str, object]], value), _tools(name, row.get("tools")))
+    return Chat(name, cast(list[dict[str, object]], value), _tools(name, row.get(TOOLS)))
 
 
 def _tools(name: str, given: object) -> list[dict[str, object]] | None:

@@ -11,8 +11,8 @@ from itertools import product
 
 import torch
 
-from ....errors import RunError
 from ...parallel.processes import Group
+from ...scoring.scorer import not_finite
 from ..families.family import Point
 from ..families.space import Space
 from ..methods.asking import Ask, Reply
@@ -60,9 +60,7 @@ class Evaluator:
             nll = self._learner.nll_of(piece.ids)
         loss = piece.loss(nll)
         if not loss < float("inf"):
-            raise RunError(
-                f"the model's logits are NaN or infinite under {self._named(point)}; try dtype='float32'", "dtype"
-            )
+            raise not_finite(self._learner.model, f"under {self._named(point)}", "a smaller target_length")
         return loss, tuple(slope), piece.noted(nll) if ask.held_out else ()
 
     def _write(self, point: Point) -> None:

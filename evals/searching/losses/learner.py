@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from ....errors import ConfigError
 from ....models.rotary_modules import text_config
 from ...scoring.memory import position_bytes
-from ...scoring.scorer import Scorer, answering
+from ...scoring.scorer import Scorer, agree, answering
 from ..families.family import Point
 from ..families.space import Space
 from .table_gradients import LiveTables
@@ -129,8 +129,7 @@ class Learner(Scorer):
                 pieces = self.trunk(input_ids=probe, use_cache=False)[0]
         except (TypeError, ValueError, RuntimeError):  # a part that gives more than one tensor
             return
-        tolerance = 64 * torch.finfo(own.dtype).eps * float(own.abs().max())
-        self.in_pieces = torch.allclose(pieces, own, rtol=0, atol=tolerance)
+        self.in_pieces = agree(pieces, own, own.dtype)
 
     def _saving_memory(self, positions: int) -> AbstractContextManager[None]:
         """Recomputes the inside of each block on the way back, where all would take more than :data:`MOST_KEPT`."""

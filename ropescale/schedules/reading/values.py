@@ -13,6 +13,7 @@ from typing import Literal, Union, cast
 
 from ...errors import ScheduleError
 from ...files.reading import local_path
+from ...lengths import is_plain
 from ...output.formatting import brief
 
 LARGEST = 1e100
@@ -113,6 +114,8 @@ def _cast(where: str, hint: object, text: str) -> object:
     if hint is bool:
         return {"true": True, "false": False}[text.lower()]
     if hint is int or hint is float:
+        if not is_plain(text):
+            raise ValueError(text)
         return _finite(where, int(text) if hint is int else float(text))
     if hint is str:
         return text

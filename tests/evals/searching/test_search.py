@@ -15,7 +15,7 @@ from searching import check_resumed
 from tiny import byte_tokenizer, documents, llama, naive_nll
 
 import ropescale
-from ropescale.errors import CheckpointError, DataError, RunError
+from ropescale.errors import CheckpointError, DataError
 from ropescale.evals import search
 from ropescale.evals.results.losses import read_results
 from ropescale.evals.running import progress
@@ -194,7 +194,7 @@ def test_the_least_budget_that_is_named_is_accepted_and_one_token_less_is_not(me
 def test_logits_that_are_not_finite_stop_it():
     model = llama()
     torch.nn.init.constant_(model.lm_head.weight, float("nan"))
-    with pytest.raises(RunError, match="NaN or infinite"):
+    with pytest.raises(CheckpointError, match=r"weights hold NaN or infinity, in lm_head.weight"):
         search(model, TEXT, 128, **BUDGET)
 
 

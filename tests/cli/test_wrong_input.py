@@ -1,0 +1,380 @@
+"""Input that cannot be used: one line, exit code 2, and nothing written; and results that no output can take away."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+import torch
+from configurations import edit
+from safetensors.torch import load_file, save_file
+
+from ropescale.checkpoints import folders
+from ropescale.cli.main import main
+from ropescale.evals.checking import sealed
+from ropescale.files import locks
+
+TEXT = "It was a bright cold day in April, and the clocks were striking thirteen. "
+ONE = ["--lengths", "64", "--windows", "1"]
+
+
+@pytest.fixture
+def texts(tmp_path):
+    """A folder of one document."""
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    (folder / "a.txt").write_text(TEXT * 3)
+    return folder
+
+
+@pytest.fixture
+def copied(checkpoint, tmp_path):
+    """A copy of the checkpoint, to be damaged."""
+    return Path(shutil.copytree(checkpoint, tmp_path / "copied"))
+
+
+def rows(path, texts, **more):
+    columns = {"text": texts, **more}
+    pyarrow.parquet.write_table(pyarrow.Table.from_arrays([*columns.values()], names=[*columns]), path)
+    return path
+
+
+# --- weights ---
+
+
+@pytest.mark.parametrize("words", [["eval", *ONE], ["search", "--target-length", "128", "--budget-tokens", "3072"]])
+def test_a_weight_that_is_not_finite_is_named_before_anything_is_measured(refused, copied, tmp_path, words):
+    weights = load_file(copied / "model.safetensors")
+    weights["lm_head.weight"][:] = torch.nan
+    save_file(weights, copied / "model.safetensors", {"format": "pt"})
+    (tmp_path / "long.txt").write_text(TEXT * 40)
+    command, *options = words
+    said = refused(command, copied, "--data", tmp_path / "long.txt", *options)
+    assert said == "error: the model's weights hold NaN or infinity, in lm_head.weight; get them anew, or train again"
+
+
+def test_nobody_who_computes_in_float32_is_told_to(ran, checkpoint, texts, monkeypatch):
+    from ropescale.evals.scoring.scorer import Scorer
+
+    score = Scorer.score
+    monkeypatch.setattr(Scorer, "score", lambda self, *args: score(self, *args) * torch.nan)
+    single, half = (
+        ran("eval", checkpoint, "--data", texts, *ONE, "--dtype", each, code=1).err for each in ("float32", "bfloat16")
+    )
+    assert "; try a smaller factor" in single and "; try --dtype float32, or a smaller factor" in half
+
+
+@pytest.mark.parametrize("words", [["eval", "--data", "texts", *ONE], ["verify", "--generate"]])
+def test_an_index_that_leads_out_of_the_folder_is_refused_by_all_who_read_weights(refused, copied, texts, words):
+    (copied / "model.safetensors").unlink()
+    index = {"metadata": {}, "weight_map": {"lm_head.weight": "/etc/passwd"}}
+    (copied / "model.safetensors.index.json").write_text(json.dumps(index))
+    said = refused(words[0], copied, *[texts if word == "texts" else word for word in words[1:]])
+    assert "model.safetensors.index.json has '/etc/passwd' where the name of a file in its folder should" in said
+
+
+def test_a_dtype_that_torch_does_not_have_is_named_with_its_file(refused, copied, texts):
+    edit(copied, dtype="evil")
+    said = refused("eval", copied, "--data", texts, *ONE)
+    assert said.startswith(f"error: dtype is 'evil' in {copied}/config.json, which is no dtype of torch")
+
+
+def test_a_device_without_numbers_is_refused(refused, checkpoint, texts):
+    assert "error: --device meta cannot be used" in refused(
+        "eval", checkpoint, "--data", texts, *ONE, "--device", "meta"
+    )
+
+
+# --- texts ---
+
+
+def test_half_a_character_is_refused_however_little_of_the_text_is_read(refused, checkpoint, tmp_path):
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"text": f"{TEXT * 9}\ud800"}) + "\n")
+    said = refused("eval", checkpoint, "--data", tmp_path / "rows.jsonl", *ONE)
+    assert f"rows.jsonl line 1 has a lone surrogate at character {9 * len(TEXT)}" in said
+
+
+def test_parquet_that_is_not_utf8_is_refused(refused, checkpoint, tmp_path):
+    stored = pyarrow.array([b"\xff\xfe" * 90], pyarrow.binary())
+    path = rows(tmp_path / "rows.parquet", pyarrow.Array.from_buffers(pyarrow.string(), 1, stored.buffers()))
+    assert "rows.parquet holds a value that Python cannot read ('utf-8' codec" in refused(
+        "eval", checkpoint, "--data", path, *ONE
+    )
+
+
+@pytest.mark.parametrize("field", ["text", "body"])
+def test_dates_beyond_those_of_python_beside_the_text_do_not_matter(ran, checkpoint, tmp_path, field):
+    when = pyarrow.array([2**62], pyarrow.timestamp("us"))
+    table = pyarrow.table({field: [TEXT * 3], "when": when})
+    pyarrow.parquet.write_table(table, tmp_path / "rows.parquet")
+    out, _ = ran("eval", checkpoint, "--data", tmp_path / "rows.parquet", *ONE, "--json")
+    assert json.loads(out)["data"]["tokens"] == 63
+
+
+def test_two_columns_of_one_name_are_refused(refused, checkpoint, tmp_path):
+    table = pyarrow.Table.from_arrays([pyarrow.array([TEXT])] * 2, names=["text", "text"])
+    pyarrow.parquet.write_table(table, tmp_path / "rows.parquet")
+    said = refused("eval", checkpoint, "--data", tmp_path / "rows.parquet", *ONE)
+    assert "rows.parquet has 2 columns named 'text'; rename all but one" in said
+
+
+def test_results_are_not_written_among_the_texts(refused, checkpoint, texts):
+    said = refused("eval", checkpoint, "--data", texts, *ONE, "-o", f"{texts}/")
+    assert said == f"error: {texts}/ holds the text that is measured; choose another folder"
+    assert os.listdir(texts) == ["a.txt"]
+
+
+# --- the surroundings ---
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"WORLD_SIZE": "x"}, "RANK=0, WORLD_SIZE=x, LOCAL_RANK=0 number no processes"),
+        ({"WORLD_SIZE": "2", "RANK": "2"}, "RANK=2, WORLD_SIZE=2, LOCAL_RANK=0 number no processes"),
+        ({"WORLD_SIZE": "2"}, "environment variable RANK expected, but not set; start with torchrun"),
+    ],
+)
+def test_a_launcher_that_says_half_of_what_it_should_is_named(refused, checkpoint, texts, monkeypatch, given, said):
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    assert said in refused("eval", checkpoint, "--data", texts, *ONE)
+
+
+def test_a_working_folder_that_is_gone_is_named(refused, checkpoint, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    os.mkdir("gone")
+    monkeypatch.chdir("gone")
+    os.rmdir(tmp_path / "gone")
+    assert refused("inspect", checkpoint) == "error: the working folder is gone; change into one that is there"
+
+
+def test_the_name_of_a_folder_stays_on_its_line(ran, copied):
+    folder = copied.rename(copied.with_name("two\nlines"))
+    _, err = ran("patch", folder, "--in-place", "--schedule", "yarn:factor=2")
+    out, _ = ran("restore", folder)
+    assert out == f"{copied.parent}/two\\nlines is as it was before it was patched in place\n"
+    (copied.parent / "a.txt").write_text(TEXT)
+    _, err = ran("eval", folder, "--data", copied.parent / "a.txt", *ONE, "-o", copied.with_name("out\nhere"))
+    assert f"written to {copied.parent}/out\\nhere\n" in err
+
+
+# --- numbers ---
+
+
+@pytest.mark.parametrize("number", ["８", "1_0"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["patch", "--schedule", "yarn", "--factor"],
+        ["patch", "--schedule", "yarn", "--set", "factor="],
+        ["patch", "--schedule", "yarn:factor="],
+        ["passkey", "--lengths", "300", "--trials"],
+        ["passkey", "--lengths", "300", "--threshold"],
+        ["passkey", "--lengths", "300", "--depths"],
+    ],
+    ids=" ".join,
+)
+def test_numbers_are_taken_as_people_write_them(refused, checkpoint, tmp_path, words, number):
+    *words, last = words
+    words += [f"{last}{number}"] if last.endswith("=") else [last, number]
+    assert number in refused(words[0], checkpoint, *words[1:], "-o", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_more_trials_than_fit_into_memory_are_refused_at_once(refused, checkpoint):
+    said = refused("passkey", checkpoint, "--lengths", "300", "--trials", "1000000000")
+    assert said.startswith("error: --trials 1000000000 is too many")
+
+
+def test_a_context_beyond_any_is_doubted(ran, checkpoint):
+    words = ["patch", checkpoint, "--dry-run", "--schedule", "yarn", "--target-length"]
+    assert "note: 104,857,600 tokens are 1,638,400 times the trained 64; make sure that this is meant" in (
+        ran(*words, "100m").err
+    )
+    assert "make sure" not in ran(*words, "32k").err  # 512 times
+
+
+# --- what is printed, and what is kept ---
+
+
+@pytest.fixture
+def full(monkeypatch):
+    """Sends a stream to a full disk: ``full("stdout")``."""
+    if not Path("/dev/full").exists():
+        pytest.skip("there is no /dev/full")
+
+    def fill(name):
+        monkeypatch.setattr(sys, name, open("/dev/full", "w"))  # noqa: SIM115
+
+    return fill
+
+
+@pytest.mark.parametrize(
+    ("words", "kept"),
+    [
+        (["eval", "CKPT", "--data", "texts", *ONE, "-o", "out"], "out/results.json"),
+        (["eval", "CKPT", "--data", "texts", *ONE, "-o", "out", "--json"], "out/results.json"),
+        (["passkey", "CKPT", "--lengths", "300", "--depths", "0.5", "--trials", "1", "-o", "out"], "out/results.json"),
+        (["keys", "CKPT", "--data", "long", "--window", "64", "-o", "out"], "out"),
+        (["patch", "CKPT", "--schedule", "yarn:factor=2", "-o", "out"], "out/ropescale.json"),
+    ],
+    ids=lambda each: each[0] if isinstance(each, list) else "",
+)
+def test_a_result_that_cannot_be_printed_is_kept(
+    checkpoint, texts, tmp_path, monkeypatch, capsys, full, no_plots, words, kept
+):
+    monkeypatch.chdir(tmp_path)
+    Path("long").write_text(TEXT * 9)
+    full("stdout")
+    assert main([checkpoint if word == "CKPT" else word for word in words]) == 1
+    said = f"error: the result cannot be printed: No space left on device; it is kept in {tmp_path / 'out'}"
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.replace("kept in out", f"kept in {tmp_path}/out") == said
+    assert (tmp_path / kept).exists()
+
+
+def test_notes_that_cannot_be_written_end_nothing(checkpoint, texts, tmp_path, capsys, full, no_plots):
+    full("stderr")
+    assert main(["eval", checkpoint, "--data", str(texts), *ONE, "-o", str(tmp_path / "out")]) == 0
+    assert (tmp_path / "out" / "results.json").exists() and "| as-is" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("fresh", [[], ["--fresh"]])
+def test_a_table_that_was_saved_with_other_line_ends_is_still_ours(ran, checkpoint, texts, tmp_path, no_plots, fresh):
+    words = ["eval", checkpoint, "--data", texts, *ONE, "-o", tmp_path / "out"]
+    ran(*words)
+    table = tmp_path / "out" / "results.csv"
+    before = table.read_bytes()
+    table.write_bytes(before.replace(b"\n", b"\r\n"))
+    ran(*words, *fresh)
+    assert table.read_bytes() == before
+
+
+# --- two at once, and signals ---
+
+
+def test_a_folder_that_another_command_replaces_meanwhile_is_no_foreign_one(ran, checkpoint, tmp_path, monkeypatch):
+    words = ["patch", checkpoint, "-o", tmp_path / "out", "--force", "--schedule"]
+    ran(*words, "yarn:factor=2")
+    files_in, other = folders.files_in, ["yarn:factor=4"]
+
+    def replaced_after(folder):
+        files = files_in(folder)
+        while other:
+            ran(*words, other.pop())
+        return files
+
+    monkeypatch.setattr(folders, "files_in", replaced_after)
+    ran(*words, "yarn:factor=8")
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["max_position_embeddings"] == 512
+
+
+@pytest.mark.parametrize("command", ["patch", "report"])
+def test_a_signal_while_a_hidden_file_is_made_leaves_none(ran, checkpoint, learned, tmp_path, monkeypatch, command):
+    take = locks.take
+
+    def interrupted(handle):
+        signal.raise_signal(signal.SIGINT)
+        return take(handle)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(locks, "take", interrupted)
+    words = {"patch": [checkpoint, "--schedule", "yarn:factor=2"], "report": [learned["search"]]}[command]
+    assert ran(command, *words, "-o", "out", code=130).err.endswith("interrupted\n")
+    assert os.listdir(tmp_path) == []
+
+
+# --- folders of runs ---
+
+
+@pytest.fixture(scope="module")
+def learned(checkpoint, tmp_path_factory):
+    """The folders of a search and of a recommendation."""
+    at = tmp_path_factory.mktemp("learned")
+    (at / "texts").mkdir()
+    for number in range(4):
+        words = " ".join(str(each) for each in torch.randperm(90 + number).tolist())
+        (at / "texts" / f"{number}.txt").write_text(words)
+    given = [checkpoint, "--data", str(at / "texts"), "--target-length", "128", "--budget-tokens", "3072"]
+    assert main(["search", *given, "-o", str(at / "s.json")]) == 0
+    assert main(["recommend", *given, "-o", str(at / "recommended")]) == 0
+    return {"search": at / "s-search", "recommendation": at / "recommended"}
+
+
+def _without(*place):
+    def damage(found):
+        for key in place[:-1]:
+            found = found[key]
+        del found[place[-1]]
+
+    return damage
+
+
+def _with(value, *place):
+    def damage(found):
+        for key in place[:-1]:
+            found = found[key]
+        found[place[-1]] = value
+
+    return damage
+
+
+DAMAGES = {
+    "no answer": ("recommendation", _without("answer")),
+    "an empty answer": ("recommendation", _with([], "answer")),
+    "no target": ("recommendation", _without("protocol", "target_length")),
+    "nothing found": ("search", _without("found")),
+    "two found": ("search", lambda found: found["found"].append(found["found"][0])),
+    "no comparison": ("search", _with([], "paired")),
+    "other lengths": ("search", _with(77, "rows", 0, "length")),
+    "a method of a number": ("search", _with(5, "protocol", "method")),
+    "no history": ("search", _without("history")),
+    "NaN": ("search", _with(float("nan"), "rows", 0, "nll")),
+    "another type": ("recommendation", _with("x", "rows", 0, "windows")),
+}
+
+
+@pytest.mark.parametrize(("kind", "damage"), DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_search_or_recommendation_is_refused_by_the_report(refused, learned, tmp_path, kind, damage):
+    found = json.loads((learned[kind] / "results.json").read_text())
+    damage(found)
+    try:
+        text = sealed(found)
+    except ValueError:  # NaN
+        text = json.dumps(found)
+    (tmp_path / "results.json").write_text(text)
+    said = refused("report", tmp_path, "-o", tmp_path / "page.html")
+    assert said.startswith(f"error: {tmp_path / 'results.json'} ") and not (tmp_path / "page.html").exists()
+
+
+@pytest.mark.parametrize("kind", ["search", "recommendation"])
+@pytest.mark.parametrize("damaged", ["cut", "bare", "changed"])
+def test_a_search_or_recommendation_that_is_not_as_it_was_sealed_is_refused(refused, learned, tmp_path, kind, damaged):
+    text = (learned[kind] / "results.json").read_text()
+    found = json.loads(text)
+    bare = {key: value for key, value in found.items() if key != "sha256"}
+    found["protocol"]["target_length"] += 1
+    (tmp_path / "results.json").write_text(
+        {"cut": text[:-9], "bare": json.dumps(bare), "changed": json.dumps(found)}[damaged]
+    )
+    said = {"cut": "is not valid JSON", "bare": "lacks sha256, its checksum", "changed": "its checksum differs"}[
+        damaged
+    ]
+    assert said in refused("report", tmp_path, "-o", tmp_path / "page.html")
+
+
+def test_hostile_words_in_a_search_are_shown_as_words(ran, learned, tmp_path):
+    found = json.loads((learned["search"] / "results.json").read_text())
+    found["found"][0]["spec"] = found["found"][0]["verdict"] = "</script><script>alert(1)</script>"
+    (tmp_path / "results.json").write_text(sealed(found))
+    ran("report", tmp_path, "-o", tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert "<script>alert(1)" not in page and page.count("alert(1)") >= 2
