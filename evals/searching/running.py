@@ -194,7 +194,7 @@ class SearchRun:
     def _drive(self, method: Method, evaluator: Evaluator, journal: Journal, group: Group) -> None:
         """Answers the method's questions until it has found its point."""
         total = self.feeding.most
-        with Progress("search", total, self.notes.shown and group.world.leads) as progress:
+        with Progress("search: gradient", total, self.notes.shown and group.world.leads) as progress:
             ask, clock = next(method), _Clock(total, self.notes)
             while True:
                 answer = journal.replayed(ask)
