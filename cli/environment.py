@@ -8,7 +8,7 @@ from importlib import metadata
 from .. import __version__
 
 LIBRARIES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "huggingface_hub", "numpy", "click")
-EXTRAS = ("matplotlib", "gguf", "jinja2", "plotly", "peft", "cma")
+EXTRAS = ("matplotlib", "gguf", "jinja2", "plotly", "peft")
 
 
 def described() -> str:

@@ -36,8 +36,7 @@ if TYPE_CHECKING:
     from ..evals.searching.running import SearchRun
 
 _SECTIONS = {
-    "What is searched": "source objective haystack target_length method budget_tokens numbers within keep_short engine "
-    "seed",
+    "What is searched": "source objective haystack target_length budget_tokens numbers within keep_short engine seed",
     "Where the schedule goes": "layers original_length replace_scaling on_top",
     "The text": "split text_field glob encoding concat max_docs streaming split_special_tokens bos",
     "The result": "out fresh force as_json",
@@ -61,16 +60,11 @@ _SECTIONS = {
 @click.option("--haystack", type=Place(), metavar="FILE", help="Hide the keys in this text, not in generated ones.")
 @click.option("--target-length", type=Length(), required=True, metavar="N", help="The context wanted, such as 32k.")
 @click.option(
-    "--method",
-    type=OneOf(["gradient", "evolution", "cma"]),
-    default="gradient",
-    show_default=True,
-    help="evolution is LongRoPE's; cma is CMA-ES (extra search).",
-)
-@click.option(
     "--budget-tokens", type=Length(), default=500_000, show_default=True, metavar="N", help="Tokens to feed in all."
 )
-@click.option("--numbers", type=Whole(1), metavar="N", help="4 (default), 2, or one more than there are pairs.")
+@click.option(
+    "--numbers", type=Whole(1), default=4, show_default=True, metavar="N", help="4, or 2 (the factor and the scale)."
+)
 @click.option(
     "--within",
     type=Real(),

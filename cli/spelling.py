@@ -22,7 +22,7 @@ PARAMETERS = (
     "batch_tokens short_context truncation truncation_stride "
     "split_special_tokens generate lengths trust_remote_code tp sequence_parallel "
     "device_map repeat_distance stride fresh force key_spans max_docs "
-    "windows budget_tokens streaming concat split text_field glob encoding score numbers method within keep_short "
+    "windows budget_tokens streaming concat split text_field glob encoding score numbers within keep_short "
     "objective haystack warmup eval_data"
 ).split()
 """Parameters that notes and warnings name; ``factor`` is also a field of schedules, which stay as they are."""

@@ -1,1 +1,1 @@
-"""Learning a schedule with the model's weights frozen: by gradient, by evolution, or by CMA-ES."""
+"""Learning a schedule with the model's weights frozen, by gradient."""

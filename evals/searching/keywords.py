@@ -9,10 +9,9 @@ class SearchKeywords(RunKeywords, total=False):
     """The fields of :class:`.options.SearchOptions`, which says what they mean."""
 
     objective: str
-    method: str
     budget_tokens: int
     seed: int
-    numbers: int | None
+    numbers: int
     keep_short: bool
     engine: str | None
     within: float

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib.util import find_spec
 
 from ...errors import DataError
 from ...lengths import parse_length
@@ -11,8 +10,6 @@ from ..running.options import RunOptions
 from ..running.selection import PerplexityOptions
 from ..scoring.scorer import LOGITS_BYTES
 from .starting import NONE_WITHIN, NOTHING_HIDDEN, WITHIN, check_weight
-
-METHODS = ("gradient", "evolution", "cma")
 
 TEXT, KEYS = OBJECTIVES = ("text", "keys")
 """What may be learned from: all tokens of a text, or the answers of prompts with a hidden key."""
@@ -25,11 +22,9 @@ class SearchOptions(RunOptions):
     Attributes:
         objective: "text", whose tokens all count, or "keys": prompts that ask for a hidden number, as ``ropescale
             passkey`` makes them, of whose tokens the answers alone count.
-        method: "gradient", "evolution" (LongRoPE's) or "cma".
         budget_tokens: how many tokens may be fed in all, forward or with a gradient, held-out text included.
-        seed: of the order of the windows, of the documents that are held out, and of what a method draws.
-        numbers: how many numbers are searched: 4, 2 or, for each pair and the scale, one each. None is 4, and for
-            evolution one for each pair.
+        seed: of the order of the windows, of the documents that are held out.
+        numbers: how many numbers are searched: 4, or 2 (the factor and the scale).
         keep_short: two tables instead of one: the model's own up to the trained length, the found one beyond.
         engine: search what this engine computes; see ``ropescale export``.
         within: how much a token counts whose context is within the trained length; tokens beyond count 1. Of a text
@@ -45,10 +40,9 @@ class SearchOptions(RunOptions):
     """
 
     objective: str = TEXT
-    method: str = "gradient"
     budget_tokens: int = 500_000
     seed: int = 0
-    numbers: int | None = None
+    numbers: int = 4
     keep_short: bool = False
     engine: str | None = None
     within: float = WITHIN
@@ -59,10 +53,6 @@ class SearchOptions(RunOptions):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "budget_tokens", parse_length(self.budget_tokens))
-        if self.method not in METHODS:
-            raise DataError(f"method {self.method!r} is none of {', '.join(METHODS)}", "method")
-        if self.method == "cma" and find_spec("cma") is None:
-            raise DataError("method='cma' needs cma, which is not installed; pip install 'ropescale[search]'", "method")
         check_weight(self.within)
         self._check_objective()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -26,14 +26,13 @@ from ..running.runner import LONG_SECONDS, carry_out
 from ..store import Facts, Store
 from .families.family import Point
 from .families.shaping import space_of
-from .families.space import Space
 from .feeds.supplying import Supply, lengths_to, supply
 from .keywords import SearchKeywords
 from .losses.evaluating import Evaluator
 from .losses.learner import Learner
 from .losses.table_gradients import LiveTables
-from .methods import covariance, evolution, gradient
-from .methods.asking import Allowance, Ask, Check, Method, Reply
+from .methods import gradient
+from .methods.asking import Ask, Check, Method, Reply
 from .methods.journal import Journal
 from .options import SearchOptions
 from .results import Learned, SearchResult, files_of, spec_line
@@ -45,12 +44,6 @@ if TYPE_CHECKING:
 
 SEARCHING = 1
 """Raised whenever the same model, text and options would give other answers, so that kept ones are not reused."""
-
-METHODS: dict[str, Callable[[Space, Allowance], Method]] = {
-    "gradient": gradient.search,
-    "evolution": evolution.search,
-    "cma": covariance.search,
-}
 
 
 def search(
@@ -81,7 +74,7 @@ def search(
             step is kept there: the same call again continues where this one was interrupted.
         fresh: search again what is kept.
         force: replace results in ``out`` of another text or model, or more than these.
-        options: the fields of :class:`.options.SearchOptions`, such as ``method`` or ``budget_tokens``.
+        options: the fields of :class:`.options.SearchOptions`, such as ``objective`` or ``budget_tokens``.
 
     Raises:
         DataError: too little text, a budget too small for a step, or options that cannot be.
@@ -152,7 +145,7 @@ class SearchRun:
         journal.left = iter(kept)
         live = LiveTables(self.learner.model, self.plan)
         self.notes.tell(
-            f"search: {self.options.method} over {len(self.space.names)} numbers, at most {self.feeding.most:,} tokens "
+            f"search: gradient over {len(self.space.names)} numbers, at most {self.feeding.most:,} tokens "
             f"in {self.feeding.about}" + (f"; {self.beside:,} more under the model as it is" if self.beside else "")
         )
         if kept:
@@ -200,12 +193,12 @@ class SearchRun:
         allowance = self.feeding.allowance
         if self.options.keep_short:
             yield replace(allowance.check(self.space.base), positions=self.trained)
-        return (yield from METHODS[self.options.method](self.space, allowance))
+        return (yield from gradient.search(self.space, allowance))
 
     def _drive(self, method: Method, evaluator: Evaluator, journal: Journal, group: Group) -> None:
         """Answers the method's questions until it has found its point."""
         total = self.feeding.most
-        with Progress(f"search: {self.options.method}", total, self.notes.shown and group.world.leads) as progress:
+        with Progress("search: gradient", total, self.notes.shown and group.world.leads) as progress:
             ask, clock = next(method), _Clock(total, self.notes)
             while True:
                 answer = journal.replayed(ask)
@@ -273,9 +266,10 @@ class SearchRun:
     @property
     def _protocol(self) -> dict[str, object]:
         options = self.options
-        named = ("method", "seed", "budget_tokens", "within", "keep_short", "engine")
+        named = ("seed", "budget_tokens", "within", "keep_short", "engine")
         return {
             "name": "ropescale",
+            "method": "gradient",
             **{name: getattr(options, name) for name in named},
             "numbers": len(self.space.names),
             "found": dict(zip(self.space.names, self._found or (), strict=True)),
@@ -295,7 +289,7 @@ class SearchRun:
     def facts(self) -> Facts:
         """All that the answers depend on."""
         options = self.options
-        named = ("method", "budget_tokens", "seed", "numbers", "keep_short", "engine", "within", "logits_bytes")
+        named = ("budget_tokens", "seed", "numbers", "keep_short", "engine", "within", "logits_bytes")
         return {
             **{name: self.model_facts[name] for name in ("weights", "config_sha256", "dtype")},
             **fingerprints.arithmetic(self.learner.model),

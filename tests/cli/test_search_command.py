@@ -120,8 +120,6 @@ REFUSED = {
         (["--target-length", "100000"], "no document has the"),
         (["--numbers", "3"], "numbers 3 is none of 4"),
         (["--for", "vlm"], "did you mean 'vllm'?"),
-        (["--method", "evolution", "--keep-short"], "--keep-short is for the ramp"),
-        (["--numbers", "5", "--keep-short"], "--keep-short is for the ramp"),
         (["--within", "0"], "is not a weight"),
         (["--layers", "some"], "cannot be changed alone"),
         (["--streaming"], "say how many documents with --max-docs"),
@@ -141,7 +139,6 @@ REFUSED = {
         (["--budget-tokens", "4k"], "error: --budget-tokens 4096 has no room for a step at 256 tokens; give at least"),
         (["--within", "1"], "error: --within is given, and prompts of --objective keys have the target length"),
         (["--target-length", "128"], "needs no schedule"),
-        (["--method", "evolution", "--keep-short"], "--keep-short is for the ramp"),
     ],
 }
 
@@ -190,13 +187,3 @@ def test_killed_at_any_moment_it_finds_the_same(search, checkpoint, texts, tmp_p
         started.wait()
         search(*WORDS, "-o", file)
         assert json.loads(file.read_text()) == wanted, kill
-
-
-def test_cma_is_missed_before_anything_is_read_or_written(refused, checkpoint, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "cma", None)  # as if it were not installed
-    monkeypatch.chdir(tmp_path)
-    words = (checkpoint, "--data", "nowhere.txt", *WORDS, "--method", "cma", "-o", "factors.json")
-    assert refused("search", *words) == (
-        "error: --method cma needs cma, which is not installed; pip install 'ropescale[search]'"
-    )
-    assert list(tmp_path.iterdir()) == []

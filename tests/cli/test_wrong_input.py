@@ -248,14 +248,14 @@ def test_notes_that_cannot_be_written_end_nothing(checkpoint, texts, tmp_path, c
 
 
 @pytest.mark.parametrize("fresh", [[], ["--fresh"]])
-def test_a_table_that_was_saved_with_other_line_ends_is_still_ours(ran, checkpoint, texts, tmp_path, no_plots, fresh):
+def test_a_table_that_was_saved_with_other_line_ends_is_moved_aside(ran, checkpoint, texts, tmp_path, no_plots, fresh):
     words = ["eval", checkpoint, "--data", texts, *ONE, "-o", tmp_path / "out"]
     ran(*words)
     table = tmp_path / "out" / "results.csv"
     before = table.read_bytes()
     table.write_bytes(before.replace(b"\n", b"\r\n"))
     ran(*words, *fresh)
-    assert table.read_bytes() == before
+    assert table.read_bytes() == before and table.with_name("results.csv~").exists()
 
 
 # --- two at once, and signals ---

@@ -115,9 +115,6 @@ MISSING = {
     "gguf book.txt -o out.gguf --schedule yarn --factor 2": (
         "GGUF files need gguf-py, which is not installed; pip install 'ropescale[gguf]'"
     ),
-    "search CKPT --target-length 512 --data book.txt --method cma -o found.json": (
-        "--method cma needs cma, which is not installed; pip install 'ropescale[search]'"
-    ),
 }
 """What needs an extra, and the error that names it."""
 
@@ -176,7 +173,7 @@ def test_the_demo_runs_where_only_the_release_is_installed(complete: Bare) -> No
 def test_the_version_names_what_is_installed(complete: Bare) -> None:
     first, *rest = complete.run("ropescale", "--version").stdout.splitlines()
     assert first == f"ropescale {ropescale.__version__}"
-    assert re.search("transformers 5[.]", rest[1]) and re.search("matplotlib .*gguf .*plotly .*peft .*cma ", rest[2])
+    assert re.search("transformers 5[.]", rest[1]) and re.search("matplotlib .*gguf .*plotly .*peft ", rest[2])
 
 
 def test_the_sdist_installs_what_the_wheel_installs(

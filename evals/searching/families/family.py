@@ -179,72 +179,8 @@ _USUAL = 13
 _RATES = {"start": 0.3, "end": 0.3, "log_factor": 0.03, "log_scale": 0.01, "log": 0.03}
 
 
-@dataclass(frozen=True)
-class EveryPair:
-    """A divisor for every pair, and the attention scale: one number more than there are pairs.
-
-    Attributes:
-        rope: the geometry.
-        factor: how many times longer the context is to be.
-        scaled: whether the attention scale is searched; else it is YaRN's.
-    """
-
-    rope: Rope
-    factor: float
-    scaled: bool = True
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The logarithms of the divisors, and of the scale."""
-        return (*(f"log_divisor_{pair}" for pair in range(self.rope.pairs)), *(["log_scale"] if self.scaled else []))
-
-    @property
-    def rates(self) -> tuple[float, ...]:
-        """The rates of the numbers."""
-        return tuple(_RATES[name.partition("_divisor")[0]] for name in self.names)
-
-    @property
-    def start(self) -> Point:
-        """The divisors of YaRN's default, and its scale."""
-        ramp = Ramp(self.rope, self.factor)
-        inv_freq, scale = ramp.table(torch.tensor(ramp.start, dtype=torch.float64))
-        divisors = [math.log(b / f) if f else 0.0 for b, f in zip(self.rope.inv_freq(), inv_freq.tolist(), strict=True)]
-        return (*divisors, *([math.log(float(scale) / self.rope.table_scale)] if self.scaled else []))
-
-    @property
-    def later_starts(self) -> list[Point]:
-        """None: there is no ramp."""
-        return []
-
-    @property
-    def base(self) -> Point:
-        """The numbers under which every pair keeps its frequency."""
-        return (0.0,) * len(self.names)
-
-    def table(self, point: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns the frequencies, float64 [pairs], and the attention scale; differentiable in ``point`` [numbers]."""
-        base = torch.tensor(self.rope.inv_freq(), dtype=torch.float64)
-        usual = torch.tensor(temperature(self.factor), dtype=torch.float64)
-        scale = torch.exp(point[-1]) if self.scaled else usual
-        return base * torch.exp(-point[: self.rope.pairs]), scale * self.rope.table_scale
-
-    def nearest(self, point: Sequence[float]) -> Point:
-        """Returns divisors of at least 1: no pair turns faster than it was trained to."""
-        pairs = self.rope.pairs
-        return (*(max(float(each), 0.0) for each in point[:pairs]), *map(float, point[pairs:]))
-
-    def schedule(self, point: Point) -> Schedule:
-        """Returns the member as a table."""
-        scale = math.exp(point[-1]) if self.scaled else temperature(self.factor)
-        return Table(factors=tuple(math.exp(each) for each in point[: self.rope.pairs]), attention_factor=scale)
-
-
-ScheduleFamily = Ramp | EveryPair
-"""A set of schedules for one geometry: numbers with bounds, and the table that they mean."""
-
-
-def family(rope: Rope, factor: float, numbers: int, shape: RampShape | None = None) -> ScheduleFamily:
-    """Returns the family with so many numbers: 4, 2 (the factor and the scale), or one for each pair and the scale.
+def family(rope: Rope, factor: float, numbers: int, shape: RampShape | None = None) -> Ramp:
+    """Returns the family with so many numbers: 4, or 2 (the factor and the scale).
 
     Raises:
         DataError: another number.
@@ -253,10 +189,4 @@ def family(rope: Rope, factor: float, numbers: int, shape: RampShape | None = No
         return Ramp(rope, factor, shape or RampShape())
     if numbers == 2:
         return Ramp(rope, factor, replace(shape or RampShape(), ends=False))
-    if numbers == rope.pairs + 1:
-        return EveryPair(rope, factor)
-    raise DataError(
-        f"numbers {numbers} is none of 4 (ramp, factor and scale), 2 (factor and scale) and {rope.pairs + 1} (every "
-        "pair, and the scale)",
-        "numbers",
-    )
+    raise DataError(f"numbers {numbers} is none of 4 (ramp, factor and scale) and 2 (factor and scale)", "numbers")

@@ -11,11 +11,11 @@ from ....engines.base.engine import Engine
 from ....engines.base.layers import layers_of
 from ....engines.base.serving import of_plan
 from ....engines.registry import ENGINES
-from ....errors import ConfigError, DataError
+from ....errors import ConfigError
 from ....planning.plan import Plan, make_plan
 from ..options import SearchOptions
 from ..starting import check_engine
-from .family import EveryPair, RampShape, Scale, family
+from .family import RampShape, Scale, family
 from .space import Space
 
 _SCALES: tuple[Scale, ...] = ("free", "rule", "one")
@@ -32,12 +32,7 @@ def space_of(plan: Plan, target: int, options: SearchOptions) -> Space:
         ConfigError: the engine computes no schedule of the family as it is.
     """
     check_engine(options.engine)
-    if options.method == "evolution":
-        return _of_pairs(plan, target, options)
-    numbers = 4 if options.numbers is None else options.numbers
-    if numbers not in (2, 4) and (options.keep_short or options.engine):
-        given = "keep_short" if options.keep_short else "engine"
-        raise DataError(f"{given} is for the ramp, so numbers={numbers} does not go with it", "numbers", given)
+    numbers = options.numbers
     for differs in (_in_the_folder, _with_commands):
         for shape in _shapes(options):
             space = _space(plan, target, numbers, shape)
@@ -49,16 +44,6 @@ def space_of(plan: Plan, target: int, options: SearchOptions) -> Space:
         f"{ENGINES[options.engine].name} computes no such schedule of this model as it is ({why}); leave "
         f"engine={options.engine} out, and see `ropescale export`",
         "engine",
-    )
-
-
-def _of_pairs(plan: Plan, target: int, options: SearchOptions) -> Space:
-    """Returns what evolution searches: LongRoPE's divisors, with YaRN's attention scale."""
-    for name in ("keep_short", "engine", "numbers"):
-        if getattr(options, name):
-            raise DataError(f"{name} is for the ramp, and evolution searches every pair; leave one out", name, "method")
-    return Space(
-        {key: EveryPair(layer.rope, target / layer.rope.original_length, False) for key, layer in plan.layers.items()}
     )
 
 

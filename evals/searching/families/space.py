@@ -9,7 +9,7 @@ from itertools import chain
 import torch
 
 from ....schedules import Schedule
-from .family import Point, ScheduleFamily
+from .family import Point, Ramp
 
 DiffTables = Mapping[str, tuple[torch.Tensor, torch.Tensor]]
 """By layer type, the frequencies, float64 [pairs], and the attention scale."""
@@ -23,7 +23,7 @@ class Space:
         families: by layer type.
     """
 
-    families: Mapping[str, ScheduleFamily]
+    families: Mapping[str, Ramp]
 
     @property
     def names(self) -> list[str]:
@@ -69,7 +69,7 @@ class Space:
         distinct = set(map(repr, schedules.values()))
         return schedules if len(distinct) > 1 else next(iter(schedules.values()))
 
-    def parts(self, point: Sequence[float]) -> Iterator[tuple[ScheduleFamily, Sequence[float]]]:
+    def parts(self, point: Sequence[float]) -> Iterator[tuple[Ramp, Sequence[float]]]:
         """Yields each family and its numbers."""
         at = 0
         for each in self.families.values():

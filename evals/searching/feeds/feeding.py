@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,29 +17,22 @@ from ...running.selection import Corpus
 from ...store import Facts
 from ..losses.windows import Piece, Texts, TextWindow, Weighted
 from ..methods import gradient
-from ..methods.asking import WINDOWS, Allowance, Ask, least_candidates
+from ..methods.asking import WINDOWS, Allowance, Ask
 from ..options import SearchOptions
 from .splitting import CHECKED, Split, split
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-LEAST: dict[str, Callable[[Allowance], int]] = {
-    "gradient": gradient.least,
-    "evolution": least_candidates,
-    "cma": least_candidates,
-}
-"""How many windows a method must feed at the least."""
-
 
 def enough() -> int:
-    """Returns how many windows any method can begin with, where two are held out.
+    """Returns how many windows a search can begin with, where two are held out.
 
     A smaller budget cuts the text into as many, so that it is split as it would be under the least budget that is
     accepted, which an error can name then.
     """
     smallest = Allowance(tuple(range(WINDOWS)), 2, 0, 0)
-    return max(least(smallest) for least in LEAST.values()) + smallest.held_out
+    return gradient.least(smallest) + smallest.held_out
 
 
 @dataclass(frozen=True)
@@ -164,7 +157,7 @@ def allowance_of(options: SearchOptions, size: int, learned: int, held_out: int,
     once_more = held_out if options.keep_short else 0  # under the model's own table
     feeds = (options.budget_tokens - aside) // size
     allowance = Allowance(tuple(range(learned)), held_out, feeds - once_more, options.seed)
-    least = LEAST[options.method](allowance)
+    least = gradient.least(allowance)
     if allowance.feeds < least:
         raise DataError(
             f"budget_tokens={options.budget_tokens} has no room for a step at {size} tokens; give at least "

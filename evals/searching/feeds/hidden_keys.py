@@ -183,7 +183,7 @@ def prompt_feeding(
     held_out = max(2, int(CHECKED * options.budget_tokens / (gradient.CHECKS * sum(lengths))))
     aside = _aside(options, lengths, held_out)
     most = (options.budget_tokens - aside) // target - gradient.CHECKS * held_out
-    learned = max(WINDOWS, most if options.method == "gradient" else 0)
+    learned = max(WINDOWS, most)
     allowance = allowance_of(options, target, learned, held_out, aside)
     asked = _quiz(tokenizer, [target], bos, options, (seed[0], learned))
     return PromptFeeding(asked, _quiz(tokenizer, lengths, bos, options, (seed[1], held_out)), allowance, options)
@@ -191,7 +191,7 @@ def prompt_feeding(
 
 def _aside(options: SearchOptions, lengths: Sequence[int], held_out: int) -> int:
     """Counts the tokens of held-out prompts that are shorter than the target, in all checks."""
-    checks = gradient.CHECKS if options.method == "gradient" else 2
+    checks = gradient.CHECKS
     return checks * held_out * sum(lengths[:-1])
 
 

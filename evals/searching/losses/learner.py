@@ -79,8 +79,7 @@ class Learner(Scorer):
             if not state.requires_grad:
                 raise ConfigError(
                     f"{type(self.model).__name__} does not rotate by the tables that its rotary modules carry, so "
-                    "there is no gradient; use method='cma'",
-                    "method",
+                    "there is no gradient",
                 )
             nll, slope = self._head_slope(state.detach(), ids[0, 1:], weights, head)
             state.backward(slope)

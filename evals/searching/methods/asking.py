@@ -103,16 +103,6 @@ WINDOWS = 4
 """The windows on which points are compared without a gradient."""
 
 
-def candidates(allowance: Allowance) -> int:
-    """Returns how many candidates an allowance has room for, besides a check before and one after."""
-    return max(0, (allowance.feeds - 2 * allowance.held_out) // min(WINDOWS, len(allowance.windows)))
-
-
-def least_candidates(allowance: Allowance) -> int:
-    """Returns how many windows a start and two candidates take, with the checks."""
-    return 2 * allowance.held_out + 3 * min(WINDOWS, len(allowance.windows))
-
-
 def best(points: Sequence[Point], losses: Sequence[float]) -> Point:
     """Returns the point with the least loss; of equals the first."""
     return points[min(range(len(points)), key=lambda number: losses[number])]

@@ -138,17 +138,13 @@ def test_a_set_of_prompts_keeps_its_ids_whatever_the_budget():
             assert np.array_equal(one.ids(0), other.ids(0))
 
 
-@pytest.mark.parametrize("method", ["gradient", "evolution", "cma"])
 @pytest.mark.parametrize("keep_short", [False, True])
-def test_every_token_that_is_fed_counts(method, keep_short, monkeypatch):
-    pytest.importorskip("cma") if method == "cma" else None
-    if method == "evolution" and keep_short:
-        pytest.skip("keep_short is for the ramp")
+def test_every_token_that_is_fed_counts(keep_short, monkeypatch):
     fed, job = [], Evaluator._job
     monkeypatch.setattr(
         Evaluator, "_job", lambda self, ask, point, piece: fed.append(len(piece.ids)) or job(self, ask, point, piece)
     )
-    result = search(model(), None, 256, **BUDGET, method=method, keep_short=keep_short)
+    result = search(model(), None, 256, **BUDGET, keep_short=keep_short)
     assert sum(fed) == result.spent + result.beside
     assert result.spent <= BUDGET["budget_tokens"] and result.beside == 2 * SIZE
     assert result.found.loss == min(check.loss for check in result.checks)
@@ -212,10 +208,9 @@ def test_what_cannot_be_is_refused_before_anything_runs(changes, said):
         search(model(), given.pop("documents", None), 256, **given)
 
 
-@pytest.mark.parametrize("method", ["gradient", "evolution", "cma"])
 @pytest.mark.parametrize("keep_short", [False, True])
-def test_the_least_budget_that_is_named_is_accepted_and_one_token_less_is_not(method, keep_short):
-    asked = {"method": method, "keep_short": keep_short and method != "evolution"}
+def test_the_least_budget_that_is_named_is_accepted_and_one_token_less_is_not(keep_short):
+    asked = {"keep_short": keep_short}
     with pytest.raises(DataError) as refusal:
         feeding(budget_tokens=2, **asked)
     least = int(str(refusal.value).rpartition("=")[2])
