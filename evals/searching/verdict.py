@@ -54,10 +54,10 @@ def verdict(changes: Sequence[ChangeRow], target: int, documents: int, *, unmove
         held: what was held out, "text" or "prompts".
     """
     over, *others = rows = [row for row in changes if row.length == target]
-    nothing = [f"No check did better than the start, {over.named}: nothing was gained."] if unmoved else []
+    nothing = [f"No check beat the start, {over.named}: nothing was gained."] if unmoved else []
     if not over.standing:
         figures = ", ".join(f"{signed(row.delta_nll)} against {row.named}" for row in (others if unmoved else rows))
-        why = f"The schedule was chosen on the documents it is measured on; not proved: at {target:,} {figures} (nats)."
+        why = f"The schedule was chosen on the documents it is measured on; not proved (nats at {target:,}: {figures})."
         return " ".join([*nothing, why, f"Give {ENOUGH} documents of {target:,} tokens or more."])
     sets, answers = ("", "") if held == "text" else ("sets of ", " of an answer")
     where = f"At {target:,} tokens, on {documents} {sets}{'documents' if held == 'text' else held} that chose nothing, "

@@ -84,7 +84,7 @@ def test_with_too_few_documents_nothing_is_proved_and_the_sentence_says_so(found
     assert found.protocol["judged"] == [] and all(row.low is row.high is None for row in CHANGES.rows(found))
     own = search(markov_llama(torch.full((60, 60), 1 / 60, dtype=torch.float64)), MANY[:15], 128, **BUDGET)
     text = own.to_markdown()
-    assert "The schedule was chosen on the documents it is measured on; not proved: at 128 " in text
+    assert "The schedule was chosen on the documents it is measured on; not proved (nats at 128: " in text
     assert "Give 16 documents of 128 tokens or more." in text and "so it flatters the result" in text
     assert "better than" not in text and "worse than" not in text
 

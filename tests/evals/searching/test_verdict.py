@@ -11,7 +11,7 @@ from ropescale.evals.reporting import searches
 from ropescale.evals.searching.methods.asking import Check
 from ropescale.evals.searching.metrics import CHANGES, FINDING
 from ropescale.evals.searching.searched import Searched
-from ropescale.evals.searching.verdict import ChangeRow, verdict
+from ropescale.evals.searching.verdict import ChangeRow, change_cell, verdict
 
 START = "yarn:factor=8"
 OWN, CUT = ("as-is", 2048, -2.0, -2.1, -1.9), ("truncation", 2048, 0.09, 0.04, 0.14)
@@ -44,8 +44,8 @@ def said(*changes, unmoved=False, kept=False, held="text"):
                 ("as-is", 2048, -2.0, None, None),
                 ("truncation", 2048, 0.1, None, None),
             ],
-            "The schedule was chosen on the documents it is measured on; not proved: at 2,048 -0.0500 "
-            "against yarn:factor=8, -2.0000 against the model as it is, +0.1000 against truncation (nats). Give 16 "
+            "The schedule was chosen on the documents it is measured on; not proved (nats at 2,048: "
+            "-0.0500 against yarn:factor=8, -2.0000 against the model as it is, +0.1000 against truncation). Give 16 "
             "documents of 2,048 tokens or more.",
         ),
     ],
@@ -56,7 +56,7 @@ def test_the_intervals_at_the_target_decide(changes, wanted):
 
 def test_a_search_that_found_nothing_says_so_and_how_the_start_does():
     assert said((START, 2048, 0.0, 0.0, 0.0), OWN, CUT, unmoved=True) == (
-        "No check did better than the start, yarn:factor=8: nothing was gained. At 2,048 tokens, on 12 documents that "
+        "No check beat the start, yarn:factor=8: nothing was gained. At 2,048 tokens, on 12 documents that "
         "chose nothing, it is better than the model as it is (-2.0000 ± 0.1000) and worse than truncation (+0.0900 ± "
         "0.0500). Use truncation."
     )
@@ -113,7 +113,7 @@ def check_table(stored):
         (found[row.baseline],) = claims
         wanted = "better than" if row.high < 0 else "worse than" if row.low > 0 else "not told apart from"
         assert found[row.baseline] == wanted, text
-        assert f"{row.delta_nll:+.4f}" in text
+        assert change_cell(row) in text
         if f"Use {NAMES[row.baseline]}." in text:
             assert wanted != "better than"
     assert all(len(each) <= 200 for each in re.split(r"(?<=[.]) (?=[A-Z])", text)), text
