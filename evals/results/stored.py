@@ -276,6 +276,10 @@ class Stored(Measured):
         edges = accumulate(self.windows or [1] * len(items), initial=0)
         return [items[start:stop] for start, stop in pairwise(edges)]
 
+    def texts_with(self, counts: Sequence[float]) -> int:
+        """Counts the documents with a window that has any."""
+        return sum(map(bool, sampling.grouped(counts, self.windows)))
+
     @property
     def longest(self) -> list[int]:
         """The tokens of each document, or of its windows."""

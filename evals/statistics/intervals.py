@@ -22,6 +22,17 @@ PERCENT = f"{LEVEL:.0%}"
 DOCUMENTS = "documents"
 """What the interval of :func:`ratio` is over."""
 
+LEAST_DOCUMENTS = 5
+"""The fewest documents that have an interval: one of fewer is so wide that it says nothing."""
+
+CONCLUSIVE = 10
+"""The fewest documents of which a sentence concludes anything."""
+
+
+def familywise(comparisons: int) -> float:
+    """Returns the level of each of so many intervals that all hold together at :data:`LEVEL` (Sidak, JASA 62, 1967)."""
+    return LEVEL ** (1 / max(1, comparisons))
+
 
 @dataclass(frozen=True)
 class Estimate:
@@ -34,6 +45,13 @@ class Estimate:
     low: float | None
     high: float | None
     over: str | None = None
+
+    @property
+    def sign(self) -> int | None:
+        """-1 where the interval is below zero, 1 where it is above, 0 where it holds zero; None without an interval."""
+        if self.low is None or self.high is None:
+            return None
+        return (self.low > 0) - (self.high < 0)
 
     def __neg__(self) -> Estimate:
         """Returns the estimate of the values with the other sign."""
@@ -68,17 +86,17 @@ def ratio(sums: Sequence[float], counts: Sequence[float], level: float = LEVEL) 
         level: two-sided coverage.
 
     Returns:
-        The bounds are None with fewer than two documents.
+        The bounds are None with fewer than :data:`LEAST_DOCUMENTS` documents.
     """
-    found = _student(sums, counts, level, leaning=True)
+    found = _student(sums, counts, level, least=LEAST_DOCUMENTS, leaning=True)
     return found if found.low is None else replace(found, over=DOCUMENTS)
 
 
-def _student(sums: Sequence[float], counts: Sequence[float], level: float, leaning: bool) -> Estimate:
+def _student(sums: Sequence[float], counts: Sequence[float], level: float, least: int, leaning: bool) -> Estimate:
     mean, tokens = math.fsum(sums) / math.fsum(counts), math.fsum(counts)
     pairs = [(s, m) for s, m in zip(sums, counts, strict=True) if m]
     documents = len(pairs)
-    if documents < 2:
+    if documents < least:
         return Estimate(mean, None, None)
     parts = [m / tokens for _, m in pairs]
     square = math.fsum(h * h for h in parts)
@@ -149,7 +167,7 @@ def consecutive(sums: Sequence[float], counts: Sequence[float], level: float = L
     edges = [windows * block // blocks for block in range(blocks + 1)]
     parts = [slice(first, last) for first, last in pairwise(edges)]
     total, tokens = ([math.fsum(each[part]) for part in parts] for each in (sums, counts))
-    found = _student(total, tokens, level, leaning=False)
+    found = _student(total, tokens, level, least=2, leaning=False)
     return found if found.low is None else replace(found, over=f"{blocks} blocks of {of}")
 
 
