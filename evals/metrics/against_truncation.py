@@ -23,7 +23,7 @@ from . import drawing
 from .base import Metric, Picture, estimated, rests_on
 from .cells import change_cell, table
 from .guessing import worse_than_a_guess
-from .verdicts import concludes, counted, level, together, too_few
+from .verdicts import level, together, too_few
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -299,7 +299,7 @@ def _row(
             return None
         parts |= {name if which == ALL else f"{which}_{name}": value for name, value in found.items()}
     about = {"schedule": schedule, "length": length, "context": last.length, "stride": last.stride}
-    parts["comparisons"] = counted(stored)
+    parts["comparisons"] = stored.comparisons
     return TruncationRow(**about, fed=last.positions, **parts)  # type: ignore[arg-type]
 
 
@@ -318,7 +318,7 @@ def _figures(stored: Stored, ours: list[np.ndarray], theirs: list[np.ndarray]) -
     first = np.concatenate(stored.of_texts(apart)[0])
     change = estimated(stored, Totals([a - b for a, b in zip(one, two, strict=True)], counts), first, level(stored))
     documents = stored.texts_with(counts)
-    if concludes(stored) and documents < CONCLUSIVE:
+    if stored.comparisons is not None and documents < CONCLUSIVE:
         change = Estimate(change.mean, None, None)
     return {
         "documents": documents,

@@ -14,7 +14,7 @@ from ..statistics.intervals import CONCLUSIVE
 from . import perplexity
 from .base import Metric, paired_change, rests_on
 from .guessing import worse_than_a_guess
-from .verdicts import comparisons, level, together, too_few
+from .verdicts import level, together, too_few
 
 
 @dataclass(frozen=True)
@@ -76,9 +76,9 @@ def _row(stored: Stored, length: int, labels: list[str]) -> BestRow:
     best = min(labels, key=lambda label: sum(totals[label].sums) / sum(totals[label].shares))
     others = [label for label in labels if label != best]
     found = {each: paired_change(stored, each, best, length, level(stored)) for each in others}
-    apart = [each for each in others if found[each].sign == 1]
     changes = {each: [one.mean, one.low, one.high] for each, one in found.items()}
-    return BestRow(length, best, comparisons(stored), apart, [each for each in others if each not in apart], changes)
+    apart, rest = ([each for each in others if (found[each].sign == 1) is is_apart] for is_apart in (True, False))
+    return BestRow(length, best, stored.comparisons or 0, apart, rest, changes)
 
 
 def said(row: BestRow, name: Callable[[str], str] = str) -> str:

@@ -15,7 +15,7 @@ from ..statistics.intervals import LEVEL, Estimate
 from . import drawing
 from .base import Metric, Picture, mean_of, paired_change, rests_on
 from .cells import around, change_cell, mark, table
-from .verdicts import counted, level, together
+from .verdicts import level, together
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -112,7 +112,8 @@ METRIC = Paired()
 def difference(ours: Stored, schedule: str, theirs: Stored, baseline: str, length: int) -> Estimate | None:
     """Returns the NLL per token of one schedule minus another's; None if they did not score the same tokens.
 
-    Within a run its interval holds for all comparisons together. If tokens have different weights, it is the difference that the run found against its own baseline.
+    Within a run its interval holds for all comparisons together. If tokens have different weights, it is the difference
+    that the run found against its own baseline.
     """
     if not ours.same_tokens(theirs, length):
         return None
@@ -134,11 +135,9 @@ def _found(stored: Stored, schedule: str, baseline: str, length: int) -> Estimat
 
 def _row(stored: Stored, schedule: str, length: int) -> PairedRow:
     change = paired_change(stored, schedule, stored.baseline, length, level(stored))
-    about = (schedule, stored.baseline, length)
+    figures = (schedule, stored.baseline, length, change.mean, change.low, change.high)
     compared = dict(zip(_COMPARED, _compared(stored, schedule, length)))
-    return PairedRow(
-        *about, change.mean, change.low, change.high, **compared, interval=change.over, comparisons=counted(stored)
-    )
+    return PairedRow(*figures, **compared, interval=change.over, comparisons=stored.comparisons)
 
 
 def _compared(stored: Stored, schedule: str, length: int) -> list[float | None]:
