@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ...output.escaping import escaped
 from ...output.formatting import markdown
 from ..metrics.base import Metric, Picture
-from ..metrics.cells import leans, table
+from ..metrics.cells import NO_INTERVAL, leans, misleads, table
 from ..run_folder.checking import Count, Length
 from ..statistics.intervals import PERCENT, Estimate, mcnemar, ratio, wilson
 from . import plots
@@ -263,6 +263,7 @@ def _nll_cell(row: AccuracyRow) -> str:
 def _around(value: float, low: float | None, high: float | None, form: str) -> str:
     figure = f"{value:{form}}".rstrip(".")
     if low is None or high is None:
-        return figure
-    bounds = f"({low:.3g} to {high:.3g})" if leans(value, low, high) else f"± {(high - low) / 2:.2g}"
-    return f"{figure} {bounds}"
+        return f"{figure} {NO_INTERVAL}"
+    half = f"{(high - low) / 2:.2g}"
+    by_bounds = leans(value, low, high) or misleads(low, high, figure, half)
+    return f"{figure} ({low:.3g} to {high:.3g})" if by_bounds else f"{figure} ± {half}"

@@ -28,7 +28,7 @@ from ..run_folder import folder, nll
 from ..run_folder.formats import Results
 from ..run_folder.loading import Losses, read_losses, read_results
 from ..statistics import coverage
-from ..statistics.intervals import DOCUMENTS, PERCENT
+from ..statistics.intervals import DOCUMENTS, LEAST_DOCUMENTS, PERCENT
 from . import arrays
 from .parts import parts_of
 from .saving import Saved, shown
@@ -217,11 +217,11 @@ class Result(Stored, Saved):
     def _interval_line(self) -> str:
         number, interval = self.data["documents"], f"{self.protocol['interval']} interval"
         blocks = next((row.interval for row in reversed(self.rows) if row.interval not in (None, DOCUMENTS)), None)
-        if number > 1 and blocks is None:
+        if blocks is None and all(row.ppl_low is None for row in self.rows):
+            return f"no interval (± -): it takes {LEAST_DOCUMENTS} documents, or {coverage.least(self.sliding)}"
+        if blocks is None:
             few = coverage.over_documents(number) if "skewness" in interval else ""  # older runs had another
             return f"± or (low to high) is the {interval}{f', which {few}' if few else ''}"
-        if blocks is None:
-            return f"there is no interval: it needs two documents, or one of {coverage.least(self.sliding)}"
         return (
             f"± or (low to high) † is the {PERCENT} interval over {blocks}, which knows nothing of other documents and "
             f"covers {coverage.over_blocks()}"
@@ -235,8 +235,8 @@ class Result(Stored, Saved):
     @property
     def extent(self) -> str:
         """Says what the tables of a source rest on, and how often its interval over few documents holds."""
-        clustered = any(row.interval == DOCUMENTS for row in self.rows)
-        few = coverage.over_documents(self.data["documents"]) if clustered else ""
+        blocks = any(row.interval not in (None, DOCUMENTS) for row in self.rows)
+        few = "" if blocks else coverage.over_documents(self.data["documents"])
         return "; their interval ".join(filter(None, [rests_on(self), few]))
 
     @property
