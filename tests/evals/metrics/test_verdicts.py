@@ -1,4 +1,4 @@
-"""The sentences that conclude, over tables drawn at random: how often they are false, and that nothing contradicts them."""
+"""The sentences that conclude, over random tables: how often they are false, and that nothing contradicts them."""
 
 from __future__ import annotations
 
