@@ -42,13 +42,26 @@ def test_half_an_interval_that_is_not_zero_is_not_shown_as_zero():
         " ± 0.1000",
         " ± <0.0001",
         " ± 0.0000",
-        "",
+        " ± -",
     ]
 
 
 def test_an_interval_that_leans_to_one_side_is_not_written_with_a_half():
     """With ± 0.11 it would seem to keep away from zero."""
     assert around(0.12, -0.02, 0.2, sign="+") == " (-0.0200 to +0.2000)"
+
+
+@pytest.mark.parametrize(
+    ("mean", "low", "high", "written"),
+    [
+        (0.0478, -0.0010, 0.0905, " (-0.0010 to +0.0905)"),  # ± 0.0457 would keep away from zero
+        (0.0457, 0.0001, 0.0957, " (+0.0001 to +0.0957)"),  # ± 0.0478 would not
+        (0.05004, 0.00008, 0.1, " (+8e-05 to +0.1000)"),  # both round to 0.0500
+        (-0.05, -0.0991, -0.0009, " ± 0.0491"),
+    ],
+)
+def test_bounds_are_written_where_a_half_would_disagree_with_them_about_zero(mean, low, high, written):
+    assert around(mean, low, high, sign="+") == written
 
 
 def test_a_huge_loss_is_a_huge_perplexity_and_no_overflow():
