@@ -174,7 +174,10 @@ class AnswerRow:
         answer: one sentence.
         command: what puts it into a checkpoint; empty where nothing is recommended.
         open, equal: the schedules that may be better, and those that are as good.
+        more: how many more documents or windows, of the same kind, would settle what is open; None if that is not
+            known, or nothing is open.
         truncation: what keeping only the last tokens gives instead; empty where it was not measured.
+        holds: how far the model as it is holds on this text, in tokens.
         memory: the KV cache's memory, in a sentence.
         serve: what serves that checkpoint in the engine that was named; empty without one.
         guessed: whether the model as it is predicts worse than a uniform guess; nothing is recommended then.
@@ -186,7 +189,9 @@ class AnswerRow:
     command: str
     open: list[str]
     equal: list[str]
+    more: Count | None
     truncation: str
+    holds: Length
     memory: str
     serve: str = ""
     guessed: bool = False

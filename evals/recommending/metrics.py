@@ -52,8 +52,10 @@ class Advice(Metric[Judged, AnswerRow]):
         (row,) = self.rows(stored)
         parts = [sentence(row.answer)]
         parts += [code_span(each) for each in (row.command, row.serve) if each]
-        if row.truncation and not row.guessed:
-            parts.append(sentence(row.truncation))
+        trained = stored.model.get("trained_length")
+        holds = f"As it is, the model holds up to {row.holds:,} tokens on this text (trained at {trained:,})."
+        if not row.guessed:
+            parts.append(" ".join([holds, *([sentence(row.truncation)] if row.truncation else [])]))
         parts.append(row.memory)
         return parts
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 from ...output.formatting import listed
 from ..metrics.cells import around, digits, exp
@@ -15,7 +16,7 @@ from .evidence import TRUNCATION, AnswerRow, Evidence
 from .objective import Objective
 from .racing.deciding import Decision
 from .racing.halving import LEAST_DOCUMENTS
-from .racing.measured import BEYOND, FAR
+from .racing.measured import BEYOND, FAR, CandidateLosses, held_windows
 
 LEAST_WINDOWS = 16
 """The fewest windows of a few documents of which half give an interval."""
@@ -36,7 +37,9 @@ def answer(evidence: Evidence) -> AnswerRow:
         command=evidence.serving.command(evidence.lineup.given(chosen), goal.target) if named else "",
         open=decision.open,
         equal=decision.equal,
+        more=_more(evidence, decision),
         truncation="" if guessed else truncation(evidence, chosen),
+        holds=held_length(evidence),
         memory=evidence.serving.said(goal.target),
         serve=evidence.serving.following(goal.target) if named else "",
         guessed=bool(guessed),
@@ -95,12 +98,19 @@ def too_short(windows: Sequence[int], target: int) -> str:
 
 
 def _open(evidence: Evidence, decision: Decision) -> str:
+    what, more = _amount(evidence.losses.windows)[1], _more(evidence, decision)
+    told = f"; about {more:,} more {what}s like these would tell" if more else ""
     percent, name = f"{math.expm1(evidence.tolerance):.1%}", evidence.lineup.named
     return (
         "This text does not decide. "
         f"The lowest so far is {name(decision.chosen)}: {_compared(evidence, decision.chosen)}. "
-        f"Better by more than {percent} of perplexity may be {listed(map(name, decision.open))}."
+        f"Better by more than {percent} of perplexity may be {listed(map(name, decision.open))}{told}."
     )
+
+
+def _more(evidence: Evidence, decision: Decision) -> int | None:
+    """Returns how many more documents, or windows, settle what is open: as many again race as decide."""
+    return None if decision.needed is None else max(1, 2 * decision.needed - _amount(evidence.losses.windows)[0])
 
 
 def _compared(evidence: Evidence, chosen: str) -> str:
@@ -159,11 +169,12 @@ def _of_far_repeats(evidence: Evidence, chosen: str) -> str:
     tokens = losses.tokens(held_out, FAR)
     if not tokens:
         return " None of its tokens repeats what is further back."
+    schedule, truncated = (losses.mean(each, held_out, FAR) for each in (chosen, TRUNCATION))
+    better = "wins" if schedule < truncated else "loses"
     share = tokens / losses.tokens(held_out, BEYOND)
-    change = losses.difference(chosen, TRUNCATION, held_out, evidence.level, FAR)
     return (
-        f" On the {tokens:,} tokens that repeat what is further back ({share:.1%} of those beyond), the schedule's "
-        f"loss minus truncation's is {_nats(change)}."
+        f" For the {tokens:,} tokens that repeat what is further back ({share:.1%} of those beyond), the schedule "
+        f"{better}: {schedule:.3f} nats against {truncated:.3f}."
     )
 
 
@@ -175,3 +186,41 @@ def _nats(difference: Estimate, sign: int = 1) -> str:
 
 def _negative(bound: float | None) -> float | None:
     return None if bound is None else -bound
+
+
+def held_length(evidence: Evidence) -> int:
+    """Returns how far the model as it is holds on this text, in tokens.
+
+    That is the largest length up to which the loss of no stretch of positions, from each measured length to the next,
+    is shown to be above the loss of the last half of the trained length, in the same windows.
+    """
+    goal, losses = evidence.objective, evidence.losses
+    within, reached = losses.measured(AS_IS), goal.short
+    lengths = [length for length in goal.lengths if length >= goal.short]
+    before = max((length for length in goal.lengths if length < goal.short), default=None)
+    if before is None:
+        return reached
+    base = _stretch(losses, within, before, goal.short)
+    for start, stop in pairwise(lengths):
+        rise = _rise(losses, within, base, _stretch(losses, within, start, stop))
+        if rise.mean != rise.mean or (rise.low if rise.low is not None else rise.mean) > 0:
+            break
+        reached = stop
+    return reached
+
+
+def _stretch(losses: CandidateLosses, within: Sequence[int], start: int, stop: int) -> list[float]:
+    """Returns, per window, the mean loss of the model as it is over the positions between two lengths."""
+    table, first, last = losses.sums[AS_IS], losses.columns.index(start), losses.columns.index(stop)
+    sums = table[list(within), last] - table[list(within), first]
+    counts = losses.counts[list(within), last] - losses.counts[list(within), first]
+    return [float(one / count) if count else float("nan") for one, count in zip(sums, counts, strict=True)]
+
+
+def _rise(losses: CandidateLosses, within: Sequence[int], base: Sequence[float], later: Sequence[float]) -> Estimate:
+    pairs = [two - one for one, two in zip(base, later, strict=True)]
+    known = [(window, rise) for window, rise in zip(within, pairs, strict=True) if rise == rise]
+    if not known:
+        return Estimate(float("nan"), None, None)
+    held = held_windows(losses.windows, [window for window, _ in known])
+    return sampling.estimate([rise for _, rise in known], [1.0] * len(known), held)

@@ -14,7 +14,7 @@ from ropescale.evals.metrics.drawing import plain_numbers, tokens
     ("value", "low", "high", "written"),
     [
         (None, None, None, "-"),
-        (13.816, None, None, "13.82"),
+        (13.816, None, None, "13.82 ± -"),
         (13.816, 11.6, 16.0, "13.82 ± 2.2"),
         (10.0, 7.1, 12.9, "10.00 ± 2.9"),  # half of it is 29% of the value
         (10.0, 9.0, 11.5, "10.00 (9.00 to 11.5)"),  # one side is longer than the other by half
@@ -56,7 +56,7 @@ def test_an_interval_that_leans_to_one_side_is_not_written_with_a_half():
     [
         (0.0478, -0.0010, 0.0905, " (-0.0010 to +0.0905)"),  # ± 0.0457 would keep away from zero
         (0.0457, 0.0001, 0.0957, " (+0.0001 to +0.0957)"),  # ± 0.0478 would not
-        (0.05004, 0.00008, 0.1, " (+8e-05 to +0.1000)"),  # both round to 0.0500
+        (0.05004, 0.00003, 0.1, " (+3e-05 to +0.1000)"),  # both round to 0.0500
         (-0.05, -0.0991, -0.0009, " ± 0.0491"),
     ],
 )

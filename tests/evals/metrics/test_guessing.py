@@ -17,7 +17,7 @@ from ropescale.evals.run_folder.checking import sealed
 pytestmark = pytest.mark.usefixtures("no_plots")
 
 LENGTHS = [32, 64, 128]
-CONCLUSIONS = ("pays off", "pay off", "owest loss")
+CONCLUSIONS = ("pays off", "pay off", "Lowest loss")
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +111,7 @@ def test_a_recommendation_of_random_weights_says_so_and_names_no_schedule(tmp_pa
 def test_a_recommendation_of_an_older_version_loads(tmp_path):
     recommend(uniform_llama(), documents(8, 132), 128, out=tmp_path / "run", batch_tokens=512)
     found = Recommendation.load(older(tmp_path / "run"))
-    assert not found.answer.guessed and "Giving the model only the last" in found.to_markdown()
+    assert not found.answer.guessed and found.answer.answer in found.to_markdown()
 
 
 def test_a_search_on_random_weights_says_so_and_concludes_nothing():

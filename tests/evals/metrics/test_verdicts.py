@@ -39,9 +39,9 @@ def false_rates(tables: int, skew: str) -> dict[str, float]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("skew", "most"), [("none", 0.06), ("right", 0.08), ("left", 0.08)])
-def test_what_is_false_is_concluded_from_few_of_ten_thousand_tables(skew, most):
-    rates = false_rates(10_000, skew)
+@pytest.mark.parametrize(("skew", "share", "most"), [("none", 0.5, 0.06), ("right", 0.25, 0.08), ("left", 0.25, 0.08)])
+def test_what_is_false_is_concluded_from_few_of_ten_thousand_tables(skew, share, most):
+    rates = false_rates(int(10_000 * share), skew)
     print(skew, rates)
     assert max(rates.values()) <= most
 
@@ -66,7 +66,7 @@ def test_of_fewer_than_ten_documents_nothing_is_concluded_and_the_sentences_say_
 def test_of_fewer_than_five_documents_there_is_a_dash_for_an_interval_and_the_line_says_why():
     result = table(np.random.default_rng(3), 2, 4, far=True)
     text = result.to_markdown()
-    assert "± 0" not in text and " to +" not in text and text.count("± -") == 2 * (3 + 2 + 3 + 2) + 3
+    assert "± 0" not in text and " to +" not in text and text.count("± -") == 6 + 3 + 4 + 6 + 4 + 1
     assert "no interval (± -): it takes 5 documents" in text
 
 
