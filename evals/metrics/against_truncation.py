@@ -235,10 +235,7 @@ def _said(found: PaysOff, rows: Sequence[TruncationRow], name: Callable[[str], s
     by = f"{change_cell(change)} nats per token"
     if found.length is None:
         stands = "is worse than" if change and change.sign == 1 else "is not told apart from"
-        return (
-            f"is not shown to pay off: at {at:,} tokens the schedule with the lowest loss, {name(found.schedule)}, "
-            f"{stands} truncation ({by})"
-        )
+        return f"is not shown to pay off: the best at {at:,} tokens, {name(found.schedule)}, {stands} truncation ({by})"
     longer = [length for length in lengths if length > at]
     also = listed([f"{length:,}" for length in found.beyond])
     if not longer:

@@ -49,7 +49,8 @@ class Retrieval(Asked, Saved):
             f"{protocol['digits']} digits, {'BOS first' if protocol['has_bos'] else 'no BOS'}, "
             f"filler {escaped(self.data['source'])}, {self.model['dtype']}. An answer counts when every token of it is "
             f"ranked first (greedy decoding would write it); brackets are Wilson {PERCENT} intervals{joined}, "
-            f"± is a {PERCENT} t interval over prompts ({LEAST_DOCUMENTS} or more). {self._bar()}. Prompts sha256 {self.data['sha256'][:12]}"
+            f"± is a {PERCENT} t interval over prompts ({LEAST_DOCUMENTS} or more). {self._bar()}. "
+            f"Prompts sha256 {self.data['sha256'][:12]}"
         )
 
     def _summary(self) -> str:

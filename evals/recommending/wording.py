@@ -160,7 +160,10 @@ def of_far_repeats(evidence: Evidence, chosen: str) -> str:
     tokens = losses.tokens(held_out, FAR)
     if not evidence.truncates or evidence.decision.too_short or not tokens:
         return ""
-    change, share = losses.difference(chosen, TRUNCATION, held_out, column=FAR), losses.tokens(held_out, BEYOND)
+    change, share = (
+        losses.difference(chosen, TRUNCATION, held_out, evidence.level, FAR),
+        losses.tokens(held_out, BEYOND),
+    )
     return (
         f"On the {tokens:,} tokens that repeat what is further back ({tokens / share:.1%} of those beyond) it differs "
         f"from truncation by {change_cell(change)} nats."

@@ -218,7 +218,7 @@ class Result(Stored, Saved):
         number, interval = self.data["documents"], f"{self.protocol['interval']} interval"
         blocks = next((row.interval for row in reversed(self.rows) if row.interval not in (None, DOCUMENTS)), None)
         if blocks is None and all(row.ppl_low is None for row in self.rows):
-            return f"no interval (± -): it takes {LEAST_DOCUMENTS} documents, or {coverage.least(self.sliding)}"
+            return f"no interval (± -): it takes {LEAST_DOCUMENTS} documents, or one of {coverage.least(self.sliding)}"
         if blocks is None:
             few = coverage.over_documents(number) if "skewness" in interval else ""  # older runs had another
             return f"± or (low to high) is the {interval}{f', which {few}' if few else ''}"

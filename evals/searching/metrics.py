@@ -9,7 +9,7 @@ from ...output.formatting import markdown
 from ..metrics import guessing
 from ..metrics.base import Metric, Picture
 from ..metrics.cells import exp, interval_cell
-from ..statistics.intervals import LEVEL
+from ..statistics.intervals import familywise
 from .plots import draw
 from .searched import AS_IS, FOUND, TRUNCATION, Searched
 from .verdict import ChangeRow, change_cell, verdict
@@ -80,7 +80,7 @@ class Changes(Metric[Searched, ChangeRow]):
     def reduce(self, stored: Searched) -> list[ChangeRow]:
         """Returns one row per length for the start, then for the others; none where the model's own table is kept."""
         known = [name for name in (stored.start, AS_IS, TRUNCATION) if name in stored.curves]
-        level = LEVEL ** (1 / max(1, len(known)))
+        level = familywise(len(known))
         lengths = [(name, n) for name in known for n in sorted(stored.curves[name]) if not stored.is_own(n)]
         return [_change(stored, name, length, level) for name, length in lengths]
 

@@ -1,4 +1,4 @@
-"""The sentences that conclude, over tables drawn at random: how often they are false, and that nothing contradicts them."""
+"""The sentences that conclude, over random tables: how often they are false, and that nothing contradicts them."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ def false_rates(tables: int, skew: str) -> dict[str, float]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("skew", "most"), [("none", 0.06), ("right", 0.08), ("left", 0.08)])
-def test_what_is_false_is_concluded_from_few_of_ten_thousand_tables(skew, most):
-    rates = false_rates(10_000, skew)
+@pytest.mark.parametrize(("skew", "share", "most"), [("none", 0.5, 0.06), ("right", 0.25, 0.08), ("left", 0.25, 0.08)])
+def test_what_is_false_is_concluded_from_few_of_ten_thousand_tables(skew, share, most):
+    rates = false_rates(int(10_000 * share), skew)
     print(skew, rates)
     assert max(rates.values()) <= most
 
 
 @pytest.mark.parametrize(("skew", "most"), [("none", 0.06), ("right", 0.08), ("left", 0.08)])
 def test_what_is_false_is_rarely_concluded(skew, most):
-    assert max(false_rates(60, skew).values()) <= most
+    assert max(false_rates(40, skew).values()) <= most
 
 
 @pytest.mark.parametrize("documents", [5, 9])
@@ -66,7 +66,7 @@ def test_of_fewer_than_ten_documents_nothing_is_concluded_and_the_sentences_say_
 def test_of_fewer_than_five_documents_there_is_a_dash_for_an_interval_and_the_line_says_why():
     result = table(np.random.default_rng(3), 2, 4, far=True)
     text = result.to_markdown()
-    assert "± 0" not in text and " to +" not in text and text.count("± -") == 2 * (3 + 2 + 3 + 2) + 3
+    assert "± 0" not in text and " to +" not in text and text.count("± -") == 6 + 3 + 4 + 6 + 4 + 1
     assert "no interval (± -): it takes 5 documents" in text
 
 
@@ -107,8 +107,8 @@ def check_pays_off(text: str, shown: dict[tuple[str, str], str], lengths: list[s
         assert ("every longer length" in rest) == (bool(longer) and all(found[n] for n in longer))
     else:
         (at, name, stands, cell) = re.match(
-            r"is not shown to pay off: at (\d+) tokens the schedule with the lowest loss, (\w+), is (.*) truncation "
-            r"\((.*) nats per token\)", said[1]).groups()  # type: ignore[union-attr]  # fmt: skip
+            r"is not shown to pay off: the best at (\d+) tokens, (\w+), is (.*) truncation \((.*) nats per token\)",
+            said[1]).groups()  # type: ignore[union-attr]  # fmt: skip
         assert not any(found.values()) and shown[name, at] == cell and at == lengths[-1]
         assert {"worse than": 1, "not told apart from": 0}[stands] == sign(cell)
 
@@ -132,7 +132,7 @@ def check_lowest(text: str, result: Result) -> None:
                     assert apart == (other not in open_), (part, changes)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(24))
 def test_no_sentence_contradicts_its_row_its_interval_or_another_sentence(seed):
     rng = np.random.default_rng(seed)
     skew, effect = ["none", "right", "left"][seed % 3], [0.0, 0.1, 0.3][seed // 3 % 3]
